@@ -1,0 +1,58 @@
+# Everything sets itself up: a clone, python3 >= 3.11, pip and make are enough.
+# Set-up is re-done only when pyproject.toml or constraints.txt changed; uv is used when present.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+UV     := $(shell command -v uv 2>/dev/null)
+STAMP  := $(VENV)/.dev-stamp
+BENCH  := $(VENV)/.bench-stamp
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test soak check format bench clean
+
+help:            ## what can be made here
+	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
+
+setup: $(STAMP)  ## only the set-up, in .venv
+
+define install
+	@$(PYTHON) -c 'import sys; sys.exit("dragoman needs python3 >= 3.11, this is " + sys.version.split()[0] + "; set PYTHON=…") if sys.version_info < (3, 11) else None'
+	@test -x $(BIN)/python || $(if $(UV),$(UV) venv -q --python $(PYTHON) $(VENV),$(PYTHON) -m venv $(VENV))
+	@echo "setting up $(VENV) …" >&2
+	@$(if $(UV),$(UV) pip install -q --python $(BIN)/python -c constraints.txt -e '.[$(1)]',$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[$(1)]')
+endef
+
+$(STAMP): pyproject.toml constraints.txt
+	$(call install,dev)
+	@touch $@
+
+$(BENCH): $(STAMP)
+	$(call install,dev$(comma)bench)
+	@touch $@
+
+comma := ,
+
+run: $(STAMP)    ## start the hub with demo agents on loopback
+	@$(BIN)/dragoman dev --demo $(ARGS)
+
+test: $(STAMP)   ## the whole test suite
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not soak" $(ARGS)
+
+soak: $(STAMP)   ## the long runs
+	@$(BIN)/python -m pytest -m soak $(ARGS)
+
+check: $(STAMP)  ## format, lint, types, import contracts
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+
+format: $(STAMP) ## put the code in shape
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(BENCH)  ## measure, beside a peer and the raw limit
+	@$(BIN)/python -m bench $(ARGS)
+
+clean:           ## forget the environment and the caches
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,0 +1,1 @@
+"""The hub where AI agents of different protocols work together."""
