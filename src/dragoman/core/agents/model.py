@@ -1,0 +1,57 @@
+"""An agent as the hub knows it: one row, whatever protocol it speaks."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import msgspec
+
+from dragoman.core.ids import AgentId, Instant
+
+
+class BreakerState(enum.StrEnum):
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+
+
+class Breaker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How far we trust an agent to answer. `until` is when an open one may be probed."""
+
+    state: BreakerState = BreakerState.CLOSED
+    failures: int = 0
+    until: Instant | None = None
+
+
+class Agent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who may speak, for what, and how it is reached.
+
+    `work_types` is None for an agent that declared none: it is offered any work of its kind.
+    `wake_at` is when the hub must look at this row again (an open breaker).
+    """
+
+    id: AgentId
+    protocol: str
+    created_at: Instant
+    token_hash: str
+    kind: str | None = None
+    role: str | None = None
+    name: str | None = None
+    domain: str | None = None
+    version: str | None = None
+    capabilities: tuple[str, ...] = ()
+    work_types: tuple[str, ...] | None = None
+    untrusted: bool = False
+    max_concurrent: int = 8
+    protocol_version: str | None = None
+    callback_url: str | None = None
+    registered_at: Instant | None = None
+    connected: bool = False
+    last_seen_at: Instant | None = None
+    breaker: Breaker = Breaker()
+    wake_at: Instant | None = None
+    details: dict[str, Any] = {}
+
+    def can_do(self, work_type: str) -> bool:
+        return self.work_types is None or work_type in self.work_types

@@ -1,0 +1,85 @@
+"""What is on its way to somebody.
+
+A `Delivery` is one row of the outbox: it exists from the commit that caused it until it is acknowledged or dead.
+It carries no content of its own: `event` names what it tells of, and the binding of the receiver's protocol puts
+that into words when it leaves.
+
+A *lane* is (task, receiver): its deliveries leave in the order of their `seq`, and only its head may leave,
+unless the link keeps order by itself (a WebSocket, a stream): then the followers may be on the same link behind
+it.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import msgspec
+
+from dragoman.core.errors import Fault
+from dragoman.core.ids import AgentId, DeliveryId, Instant, SessionId, TaskId
+
+
+class Cargo(enum.StrEnum):
+    """What a delivery tells its receiver."""
+
+    WORK = "work"  # do this
+    PROGRESS = "progress"  # how far it is
+    RESULT = "result"
+    FAILURE = "failure"
+    CANCEL = "cancel"  # stop doing this
+    PAUSE = "pause"
+    RESUME = "resume"
+
+
+class Guarantee(enum.StrEnum):
+    AT_LEAST_ONCE = "at_least_once"
+    AT_MOST_ONCE = "at_most_once"
+
+
+class DeliveryState(enum.StrEnum):
+    WAITING = "waiting"
+    LEASED = "leased"
+
+
+class Delivery(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`head`: nothing of its lane stands before it. `session` holds the lease; over a link that keeps no order (long poll)
+    the lease ends at `wake_at`, over one that does it ends with the link."""
+
+    id: DeliveryId
+    task: TaskId
+    receiver: AgentId
+    seq: int
+    cargo: Cargo
+    event: int
+    rank: int
+    created_at: Instant
+    guarantee: Guarantee = Guarantee.AT_LEAST_ONCE
+    state: DeliveryState = DeliveryState.WAITING
+    head: bool = True
+    attempt: int = 0
+    session: SessionId | None = None
+    wake_at: Instant | None = None
+    not_before: Instant | None = None
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What could not be delivered or done. `event` names the content; `edited` replaces its input when a person changed it."""
+
+    id: DeliveryId
+    task: TaskId
+    receiver: AgentId | None
+    cargo: Cargo
+    event: int
+    attempts: int
+    at: Instant
+    reason: Fault
+    edited: dict[str, Any] | None = None
+
+
+class Parcel(msgspec.Struct, frozen=True):
+    """A delivery with all that its words need: handed to a link only after the commit."""
+
+    delivery: Delivery
+    task: Any  # Task; Any keeps tasks and delivery from importing each other
+    event: Any  # Event

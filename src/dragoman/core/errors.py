@@ -1,0 +1,62 @@
+"""What can go wrong, in the hub's own words.
+
+A `Fault` is a value: it is stored with tasks, audited, and told to whoever must know, in the words of their
+protocol (`bindings.errormap` has the one table). `Refused` carries a fault out of a decision: whatever that
+decision had written is dropped, the refusal is audited, nothing else happens.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import msgspec
+
+
+class Kind(enum.StrEnum):
+    """The closed list of faults. Adding one means adding a row to the error map; a test insists."""
+
+    INVALID = "invalid"  # malformed, or a field that makes no sense
+    TOO_LARGE = "too_large"
+    UNSUPPORTED_VERSION = "unsupported_version"
+    UNSUPPORTED_WORK = "unsupported_work"
+    UNAUTHENTICATED = "unauthenticated"  # no credential, or one nobody knows
+    FORBIDDEN = "forbidden"  # known, but not allowed; also a sender that is not who it says
+    NOT_FOUND = "not_found"  # not there, or not yours: the same answer
+    CONFLICT = "conflict"  # the state of things does not allow it
+    MISMATCH = "mismatch"  # the same request id with other content
+    RATE_LIMITED = "rate_limited"
+    OVERLOADED = "overloaded"  # the hub cannot take it now (backlog full, draining, disk refused)
+    UNAVAILABLE = "unavailable"  # nobody there to do it
+    TIMEOUT = "timeout"
+    RESOURCES = "resources"  # the agent lacks memory, GPU, budget…
+    CANCELLED = "cancelled"
+    DEPENDENCY = "dependency"  # what it waited for failed
+    WORK_FAILED = "work_failed"  # the agent did the work and says it failed
+    INTERNAL = "internal"
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What happened, to what, and whether trying again can help."""
+
+    kind: Kind
+    message: str
+    field: str | None = None
+    retryable: bool = False
+    facts: dict[str, Any] = {}
+
+    def __str__(self) -> str:
+        return f"{self.message} [{self.kind.value}]"
+
+
+class Refused(Exception):
+    """A decision says no."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(str(fault))
+        self.fault = fault
+
+
+def refuse(kind: Kind, message: str, /, *, field: str | None = None, retryable: bool = False, **facts: Any) -> Refused:
+    """The refusal to raise: `raise refuse(Kind.NOT_FOUND, "no such task", task_id=…)`."""
+    return Refused(Fault(kind=kind, message=message, field=field, retryable=retryable, facts=facts))

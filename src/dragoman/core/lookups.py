@@ -1,0 +1,213 @@
+"""What a decision may ask the store for: a closed list of questions, each defined once, in Python.
+
+A lookup says which rows it means (`matches`), in which order (`order`) and how many at most. The memory store
+answers by trying every row; SQL stores translate each lookup into a statement with an index behind it, and the
+shared suite holds their answers against `matches`. `core.work` uses the same definition to lay the changes of
+the running unit of work over what the store answered. Lookups are values: they are the keys of what was loaded.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Generic, TypeVar
+
+import msgspec
+
+from dragoman.core.agents.model import Agent
+from dragoman.core.delivery.model import DeadLetter, Delivery, DeliveryState
+from dragoman.core.ids import AgentId, DeliveryId, QuestionId, TaskId
+from dragoman.core.tasks.model import Event, Question, QuestionStatus, Task
+
+Row = Agent | Task | Event | Delivery | DeadLetter | Question
+R = TypeVar("R", Task, Event, Delivery, DeadLetter, Question)
+
+EVERYTHING = 1 << 30
+
+
+class Lookup(msgspec.Struct, Generic[R], frozen=True):
+    """The common shape. `row` is the type of row asked for."""
+
+    row: ClassVar[type[Any]]
+    single: ClassVar[bool] = False
+
+    @property
+    def most(self) -> int:
+        return getattr(self, "limit", 1 if self.single else EVERYTHING)
+
+    def matches(self, row: R) -> bool:
+        raise NotImplementedError
+
+    def order(self, row: R) -> Any:
+        return 0
+
+    def widened(self) -> Lookup[R]:
+        """The same question with room for more rows."""
+        return msgspec.structs.replace(self, limit=self.most * 4)
+
+
+class TaskById(Lookup[Task], frozen=True):
+    row: ClassVar = Task
+    single: ClassVar = True
+    id: TaskId
+
+    def matches(self, row: Task) -> bool:
+        return row.id == self.id
+
+
+class TaskByRequest(Lookup[Task], frozen=True):
+    """The task a principal asked for under a request id: the idempotency key (all-D5)."""
+
+    row: ClassVar = Task
+    single: ClassVar = True
+    principal: AgentId
+    request_id: str
+
+    def matches(self, row: Task) -> bool:
+        return row.origin.request_id == self.request_id and row.origin.principal == self.principal
+
+
+class Ready(Lookup[Task], frozen=True):
+    """The tasks standing in a queue, best first."""
+
+    row: ClassVar = Task
+    queue: str
+    limit: int
+
+    def matches(self, row: Task) -> bool:
+        return row.queue == self.queue
+
+    def order(self, row: Task) -> tuple[int, str]:
+        return (row.rank, row.id)
+
+
+class Children(Lookup[Task], frozen=True):
+    """The unfinished children of a task."""
+
+    row: ClassVar = Task
+    parent: TaskId
+
+    def matches(self, row: Task) -> bool:
+        return row.parent == self.parent and not row.final
+
+    def order(self, row: Task) -> str:
+        return row.id
+
+
+class Dependents(Lookup[Task], frozen=True):
+    """The unfinished tasks that still wait for a task."""
+
+    row: ClassVar = Task
+    dependency: TaskId
+
+    def matches(self, row: Task) -> bool:
+        return self.dependency in row.blocked_by and not row.final
+
+    def order(self, row: Task) -> str:
+        return row.id
+
+
+class EventOf(Lookup[Event], frozen=True):
+    row: ClassVar = Event
+    single: ClassVar = True
+    task: TaskId
+    seq: int
+
+    def matches(self, row: Event) -> bool:
+        return row.task == self.task and row.seq == self.seq
+
+
+class DeliveryById(Lookup[Delivery], frozen=True):
+    row: ClassVar = Delivery
+    single: ClassVar = True
+    id: DeliveryId
+
+    def matches(self, row: Delivery) -> bool:
+        return row.id == self.id
+
+
+class Lane(Lookup[Delivery], frozen=True):
+    """Everything on its way to one receiver about one task, in order."""
+
+    row: ClassVar = Delivery
+    task: TaskId
+    receiver: AgentId
+
+    def matches(self, row: Delivery) -> bool:
+        return row.task == self.task and row.receiver == self.receiver
+
+    def order(self, row: Delivery) -> int:
+        return row.seq
+
+
+class Inbox(Lookup[Delivery], frozen=True):
+    """What may leave for a receiver now: the waiting heads of its lanes, best first."""
+
+    row: ClassVar = Delivery
+    receiver: AgentId
+    limit: int
+
+    def matches(self, row: Delivery) -> bool:
+        return row.receiver == self.receiver and row.head and row.state is DeliveryState.WAITING
+
+    def order(self, row: Delivery) -> tuple[int, str]:
+        return (row.rank, row.id)
+
+
+class LeasedTo(Lookup[Delivery], frozen=True):
+    """What one receiver holds under leases of sessions (not of polls), oldest first."""
+
+    row: ClassVar = Delivery
+    receiver: AgentId
+    limit: int
+
+    def matches(self, row: Delivery) -> bool:
+        return row.receiver == self.receiver and row.state is DeliveryState.LEASED
+
+    def order(self, row: Delivery) -> tuple[int, str]:
+        return (row.rank, row.id)
+
+
+class DeadLetterById(Lookup[DeadLetter], frozen=True):
+    row: ClassVar = DeadLetter
+    single: ClassVar = True
+    id: DeliveryId
+
+    def matches(self, row: DeadLetter) -> bool:
+        return row.id == self.id
+
+
+class DeadLettersOf(Lookup[DeadLetter], frozen=True):
+    row: ClassVar = DeadLetter
+    task: TaskId
+
+    def matches(self, row: DeadLetter) -> bool:
+        return row.task == self.task
+
+    def order(self, row: DeadLetter) -> str:
+        return row.id
+
+
+class QuestionById(Lookup[Question], frozen=True):
+    row: ClassVar = Question
+    single: ClassVar = True
+    id: QuestionId
+
+    def matches(self, row: Question) -> bool:
+        return row.id == self.id
+
+
+class OpenQuestions(Lookup[Question], frozen=True):
+    row: ClassVar = Question
+    task: TaskId
+
+    def matches(self, row: Question) -> bool:
+        return row.task == self.task and row.status is QuestionStatus.OPEN
+
+    def order(self, row: Question) -> str:
+        return row.id
+
+
+__all__ = [
+    "Children", "DeadLetterById", "DeadLettersOf", "DeliveryById", "Dependents", "EVERYTHING", "EventOf", "Inbox",
+    "Lane", "LeasedTo", "Lookup", "OpenQuestions", "QuestionById", "Ready", "Row", "TaskById",
+    "TaskByRequest",
+]  # fmt: skip

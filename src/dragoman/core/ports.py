@@ -1,0 +1,163 @@
+"""The promises that the hub's core asks of its surroundings.
+
+A port is a promise, not a shape: what the docstrings say about order, atomicity and durability is checked by
+one suite on every adapter, the memory one included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
+
+import msgspec
+
+from dragoman.core.agents.model import Agent
+from dragoman.core.audit.chain import GENESIS, AuditRecord
+from dragoman.core.delivery.model import DeadLetter, Delivery
+from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, TaskId
+from dragoman.core.lookups import Lookup, Row
+from dragoman.core.tasks.model import Event, Question, QuestionStatus, Status, Task
+
+
+class Changes(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything one unit of work changes. A row stands in at most one of `added`, `changed`, `removed`;
+    rows of a table that a later row refers to may come in any order: stores declare no foreign keys."""
+
+    added: Sequence[Row] = ()
+    changed: Sequence[Row] = ()
+    removed: Sequence[Row] = ()
+    audit: Sequence[AuditRecord] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.changed or self.removed or self.audit)
+
+
+class StoreFailed(Exception):
+    """The store could not commit (disk full, I/O error, connection lost). Nothing of the unit was written, or it is
+    unknown whether it was and the store has reopened and will answer truthfully from now on."""
+
+
+class Unit(Protocol):
+    """One unit of work: what it loads and what it commits belong to one transaction."""
+
+    async def load(self, lookups: Sequence[Lookup[Any]]) -> Mapping[Lookup[Any], Sequence[Any]]:
+        """The rows each lookup means, in its order, at most `most` of them, as of the last commit.
+
+        On a store shared by several hub nodes the rows found are locked until the unit ends; `Ready` and `Inbox`
+        skip rows that another node holds (`FOR UPDATE SKIP LOCKED`), so that a task or a lane is claimed by one
+        node only.
+        """
+        ...
+
+    async def commit(self, changes: Changes) -> None:
+        """All of the changes, durably, or none of them.
+
+        When this returns, the changes survive a kill and a power cut (a real fsync; on a cluster the configured
+        synchronous replication). Raises `StoreFailed` when that cannot be promised; the store never retries an
+        fsync. Adding a row that exists, or changing or removing one that does not, fails the unit.
+        """
+        ...
+
+
+class Recovered(msgspec.Struct, frozen=True, kw_only=True):
+    """What a hub needs in memory to begin: everything else is read when it is needed."""
+
+    agents: Sequence[Agent] = ()
+    active: Mapping[AgentId, Sequence[TaskId]] = {}
+    """Unfinished tasks by owner."""
+    backlog: Mapping[str, int] = {}
+    """How many tasks stand in each queue."""
+    audit_seq: int = 0
+    audit_hash: str = GENESIS
+
+
+class Due(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows whose `wake_at` has come. At most the asked number of each."""
+
+    tasks: Sequence[TaskId] = ()
+    deliveries: Sequence[DeliveryId] = ()
+    agents: Sequence[AgentId] = ()
+    questions: Sequence[QuestionId] = ()
+    next_at: Instant | None = None
+    """The earliest `wake_at` after `now`, or an earlier one if there were more due rows than asked for."""
+
+
+class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
+    status: Status | None = None
+    type: str | None = None
+    agent: AgentId | None = None  # its owner
+    principal: AgentId | None = None  # who asked
+    parent: TaskId | None = None
+
+
+class Store(Protocol):
+    """The truth. Queues, leases, retries, breakers, questions and the audit record are rows here.
+
+    Promises, on every adapter:
+
+    - *Atomic and durable*: a unit's changes are all there after `commit` returned, whatever dies next, or none.
+    - *Serial per node*: a node has at most one unit open; units of several nodes behave as if one came after the
+      other (row locks, or the store refuses the second node: SQLite).
+    - *Read your writes*: reads and loads that begin after `commit` returned see it.
+    - *Reads do not block writes*, and a long read never holds up a commit.
+    - *Costs do not grow with history*: loads, commits and `due` depend on what is unfinished, not on what is stored.
+    - *Time-ordered keys*: ids made by the hub are version 7 UUIDs; stores may rely on that for speed, never for truth.
+      Ids chosen by clients (task and request ids) may be random.
+    """
+
+    async def open(self) -> Recovered: ...
+
+    async def close(self) -> None: ...
+
+    def unit(self) -> AbstractAsyncContextManager[Unit]: ...
+
+    async def due(self, now: Instant, limit: int) -> Due: ...
+
+    # What people and the API read. All of them answer as of the last commit.
+
+    async def task(self, id: TaskId) -> Task | None: ...
+
+    async def tasks(self, where: TaskFilter, *, after: str | None, limit: int) -> tuple[Sequence[Task], str | None]:
+        """Newest first; the second value is the cursor for the next page, or None."""
+        ...
+
+    async def find_tasks(self, prefix: str, limit: int) -> Sequence[Task]:
+        """Tasks whose id begins so: people type eight characters, not thirty-six."""
+        ...
+
+    async def events(self, task: TaskId, *, after: int = 0, limit: int = 1000) -> Sequence[Event]:
+        """In order, without gaps: an event with a higher number never becomes visible before a lower one."""
+        ...
+
+    async def deliveries(
+        self, *, task: TaskId | None = None, receiver: AgentId | None = None, limit: int = 1000
+    ) -> Sequence[Delivery]: ...
+
+    async def dead_letters(
+        self, *, task: TaskId | None = None, after: str | None = None, limit: int = 100
+    ) -> Sequence[DeadLetter]: ...
+
+    async def questions(
+        self, *, status: QuestionStatus | None = None, task: TaskId | None = None, limit: int = 100
+    ) -> Sequence[Question]: ...
+
+    async def question(self, id: QuestionId) -> Question | None: ...
+
+    async def audit(
+        self,
+        *,
+        after: int = 0,
+        limit: int = 1000,
+        principal: str | None = None,
+        subject: str | None = None,
+        outcome: str | None = None,
+    ) -> Sequence[AuditRecord]: ...
+
+    async def counts(self) -> Mapping[str, int]:
+        """Cheap figures for gauges: tasks per unfinished status, deliveries waiting, dead letters, open questions."""
+        ...
+
+    async def backup(self, target: str) -> None:
+        """A consistent copy while everything goes on. `target` must not exist."""
+        ...

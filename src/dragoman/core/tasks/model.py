@@ -1,0 +1,180 @@
+"""A task: one thing in the hub whatever protocol it came in by (all-D8).
+
+The row is the small, changing head. What was said about a task, word for word, lies beside it in its events,
+which are only ever appended: the request is the first one, the result or failure the last. So a large input or
+output is written once, and a change of state rewrites a few hundred bytes.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import msgspec
+
+from dragoman.core.errors import Fault
+from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, SessionId, TaskId
+
+
+class Status(enum.StrEnum):
+    QUEUED = "queued"
+    ASSIGNED = "assigned"
+    RUNNING = "running"
+    WAITING = "waiting"  # for a person, for help, for a dependency
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Priority(enum.StrEnum):
+    LOW = "low"
+    NORMAL = "normal"
+    HIGH = "high"
+    CRITICAL = "critical"
+
+
+class Waiting(enum.StrEnum):
+    """Why a task is `waiting`."""
+
+    DEPENDENCY = "dependency"
+    PERSON = "person"  # a question is open
+    AGENT = "agent"  # the agent said that it pauses
+    HELD = "held"  # a person paused it
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who asked, in which protocol, under which idempotency key, and what they exactly asked."""
+
+    principal: AgentId
+    protocol: str
+    request_id: str
+    digest: str
+    protocol_version: str | None = None
+
+
+class OutputCursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How much of one chunked output has come: `stream` names the step (or the result)."""
+
+    stream: str
+    received: int
+    total: int | None = None
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The head of a task.
+
+    `queue` names the queue it stands in, or None; `rank` is its place there (smaller first). `wake_at` is when
+    the hub must look at it again: idle clock, total deadline, retry due, whichever comes first. `seq` is the
+    number of its newest event. `recent` holds the last message ids heard about it, so that a repeated one is
+    recognised. `delivery` is the work order now out for it.
+    """
+
+    id: TaskId
+    type: str
+    status: Status
+    origin: Origin
+    created_at: Instant
+    updated_at: Instant
+    route: str
+    deadline: Instant
+    idle_limit: int
+    rank: int
+    trace_id: str
+    name: str | None = None
+    description: str | None = None
+    priority: Priority = Priority.NORMAL
+    kind: str | None = None
+    pinned: AgentId | None = None
+    required_capabilities: tuple[str, ...] = ()
+    waiting: Waiting | None = None
+    question: QuestionId | None = None
+    queue: str | None = None
+    wake_at: Instant | None = None
+    owner: AgentId | None = None
+    session: SessionId | None = None
+    delivery: DeliveryId | None = None
+    attempts: int = 0
+    last_sign_at: Instant | None = None
+    lost_at: Instant | None = None
+    progress: int | None = None
+    step: str | None = None
+    parent: TaskId | None = None
+    thread: str | None = None
+    hops: int = 0
+    dependencies: tuple[TaskId, ...] = ()
+    blocked_by: tuple[TaskId, ...] = ()
+    has_dependents: bool = False
+    has_children: bool = False
+    fault: Fault | None = None
+    result_digest: str | None = None
+    finished_at: Instant | None = None
+    output: tuple[OutputCursor, ...] = ()
+    output_bytes: int = 0
+    recent: tuple[str, ...] = ()
+    seq: int = 0
+    constraints: dict[str, Any] = {}
+
+    @property
+    def final(self) -> bool:
+        return self.status in FINAL
+
+
+FINAL = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
+
+
+class EventKind(enum.StrEnum):
+    SUBMITTED = "submitted"
+    ASSIGNED = "assigned"
+    DELIVERED = "delivered"  # the agent acknowledged the work order
+    PROGRESS = "progress"
+    PAUSED = "paused"
+    RESUMED = "resumed"
+    ASKED = "asked"
+    ANSWERED = "answered"
+    ATTEMPT_FAILED = "attempt_failed"
+    RELEASED = "released"  # what it depended on is done
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    RETRIED = "retried"  # a person sent it again
+    DEAD_LETTERED = "dead_lettered"
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something that happened to a task. `body` is in the hub's form (JSON text); `raw` is what the wire said, word for word,
+    in `protocol`, where a message caused it."""
+
+    task: TaskId
+    seq: int
+    at: Instant
+    kind: EventKind
+    agent: AgentId | None = None
+    body: msgspec.Raw = msgspec.Raw(b"{}")
+    protocol: str | None = None
+    raw: bytes | None = None
+
+
+class QuestionStatus(enum.StrEnum):
+    OPEN = "open"
+    ANSWERED = "answered"
+    EXPIRED = "expired"
+    WITHDRAWN = "withdrawn"  # its task ended first
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A question to a person, asked by an agent in the course of a task. Answered exactly once."""
+
+    id: QuestionId
+    task: TaskId
+    agent: AgentId
+    question: str
+    created_at: Instant
+    status: QuestionStatus = QuestionStatus.OPEN
+    options: tuple[Any, ...] = ()
+    default: Any = None
+    has_default: bool = False
+    wake_at: Instant | None = None
+    answer: Any = None
+    answered_at: Instant | None = None
+    answered_by: AgentId | None = None
+    details: dict[str, Any] = {}
