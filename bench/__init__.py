@@ -1,0 +1,1 @@
+"""Benchmarks: ours always beside a peer and beside the raw limit, in one run. See bench/README.md."""
