@@ -43,8 +43,11 @@ class DeliveryState(enum.StrEnum):
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`head`: nothing of its lane stands before it. `session` holds the lease; over a link that keeps no order (long poll)
-    the lease ends at `wake_at`, over one that does it ends with the link."""
+    """`head`: nothing of its lane stands before it.
+
+    `session` holds the lease: over a link that keeps no order (long poll) it ends at `wake_at`, over one that
+    does it ends with the link.
+    """
 
     id: DeliveryId
     task: TaskId
@@ -64,7 +67,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What could not be delivered or done. `event` names the content; `edited` replaces its input when a person changed it."""
+    """What could not be delivered or done. `event` names its content."""
 
     id: DeliveryId
     task: TaskId
@@ -74,7 +77,6 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempts: int
     at: Instant
     reason: Fault
-    edited: dict[str, Any] | None = None
 
 
 class Parcel(msgspec.Struct, frozen=True):

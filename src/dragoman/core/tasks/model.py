@@ -66,7 +66,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `queue` names the queue it stands in, or None; `rank` is its place there (smaller first). `wake_at` is when
     the hub must look at it again: idle clock, total deadline, retry due, whichever comes first. `seq` is the
     number of its newest event. `recent` holds the last message ids heard about it, so that a repeated one is
-    recognised. `delivery` is the work order now out for it.
+    recognised. `delivery` is the work order now out for it. `round` counts the times the work was begun anew on
+    purpose (an answer came, a person retried): attempts of one round share a request id towards the agent.
     """
 
     id: TaskId
@@ -93,6 +94,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     owner: AgentId | None = None
     session: SessionId | None = None
     delivery: DeliveryId | None = None
+    round: int = 0
     attempts: int = 0
     last_sign_at: Instant | None = None
     lost_at: Instant | None = None
@@ -141,8 +143,11 @@ class EventKind(enum.StrEnum):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something that happened to a task. `body` is in the hub's form (JSON text); `raw` is what the wire said, word for word,
-    in `protocol`, where a message caused it."""
+    """Something that happened to a task.
+
+    `body` is in the hub's form (JSON text); `raw` is what the wire said, word for word, in `protocol`, where a
+    message caused it.
+    """
 
     task: TaskId
     seq: int

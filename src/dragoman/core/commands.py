@@ -1,0 +1,389 @@
+"""What can be asked of the hub: a closed list of values.
+
+Bindings make them from wire messages, the API from HTTP requests, the engine from clocks and broken links. Each is
+answered by exactly one decision (`core.hub` has the table) with an outcome or a refusal. `principal` is who asks, as
+their credential says; no field of a message can change it (all-D1).
+
+`action` is the verb in the audit record; commands without one are the hub's own housekeeping.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+
+from dragoman.core.agents.model import Agent
+from dragoman.core.delivery.model import DeadLetter
+from dragoman.core.errors import Fault
+from dragoman.core.ids import ADMIN, HUB, AgentId, DeliveryId, Instant, QuestionId, SessionId, TaskId
+from dragoman.core.lookups import (
+    DeadLetterById,
+    DeliveryById,
+    Inbox,
+    LeasedTo,
+    Lookup,
+    QuestionById,
+    TaskById,
+    TaskByRequest,
+)
+from dragoman.core.tasks.model import Priority, Question, Task
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    action: ClassVar[str | None] = None
+    principal: AgentId
+    protocol: str | None = None
+
+    def wants(self) -> tuple[Lookup[Any], ...]:
+        """What the decision will surely look up: loaded for the whole unit in one go."""
+        return ()
+
+    @property
+    def subject(self) -> str | None:
+        """What it is about, for the audit record."""
+        return None
+
+
+# -- agents -----------------------------------------------------------------------------------------------------
+
+
+class AddAgent(Command, frozen=True, kw_only=True):
+    """A person lets an agent in. Outcome: the agent. Refused with CONFLICT if the id is taken."""
+
+    action: ClassVar = "agent.add"
+    agent: Agent
+
+    @property
+    def subject(self) -> str:
+        return self.agent.id
+
+
+class RemoveAgent(Command, frozen=True, kw_only=True):
+    """Its unfinished work goes back to the queue; its links are closed."""
+
+    action: ClassVar = "agent.remove"
+    agent: AgentId
+
+    @property
+    def subject(self) -> str:
+        return self.agent
+
+
+class RotateToken(Command, frozen=True, kw_only=True):
+    """A new credential; links made with the old one are closed."""
+
+    action: ClassVar = "agent.token"
+    agent: AgentId
+    token_hash: str
+
+    @property
+    def subject(self) -> str:
+        return self.agent
+
+
+class RegisterAgent(Command, frozen=True, kw_only=True):
+    """An agent says what it is and can do. Outcome: the agent."""
+
+    action: ClassVar = "agent.register"
+    kind: str | None = None
+    name: str | None = None
+    work_types: tuple[str, ...] | None = None
+    capabilities: tuple[str, ...] = ()
+    max_concurrent: int | None = None
+    protocol_version: str | None = None
+    callback_url: str | None = None
+    details: dict[str, Any] = {}
+
+    @property
+    def subject(self) -> str:
+        return self.principal
+
+
+# -- links ------------------------------------------------------------------------------------------------------
+
+
+class OpenLink(Command, frozen=True, kw_only=True):
+    """An agent can be reached: over a link that keeps order, or by one poll that takes up to `credit` parcels.
+
+    What waits for it leaves after the commit, through the link. A second ordered link of the same agent replaces
+    the first. Outcome: the number of parcels under way at once (a poll with none is parked).
+    """
+
+    session: SessionId
+    ordered: bool
+    credit: int = 0
+    acknowledges: bool = False
+
+    def wants(self) -> tuple[Lookup[Any], ...]:
+        from dragoman.core.delivery.outbox import PAGE
+
+        inbox = Inbox(self.principal, PAGE if self.ordered else max(1, min(self.credit, PAGE)))
+        return (inbox, LeasedTo(self.principal, PAGE)) if self.ordered else (inbox,)
+
+
+class CloseLink(Command, frozen=True, kw_only=True):
+    """The link is gone. A poll that was answered or given up is closed too."""
+
+    session: SessionId
+    lost: bool = True
+    """False for a poll that simply ended: nothing was lost with it."""
+
+
+class RefillLink(Command, frozen=True, kw_only=True):
+    """An ordered link has room again: more of what waits may leave."""
+
+    session: SessionId
+
+    def wants(self) -> tuple[Lookup[Any], ...]:
+        from dragoman.core.delivery.outbox import PAGE
+
+        return (Inbox(self.principal, PAGE),)
+
+
+class Acknowledge(Command, frozen=True, kw_only=True):
+    """The receiver has these. Unknown ids are ignored: they were acknowledged before. Outcome: how many were known.
+
+    On an ordered link (`session` given) an acknowledgment covers what went before it in the same lane.
+    """
+
+    deliveries: tuple[DeliveryId, ...]
+    session: SessionId | None = None
+
+    def wants(self) -> tuple[Lookup[Any], ...]:
+        return tuple(DeliveryById(id) for id in self.deliveries)
+
+
+# -- tasks ------------------------------------------------------------------------------------------------------
+
+
+class Submit(Command, frozen=True, kw_only=True):
+    """Do this. Outcome: the task (the first one again, if the request id was seen with the same content).
+
+    `body` is the first event, in the hub's form: `{"input": …, "hints": …}`. `digest` identifies the content.
+    `idle_seconds`/`total_seconds` raise the limits (chiffon-D6).
+    """
+
+    action: ClassVar = "task.submit"
+    request_id: str
+    digest: str
+    type: str
+    body: bytes
+    task_id: TaskId | None = None
+    raw: bytes | None = None
+    protocol_version: str | None = None
+    name: str | None = None
+    description: str | None = None
+    kind: str | None = None
+    pinned: AgentId | None = None
+    required_capabilities: tuple[str, ...] = ()
+    priority: Priority = Priority.NORMAL
+    dependencies: tuple[TaskId, ...] = ()
+    deadline: Instant | None = None
+    idle_seconds: float | None = None
+    total_seconds: float | None = None
+    trace_id: str | None = None
+    parent: TaskId | None = None
+    thread: str | None = None
+    constraints: dict[str, Any] = {}
+
+    def wants(self) -> tuple[Lookup[Any], ...]:
+        by_request = TaskByRequest(self.principal, self.request_id)
+        ids = (*((self.task_id,) if self.task_id else ()), *self.dependencies, *((self.parent,) if self.parent else ()))
+        return (by_request, *(TaskById(id) for id in ids))
+
+    @property
+    def subject(self) -> str | None:
+        return self.task_id
+
+
+class Span(msgspec.Struct, frozen=True):
+    """Which bytes of a longer text a piece of output is. END exclusive."""
+
+    start: int
+    end: int
+    total: int | None = None
+
+
+class AboutTask(Command, frozen=True, kw_only=True):
+    task_id: TaskId
+
+    def wants(self) -> tuple[Lookup[Any], ...]:
+        return (TaskById(self.task_id),)
+
+    @property
+    def subject(self) -> str:
+        return self.task_id
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """A question to a person that came with a report."""
+
+    question: str
+    options: tuple[Any, ...] = ()
+    timeout_seconds: float | None = None
+    default: Any = None
+    has_default: bool = False
+
+
+class ReportProgress(AboutTask, frozen=True, kw_only=True):
+    """The owner tells how far it is. Outcome: the task.
+
+    `stream` and `span` place a piece of a longer output. `paused` makes the task wait; `ask` puts a question.
+    """
+
+    action: ClassVar = "task.progress"
+    message_id: str | None = None
+    body: bytes = b"{}"
+    raw: bytes | None = None
+    percent: int | None = None
+    step: str | None = None
+    output: str = ""
+    stream: str = ""
+    span: Span | None = None
+    paused: bool = False
+    ask: Ask | None = None
+
+
+class Finish(AboutTask, frozen=True, kw_only=True):
+    """The owner is done: `fault` None means success. Outcome: the task.
+
+    `body` is the result in the hub's form: `{"result": …, "output": …}`. The same result again is accepted and
+    ignored; another one is refused.
+    """
+
+    action: ClassVar = "task.finish"
+    digest: str
+    message_id: str | None = None
+    body: bytes = b"{}"
+    raw: bytes | None = None
+    output: str = ""
+    span: Span | None = None
+    fault: Fault | None = None
+
+
+class ReportFault(Command, frozen=True, kw_only=True):
+    """An agent answers a request with an error: found by task id, or by the request id it was given.
+
+    Retryable faults are tried again, others end the task (chiffon-D11). Outcome: the task, or None if the fault
+    was about nothing we know.
+    """
+
+    action: ClassVar = "task.fault"
+    fault: Fault
+    task_id: TaskId | None = None
+    request_id: str | None = None
+    message_id: str | None = None
+    body: bytes = b"{}"
+    raw: bytes | None = None
+
+    def wants(self) -> tuple[Lookup[Any], ...]:
+        return (TaskById(self.task_id),) if self.task_id else ()
+
+    @property
+    def subject(self) -> str | None:
+        return self.task_id
+
+
+class Cancel(AboutTask, frozen=True, kw_only=True):
+    """Stop it and every child of it. A finished task is refused with CONFLICT. Outcome: the task."""
+
+    action: ClassVar = "task.cancel"
+    reason: str = "cancelled on request"
+
+
+class Pause(AboutTask, frozen=True, kw_only=True):
+    action: ClassVar = "task.pause"
+
+
+class Resume(AboutTask, frozen=True, kw_only=True):
+    action: ClassVar = "task.resume"
+    answer: Any = None
+    has_answer: bool = False
+
+
+class Retry(AboutTask, frozen=True, kw_only=True):
+    """Do a failed or cancelled task again, from the start, with fresh attempts. Outcome: the task."""
+
+    action: ClassVar = "task.retry"
+    input: bytes | None = None
+    """JSON of an edited input, or None for the old one."""
+
+
+class Answer(Command, frozen=True, kw_only=True):
+    """A person answers a question. The second answer is refused with CONFLICT. Outcome: the question."""
+
+    action: ClassVar = "question.answer"
+    question: QuestionId
+    answer: Any
+
+    def wants(self) -> tuple[Lookup[Any], ...]:
+        return (QuestionById(self.question),)
+
+    @property
+    def subject(self) -> str:
+        return self.question
+
+
+# -- dead letters -----------------------------------------------------------------------------------------------
+
+
+class Redrive(Command, frozen=True, kw_only=True):
+    """Send a dead letter on its way again, with an edited input if one is given. Outcome: the task."""
+
+    action: ClassVar = "deadletter.redrive"
+    letter: DeliveryId
+    input: bytes | None = None
+
+    def wants(self) -> tuple[Lookup[Any], ...]:
+        return (DeadLetterById(self.letter),)
+
+    @property
+    def subject(self) -> str:
+        return self.letter
+
+
+class Discard(Command, frozen=True, kw_only=True):
+    """Forget a dead letter; its task stays as it is. Outcome: the dead letter."""
+
+    action: ClassVar = "deadletter.discard"
+    letter: DeliveryId
+
+    def wants(self) -> tuple[Lookup[Any], ...]:
+        return (DeadLetterById(self.letter),)
+
+    @property
+    def subject(self) -> str:
+        return self.letter
+
+
+# -- the hub's own ----------------------------------------------------------------------------------------------
+
+
+class Wake(Command, frozen=True, kw_only=True):
+    """A `wake_at` has come: look at the row and do what its time is for."""
+
+    principal: AgentId = HUB
+    task: TaskId | None = None
+    delivery: DeliveryId | None = None
+    agent: AgentId | None = None
+    question: QuestionId | None = None
+
+    def wants(self) -> tuple[Lookup[Any], ...]:
+        if self.task:
+            return (TaskById(self.task),)
+        if self.delivery:
+            return (DeliveryById(self.delivery),)
+        return (QuestionById(self.question),) if self.question else ()
+
+
+class NoteRefusal(Command, frozen=True, kw_only=True):
+    """Something was refused before it became a command (no credential, malformed): keep it in the audit record."""
+
+    principal: AgentId = ADMIN
+    what: str
+    fault: Fault
+    about: str | None = None
+
+
+Outcome = Task | Agent | Question | DeadLetter | int | None

@@ -1,0 +1,48 @@
+"""The numbers the hub lives by, in one place. Settings may change them; decisions only read them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dragoman.core.errors import Kind
+from dragoman.core.ids import HOUR, MINUTE, SECOND
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    idle_limit: int = 30 * SECOND
+    """Without a sign of life for so long, an attempt has failed (chiffon-D6)."""
+    total_limit: int = HOUR
+    """A task that names no limit may take so long (chiffon-D6)."""
+    grace: int = 5 * SECOND
+    """So long an agent whose link broke may take to come back before its work counts as lost."""
+    retry_delays: tuple[int, ...] = (0, 1 * SECOND, 2 * SECOND, 4 * SECOND)
+    """Delay before each attempt at a task: attempts = 1 + 3 retries (chiffon-D7)."""
+    retried: frozenset[Kind] = frozenset({Kind.TIMEOUT, Kind.UNAVAILABLE, Kind.RESOURCES})
+    """What is tried again: 5001, 5002 and 5005 in chiffon's words."""
+    breaking: frozenset[Kind] = frozenset({Kind.TIMEOUT, Kind.UNAVAILABLE})
+    """What counts against an agent (chiffon-D7)."""
+    breaker_threshold: int = 5
+    breaker_pause: int = MINUTE
+    poll_lease: int = 30 * SECOND
+    """How long a long-poll client may hold a notice before it is offered again."""
+    notice_attempts: int = 8
+    notice_backoff: int = SECOND
+    """Between offers of an unacknowledged notice; doubles each time, up to a minute."""
+    link_window: int = 1024
+    """Unacknowledged notices on one ordered link whose peer acknowledges."""
+    head_start: dict[str, int] = {
+        "low": 0,
+        "normal": MINUTE,
+        "high": 5 * MINUTE,
+        "critical": HOUR,
+    }
+    """Priority with ageing, as one number that never has to be recomputed: a task is ranked by its birth minus
+    this head start, so a high one overtakes normal ones up to four minutes older, and nobody starves."""
+    hop_limit: int = 8
+    recent_messages: int = 16
+    output_quota: int = 64 * 1024 * 1024
+    """Bytes of output one task may produce."""
+    request_memory: int = 24 * HOUR
+    """How long a finished request answers for its id (all-D5)."""
+    max_backlog: int = 2_000_000
+    """Queued tasks per queue before new ones are refused."""

@@ -1,0 +1,359 @@
+"""The unit of work: what decisions see, and what they leave behind.
+
+A decision never waits. It asks `Work` for rows; what has not been loaded yet raises `NotLoaded`, the engine
+loads it and runs the decision again from its start (everything it had written is undone first). Since a decision
+is a pure function of what it sees, running it twice is the same as running it once.
+
+Decisions of one unit run one after the other and see each other's changes, laid over what the store answered.
+If one refuses, only its own changes are undone. When all have run, `changes()` is what the store must commit, and
+only after it has is the rest of the world told: `settle()` brings the floor up to date, `parcels` leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from dragoman.core.agents.floor import Floor, Link
+from dragoman.core.agents.model import Agent
+from dragoman.core.audit.chain import AuditRecord, seal
+from dragoman.core.delivery.model import DeadLetter, Delivery, Parcel
+from dragoman.core.errors import Kind, refuse
+from dragoman.core.ids import AgentId, Instant, Moment, SessionId, TaskId
+from dragoman.core.lookups import EventOf, Lookup, Row, TaskById
+from dragoman.core.ports import Changes
+from dragoman.core.rules import Rules
+from dragoman.core.tasks.model import Event, EventKind, Question, Task
+
+R = TypeVar("R", Task, Event, Delivery, DeadLetter, Question)
+Key = tuple[type[Any], Any]
+
+
+class NotLoaded(Exception):
+    """The decision needs these first."""
+
+    def __init__(self, *lookups: Lookup[Any]) -> None:
+        super().__init__(lookups)
+        self.lookups = lookups
+
+
+def key_of(row: Row) -> Key:
+    return (Event, (row.task, row.seq)) if type(row) is Event else (type(row), row.id)  # type: ignore[union-attr]
+
+
+class _Entry:
+    """A row touched by this unit. `base`: it was in the store before. `row` None: it is gone."""
+
+    __slots__ = ("base", "row")
+
+    def __init__(self, base: Row | None, row: Row | None) -> None:
+        self.base = base
+        self.row = row
+
+
+class Work:
+    def __init__(self, moment: Moment, floor: Floor, rules: Rules, serving_since: Instant) -> None:
+        self.now = moment.now
+        self.mint = moment.mint
+        self.rules = rules
+        self.serving_since = serving_since
+        self.floor = floor
+        self.parcels: list[tuple[SessionId, Parcel]] = []
+        self.touched_tasks: set[TaskId] = set()
+        self.closed_links: list[tuple[SessionId, str]] = []
+        self._loaded: dict[Lookup[Any], Sequence[Any]] = {}
+        self._base: dict[Key, Any] = {}
+        self._dirty: dict[Key, _Entry] = {}
+        self._dirty_of: dict[type[Any], dict[Any, _Entry]] = {}
+        self._links: dict[SessionId, Link | None] = {}
+        self._load: dict[AgentId, int] = {}
+        self._backlog: dict[str, int] = {}
+        self._audit: list[AuditRecord] = []
+        self._undo: list[Callable[[], object]] = []
+
+    # -- the engine's side ------------------------------------------------------------------------------------
+
+    def feed(self, loaded: Mapping[Lookup[Any], Sequence[Any]]) -> None:
+        """What the store answered."""
+        self._loaded.update(loaded)
+        base = self._base
+        for rows in loaded.values():
+            for row in rows:
+                base[key_of(row)] = row
+
+    def knows(self, lookup: Lookup[Any]) -> bool:
+        return lookup in self._loaded
+
+    def begin(self) -> None:
+        """A new decision starts; what the ones before did now stands."""
+        self._undo.clear()
+
+    def rollback(self) -> None:
+        """Undo everything since `begin`."""
+        while self._undo:
+            self._undo.pop()()
+
+    def changes(self) -> Changes:
+        added: list[Row] = []
+        changed: list[Row] = []
+        removed: list[Row] = []
+        for entry in self._dirty.values():
+            if entry.row is None:
+                if entry.base is not None:
+                    removed.append(entry.base)
+            elif entry.base is None:
+                added.append(entry.row)
+            elif entry.row is not entry.base:
+                changed.append(entry.row)
+        return Changes(added=added, changed=changed, removed=removed, audit=self._audit)
+
+    def settle(self) -> None:
+        """The commit is done: bring the floor up to date."""
+        floor = self.floor
+        for (table, _), entry in self._dirty.items():
+            if table is Task:
+                self._settle_task(entry)
+            elif table is Agent:
+                if isinstance(entry.row, Agent):
+                    floor.put_agent(entry.row)
+                elif isinstance(entry.base, Agent):
+                    floor.drop_agent(entry.base)
+        for queue, n in self._backlog.items():
+            total = floor.backlog.get(queue, 0) + n
+            if total > 0:
+                floor.backlog[queue] = total
+            else:
+                floor.backlog.pop(queue, None)
+        for session, link in self._links.items():
+            if link is None:
+                floor.drop_link(session)
+            else:
+                floor.put_link(link)
+        if self._audit:
+            floor.audit_seq, floor.audit_hash = self._audit[-1].seq, self._audit[-1].hash
+
+    def _settle_task(self, entry: _Entry) -> None:
+        active = self.floor.active
+        old, new = _holder(entry.base), _holder(entry.row)
+        if old == new:
+            return
+        row: Any = entry.row or entry.base
+        if old is not None and old in active:
+            active[old].discard(row.id)
+            if not active[old]:
+                del active[old]
+        if new is not None:
+            active.setdefault(new, set()).add(row.id)
+
+    # -- reading ----------------------------------------------------------------------------------------------
+
+    def find(self, lookup: Lookup[R]) -> Sequence[R]:
+        """The rows a lookup means, with this unit's changes laid over them."""
+        rows = self._loaded.get(lookup)
+        if rows is None:
+            raise NotLoaded(lookup)
+        dirty = self._dirty_of.get(lookup.row)
+        if not dirty:
+            return rows
+        kept = [row for row in rows if key_of(row)[1] not in dirty]
+        if len(kept) < len(rows) and len(rows) >= lookup.most and not lookup.single:
+            raise NotLoaded(lookup.widened())  # some of the asked-for rows changed: look further back
+        kept += [e.row for e in dirty.values() if e.row is not None and lookup.matches(e.row)]  # type: ignore[arg-type]
+        kept.sort(key=lookup.order)
+        return kept[: lookup.most]
+
+    def one(self, lookup: Lookup[R]) -> R | None:
+        rows = self.find(lookup)
+        return rows[0] if rows else None
+
+    def task(self, id: TaskId) -> Task | None:
+        entry = self._dirty.get((Task, id))
+        if entry is not None:
+            return entry.row  # type: ignore[return-value]
+        row = self._base.get((Task, id))
+        return row if row is not None else self.one(TaskById(id))
+
+    def known_task(self, id: TaskId) -> Task:
+        task = self.task(id)
+        if task is None:
+            raise refuse(Kind.NOT_FOUND, "no such task", field="task_id", task_id=id)
+        return task
+
+    def event(self, task: TaskId, seq: int) -> Event:
+        entry = self._dirty.get((Event, (task, seq)))
+        row = entry.row if entry is not None else self._base.get((Event, (task, seq)))
+        if row is None:
+            row = self.one(EventOf(task, seq))
+        assert isinstance(row, Event), f"event {seq} of task {task} is not in the store"
+        return row
+
+    def agent(self, id: AgentId) -> Agent | None:
+        entry = self._dirty.get((Agent, id))
+        if entry is not None:
+            return entry.row  # type: ignore[return-value]
+        return self.floor.agents.get(id)
+
+    def agents_of_kind(self, kind: str) -> Iterable[Agent]:
+        dirty = self._dirty_of.get(Agent, {})
+        for id in self.floor.by_kind.get(kind, ()):
+            if id not in dirty:
+                yield self.floor.agents[id]
+        for entry in dirty.values():
+            if isinstance(entry.row, Agent) and entry.row.kind == kind:
+                yield entry.row
+
+    def all_agents(self) -> Iterable[Agent]:
+        dirty = self._dirty_of.get(Agent, {})
+        for id, agent in self.floor.agents.items():
+            if id not in dirty:
+                yield agent
+        for entry in dirty.values():
+            if isinstance(entry.row, Agent):
+                yield entry.row
+
+    def links_to(self, agent: AgentId) -> list[Link]:
+        links = [link for link in self.floor.links_to(agent) if link.session not in self._links]
+        if self._links:
+            links += [link for link in self._links.values() if link is not None and link.agent == agent]
+        return links
+
+    def link(self, session: SessionId) -> Link | None:
+        return self._links[session] if session in self._links else self.floor.links.get(session)
+
+    def load_of(self, agent: AgentId) -> int:
+        """How many unfinished tasks it has."""
+        return len(self.floor.active.get(agent, ())) + self._load.get(agent, 0)
+
+    def tasks_of(self, agent: AgentId) -> list[TaskId]:
+        dirty = self._dirty_of.get(Task, {})
+        ids = [id for id in self.floor.active.get(agent, ()) if id not in dirty]
+        ids += [id for id, entry in dirty.items() if _holder(entry.row) == agent]
+        return ids
+
+    def backlog(self, queue: str) -> int:
+        return self.floor.backlog.get(queue, 0) + self._backlog.get(queue, 0)
+
+    def queues(self) -> list[str]:
+        """The queues in which somebody waits."""
+        names = {**self.floor.backlog, **self._backlog}
+        return [name for name in names if self.backlog(name) > 0]
+
+    # -- writing ----------------------------------------------------------------------------------------------
+
+    def put(self, row: Row) -> None:
+        """Add the row, or change it if it is there."""
+        self._write(key_of(row), row)
+
+    def remove(self, row: Row) -> None:
+        self._write(key_of(row), None)
+
+    def _write(self, key: Key, row: Row | None) -> None:
+        table, id = key
+        entry = self._dirty.get(key)
+        if entry is None:
+            base = self.floor.agents.get(id) if table is Agent else self._base.get(key)
+            old: Row | None = base
+            entry = self._dirty[key] = _Entry(base, row)
+            self._dirty_of.setdefault(table, {})[id] = entry
+
+            def undo() -> None:
+                del self._dirty[key]
+                del self._dirty_of[table][id]
+        else:
+            old = entry.row
+            touched = entry
+            entry.row = row
+
+            def undo() -> None:
+                touched.row = old
+
+        self._undo.append(undo)
+        if table is Task:
+            self._count(old, row)  # type: ignore[arg-type]
+            self.touched_tasks.add(id)
+
+    def _count(self, old: Task | None, new: Task | None) -> None:
+        held, holds = _holder(old), _holder(new)
+        if held != holds:
+            if held is not None:
+                self._add(self._load, held, -1)
+            if holds is not None:
+                self._add(self._load, holds, +1)
+        stood, stands = (old and old.queue), (new and new.queue)
+        if stood != stands:
+            if stood:
+                self._add(self._backlog, stood, -1)
+            if stands:
+                self._add(self._backlog, stands, +1)
+
+    def _add(self, counts: dict[Any, int], name: str, n: int) -> None:
+        counts[name] = counts.get(name, 0) + n
+        self._undo.append(lambda: counts.__setitem__(name, counts[name] - n))
+
+    def put_link(self, link: Link) -> None:
+        self._set_link(link.session, link)
+
+    def drop_link(self, session: SessionId) -> None:
+        self._set_link(session, None)
+
+    def _set_link(self, session: SessionId, link: Link | None) -> None:
+        links = self._links
+        if session in links:
+            old = links[session]
+            self._undo.append(lambda: links.__setitem__(session, old))
+        else:
+            self._undo.append(lambda: links.pop(session))
+        links[session] = link
+
+    def close_link(self, session: SessionId, reason: str) -> None:
+        """Forget a link and, after the commit, hang up."""
+        self.drop_link(session)
+        self.closed_links.append((session, reason))
+        self._undo.append(self.closed_links.pop)
+
+    def send(self, link: Link, parcel: Parcel) -> None:
+        """Hand a parcel to a link, after the commit."""
+        self.parcels.append((link.session, parcel))
+        self._undo.append(self.parcels.pop)
+
+    def record(self, task: Task, kind: EventKind, **fields: Any) -> Task:
+        """Append an event to a task's story; returns the task with its new number (not yet put)."""
+        seq = task.seq + 1
+        self.put(Event(task=task.id, seq=seq, at=self.now, kind=kind, **fields))
+        return msgspec.structs.replace(task, seq=seq, updated_at=self.now)
+
+    def audit(
+        self,
+        *,
+        principal: str,
+        action: str,
+        outcome: str = "accepted",
+        protocol: str | None = None,
+        subject: str | None = None,
+        reason: str | None = None,
+        digest: str | None = None,
+    ) -> None:
+        last = self._audit[-1] if self._audit else None
+        record = AuditRecord(
+            seq=(last.seq if last else self.floor.audit_seq) + 1,
+            prev=last.hash if last else self.floor.audit_hash,
+            at=self.now,
+            principal=principal,
+            action=action,
+            outcome=outcome,
+            protocol=protocol,
+            subject=subject,
+            reason=reason,
+            digest=digest,
+        )
+        self._audit.append(seal(record))
+        self._undo.append(self._audit.pop)
+
+
+def _holder(task: Any) -> AgentId | None:
+    """The agent that a task keeps busy."""
+    if task is None or task.owner is None or task.final or task.queue is not None or task.delivery is None:
+        return None
+    return task.owner  # type: ignore[no-any-return]
