@@ -18,6 +18,7 @@ from dragoman.core.delivery.model import DeadLetter
 from dragoman.core.errors import Fault
 from dragoman.core.ids import ADMIN, HUB, AgentId, DeliveryId, Instant, QuestionId, SessionId, TaskId
 from dragoman.core.lookups import (
+    PAGE,
     DeadLetterById,
     DeliveryById,
     Inbox,
@@ -116,8 +117,6 @@ class OpenLink(Command, frozen=True, kw_only=True):
     acknowledges: bool = False
 
     def wants(self) -> tuple[Lookup[Any], ...]:
-        from dragoman.core.delivery.outbox import PAGE
-
         inbox = Inbox(self.principal, PAGE if self.ordered else max(1, min(self.credit, PAGE)))
         return (inbox, LeasedTo(self.principal, PAGE)) if self.ordered else (inbox,)
 
@@ -136,8 +135,6 @@ class RefillLink(Command, frozen=True, kw_only=True):
     session: SessionId
 
     def wants(self) -> tuple[Lookup[Any], ...]:
-        from dragoman.core.delivery.outbox import PAGE
-
         return (Inbox(self.principal, PAGE),)
 
 

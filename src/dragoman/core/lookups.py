@@ -21,6 +21,8 @@ Row = Agent | Task | Event | Delivery | DeadLetter | Question
 R = TypeVar("R", Task, Event, Delivery, DeadLetter, Question)
 
 EVERYTHING = 1 << 30
+PAGE = 64
+"""How many rows a decision takes at a time where there may be many."""
 
 
 class Lookup(msgspec.Struct, Generic[R], frozen=True):
@@ -208,6 +210,6 @@ class OpenQuestions(Lookup[Question], frozen=True):
 
 __all__ = [
     "Children", "DeadLetterById", "DeadLettersOf", "DeliveryById", "Dependents", "EVERYTHING", "EventOf", "Inbox",
-    "Lane", "LeasedTo", "Lookup", "OpenQuestions", "QuestionById", "Ready", "Row", "TaskById",
+    "Lane", "LeasedTo", "Lookup", "OpenQuestions", "PAGE", "QuestionById", "Ready", "Row", "TaskById",
     "TaskByRequest",
 ]  # fmt: skip

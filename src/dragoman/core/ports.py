@@ -14,8 +14,9 @@ import msgspec
 
 from dragoman.core.agents.model import Agent
 from dragoman.core.audit.chain import GENESIS, AuditRecord
-from dragoman.core.delivery.model import DeadLetter, Delivery
-from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, TaskId
+from dragoman.core.commands import Command
+from dragoman.core.delivery.model import DeadLetter, Delivery, Parcel
+from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, SessionId, TaskId
 from dragoman.core.lookups import Lookup, Row
 from dragoman.core.tasks.model import Event, Question, QuestionStatus, Status, Task
 
@@ -160,4 +161,70 @@ class Store(Protocol):
 
     async def backup(self, target: str) -> None:
         """A consistent copy while everything goes on. `target` must not exist."""
+        ...
+
+
+class LinkEnd(Protocol):
+    """The transport's end of a link: how parcels leave."""
+
+    def deliver(self, parcels: Sequence[Parcel]) -> None:
+        """Send these, in this order. Called on the event loop, only after their commit; must not block or raise:
+        a link that cannot send tells the hub with `CloseLink`."""
+        ...
+
+    def hang_up(self, reason: str) -> None:
+        """The hub has let go of this link (replaced, agent removed, hub stopping)."""
+        ...
+
+
+class Intake(Protocol):
+    """The hub as transports see it: the one door for everything that changes something.
+
+    Commands from all connections meet here. As soon as the last commit ended, everything waiting is decided in the
+    order of arrival and committed together.
+    """
+
+    async def ask(self, command: Command) -> Any:
+        """The command's outcome, after it is durably committed. Raises `Refused` (audited, if the command has an
+        action). Raises `Refused` OVERLOADED or INTERNAL when the hub cannot commit; then nothing happened."""
+        ...
+
+    def attach(self, session: SessionId, end: LinkEnd) -> None:
+        """Before `OpenLink`: where the parcels of this session go."""
+        ...
+
+    def detach(self, session: SessionId) -> None:
+        """After `CloseLink`."""
+        ...
+
+    def agent_of(self, token_hash: str) -> Agent | None:
+        """Whose token this is. In memory: authentication costs no read."""
+        ...
+
+    def agent(self, id: AgentId) -> Agent | None: ...
+
+    def agents(self) -> Sequence[Agent]: ...
+
+    def load_of(self, id: AgentId) -> Sequence[TaskId]:
+        """The unfinished tasks it holds."""
+        ...
+
+    def reachable(self, id: AgentId) -> bool:
+        """Whether a link to it is open now."""
+        ...
+
+    def watch(self, task: TaskId) -> AbstractAsyncContextManager[Watch]:
+        """Be woken when something was committed about a task (its events are in the store then)."""
+        ...
+
+    def now(self) -> Instant: ...
+
+    def mint(self) -> str:
+        """A fresh version 7 UUID."""
+        ...
+
+
+class Watch(Protocol):
+    async def changed(self, timeout: float) -> bool:
+        """True as soon as something changed since the last call; False when the time is up."""
         ...
