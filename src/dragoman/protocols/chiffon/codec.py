@@ -1,0 +1,225 @@
+"""Bytes to chiffon values and back.
+
+Decoding runs the checks in the order of all-D3: the guard (size, depth, strict JSON), then the version, then
+shape, then meaning. Every refusal is a `ChiffonError` that knows the 5003 or 5006 to answer with, the dotted name
+of the field, and, when the broken message still had them, the ids which the answer must copy (D11).
+
+Encoding has two doors. `encode` writes a value of ours. `reissue` sends on what somebody else wrote: the bytes
+as they came, unknown fields included, with only the named envelope fields replaced (all-D6).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from datetime import UTC
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from dragoman.protocols.chiffon import chunks
+from dragoman.protocols.chiffon.errors import InvalidMessage, UnsupportedVersion
+from dragoman.protocols.chiffon.types import (
+    PROTOCOL_VERSION,
+    TYPE_OF,
+    UUID_PATTERN,
+    VERSION_PATTERN,
+    Correlation,
+    Envelope,
+    ErrorPayload,
+    MessageType,
+    Payload,
+    Registration,
+    Stamp,
+    WorkRequest,
+    WorkResult,
+    WorkStatus,
+)
+from dragoman.protocols.chiffon.versions import SUPPORTED
+from dragoman.wire import guard
+from dragoman.wire.errors import RemoteProtocolError, Stage
+from dragoman.wire.guard import Limits
+
+Body = TypeVar("Body", bound=Payload)
+
+# An output of 1 MiB need not be split (D4), and JSON may write each of its bytes as six.
+LIMITS = Limits(bytes=8 * 1024 * 1024, depth=64)
+
+DECODERS: dict[MessageType, msgspec.json.Decoder[Envelope[Payload]]] = {
+    "work_request": msgspec.json.Decoder(cast(Any, Envelope[WorkRequest])),
+    "work_status": msgspec.json.Decoder(cast(Any, Envelope[WorkStatus])),
+    "work_result": msgspec.json.Decoder(cast(Any, Envelope[WorkResult])),
+    "error": msgspec.json.Decoder(cast(Any, Envelope[ErrorPayload])),
+}
+_REGISTRATION = msgspec.json.Decoder(Registration)
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_encode = msgspec.json.Encoder().encode
+
+_UUID = re.compile(UUID_PATTERN)
+_VERSION = re.compile(VERSION_PATTERN)
+_PLACE = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>.*)`)?", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(?P<name>.*)`")
+_FORMS = {"_id": "expected a UUID", "protocol_version": "expected a version such as 1.0"}
+
+
+def decode(data: bytes, limits: Limits = LIMITS, *, versions: Collection[str] = SUPPORTED) -> Envelope[Payload]:
+    """The message in `data`, checked whole; raises `InvalidMessage` or `UnsupportedVersion`."""
+    return interpret(parse(data, limits), data, versions)
+
+
+def parse(data: bytes, limits: Limits = LIMITS) -> dict[str, Any]:
+    """Pass the guard: the JSON object in `data`, strict and bounded but of any shape."""
+    try:
+        tree = guard.check(data, limits)
+    except RemoteProtocolError as error:
+        raise InvalidMessage(error.what, error.field, stage=error.stage) from None
+    if type(tree) is not dict:
+        raise InvalidMessage("expected a JSON object", stage=Stage.SHAPE)
+    return tree
+
+
+def interpret(tree: dict[str, Any], data: bytes, versions: Collection[str] = SUPPORTED) -> Envelope[Payload]:
+    """The message in `data`, which `parse` turned into `tree`: its version, shape and meaning."""
+    version = tree.get("protocol_version")
+    if version not in versions and type(version) is str and _VERSION.match(version):
+        raise UnsupportedVersion((version,), versions, subject=_subject(tree), about=correlation(tree))
+    kind = tree.get("type")
+    decoder = DECODERS.get(kind) if type(kind) is str else None  # type: ignore[call-overload]
+    if decoder is None:
+        what = f"expected one of {', '.join(DECODERS)}" if "type" in tree else "missing required field"
+        raise InvalidMessage(what, "type", stage=Stage.SHAPE, about=correlation(tree))
+    try:
+        envelope = decoder.decode(data)
+    except msgspec.ValidationError as error:
+        what, field = _explain(error)
+        raise InvalidMessage(what, field, stage=Stage.SHAPE, about=correlation(tree)) from None
+    fault = _contradiction(envelope.payload)
+    if fault is not None:
+        raise InvalidMessage(fault[1], f"payload.{fault[0]}", about=correlation(tree))
+    return _canonical(envelope)
+
+
+def envelope(
+    payload: Body,
+    stamp: Stamp,
+    about: Correlation,
+    *,
+    from_agent: str,
+    to_agent: str,
+    protocol_version: str = PROTOCOL_VERSION,
+    x_custom_fields: dict[str, Any] | None = None,
+) -> Envelope[Body]:
+    """Wrap a payload. The type follows from the payload and the time is written in UTC (all-D2)."""
+    return Envelope(
+        protocol_version=protocol_version,
+        message_id=stamp.message_id,
+        from_agent=from_agent,
+        to_agent=to_agent,
+        timestamp=stamp.timestamp.astimezone(UTC),
+        trace_id=about.trace_id,
+        request_id=about.request_id,
+        type=TYPE_OF[type(payload)],
+        payload=payload,
+        x_custom_fields=x_custom_fields or {},
+    )
+
+
+def encode(message: Envelope[Payload]) -> bytes:
+    """The bytes of a message of ours."""
+    return _encode(message)
+
+
+def reissue(data: bytes, replaced: Mapping[str, object], custom: Mapping[str, object] | None = None) -> bytes:
+    """`data` again, with some envelope fields replaced and some custom fields set; all else stays as it came.
+
+    `data` has passed `decode` before. A custom field whose value is None is removed.
+    """
+    fields: dict[str, object] = dict(_FIELDS.decode(data))
+    fields.update(replaced)
+    if custom:
+        present = msgspec.json.decode(cast(msgspec.Raw, fields.get("x_custom_fields", msgspec.Raw(b"{}"))))
+        merged = {**present, **custom}
+        fields["x_custom_fields"] = {name: value for name, value in merged.items() if value is not None}
+    return _encode(fields)
+
+
+def take_token(data: bytes) -> tuple[str | None, bytes]:
+    """The credential in `x_custom_fields.token` and the message without it (D10, all-D4)."""
+    token = parse(data).get("x_custom_fields")
+    if not isinstance(token, dict) or "token" not in token:
+        return None, data
+    value = token["token"]
+    return (value if isinstance(value, str) else None), reissue(data, {}, {"token": None})
+
+
+def decode_registration(data: bytes, limits: Limits = LIMITS) -> Registration:
+    """The body of `POST /api/agent/register` (D9)."""
+    parse(data, limits)
+    try:
+        return _REGISTRATION.decode(data)
+    except msgspec.ValidationError as error:
+        what, field = _explain(error)
+        raise InvalidMessage(what, field, stage=Stage.SHAPE) from None
+
+
+def correlation(tree: Mapping[str, Any]) -> Correlation | None:
+    """The ids that an answer copies, if the message has good ones."""
+    ids = tree.get("request_id"), tree.get("trace_id")
+    if all(isinstance(value, str) and _UUID.match(value) for value in ids):
+        return Correlation(str(ids[0]).lower(), str(ids[1]).lower())
+    return None
+
+
+def _contradiction(payload: Payload) -> tuple[str, str] | None:
+    """The field whose meaning is wrong, and why."""
+    if type(payload) is WorkStatus:
+        step = payload.step
+        if step is None:
+            return None
+        fault = chunks.fault(step.output, step.output_chunk)
+        return (f"step.{fault[0]}", fault[1]) if fault else None
+    if type(payload) is WorkResult:
+        if (payload.status == "success") != (payload.exit_code == 0):
+            return "exit_code", f"status {payload.status} contradicts exit code {payload.exit_code}"
+        return chunks.fault(payload.output, payload.output_chunk, total_required=True)
+    return None
+
+
+def _canonical(message: Envelope[Payload]) -> Envelope[Payload]:
+    """Ids in lower case and the time in UTC, so that equal things compare equal. Most messages already are."""
+    ids = message.message_id + message.trace_id + message.request_id
+    payload = message.payload
+    task_id = "" if type(payload) is ErrorPayload else payload.task_id  # type: ignore[union-attr]
+    if message.timestamp.tzinfo is UTC and ids == ids.lower() and task_id == task_id.lower():
+        return message
+    if task_id:
+        payload = msgspec.structs.replace(payload, task_id=task_id.lower())
+    return msgspec.structs.replace(
+        message,
+        message_id=message.message_id.lower(),
+        trace_id=message.trace_id.lower(),
+        request_id=message.request_id.lower(),
+        timestamp=message.timestamp.astimezone(UTC),
+        payload=payload,
+    )
+
+
+def _subject(tree: Mapping[str, Any]) -> str:
+    """What a message of another version asked for, as far as it can be told."""
+    payload = tree.get("payload")
+    work_type = payload.get("work_type") if isinstance(payload, dict) else None
+    return work_type if isinstance(work_type, str) else str(tree.get("type", ""))
+
+
+def _explain(error: msgspec.ValidationError) -> tuple[str, str | None]:
+    """msgspec's sentence as (what, dotted field name)."""
+    place = _PLACE.fullmatch(str(error))
+    assert place is not None  # the pattern matches any text
+    what, path = place["what"], place["path"] or ""
+    missing = _MISSING.fullmatch(what)
+    if missing is not None:
+        name = missing["name"]
+        return "missing required field", f"{path}.{name}" if path else name
+    if "matching regex" in what:
+        what = next((form for end, form in _FORMS.items() if path.endswith(end)), what)
+    return what, path or None

@@ -1,0 +1,25 @@
+"""The sans-IO vocabulary all five protocols share: roles, errors, guards, framing, tables, connections.
+
+Nothing here knows a protocol, and nothing here touches a clock, a random source, a socket or a file. Bytes and
+values go in, values and bytes come out.
+"""
+
+from dragoman.wire.connection import Connection
+from dragoman.wire.errors import LocalProtocolError, ProtocolError, RemoteProtocolError, Stage
+from dragoman.wire.framing import WholeMessage
+from dragoman.wire.guard import Limits, check
+from dragoman.wire.machine import Table
+from dragoman.wire.role import Role
+
+__all__ = [
+    "Connection",
+    "Limits",
+    "LocalProtocolError",
+    "ProtocolError",
+    "RemoteProtocolError",
+    "Role",
+    "Stage",
+    "Table",
+    "WholeMessage",
+    "check",
+]

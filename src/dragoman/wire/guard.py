@@ -1,0 +1,117 @@
+"""What every input passes before any protocol looks at it: size, nesting depth, strict JSON (all-D3).
+
+This is the hot path of the whole hub, so nothing here walks the input byte by byte in Python. Each check has a
+cheap bound that settles ordinary input, and an exact check for whatever the bound cannot settle:
+
+    check             cheap bound                                  exact check, only when in doubt
+    ----------------  -------------------------------------------  ---------------------------------------
+    size              len()                                        -
+    depth             number of opening brackets, anywhere         running sum over brackets outside strings
+    strict JSON       msgspec parses the whole text                -
+    repeated keys     colons before parsing = colons after         stdlib json, pairs kept
+    huge integers     a run of twenty digits, anywhere             stdlib json, integers kept as text
+
+Why counting colons is exact: parsing keeps the last of two equal keys, so encoding the parsed tree again loses
+at least the colon after the dropped key, and nothing else adds or removes a colon, save the escape `\\u003a`. When that
+might be present the exact check decides. Keys spelt differently but equal (`"\\u0061"` and `"a"`) fall together
+in the parsed tree, so they are caught alike.
+
+msgspec refuses by itself: invalid UTF-8, lone surrogates, NaN and Infinity, numbers that overflow a double,
+control characters, a byte order mark, anything after the value. It accepts integers of any width up to a few
+thousand digits. We do not: a magnitude of 2**64 or more is refused, because the next reader of the message
+would fail on it or round it silently.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import accumulate, islice
+from typing import Any
+
+import msgspec
+
+from dragoman.wire.errors import RemoteProtocolError, Stage
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How large and how deeply nested one message may be."""
+
+    bytes: int
+    depth: int = 64
+
+
+INTEGER_MAGNITUDE = 2**64
+
+_OPEN, _CLOSE = b"[{", b"]}"
+_NOT_BRACKETS = bytes(set(range(256)) - set(_OPEN + _CLOSE))
+# Read as signed bytes, an opening bracket becomes +1 and a closing one -1: the running sum is the depth.
+_STEPS = bytes.maketrans(_OPEN + _CLOSE, b"\x01\x01\xff\xff")
+# The closing quote is optional so that the pattern can never fail after a long scan, which would be quadratic.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_SLICE = 4096
+
+_DIGITS = bytes(0x30 if 0x30 <= byte <= 0x39 else 0x20 for byte in range(256))
+_TWENTY_DIGITS = b"0" * 20
+
+_parse = msgspec.json.Decoder().decode
+_write = msgspec.json.Encoder().encode
+
+
+def check(data: bytes, limits: Limits) -> Any:
+    """Return the parsed JSON, or raise `RemoteProtocolError` naming the stage that refused it."""
+    if len(data) > limits.bytes:
+        raise RemoteProtocolError(f"message of {len(data)} bytes exceeds the limit of {limits.bytes}", stage=Stage.SIZE)
+    if data.count(b"[") + data.count(b"{") > limits.depth:
+        _check_depth(data, limits.depth)
+    try:
+        tree = _parse(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RemoteProtocolError(f"not strict JSON: {error}", stage=Stage.JSON) from None
+    if data.count(b":") != _write(tree).count(b":") or b"\\u003" in data or _TWENTY_DIGITS in data.translate(_DIGITS):
+        _check_keys_and_integers(data)
+    return tree
+
+
+def _check_depth(data: bytes, limit: int) -> None:
+    """Sum the brackets outside strings, a slice at a time, so that hostile nesting is refused at once."""
+    steps = memoryview(_STRING.sub(b"", data).translate(_STEPS, _NOT_BRACKETS)).cast("b")
+    depth = 0
+    for start in range(0, len(steps), _SLICE):
+        sums = list(islice(accumulate(steps[start : start + _SLICE], initial=depth), 1, None))
+        if max(sums) > limit:
+            raise RemoteProtocolError(f"nested deeper than {limit} levels", stage=Stage.DEPTH)
+        depth = sums[-1]
+
+
+class _Object(list[tuple[str, Any]]):
+    """A JSON object with every pair it had, repeated keys included."""
+
+
+def _check_keys_and_integers(data: bytes) -> None:
+    """Look exactly. The text is known to be valid JSON of bounded depth, so recursion is safe here."""
+    tree = json.loads(str(data, "utf-8"), object_pairs_hook=_Object, parse_int=_Digits)
+    for path, fault in _faults(tree, ""):
+        raise RemoteProtocolError(fault, stage=Stage.JSON, field=path)
+
+
+class _Digits(str):
+    """An integer as it was written."""
+
+    __slots__ = ()
+
+
+def _faults(value: Any, path: str) -> Any:
+    if isinstance(value, _Object):
+        seen: set[str] = set()
+        for key, inner in value:
+            place = f"{path}.{key}" if path else key
+            if key in seen:
+                yield place, "key appears twice in one object"
+            seen.add(key)
+            yield from _faults(inner, place)
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _faults(inner, f"{path}[{index}]")
+    elif isinstance(value, _Digits) and abs(int(value)) >= INTEGER_MAGNITUDE:
+        yield path or None, "integer of more than 64 bits"
