@@ -30,12 +30,12 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """Between offers of an unacknowledged notice; doubles each time, up to a minute."""
     link_window: int = 1024
     """Unacknowledged notices on one ordered link whose peer acknowledges."""
-    head_start: dict[str, int] = {
-        "low": 0,
-        "normal": MINUTE,
-        "high": 5 * MINUTE,
-        "critical": HOUR,
-    }
+    head_start: tuple[tuple[str, int], ...] = (
+        ("low", 0),
+        ("normal", MINUTE),
+        ("high", 5 * MINUTE),
+        ("critical", HOUR),
+    )
     """Priority with ageing, as one number that never has to be recomputed: a task is ranked by its birth minus
     this head start, so a high one overtakes normal ones up to four minutes older, and nobody starves."""
     hop_limit: int = 8
