@@ -1,0 +1,282 @@
+"""The verified fake: a store in dictionaries.
+
+It answers a lookup the way `core.lookups` defines it, by trying `matches` on every row, and so is what the SQL
+stores are held against. It is atomic and reads its own writes, and it can be told to fail. It is never used in
+production: nothing here survives the process.
+
+Rows are frozen, so a store is copied by copying its dictionaries: a simulation forks one per branch.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Hashable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from dragoman.core.agents.model import Agent
+from dragoman.core.audit.chain import GENESIS, AuditRecord
+from dragoman.core.delivery.model import DeadLetter, Delivery, DeliveryState
+from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
+from dragoman.core.lookups import DeadLetterById, DeliveryById, EventOf, Lookup, QuestionById, Row, TaskById
+from dragoman.core.ports import Changes, Due, Recovered, StoreFailed, TaskFilter
+from dragoman.core.tasks.model import FINAL, Event, Question, QuestionStatus, Status, Task
+from dragoman.stores.paging import cursor_of, task_cursor
+
+AnyRow = TypeVar("AnyRow", Agent, Task, Event, Delivery, DeadLetter, Question)
+
+TABLES: tuple[type[Row], ...] = (Agent, Task, Event, Delivery, DeadLetter, Question)
+
+BY_KEY = (TaskById, DeliveryById, DeadLetterById, QuestionById)
+"""Lookups whose answer is one key: asked of the dictionary instead of every row, then held against `matches`."""
+
+
+def key(row: Row) -> Hashable:
+    """What makes a row this row."""
+    return (row.task, row.seq) if isinstance(row, Event) else row.id
+
+
+class MemoryStore:
+    """`core.ports.Store` in dictionaries."""
+
+    def __init__(self) -> None:
+        self._tables: dict[type[Any], dict[Hashable, Any]] = {table: {} for table in TABLES}
+        self._requests: dict[tuple[AgentId, str], TaskId] = {}
+        self._audit: dict[int, AuditRecord] = {}
+        self._in_unit = False
+        self._failure: StoreFailed | None = None
+        self._fails_after = False
+
+    # For tests.
+
+    def fail_next_commit(self, error: StoreFailed | None = None, *, after: bool = False) -> None:
+        """Make the next commit raise. With `after` its changes are written nevertheless: an unknown outcome."""
+        self._failure = error or StoreFailed("the disk is full (injected)")
+        self._fails_after = after
+
+    def fork(self) -> MemoryStore:
+        """An independent store with the same rows."""
+        twin = MemoryStore()
+        twin._tables = {table: dict(rows) for table, rows in self._tables.items()}
+        twin._requests = dict(self._requests)
+        twin._audit = dict(self._audit)
+        return twin
+
+    def rows(self, table: type[AnyRow]) -> list[AnyRow]:
+        """Every row of a kind."""
+        return list(self._tables[table].values())
+
+    # The port.
+
+    async def open(self) -> Recovered:
+        active: dict[AgentId, list[TaskId]] = defaultdict(list)
+        backlog: Counter[str] = Counter()
+        for task in self.rows(Task):
+            if task.owner is not None and not task.final:
+                insort(active[task.owner], task.id)
+            if task.queue is not None:
+                backlog[task.queue] += 1
+        last = max(self._audit, default=0)
+        return Recovered(
+            agents=sorted(self.rows(Agent), key=lambda agent: agent.id),
+            active=dict(active),
+            backlog=dict(backlog),
+            audit_seq=last,
+            audit_hash=self._audit[last].hash if last else GENESIS,
+        )
+
+    async def close(self) -> None:
+        pass
+
+    @asynccontextmanager
+    async def unit(self) -> AsyncIterator[MemoryUnit]:
+        if self._in_unit:
+            raise RuntimeError("a unit of work is open already: a node has at most one")
+        self._in_unit = True
+        try:
+            yield MemoryUnit(self)
+        finally:
+            self._in_unit = False
+
+    def _answer(self, lookup: Lookup[Any]) -> list[Any]:
+        table = self._tables[lookup.row]
+        found: Iterable[Any]
+        if isinstance(lookup, BY_KEY):
+            row = table.get(lookup.id)
+            found = () if row is None else (row,)
+        elif isinstance(lookup, EventOf):
+            row = table.get((lookup.task, lookup.seq))
+            found = () if row is None else (row,)
+        else:
+            found = table.values()
+        return sorted(filter(lookup.matches, found), key=lookup.order)[: lookup.most]
+
+    def _apply(self, changes: Changes) -> None:
+        """All of it, or an exception and nothing."""
+        failure, self._failure = self._failure, None
+        if failure is not None and not self._fails_after:
+            raise failure
+        self._check(changes)
+        for row in changes.removed:
+            gone = self._tables[type(row)].pop(key(row))
+            if isinstance(gone, Task):
+                del self._requests[gone.origin.principal, gone.origin.request_id]
+        for row in (*changes.added, *changes.changed):
+            self._tables[type(row)][key(row)] = row
+            if isinstance(row, Task):
+                self._requests[row.origin.principal, row.origin.request_id] = row.id
+        self._audit.update((record.seq, record) for record in changes.audit)
+        if failure is not None:
+            raise failure
+
+    def _check(self, changes: Changes) -> None:
+        seen: set[tuple[type[Any], Hashable]] = set()
+        requests: set[tuple[AgentId, str]] = set()
+        for rows, must_exist in ((changes.added, False), (changes.changed, True), (changes.removed, True)):
+            for row in rows:
+                name = (type(row), key(row))
+                if name in seen:
+                    raise StoreFailed(f"{type(row).__name__} {key(row)} stands twice in one unit")
+                seen.add(name)
+                if (name[1] in self._tables[name[0]]) is not must_exist:
+                    exists = "does not exist" if must_exist else "exists already"
+                    raise StoreFailed(f"{type(row).__name__} {key(row)} {exists}")
+                if isinstance(row, Task) and not must_exist:
+                    request = (row.origin.principal, row.origin.request_id)
+                    if request in self._requests or request in requests:
+                        raise StoreFailed(f"request {request[1]} of {request[0]} has a task already")
+                    requests.add(request)
+        numbers = [record.seq for record in changes.audit]
+        if len(set(numbers)) < len(numbers) or any(number in self._audit for number in numbers):
+            raise StoreFailed("an audit record exists already")
+
+    async def due(self, now: Instant, limit: int) -> Due:
+        later: list[Instant] = []
+        found: dict[type[Any], list[Any]] = {}
+        for table in (Task, Delivery, Agent, Question):
+            waking = [(row.wake_at, row.id) for row in self._tables[table].values() if row.wake_at is not None]
+            waking.sort()
+            ripe = [id for at, id in waking if at <= now]
+            found[table] = ripe[:limit]
+            later += [at for at, _ in waking[len(found[table]) :][:1]]
+        return Due(
+            tasks=found[Task],
+            deliveries=found[Delivery],
+            agents=found[Agent],
+            questions=found[Question],
+            next_at=min(later, default=None),
+        )
+
+    async def task(self, id: TaskId) -> Task | None:
+        return self._tables[Task].get(id)
+
+    async def tasks(self, where: TaskFilter, *, after: str | None, limit: int) -> tuple[Sequence[Task], str | None]:
+        wanted = {
+            name: value
+            for name, value in (
+                ("status", where.status),
+                ("type", where.type),
+                ("owner", where.agent),
+                ("parent", where.parent),
+            )
+            if value is not None
+        }
+        newest = sorted(self.rows(Task), key=lambda task: (task.created_at, task.id), reverse=True)
+        if after is not None:
+            place = task_cursor(after)
+            newest = [task for task in newest if (task.created_at, task.id) < place]
+        page = [
+            task
+            for task in newest
+            if all(getattr(task, name) == value for name, value in wanted.items())
+            and where.principal in (None, task.origin.principal)
+        ]
+        return page[:limit], cursor_of(page[limit - 1]) if len(page) > limit else None
+
+    async def find_tasks(self, prefix: str, limit: int) -> Sequence[Task]:
+        found = [task for task in self.rows(Task) if task.id.startswith(prefix)]
+        return sorted(found, key=lambda task: task.id)[:limit]
+
+    async def events(self, task: TaskId, *, after: int = 0, limit: int = 1000) -> Sequence[Event]:
+        found = [event for event in self.rows(Event) if event.task == task and event.seq > after]
+        return sorted(found, key=lambda event: event.seq)[:limit]
+
+    async def deliveries(
+        self, *, task: TaskId | None = None, receiver: AgentId | None = None, limit: int = 1000
+    ) -> Sequence[Delivery]:
+        found = [row for row in self.rows(Delivery) if task in (None, row.task) and receiver in (None, row.receiver)]
+        return sorted(found, key=lambda row: row.id)[:limit]
+
+    async def dead_letters(
+        self, *, task: TaskId | None = None, after: str | None = None, limit: int = 100
+    ) -> Sequence[DeadLetter]:
+        found = [row for row in self.rows(DeadLetter) if task in (None, row.task) and (after is None or row.id < after)]
+        return sorted(found, key=lambda row: row.id, reverse=True)[:limit]
+
+    async def questions(
+        self, *, status: QuestionStatus | None = None, task: TaskId | None = None, limit: int = 100
+    ) -> Sequence[Question]:
+        found = [row for row in self.rows(Question) if status in (None, row.status) and task in (None, row.task)]
+        return sorted(found, key=lambda row: row.id)[:limit]
+
+    async def question(self, id: QuestionId) -> Question | None:
+        return self._tables[Question].get(id)
+
+    async def audit(
+        self,
+        *,
+        after: int = 0,
+        limit: int = 1000,
+        principal: str | None = None,
+        subject: str | None = None,
+        outcome: str | None = None,
+    ) -> Sequence[AuditRecord]:
+        found = [
+            record
+            for seq, record in sorted(self._audit.items())
+            if seq > after
+            and principal in (None, record.principal)
+            and subject in (None, record.subject)
+            and outcome in (None, record.outcome)
+        ]
+        return found[:limit]
+
+    async def counts(self) -> Mapping[str, int]:
+        statuses = Counter(task.status for task in self.rows(Task))
+        states = Counter(delivery.state for delivery in self.rows(Delivery))
+        return {
+            **{f"tasks_{status}": statuses[status] for status in Status if status not in FINAL},
+            **{f"deliveries_{state}": states[state] for state in DeliveryState},
+            "dead_letters": len(self._tables[DeadLetter]),
+            "questions_open": sum(row.status is QuestionStatus.OPEN for row in self.rows(Question)),
+        }
+
+    async def backup(self, target: str) -> None:
+        """One JSON text: good enough to be looked at, and to show that an existing target is refused."""
+        rows = {table.__name__: list(kept.values()) for table, kept in self._tables.items()}
+        with Path(target).open("xb") as out:  # noqa: ASYNC230
+            out.write(msgspec.json.encode({**rows, "AuditRecord": list(self._audit.values())}))
+
+
+class MemoryUnit:
+    """`core.ports.Unit` over a `MemoryStore`."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._committed = False
+
+    async def load(self, lookups: Sequence[Lookup[Any]]) -> Mapping[Lookup[Any], Sequence[Any]]:
+        return {lookup: self._store._answer(lookup) for lookup in lookups}
+
+    async def commit(self, changes: Changes) -> None:
+        if self._committed:
+            raise RuntimeError("a unit of work commits once")
+        self._committed = True
+        self._store._apply(changes)
+
+
+__all__ = ["MemoryStore", "MemoryUnit"]
