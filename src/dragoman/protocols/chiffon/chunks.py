@@ -13,6 +13,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman.protocols.chiffon.types import WorkResult, WorkStatus
 
 MIB = 1024 * 1024
 LARGEST_OUTPUT = MIB
@@ -52,18 +55,18 @@ def parse(text: str) -> Label:
     match = _LABEL.fullmatch(text)
     if match is None:
         raise ChunkError(f"not a chunk label: {text[:60]!r}")
-    numbers = [int(digits) * (1024 if k else 1) for digits, k in zip(match.group(1, 3), match.group(2, 4), strict=True)]
+    start = int(match[1]) * (1024 if match[2] else 1)
+    end = int(match[3]) * (1024 if match[4] else 1)
     total = None if match[5] is None else int(match[5]) * (1024 if match[6] else 1)
-    start, end = numbers
-    slack = 1023 if match[2] or match[4] or match[6] else 0
     if start >= end or (total is not None and end > total):
         raise ChunkError(f"not a range of bytes: {text!r}")
-    return Label(start, end, total, slack)
+    rounded = bool(match[2] or match[4] or match[6])
+    return Label(start, end, total, 1023 if rounded else 0)
 
 
 def fault(output: str, label: str | None, *, total_required: bool = False) -> tuple[str, str] | None:
     """What is wrong with one message's output and label: (field, why). Nothing, mostly, and at little cost."""
-    if len(output) * 4 > LARGEST_OUTPUT and len(output.encode()) > LARGEST_OUTPUT:
+    if must_split(output):
         return "output", f"an output above {LARGEST_OUTPUT} bytes must be split"
     if label is None:
         return None
@@ -84,6 +87,11 @@ def _check_length(label: Label, output: str) -> int:
     return size
 
 
+def must_split(output: str) -> bool:
+    """Whether `output` is too long to travel whole. Short ones are not encoded to find out."""
+    return len(output) * 4 > LARGEST_OUTPUT and len(output.encode()) > LARGEST_OUTPUT
+
+
 def split(output: str, block: int = BLOCK) -> Iterator[Block]:
     """Cut `output` into labelled blocks of at most `block` bytes, never inside a code point."""
     data = output.encode()
@@ -97,9 +105,32 @@ def split(output: str, block: int = BLOCK) -> Iterator[Block]:
         start = end
 
 
-def must_split(output: str) -> bool:
-    """Whether `output` is too long to travel whole."""
-    return len(output) * 4 > LARGEST_OUTPUT and len(output.encode()) > LARGEST_OUTPUT
+def split_status(status: WorkStatus) -> Iterator[WorkStatus]:
+    """The messages that carry `status`: itself, or one for each block of its output."""
+    step = status.step
+    if step is None or not must_split(step.output):
+        yield status
+        return
+    for block in split(step.output):
+        part = replace(step, output=block.text, output_chunk=str(block.label))
+        yield replace(status, step=part)
+
+
+def split_result(result: WorkResult) -> Iterator[WorkResult]:
+    """The messages that carry `result`; the one that ends at the total comes last and ends the exchange."""
+    if not must_split(result.output):
+        yield result
+        return
+    for block in split(result.output):
+        yield replace(result, output=block.text, output_chunk=str(block.label))
+
+
+def is_last(result: WorkResult) -> bool:
+    """Whether this message ends the exchange: it is whole, or it is the block that reaches the total."""
+    if result.output_chunk is None:
+        return True
+    label = parse(result.output_chunk)
+    return label.end == label.total
 
 
 class Reassembly(Struct, frozen=True, kw_only=True):

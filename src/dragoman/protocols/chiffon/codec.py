@@ -23,7 +23,6 @@ from dragoman.protocols.chiffon.types import (
     PROTOCOL_VERSION,
     TYPE_OF,
     UUID_PATTERN,
-    VERSION_PATTERN,
     Correlation,
     Envelope,
     ErrorPayload,
@@ -56,10 +55,9 @@ _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encode = msgspec.json.Encoder().encode
 
 _UUID = re.compile(UUID_PATTERN)
-_VERSION = re.compile(VERSION_PATTERN)
+_VERSION = re.compile("[0-9]{1,4}\\.[0-9]{1,4}")
 _PLACE = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>.*)`)?", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<name>.*)`")
-_FORMS = {"_id": "expected a UUID", "protocol_version": "expected a version such as 1.0"}
 
 
 def decode(data: bytes, limits: Limits = LIMITS, *, versions: Collection[str] = SUPPORTED) -> Envelope[Payload]:
@@ -81,8 +79,11 @@ def parse(data: bytes, limits: Limits = LIMITS) -> dict[str, Any]:
 def interpret(tree: dict[str, Any], data: bytes, versions: Collection[str] = SUPPORTED) -> Envelope[Payload]:
     """The message in `data`, which `parse` turned into `tree`: its version, shape and meaning."""
     version = tree.get("protocol_version")
-    if version not in versions and type(version) is str and _VERSION.match(version):
-        raise UnsupportedVersion((version,), versions, subject=_subject(tree), about=correlation(tree))
+    if version not in versions and type(version) is str:
+        if _VERSION.fullmatch(version):
+            raise UnsupportedVersion((version,), versions, subject=_subject(tree), about=correlation(tree))
+        what = "expected a version such as 1.0"
+        raise InvalidMessage(what, "protocol_version", stage=Stage.SHAPE, about=correlation(tree))
     kind = tree.get("type")
     decoder = DECODERS.get(kind) if type(kind) is str else None  # type: ignore[call-overload]
     if decoder is None:
@@ -93,7 +94,7 @@ def interpret(tree: dict[str, Any], data: bytes, versions: Collection[str] = SUP
     except msgspec.ValidationError as error:
         what, field = _explain(error)
         raise InvalidMessage(what, field, stage=Stage.SHAPE, about=correlation(tree)) from None
-    fault = _contradiction(envelope.payload)
+    fault = contradiction(envelope.payload)
     if fault is not None:
         raise InvalidMessage(fault[1], f"payload.{fault[0]}", about=correlation(tree))
     return _canonical(envelope)
@@ -170,7 +171,7 @@ def correlation(tree: Mapping[str, Any]) -> Correlation | None:
     return None
 
 
-def _contradiction(payload: Payload) -> tuple[str, str] | None:
+def contradiction(payload: Payload) -> tuple[str, str] | None:
     """The field whose meaning is wrong, and why."""
     if type(payload) is WorkStatus:
         step = payload.step
@@ -221,5 +222,5 @@ def _explain(error: msgspec.ValidationError) -> tuple[str, str | None]:
         name = missing["name"]
         return "missing required field", f"{path}.{name}" if path else name
     if "matching regex" in what:
-        what = next((form for end, form in _FORMS.items() if path.endswith(end)), what)
+        what = "expected a UUID"  # the only pattern in `types`
     return what, path or None

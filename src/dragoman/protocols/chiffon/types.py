@@ -29,12 +29,10 @@ MessageType: TypeAlias = Literal["work_request", "work_status", "work_result", "
 
 # Any version of RFC 4122 and its successor (chiffon-D1). `$` alone would let a final newline through.
 UUID_PATTERN = "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}$(?!\\n)"
-VERSION_PATTERN = "^[0-9]{1,4}\\.[0-9]{1,4}$(?!\\n)"
 
 Uuid: TypeAlias = Annotated[str, Meta(pattern=UUID_PATTERN)]
 Timestamp: TypeAlias = Annotated[datetime, Meta(tz=True)]
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
-Version: TypeAlias = Annotated[str, Meta(pattern=VERSION_PATTERN)]
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
 Percent: TypeAlias = Annotated[int, Meta(ge=0, le=100)]
 Code: TypeAlias = Annotated[int, Meta(ge=5001, le=5999)]
@@ -117,7 +115,7 @@ TYPE_OF: dict[type, MessageType] = {
 class Envelope(Struct, Generic[P], frozen=True, kw_only=True):
     """The one wrapper of every message. `codec.envelope` makes one whose `type` fits its payload."""
 
-    protocol_version: Version
+    protocol_version: str
     message_id: Uuid
     from_agent: Name
     to_agent: Name
