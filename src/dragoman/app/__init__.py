@@ -1,0 +1,1 @@
+"""Settings, wiring, start and stop order: where the parts become one hub."""

@@ -1,0 +1,152 @@
+"""The data directory: what a hub keeps on disk beside its store, and how commands typed beside it find it.
+
+    file          mode   what, and how long
+    ------------  -----  ------------------------------------------------------------------------
+    .             0700   made at the first start
+    admin.token   0600   the admin's token: made once, survives restarts
+    hub.json      0600   where the hub listens and its token: only while it serves
+    hub.sqlite    0600   the embedded store (the store's own business)
+
+Client commands import this, so it takes nothing but the standard library's cheap half.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+DEFAULT = ".dragoman"
+TOKEN_BYTES = 16  # 32 hex characters, as agents' tokens
+
+
+class DataDirError(Exception):
+    """The directory cannot be used. The sentence ends with what to do."""
+
+
+class Whereabouts(NamedTuple):
+    """What `hub.json` says: how to reach the hub that serves this directory now."""
+
+    http: str
+    grpc: str
+    admin_token: str
+    pid: int
+
+
+class DataDir:
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.hub_file = self.path / "hub.json"
+        self.token_file = self.path / "admin.token"
+
+    def prepare(self) -> None:
+        """Make sure that it is there, ours, and closed to others."""
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = self.path.stat()
+            if found.st_uid != os.geteuid():
+                raise DataDirError(f"{self.path} belongs to another user. Give a directory of your own with --data.")
+            if stat.S_IMODE(found.st_mode) & 0o077:
+                self._close_to_others()
+        except OSError as error:
+            raise DataDirError(
+                f"{self.path} cannot be the data directory: {error.strerror}. Give another one with --data."
+            ) from error
+
+    def _close_to_others(self) -> None:
+        """Only a directory of our own: `--data /tmp` must not lock everybody out of /tmp."""
+        if not self.token_file.exists() and any(self.path.iterdir()):
+            raise DataDirError(
+                f"{self.path} is open to other users and holds other things. Give a directory of its own with --data,"
+                f" or close it: chmod 700 {self.path}"
+            )
+        self.path.chmod(0o700)
+
+    def admin_token(self) -> str:
+        """The admin's token, made if there is none yet. The file appears whole or not at all."""
+        token = self._read_token()
+        if token is None:
+            token = secrets.token_hex(TOKEN_BYTES)
+            try:
+                self._write(self.token_file, token + "\n", replace=False)
+            except FileExistsError:  # somebody was faster: theirs it is
+                token = self._read_token()
+        if not token:
+            raise DataDirError(f"{self.token_file} is empty. Remove it: a new token is made at the next start.")
+        return token
+
+    def announce(self, here: Whereabouts) -> None:
+        """Call once the hub serves."""
+        self._write(self.hub_file, json.dumps(here._asdict()) + "\n", replace=True)
+
+    def withdraw(self, pid: int | None = None) -> None:
+        """Call at the stop. What another process announced meanwhile stays."""
+        try:
+            here = self.whereabouts()
+        except DataDirError:  # not ours any more; a stop must not fail over it
+            return
+        if here is None or here.pid == (os.getpid() if pid is None else pid):
+            self.hub_file.unlink(missing_ok=True)
+
+    def whereabouts(self) -> Whereabouts | None:
+        """Where the hub of this directory says it is, or None. It may have died without taking the note away.
+
+        A note that somebody else could have written is refused: it would lead our words to a hub of their choice.
+        """
+        try:
+            with self.hub_file.open("rb") as note:
+                found = os.fstat(note.fileno())
+                if found.st_uid not in (os.geteuid(), 0) or stat.S_IMODE(found.st_mode) & 0o022:
+                    raise DataDirError(
+                        f"{self.hub_file} could have been written by another user, so it is not trusted."
+                        " Name the hub with --hub URL and DRAGOMAN_TOKEN."
+                    )
+                said = json.loads(note.read(65536))
+            return Whereabouts(str(said["http"]), str(said["grpc"]), str(said["admin_token"]), int(said["pid"]))
+        except FileNotFoundError:
+            return None
+        except PermissionError as error:
+            raise DataDirError(
+                f"{self.hub_file} may only be read by the user that runs the hub. Become that user, or name the hub"
+                " with --hub URL and DRAGOMAN_TOKEN."
+            ) from error
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def _read_token(self) -> str | None:
+        try:
+            return self.token_file.read_text("ascii").strip()
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataDirError(f"{self.token_file} cannot be read: {error}. Correct it, or remove it.") from error
+
+    def _write(self, file: Path, text: str, *, replace: bool) -> None:
+        """Atomic, durable, and never readable by others, not even for a moment."""
+        draft = file.with_name(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(descriptor, "w", encoding="ascii") as out:
+                out.write(text)
+                out.flush()
+                os.fsync(out.fileno())
+            if replace:
+                os.replace(draft, file)
+            else:
+                os.link(draft, file)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process of this number runs (perhaps not ours: then it runs all the same)."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True

@@ -1,0 +1,341 @@
+"""Every setting of the hub: its name, its default, its bounds, and where its value came from.
+
+The structs below are the table; nothing else lists a setting twice. A value comes from the first of these that
+has one:
+
+    source        spelt as                                    for example
+    ------------  ------------------------------------------  ---------------------------------
+    a flag        --port                                      dragoman dev --port 9000
+    environment   DRAGOMAN_<GROUP>__<KEY>, or a `SHORT` name  DRAGOMAN_SERVER__PORT=9000
+    a file        [group] key = value, in dragoman.toml       [server]\\nport = 9000
+    the default   here                                        8420
+
+A name nobody knows, or a value that makes no sense, is an error that says which file or variable holds it: a
+mistyped limit must not become the default in silence. All of them are told at once.
+
+Relative paths in a file are meant from that file's directory, since a service starts wherever it likes; those
+in flags and the environment from the working directory.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from dragoman.core.ids import SECOND
+from dragoman.core.rules import Rules
+
+FILE = "dragoman.toml"
+PREFIX = "DRAGOMAN_"
+
+SHORT = {
+    "DRAGOMAN_DATA": "data",
+    "DRAGOMAN_HOST": "server.host",
+    "DRAGOMAN_PORT": "server.port",
+    "DRAGOMAN_GRPC_PORT": "server.grpc_port",
+    "DRAGOMAN_LOG_LEVEL": "log.level",
+    "DRAGOMAN_LOG_FORMAT": "log.format",
+}
+"""The well-known settings, by a name without a group."""
+
+NOT_SETTINGS = ("DRAGOMAN_URL", "DRAGOMAN_TOKEN", "DRAGOMAN_CONFIG", "DRAGOMAN_CRASH", "DRAGOMAN_TEST")
+"""Variables of ours (and beginnings of such) that are no settings: the clients', the file's name, the fault tests'."""
+
+PATHS = frozenset({"data", "store.path"})
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Seconds = Annotated[float, Meta(ge=0)]
+Span = Annotated[float, Meta(gt=0)]
+Count = Annotated[int, Meta(ge=1)]
+
+_D = Rules()
+
+
+class Server(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the hub listens, and how patient it is with its clients."""
+
+    host: str = "127.0.0.1"
+    port: Port = 8420
+    grpc_port: Port = 50051
+    """Reserved for coven."""
+    max_message_bytes: Annotated[int, Meta(ge=1024)] = 16 * 1024 * 1024
+    """The largest body or frame; anything longer is refused before it is read."""
+    max_connections: Count = 10_000
+    header_seconds: Span = 10.0
+    """A client that has not sent its headers by then is closed."""
+    body_seconds: Span = 10.0
+    """The same for a body that stands still."""
+    idle_seconds: Span = 75.0
+    """A kept-alive connection without a request is closed."""
+    max_poll_seconds: Span = 60.0
+    """The longest `wait` of a long poll."""
+    drain_seconds: Seconds = 10.0
+    """At a stop, requests under way may take so long to end."""
+
+
+class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the truth is kept."""
+
+    kind: Literal["sqlite", "memory"] = "sqlite"
+    path: str | None = None
+    """The database file; by default `hub.sqlite` in the data directory."""
+
+
+class RuleSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers of `core.rules` that a person may want otherwise, with times in seconds."""
+
+    idle_seconds: Span = _D.idle_limit / SECOND
+    total_seconds: Span = _D.total_limit / SECOND
+    grace_seconds: Seconds = _D.grace / SECOND
+    retry_delays_seconds: tuple[Seconds, ...] = tuple(delay / SECOND for delay in _D.retry_delays)
+    breaker_threshold: Count = _D.breaker_threshold
+    breaker_pause_seconds: Span = _D.breaker_pause / SECOND
+    poll_lease_seconds: Span = _D.poll_lease / SECOND
+    notice_attempts: Count = _D.notice_attempts
+    notice_backoff_seconds: Span = _D.notice_backoff / SECOND
+    link_window: Count = _D.link_window
+    hop_limit: Count = _D.hop_limit
+    output_quota_bytes: Count = _D.output_quota
+    request_memory_seconds: Span = _D.request_memory / SECOND
+    max_backlog: Count = _D.max_backlog
+
+
+class ChiffonSettings(msgspec.Struct, frozen=True, kw_only=True):
+    negotiation: Literal["lowest", "highest"] = "lowest"
+    """Which of the common versions is spoken: the lowest, as the document says, or the highest (chiffon-D9)."""
+    allow_private_callbacks: bool = False
+    """Whether callback URLs may lead into private networks. Off: only public addresses are called."""
+
+
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["text", "json"] = "text"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    data: str = ".dragoman"
+    """The data directory: the embedded store, the admin token, and what clients on this machine need."""
+    server: Server = Server()
+    store: StoreSettings = StoreSettings()
+    rules: RuleSettings = RuleSettings()
+    chiffon: ChiffonSettings = ChiffonSettings()
+    log: LogSettings = LogSettings()
+
+    @property
+    def store_path(self) -> Path:
+        return Path(self.store.path) if self.store.path else Path(self.data) / "hub.sqlite"
+
+    def core_rules(self) -> Rules:
+        """The rules as the core counts them: whole microseconds."""
+        of = self.rules
+        return Rules(
+            idle_limit=_micros(of.idle_seconds),
+            total_limit=_micros(of.total_seconds),
+            grace=_micros(of.grace_seconds),
+            retry_delays=tuple(_micros(delay) for delay in of.retry_delays_seconds),
+            breaker_threshold=of.breaker_threshold,
+            breaker_pause=_micros(of.breaker_pause_seconds),
+            poll_lease=_micros(of.poll_lease_seconds),
+            notice_attempts=of.notice_attempts,
+            notice_backoff=_micros(of.notice_backoff_seconds),
+            link_window=of.link_window,
+            hop_limit=of.hop_limit,
+            output_quota=of.output_quota_bytes,
+            request_memory=_micros(of.request_memory_seconds),
+            max_backlog=of.max_backlog,
+        )
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """`source`: flag, environment, file or default. `name`: the flag, the variable, the file."""
+
+    source: Literal["flag", "environment", "file", "default"]
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.source} {self.name}".rstrip()
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    settings: Settings
+    origins: dict[str, Origin]
+    """By the setting's dotted name, for every setting there is."""
+
+
+class SettingsError(Exception):
+    """Everything that is wrong with the settings, a sentence each."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+def keys(of: type[msgspec.Struct] = Settings, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Every setting: its dotted name, its type, its default."""
+    for field in msgspec.structs.fields(of):
+        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            yield from keys(field.type, f"{prefix}{field.name}.")
+        else:
+            yield f"{prefix}{field.name}", field.type, field.default
+
+
+def value_of(settings: Settings, name: str) -> Any:
+    value: Any = settings
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def load(
+    *, flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None, file: Path | None = None
+) -> Loaded:
+    """The settings and where each came from. `flags` go by dotted name; None means that the flag was not given.
+
+    Raises `SettingsError`.
+    """
+    known = {name: type for name, type, _ in keys()}
+    problems: list[str] = []
+    values: dict[str, Any] = {}
+    origins = {name: Origin("default") for name in known}
+
+    def put(name: str, value: Any, origin: Origin, place: str, *, text: bool = False) -> None:
+        try:
+            values[name] = msgspec.convert(_spread(value, known[name]) if text else value, known[name], strict=not text)
+            origins[name] = origin
+        except msgspec.ValidationError as error:
+            problems.append(f"{place}: {_wanted(value, error)}")
+
+    if file is not None:
+        for name, value in _read(file, known, problems):
+            if name in PATHS and isinstance(value, str) and value:
+                value = str(file.parent / value)
+            put(name, value, Origin("file", str(file)), f"{file}: {name}")
+    for name, variable, value in _variables(environ or {}, known, problems):
+        put(name, value, Origin("environment", variable), f"environment variable {variable}", text=True)
+    for name, value in (flags or {}).items():
+        if value is not None:
+            flag = f"--{name.rpartition('.')[2].replace('_', '-')}"
+            put(name, value, Origin("flag", flag), flag)
+
+    settings = _build(values)
+    if not problems:
+        problems += _contradictions(settings, origins)
+    if problems:
+        raise SettingsError(problems)
+    return Loaded(settings, origins)
+
+
+def _build(values: Mapping[str, Any]) -> Settings:
+    groups: dict[str, dict[str, Any]] = {}
+    top: dict[str, Any] = {}
+    for name, value in values.items():
+        group, _, key = name.rpartition(".")
+        (groups.setdefault(group, {}) if group else top)[key] = value
+    types = {field.name: field.type for field in msgspec.structs.fields(Settings)}
+    return Settings(**top, **{group: types[group](**found) for group, found in groups.items()})
+
+
+def _read(file: Path, known: Mapping[str, Any], problems: list[str]) -> Iterator[tuple[str, Any]]:
+    try:
+        document = tomllib.loads(file.read_text("utf-8"))
+    except FileNotFoundError:
+        problems.append(
+            f"{file}: there is no such file. Give another one with -c, or leave -c out to use the defaults."
+        )
+        return
+    except (OSError, UnicodeDecodeError) as error:
+        problems.append(f"{file}: cannot be read: {error}")
+        return
+    except tomllib.TOMLDecodeError as error:
+        problems.append(f"{file}: is not TOML: {error}")
+        return
+    groups = {name.partition(".")[0] for name in known if "." in name}
+    for key, value in document.items():
+        if key in groups and isinstance(value, dict):
+            for inner, found in value.items():
+                name = f"{key}.{inner}"
+                if name in known:
+                    yield name, found
+                else:
+                    problems.append(f"{file}: there is no setting {name!r}.{_nearest(name, known)}")
+        elif key in groups:
+            problems.append(f"{file}: {key} is a group of settings: write [{key}] and its keys below.")
+        elif key in known:
+            yield key, value
+        else:
+            choices = [*groups, *(name for name in known if "." not in name)]
+            problems.append(f"{file}: there is no setting {key!r}.{_nearest(key, choices, known)}")
+
+
+def _variables(
+    environ: Mapping[str, str], known: Mapping[str, Any], problems: list[str]
+) -> Iterator[tuple[str, str, str]]:
+    names = {variable_of(name): name for name in known}
+    seen: dict[str, str] = {}
+    for variable in sorted(environ):
+        if not variable.startswith(PREFIX) or variable.startswith(NOT_SETTINGS):
+            continue
+        found = names.get(variable) or SHORT.get(variable)
+        if found is None:
+            problems.append(f"environment variable {variable}: no such setting.{_nearest(variable, [*names, *SHORT])}")
+        elif found in seen and environ[seen[found]] != environ[variable]:
+            problems.append(f"environment variables {seen[found]} and {variable} contradict each other: unset one.")
+        else:
+            seen[found] = variable
+            yield found, variable, environ[variable]
+
+
+def variable_of(name: str) -> str:
+    """The environment variable of a setting. One without a group is only known by its short name."""
+    for variable, short in SHORT.items():
+        if short == name and "." not in name:
+            return variable
+    return PREFIX + name.upper().replace(".", "__")
+
+
+def _spread(text: str, type: Any) -> Any:
+    """A list in a variable is written with commas."""
+    if str(type).startswith("tuple"):
+        return [part.strip() for part in text.split(",") if part.strip()]
+    return text
+
+
+def _wanted(value: Any, error: msgspec.ValidationError) -> str:
+    return f"{value!r} does not do: {str(error)[:1].lower()}{str(error)[1:]}."
+
+
+def _nearest(name: str, choices: Any, instead: Any = None) -> str:
+    """A hint. `instead` are the full names, for a key that was written outside of its group."""
+    close = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
+    if not close and instead is not None:
+        ends = {full.rpartition(".")[2]: full for full in instead}
+        close = [ends[end] for end in difflib.get_close_matches(name, ends, n=1, cutoff=0.8)]
+    if not close and "." in name:
+        ends = {full.rpartition(".")[2]: full for full in choices}
+        close = [ends[end] for end in difflib.get_close_matches(name.rpartition(".")[2], ends, n=1, cutoff=0.8)]
+    return f" Did you mean {close[0]!r}?" if close else " `dragoman config show` lists them all."
+
+
+def _contradictions(settings: Settings, origins: Mapping[str, Origin]) -> Iterator[str]:
+    """What each value allows alone, but not together."""
+    rules = settings.rules
+    if not rules.retry_delays_seconds:
+        origin = origins["rules.retry_delays_seconds"]
+        yield f"rules.retry_delays_seconds ({origin}) is empty: write one delay for each attempt, at least one."
+    horizon = sum(rules.retry_delays_seconds) + rules.idle_seconds * len(rules.retry_delays_seconds)
+    if rules.request_memory_seconds < horizon:
+        yield (
+            f"rules.request_memory_seconds ({origins['rules.request_memory_seconds']}) is"
+            f" {rules.request_memory_seconds:g}, but attempts may be repeated for {horizon:g} s: a repeated request"
+            " would be done twice (all-D5). Raise it."
+        )
+
+
+def _micros(seconds: float) -> int:
+    return round(seconds * SECOND)
