@@ -1,0 +1,34 @@
+"""Read models: what people are told about tasks, agents, questions, dead letters and the audit record.
+
+Pure functions from rows to values, shared by the API, the command line and the dashboard, so that all three say the
+same. Below are the rows of `core`; above is whoever reads the store. Nothing here may read anything itself.
+
+    tasks.py        a task, its events, its history
+    transcript.py   input, whole output and result of a task, from its events
+    people.py       agents, questions, dead letters, audit
+    why.py          why a task is where it is
+"""
+
+from dragoman.core.queries.people import (
+    AgentOut,
+    AgentStatus,
+    AuditOut,
+    BreakerOut,
+    DeadLetterOut,
+    QuestionOut,
+    agent_out,
+    agent_status,
+    audit_out,
+    dead_letter_out,
+    question_out,
+)
+from dragoman.core.queries.tasks import ErrorOut, EventOut, LogLine, TaskOut, error_out, event_out, log_line, task_out
+from dragoman.core.queries.transcript import Account, Transcript
+from dragoman.core.queries.why import AgentFacts, Candidate, Reason, WhyOut, why
+
+__all__ = [
+    "Account", "AgentFacts", "AgentOut", "AgentStatus", "AuditOut", "BreakerOut", "Candidate", "DeadLetterOut",
+    "ErrorOut", "EventOut", "LogLine", "QuestionOut", "Reason", "TaskOut", "Transcript", "WhyOut", "agent_out",
+    "agent_status", "audit_out", "dead_letter_out", "error_out", "event_out", "log_line", "question_out", "task_out",
+    "why",
+]  # fmt: skip

@@ -1,0 +1,182 @@
+"""Agents, questions, dead letters and audit records as people see them. Never a credential, nor its hash."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from dragoman.core.agents.model import Agent, BreakerState
+from dragoman.core.audit.chain import AuditRecord
+from dragoman.core.delivery.model import Cargo, DeadLetter
+from dragoman.core.ids import TaskId, rfc3339
+from dragoman.core.queries.tasks import ErrorOut, error_out, moment
+from dragoman.core.tasks.model import Question, QuestionStatus
+
+
+class AgentStatus(enum.StrEnum):
+    CONNECTING = "connecting"  # a link is open, but it has not introduced itself yet
+    IDLE = "idle"
+    BUSY = "busy"
+    OFFLINE = "offline"
+
+
+class BreakerOut(msgspec.Struct, frozen=True, kw_only=True):
+    state: BreakerState
+    failures: int
+    until: str | None
+
+
+class AgentOut(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    protocol: str
+    status: AgentStatus
+    kind: str | None
+    role: str | None
+    name: str | None
+    domain: str | None
+    version: str | None
+    capabilities: tuple[str, ...]
+    work_types: tuple[str, ...] | None
+    current_tasks: tuple[str, ...]
+    max_concurrent: int
+    breaker: BreakerOut
+    untrusted: bool
+    protocol_version: str | None
+    callback_url: str | None
+    created_at: str
+    registered_at: str | None
+    last_seen: str | None
+    details: dict[str, Any]
+
+
+class QuestionOut(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    task_id: str
+    agent: str
+    question: str
+    options: tuple[Any, ...]
+    status: QuestionStatus
+    deadline: str | None
+    default: Any
+    has_default: bool
+    answer: Any
+    answered_at: str | None
+    answered_by: str | None
+    created_at: str
+
+
+class DeadLetterOut(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    task_id: str
+    receiver: str | None
+    cargo: Cargo
+    attempts: int
+    at: str
+    error: ErrorOut
+    body: msgspec.Raw | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class AuditOut(msgspec.Struct, frozen=True, kw_only=True):
+    seq: int
+    at: str
+    principal: str
+    action: str
+    outcome: str
+    protocol: str | None
+    subject: str | None
+    reason: str | None
+    digest: str | None
+    chain: str
+    prev: str
+    hash: str
+
+
+def agent_status(agent: Agent, *, reachable: bool, load: int) -> AgentStatus:
+    if not (reachable or agent.connected):
+        return AgentStatus.OFFLINE
+    if load:
+        return AgentStatus.BUSY
+    if agent.registered_at is None and agent.last_seen_at is None:
+        return AgentStatus.CONNECTING
+    return AgentStatus.IDLE
+
+
+def agent_out(agent: Agent, *, reachable: bool, tasks: Sequence[TaskId]) -> AgentOut:
+    return AgentOut(
+        id=agent.id,
+        protocol=agent.protocol,
+        status=agent_status(agent, reachable=reachable, load=len(tasks)),
+        kind=agent.kind,
+        role=agent.role,
+        name=agent.name,
+        domain=agent.domain,
+        version=agent.version,
+        capabilities=agent.capabilities,
+        work_types=agent.work_types,
+        current_tasks=tuple(tasks),
+        max_concurrent=agent.max_concurrent,
+        breaker=BreakerOut(
+            state=agent.breaker.state, failures=agent.breaker.failures, until=moment(agent.breaker.until)
+        ),
+        untrusted=agent.untrusted,
+        protocol_version=agent.protocol_version,
+        callback_url=agent.callback_url,
+        created_at=rfc3339(agent.created_at),
+        registered_at=moment(agent.registered_at),
+        last_seen=moment(agent.last_seen_at),
+        details=agent.details,
+    )
+
+
+def question_out(question: Question) -> QuestionOut:
+    return QuestionOut(
+        id=question.id,
+        task_id=question.task,
+        agent=question.agent,
+        question=question.question,
+        options=question.options,
+        status=question.status,
+        deadline=moment(question.wake_at),
+        default=question.default,
+        has_default=question.has_default,
+        answer=question.answer,
+        answered_at=moment(question.answered_at),
+        answered_by=question.answered_by,
+        created_at=rfc3339(question.created_at),
+    )
+
+
+def dead_letter_out(
+    letter: DeadLetter, *, body: msgspec.Raw | msgspec.UnsetType | None = msgspec.UNSET
+) -> DeadLetterOut:
+    """`body` is the content of the event it would have told of, where that was read."""
+    return DeadLetterOut(
+        id=letter.id,
+        task_id=letter.task,
+        receiver=letter.receiver,
+        cargo=letter.cargo,
+        attempts=letter.attempts,
+        at=rfc3339(letter.at),
+        error=error_out(letter.reason),
+        body=body,
+    )
+
+
+def audit_out(record: AuditRecord) -> AuditOut:
+    return AuditOut(
+        seq=record.seq,
+        at=rfc3339(record.at),
+        principal=record.principal,
+        action=record.action,
+        outcome=record.outcome,
+        protocol=record.protocol,
+        subject=record.subject,
+        reason=record.reason,
+        digest=record.digest,
+        chain=record.chain,
+        prev=record.prev,
+        hash=record.hash,
+    )

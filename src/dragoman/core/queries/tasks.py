@@ -1,0 +1,219 @@
+"""A task as people see it: the head of the row, and, where it was read, what its events come to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from dragoman.core.errors import Fault
+from dragoman.core.ids import Instant, rfc3339
+from dragoman.core.queries.transcript import Account
+from dragoman.core.tasks.model import Event, EventKind, Priority, Status, Task, Waiting
+
+MOST_LINE = 4096
+
+
+class ErrorOut(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a task failed, was cancelled, or is being tried again."""
+
+    kind: str
+    message: str
+    facts: dict[str, Any]
+    field: str | None = None
+    retryable: bool = False
+
+
+class EventOut(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened to a task. `raw` is what the wire said, word for word, where it was asked for."""
+
+    task_id: str
+    seq: int
+    at: str
+    kind: EventKind
+    agent: str | None
+    protocol: str | None
+    body: Raw
+    raw: str | UnsetType | None = UNSET
+
+
+class TaskOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A task. Lists leave `input`, `output`, `result` and what belongs to them out unless asked for."""
+
+    id: str
+    type: str
+    name: str | None
+    description: str | None
+    status: Status
+    waiting: Waiting | None
+    priority: Priority
+    agent: str | None
+    requested_agent: str | None
+    kind: str | None
+    required_capabilities: tuple[str, ...]
+    protocol_in: str
+    protocol_out: str | None
+    requested_by: str
+    progress: int
+    step: str | None
+    error: ErrorOut | None
+    question: str | None
+    attempts: int
+    rounds: int
+    created_at: str
+    updated_at: str
+    finished_at: str | None
+    deadline: str
+    trace_id: str
+    parent: str | None
+    thread: str | None
+    dependencies: tuple[str, ...]
+    blocked_by: tuple[str, ...]
+    constraints: dict[str, Any]
+    events: int
+    input: Raw | UnsetType | None = UNSET
+    output: str | UnsetType = UNSET
+    output_truncated: bool | UnsetType = UNSET
+    result: Raw | UnsetType | None = UNSET
+    exit_code: int | UnsetType | None = UNSET
+    usage: Raw | UnsetType | None = UNSET
+    history: tuple[EventOut, ...] | UnsetType = UNSET
+    history_next: int | UnsetType | None = UNSET
+
+
+class LogLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One event in a line of words."""
+
+    task_id: str
+    seq: int
+    at: str
+    kind: EventKind
+    text: str
+
+
+def moment(at: Instant | None) -> str | None:
+    return None if at is None else rfc3339(at)
+
+
+def error_out(fault: Fault) -> ErrorOut:
+    return ErrorOut(
+        kind=fault.kind.value, message=fault.message, facts=fault.facts, field=fault.field, retryable=fault.retryable
+    )
+
+
+def event_out(event: Event, *, raw: bool = False) -> EventOut:
+    words: str | UnsetType | None = UNSET
+    if raw:
+        words = None if event.raw is None else event.raw.decode("utf-8", "replace")
+    return EventOut(
+        task_id=event.task,
+        seq=event.seq,
+        at=rfc3339(event.at),
+        kind=event.kind,
+        agent=event.agent,
+        protocol=event.protocol,
+        body=event.body,
+        raw=words,
+    )
+
+
+def task_out(
+    task: Task,
+    *,
+    protocol_out: str | None,
+    account: Account | None = None,
+    history: tuple[EventOut, ...] | UnsetType = UNSET,
+    history_next: int | UnsetType | None = UNSET,
+) -> TaskOut:
+    """The read model of a task. `protocol_out` is what its owner speaks; the row does not know."""
+    done = 100 if task.status is Status.COMPLETED else 0
+    return TaskOut(
+        id=task.id,
+        type=task.type,
+        name=task.name,
+        description=task.description,
+        status=task.status,
+        waiting=task.waiting,
+        priority=task.priority,
+        agent=task.owner or task.pinned,
+        requested_agent=task.pinned,
+        kind=task.kind,
+        required_capabilities=task.required_capabilities,
+        protocol_in=task.origin.protocol,
+        protocol_out=protocol_out,
+        requested_by=task.origin.principal,
+        progress=done if task.progress is None else task.progress,
+        step=task.step,
+        error=None if task.fault is None else error_out(task.fault),
+        question=task.question,
+        attempts=task.attempts,
+        rounds=task.round,
+        created_at=rfc3339(task.created_at),
+        updated_at=rfc3339(task.updated_at),
+        finished_at=moment(task.finished_at),
+        deadline=rfc3339(task.deadline),
+        trace_id=task.trace_id,
+        parent=task.parent,
+        thread=task.thread,
+        dependencies=tuple(task.dependencies),
+        blocked_by=tuple(task.blocked_by),
+        constraints=task.constraints,
+        events=task.seq,
+        input=UNSET if account is None else account.input,
+        output=UNSET if account is None else account.output,
+        output_truncated=UNSET if account is None else account.truncated,
+        result=UNSET if account is None else account.result,
+        exit_code=UNSET if account is None else account.exit_code,
+        usage=UNSET if account is None else account.usage,
+        history=history,
+        history_next=history_next,
+    )
+
+
+class _Step(msgspec.Struct):
+    number: int | None = None
+    name: str | None = None
+
+
+class _Fault(msgspec.Struct):
+    message: str = ""
+
+
+class _Said(msgspec.Struct):
+    """Every field of an event's body that a log line may use."""
+
+    agent: str | None = None
+    attempt: int | None = None
+    percent: int | None = None
+    step: _Step | None = None
+    output: str | None = None
+    exit_code: int | None = None
+    question: str | None = None
+    retry_at: Instant | None = None
+    fault: _Fault | None = None
+
+
+_said = msgspec.json.Decoder(_Said).decode
+
+
+def log_line(event: Event) -> LogLine:
+    """The event in words, with the output it brought, cut after a page."""
+    said = _said(event.body)
+    words = [
+        f"to {said.agent}" if said.agent else "",
+        f"attempt {said.attempt}" if said.attempt else "",
+        "" if said.percent is None else f"{said.percent} %",
+        said.step.name or "" if said.step else "",
+        f"exit code {said.exit_code}" if said.exit_code is not None else "",
+        said.question or "",
+        said.fault.message if said.fault else "",
+        f"again at {rfc3339(said.retry_at)}" if said.retry_at else "",
+    ]
+    text = " · ".join(word for word in words if word)
+    output = (said.output or "").rstrip("\n")
+    if output:
+        text = f"{text}\n{output}" if text else output
+    if len(text) > MOST_LINE:
+        text = text[:MOST_LINE] + "…"
+    return LogLine(task_id=event.task, seq=event.seq, at=rfc3339(event.at), kind=event.kind, text=text)
