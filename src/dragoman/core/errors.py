@@ -50,11 +50,12 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Refused(Exception):
-    """A decision says no."""
+    """A decision says no. `keep`: what it wrote before saying so stands all the same."""
 
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: Fault, *, keep: bool = False) -> None:
         super().__init__(str(fault))
         self.fault = fault
+        self.keep = keep
 
 
 def refuse(kind: Kind, message: str, /, *, field: str | None = None, retryable: bool = False, **facts: Any) -> Refused:

@@ -162,7 +162,7 @@ class LeasedTo(Lookup[Delivery], frozen=True):
     limit: int
 
     def matches(self, row: Delivery) -> bool:
-        return row.receiver == self.receiver and row.state is DeliveryState.LEASED
+        return row.receiver == self.receiver and row.state is DeliveryState.LEASED and row.wake_at is None
 
     def order(self, row: Delivery) -> tuple[int, str]:
         return (row.rank, row.id)

@@ -25,9 +25,9 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     breaker_pause: int = MINUTE
     poll_lease: int = 30 * SECOND
     """How long a long-poll client may hold a notice before it is offered again."""
+    poll_presence: int = 60 * SECOND
+    """An agent that polled so recently is there, even between two polls."""
     notice_attempts: int = 8
-    notice_backoff: int = SECOND
-    """Between offers of an unacknowledged notice; doubles each time, up to a minute."""
     link_window: int = 1024
     """Unacknowledged notices on one ordered link whose peer acknowledges."""
     head_start: tuple[tuple[str, int], ...] = (

@@ -19,13 +19,14 @@ import msgspec
 from dragoman.core.agents.floor import Floor, Link
 from dragoman.core.agents.model import Agent
 from dragoman.core.audit.chain import AuditRecord, seal
+from dragoman.core.commands import Command
 from dragoman.core.delivery.model import DeadLetter, Delivery, Parcel
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import AgentId, Instant, Moment, SessionId, TaskId
 from dragoman.core.lookups import EventOf, Lookup, Row, TaskById
 from dragoman.core.ports import Changes
 from dragoman.core.rules import Rules
-from dragoman.core.tasks.model import Event, EventKind, Question, Task
+from dragoman.core.tasks.model import HELD, Event, EventKind, Question, Task
 
 R = TypeVar("R", Task, Event, Delivery, DeadLetter, Question)
 Key = tuple[type[Any], Any]
@@ -63,6 +64,7 @@ class Work:
         self.parcels: list[tuple[SessionId, Parcel]] = []
         self.touched_tasks: set[TaskId] = set()
         self.closed_links: list[tuple[SessionId, str]] = []
+        self.afterwards: list[Command] = []
         self._loaded: dict[Lookup[Any], Sequence[Any]] = {}
         self._base: dict[Key, Any] = {}
         self._dirty: dict[Key, _Entry] = {}
@@ -131,6 +133,8 @@ class Work:
                 floor.drop_link(session)
             else:
                 floor.put_link(link)
+                if not link.ordered:
+                    floor.polled_at[link.agent] = self.now
         if self._audit:
             floor.audit_seq, floor.audit_hash = self._audit[-1].seq, self._audit[-1].hash
 
@@ -174,6 +178,18 @@ class Work:
             return entry.row  # type: ignore[return-value]
         row = self._base.get((Task, id))
         return row if row is not None else self.one(TaskById(id))
+
+    def tasks(self, ids: Iterable[TaskId]) -> list[Task]:
+        """Those of the tasks that exist, asking the store for all missing ones at once."""
+        ids = list(ids)
+        missing = [
+            TaskById(id)
+            for id in ids
+            if (Task, id) not in self._dirty and (Task, id) not in self._base and TaskById(id) not in self._loaded
+        ]
+        if missing:
+            raise NotLoaded(*missing)
+        return [task for id in ids if (task := self.task(id)) is not None]
 
     def known_task(self, id: TaskId) -> Task:
         task = self.task(id)
@@ -313,6 +329,11 @@ class Work:
         self.closed_links.append((session, reason))
         self._undo.append(self.closed_links.pop)
 
+    def ask_afterwards(self, command: Command) -> None:
+        """Go on with this in a unit of its own, after the commit."""
+        self.afterwards.append(command)
+        self._undo.append(self.afterwards.pop)
+
     def send(self, link: Link, parcel: Parcel) -> None:
         """Hand a parcel to a link, after the commit."""
         self.parcels.append((link.session, parcel))
@@ -354,6 +375,4 @@ class Work:
 
 def _holder(task: Any) -> AgentId | None:
     """The agent that a task keeps busy."""
-    if task is None or task.owner is None or task.final or task.queue is not None or task.delivery is None:
-        return None
-    return task.owner  # type: ignore[no-any-return]
+    return task.owner if task is not None and task.status in HELD else None

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import msgspec
 
 from dragoman.core.agents.model import Agent
-from dragoman.core.ids import AgentId, SessionId, TaskId
+from dragoman.core.ids import AgentId, Instant, SessionId, TaskId
 from dragoman.core.ports import Recovered
 
 
@@ -49,6 +49,7 @@ class Floor:
         self.backlog: dict[str, int] = {queue: n for queue, n in recovered.backlog.items() if n}
         self.links: dict[SessionId, Link] = {}
         self.links_of: dict[AgentId, dict[SessionId, None]] = {}
+        self.polled_at: dict[AgentId, Instant] = {}
         self.audit_seq = recovered.audit_seq
         self.audit_hash = recovered.audit_hash
         for agent in recovered.agents:

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import enum
 from typing import Any
+from uuid import UUID, uuid5
 
 import msgspec
 
 from dragoman.core.errors import Fault
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, SessionId, TaskId
+
+ROUNDS = UUID("6f1d2c80-5d0a-5c0b-9d53-64726167aaaa")
+"""Namespace of the request ids that the hub makes itself."""
 
 
 class Status(enum.StrEnum):
@@ -67,7 +71,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     the hub must look at it again: idle clock, total deadline, retry due, whichever comes first. `seq` is the
     number of its newest event. `recent` holds the last message ids heard about it, so that a repeated one is
     recognised. `delivery` is the work order now out for it. `round` counts the times the work was begun anew on
-    purpose (an answer came, a person retried): attempts of one round share a request id towards the agent.
+    purpose (an answer came, a person retried): attempts of one round share a request id towards the agent. `source`
+    is the event that says what to do: the request, or what replaced it; `outcome` the one that says how it ended.
     """
 
     id: TaskId
@@ -81,6 +86,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     idle_limit: int
     rank: int
     trace_id: str
+    total_limit: int | None = None
     name: str | None = None
     description: str | None = None
     priority: Priority = Priority.NORMAL
@@ -95,6 +101,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     session: SessionId | None = None
     delivery: DeliveryId | None = None
     round: int = 0
+    source: int = 1
     attempts: int = 0
     last_sign_at: Instant | None = None
     lost_at: Instant | None = None
@@ -109,6 +116,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     has_children: bool = False
     fault: Fault | None = None
     result_digest: str | None = None
+    outcome: int | None = None
+    asked: bool = False
     finished_at: Instant | None = None
     output: tuple[OutputCursor, ...] = ()
     output_bytes: int = 0
@@ -120,8 +129,15 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def final(self) -> bool:
         return self.status in FINAL
 
+    @property
+    def request_id(self) -> str:
+        """The request id towards the agent: the caller's own in the first round; later rounds are new requests."""
+        return self.origin.request_id if self.round == 0 else str(uuid5(ROUNDS, f"{self.id}/{self.round}"))
+
 
 FINAL = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
+HELD = frozenset({Status.ASSIGNED, Status.RUNNING, Status.WAITING})
+"""In these an agent that owns the task is busy with it."""
 
 
 class EventKind(enum.StrEnum):

@@ -1,0 +1,41 @@
+"""The circuit breaker of one agent, as a value.
+
+    closed ──5 failures in a row──▶ open ──60 s──▶ half open ──health check answered──▶ closed
+                                      ▲                     │
+                                      └────── it failed ────┘
+
+An open breaker keeps new work away; what the agent already has goes on (chiffon-D7). Only timeouts and broken
+links count: faults of the caller never do.
+"""
+
+from __future__ import annotations
+
+from dragoman.core.agents.model import Breaker, BreakerState
+from dragoman.core.ids import Instant
+from dragoman.core.rules import Rules
+
+CLOSED = Breaker()
+
+
+def failed(breaker: Breaker, now: Instant, rules: Rules) -> Breaker:
+    """One more failure."""
+    failures = breaker.failures + 1
+    if breaker.state is BreakerState.HALF_OPEN or failures >= rules.breaker_threshold:
+        if breaker.state is BreakerState.OPEN:
+            return Breaker(state=breaker.state, failures=failures, until=breaker.until)
+        return Breaker(state=BreakerState.OPEN, failures=failures, until=Instant(now + rules.breaker_pause))
+    return Breaker(state=breaker.state, failures=failures, until=breaker.until)
+
+
+def answered(breaker: Breaker, *, probe: bool) -> Breaker:
+    """The agent did answer. Only a health check closes a breaker that has opened."""
+    if probe or breaker.state is BreakerState.CLOSED:
+        return CLOSED
+    return breaker
+
+
+def rested(breaker: Breaker, now: Instant) -> Breaker:
+    """Half open, once its pause is over."""
+    if breaker.state is BreakerState.OPEN and breaker.until is not None and now >= breaker.until:
+        return Breaker(state=BreakerState.HALF_OPEN, failures=breaker.failures)
+    return breaker

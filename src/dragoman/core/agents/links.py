@@ -1,0 +1,78 @@
+"""Links to agents open and break."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dragoman.core.agents.floor import Link
+from dragoman.core.agents.model import BreakerState
+from dragoman.core.agents.registry import known, probe
+from dragoman.core.commands import CloseLink, OpenLink, RefillLink
+from dragoman.core.delivery.outbox import pump
+from dragoman.core.ids import SECOND, Instant
+from dragoman.core.routing.dispatch import fill
+from dragoman.core.tasks.model import Status
+from dragoman.core.tasks.outcome import failed
+from dragoman.core.work import Work
+
+SEEN_EVERY = 15 * SECOND
+"""How often a poll is worth a row: `last_seen_at` is for people."""
+
+
+def open_link(work: Work, command: OpenLink) -> int:
+    agent = known(work, command.principal)
+    link = Link(
+        session=command.session,
+        agent=agent.id,
+        ordered=command.ordered,
+        credit=command.credit,
+        window=work.rules.link_window if command.ordered and command.acknowledges else None,
+    )
+    if command.ordered:
+        for old in work.links_to(agent.id):
+            if old.ordered:
+                work.close_link(old.session, "replaced by a newer connection of the same agent")
+                lose(work, old)
+    work.put_link(link)
+    if command.ordered or work.now - (agent.last_seen_at or 0) > SEEN_EVERY:
+        agent = msgspec.structs.replace(agent, connected=command.ordered, last_seen_at=work.now)
+        work.put(agent)
+    sent = pump(work, link)
+    if agent.breaker.state is BreakerState.HALF_OPEN:
+        probe(work, agent.id)
+    return sent + fill(work, agent.id)
+
+
+def refill_link(work: Work, command: RefillLink) -> int:
+    link = work.link(command.session)
+    if link is None:
+        return 0
+    return pump(work, link) + fill(work, link.agent)
+
+
+def close_link(work: Work, command: CloseLink) -> None:
+    link = work.link(command.session)
+    if link is None:
+        return
+    work.drop_link(command.session)
+    if not link.ordered:
+        return
+    agent = work.agent(link.agent)
+    if agent is not None and not any(other.ordered for other in work.links_to(agent.id)):
+        work.put(msgspec.structs.replace(agent, connected=False, last_seen_at=work.now))
+    if command.lost:
+        lose(work, link)
+
+
+def lose(work: Work, link: Link) -> None:
+    """A link broke: what its agent works on has the grace time to show a sign of life. One broken link is one
+    failure, however much work was on it."""
+    soon = Instant(work.now + work.rules.grace)
+    hit = False
+    for task in work.tasks(work.tasks_of(link.agent)):
+        if task.session == link.session and task.status in (Status.ASSIGNED, Status.RUNNING):
+            wake_at = soon if task.wake_at is None else min(task.wake_at, soon)
+            work.put(msgspec.structs.replace(task, lost_at=work.now, wake_at=wake_at))
+            hit = True
+    if hit:
+        failed(work, link.agent)

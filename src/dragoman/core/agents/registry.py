@@ -1,0 +1,131 @@
+"""Agents come, say what they can do, and go."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dragoman.core.agents import breaker
+from dragoman.core.agents.model import Agent, BreakerState
+from dragoman.core.commands import AddAgent, RegisterAgent, RemoveAgent, RotateToken
+from dragoman.core.errors import Fault, Kind, refuse
+from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId
+from dragoman.core.routing.dispatch import assign, fill
+from dragoman.core.routing.routes import Route, reach
+from dragoman.core.tasks.model import EventKind, Origin, Priority, Status, Task
+from dragoman.core.tasks.outcome import fail_attempt
+from dragoman.core.work import Work
+
+RESERVED = frozenset({ADMIN, HUB, "*"})
+
+
+def add(work: Work, command: AddAgent) -> Agent:
+    agent = command.agent
+    if agent.id in RESERVED or work.agent(agent.id) is not None:
+        raise refuse(
+            Kind.CONFLICT,
+            f"there is already an agent {agent.id!r}; choose another id, or remove that one",
+            field="agent_id",
+        )
+    work.put(agent)
+    return agent
+
+
+def known(work: Work, id: AgentId) -> Agent:
+    agent = work.agent(id)
+    if agent is None:
+        raise refuse(Kind.NOT_FOUND, f"there is no agent {id!r}; see `dragoman agent ls`", field="agent_id")
+    return agent
+
+
+def remove(work: Work, command: RemoveAgent) -> Agent:
+    agent = known(work, command.agent)
+    fault = Fault(
+        kind=Kind.UNAVAILABLE,
+        message=f"{agent.id} was removed",
+        retryable=True,
+        facts={"agent_id": agent.id, "last_heartbeat": None},
+    )
+    for task in work.tasks(work.tasks_of(agent.id)):
+        fail_attempt(work, task, fault, counts=False)
+    for link in work.links_to(agent.id):
+        work.close_link(link.session, "this agent was removed from the hub")
+    work.remove(agent)
+    return agent
+
+
+def rotate_token(work: Work, command: RotateToken) -> Agent:
+    agent = msgspec.structs.replace(known(work, command.agent), token_hash=command.token_hash)
+    work.put(agent)
+    for link in work.links_to(agent.id):
+        work.close_link(link.session, "the agent's token was replaced; connect again with the new one")
+    return agent
+
+
+def register(work: Work, command: RegisterAgent) -> Agent:
+    """What an agent says of itself may fill in what is open, never change who it is."""
+    agent = known(work, command.principal)
+    if command.kind is not None and agent.kind is not None and command.kind != agent.kind:
+        raise refuse(
+            Kind.FORBIDDEN,
+            f"{agent.id} was added as {agent.kind!r} and cannot register as {command.kind!r}",
+            field="agent_type",
+            agent_id=agent.id,
+            token_status="valid, but for another kind of agent",
+        )
+    agent = msgspec.structs.replace(
+        agent,
+        kind=command.kind or agent.kind,
+        name=command.name or agent.name,
+        work_types=command.work_types,
+        capabilities=tuple(dict.fromkeys((*agent.capabilities, *command.capabilities))),
+        max_concurrent=command.max_concurrent or agent.max_concurrent,
+        protocol_version=command.protocol_version or agent.protocol_version,
+        callback_url=command.callback_url,
+        registered_at=work.now,
+        last_seen_at=work.now,
+        details=command.details or agent.details,
+    )
+    work.put(agent)
+    fill(work, agent.id)
+    return agent
+
+
+HEALTH_CHECK = "health_check"
+
+
+def agent_woke(work: Work, agent: Agent) -> None:
+    """The pause of an open breaker is over: ask the agent whether it is well."""
+    rested = breaker.rested(agent.breaker, work.now)
+    if rested == agent.breaker:
+        return
+    work.put(msgspec.structs.replace(agent, breaker=rested, wake_at=None))
+    probe(work, agent.id)
+
+
+def probe(work: Work, agent_id: AgentId) -> None:
+    """One health check to an agent whose breaker is half open, if it can be reached and none is under way."""
+    agent = known(work, agent_id)
+    link = reach(work, agent_id)
+    if agent.breaker.state is not BreakerState.HALF_OPEN or link is None:
+        return
+    if any(task.type == HEALTH_CHECK and task.origin.principal == HUB for task in work.tasks(work.tasks_of(agent_id))):
+        return
+    task = Task(
+        id=TaskId(work.mint()),
+        type=HEALTH_CHECK,
+        status=Status.QUEUED,
+        origin=Origin(principal=HUB, protocol="hub", request_id=work.mint(), digest=""),
+        created_at=work.now,
+        updated_at=work.now,
+        route=Route(type=HEALTH_CHECK, pinned=agent_id).queue,
+        deadline=Instant(work.now + work.rules.idle_limit),
+        idle_limit=work.rules.idle_limit,
+        rank=work.now,
+        trace_id=work.mint().replace("-", ""),
+        name="health check",
+        priority=Priority.CRITICAL,
+        kind=agent.kind,
+        pinned=agent_id,
+    )
+    task = work.record(task, EventKind.SUBMITTED, body=msgspec.Raw(b'{"input":{}}'))
+    assign(work, task, agent, link)

@@ -1,0 +1,42 @@
+"""What could not be done or delivered, and what a person does about it."""
+
+from __future__ import annotations
+
+from dragoman.core.commands import Discard, Redrive
+from dragoman.core.delivery.model import Cargo, DeadLetter
+from dragoman.core.delivery.outbox import offer
+from dragoman.core.errors import Kind, refuse
+from dragoman.core.ids import ADMIN, AgentId, DeliveryId
+from dragoman.core.lookups import DeadLetterById
+from dragoman.core.tasks.control import begin_anew
+from dragoman.core.tasks.model import Status, Task
+from dragoman.core.work import Work
+
+
+def letter_of(work: Work, id: DeliveryId, principal: AgentId) -> DeadLetter:
+    letter = work.one(DeadLetterById(id))
+    if letter is None or principal != ADMIN:
+        raise refuse(Kind.NOT_FOUND, "no such dead letter", letter=id)
+    return letter
+
+
+def redrive(work: Work, command: Redrive) -> Task:
+    """Work is done again from the start; a notice is offered to its receiver again."""
+    letter = letter_of(work, command.letter, command.principal)
+    task = work.known_task(letter.task)
+    work.remove(letter)
+    if letter.cargo is not Cargo.WORK:
+        if command.input is not None:
+            raise refuse(Kind.INVALID, "only the input of work can be edited, not a notice", field="input")
+        assert letter.receiver is not None
+        offer(work, task, letter.receiver, letter.cargo, letter.event)
+        return task
+    if task.status not in (Status.FAILED, Status.CANCELLED):
+        raise refuse(Kind.CONFLICT, f"its task is {task.status.value}; discard the letter instead", task_id=task.id)
+    return begin_anew(work, task, command.input)
+
+
+def discard(work: Work, command: Discard) -> DeadLetter:
+    letter = letter_of(work, command.letter, command.principal)
+    work.remove(letter)
+    return letter

@@ -1,0 +1,251 @@
+"""How news reaches whoever must hear it.
+
+`offer` puts a notice into its lane and, if the receiver can be reached and the lane allows it, on its way at once;
+`acknowledge` takes it out and lets the next one leave; `pump` gives a fresh link what waited for it. Leases:
+
+- over a link that keeps order, a delivery is held by the link. When the link breaks the lease is worth nothing, and
+  the delivery leaves again over the next one.
+- a poll holds it until `wake_at`. Then it is offered again.
+
+Either way each offer is an attempt, and after the last one the delivery is a dead letter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from dragoman.core.agents.floor import Link
+from dragoman.core.commands import Acknowledge, RefillLink
+from dragoman.core.delivery.model import Cargo, DeadLetter, Delivery, DeliveryState, Parcel
+from dragoman.core.errors import Fault, Kind
+from dragoman.core.ids import ADMIN, HUB, AgentId, DeliveryId, Instant
+from dragoman.core.lookups import PAGE, DeliveryById, Inbox, Lane, LeasedTo
+from dragoman.core.tasks.model import EventKind, Status, Task
+from dragoman.core.work import Work
+
+NOBODY = frozenset({ADMIN, HUB})
+"""They have no inbox: people read the store, the hub knows."""
+
+
+def offer(work: Work, task: Task, receiver: AgentId, cargo: Cargo, event: int) -> None:
+    """Tell a receiver of an event, after everything it was told about this task before."""
+    if receiver in NOBODY or work.agent(receiver) is None:
+        return
+    lane = work.find(Lane(task.id, receiver))
+    delivery = Delivery(
+        id=DeliveryId(work.mint()),
+        task=task.id,
+        receiver=receiver,
+        seq=task.seq if not lane else max(task.seq, lane[-1].seq + 1),
+        cargo=cargo,
+        event=event,
+        rank=task.rank,
+        created_at=work.now,
+        head=not lane,
+    )
+    link = way_out(work, delivery, lane)
+    if link is None:
+        work.put(delivery)
+    else:
+        lease(work, delivery, link, task)
+
+
+def way_out(work: Work, delivery: Delivery, before: Sequence[Delivery]) -> Link | None:
+    """The link over which a delivery may leave now, given what stands before it in its lane."""
+    found = None
+    for link in work.links_to(delivery.receiver):
+        if not link.has_room:
+            continue
+        if link.ordered:
+            if all(d.session == link.session and d.state is DeliveryState.LEASED for d in before):
+                return link
+        elif not before:
+            found = link
+    return found
+
+
+def lease(work: Work, delivery: Delivery, link: Link, task: Task | None = None) -> None:
+    """Give a delivery to a link: it leaves after the commit."""
+    delivery = msgspec.structs.replace(
+        delivery,
+        state=DeliveryState.LEASED,
+        session=link.session,
+        attempt=delivery.attempt + 1,
+        wake_at=None if link.ordered or delivery.cargo is Cargo.WORK else Instant(work.now + work.rules.poll_lease),
+    )
+    work.put(delivery)
+    occupy(work, link)
+    task = task or work.known_task(delivery.task)
+    work.send(link, Parcel(delivery, task, work.event(delivery.task, delivery.event)))
+
+
+def occupy(work: Work, link: Link) -> None:
+    """One parcel more on this link."""
+    if not link.ordered:
+        work.put_link(msgspec.structs.replace(link, credit=link.credit - 1))
+    elif link.window is not None:
+        work.put_link(msgspec.structs.replace(link, outstanding=link.outstanding + 1))
+
+
+def acknowledge(work: Work, command: Acknowledge) -> int:
+    """The receiver has these. Not found and not yours are the same: nothing happens."""
+    known = 0
+    for id in command.deliveries:
+        delivery = work.one(DeliveryById(id))
+        if delivery is None or delivery.receiver != command.principal:
+            continue
+        known += 1
+        settle(work, delivery, ordered=command.session is not None)
+    return known
+
+
+def settle(work: Work, delivery: Delivery, *, ordered: bool = False) -> None:
+    """A delivery arrived: take it out of its lane and let the next one leave."""
+    lane = work.find(Lane(delivery.task, delivery.receiver))
+    arrived = [
+        d for d in lane if d.id == delivery.id or (ordered and d.seq < delivery.seq and d.session == delivery.session)
+    ]
+    for gone in arrived:
+        work.remove(gone)
+        _vacate(work, gone)
+        if gone.cargo is Cargo.WORK:
+            _work_received(work, gone)
+    advance(work, [d for d in lane if d not in arrived])
+
+
+def _vacate(work: Work, delivery: Delivery) -> None:
+    if delivery.session is None:
+        return
+    link = work.link(delivery.session)
+    if link is None or link.window is None or not link.ordered:
+        return
+    work.put_link(msgspec.structs.replace(link, outstanding=max(0, link.outstanding - 1)))
+    if link.outstanding == link.window:
+        work.ask_afterwards(RefillLink(principal=link.agent, session=link.session))
+
+
+def _work_received(work: Work, delivery: Delivery) -> None:
+    """An acknowledged work order is a sign of life; whether the work has begun, the agent will say."""
+    task = work.task(delivery.task)
+    if task is not None and task.delivery == delivery.id and not task.final:
+        work.put(msgspec.structs.replace(task, delivery=None, last_sign_at=work.now, lost_at=None))
+
+
+def advance(work: Work, lane: Sequence[Delivery]) -> None:
+    """The head of a lane is gone: the next one is head, and leaves if it can."""
+    for position, delivery in enumerate(lane):
+        if delivery.state is DeliveryState.LEASED:
+            if position == 0 and not delivery.head:
+                work.put(msgspec.structs.replace(delivery, head=True))
+            continue
+        link = way_out(work, delivery, lane[:position])
+        if link is not None:
+            lease(work, msgspec.structs.replace(delivery, head=position == 0), link)
+        elif position == 0 and not delivery.head:
+            work.put(msgspec.structs.replace(delivery, head=True))
+        return
+
+
+def withdraw(work: Work, task: Task, receiver: AgentId) -> None:
+    """Take the work order of a task out of its lane: it is answered, or no longer meant for this agent."""
+    if task.delivery is None:
+        return
+    delivery = work.one(DeliveryById(task.delivery))
+    if delivery is not None:
+        lane = [d for d in work.find(Lane(task.id, receiver)) if d.id != delivery.id]
+        work.remove(delivery)
+        advance(work, lane)
+
+
+def pump(work: Work, link: Link) -> int:
+    """Give a link what waits for its agent, best first; returns how much."""
+    receiver, sent = link.agent, 0
+    stale = [d for d in work.find(LeasedTo(receiver, PAGE)) if not held(work, d) and d.cargo is not Cargo.WORK]
+    waiting = work.find(Inbox(receiver, PAGE))
+    lanes: dict[str, None] = {d.task: None for d in sorted([*stale, *waiting], key=lambda d: (d.rank, d.id))}
+    for task_id in lanes:
+        current = work.link(link.session)
+        if current is None or not current.has_room:
+            return sent
+        task = work.known_task(task_id)  # type: ignore[arg-type]
+        for position, delivery in enumerate(work.find(Lane(task.id, receiver))):
+            if delivery.cargo is Cargo.WORK or held(work, delivery):
+                if not link.ordered or delivery.session != link.session:
+                    break  # somebody else holds the head of this lane
+                continue
+            if position > 0 and not link.ordered:
+                break
+            if delivery.attempt >= work.rules.notice_attempts:
+                bury(work, delivery, _never_acknowledged(delivery))
+                continue
+            current = work.link(link.session)
+            if current is None or not current.has_room:
+                return sent
+            lease(work, msgspec.structs.replace(delivery, head=position == 0), current, task)
+            sent += 1
+    if link.ordered and (len(stale) >= PAGE or len(waiting) >= PAGE) and sent:
+        work.ask_afterwards(RefillLink(principal=receiver, session=link.session))
+    return sent
+
+
+def held(work: Work, delivery: Delivery) -> bool:
+    """Whether somebody has a lease on it that is worth something."""
+    if delivery.state is not DeliveryState.LEASED:
+        return False
+    if delivery.wake_at is not None:
+        return delivery.wake_at > work.now
+    return delivery.session is not None and work.link(delivery.session) is not None
+
+
+def lease_expired(work: Work, delivery: Delivery) -> None:
+    """A poll took it and never acknowledged it: offer it again, or give up."""
+    if held(work, delivery) or delivery.wake_at is None:
+        return
+    if delivery.attempt >= work.rules.notice_attempts:
+        bury(work, delivery, _never_acknowledged(delivery))
+        return
+    again = msgspec.structs.replace(delivery, state=DeliveryState.WAITING, session=None, wake_at=None)
+    before = [d for d in work.find(Lane(delivery.task, delivery.receiver)) if d.seq < delivery.seq]
+    link = way_out(work, again, before)
+    if link is None:
+        work.put(again)
+    else:
+        lease(work, again, link)
+
+
+def _never_acknowledged(delivery: Delivery) -> Fault:
+    return Fault(
+        kind=Kind.UNAVAILABLE,
+        message=f"{delivery.receiver} never acknowledged it in {delivery.attempt} attempts",
+        facts={"agent_id": delivery.receiver},
+    )
+
+
+def bury(work: Work, delivery: Delivery, reason: Fault) -> None:
+    """Into the dead letters, in the same commit that takes it out of its lane."""
+    work.remove(delivery)
+    work.put(
+        DeadLetter(
+            id=delivery.id,
+            task=delivery.task,
+            receiver=delivery.receiver,
+            cargo=delivery.cargo,
+            event=delivery.event,
+            attempts=delivery.attempt,
+            at=work.now,
+            reason=reason,
+        )
+    )
+    task = work.known_task(delivery.task)
+    body = msgspec.json.encode({"fault": reason, "letter": delivery.id, "cargo": delivery.cargo})
+    work.put(work.record(task, EventKind.DEAD_LETTERED, agent=delivery.receiver, body=msgspec.Raw(body)))
+    advance(work, [d for d in work.find(Lane(delivery.task, delivery.receiver)) if d.id != delivery.id])
+
+
+OUTCOME_CARGO = {
+    Status.COMPLETED: Cargo.RESULT,
+    Status.FAILED: Cargo.FAILURE,
+    Status.CANCELLED: Cargo.FAILURE,
+}

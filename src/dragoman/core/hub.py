@@ -1,0 +1,123 @@
+"""The hub: which decision answers which command.
+
+`decide` runs one command inside a unit of work. It never waits: what it needs and does not have, it asks for by
+raising `NotLoaded`, and is run again. It either returns an outcome or raises `Refused`; both are audited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dragoman.core.agents import links, registry
+from dragoman.core.commands import (
+    Acknowledge,
+    AddAgent,
+    Answer,
+    Cancel,
+    CloseLink,
+    Command,
+    Discard,
+    Finish,
+    NoteRefusal,
+    OpenLink,
+    Outcome,
+    Pause,
+    Redrive,
+    RefillLink,
+    RegisterAgent,
+    RemoveAgent,
+    ReportFault,
+    ReportProgress,
+    Resume,
+    Retry,
+    RotateToken,
+    Submit,
+    Wake,
+)
+from dragoman.core.delivery import deadletters, outbox
+from dragoman.core.errors import Refused
+from dragoman.core.lookups import DeliveryById, QuestionById
+from dragoman.core.policy.chain import check
+from dragoman.core.tasks import clock, control, outcome, progress, questions, submit
+from dragoman.core.work import Work
+
+
+def wake(work: Work, command: Wake) -> None:
+    if command.task is not None and (task := work.task(command.task)) is not None:
+        clock.task_woke(work, task)
+    if command.delivery is not None and (delivery := work.one(DeliveryById(command.delivery))) is not None:
+        outbox.lease_expired(work, delivery)
+    if command.agent is not None and (agent := work.agent(command.agent)) is not None:
+        registry.agent_woke(work, agent)
+    if command.question is not None and (question := work.one(QuestionById(command.question))) is not None:
+        questions.expire(work, question)
+
+
+def note_refusal(work: Work, command: NoteRefusal) -> None:
+    work.audit(
+        principal=command.principal,
+        action=command.what,
+        outcome="refused",
+        protocol=command.protocol,
+        subject=command.about,
+        reason=str(command.fault),
+    )
+
+
+DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
+    AddAgent: registry.add,
+    RemoveAgent: registry.remove,
+    RotateToken: registry.rotate_token,
+    RegisterAgent: registry.register,
+    OpenLink: links.open_link,
+    RefillLink: links.refill_link,
+    CloseLink: links.close_link,
+    Acknowledge: outbox.acknowledge,
+    Submit: submit.submit,
+    ReportProgress: progress.report_progress,
+    Finish: outcome.finish,
+    ReportFault: outcome.report_fault,
+    Cancel: control.cancel,
+    Pause: control.pause,
+    Resume: control.resume,
+    Retry: control.retry,
+    Answer: questions.answer,
+    Redrive: deadletters.redrive,
+    Discard: deadletters.discard,
+    Wake: wake,
+    NoteRefusal: note_refusal,
+}
+
+
+def decide(work: Work, command: Command) -> Outcome:
+    """The outcome of a command, its changes left in `work`. Raises `Refused`, or `NotLoaded` to be run again."""
+    work.begin()
+    try:
+        check(work, command)
+        result = DECISIONS[type(command)](work, command)
+    except Refused as refusal:
+        if not refusal.keep:
+            work.rollback()
+        if command.action is not None:
+            work.audit(
+                principal=command.principal,
+                action=command.action,
+                outcome="refused",
+                protocol=command.protocol,
+                subject=command.subject,
+                reason=str(refusal.fault),
+            )
+        raise
+    except BaseException:
+        work.rollback()
+        raise
+    if command.action is not None:
+        work.audit(
+            principal=command.principal,
+            action=command.action,
+            protocol=command.protocol,
+            subject=command.subject or getattr(result, "id", None),
+            digest=getattr(command, "digest", None),
+        )
+    return result

@@ -1,0 +1,104 @@
+"""Work meets agent.
+
+`place` is called when a task is ready, `fill` when an agent may take more. A ready task that finds nobody stands in
+the queue of its route; an agent that becomes free takes the best of the queues it can serve. Both happen inside the
+unit of work that made them possible, so the work order leaves with that very commit.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from dragoman.core.agents.floor import Link
+from dragoman.core.agents.model import Agent
+from dragoman.core.delivery.model import Cargo, Delivery
+from dragoman.core.delivery.outbox import lease
+from dragoman.core.ids import AgentId, DeliveryId, Instant
+from dragoman.core.lookups import PAGE, Ready
+from dragoman.core.routing.routes import choose, queues_for, reach, route_of, seat
+from dragoman.core.tasks.lifecycle import move
+from dragoman.core.tasks.model import EventKind, Status, Task
+from dragoman.core.work import Work
+
+
+def place(work: Work, task: Task, *, prefer: AgentId | None = None) -> Task:
+    """A task is ready: give it to somebody, or let it stand in its queue."""
+    chosen = None
+    if prefer is not None:
+        agent = work.agent(prefer)
+        link = reach(work, prefer)
+        chosen = (agent, link) if agent is not None and link is not None else None
+    if chosen is None and work.backlog(task.route) == 0:  # nobody stands before it
+        chosen = choose(work, route_of(task.route))
+    if chosen is not None:
+        return assign(work, task, *chosen)
+    queued = move(
+        task,
+        Status.QUEUED,
+        work.now,
+        queue=task.route,
+        waiting=None,
+        wake_at=min(task.deadline, Instant(work.now + task.idle_limit)),
+    )
+    work.put(queued)
+    return queued
+
+
+def assign(work: Work, task: Task, agent: Agent, link: Link) -> Task:
+    """Give a task to an agent over a link: the next attempt begins."""
+    attempt = task.attempts + 1
+    deadline = task.deadline
+    if task.attempts == 0 and task.total_limit is not None:
+        deadline = min(deadline, Instant(work.now + task.total_limit))
+    body = b'{"agent":%b,"attempt":%d}' % (msgspec.json.encode(agent.id), attempt)
+    delivery_id = DeliveryId(work.mint())
+    task = move(
+        work.record(task, EventKind.ASSIGNED, agent=agent.id, body=msgspec.Raw(body)),
+        Status.ASSIGNED,
+        work.now,
+        queue=None,
+        waiting=None,
+        owner=agent.id,
+        session=link.session,
+        delivery=delivery_id,
+        attempts=attempt,
+        last_sign_at=work.now,
+        lost_at=None,
+        deadline=deadline,
+        wake_at=min(deadline, Instant(work.now + task.idle_limit)),
+    )
+    work.put(task)
+    order = Delivery(
+        id=delivery_id,
+        task=task.id,
+        receiver=agent.id,
+        seq=task.seq,
+        cargo=Cargo.WORK,
+        event=task.source,
+        rank=task.rank,
+        created_at=work.now,
+    )
+    lease(work, order, link, task)
+    return task
+
+
+def fill(work: Work, agent_id: AgentId) -> int:
+    """Give an agent as much of what waits as it has seats for; returns how much."""
+    given = 0
+    agent = work.agent(agent_id)
+    if agent is None:
+        return 0
+    link = seat(work, agent)
+    if link is None:
+        return 0
+    candidates: list[Task] = []
+    for queue in queues_for(work, agent):
+        candidates += work.find(Ready(queue, PAGE))
+    candidates.sort(key=lambda task: (task.rank, task.id))
+    for task in candidates:
+        link = seat(work, agent)
+        if link is None:
+            break
+        assign(work, task, agent, link)
+        given += 1
+    return given

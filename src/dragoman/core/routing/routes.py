@@ -1,0 +1,108 @@
+"""Who can do it, and who should.
+
+A *route* is what a task asks of an agent: a kind or one agent by name, a work type, capabilities. Tasks with the
+same route stand in the same queue, which is named by the route itself, so that "who could serve this queue" needs
+no look at the tasks in it.
+
+Among those who can: reachable, breaker closed, with a free seat; idle ones first, then the least loaded
+(chiffon-D8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+
+import msgspec
+
+from dragoman.core.agents.floor import Link
+from dragoman.core.agents.model import Agent, BreakerState
+from dragoman.core.ids import AgentId
+from dragoman.core.work import Work
+
+
+class Route(msgspec.Struct, frozen=True, array_like=True):
+    type: str
+    kind: str | None = None
+    pinned: AgentId | None = None
+    role: str | None = None
+    capabilities: tuple[str, ...] = ()
+
+    @property
+    def queue(self) -> str:
+        return _queue_name(self)
+
+
+_encoder = msgspec.json.Encoder()
+
+
+@lru_cache(4096)
+def _queue_name(route: Route) -> str:
+    return _encoder.encode(route).decode()
+
+
+@lru_cache(4096)
+def route_of(queue: str) -> Route:
+    return msgspec.json.decode(queue, type=Route)
+
+
+def serves(agent: Agent, route: Route) -> bool:
+    """Whether this agent could do such work at all."""
+    if route.pinned is not None:
+        if agent.id != route.pinned:
+            return False
+    elif route.kind is not None and agent.kind != route.kind:
+        return False
+    if route.role is not None and agent.role != route.role:
+        return False
+    return agent.can_do(route.type) and all(c in agent.capabilities for c in route.capabilities)
+
+
+def addressed(work: Work, route: Route) -> Iterable[Agent]:
+    """The agents a route names, whether or not they can do the work."""
+    if route.pinned is not None:
+        agent = work.agent(route.pinned)
+        return () if agent is None else (agent,)
+    if route.kind is not None:
+        return work.agents_of_kind(route.kind)
+    return work.all_agents()
+
+
+def seat(work: Work, agent: Agent) -> Link | None:
+    """The link over which this agent could be given work now, or None."""
+    if agent.breaker.state is not BreakerState.CLOSED or work.load_of(agent.id) >= agent.max_concurrent:
+        return None
+    return reach(work, agent.id)
+
+
+def reach(work: Work, agent: AgentId) -> Link | None:
+    """A link with room: one that keeps order before a poll."""
+    found = None
+    for link in work.links_to(agent):
+        if link.ordered:
+            return link
+        if link.credit > 0:
+            found = link
+    return found
+
+
+def choose(work: Work, route: Route) -> tuple[Agent, Link] | None:
+    """Who should do it now: idle first, then the least loaded."""
+    best: tuple[Agent, Link] | None = None
+    least = 1 << 60
+    for agent in addressed(work, route):
+        load = work.load_of(agent.id)
+        if load >= least or not serves(agent, route):
+            continue
+        link = seat(work, agent)
+        if link is None:
+            continue
+        if load == 0:
+            return agent, link
+        best, least = (agent, link), load
+    return best
+
+
+def queues_for(work: Work, agent: Agent) -> Iterator[str]:
+    """The queues with somebody waiting in them that this agent could serve."""
+    return (queue for queue in work.queues() if serves(agent, route_of(queue)))

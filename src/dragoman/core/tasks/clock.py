@@ -1,0 +1,117 @@
+"""What happens to a task when its time comes.
+
+Two clocks run while an agent works: *idle* (no sign of life) and *total* (the deadline); a broken link shortens the
+idle clock to the grace time. A queued task has a clock, too: if nobody who could do it can be reached, waiting is an
+attempt that failed. `wake_at` may be early, never late: whatever is not due yet is simply set again.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from dragoman.core.errors import Fault, Kind
+from dragoman.core.ids import Instant, rfc3339
+from dragoman.core.routing.dispatch import fill, place
+from dragoman.core.routing.routes import addressed, route_of, serves
+from dragoman.core.tasks.model import Status, Task
+from dragoman.core.tasks.outcome import end_with_children, fail_attempt, give_up
+from dragoman.core.work import Work
+
+
+def task_woke(work: Work, task: Task) -> None:
+    if task.final or task.wake_at is None or task.wake_at > work.now:
+        return
+    if work.now >= task.deadline:
+        deadline_passed(work, task)
+    elif task.status is Status.QUEUED:
+        if task.queue is None:
+            place(work, task)  # its retry is due
+        else:
+            still_queued(work, task)
+    elif task.status in (Status.ASSIGNED, Status.RUNNING):
+        still_at_work(work, task)
+    else:
+        work.put(msgspec.structs.replace(task, wake_at=None))
+
+
+def deadline_passed(work: Work, task: Task) -> None:
+    owner = task.owner
+    fault = Fault(
+        kind=Kind.TIMEOUT,
+        message=f"not done by its deadline, {rfc3339(task.deadline)}",
+        facts={"attempted_retries": max(0, task.attempts - 1), "last_attempt": rfc3339(work.now)},
+    )
+    if task.has_children:
+        for child in _children(work, task):
+            end_with_children(work, child, Fault(kind=Kind.CANCELLED, message=f"its parent {task.id} timed out"))
+    give_up(work, task, fault)
+    if owner is not None:
+        fill(work, owner)
+
+
+def _children(work: Work, task: Task) -> list[Task]:
+    from dragoman.core.lookups import Children
+
+    return list(work.find(Children(task.id)))
+
+
+def still_queued(work: Work, task: Task) -> None:
+    """Nobody took it. Somebody there but busy: go on waiting. Nobody there: an attempt failed."""
+    route = route_of(task.route)
+    could = [agent for agent in addressed(work, route) if serves(agent, route)]
+    if any(present(work, agent.id) for agent in could):
+        patience = max(task.idle_limit, work.now - task.created_at)
+        work.put(msgspec.structs.replace(task, wake_at=min(task.deadline, Instant(work.now + patience))))
+        return
+    last = max((agent.last_seen_at for agent in could if agent.last_seen_at is not None), default=None)
+    fault = Fault(
+        kind=Kind.UNAVAILABLE,
+        message=f"no agent that could do {task.type!r} is connected",
+        retryable=True,
+        facts={
+            "agent_id": route.pinned or (could[0].id if len(could) == 1 else route.kind or ""),
+            "last_heartbeat": None if last is None else rfc3339(last),
+        },
+    )
+    waited = msgspec.structs.replace(task, attempts=task.attempts + 1, owner=None, queue=None)
+    fail_attempt(work, waited, fault)
+
+
+def present(work: Work, agent_id: str) -> bool:
+    """Connected, or polling: between two polls an agent is not gone."""
+    agent = work.agent(agent_id)  # type: ignore[arg-type]
+    if agent is None:
+        return False
+    if work.links_to(agent.id):
+        return True
+    seen = work.floor.polled_at.get(agent.id)
+    return seen is not None and work.now - seen < work.rules.poll_presence
+
+
+def still_at_work(work: Work, task: Task) -> None:
+    assert task.owner is not None
+    owner = task.owner
+    sign = max(task.last_sign_at or task.created_at, work.serving_since)  # nobody can be heard while we are down
+    lost = task.lost_at is not None and task.lost_at >= (task.last_sign_at or 0)
+    if lost and task.lost_at is not None and work.now >= task.lost_at + work.rules.grace:
+        fault = Fault(
+            kind=Kind.UNAVAILABLE,
+            message=f"the connection to {owner} was lost while it worked on the task",
+            retryable=True,
+            facts={"agent_id": owner, "last_heartbeat": rfc3339(Instant(sign))},
+        )
+    elif work.now >= sign + task.idle_limit:
+        fault = Fault(
+            kind=Kind.TIMEOUT,
+            message=f"no sign of life from {owner} for {task.idle_limit / 1e6:g} s",
+            retryable=True,
+            facts={"attempted_retries": max(0, task.attempts - 1), "last_attempt": rfc3339(work.now)},
+        )
+    else:
+        due = Instant(sign + task.idle_limit)
+        if lost and task.lost_at is not None:
+            due = min(due, Instant(task.lost_at + work.rules.grace))
+        work.put(msgspec.structs.replace(task, wake_at=min(task.deadline, due)))
+        return
+    fail_attempt(work, task, fault)
+    fill(work, owner)

@@ -1,0 +1,134 @@
+"""What people and callers do to tasks: cancel, pause, resume, retry."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dragoman.core.commands import Cancel, Pause, Resume, Retry
+from dragoman.core.delivery.model import Cargo
+from dragoman.core.delivery.outbox import offer
+from dragoman.core.errors import Fault, Kind, refuse
+from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId
+from dragoman.core.lookups import DeadLettersOf
+from dragoman.core.routing.dispatch import place
+from dragoman.core.tasks.lifecycle import move
+from dragoman.core.tasks.model import EventKind, Status, Task, Waiting
+from dragoman.core.tasks.outcome import end_with_children
+from dragoman.core.tasks.questions import resume_with
+from dragoman.core.work import Work
+
+
+def governed(work: Work, task_id: TaskId, principal: AgentId) -> Task:
+    """The task, if this principal may steer it: a person, or whoever asked for it."""
+    task = work.task(task_id)
+    if task is None or principal not in (ADMIN, HUB, task.origin.principal):
+        raise refuse(Kind.NOT_FOUND, "no such task", field="task_id", task_id=task_id)
+    return task
+
+
+def unfinished(work: Work, task_id: TaskId, principal: AgentId) -> Task:
+    task = governed(work, task_id, principal)
+    if task.final:
+        raise refuse(
+            Kind.CONFLICT, f"the task is already {task.status.value}", task_id=task.id, status=task.status.value
+        )
+    return task
+
+
+def cancel(work: Work, command: Cancel) -> Task:
+    task = unfinished(work, command.task_id, command.principal)
+    return end_with_children(work, task, Fault(kind=Kind.CANCELLED, message=command.reason))
+
+
+def pause(work: Work, command: Pause) -> Task:
+    """Hold a task: a queued one is not given out, one that an agent has is asked to wait, and no clock runs."""
+    task = unfinished(work, command.task_id, command.principal)
+    if task.waiting is Waiting.HELD:
+        return task
+    if task.status is Status.WAITING:
+        raise refuse(
+            Kind.CONFLICT, f"the task already waits for {task.waiting and task.waiting.value}", task_id=task.id
+        )
+    at_work = task.status in (Status.ASSIGNED, Status.RUNNING)
+    task = move(
+        work.record(task, EventKind.PAUSED, body=msgspec.Raw(b'{"status":"paused"}')),
+        Status.WAITING,
+        work.now,
+        waiting=Waiting.HELD,
+        queue=None,
+        wake_at=None,
+        last_sign_at=work.now,
+    )
+    work.put(task)
+    if at_work and task.owner is not None:
+        offer(work, task, task.owner, Cargo.PAUSE, task.seq)
+    return task
+
+
+def resume(work: Work, command: Resume) -> Task:
+    """Let a paused task go on, with an answer for the agent if there is one."""
+    task = unfinished(work, command.task_id, command.principal)
+    if task.waiting not in (Waiting.HELD, Waiting.AGENT):
+        raise refuse(
+            Kind.CONFLICT,
+            "the task waits for an answer; answer its question instead"
+            if task.waiting is Waiting.PERSON
+            else f"the task is {task.status.value}, not paused",
+            task_id=task.id,
+            status=task.status.value,
+        )
+    if command.has_answer:
+        return resume_with(work, task, command.answer)
+    waited = work.now - (task.last_sign_at or work.now)
+    task = work.record(task, EventKind.RESUMED)
+    task = msgspec.structs.replace(task, deadline=Instant(task.deadline + waited), last_sign_at=work.now)
+    owner = task.owner
+    if owner is None or task.attempts == 0:
+        return place(work, task)
+    wake_at = min(task.deadline, Instant(work.now + task.idle_limit))
+    task = move(task, Status.RUNNING, work.now, waiting=None, wake_at=wake_at)
+    work.put(task)
+    offer(work, task, owner, Cargo.RESUME, task.seq)
+    return task
+
+
+def retry(work: Work, command: Retry) -> Task:
+    """A failed or cancelled task begins anew, as a new round, with fresh attempts and a fresh deadline."""
+    task = governed(work, command.task_id, command.principal)
+    if task.status not in (Status.FAILED, Status.CANCELLED):
+        raise refuse(
+            Kind.CONFLICT,
+            f"the task is {task.status.value}; only failed and cancelled ones can be retried",
+            task_id=task.id,
+            status=task.status.value,
+        )
+    for letter in work.find(DeadLettersOf(task.id)):
+        if letter.cargo is Cargo.WORK:
+            work.remove(letter)
+    return begin_anew(work, task, command.input)
+
+
+def begin_anew(work: Work, task: Task, edited: bytes | None) -> Task:
+    source = msgspec.json.decode(work.event(task.id, task.source).body)
+    new_input = source.get("input", {}) if edited is None else msgspec.json.decode(edited)
+    body = msgspec.json.encode({"input": new_input})
+    task = work.record(task, EventKind.RETRIED, body=msgspec.Raw(body))
+    task = msgspec.structs.replace(
+        task,
+        round=task.round + 1,
+        source=task.seq,
+        attempts=0,
+        owner=None,
+        session=None,
+        fault=None,
+        outcome=None,
+        result_digest=None,
+        finished_at=None,
+        progress=None,
+        step=None,
+        recent=(),
+        output=(),
+        output_bytes=0,
+        deadline=Instant(work.now + max(work.rules.total_limit, task.total_limit or 0)),
+    )
+    return place(work, task)

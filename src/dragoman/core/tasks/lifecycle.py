@@ -1,0 +1,45 @@
+"""The life of a task, as a table.
+
+    queued → assigned → running ⇄ waiting → completed | failed | cancelled
+
+An attempt that failed and is tried again goes back to `queued`; a person may send a failed or cancelled task
+back there, too. Everything that changes a status goes through `move`, so nothing can happen that is not here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dragoman.core.errors import Kind, refuse
+from dragoman.core.ids import Instant
+from dragoman.core.tasks.model import FINAL, Status, Task
+
+Q, A, R, W = Status.QUEUED, Status.ASSIGNED, Status.RUNNING, Status.WAITING
+DONE, FAILED, CANCELLED = Status.COMPLETED, Status.FAILED, Status.CANCELLED
+
+TRANSITIONS: dict[Status, frozenset[Status]] = {
+    # Q → Q re-queues a failed attempt; Q → DONE is a result that came while its retry was waiting.
+    Q: frozenset({Q, A, W, DONE, FAILED, CANCELLED}),
+    A: frozenset({Q, R, W, DONE, FAILED, CANCELLED}),
+    R: frozenset({R, Q, W, DONE, FAILED, CANCELLED}),
+    W: frozenset({W, Q, A, R, DONE, FAILED, CANCELLED}),
+    DONE: frozenset(),
+    FAILED: frozenset({Q, W}),
+    CANCELLED: frozenset({Q, W}),
+}
+
+
+def move(task: Task, status: Status, now: Instant, **changes: Any) -> Task:
+    """The task in its new status, with whatever else changes along."""
+    if status not in TRANSITIONS[task.status]:
+        raise refuse(
+            Kind.CONFLICT,
+            f"the task is {task.status.value} and cannot become {status.value}",
+            task_id=task.id,
+            status=task.status.value,
+        )
+    if status in FINAL:
+        changes = {"queue": None, "wake_at": None, "delivery": None, "waiting": None, "finished_at": now} | changes
+    return msgspec.structs.replace(task, status=status, updated_at=now, **changes)

@@ -1,0 +1,222 @@
+"""How attempts and tasks end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dragoman.core.agents import breaker
+from dragoman.core.commands import Finish, ReportFault
+from dragoman.core.delivery.model import Cargo, DeadLetter
+from dragoman.core.delivery.outbox import OUTCOME_CARGO, offer, withdraw
+from dragoman.core.errors import Fault, Kind, refuse
+from dragoman.core.ids import HUB, AgentId, DeliveryId, Instant, rfc3339
+from dragoman.core.lookups import Children, OpenQuestions
+from dragoman.core.routing.dispatch import fill
+from dragoman.core.tasks.dependencies import settle_dependents
+from dragoman.core.tasks.lifecycle import move
+from dragoman.core.tasks.model import EventKind, QuestionStatus, Status, Task
+from dragoman.core.tasks.output import check_complete, take_output
+from dragoman.core.work import Work
+
+
+def finish(work: Work, command: Finish) -> Task:
+    """The owner says how it went."""
+    task = owned(work, command.task_id, command.principal)
+    if task.final:
+        if task.result_digest == command.digest:
+            return task  # the answer to the first one got lost: say it again
+        raise refuse(
+            Kind.CONFLICT,
+            f"the task is already {task.status.value}; its result cannot change",
+            field="task_id",
+            task_id=task.id,
+        )
+    task = take_output(work, task, "result", command.output, command.span)
+    check_complete(task)
+    work_failed = command.fault is not None
+    task = end(
+        work,
+        task,
+        Status.FAILED if work_failed else Status.COMPLETED,
+        fault=command.fault,
+        cargo=Cargo.RESULT,
+        result_digest=command.digest,
+        agent=command.principal,
+        body=command.body,
+        protocol=command.protocol,
+        raw=command.raw,
+    )
+    heard(work, command.principal, probe=task.origin.principal == HUB)
+    fill(work, command.principal)
+    return task
+
+
+def report_fault(work: Work, command: ReportFault) -> Task | None:
+    """An agent answers a work order with an error."""
+    task = task_at_fault(work, command)
+    if task is None or task.final:
+        return task
+    probe = task.origin.principal == HUB
+    if probe:  # even an error is an answer, and an answer is all a health check asks for
+        task = end(work, task, Status.COMPLETED, agent=command.principal, body=command.body)
+    elif command.fault.kind in work.rules.retried:
+        task = fail_attempt(work, task, command.fault)
+    else:
+        task = end(
+            work,
+            task,
+            Status.FAILED,
+            fault=command.fault,
+            agent=command.principal,
+            body=msgspec.json.encode({"fault": command.fault}),
+            protocol=command.protocol,
+            raw=command.raw,
+        )
+    if probe or command.fault.kind not in work.rules.breaking:
+        heard(work, command.principal, probe=probe)
+    fill(work, command.principal)
+    return task
+
+
+def task_at_fault(work: Work, command: ReportFault) -> Task | None:
+    if command.task_id is not None:
+        return owned(work, command.task_id, command.principal)
+    for task in work.tasks(work.tasks_of(command.principal)):
+        if command.request_id in (task.request_id, task.origin.request_id):
+            return task
+    return None
+
+
+def owned(work: Work, task_id: Any, principal: AgentId) -> Task:
+    """The task, if it is this agent's. Not there and not yours are the same answer."""
+    task = work.task(task_id)
+    if task is None or task.owner != principal:
+        raise refuse(Kind.NOT_FOUND, "no such task, or not yours", field="task_id", task_id=task_id)
+    return task
+
+
+def fail_attempt(work: Work, task: Task, fault: Fault, *, counts: bool = True) -> Task:
+    """An attempt failed: try again later, if that may help; otherwise that was it."""
+    owner = task.owner
+    if owner is not None:
+        withdraw(work, task, owner)
+        if counts and fault.kind in work.rules.breaking:
+            failed(work, owner)
+    delays = work.rules.retry_delays
+    retry_at = Instant(work.now + delays[min(task.attempts, len(delays) - 1)])
+    if task.origin.principal == HUB:
+        return end(work, task, Status.FAILED, fault=fault)
+    if fault.kind not in work.rules.retried or task.attempts >= len(delays) or retry_at >= task.deadline:
+        return give_up(work, task, fault)
+    body = msgspec.json.encode({"fault": fault, "attempt": task.attempts, "retry_at": retry_at})
+    task = move(
+        work.record(task, EventKind.ATTEMPT_FAILED, agent=owner, body=msgspec.Raw(body)),
+        Status.QUEUED,
+        work.now,
+        queue=None,
+        delivery=None,
+        waiting=None,
+        lost_at=None,
+        fault=fault,
+        wake_at=retry_at,
+    )
+    work.put(task)
+    return task
+
+
+def give_up(work: Work, task: Task, fault: Fault) -> Task:
+    """The last attempt failed: a dead letter, in the same commit."""
+    if fault.kind is Kind.TIMEOUT:
+        facts = {"attempted_retries": max(0, task.attempts - 1), "last_attempt": rfc3339(work.now)} | fault.facts
+        fault = msgspec.structs.replace(fault, facts=facts)
+    task = end(work, task, Status.FAILED, fault=fault)
+    letter = DeadLetter(
+        id=DeliveryId(work.mint()),
+        task=task.id,
+        receiver=task.owner,
+        cargo=Cargo.WORK,
+        event=task.source,
+        attempts=task.attempts,
+        at=work.now,
+        reason=fault,
+    )
+    work.put(letter)
+    body = msgspec.json.encode({"fault": fault, "letter": letter.id, "cargo": letter.cargo})
+    task = work.record(task, EventKind.DEAD_LETTERED, body=msgspec.Raw(body))
+    work.put(task)
+    return task
+
+
+STORY = {
+    Status.COMPLETED: EventKind.COMPLETED,
+    Status.FAILED: EventKind.FAILED,
+    Status.CANCELLED: EventKind.CANCELLED,
+}
+
+
+def end(
+    work: Work,
+    task: Task,
+    status: Status,
+    *,
+    fault: Fault | None = None,
+    cargo: Cargo | None = None,
+    result_digest: str | None = None,
+    agent: AgentId | None = None,
+    body: bytes | None = None,
+    protocol: str | None = None,
+    raw: bytes | None = None,
+) -> Task:
+    """A task is over: write it down, tell whoever asked, and let go of everything that hung on it."""
+    if task.owner is not None:
+        withdraw(work, task, task.owner)
+    if body is None:
+        body = msgspec.json.encode({"fault": fault})
+    task = work.record(task, STORY[status], agent=agent, body=msgspec.Raw(body), protocol=protocol, raw=raw)
+    task = move(
+        task, status, work.now, fault=fault, result_digest=result_digest, outcome=task.seq, output=(), question=None,
+        progress=100 if status is Status.COMPLETED else task.progress,
+    )  # fmt: skip
+    work.put(task)
+    offer(work, task, task.origin.principal, cargo or OUTCOME_CARGO[status], task.seq)
+    if task.asked:
+        for question in work.find(OpenQuestions(task.id)):
+            work.put(msgspec.structs.replace(question, status=QuestionStatus.WITHDRAWN, wake_at=None))
+    settle_dependents(work, task)
+    return task
+
+
+def end_with_children(work: Work, task: Task, fault: Fault, *, tell_owner: bool = True) -> Task:
+    """Cancel a task and everything it had asked others to do."""
+    owner, busy = task.owner, task.status in (Status.ASSIGNED, Status.RUNNING, Status.WAITING)
+    task = end(work, task, Status.CANCELLED, fault=fault)
+    if tell_owner and busy and owner is not None:
+        offer(work, task, owner, Cargo.CANCEL, task.seq)
+    if task.has_children:
+        because = Fault(kind=Kind.CANCELLED, message=f"its parent {task.id} was cancelled", facts={"task_id": task.id})
+        for child in work.find(Children(task.id)):
+            end_with_children(work, child, because)
+    if owner is not None:
+        fill(work, owner)
+    return task
+
+
+def failed(work: Work, agent_id: AgentId) -> None:
+    """One more failure in a row of this agent."""
+    agent = work.agent(agent_id)
+    if agent is not None:
+        now = breaker.failed(agent.breaker, work.now, work.rules)
+        work.put(msgspec.structs.replace(agent, breaker=now, wake_at=now.until))
+
+
+def heard(work: Work, agent_id: AgentId, *, probe: bool = False) -> None:
+    """The agent answered: its failures are forgotten."""
+    agent = work.agent(agent_id)
+    if agent is None or agent.breaker == breaker.CLOSED:
+        return
+    now = breaker.answered(agent.breaker, probe=probe)
+    if now != agent.breaker:
+        work.put(msgspec.structs.replace(agent, breaker=now, wake_at=now.until))
+        fill(work, agent_id)

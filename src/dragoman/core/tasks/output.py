@@ -1,0 +1,67 @@
+"""Output that comes in pieces (chiffon-D4): in order, without gaps, within the quota.
+
+The pieces themselves are events; here is only the cursor that says how far each stream has come, kept with the task,
+so that nothing has to be held in memory and a restart changes nothing.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from dragoman.core.commands import Span
+from dragoman.core.errors import Fault, Kind, Refused, refuse
+from dragoman.core.tasks.model import OutputCursor, Task
+from dragoman.core.work import Work
+
+
+def take_output(work: Work, task: Task, stream: str, text: str, span: Span | None) -> Task:
+    """The task with this piece accounted for."""
+    if not text and span is None:
+        return task
+    size = len(text.encode())
+    if task.output_bytes + size > work.rules.output_quota:
+        raise refuse(
+            Kind.INVALID,
+            f"the task's output exceeds {work.rules.output_quota} bytes; write it elsewhere and send a reference",
+            field="output",
+        )
+    task = msgspec.structs.replace(task, output_bytes=task.output_bytes + size)
+    if span is None:
+        return task
+    cursor = next((c for c in task.output if c.stream == stream), OutputCursor(stream=stream, received=0))
+    rest = tuple(c for c in task.output if c.stream != stream)
+    problem = misfit(cursor, span, size)
+    if problem:  # the whole set is worthless now: forget it, so that it can begin anew
+        work.put(msgspec.structs.replace(task, output=rest))
+        fault = Fault(kind=Kind.INVALID, message=f"{problem}; start again at byte 0", field="output_chunk")
+        raise Refused(fault, keep=True)
+    total = span.total if span.total is not None else cursor.total
+    if total is not None and span.end == total:
+        return msgspec.structs.replace(task, output=rest)
+    return msgspec.structs.replace(task, output=(*rest, OutputCursor(stream=stream, received=span.end, total=total)))
+
+
+def misfit(cursor: OutputCursor, span: Span, size: int) -> str | None:
+    """Why a piece does not follow what came before, or None."""
+    if span.end - span.start != size and span.total is not None:
+        return f"the chunk says {span.end - span.start} bytes and has {size}"
+    if 0 < span.start < cursor.received:
+        return f"the chunk starts at {span.start}, but {cursor.received} bytes have come already: an overlap"
+    if span.start > cursor.received:
+        return f"the chunk starts at {span.start}, but only {cursor.received} bytes have come: a gap"
+    if span.total is not None and cursor.total is not None and span.total != cursor.total:
+        return f"the total was {cursor.total} bytes and is now {span.total}"
+    if span.total is not None and span.end > span.total:
+        return f"the chunk ends at {span.end}, after the total of {span.total}"
+    return None
+
+
+def check_complete(task: Task) -> None:
+    """At the end every stream that said its length must have come whole."""
+    for cursor in task.output:
+        if cursor.total is not None and cursor.received < cursor.total:
+            raise refuse(
+                Kind.INVALID,
+                f"{cursor.received} of {cursor.total} bytes of {cursor.stream} have come; send the missing ones first",
+                field="output_chunk",
+            )

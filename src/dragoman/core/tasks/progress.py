@@ -1,0 +1,70 @@
+"""What an agent tells about its work while it does it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dragoman.core.commands import ReportProgress
+from dragoman.core.delivery.model import Cargo
+from dragoman.core.delivery.outbox import offer, withdraw
+from dragoman.core.errors import Kind, refuse
+from dragoman.core.ids import HUB, Instant
+from dragoman.core.tasks.lifecycle import move
+from dragoman.core.tasks.model import EventKind, Status, Task, Waiting
+from dragoman.core.tasks.outcome import heard, owned
+from dragoman.core.tasks.output import take_output
+from dragoman.core.tasks.questions import put_question
+from dragoman.core.work import Work
+
+
+def report_progress(work: Work, command: ReportProgress) -> Task:
+    task = owned(work, command.task_id, command.principal)
+    if command.message_id is not None and command.message_id in task.recent:
+        return task  # heard already: its acknowledgment got lost
+    if task.final:
+        raise refuse(
+            Kind.CONFLICT,
+            f"the task is already {task.status.value}; stop working on it",
+            field="task_id",
+            task_id=task.id,
+        )
+    withdraw(work, task, command.principal)  # the first sign of life acknowledges the work order (chiffon-D5)
+    task = take_output(work, task, command.stream, command.output, command.span)
+    task = work.record(
+        task,
+        EventKind.PAUSED if command.paused else EventKind.PROGRESS,
+        agent=command.principal,
+        body=msgspec.Raw(command.body),
+        protocol=command.protocol,
+        raw=command.raw,
+    )
+    said = task.seq
+    if command.message_id is not None:
+        recent = (*task.recent, command.message_id)[-work.rules.recent_messages :]
+        task = msgspec.structs.replace(task, recent=recent)
+    task = msgspec.structs.replace(
+        task,
+        delivery=None,
+        last_sign_at=work.now,
+        lost_at=None,
+        progress=task.progress if command.percent is None else command.percent,
+        step=command.step or task.step,
+    )
+    if command.paused:
+        task = move(task, Status.WAITING, work.now, waiting=Waiting.AGENT, wake_at=None, queue=None)
+        if command.ask is not None:
+            task = put_question(work, task, command.ask)
+    elif task.waiting is not Waiting.HELD:  # a task that a person paused stays so until they say otherwise
+        task = move(
+            task,
+            Status.RUNNING,
+            work.now,
+            waiting=None,
+            queue=None,
+            wake_at=min(task.deadline, Instant(work.now + task.idle_limit)) if task.wake_at is None else task.wake_at,
+        )
+    work.put(task)
+    offer(work, task, task.origin.principal, Cargo.PROGRESS, said)
+    if task.origin.principal == HUB:  # a health check that gets going is answered
+        heard(work, command.principal, probe=True)
+    return task

@@ -1,0 +1,183 @@
+"""A task comes in."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dragoman.core.commands import Submit
+from dragoman.core.delivery.outbox import OUTCOME_CARGO, offer
+from dragoman.core.errors import Kind, refuse
+from dragoman.core.ids import ADMIN, HOUR, HUB, SECOND, Instant, TaskId
+from dragoman.core.lookups import Lane, TaskByRequest
+from dragoman.core.routing.dispatch import place
+from dragoman.core.routing.routes import Route, addressed, serves
+from dragoman.core.tasks.dependencies import fail_for
+from dragoman.core.tasks.model import EventKind, Origin, Priority, Status, Task, Waiting
+from dragoman.core.work import Work
+
+LONGEST = 10 * 365 * 24 * HOUR
+"""No clock of ours is set further ahead than this, whatever a hint says."""
+
+
+def submit(work: Work, command: Submit) -> Task:
+    first = work.one(TaskByRequest(command.principal, command.request_id))
+    if first is not None:
+        return again(work, command, first)
+    if command.task_id is not None and work.task(command.task_id) is not None:
+        raise refuse(
+            Kind.CONFLICT,
+            "this task_id is already in use; choose a new one, or repeat the request_id to hear of the first again",
+            field="task_id",
+        )
+    route = Route(
+        type=command.type,
+        kind=None if command.pinned else command.kind,
+        pinned=command.pinned,
+        role=command.constraints.get("required_role"),
+        capabilities=tuple(sorted(command.required_capabilities)),
+    )
+    check_somebody_could(work, command, route)
+    if work.backlog(route.queue) >= work.rules.max_backlog:
+        raise refuse(
+            Kind.OVERLOADED,
+            f"{work.backlog(route.queue)} tasks already wait for {route.kind or route.pinned}; try again later",
+            retryable=True,
+        )
+    task = newborn(work, command, route)
+    task = work.record(
+        task, EventKind.SUBMITTED, body=msgspec.Raw(command.body), protocol=command.protocol, raw=command.raw
+    )
+    if task.parent is not None:
+        adopt(work, task)
+    if not task.blocked_by:
+        return place(work, task)
+    failed = next((d for d in work.tasks(task.blocked_by) if d.status in (Status.FAILED, Status.CANCELLED)), None)
+    work.put(task)
+    if failed is not None:
+        return fail_for(work, task, failed)
+    for dependency in work.tasks(task.blocked_by):
+        if not dependency.has_dependents:
+            work.put(msgspec.structs.replace(dependency, has_dependents=True))
+    return task
+
+
+def newborn(work: Work, command: Submit, route: Route) -> Task:
+    """The head of a new task, not yet placed."""
+    rules, now = work.rules, work.now
+    blocking = [d for d in work.tasks(command.dependencies) if d.status is not Status.COMPLETED]
+    if len(work.tasks(command.dependencies)) < len(set(command.dependencies)):
+        known = {d.id for d in work.tasks(command.dependencies)}
+        missing = next(d for d in command.dependencies if d not in known)
+        raise refuse(
+            Kind.NOT_FOUND, f"it depends on {missing}, which does not exist", field="dependencies", task_id=missing
+        )
+    total = limit_of(command.total_seconds)
+    idle = limit_of(command.idle_seconds) or 0
+    patience = max(rules.total_limit, total or rules.total_limit)
+    deadline = Instant(now + patience)
+    if command.deadline is not None:
+        deadline = min(deadline, command.deadline)
+        if deadline <= now:
+            raise refuse(Kind.INVALID, "the deadline has passed already; send a later one", field="deadline")
+    parent = work.known_task(command.parent) if command.parent else None
+    hops = parent.hops + 1 if parent else 0
+    if hops > rules.hop_limit:
+        raise refuse(Kind.CONFLICT, f"more than {rules.hop_limit} tasks deep; this looks like a loop", field="parent")
+    return Task(
+        id=command.task_id or TaskId(work.mint()),
+        type=command.type,
+        status=Status.WAITING if blocking else Status.QUEUED,
+        waiting=Waiting.DEPENDENCY if blocking else None,
+        origin=Origin(
+            principal=command.principal,
+            protocol=command.protocol or "api",
+            request_id=command.request_id,
+            digest=command.digest,
+            protocol_version=command.protocol_version,
+        ),
+        created_at=now,
+        updated_at=now,
+        route=route.queue,
+        deadline=deadline,
+        idle_limit=max(rules.idle_limit, idle),
+        total_limit=total or rules.total_limit,
+        rank=rank_of(work, command.priority),
+        trace_id=command.trace_id or work.mint().replace("-", ""),
+        name=command.name,
+        description=command.description,
+        priority=command.priority,
+        kind=command.kind,
+        pinned=command.pinned,
+        required_capabilities=command.required_capabilities,
+        parent=command.parent,
+        thread=command.thread,
+        hops=hops,
+        dependencies=command.dependencies,
+        blocked_by=tuple(d.id for d in blocking),
+        constraints=command.constraints,
+    )
+
+
+def limit_of(seconds: float | None) -> int | None:
+    return None if seconds is None else min(int(seconds * SECOND), LONGEST)
+
+
+def rank_of(work: Work, priority: Priority) -> int:
+    """Smaller goes first: birth minus head start. Ageing needs no recomputation (see `Rules.head_start`)."""
+    return work.now - dict(work.rules.head_start)[priority.value]
+
+
+def check_somebody_could(work: Work, command: Submit, route: Route) -> None:
+    """Refuse what no known agent could ever do, instead of keeping it for nobody."""
+    if command.principal is HUB:
+        return
+    agents = list(addressed(work, route))
+    whom = route.pinned or route.kind
+    if not agents:
+        raise refuse(
+            Kind.UNAVAILABLE,
+            f"no agent {'is called' if route.pinned else 'of kind'} {whom!r}; add one with `dragoman agent add`",
+            field="to_agent",
+            retryable=True,
+            agent_id=whom or "",
+            last_heartbeat=None,
+        )
+    if not any(serves(agent, route) for agent in agents):
+        supported = sorted({work_type for agent in agents for work_type in agent.work_types or ()})
+        raise refuse(
+            Kind.UNSUPPORTED_WORK,
+            f"no agent {whom or 'here'} does {route.type!r}"
+            + (f" with {', '.join(route.capabilities)}" if route.capabilities else "")
+            + f"; supported: {', '.join(supported) or 'nothing that fits'}",
+            field="work_type",
+            work_type_requested=route.type,
+            supported_types=supported,
+        )
+
+
+def adopt(work: Work, child: Task) -> None:
+    """A child of a task: only somebody who has to do with the parent may make one."""
+    assert child.parent is not None
+    parent = work.known_task(child.parent)
+    if child.origin.principal not in (ADMIN, HUB, parent.owner, parent.origin.principal):
+        raise refuse(Kind.NOT_FOUND, "no such task", field="parent", task_id=child.parent)
+    if parent.final:
+        raise refuse(Kind.CONFLICT, f"its parent is already {parent.status.value}", field="parent")
+    if not parent.has_children:
+        work.put(msgspec.structs.replace(parent, has_children=True))
+
+
+def again(work: Work, command: Submit, first: Task) -> Task:
+    """The request was seen before: the same content gets the first outcome again, other content is refused (all-D5)."""
+    if first.origin.digest != command.digest:
+        raise refuse(
+            Kind.MISMATCH,
+            "this request_id was used before with other content; use a new request_id for a new request",
+            field="request_id",
+            task_id=first.id,
+        )
+    if first.final:
+        cargo = OUTCOME_CARGO[first.status]
+        if not any(d.cargo is cargo for d in work.find(Lane(first.id, command.principal))):
+            offer(work, first, command.principal, cargo, first.outcome or first.seq)
+    return first
