@@ -113,7 +113,7 @@ class Connection(BaseConnection[Event, Envelope[Payload]]):
         exchange = self._exchanges.find(message)
         if exchange is None:
             if type(payload) is ErrorPayload:
-                return ErrorReceived(cast(Envelope[ErrorPayload], message), raw)
+                return ErrorReceived(cast("Envelope[ErrorPayload]", message), raw)
             we = Side.PERFORMER if type(payload) is WorkRequest else Side.REQUESTER
             if type(payload) is WorkRequest and self.role is Role.AGENT and self._exchanges.full:
                 return self._overloaded(message)
@@ -122,13 +122,13 @@ class Connection(BaseConnection[Event, Envelope[Payload]]):
         self._check_peer(exchange, message, word)
         acknowledges, exchange.delivery_id = exchange.delivery_id, None
         if type(payload) is WorkRequest:
-            return RequestReceived(cast(Envelope[WorkRequest], message), raw)
+            return RequestReceived(cast("Envelope[WorkRequest]", message), raw)
         if type(payload) is WorkStatus:
-            return StatusReceived(cast(Envelope[WorkStatus], message), raw, acknowledges)
+            return StatusReceived(cast("Envelope[WorkStatus]", message), raw, acknowledges)
         if type(payload) is WorkResult:
             last = word is Said.RESULT
-            return ResultReceived(cast(Envelope[WorkResult], message), raw, acknowledges, last)
-        return ErrorReceived(cast(Envelope[ErrorPayload], message), raw, acknowledges)
+            return ResultReceived(cast("Envelope[WorkResult]", message), raw, acknowledges, last)
+        return ErrorReceived(cast("Envelope[ErrorPayload]", message), raw, acknowledges)
 
     def _check_peer(self, exchange: Exchange, message: Envelope[Payload], word: Said) -> None:
         """Advance the exchange by what the peer said, or refuse it."""

@@ -13,7 +13,7 @@ from dragoman.protocols.chiffon.state import OVER, Side, State
 from dragoman.protocols.chiffon.types import Envelope, ErrorPayload, Payload, WorkRequest
 
 
-class Exchange(Struct):
+class Exchange(Struct, gc=False):
     """One exchange as one end sees it. `closed_by` is the message that ended it."""
 
     request_id: str

@@ -1,0 +1,61 @@
+"""Hostile input on a chiffon link: each attack is refused by name, and the link serves the next message."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from dragoman.protocols.chiffon.connection import Connection
+from dragoman.protocols.chiffon.events import Invalid, RequestReceived
+from dragoman.wire import Role, Stage
+
+HALF_A_MILLION = 500_000
+ATTACKS = {
+    "nested brackets": (b"[" * HALF_A_MILLION + b"]" * HALF_A_MILLION, Stage.DEPTH),
+    "unclosed brackets": (b"[" * (2 * HALF_A_MILLION), Stage.DEPTH),
+    "nested objects": (b'{"a":' * HALF_A_MILLION, Stage.DEPTH),
+    "brackets behind an open string": (b'"' + b"[" * HALF_A_MILLION, Stage.JSON),
+    "escaped quotes without end": (b'"' + b'\\"' * HALF_A_MILLION + b"[" * 100, Stage.JSON),
+    "a huge integer": (b'{"a":' + b"9" * 1_000_000 + b"}", Stage.JSON),
+    "an integer of 65 bits": (b'{"a":18446744073709551616}', Stage.JSON),
+    "NaN": (b'{"a":NaN}', Stage.JSON),
+    "Infinity": (b'{"a":-Infinity}', Stage.JSON),
+    "a number beyond a double": (b'{"a":1e999}', Stage.JSON),
+    "a lone surrogate": (b'{"a":"\\ud800"}', Stage.JSON),
+    "surrogates in the wrong order": (b'{"a":"\\udc00\\ud800"}', Stage.JSON),
+    "a surrogate in UTF-8": (b'{"a":"\xed\xa0\x80"}', Stage.JSON),
+    "invalid UTF-8": (b'{"a":"\xff"}', Stage.JSON),
+    "overlong UTF-8": (b'{"a":"\xc0\xaf"}', Stage.JSON),
+    "duplicate keys": (b'{"a":1,"a":1}', Stage.JSON),
+    "duplicate keys, one escaped": (b'{"a":1,"\\u0061":1}', Stage.JSON),
+    "duplicate keys behind an escaped colon": (b'{"a":1,"a":"\\u003a"}', Stage.JSON),
+    "a byte order mark": (b"\xef\xbb\xbf{}", Stage.JSON),
+    "two values": (b"{}{}", Stage.JSON),
+    "nothing": (b"", Stage.JSON),
+    "more bytes than allowed": (b" " * (8 * 1024 * 1024 + 1), Stage.SIZE),
+}
+
+
+@pytest.mark.requirement("all-D3")
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_is_refused_and_the_link_serves_on(name: str, examples: dict[str, Any]) -> None:
+    data, stage = ATTACKS[name]
+    agent = Connection(Role.AGENT)
+    began = time.perf_counter()
+    [event] = agent.receive(data)
+    took = time.perf_counter() - began
+    assert isinstance(event, Invalid)
+    assert (event.stage, event.answer.error_code) == (stage, 5003)
+    assert took < 0.5, "a refusal takes milliseconds; the bound leaves room for a busy machine"
+    [event] = agent.receive(json.dumps(examples["envelope"]).encode())
+    assert isinstance(event, RequestReceived)
+
+
+@pytest.mark.requirement("all-D3")
+def test_a_refusal_names_the_field() -> None:
+    [event] = Connection(Role.HUB).receive(b'{"payload":{"parameters":[{"a":1,"a":2}]}}')
+    assert isinstance(event, Invalid)
+    assert event.field == "payload.parameters[0].a"

@@ -1,0 +1,56 @@
+"""No clause forgotten, no mark invented: manifests and tests must name each other.
+
+The marks are read from the source of the tests, not from what pytest collected, so that the answer does not
+depend on which tests were selected or on which worker this one runs.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+TESTS = HERE.parent
+PROTOCOLS = sorted(path.parent.name for path in HERE.glob("*/requirements.py"))
+
+
+def manifest(protocol: str) -> ModuleType:
+    return importlib.import_module(f"tests.conformance.{protocol}.requirements")
+
+
+def marks() -> Iterator[tuple[Path, str]]:
+    """Every `requirement("…")` in every test file."""
+    for path in sorted(TESTS.rglob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "requirement":
+                for argument in node.args:
+                    assert isinstance(argument, ast.Constant), f"{path}: a requirement's id is a literal"
+                    yield path, argument.value
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_every_requirement_has_a_test_or_is_awaited_and_not_both(protocol: str) -> None:
+    module = manifest(protocol)
+    shown = {identity for _, identity in marks()}
+    untested = {entry.id for entry in module.REQUIREMENTS} - shown
+    assert untested == module.AWAITED
+
+
+def test_every_mark_names_a_known_requirement() -> None:
+    known = {entry.id for protocol in PROTOCOLS for entry in manifest(protocol).REQUIREMENTS}
+    unknown = [(path.name, identity) for path, identity in marks() if identity not in known]
+    assert unknown == []
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_ids_are_unique_and_nothing_of_the_pure_protocol_is_awaited(protocol: str) -> None:
+    module = manifest(protocol)
+    ids = [entry.id for entry in module.REQUIREMENTS]
+    assert len(ids) == len(set(ids))
+    pure = {entry.id for entry in module.REQUIREMENTS if entry.level == "protocol"}
+    assert not pure & module.AWAITED
