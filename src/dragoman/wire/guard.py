@@ -6,7 +6,7 @@ cheap bound that settles ordinary input, and an exact check for whatever the bou
     check             cheap bound                                  exact check, only when in doubt
     ----------------  -------------------------------------------  ---------------------------------------
     size              len()                                        -
-    depth             number of opening brackets, anywhere         running sum over brackets outside strings
+    depth, division   number of opening brackets, anywhere         running sum over brackets outside strings
     strict JSON       msgspec parses the whole text                -
     repeated keys     colons before parsing = colons after         stdlib json, pairs kept
     huge integers     a run of twenty digits, anywhere             stdlib json, integers kept as text
@@ -35,10 +35,15 @@ from dragoman.wire.errors import RemoteProtocolError, Stage
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How large and how deeply nested one message may be."""
+    """How large, how deeply nested and how finely divided one message may be.
+
+    `containers` counts arrays and objects. Each costs a few dozen times its two bytes once it is parsed, so a message
+    of nothing but `[]` would hold up everybody else for a second.
+    """
 
     bytes: int
     depth: int = 64
+    containers: int = 100_000
 
 
 INTEGER_MAGNITUDE = 2**64
@@ -63,7 +68,7 @@ def check(data: bytes, limits: Limits) -> Any:
     if len(data) > limits.bytes:
         raise RemoteProtocolError(f"message of {len(data)} bytes exceeds the limit of {limits.bytes}", stage=Stage.SIZE)
     if data.count(b"[") + data.count(b"{") > limits.depth:
-        _check_depth(data, limits.depth)
+        _check_nesting(data, limits)
     try:
         tree = _parse(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -73,15 +78,19 @@ def check(data: bytes, limits: Limits) -> Any:
     return tree
 
 
-def _check_depth(data: bytes, limit: int) -> None:
+def _check_nesting(data: bytes, limits: Limits) -> None:
     """Sum the brackets outside strings, a slice at a time, so that hostile nesting is refused at once."""
     steps = memoryview(_STRING.sub(b"", data).translate(_STEPS, _NOT_BRACKETS)).cast("b")
     depth = 0
     for start in range(0, len(steps), _SLICE):
         sums = list(islice(accumulate(steps[start : start + _SLICE], initial=depth), 1, None))
-        if max(sums) > limit:
-            raise RemoteProtocolError(f"nested deeper than {limit} levels", stage=Stage.DEPTH)
+        if max(sums) > limits.depth:
+            raise RemoteProtocolError(f"nested deeper than {limits.depth} levels", stage=Stage.DEPTH)
+        if start > 2 * limits.containers:
+            break
         depth = sums[-1]
+    if len(steps) > 2 * limits.containers:
+        raise RemoteProtocolError(f"more than {limits.containers} arrays and objects", stage=Stage.DEPTH)
 
 
 class _Object(list[tuple[str, Any]]):

@@ -17,6 +17,7 @@ ATTACKS = {
     "nested brackets": (b"[" * HALF_A_MILLION + b"]" * HALF_A_MILLION, Stage.DEPTH),
     "unclosed brackets": (b"[" * (2 * HALF_A_MILLION), Stage.DEPTH),
     "nested objects": (b'{"a":' * HALF_A_MILLION, Stage.DEPTH),
+    "a million empty arrays": (b"[" + b"[]," * 1_000_000 + b"[]]", Stage.DEPTH),
     "brackets behind an open string": (b'"' + b"[" * HALF_A_MILLION, Stage.JSON),
     "escaped quotes without end": (b'"' + b'\\"' * HALF_A_MILLION + b"[" * 100, Stage.JSON),
     "a huge integer": (b'{"a":' + b"9" * 1_000_000 + b"}", Stage.JSON),

@@ -107,6 +107,14 @@ def test_wide_is_not_deep() -> None:
     assert check(text.encode(), LIMITS) == [[]] * 3000
 
 
+def test_arrays_and_objects_are_counted_outside_strings() -> None:
+    limits = Limits(bytes=100_000, depth=5, containers=3000)
+    fits = b"[" + b",".join([b"[]"] * 2998) + b',{"text": "' + b"[]" * 5000 + b'"}]'
+    assert len(check(fits, limits)) == 2999
+    with pytest.raises(RemoteProtocolError, match="more than 3000 arrays and objects"):
+        check(fits[:-1] + b",[]]", limits)
+
+
 def test_the_limits_are_inclusive() -> None:
     assert check(b"[[[[[]]]]]", LIMITS) == [[[[[]]]]]
     assert check(b" " * 9_998 + b"[]", LIMITS) == []
