@@ -66,7 +66,7 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
 
     agents: Sequence[Agent] = ()
     active: Mapping[AgentId, Sequence[TaskId]] = {}
-    """Unfinished tasks by owner."""
+    """The tasks each agent holds: its own, in a status of `tasks.model.HELD`."""
     backlog: Mapping[str, int] = {}
     """How many tasks stand in each queue."""
     audit_seq: int = 0

@@ -118,7 +118,7 @@ def probe(work: Work, agent_id: AgentId) -> None:
         created_at=work.now,
         updated_at=work.now,
         route=Route(type=HEALTH_CHECK, pinned=agent_id).queue,
-        deadline=Instant(work.now + work.rules.idle_limit),
+        deadline=Instant(work.now + 2 * work.rules.idle_limit),
         idle_limit=work.rules.idle_limit,
         rank=work.now,
         trace_id=work.mint().replace("-", ""),

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import msgspec
 
+from dragoman.core.delivery.model import Cargo
+from dragoman.core.delivery.outbox import offer
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import Instant, rfc3339
+from dragoman.core.lookups import Children
 from dragoman.core.routing.dispatch import fill, place
 from dragoman.core.routing.routes import addressed, route_of, serves
 from dragoman.core.tasks.model import Status, Task
-from dragoman.core.tasks.outcome import end_with_children, fail_attempt, give_up
+from dragoman.core.tasks.outcome import end_with_children, fail_attempt, failed, give_up
 from dragoman.core.work import Work
 
 
@@ -35,24 +38,20 @@ def task_woke(work: Work, task: Task) -> None:
 
 
 def deadline_passed(work: Work, task: Task) -> None:
-    owner = task.owner
+    owner, at_work = task.owner, task.status in (Status.ASSIGNED, Status.RUNNING)
     fault = Fault(
         kind=Kind.TIMEOUT,
         message=f"not done by its deadline, {rfc3339(task.deadline)}",
         facts={"attempted_retries": max(0, task.attempts - 1), "last_attempt": rfc3339(work.now)},
     )
     if task.has_children:
-        for child in _children(work, task):
+        for child in work.find(Children(task.id)):
             end_with_children(work, child, Fault(kind=Kind.CANCELLED, message=f"its parent {task.id} timed out"))
-    give_up(work, task, fault)
-    if owner is not None:
+    task = give_up(work, task, fault)
+    if owner is not None and at_work:
+        offer(work, task, owner, Cargo.CANCEL, task.seq)
+        failed(work, owner)
         fill(work, owner)
-
-
-def _children(work: Work, task: Task) -> list[Task]:
-    from dragoman.core.lookups import Children
-
-    return list(work.find(Children(task.id)))
 
 
 def still_queued(work: Work, task: Task) -> None:

@@ -113,8 +113,10 @@ def begin_anew(work: Work, task: Task, edited: bytes | None) -> Task:
     new_input = source.get("input", {}) if edited is None else msgspec.json.decode(edited)
     body = msgspec.json.encode({"input": new_input})
     task = work.record(task, EventKind.RETRIED, body=msgspec.Raw(body))
-    task = msgspec.structs.replace(
+    task = move(
         task,
+        Status.QUEUED,
+        work.now,
         round=task.round + 1,
         source=task.seq,
         attempts=0,

@@ -1,0 +1,338 @@
+"""The intake: where commands from all connections meet, and the only place that commits.
+
+One loop. As soon as the last commit ended, everything that waits is loaded, decided in the order of arrival,
+written in one unit and committed with a real fsync; then, and only then, callers get their outcomes and parcels
+leave. There is no timer: one command alone commits at once, a thousand commit together.
+
+If a commit fails, every command of that unit is refused (OVERLOADED, retryable) and nothing of it happened as far
+as anybody was told: parcels and the floor's changes are dropped with the unit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import structlog
+
+from dragoman.core.agents.floor import Floor
+from dragoman.core.agents.model import Agent
+from dragoman.core.commands import CloseLink, Command, Wake
+from dragoman.core.delivery.model import Parcel
+from dragoman.core.errors import Fault, Kind, Refused
+from dragoman.core.hub import decide
+from dragoman.core.ids import AgentId, Instant, Moment, SessionId, TaskId
+from dragoman.core.ports import Changes, LinkEnd, Store, StoreFailed, Unit
+from dragoman.core.rules import Rules
+from dragoman.core.work import NotLoaded, Work
+
+log = structlog.get_logger("dragoman.intake")
+
+LARGEST_UNIT = 512
+"""Commands in one commit: bounds how long one caller can wait behind others, and how much one failure takes along."""
+
+DEEPEST = 50_000
+"""Commands waiting before new ones are refused: memory stays bounded when the disk does not keep up."""
+
+
+class Observer:
+    """What telemetry may see of the intake. This one sees nothing."""
+
+    def decided(self, command: Command, outcome: str) -> None: ...
+
+    def committed(self, changes: Changes, commands: int, seconds: float) -> None: ...
+
+    def failed(self, commands: int) -> None: ...
+
+    def sent(self, parcels: int) -> None: ...
+
+
+class Intake:
+    """`core.ports.Intake`, for one node."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        rules: Rules | None = None,
+        now: Callable[[], Instant],
+        mint: Callable[[], str],
+        observer: Observer | None = None,
+    ) -> None:
+        self.store = store
+        self.rules = rules or Rules()
+        self.now = now
+        self.mint = mint
+        self._observer = observer or Observer()
+        self._waiting: deque[tuple[Command, asyncio.Future[Any] | None]] = deque()
+        self._arrived = asyncio.Event()
+        self._ends: dict[SessionId, LinkEnd] = {}
+        self._watches: dict[TaskId, set[asyncio.Event]] = {}
+        self._floor: Floor
+        self._serving_since = Instant(0)
+        self._closing = False
+        self._loop: asyncio.Task[None] | None = None
+        self.next_wake: Instant | None = None
+        self.wake_changed = asyncio.Event()
+        self.last_failure: str | None = None
+
+    # -- life -------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        self._floor = Floor(await self.store.open())
+        self._serving_since = self.now()
+        self.next_wake = Instant(0)  # look at once what became due while we were away
+        self._loop = asyncio.create_task(self._run(), name="intake")
+
+    async def stop(self) -> None:
+        """Decide and commit what has been accepted, then close the store."""
+        self._closing = True
+        self._arrived.set()
+        if self._loop is not None:
+            await self._loop
+        await self.store.close()
+
+    # -- the port ---------------------------------------------------------------------------------------------
+
+    async def ask(self, command: Command) -> Any:
+        return await self.post(command)
+
+    def post(self, command: Command) -> asyncio.Future[Any]:
+        """`ask` without waiting: the future of the outcome. Commands are decided in the order they are posted."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self._closing or len(self._waiting) >= DEEPEST:
+            why = "the hub is stopping" if self._closing else f"{len(self._waiting)} commands already wait"
+            fault = Fault(kind=Kind.OVERLOADED, message=f"{why}; try again in a moment", retryable=True)
+            future.set_exception(Refused(fault))
+        else:
+            self._waiting.append((command, future))
+            self._arrived.set()
+        return future
+
+    def tell(self, command: Command) -> None:
+        """Something the hub itself wants done; nobody waits for the outcome."""
+        self._waiting.append((command, None))
+        self._arrived.set()
+
+    def attach(self, session: SessionId, end: LinkEnd) -> None:
+        self._ends[session] = end
+
+    def detach(self, session: SessionId) -> None:
+        self._ends.pop(session, None)
+
+    def agent_of(self, token_hash: str) -> Agent | None:
+        id = self._floor.by_token.get(token_hash)
+        return None if id is None else self._floor.agents.get(id)
+
+    def agent(self, id: AgentId) -> Agent | None:
+        return self._floor.agents.get(id)
+
+    def agents(self) -> Sequence[Agent]:
+        return list(self._floor.agents.values())
+
+    def load_of(self, id: AgentId) -> Sequence[TaskId]:
+        return sorted(self._floor.active.get(id, ()))
+
+    def reachable(self, id: AgentId) -> bool:
+        if id in self._floor.links_of:
+            return True
+        polled = self._floor.polled_at.get(id)
+        return polled is not None and self.now() - polled < self.rules.poll_presence
+
+    @asynccontextmanager
+    async def watch(self, task: TaskId) -> AsyncIterator[_Watch]:
+        event = asyncio.Event()
+        watchers = self._watches.setdefault(task, set())
+        watchers.add(event)
+        try:
+            yield _Watch(event)
+        finally:
+            watchers.discard(event)
+            if not watchers:
+                self._watches.pop(task, None)
+
+    @property
+    def depth(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def links(self) -> int:
+        return len(self._floor.links)
+
+    # -- the loop ---------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            if not self._waiting:
+                if self._closing:
+                    return
+                self._arrived.clear()
+                await self._arrived.wait()
+                continue
+            waiting = self._waiting
+            batch = [waiting.popleft() for _ in range(min(len(waiting), LARGEST_UNIT))]
+            try:
+                await self._unit(batch)
+            except Exception as error:
+                log.exception("a unit of work failed", commands=len(batch))
+                self._refuse(batch, str(error) or type(error).__name__)
+
+    async def _unit(self, batch: list[tuple[Command, asyncio.Future[Any] | None]]) -> None:
+        work = Work(Moment(self.now(), self.mint), self._floor, self.rules, self._serving_since)
+        outcomes: list[tuple[asyncio.Future[Any] | None, Any, Refused | None]] = []
+        async with self.store.unit() as unit:
+            wanted = dict.fromkeys(lookup for command, _ in batch for lookup in command.wants())
+            if wanted:
+                work.feed(await unit.load(list(wanted)))
+            for command, future in batch:
+                outcomes.append((future, *await self._decide(work, unit, command)))
+            changes = work.changes()
+            if changes:
+                crash_point("before_commit")
+                began = asyncio.get_running_loop().time()
+                try:
+                    await unit.commit(changes)
+                except StoreFailed as error:
+                    self._observer.failed(len(batch))
+                    log.error("nothing was committed", why=str(error), commands=len(batch))
+                    self._refuse(batch, str(error))
+                    return
+                self._observer.committed(changes, len(batch), asyncio.get_running_loop().time() - began)
+                crash_point("after_commit")
+        self.last_failure = None
+        work.settle()
+        self._publish(work, outcomes, changes)
+
+    async def _decide(self, work: Work, unit: Unit, command: Command) -> tuple[Any, Refused | None]:
+        while True:
+            try:
+                outcome = decide(work, command)
+            except NotLoaded as missing:
+                work.feed(await unit.load(missing.lookups))
+            except Refused as refusal:
+                self._observer.decided(command, refusal.fault.kind.value)
+                return None, refusal
+            except Exception:
+                log.exception("a decision failed", command=type(command).__name__)
+                self._observer.decided(command, "error")
+                fault = Fault(kind=Kind.INTERNAL, message="the hub could not decide this; its log says why")
+                return None, Refused(fault)
+            else:
+                self._observer.decided(command, "ok")
+                return outcome, None
+
+    def _publish(
+        self, work: Work, outcomes: list[tuple[asyncio.Future[Any] | None, Any, Refused | None]], changes: Changes
+    ) -> None:
+        """The commit is durable: now everybody may know."""
+        for command in work.afterwards:
+            self.tell(command)
+        self._send(work.parcels)
+        crash_point("before_ack")
+        for future, outcome, refusal in outcomes:
+            if future is None or future.done():
+                continue
+            if refusal is not None:
+                future.set_exception(refusal)
+            else:
+                future.set_result(outcome)
+        crash_point("after_ack")
+        for session, reason in work.closed_links:
+            if (end := self._ends.pop(session, None)) is not None:
+                end.hang_up(reason)
+        if self._watches:
+            for task in work.touched_tasks:
+                for event in self._watches.get(task, ()):
+                    event.set()
+        self._note_wakes(changes)
+
+    def _send(self, parcels: list[tuple[SessionId, Parcel]]) -> None:
+        if not parcels:
+            return
+        crash_point("before_send")
+        by_session: dict[SessionId, list[Parcel]] = {}
+        for session, parcel in parcels:
+            by_session.setdefault(session, []).append(parcel)
+        for session, batch in by_session.items():
+            end = self._ends.get(session)
+            if end is None:  # it closed while the commit was under way
+                self.tell(CloseLink(principal=batch[0].delivery.receiver, session=session))
+            else:
+                end.deliver(batch)
+        self._observer.sent(len(parcels))
+        crash_point("after_send")
+
+    def _note_wakes(self, changes: Changes) -> None:
+        """Let the alarm clock know of an earlier time than it waits for."""
+        earliest = self.next_wake
+        for rows in (changes.added, changes.changed):
+            for row in rows:
+                at = getattr(row, "wake_at", None)
+                if at is not None and (earliest is None or at < earliest):
+                    earliest = at
+        if earliest != self.next_wake:
+            self.next_wake = earliest
+            self.wake_changed.set()
+
+    def _refuse(self, batch: Sequence[tuple[Command, asyncio.Future[Any] | None]], why: str) -> None:
+        self.last_failure = why
+        fault = Fault(
+            kind=Kind.OVERLOADED, message=f"the hub could not store this ({why}); try again in a moment", retryable=True
+        )
+        for command, future in batch:
+            if future is not None and not future.done():
+                future.set_exception(Refused(fault))
+            elif isinstance(command, CloseLink):
+                self.tell(command)  # a link that is gone stays gone
+
+    async def wake_due(self, limit: int = 500) -> int:
+        """Ask the store what is due now, and look at all of it. Returns how much was."""
+        due = await self.store.due(self.now(), limit)
+        commands = [
+            *(Wake(task=id) for id in due.tasks),
+            *(Wake(delivery=id) for id in due.deliveries),
+            *(Wake(agent=id) for id in due.agents),
+            *(Wake(question=id) for id in due.questions),
+        ]
+        self.next_wake = due.next_at
+        for future in [self.post(command) for command in commands]:
+            try:
+                await future
+            except Refused as refusal:
+                log.warning("a wake-up was refused", why=str(refusal.fault))
+        return len(commands)
+
+
+class _Watch:
+    def __init__(self, event: asyncio.Event) -> None:
+        self._event = event
+
+    async def changed(self, timeout: float) -> bool:
+        try:
+            await asyncio.wait_for(self._event.wait(), timeout)
+        except TimeoutError:
+            return False
+        self._event.clear()
+        return True
+
+
+def _crash_plan() -> tuple[str | None, int]:
+    """`DRAGOMAN_CRASH_AT=before_commit[:N]`: die there, the Nth time. For fault tests; the writer has its own."""
+    step, _, count = os.environ.get("DRAGOMAN_CRASH_AT", "").partition(":")
+    return (step or None, int(count) if count.isdigit() else 1)
+
+
+_crash_step, _crash_countdown = _crash_plan()
+
+
+def crash_point(step: str) -> None:
+    global _crash_countdown
+    if _crash_step == step:
+        _crash_countdown -= 1
+        if _crash_countdown <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)

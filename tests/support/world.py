@@ -1,0 +1,197 @@
+"""A hub in memory under a clock that only moves when told: real intake, real decisions, no socket, no sleep."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import uuid
+from typing import Any
+
+import msgspec
+
+from dragoman.app.intake import Intake
+from dragoman.core.agents.model import Agent
+from dragoman.core.commands import (
+    Acknowledge,
+    AddAgent,
+    CloseLink,
+    Finish,
+    OpenLink,
+    RegisterAgent,
+    ReportFault,
+    ReportProgress,
+    Submit,
+)
+from dragoman.core.delivery.model import Parcel
+from dragoman.core.errors import Fault, Kind, Refused
+from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, SessionId, TaskId, uuid7
+from dragoman.core.rules import Rules
+from dragoman.core.tasks.model import Task
+from dragoman.stores.memory import MemoryStore
+
+START = Instant(1_800_000_000 * SECOND)
+
+
+class Peer:
+    """The far end of a link: collects what it is sent."""
+
+    def __init__(self, world: World, agent: AgentId, session: SessionId) -> None:
+        self.world = world
+        self.agent = agent
+        self.session = session
+        self.inbox: list[Parcel] = []
+        self.hung_up: str | None = None
+
+    def deliver(self, parcels: Any) -> None:
+        self.inbox.extend(parcels)
+
+    def hang_up(self, reason: str) -> None:
+        self.hung_up = reason
+
+    def take(self) -> list[Parcel]:
+        taken, self.inbox = self.inbox, []
+        return taken
+
+    @property
+    def work(self) -> list[TaskId]:
+        return [p.delivery.task for p in self.inbox if p.delivery.cargo == "work"]
+
+    async def ack(self, *parcels: Parcel) -> int:
+        ids = tuple(p.delivery.id for p in parcels)
+        return await self.world.ask(Acknowledge(principal=self.agent, deliveries=ids, session=self.session))
+
+    async def close(self, *, lost: bool = True) -> None:
+        await self.world.ask(CloseLink(principal=self.agent, session=self.session, lost=lost))
+        self.world.intake.detach(self.session)
+
+
+class World:
+    def __init__(self, store: MemoryStore | None = None, rules: Rules | None = None, seed: int = 1) -> None:
+        self.store = store or MemoryStore()
+        self.time = START
+        self.rules = rules or Rules()
+        self._random = random.Random(seed)
+        self._count = itertools.count()
+        self.intake = self._new_intake()
+
+    def _new_intake(self) -> Intake:
+        return Intake(self.store, rules=self.rules, now=lambda: self.time, mint=self.mint)
+
+    def mint(self) -> str:
+        count = next(self._count)
+        return uuid7(Instant(self.time), ((count >> 62) & 0xFFF) | (count << 12))
+
+    async def start(self) -> World:
+        await self.intake.start()
+        return self
+
+    async def restart(self) -> None:
+        """The hub dies and comes back: nothing but the store survives."""
+        assert self.intake._loop is not None
+        self.intake._loop.cancel()
+        self.intake = self._new_intake()
+        await self.intake.start()
+
+    async def ask(self, command: Any) -> Any:
+        return await self.intake.ask(command)
+
+    async def refused(self, command: Any) -> Fault:
+        try:
+            await self.ask(command)
+        except Refused as refusal:
+            return refusal.fault
+        raise AssertionError(f"{type(command).__name__} was not refused")
+
+    async def settle(self) -> None:
+        """Until the hub has nothing left to do at this instant."""
+        while self.intake.depth or await self.intake.wake_due():
+            await self.intake.ask(Acknowledge(principal=ADMIN, deliveries=()))
+
+    async def advance(self, seconds: float) -> None:
+        """Let time pass, waking whatever is due on the way, at its own time."""
+        end = Instant(self.time + int(seconds * SECOND))
+        while True:
+            await self.settle()
+            due = await self.store.due(self.time, 1)
+            if due.next_at is None or due.next_at > end:
+                break
+            self.time = max(self.time, due.next_at)
+        self.time = end
+        await self.settle()
+
+    # -- the cast ---------------------------------------------------------------------------------------------
+
+    async def add(
+        self, id: str, kind: str | None = None, *, concurrent: int = 8, work_types: Any = None, **fields: Any
+    ) -> Agent:
+        await self.ask(
+            AddAgent(
+                principal=ADMIN,
+                agent=Agent(
+                    id=AgentId(id),
+                    protocol="chiffon",
+                    created_at=self.time,
+                    token_hash=f"hash-{id}",
+                    kind=kind,
+                    **fields,
+                ),
+            )
+        )
+        return await self.ask(
+            RegisterAgent(principal=AgentId(id), kind=kind, max_concurrent=concurrent, work_types=work_types)
+        )
+
+    async def connect(self, id: str, *, acknowledges: bool = False) -> Peer:
+        peer = Peer(self, AgentId(id), SessionId(self.mint()))
+        self.intake.attach(peer.session, peer)
+        await self.ask(OpenLink(principal=peer.agent, session=peer.session, ordered=True, acknowledges=acknowledges))
+        await self.settle()
+        return peer
+
+    async def poll(self, id: str, most: int = 10) -> list[Parcel]:
+        peer = Peer(self, AgentId(id), SessionId(self.mint()))
+        self.intake.attach(peer.session, peer)
+        await self.ask(OpenLink(principal=peer.agent, session=peer.session, ordered=False, credit=most))
+        await peer.close(lost=False)
+        return peer.inbox
+
+    def request(self, kind: str | None = "infra", **fields: Any) -> Submit:
+        content = {"input": fields.pop("input", {"n": 1})}
+        given: dict[str, Any] = {
+            "principal": AgentId("boss"),
+            "protocol": "chiffon",
+            "request_id": self.uuid(),
+            "task_id": TaskId(self.uuid()),
+            "digest": "d1",
+            "type": "run_playbook",
+            "kind": kind,
+            "body": msgspec.json.encode(content),
+        }
+        return Submit(**(given | fields))
+
+    async def submit(self, kind: str | None = "infra", **fields: Any) -> Task:
+        return await self.ask(self.request(kind, **fields))
+
+    def uuid(self) -> str:
+        return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
+
+    async def finish(self, agent: str, task: TaskId, *, fault: Fault | None = None, **fields: Any) -> Task:
+        return await self.ask(
+            Finish(principal=AgentId(agent), task_id=task, digest=fields.pop("digest", "r1"), fault=fault, **fields)
+        )
+
+    async def progress(self, agent: str, task: TaskId, percent: int = 50, **fields: Any) -> Task:
+        return await self.ask(ReportProgress(principal=AgentId(agent), task_id=task, percent=percent, **fields))
+
+    async def fault(self, agent: str, task: TaskId, kind: Kind, **fields: Any) -> Task:
+        return await self.ask(
+            ReportFault(principal=AgentId(agent), task_id=task, fault=Fault(kind=kind, message=kind.value, **fields))
+        )
+
+    async def task(self, id: TaskId) -> Task:
+        task = await self.store.task(id)
+        assert task is not None
+        return task
+
+    async def story(self, id: TaskId) -> list[str]:
+        return [event.kind.value for event in await self.store.events(id)]
