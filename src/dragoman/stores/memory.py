@@ -145,6 +145,8 @@ class MemoryStore:
                 if (name[1] in self._tables[name[0]]) is not must_exist:
                     exists = "does not exist" if must_exist else "exists already"
                     raise StoreFailed(f"{type(row).__name__} {key(row)} {exists}")
+                if isinstance(row, Event | Delivery) and not must_exist and not self._known(row.task, changes):
+                    raise StoreFailed(f"{type(row).__name__} {key(row)} is of a task that does not exist")
                 if isinstance(row, Task) and not must_exist:
                     request = (row.origin.principal, row.origin.request_id)
                     if request in self._requests or request in requests:
@@ -153,6 +155,9 @@ class MemoryStore:
         numbers = [record.seq for record in changes.audit]
         if len(set(numbers)) < len(numbers) or any(number in self._audit for number in numbers):
             raise StoreFailed("an audit record exists already")
+
+    def _known(self, task: TaskId, changes: Changes) -> bool:
+        return task in self._tasks[Task] or any(isinstance(row, Task) and row.id == task for row in changes.added)
 
     async def due(self, now: Instant, limit: int) -> Due:
         later: list[Instant] = []

@@ -1,0 +1,275 @@
+"""The rows the hub works on now, so that in the steady state a load does not touch SQLite.
+
+There is one writer, this hub, so the cache is coherent by construction: it is told of every commit that
+succeeded and is dropped after every one that did not. It holds rows, and *shelves*: the complete set of rows under a
+key (a task's deliveries, a receiver's inbox, a queue). One rule keeps it right: **a row that lies on a shelf is in
+the cache as a row; when it leaves as a row, its shelves go with it.** A shelf that is not there means "ask SQLite",
+never "empty".
+
+That the deliveries of a new task are none needs no question: a delivery never comes before its task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from dragoman.core.delivery.model import Delivery, DeliveryState
+from dragoman.core.ids import AgentId, DeliveryId, TaskId
+from dragoman.core.lookups import DeliveryById, EventOf, Inbox, Lane, LeasedTo, Lookup, Ready, TaskById, TaskByRequest
+from dragoman.core.ports import Changes
+from dragoman.core.tasks.model import Event, Task
+
+SHELF = 256
+"""A longer shelf is not kept: SQLite's index gives the best of it faster than sorting it all."""
+
+EVENT_BYTES = 16 << 20
+LARGE_EVENT = 64 << 10
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class HotCache:
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._tasks: dict[TaskId, Task] = {}
+        self._requests: dict[tuple[AgentId, str], TaskId] = {}
+        self._numbers: dict[TaskId, int] = {}
+        self._deliveries: dict[DeliveryId, Delivery] = {}
+        self._events: dict[tuple[TaskId, int], Event] = {}
+        self._event_bytes = 0
+        self._ready: dict[str, dict[TaskId, Task]] = {}
+        self._of_task: dict[TaskId, dict[DeliveryId, Delivery]] = {}
+        self._inbox: dict[AgentId, dict[DeliveryId, Delivery]] = {}
+        self._leased: dict[AgentId, dict[DeliveryId, Delivery]] = {}
+
+    def clear(self) -> None:
+        self.__init__(self._rows)  # type: ignore[misc]
+
+    # Asking.
+
+    def number(self, task: TaskId) -> int | None:
+        return self._numbers.get(task)
+
+    def task(self, id: TaskId) -> Task | None:
+        return self._tasks.get(id)
+
+    def answer(self, lookup: Lookup[Any]) -> list[Any] | None:
+        """What is known of it, or None: then SQLite must say."""
+        ask = ASK.get(type(lookup))
+        return None if ask is None else ask(self, lookup)
+
+    def _task_by_id(self, lookup: TaskById) -> list[Any] | None:
+        task = self._tasks.get(lookup.id)
+        return None if task is None else [task]
+
+    def _task_by_request(self, lookup: TaskByRequest) -> list[Any] | None:
+        id = self._requests.get((lookup.principal, lookup.request_id))
+        return None if id is None else [self._tasks[id]]
+
+    def _event_of(self, lookup: EventOf) -> list[Any] | None:
+        event = self._events.get((lookup.task, lookup.seq))
+        return None if event is None else [event]
+
+    def _delivery_by_id(self, lookup: DeliveryById) -> list[Any] | None:
+        delivery = self._deliveries.get(lookup.id)
+        return None if delivery is None else [delivery]
+
+    def _lane(self, lookup: Lane) -> list[Any] | None:
+        shelf = self._of_task.get(lookup.task)
+        if shelf is None:
+            return None
+        lane = [row for row in shelf.values() if row.receiver == lookup.receiver]
+        if len(lane) > 1:
+            lane.sort(key=lookup.order)
+        return lane
+
+    def _queue(self, lookup: Ready) -> list[Any] | None:
+        return _best(self._ready.get(lookup.queue), lookup)
+
+    def _inbox_of(self, lookup: Inbox) -> list[Any] | None:
+        return _best(self._inbox.get(lookup.receiver), lookup)
+
+    def _leased_to(self, lookup: LeasedTo) -> list[Any] | None:
+        return _best(self._leased.get(lookup.receiver), lookup)
+
+    # Learning from what SQLite said.
+
+    def learn(self, lookup: Lookup[Any], rows: list[Any]) -> None:
+        if type(lookup) not in ASK:
+            return
+        for row in rows:
+            if isinstance(row, Task):
+                self._keep_task(row)
+            elif isinstance(row, Delivery):
+                self._deliveries[row.id] = row
+            else:
+                self._keep_event(row)
+        if len(rows) < min(lookup.most, SHELF):  # all there are
+            shelf = {row.id: row for row in rows} if not isinstance(lookup, EventOf) else {}
+            if isinstance(lookup, Ready):
+                self._ready[lookup.queue] = shelf
+            elif isinstance(lookup, Inbox):
+                self._inbox[lookup.receiver] = shelf
+            elif isinstance(lookup, LeasedTo):
+                self._leased[lookup.receiver] = shelf
+        self._trim()
+
+    def learn_deliveries(self, task: TaskId, rows: list[Delivery]) -> None:
+        """All deliveries of a task."""
+        self._deliveries.update((row.id, row) for row in rows)
+        self._of_task[task] = {row.id: row for row in rows}
+        self._trim()
+
+    def learn_number(self, task: TaskId, no: int) -> None:
+        self._numbers[task] = no
+        if len(self._numbers) > 4 * self._rows:
+            del self._numbers[next(iter(self._numbers))]
+
+    # Following what was committed.
+
+    def follow(self, changes: Changes, new: dict[TaskId, int]) -> None:
+        for row in changes.removed:
+            if isinstance(row, Delivery):
+                self._drop_delivery(row.id)
+            elif isinstance(row, Task):
+                self._drop_task(row.id)
+                self._numbers.pop(row.id, None)
+                self._of_task.pop(row.id, None)
+            elif isinstance(row, Event):
+                self._drop_event(row)
+        for id, no in new.items():
+            self.learn_number(id, no)
+            self._of_task[id] = {}
+        for row in changes.added:
+            if isinstance(row, Event):
+                self._keep_event(row)
+            elif isinstance(row, Delivery):
+                self._put_delivery(row)
+            elif isinstance(row, Task):
+                self._put_task(row)
+        for row in changes.changed:
+            if isinstance(row, Task):
+                if not self._drop_task(row.id):
+                    self._ready.clear()  # it may have stood in any queue
+                self._put_task(row)
+            elif isinstance(row, Delivery):
+                if not self._drop_delivery(row.id):
+                    self._forget_shelves()
+                self._put_delivery(row)
+            elif isinstance(row, Event):
+                self._drop_event(row)
+        self._trim()
+
+    def _keep_task(self, task: Task) -> None:
+        self._tasks[task.id] = task
+        self._requests[task.origin.principal, task.origin.request_id] = task.id
+
+    def _put_task(self, task: Task) -> None:
+        self._keep_task(task)
+        if task.queue is not None:
+            _shelve(self._ready, task.queue, task.id, task)
+
+    def _drop_task(self, id: TaskId) -> bool:
+        old = self._tasks.pop(id, None)
+        if old is None:
+            return False
+        self._requests.pop((old.origin.principal, old.origin.request_id), None)
+        if old.queue is not None and (shelf := self._ready.get(old.queue)) is not None:
+            shelf.pop(id, None)
+        return True
+
+    def _put_delivery(self, row: Delivery) -> None:
+        self._deliveries[row.id] = row
+        _shelve(self._of_task, row.task, row.id, row)
+        if row.state is DeliveryState.LEASED:
+            _shelve(self._leased, row.receiver, row.id, row)
+        elif row.head:
+            _shelve(self._inbox, row.receiver, row.id, row)
+
+    def _drop_delivery(self, id: DeliveryId) -> bool:
+        old = self._deliveries.pop(id, None)
+        if old is None:
+            self._forget_shelves()
+            return False
+        for shelf in (
+            self._of_task.get(old.task),
+            (self._leased if old.state is DeliveryState.LEASED else self._inbox).get(old.receiver),
+        ):
+            if shelf is not None:
+                shelf.pop(id, None)
+        return True
+
+    def _forget_shelves(self) -> None:
+        self._of_task.clear()
+        self._inbox.clear()
+        self._leased.clear()
+
+    def _keep_event(self, event: Event) -> None:
+        size = _size(event)
+        if size > LARGE_EVENT:
+            return
+        self._drop_event(event)
+        self._events[event.task, event.seq] = event
+        self._event_bytes += size
+
+    def _drop_event(self, event: Event) -> None:
+        old = self._events.pop((event.task, event.seq), None)
+        if old is not None:
+            self._event_bytes -= _size(old)
+
+    # Staying small: the oldest go first.
+
+    def _trim(self) -> None:
+        while len(self._tasks) > self._rows:
+            task = self._tasks.pop(next(iter(self._tasks)))
+            self._requests.pop((task.origin.principal, task.origin.request_id), None)
+            if task.queue is not None:
+                self._ready.pop(task.queue, None)
+        while len(self._deliveries) > self._rows:
+            row = self._deliveries.pop(next(iter(self._deliveries)))
+            self._of_task.pop(row.task, None)
+            self._inbox.pop(row.receiver, None)
+            self._leased.pop(row.receiver, None)
+        while self._event_bytes > EVENT_BYTES:
+            self._drop_event(next(iter(self._events.values())))
+        every: tuple[dict[Any, Any], ...] = (self._of_task, self._ready, self._inbox, self._leased)
+        for shelves in every:
+            while len(shelves) > self._rows:
+                del shelves[next(iter(shelves))]
+
+
+def _shelve(shelves: dict[K, dict[Any, V]], key: K, id: Any, row: V) -> None:
+    shelf = shelves.get(key)
+    if shelf is None:
+        return
+    shelf[id] = row
+    if len(shelf) > SHELF:
+        del shelves[key]
+
+
+def _best(shelf: dict[Any, Any] | None, lookup: Lookup[Any]) -> list[Any] | None:
+    if shelf is None:
+        return None
+    rows = list(shelf.values())
+    if len(rows) > 1:
+        rows.sort(key=lookup.order)
+    return rows[: lookup.most]
+
+
+def _size(event: Event) -> int:
+    return len(bytes(event.body)) + len(event.raw or b"") + 256
+
+
+ASK: dict[type[Lookup[Any]], Callable[[HotCache, Any], list[Any] | None]] = {
+    TaskById: HotCache._task_by_id,
+    TaskByRequest: HotCache._task_by_request,
+    EventOf: HotCache._event_of,
+    DeliveryById: HotCache._delivery_by_id,
+    Lane: HotCache._lane,
+    Ready: HotCache._queue,
+    Inbox: HotCache._inbox_of,
+    LeasedTo: HotCache._leased_to,
+}
+"""The lookups that can be answered here."""

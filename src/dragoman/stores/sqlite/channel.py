@@ -1,0 +1,148 @@
+"""The hub's end of the writer process: start it, send it one unit at a time, know when it died.
+
+Never forked from the grown hub: a fresh interpreter is started (`subprocess` uses vfork and exec), and inherits
+one end of a socket pair and the lock. The answer comes over the event loop like any other I/O.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections import deque
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from dragoman.core.ports import StoreFailed
+from dragoman.stores.sqlite import ops
+from dragoman.stores.sqlite.errors import StoreRefused
+
+START_PATIENCE = 600.0
+"""Seconds for a writer to say that it is ready: it may have a large write-ahead log to recover."""
+
+BUFFER = 1 << 20
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(tuple[str | None, bool])
+
+
+class Writer(asyncio.Protocol):
+    """A running writer process."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._transport: asyncio.Transport | None = None
+        self._heard = bytearray()
+        self._waiting: deque[asyncio.Future[tuple[str | None, bool]]] = deque()
+        self._settled: asyncio.Future[None] | None = None
+        self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @classmethod
+    async def start(cls, path: Path, lock: int) -> Writer:
+        """A writer that has opened and checked the database; `StoreRefused` with its sentence if it would not."""
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        for end in (ours, theirs):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
+        with theirs:
+            command = [sys.executable, "-m", "dragoman.stores.sqlite.writer"]
+            process = subprocess.Popen(  # noqa: ASYNC220 (vfork and exec: a millisecond, before we serve)
+                [*command, str(theirs.fileno()), str(os.getpid()), str(path)],
+                pass_fds=(theirs.fileno(), lock),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
+        _, writer = await loop.create_unix_connection(lambda: cls(process), sock=ours)
+        try:
+            async with asyncio.timeout(START_PATIENCE):
+                error, _ = await writer._next_answer()
+        except BaseException:
+            await writer.close()
+            raise
+        if error is not None:
+            await writer.close()
+            raise StoreRefused(error)
+        return writer
+
+    @property
+    def alive(self) -> bool:
+        return not self._gone.done()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def commit(self, operations: list[tuple[Any, ...]]) -> None:
+        """Returns when the operations are on the disk; `StoreFailed` if they are not, or nobody knows."""
+        if self._transport is None or not self.alive:
+            raise StoreFailed("the writer process ended")
+        frame = bytearray(ops.HEADER)
+        _encoder.encode_into(operations, frame, ops.HEADER)
+        frame[: ops.HEADER] = (len(frame) - ops.HEADER).to_bytes(ops.HEADER, "big")
+        self._transport.write(frame)
+        error, _ = await self._next_answer()
+        if error is not None:
+            raise StoreFailed(f"the store could not commit: {error}")
+
+    def _next_answer(self) -> asyncio.Future[tuple[str | None, bool]]:
+        """Answers come in the order of the questions. One that nobody waits for any more (its unit was cancelled)
+        is still consumed in its turn, never taken for the next one's."""
+        answer: asyncio.Future[tuple[str | None, bool]] = asyncio.get_running_loop().create_future()
+        if self.alive:
+            self._waiting.append(answer)
+        else:
+            answer.set_exception(_ended())
+        return answer
+
+    async def settled(self) -> None:
+        """Until every unit that was sent has its outcome, also those nobody waits for."""
+        if self._waiting:
+            self._settled = self._settled or asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._settled)
+
+    async def close(self) -> None:
+        """Let it finish and end. It ends by itself when our end of the pair closes."""
+        if self._transport is not None:
+            self._transport.close()
+        await self._gone
+        await asyncio.to_thread(self._process.wait)
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        heard = self._heard
+        heard += data
+        while len(heard) > ops.HEADER:
+            end = ops.HEADER + int.from_bytes(heard[: ops.HEADER], "big")
+            if len(heard) < end:
+                return
+            answer = self._waiting.popleft()
+            if not answer.done():
+                answer.set_result(_decoder.decode(heard[ops.HEADER : end]))
+            del heard[:end]
+        if not self._waiting and self._settled is not None:
+            self._settled.set_result(None)
+            self._settled = None
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self._gone.done():
+            self._gone.set_result(None)
+        self._process.poll()
+        while self._waiting:
+            answer = self._waiting.popleft()
+            if not answer.done():
+                answer.set_exception(_ended())
+        if self._settled is not None:
+            self._settled.set_result(None)
+            self._settled = None
+
+
+def _ended() -> StoreFailed:
+    return StoreFailed("the writer process ended before it answered: it is not known whether the unit was written")

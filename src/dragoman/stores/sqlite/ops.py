@@ -1,0 +1,40 @@
+"""What the hub may ask the writer to do: the vocabulary of the frames between them.
+
+A frame is a 4-byte length and msgpack: a list of operations, run in this order in one transaction. Tasks,
+deliveries and audit records travel as one JSON text per kind, encoded in one call: the hub's time is the scarce
+one, so the writer cuts the text into rows and picks the indexed columns out. Everything else travels as parameters
+of a numbered statement. Imported by both ends, so nothing is imported here.
+"""
+
+from __future__ import annotations
+
+SEQ_BITS = 24
+"""An event's key is its task's number, then its own in the low bits: one integer, in time order."""
+
+HEADER = 4
+
+# Operations: (code, …)
+TASKS_ADDED, TASKS_CHANGED = 0, 1  # numbers, JSON
+DELIVERIES_ADDED, DELIVERIES_CHANGED = 2, 3  # JSON
+AUDIT = 4  # JSON
+ROWS = 5  # statement number, parameters of each row
+
+STATEMENTS: tuple[str, ...] = (
+    "INSERT INTO event (key, at, kind, agent, body, protocol, raw) VALUES (?1, ?2, ?3, ?4, CAST(?5 AS TEXT), ?6, ?7)",
+    "UPDATE event SET at = ?2, kind = ?3, agent = ?4, body = CAST(?5 AS TEXT), protocol = ?6, raw = ?7 WHERE key = ?1",
+    "DELETE FROM event WHERE key = ?1",
+    "DELETE FROM task WHERE no = ?1",
+    "DELETE FROM delivery WHERE id = ?1",
+    "INSERT INTO agent (id, wake_at, body) VALUES (?1, ?2, CAST(?3 AS TEXT))",
+    "UPDATE agent SET wake_at = ?2, body = CAST(?3 AS TEXT) WHERE id = ?1",
+    "DELETE FROM agent WHERE id = ?1",
+    "INSERT INTO dead_letter (id, task, body) VALUES (?1, ?2, CAST(?3 AS TEXT))",
+    "UPDATE dead_letter SET task = ?2, body = CAST(?3 AS TEXT) WHERE id = ?1",
+    "DELETE FROM dead_letter WHERE id = ?1",
+    "INSERT INTO question (id, task, status, wake_at, body) VALUES (?1, ?2, ?3, ?4, CAST(?5 AS TEXT))",
+    "UPDATE question SET task = ?2, status = ?3, wake_at = ?4, body = CAST(?5 AS TEXT) WHERE id = ?1",
+    "DELETE FROM question WHERE id = ?1",
+)
+
+EVENT, TASK_REMOVED, DELIVERY_REMOVED, AGENT, DEAD_LETTER, QUESTION = 0, 3, 4, 5, 8, 11
+"""Where a kind's statements begin: added, changed, removed."""

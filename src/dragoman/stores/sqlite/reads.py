@@ -1,0 +1,285 @@
+"""What is read from the database: lookups of decisions, and the lists people ask for.
+
+Every function takes a read-only connection and returns records. Lookups are point reads with an index behind each
+(`tests/unit/stores` holds the query plans against that), short enough for the event loop; the lists run in threads.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import apsw
+
+from dragoman.core.audit.chain import GENESIS, AuditRecord
+from dragoman.core.delivery.model import DeadLetter, Delivery
+from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
+from dragoman.core.lookups import (
+    Children,
+    DeadLetterById,
+    DeadLettersOf,
+    DeliveryById,
+    Dependents,
+    EventOf,
+    Inbox,
+    Lane,
+    LeasedTo,
+    Lookup,
+    OpenQuestions,
+    QuestionById,
+    Ready,
+    TaskById,
+    TaskByRequest,
+)
+from dragoman.core.ports import Due, Recovered, TaskFilter
+from dragoman.core.tasks.model import FINAL, Event, Question, QuestionStatus, Status, Task
+from dragoman.stores.paging import cursor_of, task_cursor
+from dragoman.stores.sqlite import ops
+from dragoman.stores.sqlite.rows import (
+    EVENT_COLUMNS,
+    SEQ_MASK,
+    agent_from,
+    audit_from,
+    dead_letter_from,
+    delivery_from,
+    event_from,
+    question_from,
+    task_from,
+)
+from dragoman.stores.sqlite.schema import LEASED, WAITING_HEAD
+
+UNFINISHED = tuple(status.value for status in Status if status not in FINAL)
+IN_UNFINISHED = f"IN ({', '.join(repr(status) for status in UNFINISHED)})"
+
+
+def connect(path: str) -> apsw.Connection:
+    """A connection that only reads."""
+    connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+    connection.set_busy_timeout(5_000)
+    connection.execute("PRAGMA cache_size = -16384")
+    connection.execute("PRAGMA temp_store = MEMORY")
+    return connection
+
+
+def number(connection: apsw.Connection, id: TaskId) -> int | None:
+    row = connection.execute("SELECT no FROM task WHERE id = ?", (id,)).fetchone()
+    return None if row is None else int(row[0])
+
+
+def _bodies(decode: Callable[[str], Any], sql: str, *fields: str) -> Callable[[apsw.Connection, Any], list[Any]]:
+    """A lookup whose statement takes some of its fields and gives bodies."""
+
+    def answer(connection: apsw.Connection, lookup: Any) -> list[Any]:
+        found = connection.execute(sql, [getattr(lookup, name) for name in fields])
+        return [decode(body) for (body,) in found]
+
+    return answer
+
+
+def _event(connection: apsw.Connection, lookup: EventOf) -> list[Event]:
+    if not 0 <= lookup.seq <= SEQ_MASK:
+        return []
+    row = connection.execute(
+        f"SELECT {EVENT_COLUMNS} FROM event WHERE key = ((SELECT no FROM task WHERE id = ?) << {ops.SEQ_BITS} | ?)",
+        (lookup.task, lookup.seq),
+    ).fetchone()
+    return [] if row is None else [event_from(lookup.task, row)]
+
+
+def _dependents(connection: apsw.Connection, lookup: Dependents) -> list[Task]:
+    sql = f"""SELECT task.body FROM blocked JOIN task USING (no)
+              WHERE blocked.dependency = ? AND task.status {IN_UNFINISHED} ORDER BY task.id"""
+    tasks = (task_from(body) for (body,) in connection.execute(sql, (lookup.dependency,)))
+    return [task for task in tasks if lookup.matches(task)]  # a pair may outlive what it says
+
+
+def _deliveries(slot: int) -> str:
+    return f"SELECT body FROM delivery WHERE receiver = ? AND slot = {slot} ORDER BY rank, id LIMIT ?"
+
+
+ANSWERS: dict[type[Lookup[Any]], Callable[[apsw.Connection, Any], list[Any]]] = {
+    TaskById: _bodies(task_from, "SELECT body FROM task WHERE id = ?", "id"),
+    TaskByRequest: _bodies(
+        task_from, "SELECT body FROM task WHERE principal = ? AND request_id = ?", "principal", "request_id"
+    ),
+    Ready: _bodies(task_from, "SELECT body FROM task WHERE queue = ? ORDER BY rank, id LIMIT ?", "queue", "limit"),
+    Children: _bodies(
+        task_from, f"SELECT body FROM task WHERE parent = ? AND status {IN_UNFINISHED} ORDER BY id", "parent"
+    ),
+    Dependents: _dependents,
+    EventOf: _event,
+    DeliveryById: _bodies(delivery_from, "SELECT body FROM delivery WHERE id = ?", "id"),
+    Lane: _bodies(
+        delivery_from, "SELECT body FROM delivery WHERE task = ? AND receiver = ? ORDER BY seq", "task", "receiver"
+    ),
+    Inbox: _bodies(delivery_from, _deliveries(WAITING_HEAD), "receiver", "limit"),
+    LeasedTo: _bodies(delivery_from, _deliveries(LEASED), "receiver", "limit"),
+    DeadLetterById: _bodies(dead_letter_from, "SELECT body FROM dead_letter WHERE id = ?", "id"),
+    DeadLettersOf: _bodies(dead_letter_from, "SELECT body FROM dead_letter WHERE task = ? ORDER BY id", "task"),
+    QuestionById: _bodies(question_from, "SELECT body FROM question WHERE id = ?", "id"),
+    OpenQuestions: _bodies(
+        question_from, "SELECT body FROM question WHERE task = ? AND status = 'open' ORDER BY id", "task"
+    ),
+}
+
+
+def answer(connection: apsw.Connection, lookup: Lookup[Any]) -> list[Any]:
+    return ANSWERS[type(lookup)](connection, lookup)
+
+
+def of_task(connection: apsw.Connection, task: TaskId) -> list[Delivery]:
+    """Everything on its way about one task, to whomever."""
+    found = connection.execute("SELECT body FROM delivery WHERE task = ?", (task,))
+    return [delivery_from(body) for (body,) in found]
+
+
+# Starting, and waking up.
+
+
+def recovered(connection: apsw.Connection) -> tuple[Recovered, int]:
+    """What a hub begins with, and the next free number of a task."""
+    active: dict[AgentId, list[TaskId]] = defaultdict(list)
+    sql = f"SELECT owner, id FROM task WHERE status {IN_UNFINISHED} AND owner IS NOT NULL ORDER BY id"
+    for owner, id in connection.execute(sql):
+        active[owner].append(id)
+    last = connection.execute("SELECT body FROM audit ORDER BY seq DESC LIMIT 1").fetchone()
+    record = None if last is None else audit_from(last[0])
+    (highest,) = connection.execute(
+        f"SELECT max(ifnull((SELECT max(no) FROM task), 0), ifnull((SELECT max(key) FROM event), 0) >> {ops.SEQ_BITS})"
+    ).fetchone() or (0,)
+    sql = "SELECT queue, count(*) FROM task WHERE queue IS NOT NULL GROUP BY queue"
+    begin = Recovered(
+        agents=[agent_from(body) for (body,) in connection.execute("SELECT body FROM agent ORDER BY id")],
+        active=dict(active),
+        backlog={str(queue): int(count) for queue, count in connection.execute(sql)},
+        audit_seq=record.seq if record else 0,
+        audit_hash=record.hash if record else GENESIS,
+    )
+    return begin, highest + 1
+
+
+def due(connection: apsw.Connection, now: Instant, limit: int) -> Due:
+    found: dict[str, list[Any]] = {}
+    later: list[Any] = []
+    for table in ("task", "delivery", "agent", "question"):
+        sql = f"SELECT wake_at, id FROM {table} WHERE wake_at <= ? ORDER BY wake_at, id LIMIT ?"
+        ripe = connection.execute(sql, (now, limit + 1)).fetchall()
+        found[table] = [id for _, id in ripe[:limit]]
+        if len(ripe) > limit:
+            later += [at for at, _ in ripe[limit:]]
+        else:
+            sql = f"SELECT wake_at FROM {table} WHERE wake_at > ? ORDER BY wake_at LIMIT 1"
+            later += [at for (at,) in connection.execute(sql, (now,))]
+    return Due(
+        tasks=found["task"],
+        deliveries=found["delivery"],
+        agents=found["agent"],
+        questions=found["question"],
+        next_at=min(later, default=None),
+    )
+
+
+# What people read.
+
+
+def _where(**columns: Any) -> tuple[list[str], list[Any]]:
+    given = {name: value for name, value in columns.items() if value is not None}
+    return [f"{name} = ?" for name in given], list(given.values())
+
+
+def _select(what: str, table: str, terms: list[str], order: str) -> str:
+    where = f" WHERE {' AND '.join(terms)}" if terms else ""
+    return f"SELECT {what} FROM {table}{where} ORDER BY {order} LIMIT ?"
+
+
+def tasks(
+    connection: apsw.Connection, where: TaskFilter, after: str | None, limit: int
+) -> tuple[Sequence[Task], str | None]:
+    terms, values = _where(
+        status=where.status and where.status.value,
+        type=where.type,
+        owner=where.agent,
+        principal=where.principal,
+        parent=where.parent,
+    )
+    if after is not None:
+        terms.append("(created_at, id) < (?, ?)")
+        values += task_cursor(after)
+    sql = _select("body", "task", terms, "created_at DESC, id DESC")
+    page = [task_from(body) for (body,) in connection.execute(sql, (*values, limit + 1))]
+    return page[:limit], cursor_of(page[limit - 1]) if len(page) > limit else None
+
+
+def find_tasks(connection: apsw.Connection, prefix: str, limit: int) -> list[Task]:
+    sql = "SELECT body FROM task WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
+    found = connection.execute(sql, (prefix, prefix + "\U0010ffff", limit))
+    return [task_from(body) for (body,) in found]
+
+
+def events(connection: apsw.Connection, task: TaskId, after: int, limit: int) -> list[Event]:
+    no = number(connection, task)
+    if no is None:
+        return []
+    sql = f"SELECT {EVENT_COLUMNS} FROM event WHERE key > ? AND key < ? ORDER BY key LIMIT ?"
+    first = no << ops.SEQ_BITS
+    bounds = (first + min(max(after, -1), SEQ_MASK), first + SEQ_MASK + 1, limit)
+    return [event_from(task, row) for row in connection.execute(sql, bounds)]
+
+
+def deliveries(
+    connection: apsw.Connection, task: TaskId | None, receiver: AgentId | None, limit: int
+) -> list[Delivery]:
+    terms, values = _where(task=task, receiver=receiver)
+    sql = _select("body", "delivery", terms, "id")
+    return [delivery_from(body) for (body,) in connection.execute(sql, (*values, limit))]
+
+
+def dead_letters(connection: apsw.Connection, task: TaskId | None, after: str | None, limit: int) -> list[DeadLetter]:
+    terms, values = _where(task=task)
+    if after is not None:
+        terms.append("id < ?")
+        values.append(after)
+    sql = _select("body", "dead_letter", terms, "id DESC")
+    return [dead_letter_from(body) for (body,) in connection.execute(sql, (*values, limit))]
+
+
+def questions(
+    connection: apsw.Connection, status: QuestionStatus | None, task: TaskId | None, limit: int
+) -> list[Question]:
+    terms, values = _where(status=status and status.value, task=task)
+    sql = _select("body", "question", terms, "id")
+    return [question_from(body) for (body,) in connection.execute(sql, (*values, limit))]
+
+
+def question(connection: apsw.Connection, id: QuestionId) -> Question | None:
+    return next(iter(answer(connection, QuestionById(id))), None)
+
+
+def audit(
+    connection: apsw.Connection, after: int, limit: int, principal: str | None, subject: str | None, outcome: str | None
+) -> list[AuditRecord]:
+    terms, values = _where(principal=principal, subject=subject)
+    if outcome is not None:  # as text, so that the index over refusals can be seen to fit
+        terms.append("outcome = 'refused'" if outcome == "refused" else "outcome = ?")
+        values += [] if outcome == "refused" else [outcome]
+    sql = _select("body", "audit", ["seq > ?", *terms], "seq")
+    return [audit_from(body) for (body,) in connection.execute(sql, (after, *values, limit))]
+
+
+def counts(connection: apsw.Connection) -> dict[str, int]:
+    def one(sql: str) -> int:
+        row = connection.execute(sql).fetchone()
+        return int(row[0]) if row else 0
+
+    statuses = dict.fromkeys(UNFINISHED, 0)
+    sql = f"SELECT status, count(*) FROM task WHERE status {IN_UNFINISHED} GROUP BY status"
+    statuses.update({str(status): int(count) for status, count in connection.execute(sql)})
+    leased = one(f"SELECT count(*) FROM delivery WHERE slot = {LEASED}")
+    return {
+        **{f"tasks_{status}": count for status, count in statuses.items()},
+        "deliveries_waiting": one("SELECT count(*) FROM delivery") - leased,
+        "deliveries_leased": leased,
+        "dead_letters": one("SELECT count(*) FROM dead_letter"),
+        "questions_open": one("SELECT count(*) FROM question WHERE status = 'open'"),
+    }

@@ -1,0 +1,133 @@
+"""Records as the hub sends them to the writer, and as it reads them back.
+
+This is on the hub's hot path, for every row there is: a kind of record is encoded in one call where it can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from dragoman.core.agents.model import Agent
+from dragoman.core.audit.chain import AuditRecord
+from dragoman.core.delivery.model import DeadLetter, Delivery
+from dragoman.core.ids import TaskId
+from dragoman.core.lookups import Row
+from dragoman.core.ports import Changes, StoreFailed
+from dragoman.core.tasks.model import Event, EventKind, Question, Task
+from dragoman.stores.sqlite import ops
+
+encode = msgspec.json.Encoder().encode
+
+task_from = msgspec.json.Decoder(Task).decode
+delivery_from = msgspec.json.Decoder(Delivery).decode
+agent_from = msgspec.json.Decoder(Agent).decode
+dead_letter_from = msgspec.json.Decoder(DeadLetter).decode
+question_from = msgspec.json.Decoder(Question).decode
+audit_from = msgspec.json.Decoder(AuditRecord).decode
+
+EVENT_COLUMNS = "key, at, kind, agent, CAST(body AS BLOB), protocol, raw"
+SEQ_MASK = (1 << ops.SEQ_BITS) - 1
+
+Number = Callable[[TaskId], int]
+
+
+def event_from(task: TaskId, row: Sequence[Any]) -> Event:
+    key, at, kind, agent, body, protocol, raw = row
+    return Event(
+        task=task,
+        seq=key & SEQ_MASK,
+        at=at,
+        kind=EventKind(kind),
+        agent=agent,
+        body=msgspec.Raw(body),
+        protocol=protocol,
+        raw=raw,
+    )
+
+
+def event_key(no: int, seq: int) -> int:
+    if not 0 <= seq <= SEQ_MASK:
+        raise StoreFailed(f"an event's number is {seq}: at most {SEQ_MASK} events of a task can be kept")
+    return no << ops.SEQ_BITS | seq
+
+
+def pack(changes: Changes, number: Number, new: dict[TaskId, int]) -> list[tuple[Any, ...]]:
+    """The operations that write these changes. `new` has the numbers of the added tasks, in their order;
+    `number` knows those of all others."""
+    operations: list[tuple[Any, ...]] = []
+    if changes.removed:
+        for table, rows in by_table(changes.removed).items():
+            operations.append((ops.ROWS, *REMOVERS[table](rows, number)))
+    for step, changed in ((0, changes.added), (1, changes.changed)):
+        if not changed:
+            continue
+        for table, rows in by_table(changed).items():
+            if table is Task:
+                numbers = [number(row.id) for row in rows] if step else list(new.values())
+                operations.append((ops.TASKS_ADDED + step, numbers, encode(rows)))
+            elif table is Delivery:
+                operations.append((ops.DELIVERIES_ADDED + step, encode(rows)))
+            else:
+                first, parameters = BUILDERS[table]
+                operations.append((ops.ROWS, first + step, parameters(rows, number)))
+    if changes.audit:
+        operations.append((ops.AUDIT, encode(changes.audit)))
+    return operations
+
+
+def by_table(rows: Sequence[Row]) -> dict[type[Any], list[Any]]:
+    tables: dict[type[Any], list[Any]] = {}
+    for row in rows:
+        table = type(row)
+        if table in tables:
+            tables[table].append(row)
+        else:
+            tables[table] = [row]
+    return tables
+
+
+def _events(rows: list[Event], number: Number) -> list[tuple[Any, ...]]:
+    return [
+        (
+            event_key(number(row.task), row.seq),
+            row.at,
+            row.kind,
+            row.agent,
+            bytes(row.body),
+            row.protocol,
+            row.raw,
+        )
+        for row in rows
+    ]
+
+
+def _agents(rows: list[Agent], _: Number) -> list[tuple[Any, ...]]:
+    return [(row.id, row.wake_at, encode(row)) for row in rows]
+
+
+def _dead_letters(rows: list[DeadLetter], _: Number) -> list[tuple[Any, ...]]:
+    return [(row.id, row.task, encode(row)) for row in rows]
+
+
+def _questions(rows: list[Question], _: Number) -> list[tuple[Any, ...]]:
+    return [(row.id, row.task, row.status, row.wake_at, encode(row)) for row in rows]
+
+
+BUILDERS: dict[type[Any], tuple[int, Callable[[Any, Number], list[tuple[Any, ...]]]]] = {
+    Event: (ops.EVENT, _events),
+    Agent: (ops.AGENT, _agents),
+    DeadLetter: (ops.DEAD_LETTER, _dead_letters),
+    Question: (ops.QUESTION, _questions),
+}
+
+REMOVERS: dict[type[Any], Callable[[Any, Number], tuple[int, list[tuple[Any, ...]]]]] = {
+    Task: lambda rows, number: (ops.TASK_REMOVED, [(number(row.id),) for row in rows]),
+    Event: lambda rows, number: (ops.EVENT + 2, [(event_key(number(row.task), row.seq),) for row in rows]),
+    Delivery: lambda rows, _: (ops.DELIVERY_REMOVED, [(row.id,) for row in rows]),
+    Agent: lambda rows, _: (ops.AGENT + 2, [(row.id,) for row in rows]),
+    DeadLetter: lambda rows, _: (ops.DEAD_LETTER + 2, [(row.id,) for row in rows]),
+    Question: lambda rows, _: (ops.QUESTION + 2, [(row.id,) for row in rows]),
+}

@@ -1,0 +1,258 @@
+"""The tables, their versions, and what must be true of a database before it is used.
+
+Indexed columns stand beside the record itself, which is JSON in `body`: readable with the sqlite3 shell at three in
+the morning, and a new field of the model needs no migration. Costs must not grow with history, so the indexes that
+decisions use are partial: they hold what is queued, waking, on its way. A task has a number, `no`, in the
+order of acceptance, and its events lie under `no << 24 | seq`: whatever ids clients choose, new rows go to the
+end of a table. Only the two unique indexes over ids are in the client's order.
+
+Imported by the writer: apsw and the standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+import apsw
+
+from dragoman.stores.sqlite.errors import StoreRefused
+
+APPLICATION_ID = 0x44524147  # "DRAG"
+PAGE_SIZE = 4096
+OLDEST_SQLITE = 3_051_003
+WAL_KEPT = 64 << 20
+"""How much of the write-ahead log file is kept when it starts over."""
+
+QUICK_CHECK_BELOW = 64 << 20
+"""Files smaller than this are checked whole at every start; larger ones by `doctor`."""
+
+MIGRATIONS: tuple[str, ...] = (
+    # 1
+    """
+    CREATE TABLE agent (id TEXT PRIMARY KEY, wake_at INTEGER, body TEXT NOT NULL) WITHOUT ROWID;
+    CREATE INDEX agent_wake ON agent (wake_at) WHERE wake_at IS NOT NULL;
+
+    CREATE TABLE task (
+        no INTEGER PRIMARY KEY, id TEXT NOT NULL, principal TEXT NOT NULL, request_id TEXT NOT NULL,
+        created_at INTEGER NOT NULL, status TEXT NOT NULL, type TEXT NOT NULL, owner TEXT, parent TEXT,
+        queue TEXT, rank INTEGER NOT NULL, wake_at INTEGER, body TEXT NOT NULL
+    );
+    CREATE UNIQUE INDEX task_id ON task (id);
+    CREATE UNIQUE INDEX task_request ON task (principal, request_id);
+    CREATE INDEX task_created ON task (created_at);
+    CREATE INDEX task_status ON task (status, created_at);
+    CREATE INDEX task_type ON task (type, created_at);
+    CREATE INDEX task_principal ON task (principal, created_at);
+    CREATE INDEX task_owner ON task (owner, created_at) WHERE owner IS NOT NULL;
+    CREATE INDEX task_parent ON task (parent, status) WHERE parent IS NOT NULL;
+    CREATE INDEX task_queue ON task (queue, rank, id) WHERE queue IS NOT NULL;
+    CREATE INDEX task_wake ON task (wake_at, id) WHERE wake_at IS NOT NULL;
+
+    CREATE TABLE blocked (dependency TEXT, no INTEGER, PRIMARY KEY (dependency, no)) WITHOUT ROWID;
+
+    CREATE TABLE event (
+        key INTEGER PRIMARY KEY, at INTEGER NOT NULL, kind TEXT NOT NULL, agent TEXT, body TEXT NOT NULL,
+        protocol TEXT, raw BLOB
+    );
+
+    CREATE TABLE delivery (
+        id TEXT PRIMARY KEY, task TEXT NOT NULL, receiver TEXT NOT NULL, seq INTEGER NOT NULL, rank INTEGER NOT NULL,
+        slot INTEGER, wake_at INTEGER, body TEXT NOT NULL
+    ) WITHOUT ROWID;
+    CREATE INDEX delivery_task ON delivery (task);
+    CREATE INDEX delivery_slot ON delivery (receiver, slot, rank, id) WHERE slot IS NOT NULL;
+    CREATE INDEX delivery_wake ON delivery (wake_at, id) WHERE wake_at IS NOT NULL;
+
+    CREATE TABLE dead_letter (id TEXT PRIMARY KEY, task TEXT NOT NULL, body TEXT NOT NULL) WITHOUT ROWID;
+    CREATE INDEX dead_letter_task ON dead_letter (task);
+
+    CREATE TABLE question (
+        id TEXT PRIMARY KEY, task TEXT NOT NULL, status TEXT NOT NULL, wake_at INTEGER, body TEXT NOT NULL
+    ) WITHOUT ROWID;
+    CREATE INDEX question_task ON question (task, status);
+    CREATE INDEX question_status ON question (status);
+    CREATE INDEX question_wake ON question (wake_at, id) WHERE wake_at IS NOT NULL;
+
+    CREATE TABLE audit (
+        seq INTEGER PRIMARY KEY, principal TEXT NOT NULL, subject TEXT, outcome TEXT NOT NULL, body TEXT NOT NULL
+    );
+    CREATE INDEX audit_refused ON audit (seq) WHERE outcome = 'refused';
+
+    CREATE VIEW history AS
+        SELECT task.id AS task, event.key & 16777215 AS seq, event.at, event.kind, event.agent, event.body
+        FROM event JOIN task ON task.no = event.key >> 24;
+    """,
+)
+
+VERSION = len(MIGRATIONS)
+
+WAITING_HEAD, LEASED = 1, 2
+"""`delivery.slot`: what may leave for a receiver, and what it holds; NULL is neither."""
+
+
+def connect(path: str) -> apsw.Connection:
+    """A connection that writes, checked: raises `StoreRefused` unless everything is as it must be.
+
+    Closing it does not move the log into the database: after an I/O error, or when we refuse, nothing may be touched.
+    """
+    require_sqlite()
+    fresh = not os.path.exists(path) or os.path.getsize(path) == 0
+    try:
+        connection = apsw.Connection(path)
+    except apsw.CantOpenError as error:
+        raise StoreRefused(f"{path} cannot be opened: check that it is a file the hub may read and write") from error
+    try:
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        connection.set_busy_timeout(5_000)
+        if fresh:
+            connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
+        require(_pragma(connection, "journal_mode = wal") == "wal", path, "cannot be switched to write-ahead logging")
+        connection.execute("PRAGMA synchronous = FULL")
+        require(_pragma(connection, "synchronous") == 2, path, "cannot be switched to full synchronisation")
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        connection.execute(f"PRAGMA journal_size_limit = {WAL_KEPT}")
+        connection.execute("PRAGMA cache_size = -65536")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        migrate(connection, path, fresh)
+    except (apsw.NotADBError, apsw.CorruptError) as error:
+        connection.close()
+        raise damaged(path, str(error)) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def require_sqlite() -> None:
+    if apsw.SQLITE_VERSION_NUMBER < OLDEST_SQLITE or _library_version() < OLDEST_SQLITE:
+        raise StoreRefused(
+            f"SQLite {apsw.sqlite_lib_version()} can damage a database (a write-ahead log bug fixed in 3.51.3): "
+            "install apsw 3.54 or newer"
+        )
+
+
+def _library_version() -> int:
+    major, minor, patch = (int(part) for part in apsw.sqlite_lib_version().split(".")[:3])
+    return major * 1_000_000 + minor * 1_000 + patch
+
+
+def require(true: bool, path: str, complaint: str) -> None:
+    if not true:
+        raise StoreRefused(f"{path} {complaint}: put the data directory on a local disk that supports it")
+
+
+def damaged(path: str, why: str) -> StoreRefused:
+    return StoreRefused(f"{path} is damaged ({why}): restore from a backup, or move it aside to start empty")
+
+
+def migrate(connection: apsw.Connection, path: str, fresh: bool) -> None:
+    version = _pragma(connection, "user_version")
+    owner = _pragma(connection, "application_id")
+    if owner != APPLICATION_ID and not (owner == 0 and version == 0 and not _tables(connection)):
+        raise StoreRefused(f"{path} is not a Dragoman database: name another data directory")
+    if not isinstance(version, int) or version > VERSION:
+        raise StoreRefused(
+            f"{path} has schema version {version}, this Dragoman knows versions up to {VERSION}: "
+            "use the Dragoman that wrote it, or a newer one"
+        )
+    for number in range(version, VERSION):
+        with connection:
+            connection.execute(MIGRATIONS[number])
+            connection.execute(f"PRAGMA user_version = {number + 1}")
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    expected = _expected_schema()
+    if not fresh and _tables(connection) != expected:
+        raise damaged(path, "its tables are not the ones this version makes")
+
+
+def _tables(connection: apsw.Connection) -> set[str]:
+    return {
+        str(name) for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'")
+    }
+
+
+def _expected_schema() -> set[str]:
+    words = " ".join(MIGRATIONS).split()
+    kinds = {"TABLE", "INDEX", "VIEW"}
+    return {words[at + 1] for at, word in enumerate(words) if word in kinds and words[at - 1] in ("CREATE", "UNIQUE")}
+
+
+def _pragma(connection: apsw.Connection, text: str) -> object:
+    row = connection.execute(f"PRAGMA {text}").fetchone()
+    return None if row is None else row[0]
+
+
+def check_at_start(connection: apsw.Connection, path: str) -> None:
+    """What can be checked quickly: that the write-ahead log holds no more than SQLite sees, and a small file whole."""
+    connection.execute("SELECT 1 FROM sqlite_schema").fetchall()  # builds the index of the log, if there is one
+    if lost_frames(path, recovered_frames(path)):
+        raise damaged(path + "-wal", "commits in it cannot be read")
+    if os.path.getsize(path) < QUICK_CHECK_BELOW and (complaints := integrity(connection, quick=True)):
+        raise damaged(path, complaints[0])
+
+
+def integrity(connection: apsw.Connection, *, quick: bool = False) -> list[str]:
+    """What SQLite finds wrong; empty if all is well."""
+    try:
+        rows = connection.execute(f"PRAGMA {'quick_check' if quick else 'integrity_check'}(10)").fetchall()
+    except (apsw.CorruptError, apsw.NotADBError) as error:
+        return [str(error)]
+    return [str(text) for (text,) in rows if text != "ok"]
+
+
+WAL_MAGIC = 0x377F0682
+WAL_HEADER = struct.Struct(">8I")
+FRAME_HEADER = struct.Struct(">4I")
+
+
+def lost_frames(path: str, valid: int) -> bool:
+    """Whether the write-ahead log holds commits behind the last frame that SQLite believes.
+
+    SQLite takes a frame whose checksum is wrong for the torn end of an unfinished commit and forgets all behind it.
+    But every commit was synced before the next one began: frames of this log behind a *later* commit mean that a
+    finished one was damaged. `valid` is the number of frames SQLite recovered.
+    """
+    wal = Path(path + "-wal")
+    if not wal.exists():
+        return False
+    size = wal.stat().st_size
+    with wal.open("rb") as file:
+        head = file.read(WAL_HEADER.size)
+        if len(head) < WAL_HEADER.size:
+            return False
+        if not any(head):
+            return False
+        magic, _, page, _, *salts, _, _ = words = WAL_HEADER.unpack(head)
+        if magic & ~1 != WAL_MAGIC or _wal_checksum(head, big=bool(magic & 1)) != words[6:]:
+            return size > WAL_HEADER.size
+        step = 24 + page
+        commits = 0
+        for offset in range(32 + valid * step, size - step + 1, step):
+            file.seek(offset)
+            _, pages, *frame_salts = FRAME_HEADER.unpack(file.read(FRAME_HEADER.size))
+            if frame_salts != salts:
+                return False
+            if commits:
+                return True
+            commits += pages != 0
+    return False
+
+
+def _wal_checksum(head: bytes, *, big: bool) -> tuple[int, int]:
+    first = second = 0
+    for a, b in struct.iter_unpack(">2I" if big else "<2I", head[:24]):
+        first = (first + a + second) & 0xFFFFFFFF
+        second = (second + b + first) & 0xFFFFFFFF
+    return first, second
+
+
+def recovered_frames(path: str) -> int:
+    """How many frames of the log count, from the index file that SQLite made of it."""
+    try:
+        with open(path + "-shm", "rb") as file:
+            head = file.read(20)
+    except FileNotFoundError:
+        return 0
+    return int(struct.unpack("=I", head[16:20])[0]) if len(head) == 20 else 0

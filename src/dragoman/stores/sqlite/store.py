@@ -1,0 +1,307 @@
+"""`core.ports.Store` on one SQLite file.
+
+Writes go to the writer process (`writer`), one frame per unit. Reads for decisions go to a hot cache and then to a
+read-only connection, on the event loop: they are point reads. Lists for people run in threads with read-only
+connections of their own, so a long one holds nobody up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+
+from dragoman.core.audit.chain import AuditRecord
+from dragoman.core.delivery.model import DeadLetter, Delivery
+from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
+from dragoman.core.lookups import Lane, Lookup, TaskById
+from dragoman.core.ports import Changes, Due, Recovered, StoreFailed, TaskFilter
+from dragoman.core.tasks.model import Event, Question, QuestionStatus, Task
+from dragoman.stores.sqlite import lock, reads, schema
+from dragoman.stores.sqlite.cache import HotCache
+from dragoman.stores.sqlite.channel import Writer
+from dragoman.stores.sqlite.errors import StoreRefused
+from dragoman.stores.sqlite.rows import pack
+
+T = TypeVar("T")
+
+
+class SqliteStore:
+    """The embedded store. `cached_rows=0` turns the hot cache off."""
+
+    def __init__(self, path: Path, *, cached_rows: int = 8192, list_threads: int = 2) -> None:
+        self._path = path.absolute()
+        self._cache = HotCache(cached_rows) if cached_rows else None
+        self._lock: int | None = None
+        self._writer: Writer | None = None
+        self._reader: apsw.Connection | None = None
+        self._next_number = 1
+        self._in_unit = False
+        self._pool = ThreadPoolExecutor(list_threads, thread_name_prefix="dragoman-read")
+        self._idle: list[apsw.Connection] = []
+
+    async def open(self) -> Recovered:
+        """`StoreInUse` or `StoreRefused` if that is not possible, with a sentence saying what to do."""
+        schema.require_sqlite()
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = await lock.acquire(self._path.parent)
+        try:
+            self._writer = await Writer.start(self._path, self._lock)
+            return self._begin()
+        except apsw.Error as error:
+            await self.close()
+            raise StoreRefused(f"{self._path} cannot be read ({error}): restore from a backup") from error
+        except BaseException:
+            await self.close()
+            raise
+
+    def _begin(self) -> Recovered:
+        self._reader = reads.connect(str(self._path))
+        recovered, self._next_number = reads.recovered(self._reader)
+        return recovered
+
+    async def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        await asyncio.to_thread(self._pool.shutdown)
+        for connection in [*self._idle, *filter(None, [self._reader])]:
+            connection.close()
+        self._idle.clear()
+        self._reader = None
+        writer, self._writer = self._writer, None
+        if writer is not None:  # the last one to close tidies the write-ahead log away
+            await writer.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    @property
+    def writer_pid(self) -> int | None:
+        """For doctors and fault tests."""
+        return self._writer.pid if self._writer else None
+
+    # Units of work.
+
+    @asynccontextmanager
+    async def unit(self) -> AsyncIterator[SqliteUnit]:
+        if self._in_unit:
+            raise RuntimeError("a unit of work is open already: a node has at most one")
+        self._in_unit = True
+        try:
+            if self._writer is None or not self._writer.alive:
+                await self._restart_writer()
+            else:
+                await self._writer.settled()
+            yield SqliteUnit(self)
+        finally:
+            self._in_unit = False
+
+    async def _restart_writer(self) -> None:
+        """The last one died. What it had in hand is there or not; the database knows, so we ask it anew."""
+        if self._lock is None or self._reader is None:
+            raise StoreFailed("the store is not open")
+        self._drop_cache()
+        if self._writer is not None:
+            await self._writer.close()
+            self._writer = None
+        try:
+            self._writer = await Writer.start(self._path, self._lock)
+            _, self._next_number = reads.recovered(self._reader)
+        except (StoreRefused, apsw.Error, OSError) as error:
+            raise StoreFailed(f"the writer process cannot be started: {error}") from error
+
+    def _drop_cache(self) -> None:
+        if self._cache is not None:
+            self._cache.clear()
+
+    def _read(self) -> apsw.Connection:
+        if self._reader is None:
+            raise StoreFailed("the store is not open")
+        return self._reader
+
+    def _load(self, lookup: Lookup[Any]) -> list[Any]:
+        cache = self._cache
+        if cache is None:
+            return reads.answer(self._read(), lookup)
+        known = cache.answer(lookup)
+        if known is not None:
+            return known
+        if type(lookup) is Lane:  # all of the task's at once: its other lanes are asked for next
+            cache.learn_deliveries(lookup.task, reads.of_task(self._read(), lookup.task))
+            return cache.answer(lookup) or []
+        rows = reads.answer(self._read(), lookup)
+        cache.learn(lookup, rows)
+        return rows
+
+    async def _commit(self, changes: Changes) -> None:
+        if not changes:
+            return
+        new: dict[TaskId, int] = {}
+        for row in changes.added:
+            if type(row) is Task:
+                if row.id in new:
+                    raise StoreFailed(f"task {row.id} stands twice in one unit")
+                new[row.id] = self._next_number
+                self._next_number += 1
+        try:
+            operations = pack(changes, lambda task: new.get(task) or self._number(task), new)
+            if self._writer is None:
+                raise StoreFailed("the store is not open")
+            await self._writer.commit(operations)
+        except BaseException as error:
+            self._drop_cache()
+            if isinstance(error, (ValueError, TypeError, OverflowError, apsw.Error)):
+                raise StoreFailed(f"the unit cannot be written: {error}") from error
+            raise
+        if self._cache is not None:
+            self._cache.follow(changes, new)
+
+    def _number(self, task: TaskId) -> int:
+        if self._cache is not None and (known := self._cache.number(task)) is not None:
+            return known
+        no = reads.number(self._read(), task)
+        if no is None:
+            raise StoreFailed(f"task {task} does not exist")
+        if self._cache is not None:
+            self._cache.learn_number(task, no)
+        return no
+
+    async def due(self, now: Instant, limit: int) -> Due:
+        try:
+            return reads.due(self._read(), now, limit)
+        except apsw.Error as error:
+            raise unreadable(error) from error
+
+    # What people and the API read.
+
+    async def task(self, id: TaskId) -> Task | None:
+        if self._cache is not None and (known := self._cache.task(id)) is not None:
+            return known
+        try:
+            return next(iter(reads.answer(self._read(), TaskById(id))), None)
+        except apsw.Error as error:
+            raise unreadable(error) from error
+
+    async def tasks(self, where: TaskFilter, *, after: str | None, limit: int) -> tuple[Sequence[Task], str | None]:
+        return await self._list(lambda connection: reads.tasks(connection, where, after, limit))
+
+    async def find_tasks(self, prefix: str, limit: int) -> Sequence[Task]:
+        return await self._list(lambda connection: reads.find_tasks(connection, prefix, limit))
+
+    async def events(self, task: TaskId, *, after: int = 0, limit: int = 1000) -> Sequence[Event]:
+        return await self._list(lambda connection: reads.events(connection, task, after, limit))
+
+    async def deliveries(
+        self, *, task: TaskId | None = None, receiver: AgentId | None = None, limit: int = 1000
+    ) -> Sequence[Delivery]:
+        return await self._list(lambda connection: reads.deliveries(connection, task, receiver, limit))
+
+    async def dead_letters(
+        self, *, task: TaskId | None = None, after: str | None = None, limit: int = 100
+    ) -> Sequence[DeadLetter]:
+        return await self._list(lambda connection: reads.dead_letters(connection, task, after, limit))
+
+    async def questions(
+        self, *, status: QuestionStatus | None = None, task: TaskId | None = None, limit: int = 100
+    ) -> Sequence[Question]:
+        return await self._list(lambda connection: reads.questions(connection, status, task, limit))
+
+    async def question(self, id: QuestionId) -> Question | None:
+        try:
+            return reads.question(self._read(), id)
+        except apsw.Error as error:
+            raise unreadable(error) from error
+
+    async def audit(
+        self,
+        *,
+        after: int = 0,
+        limit: int = 1000,
+        principal: str | None = None,
+        subject: str | None = None,
+        outcome: str | None = None,
+    ) -> Sequence[AuditRecord]:
+        return await self._list(lambda connection: reads.audit(connection, after, limit, principal, subject, outcome))
+
+    async def counts(self) -> Mapping[str, int]:
+        return await self._list(reads.counts)
+
+    async def integrity_check(self) -> Sequence[str]:
+        """What is wrong with the file, all of it read; empty if all is well. For `doctor`: slow on a large one."""
+        return await self._list(schema.integrity)
+
+    async def backup(self, target: str) -> None:
+        await self._list(lambda connection: backup(connection, Path(target)))
+
+    async def _list(self, read: Callable[[apsw.Connection], T]) -> T:
+        self._read()
+
+        def work() -> T:
+            connection = self._idle.pop() if self._idle else reads.connect(str(self._path))
+            try:
+                connection.execute("BEGIN")  # one snapshot, however many statements
+                try:
+                    return read(connection)
+                finally:
+                    connection.execute("COMMIT")
+            finally:
+                self._idle.append(connection)
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        except apsw.Error as error:
+            raise unreadable(error) from error
+
+
+class SqliteUnit:
+    """`core.ports.Unit` over a `SqliteStore`."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+        self._committed = False
+
+    async def load(self, lookups: Sequence[Lookup[Any]]) -> Mapping[Lookup[Any], Sequence[Any]]:
+        load = self._store._load
+        try:
+            return {lookup: load(lookup) for lookup in lookups}
+        except apsw.Error as error:
+            raise unreadable(error) from error
+
+    async def commit(self, changes: Changes) -> None:
+        if self._committed:
+            raise RuntimeError("a unit of work commits once")
+        self._committed = True
+        await self._store._commit(changes)
+
+
+def unreadable(error: apsw.Error) -> StoreFailed:
+    return StoreFailed(f"the store could not read: {error}")
+
+
+def backup(source: apsw.Connection, target: Path) -> None:
+    """A consistent copy, on the disk when this returns. Commits go on meanwhile."""
+    if target.exists():
+        raise FileExistsError(f"{target} exists already: name a file that does not")
+    part = target.with_name(f"{target.name}.{os.getpid()}.part")
+    try:
+        copy = apsw.Connection(str(part))
+        try:
+            copy.execute("PRAGMA synchronous = FULL")
+            with copy.backup("main", source, "main") as pages:
+                pages.step(-1)
+            copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
+        finally:
+            copy.close()
+        os.link(part, target)  # unlike a rename, never over another file
+        directory = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,255 @@
+"""The writer process: the only one that writes to the database.
+
+A thread would starve on the hub's GIL (commits took seconds when the event loop was busy), so this is a fresh
+interpreter, started early, that imports apsw and msgspec and little else. It reads one frame (see `ops`) per
+unit of work from a socket pair, runs it in one transaction, and answers when the commit is on the disk. It ends
+when the hub's end of the pair closes. Signals that ask the hub to stop are not for it: the hub drains first.
+
+After an I/O error the connection is closed and opened anew before the next unit: what SQLite holds in memory may no
+longer be what is on the disk, and an fsync that failed is never tried again.
+
+The write-ahead log is moved into the database by a second thread (SQLite works outside the GIL), so commits do not
+wait for it; only the rest, what was written meanwhile, is moved between two commits.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+from typing import Any
+
+import apsw
+import msgspec
+
+from dragoman.stores.sqlite import ops, schema
+from dragoman.stores.sqlite.columns import AuditColumns, DeliveryColumns, TaskColumns, TaskUpdates
+from dragoman.stores.sqlite.errors import StoreRefused
+
+CHECKPOINT_AT = 32 << 20
+"""Bytes of write-ahead log after which it is moved into the database."""
+
+REOPEN_AFTER = (
+    apsw.IOError,
+    apsw.FullError,
+    apsw.CantOpenError,
+    apsw.CorruptError,
+    apsw.NotADBError,
+    apsw.ProtocolError,
+)
+
+
+class Answer(msgspec.Struct, array_like=True):
+    """What the hub hears: nothing wrong, or a sentence. `refused`: the writer will not serve this database at all."""
+
+    error: str | None = None
+    refused: bool = False
+
+
+class Disk:
+    """The database and its write-ahead log."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.connection = schema.connect(path)
+        self.updates = TaskUpdates()
+        self.logged = 0
+        self.connection.set_wal_hook(self._logged)
+        self._checkpoint: threading.Thread | None = None
+
+    def _logged(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
+        self.logged = pages * schema.PAGE_SIZE
+        return apsw.SQLITE_OK
+
+    def settle(self) -> None:
+        """After a start: checks, then empties the log a dead writer left, for its pages may be in memory only."""
+        try:
+            schema.check_at_start(self.connection, self.path)
+            self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        except apsw.BusyError:
+            pass  # the hub reads: it was only the writer that died
+        except BaseException:
+            self.connection.close()
+            raise
+
+    def write(self, operations: list[list[Any]]) -> None:
+        connection = self.connection
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for operation in operations:
+                self._run(operation)
+            crash("writer:before_commit")
+            connection.execute("COMMIT")
+        except BaseException:
+            self.updates.forget()
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        crash("writer:after_commit")
+
+    def _run(self, operation: list[Any]) -> None:
+        connection = self.connection
+        match operation[0]:
+            case ops.ROWS:
+                _, number, rows = operation
+                self._all(ops.STATEMENTS[number], rows)
+            case ops.TASKS_ADDED:
+                rows, pairs = TaskColumns.added(operation[1], operation[2], self.updates)
+                connection.executemany(TaskColumns.INSERT, rows)
+                connection.executemany(TaskColumns.BLOCK, pairs)
+            case ops.TASKS_CHANGED:
+                for statement, rows in self.updates.sort(operation[1], operation[2]):
+                    if statement in TaskColumns.PAIRS:
+                        connection.executemany(statement, rows)
+                    else:
+                        self._all(statement, rows)
+            case ops.DELIVERIES_ADDED:
+                connection.executemany(DeliveryColumns.INSERT, DeliveryColumns.rows(operation[1]))
+            case ops.DELIVERIES_CHANGED:
+                self._all(DeliveryColumns.UPDATE, DeliveryColumns.rows(operation[1]))
+            case ops.AUDIT:
+                connection.executemany(AuditColumns.INSERT, AuditColumns.rows(operation[1]))
+            case unknown:
+                raise ValueError(f"operation {unknown} is not known")
+
+    def _all(self, statement: str, rows: list[Any]) -> None:
+        """Each of the rows must be there."""
+        before = self.connection.total_changes()
+        self.connection.executemany(statement, rows)
+        if self.connection.total_changes() - before != len(rows):
+            raise ValueError(f"a row that should be changed or removed does not exist ({statement.split(' SET')[0]})")
+
+    def keep_log_bounded(self) -> None:
+        """Called after each commit, when the answer is out."""
+        if self._checkpoint is not None and not self._checkpoint.is_alive():
+            self._checkpoint = None
+            self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)  # the rest: the log can start over
+        elif self.logged > CHECKPOINT_AT and self._checkpoint is None:
+            self._checkpoint = threading.Thread(target=self._move_log, name="checkpoint", daemon=True)
+            self._checkpoint.start()
+
+    def _move_log(self) -> None:
+        try:
+            connection = apsw.Connection(self.path)
+            try:
+                connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+                connection.execute("PRAGMA synchronous = FULL")
+                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            finally:
+                connection.close()
+        except apsw.Error:
+            pass  # nothing is lost: the log is still there, and the next one tries again
+
+    def close(self, *, orderly: bool) -> None:
+        if self._checkpoint is not None:
+            self._checkpoint.join()
+        if orderly:
+            self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+        self.connection.close()
+
+
+def serve(link: socket.socket, path: str) -> None:
+    try:
+        started = Disk(path)
+        started.settle()
+    except (StoreRefused, apsw.Error) as error:
+        answer(link, Answer(str(error), refused=True))
+        return
+    disk: Disk | None = started
+    answer(link, Answer())
+    decode = msgspec.msgpack.Decoder(list[list[Any]]).decode
+    while (frame := receive(link)) is not None:
+        try:
+            if disk is None:
+                disk = Disk(path)
+            disk.write(decode(frame))
+        except BaseException as error:
+            answer(link, Answer(f"{type(error).__name__}: {error}"))
+            if disk is not None and isinstance(error, REOPEN_AFTER):
+                disk.close(orderly=False)
+                disk = None
+            continue
+        answer(link, Answer())
+        try:
+            disk.keep_log_bounded()
+        except apsw.Error:
+            disk.close(orderly=False)
+            disk = None
+    if disk is not None:
+        disk.close(orderly=True)
+
+
+def receive(link: socket.socket) -> bytearray | None:
+    """The next frame, or None when the hub is gone."""
+    head = link.recv(ops.HEADER, socket.MSG_WAITALL)
+    if len(head) < ops.HEADER:
+        return None
+    frame = bytearray(int.from_bytes(head, "big"))
+    view = memoryview(frame)
+    while view:
+        got = link.recv_into(view)
+        if not got:
+            return None
+        view = view[got:]
+    return frame
+
+
+def answer(link: socket.socket, what: Answer) -> None:
+    body = msgspec.msgpack.encode(what)
+    try:
+        link.sendall(len(body).to_bytes(ops.HEADER, "big") + body)
+    except BrokenPipeError:
+        pass  # the hub is gone; the next read says so
+
+
+class CrashPoint:
+    """For fault tests: `DRAGOMAN_CRASH_AT=writer:before_commit[:N]` kills hub and writer there, the Nth time."""
+
+    def __init__(self, setting: str) -> None:
+        process, _, rest = setting.partition(":")
+        step, _, count = rest.partition(":")
+        self.name = f"{process}:{step}"
+        self.left = int(count or 1)
+
+    def __call__(self, name: str) -> None:
+        if name != self.name:
+            return
+        self.left -= 1
+        if not self.left:
+            os.kill(os.getppid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _no_crash(name: str) -> None:
+    pass
+
+
+crash: Any = _no_crash
+
+
+def die_with_parent(parent: int) -> None:
+    """The hub's end of the socket says it too; this also holds while a commit hangs."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        sys.exit(0)
+
+
+def main(arguments: list[str]) -> None:
+    global crash
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    descriptor, parent, path = arguments
+    die_with_parent(int(parent))
+    setting = os.environ.get("DRAGOMAN_CRASH_AT", "")
+    if setting.startswith("writer:"):
+        crash = CrashPoint(setting)
+    with socket.socket(fileno=int(descriptor)) as link:
+        serve(link, path)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
