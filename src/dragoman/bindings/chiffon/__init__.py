@@ -1,0 +1,44 @@
+"""Chiffon's spoke: its envelopes ⇄ the hub's commands and deliveries.
+
+inbound     a message of an agent becomes a command        exchange   ids and names both directions agree on
+outbound    a parcel becomes one or more messages          failures   faults become `error` payloads, and back
+registration  an agent's introduction becomes a command
+
+What chiffon has no word for travels in `x_custom_fields`, which the document leaves to extensions:
+
+    field             on                     means
+    ----------------  ---------------------  ---------------------------------------------------------------------
+    agent_id          requests in            the one instance that shall do it (D8)
+    agent_id          everything out         the instance that does the work
+    delivery_id       everything out         what to acknowledge
+    priority          requests in            low | normal | high | critical
+    parent_task_id    requests in            the task that this one is part of
+    dependencies      requests in            tasks that must be done first
+    question          a `paused` status in   {question, options?, timeout_seconds?, default?}: ask a person
+    result            results, both ways     the result as JSON, beside the text in `output`
+    task_id           errors out             the task that the error is about
+    traceparent       everything, both ways  the W3C trace context (all-D7)
+    token             never kept             a credential; removed on receipt (all-D4)
+
+Our codes 5900-5902 (`bindings.errormap`) say to an agent "stop this task", and to a requester "was cancelled",
+"what it waited for failed" and "failed". A work_status *to* an agent asks it to pause (`paused`) or to go on
+(`running`).
+"""
+
+from dragoman.bindings.chiffon.exchange import wire_name, wire_request_id
+from dragoman.bindings.chiffon.failures import fault_of, refusal, status_of
+from dragoman.bindings.chiffon.inbound import command_of
+from dragoman.bindings.chiffon.outbound import wire_of
+from dragoman.bindings.chiffon.registration import registered, registration_of
+
+__all__ = [
+    "command_of",
+    "fault_of",
+    "refusal",
+    "registered",
+    "registration_of",
+    "status_of",
+    "wire_name",
+    "wire_of",
+    "wire_request_id",
+]

@@ -1,0 +1,77 @@
+"""The ids and names that both directions of a chiffon exchange agree on."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from uuid import UUID, uuid5
+
+from dragoman.core.agents.model import Agent
+from dragoman.core.errors import Kind, refuse
+from dragoman.core.ids import TaskId
+from dragoman.core.tasks.model import Task
+from dragoman.protocols.chiffon.types import UUID_PATTERN
+
+PROTOCOL = "chiffon"
+
+HUB_NAME = "orchestrator"
+"""What the hub calls itself: towards agents it plays the document's orchestrator, whose word clients know."""
+
+_uuid = re.compile(UUID_PATTERN).match
+_NAMESPACE = UUID("6a1d8d0c-7d5c-5b0e-9c4e-0d1a60a4a2c1")
+
+
+def wire_name(agent: Agent) -> str:
+    """What an agent is called in `from_agent` and `to_agent`: its kind, or its id when it has none."""
+    return agent.kind or agent.id
+
+
+def wire_request_id(task: Task) -> str:
+    """The request id that an agent sees for this task (D7): the origin's, the same in every attempt.
+
+    When the work is begun anew on purpose (an answer came, a person retried), it is another request: an agent that
+    remembers the first would answer from its memory. It is derived, so that it too stays the same in every attempt.
+    """
+    if not task.round and _uuid(task.origin.request_id):
+        return task.origin.request_id
+    return derived(task.id, "request", task.round)
+
+
+def derived(*parts: object) -> str:
+    """A UUID that follows from its parts."""
+    return str(uuid5(_NAMESPACE, "/".join(map(str, parts))))
+
+
+def trace_uuid(trace_id: str) -> str:
+    """A trace id in chiffon's form (all-D7).
+
+    A W3C id of random bits need not look like a UUID's version and variant; then these few bits are set, or strict
+    peers would refuse the message. The whole id still travels in `traceparent`.
+    """
+    version, variant = trace_id[12], trace_id[16]
+    if version not in "12345678":
+        version = "4"
+    if variant not in "89ab":
+        variant = "8"
+    return f"{trace_id[:8]}-{trace_id[8:12]}-{version}{trace_id[13:16]}-{variant}{trace_id[17:20]}-{trace_id[20:]}"
+
+
+def task_id_in(fields: dict[str, Any], name: str) -> TaskId | None:
+    """The task named by a custom field, if any."""
+    value = fields.get(name)
+    return None if value is None else _task_id(value, name)
+
+
+def task_ids_in(fields: dict[str, Any], name: str) -> tuple[TaskId, ...]:
+    values = fields.get(name)
+    if values is None:
+        return ()
+    if type(values) is not list:
+        raise refuse(Kind.INVALID, "expected a list of task ids", field=f"x_custom_fields.{name}")
+    return tuple(_task_id(value, name) for value in values)
+
+
+def _task_id(value: object, name: str) -> TaskId:
+    if type(value) is not str or not _uuid(value):
+        raise refuse(Kind.INVALID, "expected the UUID of a task", field=f"x_custom_fields.{name}")
+    return TaskId(value.lower())

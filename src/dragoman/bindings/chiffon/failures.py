@@ -1,0 +1,127 @@
+"""Faults in chiffon's words: `error` payloads with exactly the contexts of the document (D15), and the way back.
+
+What a context needs and a fault does not say comes from the task, where there is one.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from dragoman.bindings import errormap
+from dragoman.bindings.chiffon.exchange import HUB_NAME
+from dragoman.core.errors import Fault, Kind
+from dragoman.core.ids import EPOCH, Instant, instant
+from dragoman.core.tasks.model import Task
+from dragoman.protocols.chiffon import codec, errors
+from dragoman.protocols.chiffon.errors import ChiffonError, UnsupportedVersion
+from dragoman.protocols.chiffon.types import Correlation, ErrorPayload, Stamp
+from dragoman.wire.errors import Stage
+
+MALFORMED = frozenset({Stage.DEPTH, Stage.JSON, Stage.SHAPE})
+"""Checks whose refusal means 400: the message cannot be read. One that reads well but makes no sense is 422."""
+
+
+def fault_of(error: ChiffonError) -> Fault:
+    """A message that the codec refused, as a fault."""
+    if isinstance(error, UnsupportedVersion):
+        facts: dict[str, Any] = {"supported_versions": list(error.supported_versions), **error.answer.error_context}
+        return Fault(kind=Kind.UNSUPPORTED_VERSION, message=error.what, field=error.field, facts=facts)
+    kind = Kind.TOO_LARGE if error.stage is Stage.SIZE else Kind.INVALID
+    return Fault(kind=kind, message=error.what, field=error.field, facts={"stage": error.stage.value})
+
+
+def status_of(fault: Fault) -> int:
+    """The HTTP status that goes with a fault."""
+    if fault.kind is Kind.INVALID and fault.facts.get("stage") in MALFORMED:
+        return 400
+    return errormap.TABLE[fault.kind].chiffon_status
+
+
+def payload_of(fault: Fault, at: Instant, *, task: Task | None = None) -> ErrorPayload:
+    """What to say about a fault."""
+    code = errormap.TABLE[fault.kind].chiffon
+    facts, words = fault.facts, errormap.sentence(fault)
+    agent_id = str(facts.get("agent_id") or facts.get("agent") or _agent_of(task))
+    match code:
+        case 5001:
+            attempts = facts.get("attempts", task.attempts if task else 1)
+            return errors.timeout(
+                attempted_retries=max(0, int(attempts) - 1),
+                last_attempt=_when(facts.get("last_attempt"), at),
+                message=words,
+            )
+        case 5002:
+            seen = facts.get("last_heartbeat")
+            heartbeat = None if seen is None else _when(seen, at)
+            return errors.unavailable(agent_id=agent_id, last_heartbeat=heartbeat, message=words)
+        case 5003:
+            return errors.invalid_message(validation_error=fault.message, field_name=fault.field, message=words)
+        case 5004:
+            status = facts.get("token_status", "valid" if fault.kind is Kind.FORBIDDEN else "invalid")
+            return errors.authentication_failed(agent_id=agent_id, token_status=str(status), message=words)
+        case 5005:
+            return errors.resource_limit(
+                limit_name=str(facts.get("limit_name", "requests")),
+                available=_whole(facts.get("available")),
+                required=_whole(facts.get("required")),
+                message=words,
+            )
+        case 5006:
+            requested = facts.get("work_type_requested") or facts.get("work_type") or (task.type if task else "")
+            return errors.unsupported_work(
+                work_type_requested=str(requested),
+                supported_types=map(str, facts.get("supported_types", ())),
+                supported_versions=facts.get("supported_versions"),
+                message=words,
+            )
+        case _:
+            context: dict[str, Any] = {"task_id": task.id if task else facts.get("task_id"), "reason": fault.message}
+            if fault.kind is Kind.DEPENDENCY and "dependency" in facts:
+                context["dependency"] = facts["dependency"]
+            return ErrorPayload(error_code=code, error_message=words, error_context=context)
+
+
+def fault_in(payload: ErrorPayload) -> Fault:
+    """What an agent's `error` means: whether it is tried again follows from the code alone (D7)."""
+    kind = errormap.chiffon_kind(payload.error_code)
+    return Fault(
+        kind=kind,
+        message=payload.error_message or errors.rule(payload.error_code).name,
+        retryable=errors.is_retryable(payload.error_code),
+        facts={**payload.error_context, "code": payload.error_code},
+    )
+
+
+def refusal(fault: Fault, *, to_agent: str, now: Instant, message_id: str, about: Correlation | None = None) -> bytes:
+    """The `error` envelope that answers a message which was refused.
+
+    It copies the ids of what it answers (D11). Where these could not be read, its own id stands in for them.
+    """
+    stamp = Stamp(message_id, EPOCH + timedelta(microseconds=now))
+    answer = codec.envelope(
+        payload_of(fault, now),
+        stamp,
+        about or Correlation(message_id, message_id),
+        from_agent=HUB_NAME,
+        to_agent=to_agent,
+    )
+    return codec.encode(answer)
+
+
+def _agent_of(task: Task | None) -> str:
+    return HUB_NAME if task is None else (task.owner or task.pinned or task.kind or HUB_NAME)
+
+
+def _when(value: object, at: Instant) -> datetime:
+    micros = value if type(value) is int else at
+    if isinstance(value, str):
+        try:
+            micros = instant(datetime.fromisoformat(value))
+        except ValueError:
+            micros = at
+    return EPOCH + timedelta(microseconds=micros)
+
+
+def _whole(value: object) -> int:
+    return int(value) if isinstance(value, int | float) else 0

@@ -1,0 +1,227 @@
+"""A message of a chiffon agent becomes a command of the hub.
+
+The codec has checked shape and meaning; here the message meets what the hub knows of its sender. `tree` is the
+parsed JSON, unknown fields included: what identifies the content, and what is kept of it, must not depend on
+which fields we happen to know.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Any
+
+import msgspec
+
+from dragoman.bindings.chiffon.exchange import PROTOCOL, task_id_in, task_ids_in, wire_name
+from dragoman.bindings.chiffon.failures import fault_in
+from dragoman.core.agents.model import Agent
+from dragoman.core.commands import Ask, Command, Finish, ReportFault, ReportProgress, Span, Submit
+from dragoman.core.errors import Fault, Kind, refuse
+from dragoman.core.ids import AgentId, TaskId
+from dragoman.core.tasks.model import Priority
+from dragoman.protocols.chiffon import chunks, codec
+from dragoman.protocols.chiffon.types import Envelope, ErrorPayload, Payload, WorkRequest, WorkResult, WorkStatus
+
+RESULT_STREAM = "result"
+_PRIORITIES = {priority.value: priority for priority in Priority}
+
+_encode = msgspec.json.Encoder().encode
+_canonical = msgspec.json.Encoder(order="deterministic").encode
+
+
+class _Question(msgspec.Struct, frozen=True, kw_only=True):
+    question: Annotated[str, msgspec.Meta(min_length=1)]
+    options: tuple[Any, ...] = ()
+    timeout_seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    default: Any = msgspec.UNSET
+
+
+def command_of(agent: Agent, message: Envelope[Payload], tree: dict[str, Any], raw: bytes) -> Command:
+    """What `agent` asks by this message; raises `Refused`.
+
+    `raw` is the message word for word and `tree` its JSON (`codec.parse`).
+    """
+    if message.from_agent != (agent.kind or agent.id):
+        what = f"the token belongs to {wire_name(agent)!r}, not to {message.from_agent!r}"
+        raise refuse(Kind.FORBIDDEN, what, field="from_agent", agent_id=agent.id)
+    spoken = agent.protocol_version
+    if spoken is not None and message.protocol_version != spoken:
+        raise refuse(
+            Kind.UNSUPPORTED_VERSION,
+            f"this agent registered to speak {spoken}, not {message.protocol_version}",
+            field="protocol_version",
+            supported_versions=[spoken],
+            work_type_requested=str(tree["payload"].get("work_type", message.type)),
+        )
+    custom = message.x_custom_fields
+    if "token" in custom:
+        raw = codec.reissue(raw, {}, {"token": None})
+    payload = message.payload
+    if type(payload) is WorkRequest:
+        return _submit(agent, message, payload, tree["payload"], raw)
+    if custom.get("agent_id", agent.id) != agent.id:
+        what = "the message speaks for another agent"
+        raise refuse(Kind.FORBIDDEN, what, field="x_custom_fields.agent_id", agent_id=agent.id)
+    if type(payload) is WorkStatus:
+        return _status(agent, message, payload, raw)
+    if type(payload) is WorkResult:
+        return _result(agent, message, payload, tree["payload"], raw)
+    assert type(payload) is ErrorPayload
+    return _error(agent, message, payload, raw)
+
+
+def _submit(agent: Agent, message: Envelope[Payload], work: WorkRequest, said: dict[str, Any], raw: bytes) -> Submit:
+    custom = message.x_custom_fields
+    pinned = custom.get("agent_id")
+    if pinned is not None and type(pinned) is not str:
+        raise refuse(Kind.INVALID, "expected the id of an agent", field="x_custom_fields.agent_id")
+    seconds = work.hints.max_duration_seconds if work.hints is not None else None
+    priority = custom.get("priority")
+    body: dict[str, Any] = {"input": said["parameters"]}
+    if work.hints is not None:
+        body["hints"] = said["hints"]
+    return Submit(
+        principal=agent.id,
+        protocol=PROTOCOL,
+        protocol_version=message.protocol_version,
+        request_id=message.request_id,
+        digest=_digest(("work_request", message.to_agent, pinned, said)),
+        type=work.work_type,
+        task_id=TaskId(work.task_id),
+        body=_encode(body),
+        raw=raw,
+        kind=message.to_agent,
+        pinned=AgentId(pinned) if pinned else None,
+        priority=_PRIORITIES.get(priority, Priority.NORMAL) if type(priority) is str else Priority.NORMAL,
+        dependencies=task_ids_in(custom, "dependencies"),
+        parent=task_id_in(custom, "parent_task_id"),
+        idle_seconds=seconds,
+        total_seconds=seconds,
+        trace_id=message.trace_id.replace("-", ""),
+    )
+
+
+def _status(agent: Agent, message: Envelope[Payload], status: WorkStatus, raw: bytes) -> ReportProgress:
+    body: dict[str, Any] = {"status": status.status, "percent": status.progress_percent}
+    step, output, stream, span = status.step, "", "", None
+    if step is not None:
+        output = step.output
+        body["step"] = {"number": step.number, "name": step.name}
+        if step.total is not None:
+            body["step"]["total"] = step.total
+        if output:
+            body["output"] = output
+        if step.output_chunk is not None:
+            stream, span = f"step-{step.number}", _span(step.output_chunk)
+            body["chunk"], body["stream"] = (span.start, span.end, span.total), stream
+    paused = status.status == "paused"
+    return ReportProgress(
+        principal=agent.id,
+        protocol=PROTOCOL,
+        task_id=TaskId(status.task_id),
+        message_id=message.message_id,
+        body=_encode(body),
+        raw=raw,
+        percent=status.progress_percent,
+        step=step.name if step is not None else None,
+        output=output,
+        stream=stream,
+        span=span,
+        paused=paused,
+        ask=_ask(message.x_custom_fields) if paused else None,
+    )
+
+
+def _ask(custom: dict[str, Any]) -> Ask | None:
+    said = custom.get("question")
+    if said is None:
+        return None
+    try:
+        asked = msgspec.convert({"question": said} if type(said) is str else said, _Question)
+    except msgspec.ValidationError as error:
+        raise refuse(Kind.INVALID, str(error), field="x_custom_fields.question") from None
+    has_default = asked.default is not msgspec.UNSET
+    return Ask(
+        question=asked.question,
+        options=asked.options,
+        timeout_seconds=asked.timeout_seconds,
+        default=asked.default if has_default else None,
+        has_default=has_default,
+    )
+
+
+def _result(
+    agent: Agent, message: Envelope[Payload], result: WorkResult, said: dict[str, Any], raw: bytes
+) -> Finish | ReportProgress:
+    span = _span(result.output_chunk) if result.output_chunk is not None else None
+    if span is not None and span.end != span.total:
+        return _piece(agent, message, result, span, raw)
+    body: dict[str, Any] = {"output": result.output, "exit_code": result.exit_code}
+    if "result" in message.x_custom_fields:
+        body["result"] = message.x_custom_fields["result"]
+    if result.resources_used is not None:
+        body["usage"] = said["resources_used"]
+    if span is not None:
+        body["chunk"], body["stream"] = (span.start, span.end, span.total), RESULT_STREAM
+    fault = None
+    if result.exit_code:
+        what = f"the work failed with exit code {result.exit_code}"
+        fault = Fault(kind=Kind.WORK_FAILED, message=what, facts={"exit_code": result.exit_code})
+    return Finish(
+        principal=agent.id,
+        protocol=PROTOCOL,
+        task_id=TaskId(result.task_id),
+        digest=_digest(("work_result", said)),
+        message_id=message.message_id,
+        body=_encode(body),
+        raw=raw,
+        output=result.output,
+        span=span,
+        fault=fault,
+    )
+
+
+def _piece(agent: Agent, message: Envelope[Payload], result: WorkResult, span: Span, raw: bytes) -> ReportProgress:
+    """A piece of a split result that is not its last (D4): the work is done, its output is still on the way."""
+    body = {
+        "status": "running",
+        "percent": 100,
+        "output": result.output,
+        "chunk": (span.start, span.end, span.total),
+        "stream": RESULT_STREAM,
+    }
+    return ReportProgress(
+        principal=agent.id,
+        protocol=PROTOCOL,
+        task_id=TaskId(result.task_id),
+        message_id=message.message_id,
+        body=_encode(body),
+        raw=raw,
+        percent=100,
+        output=result.output,
+        stream=RESULT_STREAM,
+        span=span,
+    )
+
+
+def _error(agent: Agent, message: Envelope[Payload], error: ErrorPayload, raw: bytes) -> ReportFault:
+    fault = fault_in(error)
+    return ReportFault(
+        principal=agent.id,
+        protocol=PROTOCOL,
+        fault=fault,
+        task_id=task_id_in(message.x_custom_fields, "task_id"),
+        request_id=message.request_id,
+        message_id=message.message_id,
+        body=_encode({"fault": fault}),
+        raw=raw,
+    )
+
+
+def _span(label: str) -> Span:
+    place = chunks.parse(label)
+    return Span(place.start, place.end, place.total)
+
+
+def _digest(content: object) -> str:
+    return hashlib.sha256(_canonical(content)).hexdigest()

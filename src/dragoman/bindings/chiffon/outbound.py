@@ -1,0 +1,312 @@
+"""A parcel becomes the chiffon messages that tell of it.
+
+What came in chiffon goes out in the bytes it came in, with only the hub's own fields replaced, so that fields
+nobody here knows arrive as well (all-D6). Everything else is put into words from the hub's form.
+
+    cargo      says                                         to
+    ---------  -------------------------------------------  -------------
+    work       work_request                                 the agent
+    progress   work_status (or a piece of a work_result)    the requester
+    result     work_result, split above 1 MiB (D4)          the requester
+    failure    error, or a failed work_result               the requester
+    cancel     error 5900                                   the agent
+    pause      work_status `paused`                         the agent
+    resume     work_status `running`                        the agent
+
+A message of ours has the delivery's id as its message id: offered twice, it is recognisably the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Literal
+
+import msgspec
+
+from dragoman.bindings.chiffon.exchange import HUB_NAME, PROTOCOL, derived, trace_uuid, wire_name, wire_request_id
+from dragoman.bindings.chiffon.failures import payload_of
+from dragoman.core.agents.model import Agent
+from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.errors import Fault, Kind
+from dragoman.core.ids import EPOCH, Instant
+from dragoman.core.tasks.model import Event, EventKind, Task
+from dragoman.protocols.chiffon import chunks, codec
+from dragoman.protocols.chiffon.types import (
+    PROTOCOL_VERSION,
+    Correlation,
+    Hints,
+    Payload,
+    ResourcesUsed,
+    Stamp,
+    Step,
+    WorkRequest,
+    WorkResult,
+    WorkStatus,
+)
+
+_PAUSED = frozenset({EventKind.PAUSED, EventKind.ASKED})
+_parse = msgspec.json.Decoder(dict[str, Any]).decode
+_write = msgspec.json.Encoder().encode
+
+
+def wire_of(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
+    """The messages of a parcel, in order; nearly always one."""
+    return _WORDS[parcel.delivery.cargo](parcel, receiver, now)
+
+
+def _work(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
+    task: Task = parcel.task
+    event: Event = parcel.event
+    if event.raw is not None and event.protocol == PROTOCOL:
+        # The sender's name, its message id and its time stay: the agent is to know who asked, and when.
+        replaced = {"to_agent": wire_name(receiver), **_version(receiver)}
+        if task.round:
+            replaced["request_id"] = wire_request_id(task)
+        return (codec.reissue(event.raw, replaced, _marks(parcel, receiver.id)),)
+    body = _body(event)
+    parameters = body.get("input")
+    if type(parameters) is not dict:
+        parameters = {} if parameters is None else {"input": parameters}
+    if "answer" in body:  # B3: the same task again, with what the person said
+        parameters = {**parameters, "answer": body["answer"]}
+    request = WorkRequest(
+        task_id=task.id, work_type=task.type, parameters=parameters, hints=_lenient(body.get("hints"), Hints)
+    )
+    return (_say(request, parcel, receiver, now, from_agent=HUB_NAME, request_id=wire_request_id(task)),)
+
+
+def _progress(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
+    event: Event = parcel.event
+    if event.raw is not None and event.protocol == PROTOCOL:
+        return (_reissued(parcel, receiver),)
+    body = _body(event)
+    status: Literal["running", "step_completed", "paused"] = "paused" if event.kind in _PAUSED else "running"
+    if body.get("status") in ("step_completed", "paused"):
+        status = body["status"]
+    output = str(body.get("output") or "")
+    place = body.get("chunk")
+    blocks: list[tuple[str, str | None]] = [(output, None)]
+    if place is not None:
+        blocks = [(output, str(chunks.Label(*place)))]
+    elif chunks.must_split(output):
+        blocks = [(block.text, str(block.label)) for block in chunks.split(output)]
+    return tuple(
+        _say(_status_payload(parcel.task, body, status, text, label), parcel, receiver, now, index=index)
+        for index, (text, label) in enumerate(blocks)
+    )
+
+
+def _status_payload(
+    task: Task,
+    body: dict[str, Any],
+    status: Literal["running", "step_completed", "paused"],
+    output: str,
+    label: str | None,
+) -> WorkStatus:
+    percent = body.get("percent")
+    if type(percent) is not int:
+        percent = task.progress or 0
+    said = body.get("step")
+    if type(said) is str:
+        said = {"name": said}
+    step = None
+    if said or output:
+        said = said or {}
+        step = Step(
+            number=int(said.get("number") or 0),
+            name=str(said.get("name") or task.step or task.type),
+            output=output,
+            output_chunk=label,
+            total=said.get("total"),
+        )
+    return WorkStatus(task_id=task.id, status=status, progress_percent=max(0, min(100, percent)), step=step)
+
+
+def _result(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
+    event: Event = parcel.event
+    if event.raw is not None and event.protocol == PROTOCOL:
+        return (_reissued(parcel, receiver),)
+    body = _body(event)
+    failed = event.kind is EventKind.FAILED
+    code = body.get("exit_code")
+    code = (code if type(code) is int and code else 1) if failed else 0
+    return _result_messages(parcel, receiver, now, body, _text(body), code)
+
+
+def _result_messages(
+    parcel: Parcel, receiver: Agent, now: Instant, body: dict[str, Any], output: str, code: int
+) -> tuple[bytes, ...]:
+    blocks: list[tuple[str, str | None]] = [(output, None)]
+    if chunks.must_split(output):
+        blocks = [(block.text, str(block.label)) for block in chunks.split(output)]
+    last = len(blocks) - 1
+    usage = _lenient(body.get("usage"), ResourcesUsed)
+    extra = {"result": body["result"]} if body.get("result") is not None else {}
+    return tuple(
+        _say(
+            WorkResult(
+                task_id=parcel.task.id,
+                status="failed" if code else "success",
+                exit_code=code,
+                output=text,
+                output_chunk=label,
+                resources_used=usage,
+            ),
+            parcel,
+            receiver,
+            now,
+            index=index,
+            extra=extra if index == last else {},
+        )
+        for index, (text, label) in enumerate(blocks)
+    )
+
+
+def _failure(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
+    task: Task = parcel.task
+    event: Event = parcel.event
+    if event.raw is not None and event.protocol == PROTOCOL:
+        return (_reissued(parcel, receiver),)
+    body = _body(event)
+    fault = _fault(body, task, event)
+    if fault.kind is Kind.WORK_FAILED:
+        # The work was done and failed: chiffon says that by a result, not by an error.
+        code = body.get("exit_code") or fault.facts.get("exit_code")
+        code = code if type(code) is int and code else 1
+        return _result_messages(parcel, receiver, now, body, _text(body) or fault.message, code)
+    said = payload_of(fault, event.at, task=task)
+    return (_say(said, parcel, receiver, now, from_agent=HUB_NAME, extra={"task_id": task.id}),)
+
+
+def _cancel(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
+    task: Task = parcel.task
+    told = _fault(_body(parcel.event), task, parcel.event)
+    fault = Fault(kind=Kind.CANCELLED, message=told.message)
+    said = payload_of(fault, now, task=task)
+    said = msgspec.structs.replace(said, error_message="Task Cancelled")
+    extra = {"task_id": task.id}
+    return (_say(said, parcel, receiver, now, from_agent=HUB_NAME, request_id=wire_request_id(task), extra=extra),)
+
+
+def _pause(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
+    return _control(parcel, receiver, now, "paused")
+
+
+def _resume(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
+    return _control(parcel, receiver, now, "running")
+
+
+def _control(parcel: Parcel, receiver: Agent, now: Instant, status: Literal["paused", "running"]) -> tuple[bytes, ...]:
+    task: Task = parcel.task
+    said = WorkStatus(task_id=task.id, status=status, progress_percent=task.progress or 0)
+    return (_say(said, parcel, receiver, now, from_agent=HUB_NAME, request_id=wire_request_id(task)),)
+
+
+_WORDS: dict[Cargo, Callable[[Parcel, Agent, Instant], tuple[bytes, ...]]] = {
+    Cargo.WORK: _work,
+    Cargo.PROGRESS: _progress,
+    Cargo.RESULT: _result,
+    Cargo.FAILURE: _failure,
+    Cargo.CANCEL: _cancel,
+    Cargo.PAUSE: _pause,
+    Cargo.RESUME: _resume,
+}
+
+
+def _reissued(parcel: Parcel, receiver: Agent) -> bytes:
+    """What the agent said, for the one who asked: under the ids that the asker knows."""
+    task: Task = parcel.task
+    assert parcel.event.raw is not None
+    replaced = {
+        "to_agent": wire_name(receiver),
+        "request_id": _asked(task),
+        "trace_id": trace_uuid(task.trace_id),
+        **_version(receiver),
+    }
+    return codec.reissue(parcel.event.raw, replaced, _marks(parcel, _worker(parcel)))
+
+
+def _say(
+    said: Payload,
+    parcel: Parcel,
+    receiver: Agent,
+    now: Instant,
+    *,
+    from_agent: str | None = None,
+    request_id: str | None = None,
+    extra: dict[str, Any] | None = None,
+    index: int = 0,
+) -> bytes:
+    task: Task = parcel.task
+    delivery = parcel.delivery
+    own = delivery.cargo in _TO_AGENTS
+    custom = _marks(parcel, receiver.id if own else _worker(parcel))
+    custom["traceparent"] = f"00-{task.trace_id}-{delivery.id.replace('-', '')[16:]}-01"
+    if extra:
+        custom.update(extra)
+    message = codec.envelope(
+        said,
+        Stamp(delivery.id if not index else derived(delivery.id, index), EPOCH + timedelta(microseconds=now)),
+        Correlation(request_id or _asked(task), trace_uuid(task.trace_id)),
+        from_agent=from_agent or task.kind or _worker(parcel),
+        to_agent=wire_name(receiver),
+        protocol_version=receiver.protocol_version or PROTOCOL_VERSION,
+        x_custom_fields=custom,
+    )
+    return codec.encode(message)
+
+
+_TO_AGENTS = frozenset({Cargo.WORK, Cargo.CANCEL, Cargo.PAUSE, Cargo.RESUME})
+
+
+def _marks(parcel: Parcel, agent_id: str) -> dict[str, Any]:
+    return {"agent_id": agent_id, "delivery_id": parcel.delivery.id}
+
+
+def _worker(parcel: Parcel) -> str:
+    return parcel.event.agent or parcel.task.owner or HUB_NAME
+
+
+def _asked(task: Task) -> str:
+    """The request id under which the requester knows the task."""
+    return task.origin.request_id if task.origin.protocol == PROTOCOL else wire_request_id(task)
+
+
+def _version(receiver: Agent) -> dict[str, str]:
+    spoken = receiver.protocol_version
+    return {} if spoken is None else {"protocol_version": spoken}
+
+
+def _body(event: Event) -> dict[str, Any]:
+    return _parse(bytes(event.body))
+
+
+def _text(body: dict[str, Any]) -> str:
+    """The output as text; a result without one is written out."""
+    output = body.get("output")
+    if output:
+        return str(output)
+    result = body.get("result")
+    if result is None:
+        return ""
+    return result if type(result) is str else _write(result).decode()
+
+
+def _fault(body: dict[str, Any], task: Task, event: Event) -> Fault:
+    said = body.get("fault")
+    if said is not None:
+        return msgspec.convert(said, Fault)
+    if event.kind is EventKind.CANCELLED:
+        return Fault(kind=Kind.CANCELLED, message=str(body.get("reason") or "cancelled on request"))
+    return task.fault or Fault(kind=Kind.WORK_FAILED, message="the work failed")
+
+
+def _lenient(value: object, form: type[Any]) -> Any:
+    """A part in chiffon's form, if it fits: another protocol's hints or figures may not."""
+    if value is None:
+        return None
+    try:
+        return msgspec.convert(value, form)
+    except msgspec.ValidationError:
+        return None

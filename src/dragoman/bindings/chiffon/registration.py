@@ -1,0 +1,66 @@
+"""An agent introduces itself (D9): what it says about itself must agree with what is known of it (all-D1)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from dragoman.bindings.chiffon.exchange import PROTOCOL, wire_name
+from dragoman.core.agents.model import Agent
+from dragoman.core.commands import RegisterAgent
+from dragoman.core.errors import Kind, refuse
+from dragoman.protocols.chiffon import versions
+from dragoman.protocols.chiffon.types import PROTOCOL_VERSION, Registered, Registration
+
+CONCURRENCY = ("max_concurrent", "max_concurrent_tasks")
+"""Names under which an agent's `limits` may say how many tasks it takes at once."""
+MOST_CONCURRENT = 10_000
+
+_encode = msgspec.json.Encoder().encode
+
+
+def registration_of(
+    agent: Agent, said: Registration, *, negotiation: Literal["lowest", "highest"] = "lowest"
+) -> RegisterAgent:
+    """The command, or `Refused` for a false identity, or `UnsupportedVersion`."""
+    if said.agent_id != agent.id:
+        raise refuse(Kind.FORBIDDEN, "the token belongs to another agent", field="agent_id", agent_id=said.agent_id)
+    if agent.kind is not None and said.agent_type != agent.kind:
+        message = f"the agent was added as {agent.kind!r}"
+        raise refuse(Kind.FORBIDDEN, message, field="agent_type", agent_id=agent.id)
+    version = versions.negotiate(said.supported_versions, negotiation=negotiation)
+    details: dict[str, Any] = {"supported_versions": list(said.supported_versions)}
+    if said.limits:
+        details["limits"] = said.limits
+    return RegisterAgent(
+        principal=agent.id,
+        protocol=PROTOCOL,
+        kind=said.agent_type,
+        work_types=said.work_types or None,
+        max_concurrent=_concurrency(said.limits),
+        protocol_version=version,
+        callback_url=said.callback_url,
+        details=details,
+    )
+
+
+def registered(agent: Agent) -> bytes:
+    """The answer to a registration."""
+    return _encode(
+        Registered(
+            agent_id=agent.id, agent_type=wire_name(agent), protocol_version=agent.protocol_version or PROTOCOL_VERSION
+        )
+    )
+
+
+def _concurrency(limits: dict[str, Any]) -> int | None:
+    for name in CONCURRENCY:
+        value = limits.get(name)
+        if value is None:
+            continue
+        if type(value) is not int or not 1 <= value <= MOST_CONCURRENT:
+            what = f"expected a whole number from 1 to {MOST_CONCURRENT}"
+            raise refuse(Kind.INVALID, what, field=f"limits.{name}")
+        return value
+    return None

@@ -1,0 +1,90 @@
+"""The one error table: what each protocol says for each of the hub's faults.
+
+A row per `Kind`, a column per protocol, and no cell is missing (a test insists). Codes are the protocol documents'
+own; chiffon's 5900-5902 are ours, from the range the document leaves free, for what it has no word for.
+
+`http` is what the management API answers. Chiffon has its own column, because its interface fixes the statuses
+it may use: a sender who is not who it says is 401 there, and everything the hub cannot do now is 503.
+
+A fault's message may be a fragment ("no such task") or whole sentences that end with a full stop. `sentence`
+completes a fragment with what to do next; whole sentences are taken to say it themselves.
+"""
+
+# ruff: noqa: E501 - a table is read in columns
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from dragoman.core.errors import Fault, Kind
+
+TASK_CANCELLED = 5900
+DEPENDENCY_FAILED = 5901
+WORK_FAILED = 5902
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One fault in everybody's words."""
+
+    chiffon: int
+    chiffon_status: int
+    agentmsg: str
+    forge: str
+    a2acp: str
+    grpc: str
+    http: int
+    retryable: bool
+    next: str
+
+
+# fmt: off
+TABLE: Mapping[Kind, Row] = {
+    #                              chiffon     agentmsg                   forge                   a2acp                        grpc                   http retry
+    Kind.INVALID:             Row(5003, 422, "VALIDATION_ERROR",         "INVALID_REQUEST",      "SCHEMA_MISMATCH",           "INVALID_ARGUMENT",    422, False, "Correct the named field and send it again."),
+    Kind.TOO_LARGE:           Row(5003, 413, "VALIDATION_ERROR",         "INVALID_REQUEST",      "SCHEMA_MISMATCH",           "RESOURCE_EXHAUSTED",  413, False, "Send less at a time, or split the output into chunks."),
+    Kind.UNSUPPORTED_VERSION: Row(5006, 422, "VALIDATION_ERROR",         "INVALID_REQUEST",      "SCHEMA_MISMATCH",           "FAILED_PRECONDITION", 422, False, "Use one of the supported versions."),
+    Kind.UNSUPPORTED_WORK:    Row(5006, 422, "VALIDATION_ERROR",         "INVALID_MESSAGE_TYPE", "CAPABILITY_NOT_FOUND",      "UNIMPLEMENTED",       422, False, "Ask for a supported type of work, or start an agent that does it."),
+    Kind.UNAUTHENTICATED:     Row(5004, 401, "AUTHENTICATION_ERROR",     "UNAUTHORIZED",         "AUTH_FAILED",               "UNAUTHENTICATED",     401, False, "Send the agent's token as Authorization: Bearer; `dragoman agent token ID` makes a new one."),
+    Kind.FORBIDDEN:           Row(5004, 401, "AUTHENTICATION_ERROR",     "UNAUTHORIZED",         "SECURITY_POLICY_VIOLATION", "PERMISSION_DENIED",   403, False, "Speak only for the agent whose token you hold."),
+    Kind.NOT_FOUND:           Row(5003, 404, "VALIDATION_ERROR",         "NOT_FOUND",            "CAPABILITY_NOT_FOUND",      "NOT_FOUND",           404, False, "Check the name or the id."),
+    Kind.CONFLICT:            Row(5003, 409, "VALIDATION_ERROR",         "INVALID_REQUEST",      "CONTRACT_VIOLATION",        "FAILED_PRECONDITION", 409, False, "Look at its present state first."),
+    Kind.MISMATCH:            Row(5003, 409, "VALIDATION_ERROR",         "INVALID_REQUEST",      "CONTRACT_VIOLATION",        "ALREADY_EXISTS",      409, False, "Use a new request id for new content."),
+    Kind.RATE_LIMITED:        Row(5005, 429, "RATE_LIMIT",               "INVALID_REQUEST",      "RATE_LIMIT_EXCEEDED",       "RESOURCE_EXHAUSTED",  429, True,  "Slow down and try again shortly."),
+    Kind.OVERLOADED:          Row(5002, 503, "RESOURCE_EXHAUSTED",       "INTERNAL_ERROR",       "INTERNAL_ERROR",            "UNAVAILABLE",         503, True,  "Nothing was taken; send it again shortly."),
+    Kind.UNAVAILABLE:         Row(5002, 503, "NETWORK_ERROR",            "INTERNAL_ERROR",       "TIMEOUT",                   "UNAVAILABLE",         503, True,  "Start the agent, or wait until it is back."),
+    Kind.TIMEOUT:             Row(5001, 503, "TIMEOUT",                  "TIMEOUT",              "TIMEOUT",                   "DEADLINE_EXCEEDED",   504, True,  "Try again, or allow more time with hints.max_duration_seconds."),
+    Kind.RESOURCES:           Row(5005, 503, "RESOURCE_EXHAUSTED",       "INTERNAL_ERROR",       "INTERNAL_ERROR",            "RESOURCE_EXHAUSTED",  503, True,  "Ask for less, or wait until the agent has room."),
+    Kind.CANCELLED:           Row(TASK_CANCELLED, 409, "EXTERNAL_SERVICE_ERROR", "INVALID_REQUEST", "INTERNAL_ERROR",         "CANCELLED",           409, False, "Submit it again under a new request id if it is still wanted."),
+    Kind.DEPENDENCY:          Row(DEPENDENCY_FAILED, 409, "EXTERNAL_SERVICE_ERROR", "INVALID_REQUEST", "CONTRACT_VIOLATION",  "FAILED_PRECONDITION", 424, False, "Repair what it depends on, then retry it."),
+    Kind.WORK_FAILED:         Row(WORK_FAILED, 422, "EXTERNAL_SERVICE_ERROR", "INTERNAL_ERROR",  "INTERNAL_ERROR",            "UNKNOWN",             422, False, "Read its output for the reason."),
+    Kind.INTERNAL:            Row(5002, 503, "INTERNAL_ERROR",           "INTERNAL_ERROR",       "INTERNAL_ERROR",            "INTERNAL",            500, True,  "Try again; if it stays, look into the hub's log."),
+}
+# fmt: on
+
+CHIFFON_KINDS: Mapping[int, Kind] = {
+    5001: Kind.TIMEOUT,
+    5002: Kind.UNAVAILABLE,
+    5003: Kind.INVALID,
+    5004: Kind.UNAUTHENTICATED,
+    5005: Kind.RESOURCES,
+    5006: Kind.UNSUPPORTED_WORK,
+    TASK_CANCELLED: Kind.CANCELLED,
+    DEPENDENCY_FAILED: Kind.DEPENDENCY,
+    WORK_FAILED: Kind.WORK_FAILED,
+}
+"""What a chiffon agent means by a code. One that is not here is a failure of its own making."""
+
+
+def chiffon_kind(code: int) -> Kind:
+    """The hub's word for a code that an agent sent."""
+    return CHIFFON_KINDS.get(code, Kind.WORK_FAILED)
+
+
+def sentence(fault: Fault) -> str:
+    """The fault in words that end with what to do next."""
+    message = fault.message.strip()
+    if message.endswith("."):
+        return message
+    return f"{message[:1].upper()}{message[1:]}. {TABLE[fault.kind].next}"
