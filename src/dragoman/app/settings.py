@@ -97,8 +97,8 @@ class RuleSettings(msgspec.Struct, frozen=True, kw_only=True):
     breaker_threshold: Count = _D.breaker_threshold
     breaker_pause_seconds: Span = _D.breaker_pause / SECOND
     poll_lease_seconds: Span = _D.poll_lease / SECOND
+    poll_presence_seconds: Span = _D.poll_presence / SECOND
     notice_attempts: Count = _D.notice_attempts
-    notice_backoff_seconds: Span = _D.notice_backoff / SECOND
     link_window: Count = _D.link_window
     hop_limit: Count = _D.hop_limit
     output_quota_bytes: Count = _D.output_quota
@@ -142,8 +142,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             breaker_threshold=of.breaker_threshold,
             breaker_pause=_micros(of.breaker_pause_seconds),
             poll_lease=_micros(of.poll_lease_seconds),
+            poll_presence=_micros(of.poll_presence_seconds),
             notice_attempts=of.notice_attempts,
-            notice_backoff=_micros(of.notice_backoff_seconds),
             link_window=of.link_window,
             hop_limit=of.hop_limit,
             output_quota=of.output_quota_bytes,
