@@ -1,0 +1,164 @@
+"""`dragoman agent`: who may speak to the hub."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from dragoman.cli import printing
+from dragoman.cli.escaping import line
+from dragoman.cli.exits import Exit, Stop
+from dragoman.cli.hubclient import Hub
+from dragoman.cli.options import HERE, Output, Reach
+from dragoman.cli.printing import Column, col
+
+app = App(name="agent", help="Let agents in: add, ls, show, rm, token.")
+
+COLUMNS = (
+    col("id"),
+    col("protocol"),
+    col("kind"),
+    col("status"),
+    Column("tasks", lambda agent: len(agent.get("current_tasks") or ()), right=True),
+    Column("breaker", lambda agent: _breaker(agent.get("breaker"))),
+    Column("seen", lambda agent: printing.age(agent.get("last_seen"))),
+)
+
+AgentName = Annotated[str, Parameter(name="ID", help="The agent's id.")]
+
+
+@app.command
+def add(
+    id: AgentName,
+    /,
+    *,
+    protocol: Annotated[str, Parameter(help="What it speaks, for example chiffon.")],
+    kind: Annotated[str | None, Parameter(help="What sort of agent it is, for example infra.")] = None,
+    domain: str | None = None,
+    version: str | None = None,
+    capability: Annotated[
+        list[str] | None, Parameter(negative=(), help="What it may be asked to do; may be repeated.")
+    ] = None,
+    role: str | None = None,
+    untrusted: Annotated[bool, Parameter(negative=(), help="Treat what it says with suspicion.")] = False,
+    output: Output = "table",
+    reach: Reach = HERE,
+) -> None:
+    """Let an agent in. Its token is printed once and kept only as a hash."""
+    body = {
+        "agent_id": id,
+        "protocol": protocol,
+        "kind": kind,
+        "domain": domain,
+        "version": version,
+        "role": role,
+        "capabilities": capability or None,
+        "untrusted": untrusted or None,
+    }
+    made = Hub.find(reach).post("agents", body={key: value for key, value in body.items() if value is not None})
+    _credential(made, output, f"agent {line(id)} may now speak {line(protocol)}; its token, shown this once:")
+
+
+@app.command
+def token(id: AgentName, /, *, output: Output = "table", reach: Reach = HERE) -> None:
+    """Give an agent a new token. The old one ends at once, and so do links made with it."""
+    made = Hub.find(reach).post("agents", id, "token")
+    _credential(made, output, f"agent {line(id)} has a new token, shown this once:")
+
+
+def _credential(made: dict[str, str], output: Output, said: str) -> None:
+    if output == "table":
+        printing.verdict(True, said)
+        print(line(made["token"]))
+        printing.following(f"dragoman agent show {line(made['agent_id'])}")
+    else:
+        printing.document({"agent_id": made["agent_id"], "token": made["token"]}, output)
+
+
+@app.command
+def ls(
+    *,
+    kind: str | None = None,
+    protocol: str | None = None,
+    output: Output = "table",
+    reach: Reach = HERE,
+) -> None:
+    """List the agents."""
+    answer = Hub.find(reach).get("agents", kind=kind, protocol=protocol)
+    found = printing.listing(answer, "agents", COLUMNS, output)
+    if output == "table":
+        there = sum(agent.get("status") != "offline" for agent in found)
+        printing.verdict(None if not found else True, f"{len(found)} agents, {there} of them here")
+        printing.following(
+            f"dragoman agent show {line(found[0]['id'])}" if found else "dragoman agent add NAME --protocol chiffon"
+        )
+
+
+@app.command
+def show(id: AgentName, /, *, output: Output = "table", reach: Reach = HERE) -> None:
+    """Show one agent: its state, what it can do, what it works on."""
+    agent = Hub.find(reach).get("agents", id)
+    if output != "table":
+        printing.document(agent, output)
+        return
+    status = agent.get("status")
+    print(f"{'✗' if status == 'offline' else '✓'} agent {line(agent.get('id'))}  {line(status)}")
+    tasks = agent.get("current_tasks") or []
+    printing.card(
+        [
+            ("protocol", " ".join(str(agent[key]) for key in ("protocol", "protocol_version") if agent.get(key))),
+            *((name, agent.get(name)) for name in ("kind", "role", "name", "domain", "version", "capabilities")),
+            ("work types", agent.get("work_types")),
+            ("trusted", "no" if agent.get("untrusted") else None),
+            ("breaker", _breaker(agent.get("breaker"))),
+            ("seen", f"{printing.age(agent.get('last_seen'))} ago" if agent.get("last_seen") else "never"),
+            ("tasks", tasks),
+        ]
+    )
+    if tasks:
+        printing.following(f"dragoman task show {line(tasks[0])}")
+    elif status == "offline":
+        printing.following(f"start it with its token (a new one: dragoman agent token {line(id)})")
+    else:
+        printing.following(f"dragoman call {line(id)} WORK key=value")
+
+
+@app.command
+def rm(id: AgentName, /, *, output: Output = "table", reach: Reach = HERE) -> None:
+    """Put an agent out. Its unfinished work goes back to the queue."""
+    answer = Hub.find(reach).delete("agents", id)
+    if output != "table":
+        printing.document(answer or {"agent_id": id, "removed": True}, output)
+        return
+    printing.verdict(True, f"agent {line(id)} is out; its unfinished work went back to the queue")
+    printing.following("dragoman agent ls")
+
+
+def _breaker(breaker: object) -> str:
+    """`closed` is the ordinary state, an open one says until when."""
+    if isinstance(breaker, dict):
+        state = str(breaker.get("state") or "closed")
+        return f"{state} until {breaker['until']}" if breaker.get("until") else state
+    return str(breaker or "closed")
+
+
+def must_exist(hub: Hub, name: str) -> str:
+    """Whether `name` is an agent's id ("agent") or a kind ("kind"). Neither: `Stop`, with what there is."""
+    try:
+        hub.get("agents", name)
+        return "agent"
+    except Stop as stop:
+        if stop.code is not Exit.NOT_FOUND:
+            raise
+    agents = hub.get("agents").get("agents") or []
+    if any(agent.get("kind") == name for agent in agents):
+        return "kind"
+    kinds = sorted({agent["kind"] for agent in agents if agent.get("kind")})
+    names = [agent["id"] for agent in agents]
+    there = f"agents: {', '.join(names[:8]) or 'none'}; kinds: {', '.join(kinds[:8]) or 'none'}"
+    raise Stop(
+        Exit.NOT_FOUND,
+        f"there is no agent and no kind of agent called {line(name)} ({line(there)})",
+        next=f"dragoman agent add {line(name)} --protocol chiffon   ·   queue it for a kind to come: --kind",
+    )

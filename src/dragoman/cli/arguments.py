@@ -1,0 +1,59 @@
+"""The work's input, as typed: `key=value`, `@file`, or `-` for stdin.
+
+A value is JSON where it parses as JSON, else text: `retries=3` is a number, `name=kuma` is text, `tag='"3"'` is the
+text 3. Files and stdin hold one JSON object each. Later ones win.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dragoman.cli.escaping import line
+from dragoman.cli.exits import Exit, Stop
+
+HOW = "write key=value, @file.json, or - for JSON on stdin"
+
+
+def read(arguments: Sequence[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for argument in arguments:
+        if argument == "-":
+            found |= _object(sys.stdin.read(), "stdin")
+        elif argument.startswith("@"):
+            try:
+                found |= _object(Path(argument[1:]).read_text("utf-8"), argument[1:])
+            except (OSError, UnicodeDecodeError) as error:
+                raise Stop(Exit.USAGE, f"{line(argument[1:])} cannot be read: {line(error)}", next=HOW) from error
+        else:
+            key, equals, text = argument.partition("=")
+            if not (key and equals):
+                raise Stop(Exit.USAGE, f"{line(argument)!r} is no argument", next=HOW)
+            found[key] = value(text)
+    return found
+
+
+def value(text: str) -> Any:
+    try:
+        parsed = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return text
+    return text if isinstance(parsed, float) and not math.isfinite(parsed) else parsed
+
+
+def _object(text: str, place: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise Stop(Exit.USAGE, f"{line(place)} is not JSON: {line(error)}", next=HOW) from error
+    if not isinstance(parsed, dict):
+        raise Stop(Exit.USAGE, f"{line(place)} does not hold a JSON object", next=HOW)
+    return parsed
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON")

@@ -1,0 +1,87 @@
+"""`dragoman ask`: what agents ask people."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from dragoman.cli import arguments, printing
+from dragoman.cli.escaping import line
+from dragoman.cli.exits import Exit, Stop
+from dragoman.cli.hubclient import Hub
+from dragoman.cli.options import HERE, Output, Reach
+from dragoman.cli.printing import Column, col
+
+app = App(name="ask", help="Questions that agents put to people: ls, answer.")
+
+COLUMNS = (
+    col("id"),
+    col("agent"),
+    Column("waits", lambda question: printing.age(question.get("created_at")), right=True),
+    col("question"),
+    Column("answers", lambda question: question.get("options") or "any"),
+    col("until", "deadline"),
+)
+
+
+@app.command
+def ls(
+    *,
+    status: Annotated[str, Parameter(help="open, answered, expired, withdrawn, or all.")] = "open",
+    output: Output = "table",
+    reach: Reach = HERE,
+) -> None:
+    """List the questions that wait for an answer."""
+    answer = Hub.find(reach).get("questions", status=None if status == "all" else status)
+    found = printing.listing(answer, "questions", COLUMNS, output)
+    if output != "table":
+        return
+    open_ones = [question for question in found if question.get("status") == "open"]
+    printing.verdict(None if open_ones else True, f"{len(open_ones)} questions wait for an answer")
+    if open_ones:
+        options = open_ones[0].get("options") or ["ANSWER"]
+        printing.following(f"dragoman ask answer {line(open_ones[0]['id'])} {line(options[0])}")
+
+
+@app.command
+def answer(
+    id: Annotated[str, Parameter(name="ID", help="The question's id, or enough of its beginning.")],
+    said: Annotated[str | None, Parameter(name="ANSWER", help="The answer; JSON where it parses.")] = None,
+    /,
+    *,
+    output: Output = "table",
+    reach: Reach = HERE,
+) -> None:
+    """Answer a question. The first answer counts."""
+    hub = Hub.find(reach)
+    question: Mapping[str, Any] = hub.get("questions", id)
+    if said is None:
+        said = _prompt(question)
+    done = hub.post("questions", str(question["id"]), "answer", body={"answer": _meant(question, said)})
+    if output != "table":
+        printing.document(done, output)
+        return
+    printing.verdict(True, f"answered {line(question.get('agent'))}: {line(said)}")
+    printing.following(f"dragoman task show {line(question.get('task_id'))}")
+
+
+def _meant(question: Mapping[str, Any], said: str) -> Any:
+    """An option by what it looks like; anything else as JSON, or text."""
+    for option in question.get("options") or ():
+        if said == (option if isinstance(option, str) else printing.cell(option)):
+            return option
+    return arguments.value(said)
+
+
+def _prompt(question: Mapping[str, Any]) -> str:
+    if not sys.stdin.isatty():
+        raise Stop(Exit.USAGE, "the answer is missing", next=f"dragoman ask answer {line(question['id'])} ANSWER")
+    options = question.get("options") or ()
+    printing.words(f"{line(question.get('agent'))} asks: {line(question.get('question'))}")
+    if options:
+        printing.words(f"  one of: {printing.cell(options)}")
+    print("answer: ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip()

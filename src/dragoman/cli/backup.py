@@ -1,0 +1,81 @@
+"""`dragoman backup`: a consistent copy of the store. A running hub makes it itself; else we do, in its place."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from dragoman.app.datadir import DEFAULT
+from dragoman.cli import printing
+from dragoman.cli.escaping import line
+from dragoman.cli.exits import Exit, Stop
+from dragoman.cli.hubclient import Hub
+from dragoman.cli.options import HERE, Output, Reach
+
+LONG_COPY = 3600.0
+
+
+def backup(
+    target: Annotated[Path, Parameter(help="The file to make; it must not exist.")],
+    /,
+    *,
+    output: Output = "table",
+    reach: Reach = HERE,
+) -> None:
+    """Copy the store, while the hub runs or not."""
+    path = target.absolute()  # the hub may have another working directory
+    if path.exists():
+        raise Stop(Exit.USAGE, f"{line(path)} exists already", next="name a new file")
+    if not path.parent.is_dir():
+        raise Stop(Exit.USAGE, f"there is no directory {line(path.parent)}", next=f"mkdir -p {line(path.parent)}")
+    try:
+        hub = Hub.find(reach)
+        hub.ask("POST", "backup", body={"target": str(path)}, patience=LONG_COPY)
+        by = "hub"
+    except Stop as stop:
+        if stop.code is not Exit.UNREACHABLE or reach.hub:
+            raise
+        _offline(Path(reach.data or DEFAULT), path)
+        by = "offline"
+    size = path.stat().st_size if path.exists() else None
+    if output != "table":
+        printing.document({"target": str(path), "bytes": size, "by": by}, output)
+        return
+    printing.verdict(True, f"the store is copied to {line(path)}" + (f" ({size:,} bytes)" if size is not None else ""))
+    printing.following("keep it on another disk; to restore: stop the hub and put it back as hub.sqlite")
+
+
+def _offline(directory: Path, target: Path) -> None:
+    """The store's own backup, under the store's own lock: a hub that starts meanwhile waits outside."""
+    from dragoman.app.settings import SettingsError
+    from dragoman.cli.serving import load_settings
+    from dragoman.stores.sqlite.errors import StoreRefused
+
+    settings = load_settings({"data": str(directory)}, None)
+    source = settings.store_path
+    if not source.exists():
+        raise Stop(
+            Exit.NOT_FOUND,
+            f"no hub is running, and there is no store at {line(source)}",
+            next="name it with --data DIR",
+        )
+    try:
+        asyncio.run(_copy(source, target))
+    except (StoreRefused, SettingsError) as error:
+        raise Stop(Exit.NOT_ALLOWED, str(error)) from error
+    except OSError as error:
+        raise Stop(Exit.NOT_ALLOWED, f"the copy failed: {line(error)}", next="check space and permissions") from error
+
+
+async def _copy(source: Path, target: Path) -> None:
+    from dragoman.stores.sqlite.store import SqliteStore
+
+    store = SqliteStore(source)
+    await store.open()
+    try:
+        await store.backup(str(target))
+    finally:
+        await store.close()

@@ -1,0 +1,27 @@
+"""What a person reads when the hub has started."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from dragoman.cli import escaping
+
+TRY = "dragoman task ls"
+
+
+def banner(*, http: str, data: str | Path, next: str | None = None, demo: bool = False) -> str:
+    """The facts: where it listens, where it keeps everything, and one command to try."""
+    following = next or TRY
+    if Path(data) != Path(".dragoman") and "--data" not in following:
+        following += f" --data {shlex.quote(str(data))}"
+    lines = [
+        "",
+        f"  dragoman serves at  {http}",
+        f"  everything is in    {escaping.line(data)}  (readable by you only; a restart loses nothing)",
+        *(["  demo agents         are working beside it; leave them out with --no-demo"] if demo else []),
+        f"  try next            {escaping.line(following)}",
+        "  stop with           Ctrl-C: work under way is kept and goes on at the next start",
+        "",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,122 @@
+"""`dragoman call`: give work, watch it, print the result.
+
+Data on stdout: the result, or with `-o json` the whole task, or with `-o jsonl` each event and then the task.
+Progress and verdict are words, on stderr.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from dragoman.cli import arguments, printing, story
+from dragoman.cli.agent import must_exist
+from dragoman.cli.escaping import block, line
+from dragoman.cli.exits import Exit, Stop
+from dragoman.cli.follow import follow, in_words
+from dragoman.cli.hubclient import Event, Hub
+from dragoman.cli.options import HERE, Output, Reach
+
+Via = Literal["api", "chiffon"]
+
+TELLING = frozenset({"assigned", "progress", "paused", "resumed", "asked", "answered", "attempt_failed", "released"})
+"""The events worth a line while one waits."""
+
+
+def call(
+    agent: Annotated[str, Parameter(help="An agent's id, or a kind of agent.")],
+    work: Annotated[str, Parameter(help="The type of work, for example run_playbook.")],
+    /,
+    *input: Annotated[str, Parameter(help="key=value, @file.json, or - for JSON on stdin.", allow_leading_hyphen=True)],
+    via: Annotated[Via, Parameter(help="The door by which it enters the hub.")] = "api",
+    wait: Annotated[bool, Parameter(negative="--detach", help="Wait for the result, or only print the id.")] = True,
+    kind: Annotated[bool, Parameter(negative=(), help="AGENT is a kind, even if none of it is here yet.")] = False,
+    timeout: Annotated[float | None, Parameter(help="Seconds to wait; the task goes on after them.")] = None,
+    name: str | None = None,
+    priority: Annotated[Literal["low", "normal", "high", "critical"] | None, Parameter()] = None,
+    after: Annotated[list[str] | None, Parameter(negative=(), help="Ids of tasks that must be done first.")] = None,
+    require: Annotated[list[str] | None, Parameter(negative=(), help="A capability the agent must have.")] = None,
+    output: Output = "table",
+    reach: Reach = HERE,
+) -> int:
+    """Give work to an agent, or to a kind of agent, and wait for the result."""
+    body: dict[str, Any] = {"type": work, "input": arguments.read(input)}
+    hub = Hub.find(reach)
+    body["kind" if kind else must_exist(hub, agent)] = agent
+    extras = {"name": name, "priority": priority, "dependencies": after, "required_capabilities": require}
+    body |= {key: value for key, value in extras.items() if value}
+
+    if via == "chiffon":
+        return _by_envelope(hub, body, wait, timeout, output)
+    # Under a key, so that the hub would take a repetition for the same request.
+    task = hub.ask("POST", "tasks", body=body, headers={"Idempotency-Key": secrets.token_hex(16)})
+    if wait:
+        return _watch(hub, task, timeout, output)
+    id = line(task["id"])
+    if output == "table":
+        printing.verdict(True, f"accepted: {story.headline(task)}")
+        print(id)
+        printing.following(f"dragoman task show {id}", f"dragoman task logs {id} --follow")
+    else:
+        printing.document(task, output)
+    return Exit.OK
+
+
+def _by_envelope(hub: Hub, body: Mapping[str, Any], wait: bool, timeout: float | None, output: Output) -> int:
+    from dragoman.cli.envelope import Orchestrator
+
+    if not wait:
+        raise Stop(Exit.USAGE, "--via chiffon needs somebody who takes the result", next="leave --detach or --via out")
+    orchestrator = Orchestrator(hub)
+    try:
+        return _watch(hub, orchestrator.submit(body), timeout, output)
+    finally:
+        orchestrator.leave()
+
+
+def _watch(hub: Hub, task: Mapping[str, Any], timeout: float | None, output: Output) -> int:
+    id = str(task["id"])
+    printing.verdict(None, f"task {line(id)}  {story.road(task)}")
+    try:
+        for event in follow(hub, id, timeout=timeout):
+            _tell(event, output)
+    except KeyboardInterrupt:
+        printing.words(f"\n  task {line(id)} goes on without you")
+        printing.following(f"dragoman task logs {line(id)} --follow", f"dragoman task cancel {line(id)}")
+        raise
+    return finish(hub.get("tasks", id), output)
+
+
+def _tell(event: Event, output: Output) -> None:
+    if output == "jsonl":
+        printing.document(event.data, output)
+    elif event.kind in TELLING:
+        printing.words(f"  {in_words(event)}")
+        if event.kind == "asked":
+            printing.words("  a person must answer: dragoman ask ls")
+
+
+def finish(task: Mapping[str, Any], output: Output) -> int:
+    """The end of a task: its result on stdout, the verdict on stderr, the exit code."""
+    good = task.get("status") == "completed"
+    if output != "table":
+        printing.document(task, output)
+    else:
+        result = task.get("result")
+        if result is None or result == "":
+            result = task.get("output")
+        if isinstance(result, str):
+            if result:
+                print(block(result).rstrip("\n"))
+        elif result is not None:
+            printing.document(result)
+    printing.verdict(good, story.headline(task))
+    if not good:
+        printing.words(f"  {story.road(task)}")
+        if why := story.reason(task.get("error")):
+            printing.words(f"  why: {why}")
+    printing.following(*story.next_commands(task))
+    return Exit.OK if good else Exit.FAILED

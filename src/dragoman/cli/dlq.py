@@ -1,0 +1,100 @@
+"""`dragoman dlq`: what could not be delivered or done, kept until a person decides."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from dragoman.cli import arguments, printing, story
+from dragoman.cli.escaping import line
+from dragoman.cli.hubclient import Hub
+from dragoman.cli.options import HERE, Output, Reach
+from dragoman.cli.printing import Column, col
+
+app = App(name="dlq", help="Dead letters: ls, show, redrive, discard.")
+
+LetterName = Annotated[str, Parameter(name="ID", help="The dead letter's id.")]
+
+COLUMNS = (
+    col("id"),
+    col("task", "task_id"),
+    col("for", "receiver"),
+    col("what", "cargo"),
+    col("tries", "attempts", right=True),
+    Column("age", lambda letter: printing.age(letter.get("at")), right=True),
+    Column("why", lambda letter: story.reason(letter.get("error"))),
+)
+
+
+@app.command
+def ls(
+    *,
+    task: Annotated[str | None, Parameter(help="Only those of this task.")] = None,
+    limit: int = 100,
+    cursor: str | None = None,
+    output: Output = "table",
+    reach: Reach = HERE,
+) -> None:
+    """List the dead letters."""
+    answer = Hub.find(reach).get("deadletters", task=task, limit=limit, cursor=cursor)
+    found = printing.listing(answer, "deadletters", COLUMNS, output)
+    if output != "table":
+        return
+    more = answer.get("next")
+    printing.verdict(not found, f"{len(found)} dead letters" + (", and more" if more else ""))
+    if more:
+        printing.following(f"dragoman dlq ls --cursor {line(more)}")
+    elif found:
+        id = line(found[0]["id"])
+        printing.following(f"dragoman dlq show {id}", f"dragoman dlq redrive {id}")
+
+
+@app.command
+def show(id: LetterName, /, *, output: Output = "table", reach: Reach = HERE) -> None:
+    """Show one dead letter: what it holds and why it died."""
+    letter = Hub.find(reach).get("deadletters", id)
+    if output != "table":
+        printing.document(letter, output)
+        return
+    print(f"✗ dead letter {line(letter.get('id'))}  {line(letter.get('cargo'))}")
+    printing.card(
+        [
+            ("why", story.reason(letter.get("error"))),
+            ("task", letter.get("task_id")),
+            ("for", letter.get("receiver")),
+            ("attempts", letter.get("attempts")),
+            ("since", f"{letter.get('at')}  ({printing.age(letter.get('at'))} ago)"),
+            ("holds", letter.get("body")),
+        ]
+    )
+    printing.following(f"dragoman dlq redrive {line(id)}", f"dragoman dlq discard {line(id)}")
+
+
+@app.command
+def redrive(
+    id: LetterName,
+    /,
+    *input: Annotated[str, Parameter(help="A corrected input: key=value, @file.json, or -.")],
+    output: Output = "table",
+    reach: Reach = HERE,
+) -> None:
+    """Send a dead letter on its way again, with a corrected input if one is given."""
+    body = {"input": arguments.read(input)} if input else {}
+    task = Hub.find(reach).post("deadletters", id, "redrive", body=body)
+    if output != "table":
+        printing.document(task, output)
+        return
+    printing.verdict(True, f"on its way again: {story.headline(task)}")
+    printing.following(*story.next_commands(task))
+
+
+@app.command
+def discard(id: LetterName, /, *, output: Output = "table", reach: Reach = HERE) -> None:
+    """Forget a dead letter. Its task stays as it is."""
+    letter = Hub.find(reach).post("deadletters", id, "discard")
+    if output != "table":
+        printing.document(letter, output)
+        return
+    printing.verdict(True, f"dead letter {line(id)} is discarded")
+    printing.following("dragoman dlq ls")

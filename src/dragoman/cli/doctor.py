@@ -1,0 +1,229 @@
+"""`dragoman doctor`: is everything as it must be, and if not, what to do. Each line a verdict and a fix.
+
+The checks are functions that return findings, in the order in which one would ask: the machine, the directory, the
+store, the hub. None of them changes anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from dragoman.app.datadir import DEFAULT, DataDir, DataDirError, alive
+from dragoman.cli import printing
+from dragoman.cli.escaping import line
+from dragoman.cli.exits import Exit, Stop
+from dragoman.cli.hubclient import Hub
+from dragoman.cli.options import HERE, Output, Reach
+from dragoman.cli.version import installed
+
+OLDEST_PYTHON = (3, 11)
+SCARCE_SPACE = 1 << 30
+NO_SPACE = 64 << 20
+
+
+class Finding(NamedTuple):
+    check: str
+    verdict: Literal["ok", "warning", "problem"]
+    says: str
+    fix: str = ""
+
+
+MARKS = {"ok": True, "warning": None, "problem": False}
+
+
+def doctor(*, output: Output = "table", reach: Reach = HERE) -> int:
+    """Check this machine, the data directory and the hub."""
+    directory = DataDir(reach.data or os.environ.get("DRAGOMAN_DATA") or DEFAULT)
+    findings: list[Finding] = []
+    for check in (python, sqlite, space, permissions):
+        for finding in check(directory):
+            _show(finding, output)
+            findings.append(finding)
+    hub, answers = _hub(reach, directory)
+    for finding in (*hub, *([] if answers else store(directory)), *settings()):
+        _show(finding, output)
+        findings.append(finding)
+
+    bad = [finding for finding in findings if finding.verdict == "problem"]
+    odd = [finding for finding in findings if finding.verdict == "warning"]
+    if output == "json":
+        printing.document({"ok": not bad, "findings": [finding._asdict() for finding in findings]})
+    elif output == "table":
+        said = f"{len(bad)} problems, {len(odd)} warnings" if bad or odd else "all is well"
+        printing.verdict(not bad, said)
+        if bad:
+            printing.following(bad[0].fix)
+    return Exit.FAILED if bad else Exit.OK
+
+
+def _show(finding: Finding, output: Output) -> None:
+    if output == "jsonl":
+        printing.document(finding._asdict(), output)
+    elif output == "table":
+        print(f"{printing.mark(MARKS[finding.verdict], sys.stdout)} {finding.check}: {line(finding.says)}")
+        if finding.fix:
+            print(f"    fix: {line(finding.fix)}")
+
+
+def python(_: DataDir) -> Iterator[Finding]:
+    now = ".".join(str(part) for part in sys.version_info[:3])
+    if sys.version_info >= OLDEST_PYTHON:
+        yield Finding("python", "ok", now)
+    else:
+        yield Finding("python", "problem", f"{now} is too old", "install Python 3.11 or newer, then `make setup`")
+
+
+def sqlite(_: DataDir) -> Iterator[Finding]:
+    try:
+        import apsw
+
+        from dragoman.stores.sqlite.errors import StoreRefused
+        from dragoman.stores.sqlite.schema import require_sqlite
+    except ImportError as error:
+        yield Finding("sqlite", "problem", f"cannot be loaded: {error}", "install it again: make setup")
+        return
+    try:
+        require_sqlite()
+        yield Finding("sqlite", "ok", str(apsw.sqlite_lib_version()))
+    except StoreRefused as error:
+        yield Finding("sqlite", "problem", str(error), "pip install -U 'apsw>=3.54'")
+
+
+def space(directory: DataDir) -> Iterator[Finding]:
+    place = directory.path.absolute()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    said = f"{free / (1 << 30):.1f} GB free for {directory.path}"
+    if free < NO_SPACE:
+        yield Finding("disk", "problem", said, "free some, or move the data directory: the hub refuses work without it")
+    elif free < SCARCE_SPACE:
+        yield Finding("disk", "warning", said, "free some before the hub has to refuse work")
+    else:
+        yield Finding("disk", "ok", said)
+
+
+PRIVATE = ("admin.token", "hub.json", "hub.sqlite", "hub.sqlite-wal")
+
+
+def permissions(directory: DataDir) -> Iterator[Finding]:
+    path = directory.path
+    if not path.exists():
+        yield Finding("data", "warning", f"{path} does not exist yet", "it is made by: dragoman dev")
+        return
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        yield Finding("data", "problem", f"{path} is not yours to write", "become its owner, or give another --data")
+        return
+    open_ones = [
+        f"{file} ({stat.S_IMODE(file.stat().st_mode):04o})"
+        for file in (path, *(path / name for name in PRIVATE))
+        if file.exists() and stat.S_IMODE(file.stat().st_mode) & 0o077
+    ]
+    if open_ones:
+        fix = f"chmod 700 {path}; chmod 600 {path}/*"
+        yield Finding("data", "problem", f"others may look into {', '.join(open_ones)}", fix)
+    else:
+        yield Finding("data", "ok", f"{path} is closed to others")
+
+
+def _hub(reach: Reach, directory: DataDir) -> tuple[list[Finding], bool]:
+    """What there is to say, and whether a hub answers (or may be at work): then its store is left alone."""
+    start = "dragoman dev" + (f" --data {directory.path}" if reach.data else "")
+    try:
+        here = directory.whereabouts()
+    except DataDirError as error:
+        return [Finding("hub", "problem", str(error), "see above")], True
+    if reach.hub is None and here is None:
+        return [Finding("hub", "warning", f"none is running in {directory.path}", f"start one: {start}")], False
+    if reach.hub is None and here is not None and not alive(here.pid):
+        said = f"the last one (process {here.pid}) ended without saying goodbye; nothing accepted is lost"
+        return [Finding("hub", "warning", said, f"start it again: {start}")], False
+    try:
+        hub = Hub.find(reach)
+        hub.ask("GET", base="/livez", patience=5.0)
+    except Stop as stop:
+        fix = stop.next or "check the address"
+        return [Finding("hub", "problem", stop.sentence, fix)], here is not None
+    found = [Finding("hub", "ok", f"answers at {hub.url}")]
+    try:
+        hub.ask("GET", base="/readyz", patience=5.0)
+    except Stop as stop:
+        found.append(Finding("ready", "problem", f"it takes no work: {stop.sentence}", "look at the hub's log"))
+    found += _token_and_version(hub)
+    return found, True
+
+
+def _token_and_version(hub: Hub) -> Iterator[Finding]:
+    try:
+        hub.get("tasks", limit=1)
+        yield Finding("token", "ok", "the hub knows it")
+    except Stop as stop:
+        yield Finding("token", "problem", stop.sentence, stop.next or "set DRAGOMAN_TOKEN to the hub's admin token")
+    try:
+        told: Any = hub.ask("GET", base="/openapi.json", patience=5.0)
+        theirs = str(told["info"]["version"])
+    except (Stop, KeyError, TypeError):
+        yield Finding("version", "warning", "the hub does not tell its version", "look whether it is a Dragoman hub")
+        return
+    ours = installed()
+    if theirs == ours:
+        yield Finding("version", "ok", f"{ours}, here and there")
+    else:
+        yield Finding(
+            "version", "warning", f"this command is {ours}, the hub is {theirs}", "use the same version for both"
+        )
+
+
+def store(directory: DataDir) -> Iterator[Finding]:
+    """The whole database, while no hub works on it."""
+    file = directory.path / "hub.sqlite"
+    if not file.exists():
+        return
+    try:
+        import apsw
+
+        from dragoman.stores.sqlite import lock, schema
+        from dragoman.stores.sqlite.errors import StoreInUse
+    except ImportError:
+        return  # `sqlite` has said so already
+
+    restore = "restore the newest backup as hub.sqlite (dragoman backup makes them)"
+    try:
+        held = asyncio.run(lock.acquire(directory.path))
+    except StoreInUse as error:
+        yield Finding("store", "warning", f"not checked: {error}", "stop that hub, then ask again")
+        return
+    try:
+        connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            complaints = schema.integrity(connection)
+        finally:
+            connection.close()
+    except apsw.Error as error:
+        complaints = [str(error)]
+    finally:
+        os.close(held)
+    if complaints:
+        yield Finding("store", "problem", f"{file} is damaged: {complaints[0]}", restore)
+    else:
+        yield Finding("store", "ok", f"{file} is whole ({file.stat().st_size:,} bytes)")
+
+
+def settings() -> Iterator[Finding]:
+    from dragoman.app.settings import SettingsError, load
+    from dragoman.cli.serving import settings_file
+
+    named = os.environ.get("DRAGOMAN_CONFIG")
+    try:
+        load(environ=os.environ, file=settings_file(Path(named) if named else None))
+        yield Finding("settings", "ok", "make sense")
+    except SettingsError as error:
+        for problem in error.problems:
+            yield Finding("settings", "problem", problem, "correct it, then: dragoman config show --origin")

@@ -1,0 +1,86 @@
+"""Following a task: its events as they come, over broken connections and a restarted hub.
+
+Every event has a number, and the hub sends again what came after the last one we saw: so nothing is missed and
+nothing is shown twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dragoman.cli import printing
+from dragoman.cli.escaping import line
+from dragoman.cli.exits import Exit, Stop
+from dragoman.cli.hubclient import Event, Hub, Lull, deadline
+from dragoman.cli.story import reason
+
+SILENCE = 30.0
+"""Seconds without a byte after which the connection is made anew."""
+ABSENCE = 30.0
+"""Seconds for which a hub may be away while we wait: time to restart it."""
+PAUSE = 0.5
+
+
+def follow(hub: Hub, task: str, *, timeout: float | None = None) -> Iterator[Event]:
+    """The events of a task from its first to its last. Raises `Stop` TIMEOUT when the time is up."""
+    until = deadline(timeout)
+    last: str | None = None
+    gone_since: float | None = None
+    while True:
+        left = until - time.monotonic()
+        if left <= 0:
+            raise Stop(
+                Exit.TIMEOUT,
+                f"task {line(task)} did not end within {timeout:g} s; it goes on",
+                next=f"dragoman task logs {line(task)} --follow   ·   dragoman task cancel {line(task)}",
+            )
+        try:
+            for event in hub.stream("tasks", task, "events", after=last, patience=min(SILENCE, left)):
+                gone_since = None
+                if event.kind == "end":
+                    return
+                last = event.id or last
+                yield event
+                if time.monotonic() >= until:
+                    break
+            else:  # the hub ended the stream, but not the task: it stops, or a proxy lost patience
+                time.sleep(min(PAUSE, max(0.0, until - time.monotonic())))
+        except Lull:
+            continue
+        except Stop as stop:
+            if stop.code is not Exit.UNREACHABLE:
+                raise
+            now = time.monotonic()
+            if gone_since is None:
+                gone_since = now
+                printing.words(f"  the hub is away; waiting for it (task {line(task)} is kept)")
+            if now - gone_since > ABSENCE:
+                raise
+            time.sleep(PAUSE)
+
+
+def body_of(event: Event) -> Mapping[str, Any]:
+    body = event.data.get("body") if isinstance(event.data, Mapping) else None
+    return body if isinstance(body, Mapping) else {}
+
+
+def in_words(event: Event) -> str:
+    """What an event says, in a line; its output is not in it."""
+    body = body_of(event)
+    said = body.get("step")
+    step: Mapping[str, Any] = said if isinstance(said, Mapping) else {}
+    place = f"step {step['number']}" + (f"/{step['total']}" if step.get("total") else "") if step.get("number") else ""
+    percent = body.get("percent")
+    parts = [
+        event.kind.replace("_", " "),
+        f"to {body['agent']}" if body.get("agent") else "",
+        f"attempt {body['attempt']}" if body.get("attempt") else "",
+        "" if percent is None else f"{percent} %",
+        " ".join(part for part in (place, str(step.get("name") or "")) if part),
+        str(body.get("question") or ""),
+        f"exit code {body['exit_code']}" if body.get("exit_code") is not None else "",
+        reason(body.get("fault")) or "",
+    ]
+    return line(" · ".join(part for part in parts if part))

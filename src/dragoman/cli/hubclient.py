@@ -1,0 +1,212 @@
+"""The hub, as a command sees it: found, asked, and its refusals turned into exit codes.
+
+The standard library's HTTP client does: httpx would cost more time to import than the request takes. The local
+hub's token is only ever sent to the address that stands beside it in `hub.json`; for any other hub it must be given
+in DRAGOMAN_TOKEN.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode, urlsplit
+
+from dragoman.app.datadir import DEFAULT, DataDir, DataDirError, alive
+from dragoman.cli import escaping
+from dragoman.cli.exits import ADVICE, BY_STATUS, Exit, Stop
+from dragoman.cli.options import Reach
+
+API = "/api/v1"
+PATIENCE = 30.0
+"""Seconds for an ordinary answer."""
+START_IT = "start one with: dragoman dev   (or name one with --hub URL and DRAGOMAN_TOKEN)"
+
+
+class Event(NamedTuple):
+    """One event of a task's stream."""
+
+    id: str
+    kind: str
+    data: Any
+
+
+class Hub:
+    def __init__(self, url: str, token: str | None) -> None:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise Stop(Exit.USAGE, f"{escaping.line(url)!r} is no hub's URL", next="write it as http://127.0.0.1:8420")
+        self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+        self._secure = parts.scheme == "https"
+        self._host = parts.hostname
+        try:
+            self._port = parts.port
+        except ValueError:
+            raise Stop(Exit.USAGE, f"{escaping.line(url)!r} has no sensible port") from None
+        self._base = parts.path.rstrip("/")
+        self._headers = {"Accept": "application/json"}
+        if token:
+            if not token.isascii() or not token.isprintable():
+                raise Stop(Exit.USAGE, "DRAGOMAN_TOKEN holds characters that no token has", next="set it again")
+            self._headers["Authorization"] = f"Bearer {token}"
+
+    @classmethod
+    def find(cls, reach: Reach) -> Hub:
+        token = os.environ.get("DRAGOMAN_TOKEN")
+        directory = DataDir(reach.data or DEFAULT)
+        try:
+            here = directory.whereabouts()
+        except DataDirError as error:
+            if not reach.hub:
+                raise Stop(Exit.NOT_ALLOWED, str(error)) from error
+            here = None
+        if reach.hub:
+            hub = cls(reach.hub, token)
+            local = here is not None and cls(here.http, None).url == hub.url
+            return cls(reach.hub, token or here.admin_token) if here is not None and local else hub
+        if here is None:
+            raise Stop(Exit.UNREACHABLE, f"no hub is running in {directory.path}", next=START_IT)
+        if not alive(here.pid):
+            raise Stop(Exit.UNREACHABLE, f"the hub of {directory.path} has ended (process {here.pid})", next=START_IT)
+        return cls(here.http, token or here.admin_token)
+
+    def get(self, *path: str, **query: Any) -> Any:
+        return self.ask("GET", *path, query=query)
+
+    def post(self, *path: str, body: Any = None, **query: Any) -> Any:
+        return self.ask("POST", *path, body={} if body is None else body, query=query)
+
+    def delete(self, *path: str) -> Any:
+        return self.ask("DELETE", *path)
+
+    def ask(
+        self,
+        method: str,
+        *path: str,
+        body: Any = None,
+        query: dict[str, Any] | None = None,
+        patience: float = PATIENCE,
+        headers: dict[str, str] | None = None,
+        base: str = API,
+    ) -> Any:
+        """The decoded answer. Raises `Stop` for everything that is not a success."""
+        connection = self._connect(patience)
+        try:
+            answer = self._send(connection, method, _target(base, path, query), body, headers or {})
+            try:
+                content = answer.read()
+            except TimeoutError as error:
+                raise self._slow(patience) from error
+            except (OSError, http.client.HTTPException) as error:
+                raise self._lost(error) from error
+        finally:
+            connection.close()
+        if answer.status >= 300:
+            raise _refusal(answer.status, content)
+        if not content:
+            return None
+        try:
+            return json.loads(content)
+        except ValueError:
+            raise Stop(
+                Exit.UNREACHABLE, f"what answers at {self.url} is no Dragoman hub", next="check --hub / DRAGOMAN_URL"
+            ) from None
+
+    def stream(self, *path: str, after: str | None = None, patience: float = PATIENCE) -> Iterator[Event]:
+        """Events as they come, until the hub ends the stream. Raises `Lull` after `patience` seconds of silence and
+        `Stop` if the connection breaks; whoever follows may come back with `after`."""
+        connection = self._connect(patience)
+        headers = {"Accept": "text/event-stream", **({"Last-Event-ID": after} if after else {})}
+        try:
+            answer = self._send(connection, "GET", _target(API, path, None), None, headers)
+            if answer.status >= 300:
+                raise _refusal(answer.status, answer.read())
+            fields: dict[str, str] = {}
+            while True:
+                try:
+                    raw = answer.readline(16 * 1024 * 1024)
+                except TimeoutError:
+                    raise Lull from None
+                except (OSError, http.client.HTTPException) as error:
+                    raise self._lost(error) from error
+                if not raw:
+                    return
+                text = raw.decode("utf-8", "replace").rstrip("\r\n")
+                if text:
+                    name, _, value = text.partition(":")
+                    value = value.removeprefix(" ")
+                    fields[name] = f"{fields[name]}\n{value}" if name == "data" and name in fields else value
+                elif fields:
+                    if "data" in fields:
+                        yield Event(fields.get("id", ""), fields.get("event", "message"), _lenient(fields["data"]))
+                    fields = {}
+        finally:
+            connection.close()
+
+    def _connect(self, patience: float) -> http.client.HTTPConnection:
+        make = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        return make(self._host, self._port, timeout=patience)
+
+    def _send(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        target: str,
+        body: Any,
+        headers: dict[str, str],
+    ) -> http.client.HTTPResponse:
+        payload = None if body is None else json.dumps(body).encode()
+        kind = {} if payload is None else {"Content-Type": "application/json"}
+        try:
+            connection.request(method, self._base + target, payload, {**self._headers, **kind, **headers})
+            return connection.getresponse()
+        except TimeoutError as error:
+            raise self._slow(connection.timeout or PATIENCE) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise self._lost(error) from error
+
+    def _slow(self, patience: float) -> Stop:
+        return Stop(Exit.TIMEOUT, f"the hub at {self.url} did not answer within {patience:g} s", next="dragoman doctor")
+
+    def _lost(self, error: Exception) -> Stop:
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return Stop(Exit.UNREACHABLE, f"no hub answers at {self.url} ({escaping.line(why)})", next=START_IT)
+
+
+class Lull(Exception):
+    """Nothing came for a while. The stream may be resumed."""
+
+
+def deadline(seconds: float | None) -> float:
+    """A point on the monotonic clock; never, if None."""
+    return float("inf") if seconds is None else time.monotonic() + seconds
+
+
+def _target(base: str, path: tuple[str, ...], query: dict[str, Any] | None) -> str:
+    target = "/".join((base, *(quote(part, safe="") for part in path)))
+    given = {key: value for key, value in (query or {}).items() if value is not None}
+    return f"{target}?{urlencode(given)}" if given else target
+
+
+def _lenient(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _refusal(status: int, content: bytes) -> Stop:
+    """A problem document (RFC 9457) as a sentence; anything else by its status."""
+    problem = _lenient(content.decode("utf-8", "replace")) if content else None
+    sentence = f"the hub answered with status {status}"
+    if isinstance(problem, dict):
+        told = problem.get("payload")  # chiffon's own form of a refusal
+        told = told.get("error_message") if isinstance(told, dict) else None
+        sentence = escaping.line(problem.get("detail") or problem.get("title") or told or sentence)
+        if problem.get("field"):
+            sentence += f" (field {escaping.line(problem['field'])})"
+    code = BY_STATUS.get(status, Exit.UNREACHABLE if status >= 500 else Exit.USAGE)
+    return Stop(code, sentence, next=ADVICE.get(status))

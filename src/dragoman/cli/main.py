@@ -1,0 +1,98 @@
+"""The `dragoman` command: the list of commands, and how each of them ends.
+
+A command is a module path here; it is imported when it is called. So the list carries the help texts itself: `dragoman
+--help` imports no command.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError, Group
+
+from dragoman.cli.exits import Exit, Stop
+
+SERVE, WORK, LOOK = (Group(name, sort_key=place) for place, name in enumerate(("Run a hub", "Work", "Look after it")))
+
+COMMANDS = (
+    ("dev", "dragoman.cli.serving:dev", SERVE, "Start a hub on this machine, with everything in one process."),
+    ("serve", "dragoman.cli.serving:serve", SERVE, "Start a hub as its settings file says."),
+    ("agent", "dragoman.cli.agent:app", WORK, "Let agents in: add, ls, show, rm, token."),
+    ("call", "dragoman.cli.call:call", WORK, "Give work to an agent, or to a kind of agent, and wait for the result."),
+    ("task", "dragoman.cli.task:app", WORK, "Tasks: ls, show, logs, why, retry, cancel, pause, resume."),
+    ("ask", "dragoman.cli.ask:app", WORK, "Questions that agents put to people: ls, answer."),
+    ("tail", "dragoman.cli.tail:tail", WORK, "Follow what happens."),
+    ("dlq", "dragoman.cli.dlq:app", LOOK, "Dead letters: ls, show, redrive, discard."),
+    ("audit", "dragoman.cli.audit:app", LOOK, "The audit record: query, verify."),
+    ("doctor", "dragoman.cli.doctor:doctor", LOOK, "Check this machine, the data directory and the hub."),
+    ("backup", "dragoman.cli.backup:backup", LOOK, "Copy the store, while the hub runs or not."),
+    ("config", "dragoman.cli.config:app", LOOK, "The settings, and where each came from: show."),
+    ("version", "dragoman.cli.version:version", LOOK, "Print the version."),
+)
+
+EPILOGUE = "Exit codes: 0 ok, 1 the task failed, 2 usage, 3 not found, 4 not allowed, 5 hub unreachable, 6 timeout."
+
+
+def build() -> App:
+    app = App(
+        name="dragoman",
+        help="The hub where AI agents of different protocols work together, and nothing accepted is lost.",
+        help_format="plaintext",  # markdown would import a parser: 40 ms
+        help_epilogue=EPILOGUE,
+        version=_version,
+        result_action="return_value",
+        exit_on_error=False,
+        print_error=False,
+    )
+    for name, path, group, help in COMMANDS:
+        app.command(path, name=name, group=group, help=help)
+    return app
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    tokens = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        # An old locale must not turn a check mark into a traceback.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        outcome = build()(tokens)
+        sys.stdout.flush()
+        return outcome if isinstance(outcome, int) else Exit.OK
+    except Stop as stop:
+        return _tell(stop)
+    except CycloptsError as error:
+        asked = " ".join(_asked(tokens, error))
+        return _tell(Stop(Exit.USAGE, str(error).strip(), next=f"{asked} --help"))
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read us has seen enough; Python must not complain when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.OK
+
+
+def _tell(stop: Stop) -> int:
+    from dragoman.cli.printing import words
+
+    words(f"error: {stop.sentence}")
+    if stop.next:
+        words(f"  next: {stop.next}")
+    return stop.code
+
+
+def _asked(tokens: list[str], error: CycloptsError) -> list[str]:
+    """The command that was meant, as far as it was understood."""
+    return ["dragoman", *(error.command_chain or ())]
+
+
+def _version() -> str:
+    from dragoman.cli.version import installed
+
+    return installed()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

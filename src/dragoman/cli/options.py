@@ -1,0 +1,34 @@
+"""The options that many commands share, spelt once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Group, Parameter
+
+CONNECTION = Group("Connection", sort_key=90)
+
+Form = Literal["table", "json", "jsonl"]
+
+Output = Annotated[Form, Parameter(name=["--output", "-o"], help="How to print: table, json or jsonl.")]
+
+Config = Annotated[
+    Path | None,
+    Parameter(name=["--config", "-c"], env_var="DRAGOMAN_CONFIG", help="The settings file [./dragoman.toml, if any]."),
+]
+
+
+@Parameter(name="*", group=CONNECTION)
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """How to find the hub: by its address, or by what `dragoman dev` left in its data directory."""
+
+    hub: Annotated[str | None, Parameter(env_var="DRAGOMAN_URL", help="The hub's URL.")] = None
+    data: Annotated[
+        Path | None, Parameter(env_var="DRAGOMAN_DATA", help="The data directory of a local hub [.dragoman].")
+    ] = None
+
+
+HERE = Reach()

@@ -1,0 +1,156 @@
+"""What a command prints: data on stdout, words on stderr.
+
+On a terminal a list is a table drawn by rich, which knows its width; into a pipe it is plain aligned columns, and
+rich is not imported. `-o json` prints what the API said, `-o jsonl` one item a line. Everything that came from
+outside is escaped here, once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, TextIO
+
+from dragoman.cli import escaping
+from dragoman.cli.options import Form
+
+Item = Mapping[str, Any]
+
+
+class Column(NamedTuple):
+    title: str
+    of: Callable[[Item], Any]
+    right: bool = False
+
+
+def col(title: str, key: str | None = None, *, right: bool = False) -> Column:
+    """The column that shows one field as it is."""
+    field = key or title
+    return Column(title, lambda item: item.get(field), right)
+
+
+def words(text: str) -> None:
+    """Something to read, not to parse. The caller has escaped what came from outside."""
+    sys.stdout.flush()
+    print(text, file=sys.stderr, flush=True)
+
+
+def verdict(good: bool | None, text: str) -> None:
+    words(f"{mark(good, sys.stderr)} {text}")
+
+
+def following(*commands: str) -> None:
+    words(f"  next: {'   ·   '.join(commands)}")
+
+
+def mark(good: bool | None, stream: TextIO) -> str:
+    """✓, ✗, or • for what is neither."""
+    sign, colour = ("•", "33") if good is None else ("✓", "32") if good else ("✗", "31")
+    return f"\x1b[{colour}m{sign}\x1b[0m" if _colourful(stream) else sign
+
+
+def _colourful(stream: TextIO) -> bool:
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def document(value: Any, form: Form = "json") -> None:
+    """One thing as JSON: indented to be read, or on one line."""
+    print(escaping.as_json(value, indent=None if form == "jsonl" else 2))
+
+
+def listing(answer: Mapping[str, Any], key: str, columns: Sequence[Column], form: Form) -> Sequence[Item]:
+    """A list that the API gave. Returns its items, for the words around it."""
+    items: Sequence[Item] = answer.get(key) or []
+    if form == "json":
+        document(answer)
+    elif form == "jsonl":
+        for item in items:
+            document(item, form)
+    elif items:
+        table(items, columns)
+    return items
+
+
+def table(items: Sequence[Item], columns: Sequence[Column]) -> None:
+    cells = [[cell(column.of(item)) for column in columns] for item in items]
+    if sys.stdout.isatty():
+        _rich_table(cells, columns)
+        return
+    titles = [column.title.upper() for column in columns]
+    widths = [max(len(row[i]) for row in (titles, *cells)) for i in range(len(columns))]
+    for row in (titles, *cells):
+        parts = [
+            text.rjust(width) if column.right else text.ljust(width)
+            for text, width, column in zip(row, widths, columns, strict=True)
+        ]
+        print("  ".join(parts).rstrip())
+
+
+def _rich_table(cells: Sequence[Sequence[str]], columns: Sequence[Column]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=None, pad_edge=False, header_style="bold")
+    for place, column in enumerate(columns):
+        # The first column is what one copies into the next command: it is never cut.
+        drawn.add_column(
+            column.title.upper(),
+            justify="right" if column.right else "left",
+            no_wrap=True,
+            overflow="fold" if place == 0 else "ellipsis",
+            min_width=max((len(row[0]) for row in cells), default=0) if place == 0 else None,
+        )
+    for row in cells:
+        drawn.add_row(*(Text(text) for text in row))
+    Console(highlight=False).print(drawn)
+
+
+def card(pairs: Sequence[tuple[str, Any]]) -> None:
+    """Facts about one thing, those that there are."""
+    shown = [(name, cell(value)) for name, value in pairs if value not in (None, "", [], {}, ())]
+    width = max((len(name) for name, _ in shown), default=0)
+    for name, text in shown:
+        print(f"  {name.ljust(width)}  {text}")
+
+
+def cell(value: Any) -> str:
+    """One value on one line."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)) and all(isinstance(part, (str, int, float)) for part in value):
+        return escaping.line(", ".join(str(part) for part in value)) or "-"
+    if isinstance(value, (dict, list, tuple)):
+        return escaping.line(escaping.as_json(value))
+    return escaping.line(value)
+
+
+def moment(text: Any) -> datetime | None:
+    """A time of the API, or None if it is none."""
+    try:
+        found = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def age(text: Any, now: datetime | None = None) -> str:
+    """How long ago, in the largest unit that says something."""
+    then = moment(text)
+    if then is None:
+        return "-"
+    return duration(((now or datetime.now(UTC)) - then).total_seconds())
+
+
+def duration(seconds: float) -> str:
+    seconds = max(0.0, seconds)
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,138 @@
+"""`dev` and `serve`: read the settings, look whether a hub can start here, and hand over to the wiring."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from dragoman.cli.exits import Exit, Stop
+from dragoman.cli.options import Config
+
+if TYPE_CHECKING:
+    from dragoman.app.settings import Settings
+
+ReadyJson = Annotated[bool, Parameter(negative=(), help="Print one line of JSON on stdout once it serves.")]
+
+
+def dev(
+    *,
+    host: Annotated[str | None, Parameter(help="The address to listen on [127.0.0.1].")] = None,
+    port: Annotated[int | None, Parameter(help="The port for HTTP and WebSocket; 0 picks a free one [8420].")] = None,
+    grpc_port: Annotated[int | None, Parameter(help="The port for gRPC; 0 picks a free one [50051].")] = None,
+    data: Annotated[Path | None, Parameter(help="Where everything is kept [.dragoman].")] = None,
+    demo: Annotated[bool, Parameter(help="Start demo agents beside it.")] = False,
+    ready_json: ReadyJson = False,
+    config: Config = None,
+) -> int:
+    """Start a hub on this machine, with everything in one process."""
+    flags = {
+        "server.host": host,
+        "server.port": port,
+        "server.grpc_port": grpc_port,
+        "data": str(data) if data is not None else None,
+    }
+    return _start(load_settings(flags, config), demo=demo, ready_json=ready_json, command="dev")
+
+
+def serve(*, config: Config = None, ready_json: ReadyJson = False) -> int:
+    """Start a hub as its settings file says."""
+    return _start(load_settings({}, config), demo=False, ready_json=ready_json, command="serve")
+
+
+def load_settings(flags: dict[str, Any], config: Path | None) -> Settings:
+    from dragoman.app.settings import SettingsError, load
+
+    try:
+        return load(flags=flags, environ=os.environ, file=settings_file(config)).settings
+    except SettingsError as error:
+        raise settings_stop(error.problems) from error
+
+
+def settings_file(config: Path | None) -> Path | None:
+    """The file that was named, else `dragoman.toml` here, if there is one."""
+    beside = Path("dragoman.toml")
+    return config or (beside if beside.exists() else None)
+
+
+def settings_stop(problems: list[str]) -> Stop:
+    lines = "".join(f"\n  - {problem}" for problem in problems)
+    return Stop(
+        Exit.USAGE, f"the settings do not work:{lines}", next="correct them, then look: dragoman config show --origin"
+    )
+
+
+def _start(settings: Settings, *, demo: bool, ready_json: bool, command: str) -> int:
+    from dragoman.app.datadir import DataDir, DataDirError
+
+    host, port = settings.server.host, settings.server.port
+    try:
+        _refuse_a_second(DataDir(settings.data))
+        _refuse_a_busy_port(host, port, command)
+
+        from dragoman.app.wiring import run
+
+        return run(settings, demo=demo, ready_json=ready_json)
+    except DataDirError as error:
+        raise Stop(Exit.NOT_ALLOWED, str(error)) from error
+    except OSError as error:
+        # The port may have been taken between our look and the server's.
+        if error.errno == errno.EADDRINUSE:
+            raise _busy(host, port, command) from error
+        raise
+
+
+def _refuse_a_second(directory: Any) -> None:
+    """A hub that answers from this data directory. One that died leaves a note that nobody answers for."""
+    here = directory.whereabouts()
+    if here is None:
+        return
+    from dragoman.cli.hubclient import Hub
+
+    try:
+        Hub(here.http, None).ask("GET", base="/livez", patience=2.0)
+    except Stop as stop:
+        if stop.code is Exit.UNREACHABLE and "is no Dragoman hub" not in stop.sentence:
+            return
+    raise Stop(
+        Exit.NOT_ALLOWED,
+        f"a hub already serves {directory.path} at {here.http} (process {here.pid})",
+        next=f"use it, stop it (kill {here.pid}), or start another one with --data DIR --port 0",
+    )
+
+
+def _refuse_a_busy_port(host: str, port: int, command: str) -> None:
+    if port == 0:
+        return
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, proto) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise _busy(host, port, command) from error
+        if error.errno == errno.EACCES:
+            raise Stop(
+                Exit.NOT_ALLOWED,
+                f"port {port} is reserved for the system's administrator",
+                next="take one above 1023, for example --port 8420",
+            ) from error
+        raise Stop(
+            Exit.USAGE,
+            f"the hub cannot listen on {host}: {error.strerror or error}",
+            next="give an address of this machine, for example --host 127.0.0.1",
+        ) from error
+
+
+def _busy(host: str, port: int, command: str) -> Stop:
+    other = (
+        f"dragoman dev --port {port + 1 if port < 65535 else 0}   (or --port 0 for any free one)"
+        if command == "dev"
+        else "set server.port in the settings file or DRAGOMAN_PORT to another one"
+    )
+    return Stop(Exit.USAGE, f"port {port} on {host} is taken by another program", next=other)

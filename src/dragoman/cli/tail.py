@@ -1,0 +1,94 @@
+"""`dragoman tail`: what happens, as it happens. Asks the hub again and again; nothing is held open."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from dragoman.cli import printing, story
+from dragoman.cli.escaping import line
+from dragoman.cli.hubclient import Hub, deadline
+from dragoman.cli.options import HERE, Reach
+
+Lines = Literal["table", "jsonl"]
+PAGE = 100
+
+
+def tail(
+    what: Annotated[Literal["tasks", "audit"], Parameter(help="Changes of tasks, or the audit record.")] = "tasks",
+    /,
+    *,
+    lines: Annotated[int, Parameter(name=["--lines", "-n"], help="How much of the past to begin with.")] = 10,
+    interval: Annotated[float, Parameter(help="Seconds between two looks.")] = 1.0,
+    seconds: Annotated[float | None, Parameter(name="--for", help="Stop after so many seconds.")] = None,
+    output: Annotated[
+        Literal["table", "json", "jsonl"],
+        Parameter(name=["--output", "-o"], help="table, or jsonl (json means it too)."),
+    ] = "table",
+    reach: Reach = HERE,
+) -> None:
+    """Follow what happens."""
+    hub = Hub.find(reach)
+    until = deadline(seconds)
+    watch = Tasks() if what == "tasks" else Audit()
+    fresh = watch.look(hub)
+    fresh = fresh[len(fresh) - min(lines, len(fresh)) :]
+    while True:
+        for item in fresh:
+            if output == "table":
+                print(watch.say(item), flush=True)
+            else:
+                printing.document(item, "jsonl")
+        if time.monotonic() >= until:
+            return
+        time.sleep(max(0.0, min(interval, until - time.monotonic())))
+        fresh = watch.look(hub)
+
+
+class Tasks:
+    """Tasks that changed since the last look, in the order of their change.
+
+    The list is by birth, so what changes about tasks older than a page of newer ones is seen while they run.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, str] = {}
+
+    def look(self, hub: Hub) -> list[Mapping[str, Any]]:
+        found: dict[str, Mapping[str, Any]] = {}
+        for filters in ({}, {"status": "running"}, {"status": "waiting"}):
+            for task in hub.get("tasks", limit=PAGE, **filters).get("tasks") or ():
+                found[task["id"]] = task
+        changed = [task for id, task in found.items() if self._seen.get(id) != task.get("updated_at")]
+        self._seen = {id: str(task.get("updated_at")) for id, task in found.items()}
+        return sorted(changed, key=lambda task: str(task.get("updated_at")))
+
+    def say(self, task: Mapping[str, Any]) -> str:
+        why = story.reason(task.get("error")) if task.get("status") == "failed" else None
+        road = story.road(task)
+        return f"{line(task.get('updated_at'))}  {story.headline(task)}  {road}" + (f"  why: {why}" if why else "")
+
+
+class Audit:
+    """Records after the last one seen."""
+
+    def __init__(self) -> None:
+        self._cursor: str | None = None
+
+    def look(self, hub: Hub) -> list[Mapping[str, Any]]:
+        found: list[Mapping[str, Any]] = []
+        while True:
+            page = hub.get("audit", limit=PAGE, cursor=self._cursor).get("records") or []
+            found += page
+            if page:
+                self._cursor = str(page[-1]["seq"])
+            if len(page) < PAGE:
+                return found
+
+    def say(self, record: Mapping[str, Any]) -> str:
+        parts: Iterable[Any] = (record.get(key) for key in ("at", "seq", "principal", "action", "outcome", "subject"))
+        said = "  ".join(line(part) for part in parts if part is not None)
+        return said + (f"  why: {line(record['reason'])}" if record.get("reason") else "")

@@ -1,0 +1,207 @@
+"""`dragoman task`: what was asked of the hub, how far it is, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from dragoman.cli import arguments, printing, story
+from dragoman.cli.escaping import block, line
+from dragoman.cli.exits import Exit
+from dragoman.cli.follow import body_of, follow, in_words
+from dragoman.cli.hubclient import Hub
+from dragoman.cli.options import HERE, Output, Reach
+from dragoman.cli.printing import Column, col
+
+app = App(name="task", help="Tasks: ls, show, logs, why, retry, cancel, pause, resume.")
+
+TaskName = Annotated[str, Parameter(name="ID", help="The task's id, or enough of its beginning.")]
+
+COLUMNS = (
+    col("id"),
+    col("type"),
+    Column("status", lambda task: f"waiting: {task['waiting']}" if task.get("waiting") else task.get("status")),
+    col("agent"),
+    Column("done", lambda task: f"{task.get('progress') or 0} %", right=True),
+    col("tries", "attempts", right=True),
+    Column("age", lambda task: printing.age(task.get("created_at")), right=True),
+)
+
+
+@app.command
+def ls(
+    *,
+    status: Annotated[str | None, Parameter(help="Only these: queued, running, waiting, failed …")] = None,
+    type: str | None = None,
+    agent: Annotated[str | None, Parameter(help="Only those of this agent.")] = None,
+    limit: Annotated[int, Parameter(help="At most so many.")] = 50,
+    cursor: Annotated[str | None, Parameter(help="Where the last page ended.")] = None,
+    output: Output = "table",
+    reach: Reach = HERE,
+) -> None:
+    """List tasks, the newest first."""
+    answer = Hub.find(reach).get("tasks", status=status, type=type, agent=agent, limit=limit, cursor=cursor)
+    found = printing.listing(answer, "tasks", COLUMNS, output)
+    if output != "table":
+        return
+    failed = [task for task in found if task.get("status") == "failed"]
+    more = answer.get("next")
+    counted = f"{len(found)} tasks" + (", and more" if more else "") + (f", {len(failed)} failed" if failed else "")
+    printing.verdict(False if failed else True if found else None, counted)
+    if more:
+        filters = {"status": status, "type": type, "agent": agent}
+        given = "".join(f" --{key} {line(value)}" for key, value in filters.items() if value)
+        printing.following(f"dragoman task ls{given} --cursor {line(more)}")
+    elif failed:
+        printing.following(f"dragoman task show {line(failed[0]['id'])}")
+    elif found:
+        printing.following(f"dragoman task show {line(found[0]['id'])}")
+    else:
+        printing.following("dragoman call AGENT WORK key=value")
+
+
+@app.command
+def show(id: TaskName, /, *, output: Output = "table", reach: Reach = HERE) -> None:
+    """Show one task: the verdict, the road it took, why, and what came out."""
+    task = Hub.find(reach).get("tasks", id)
+    if output != "table":
+        printing.document(task, output)
+        return
+    import sys
+
+    print(f"{printing.mark(story.GOOD.get(str(task.get('status'))), sys.stdout)} {story.headline(task)}")
+    print(f"  {story.road(task)}")
+    if why := story.reason(task.get("error")):
+        print(f"  why: {why}")
+    printing.card(
+        [
+            ("description", task.get("description")),
+            ("priority", task["priority"] if task.get("priority") not in (None, "normal") else None),
+            ("created", f"{task.get('created_at')}  ({printing.age(task.get('created_at'))} ago)"),
+            ("deadline", task.get("deadline") if task.get("status") not in story.FINAL else None),
+            ("waits for", task.get("blocked_by")),
+            ("question", task.get("question")),
+            ("parent", task.get("parent")),
+            ("trace", task.get("trace_id")),
+            ("input", task.get("input")),
+            ("result", task.get("result")),
+            ("exit code", task.get("exit_code")),
+        ]
+    )
+    if task.get("output"):
+        print("  output:")
+        print("\n".join(f"    {text}" for text in block(task["output"]).rstrip("\n").split("\n")))
+    printing.following(*story.next_commands(task))
+
+
+@app.command
+def logs(
+    id: TaskName,
+    /,
+    *,
+    follow_: Annotated[bool, Parameter(name=["--follow", "-f"], negative=(), help="Go on until it ends.")] = False,
+    timeout: Annotated[float | None, Parameter(help="Seconds to follow it.")] = None,
+    output: Output = "table",
+    reach: Reach = HERE,
+) -> int:
+    """Print what happened to a task, with its output as it came."""
+    hub = Hub.find(reach)
+    task = hub.get("tasks", id)
+    newest = int(task.get("events") or 0)
+    everything = []
+    for event in follow(hub, str(task["id"]), timeout=timeout):
+        if output == "json":
+            everything.append(event.data)
+        elif output == "jsonl":
+            printing.document(event.data, output)
+        else:
+            _log(event.data.get("at") if isinstance(event.data, Mapping) else "", in_words(event), body_of(event))
+        seq = event.data.get("seq", 0) if isinstance(event.data, Mapping) else 0
+        if not follow_ and seq >= newest:
+            break
+    if output == "json":
+        printing.document({"events": everything})
+    if output == "table":
+        task = hub.get("tasks", str(task["id"]))
+        printing.verdict(story.GOOD.get(str(task.get("status"))), story.headline(task))
+        printing.following(*story.next_commands(task))
+    return Exit.FAILED if follow_ and task.get("status") in ("failed", "cancelled") else Exit.OK
+
+
+def _log(at: Any, words: str, body: Mapping[str, Any]) -> None:
+    print(f"{line(at)}  {words}", flush=True)
+    if isinstance(body.get("output"), str) and body["output"]:
+        print("\n".join(f"    {text}" for text in block(body["output"]).rstrip("\n").split("\n")), flush=True)
+
+
+@app.command
+def why(id: TaskName, /, *, output: Output = "table", reach: Reach = HERE) -> None:
+    """Say why a task is where it is."""
+    answer = Hub.find(reach).get("tasks", id, "why")
+    if output != "table":
+        printing.document(answer, output)
+        return
+    state = line(answer.get("status")) + (f" ({line(answer['waiting'])})" if answer.get("waiting") else "")
+    good = story.GOOD.get(str(answer.get("status")))
+    import sys
+
+    print(f"{printing.mark(good, sys.stdout)} task {line(answer.get('task_id') or id)}  {state}")
+    reasons = answer.get("reasons") or []
+    for reason in reasons:
+        print(f"  - {line(reason.get('text'))}")
+    if not reasons:
+        print(f"  {line(answer.get('summary'))}")
+    able = [one for one in answer.get("candidates") or () if one.get("able")]
+    if not able and answer.get("status") == "queued":
+        printing.following("dragoman agent ls", "dragoman agent add NAME --protocol chiffon --kind KIND")
+    else:
+        printing.following(*story.next_commands({**answer, "id": answer.get("task_id") or id}))
+
+
+@app.command
+def retry(
+    id: TaskName,
+    /,
+    *input: Annotated[str, Parameter(help="A new input, if the old one was wrong: key=value, @file or -.")],
+    output: Output = "table",
+    reach: Reach = HERE,
+) -> None:
+    """Do a failed or cancelled task again, from the start."""
+    body = {"input": arguments.read(input)} if input else {}
+    _changed(Hub.find(reach).post("tasks", id, "retry", body=body), "sent again", output)
+
+
+@app.command
+def cancel(
+    id: TaskName,
+    /,
+    *,
+    reason: Annotated[str | None, Parameter(help="Why; it is kept with the task.")] = None,
+    output: Output = "table",
+    reach: Reach = HERE,
+) -> None:
+    """Stop a task and everything it started."""
+    body = {"reason": reason} if reason else {}
+    _changed(Hub.find(reach).post("tasks", id, "cancel", body=body), "stopped", output)
+
+
+@app.command
+def pause(id: TaskName, /, *, output: Output = "table", reach: Reach = HERE) -> None:
+    """Hold a task until somebody resumes it."""
+    _changed(Hub.find(reach).post("tasks", id, "pause"), "held", output)
+
+
+@app.command
+def resume(id: TaskName, /, *, output: Output = "table", reach: Reach = HERE) -> None:
+    """Let a held task go on."""
+    _changed(Hub.find(reach).post("tasks", id, "resume"), "goes on", output)
+
+
+def _changed(task: Mapping[str, Any], done: str, output: Output) -> None:
+    if output != "table":
+        printing.document(task, output)
+        return
+    printing.verdict(True, f"{done}: {story.headline(task)}")
+    printing.following(*story.next_commands(task))
