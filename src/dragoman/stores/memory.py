@@ -157,7 +157,7 @@ class MemoryStore:
             raise StoreFailed("an audit record exists already")
 
     def _known(self, task: TaskId, changes: Changes) -> bool:
-        return task in self._tasks[Task] or any(isinstance(row, Task) and row.id == task for row in changes.added)
+        return task in self._tables[Task] or any(isinstance(row, Task) and row.id == task for row in changes.added)
 
     async def due(self, now: Instant, limit: int) -> Due:
         later: list[Instant] = []

@@ -184,7 +184,8 @@ class HotCache:
         self._deliveries[row.id] = row
         _shelve(self._of_task, row.task, row.id, row)
         if row.state is DeliveryState.LEASED:
-            _shelve(self._leased, row.receiver, row.id, row)
+            if row.wake_at is None:
+                _shelve(self._leased, row.receiver, row.id, row)
         elif row.head:
             _shelve(self._inbox, row.receiver, row.id, row)
 

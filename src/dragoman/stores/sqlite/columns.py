@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from dragoman.stores.sqlite.schema import LEASED, WAITING_HEAD
+from dragoman.stores.sqlite.schema import LEASED, POLLED, WAITING_HEAD
 
 slices = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
@@ -153,7 +153,10 @@ class DeliveryColumns(msgspec.Struct, gc=False):
         rows = []
         for body in slices(text):
             row = delivery_columns(body)
-            slot = LEASED if row.state == "leased" else WAITING_HEAD if row.head else None
+            if row.state == "leased":
+                slot: int | None = LEASED if row.wake_at is None else POLLED
+            else:
+                slot = WAITING_HEAD if row.head else None
             rows.append((row.id, row.task, row.receiver, row.seq, row.rank, slot, row.wake_at, str(body, "utf-8")))
         return rows
 

@@ -7,7 +7,7 @@ Every function takes a read-only connection and returns records. Lookups are poi
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import apsw
@@ -33,7 +33,7 @@ from dragoman.core.lookups import (
     TaskByRequest,
 )
 from dragoman.core.ports import Due, Recovered, TaskFilter
-from dragoman.core.tasks.model import FINAL, Event, Question, QuestionStatus, Status, Task
+from dragoman.core.tasks.model import FINAL, HELD, Event, Question, QuestionStatus, Status, Task
 from dragoman.stores.paging import cursor_of, task_cursor
 from dragoman.stores.sqlite import ops
 from dragoman.stores.sqlite.rows import (
@@ -47,10 +47,15 @@ from dragoman.stores.sqlite.rows import (
     question_from,
     task_from,
 )
-from dragoman.stores.sqlite.schema import LEASED, WAITING_HEAD
+from dragoman.stores.sqlite.schema import LEASED, POLLED, WAITING_HEAD
 
-UNFINISHED = tuple(status.value for status in Status if status not in FINAL)
-IN_UNFINISHED = f"IN ({', '.join(repr(status) for status in UNFINISHED)})"
+
+def _in(statuses: Iterable[Status]) -> str:
+    return f"IN ({', '.join(repr(status.value) for status in statuses)})"
+
+
+UNFINISHED = [status for status in Status if status not in FINAL]
+IN_UNFINISHED = _in(UNFINISHED)
 
 
 def connect(path: str) -> apsw.Connection:
@@ -140,7 +145,7 @@ def of_task(connection: apsw.Connection, task: TaskId) -> list[Delivery]:
 def recovered(connection: apsw.Connection) -> tuple[Recovered, int]:
     """What a hub begins with, and the next free number of a task."""
     active: dict[AgentId, list[TaskId]] = defaultdict(list)
-    sql = f"SELECT owner, id FROM task WHERE status {IN_UNFINISHED} AND owner IS NOT NULL ORDER BY id"
+    sql = f"SELECT owner, id FROM task WHERE status {_in(HELD)} AND owner IS NOT NULL ORDER BY id"
     for owner, id in connection.execute(sql):
         active[owner].append(id)
     last = connection.execute("SELECT body FROM audit ORDER BY seq DESC LIMIT 1").fetchone()
@@ -272,10 +277,10 @@ def counts(connection: apsw.Connection) -> dict[str, int]:
         row = connection.execute(sql).fetchone()
         return int(row[0]) if row else 0
 
-    statuses = dict.fromkeys(UNFINISHED, 0)
+    statuses = {status.value: 0 for status in UNFINISHED}
     sql = f"SELECT status, count(*) FROM task WHERE status {IN_UNFINISHED} GROUP BY status"
     statuses.update({str(status): int(count) for status, count in connection.execute(sql)})
-    leased = one(f"SELECT count(*) FROM delivery WHERE slot = {LEASED}")
+    leased = one(f"SELECT count(*) FROM delivery WHERE slot IN ({LEASED}, {POLLED})")
     return {
         **{f"tasks_{status}": count for status, count in statuses.items()},
         "deliveries_waiting": one("SELECT count(*) FROM delivery") - leased,

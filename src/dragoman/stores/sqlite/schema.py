@@ -88,8 +88,8 @@ MIGRATIONS: tuple[str, ...] = (
 
 VERSION = len(MIGRATIONS)
 
-WAITING_HEAD, LEASED = 1, 2
-"""`delivery.slot`: what may leave for a receiver, and what it holds; NULL is neither."""
+WAITING_HEAD, LEASED, POLLED = 1, 2, 3
+"""`delivery.slot`: what may leave for a receiver, what its session holds, what a poll took for a while; NULL: none."""
 
 
 def connect(path: str) -> apsw.Connection:
