@@ -1,8 +1,8 @@
 """A task's input, whole output and result, read from its events.
 
 The output a reader wants is the result's, where the agent sent one; before that, or without it, it is what came as
-progress, piece by piece. Pieces of a split output carry their place (`chunk`) and are put in that order; a piece
-that came twice counts once.
+progress, piece by piece. Pieces of a split output carry their place (`chunk`) in a stream and form one part of the
+text, where the first of them stood. A stream that starts at byte 0 again before it was whole replaces what it had.
 
     event                      what it does to the output
     -------------------------  -----------------------------------------------------------------
@@ -13,8 +13,6 @@ that came twice counts once.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import msgspec
 
@@ -50,6 +48,20 @@ _piece = msgspec.json.Decoder(_Piece).decode
 _ending = msgspec.json.Decoder(_Ending).decode
 
 
+class _Part:
+    """A stretch of the output: one piece, or the pieces of a split one by their first byte."""
+
+    __slots__ = ("pieces", "whole")
+
+    def __init__(self) -> None:
+        self.pieces: dict[int, str] = {}
+        self.whole = False
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces[start] for start in sorted(self.pieces))
+
+
 class Account(msgspec.Struct, frozen=True, kw_only=True):
     """What the events of a task come to. `whole`: the result brought the whole output, nothing else is needed."""
 
@@ -68,7 +80,8 @@ class Transcript:
     def __init__(self, most: int = MOST_OUTPUT) -> None:
         self._most = most
         self._input: msgspec.Raw | None = None
-        self._parts: dict[Any, dict[int, str]] = {}
+        self._parts: list[_Part] = []
+        self._streams: dict[str, _Part] = {}
         self._size = 0
         self._truncated = False
         self._begins_anew = False
@@ -82,26 +95,42 @@ class Transcript:
         if event.kind is EventKind.RETRIED:
             self._end = None
         if event.kind in PIECES:
-            self._add(_piece(event.body), event.seq)
+            self._add(_piece(event.body))
         elif event.kind in ENDINGS:
             self._end = _ending(event.body)
             if self._end.chunk is not None:
-                self._add(self._end, event.seq, RESULT_STREAM)
+                self._add(self._end, RESULT_STREAM)
 
-    def _add(self, piece: _Piece, seq: int, stream: str = "") -> None:
+    def _add(self, piece: _Piece, stream: str = "") -> None:
         if not piece.output:
             return
         if self._begins_anew:
-            self._parts, self._size, self._truncated, self._begins_anew = {}, 0, False, False
+            self._parts, self._streams = [], {}
+            self._size, self._truncated, self._begins_anew = 0, False, False
+        start, end, total = piece.chunk or (0, 0, 0)
+        part = self._part(piece.stream or stream, start) if piece.chunk else self._new_part()
+        if start in part.pieces:
+            return
         if self._size + len(piece.output) > self._most:
             self._truncated = True
             return
-        place: Any = seq if piece.chunk is None else (piece.stream or stream)
-        part = self._parts.setdefault(place, {})
-        start = piece.chunk[0] if piece.chunk else 0
-        if start not in part:
-            part[start] = piece.output
-            self._size += len(piece.output)
+        part.pieces[start] = piece.output
+        part.whole = end == total
+        self._size += len(piece.output)
+
+    def _new_part(self) -> _Part:
+        self._parts.append(_Part())
+        return self._parts[-1]
+
+    def _part(self, stream: str, start: int) -> _Part:
+        """Where a piece of a stream belongs."""
+        part = self._streams.get(stream)
+        if part is None or (start == 0 and part.whole):
+            part = self._streams[stream] = self._new_part()
+        elif start == 0:
+            self._size -= sum(map(len, part.pieces.values()))
+            part.pieces.clear()
+        return part
 
     @property
     def account(self) -> Account:
@@ -109,11 +138,10 @@ class Transcript:
         if end.output and end.chunk is None:
             output, whole = end.output, True
         elif end.chunk is not None:
-            parts = self._parts.get(end.stream or RESULT_STREAM, {})
-            output, whole = "".join(parts[start] for start in sorted(parts)), False
+            last = self._streams.get(end.stream or RESULT_STREAM)
+            output, whole = last.text if last else "", False
         else:
-            output = "".join(part[start] for part in self._parts.values() for start in sorted(part))
-            whole = False
+            output, whole = "".join(part.text for part in self._parts), False
         return Account(
             input=self._input,
             output=output,

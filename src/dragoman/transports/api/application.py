@@ -1,0 +1,132 @@
+"""The management API and the operations endpoints as one ASGI application.
+
+    app(intake, store, *, admin_token_hash, ready, metrics) -> Starlette
+
+Mount it as the fallback behind the protocols' own endpoints. When the hub drains, call
+`app.state.desk.waiters.close()`: streams and long polls end at once, and their clients come back to whoever serves
+next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Iterable
+
+import structlog
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from dragoman.core.errors import Fault, Kind, Refused
+from dragoman.core.ids import ADMIN
+from dragoman.core.ports import Intake, Store, StoreFailed
+from dragoman.transports.api.desk import Desk
+from dragoman.transports.api.endpoint import Endpoint
+from dragoman.transports.api.problems import Problem, problem
+from dragoman.transports.api.table import SERVED
+from dragoman.transports.api.tasks import PROTOCOL
+from dragoman.transports.operations import Exposition
+
+log = structlog.get_logger("dragoman.api")
+
+HEARTBEAT = 15.0
+
+BY_STATUS = {
+    404: Fault(kind=Kind.NOT_FOUND, message="nothing lives at this address"),
+    405: Fault(kind=Kind.INVALID, message="this address does not take this method"),
+}
+NEXT = {404: "Look at GET /openapi.json for what there is.", 405: "Use one of the methods in the Allow header."}
+
+
+def app(
+    intake: Intake,
+    store: Store,
+    *,
+    admin_token_hash: str,
+    ready: Callable[[], tuple[bool, str]],
+    metrics: Exposition,
+    protocols: Collection[str] = ("chiffon",),
+    heartbeat: float = HEARTBEAT,
+) -> Starlette:
+    desk = Desk(
+        intake,
+        store,
+        admin_token_hash=admin_token_hash,
+        ready=ready,
+        metrics=metrics,
+        protocols=protocols,
+        heartbeat=heartbeat,
+    )
+    served = Starlette(
+        routes=_routes(desk, SERVED),
+        exception_handlers={HTTPException: _unrouted, Exception: _broken},
+    )
+    served.router.redirect_slashes = False
+    served.state.desk = desk
+    return served
+
+
+def _routes(desk: Desk, endpoints: Iterable[Endpoint]) -> list[Route]:
+    """One route a path, so that a wrong method is told all the right ones."""
+    by_path: dict[str, dict[str, Endpoint]] = {}
+    for endpoint in endpoints:
+        by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+    return [Route(path, _dispatch(desk, methods), methods=list(methods)) for path, methods in _specific_first(by_path)]
+
+
+def _specific_first(by_path: dict[str, dict[str, Endpoint]]) -> list[tuple[str, dict[str, Endpoint]]]:
+    return sorted(by_path.items(), key=lambda item: item[0].count("{"))
+
+
+def _dispatch(desk: Desk, methods: dict[str, Endpoint]) -> Callable[[Request], Awaitable[Response]]:
+    async def serve(request: Request) -> Response:
+        endpoint = methods["GET" if request.method == "HEAD" else request.method]
+        assert endpoint.handler is not None
+        try:
+            if endpoint.auth is not None:
+                desk.admit(request)
+            return await endpoint.handler(desk, request)
+        except Problem as refusal:
+            await _note(desk, endpoint, request, refusal)
+            return problem(refusal.fault, request.url.path, next=refusal.next, status=refusal.status)
+        except Refused as refusal:
+            return problem(refusal.fault, request.url.path)
+        except StoreFailed:
+            fault = Fault(kind=Kind.OVERLOADED, message="the store cannot be read now", retryable=True)
+            return problem(fault, request.url.path)
+
+    return serve
+
+
+async def _note(desk: Desk, endpoint: Endpoint, request: Request, refusal: Problem) -> None:
+    """What was refused at the door is audited like what the core refuses; a look at something missing is not."""
+    stranger = refusal.fault.kind is Kind.UNAUTHENTICATED
+    if endpoint.method == "GET" and not stranger:
+        return
+    await desk.refusals.note(
+        f"{endpoint.method} {endpoint.path}",
+        refusal.fault,
+        principal=None if stranger else ADMIN,
+        protocol=PROTOCOL,
+        about=request.path_params.get("id", "")[:200] or None,
+    )
+
+
+async def _unrouted(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    fault = BY_STATUS.get(error.status_code) or Fault(kind=Kind.INVALID, message=str(error.detail))
+    return problem(
+        fault,
+        request.url.path,
+        status=error.status_code,
+        next=NEXT.get(error.status_code),
+        headers=error.headers,
+    )
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    """Nothing of the exception reaches the client: it may hold what the client must not see."""
+    if not isinstance(error, ClientDisconnect):
+        log.error("request_failed", method=request.method, path=request.url.path, error=type(error).__name__)
+    return problem(Fault(kind=Kind.INTERNAL, message="something broke inside the hub"), request.url.path)

@@ -1,0 +1,58 @@
+"""The audit record: read it, and walk its chain of hashes."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dragoman.core.audit.chain import GENESIS, Broken, verify
+from dragoman.core.errors import Kind
+from dragoman.core.queries import AuditOut, audit_out
+from dragoman.transports.api.bodies import AuditQuery, read_query
+from dragoman.transports.api.desk import Desk
+from dragoman.transports.api.endpoint import respond
+from dragoman.transports.api.problems import Problem
+
+STRIDE = 1000
+
+
+class AuditList(msgspec.Struct, frozen=True, kw_only=True):
+    records: tuple[AuditOut, ...]
+    next: str | None
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """`broken` names the first record that does not fit."""
+
+    ok: bool
+    verified: int
+    last_hash: str
+    broken: Broken | None
+
+
+async def listing(desk: Desk, request: Request) -> Response:
+    query = read_query(request, AuditQuery)
+    cursor = query.cursor or "0"
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
+        raise Problem(Kind.INVALID, "this is no cursor", field="cursor", next="Use `next` of the page before.")
+    found = await desk.store.audit(
+        after=int(cursor),
+        limit=query.limit + 1,
+        principal=query.principal,
+        subject=query.subject,
+        outcome=query.outcome,
+    )
+    page = found[: query.limit]
+    on = str(page[-1].seq) if len(found) > query.limit else None
+    return respond(200, AuditList(records=tuple(map(audit_out, page)), next=on))
+
+
+async def check(desk: Desk, request: Request) -> Response:
+    seq, prev, broken = 0, GENESIS, None
+    while broken is None:
+        records = await desk.store.audit(after=seq, limit=STRIDE)
+        if not records:
+            break
+        seq, prev, broken = verify(records, prev=prev, seq=seq)
+    return respond(200, Verdict(ok=broken is None, verified=seq, last_hash=prev, broken=broken))

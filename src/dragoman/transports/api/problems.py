@@ -1,0 +1,138 @@
+"""Refusals as RFC 9457 problem details.
+
+The status of a fault and what to do next come from the one error table (`bindings.errormap`); here are only the
+titles, and the advice that reads differently for whoever holds the admin token. `detail` ends with what to do next,
+so that whoever only prints `detail` still helps their user.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from dragoman.bindings import errormap
+from dragoman.core.errors import Fault, Kind
+
+MEDIA_TYPE = "application/problem+json"
+TYPE_PREFIX = "urn:dragoman:problem:"
+
+TITLES: Mapping[Kind, str] = {
+    Kind.INVALID: "Invalid request",
+    Kind.TOO_LARGE: "Request too large",
+    Kind.UNSUPPORTED_VERSION: "Unsupported version",
+    Kind.UNSUPPORTED_WORK: "Unsupported work type",
+    Kind.UNAUTHENTICATED: "Admin token needed",
+    Kind.FORBIDDEN: "Not allowed",
+    Kind.NOT_FOUND: "Not found",
+    Kind.CONFLICT: "Conflict",
+    Kind.MISMATCH: "Idempotency key reused",
+    Kind.RATE_LIMITED: "Too many requests",
+    Kind.OVERLOADED: "Hub cannot take it now",
+    Kind.UNAVAILABLE: "Nobody available",
+    Kind.TIMEOUT: "Timed out",
+    Kind.RESOURCES: "Resources missing",
+    Kind.CANCELLED: "Cancelled",
+    Kind.DEPENDENCY: "Dependency failed",
+    Kind.WORK_FAILED: "Work failed",
+    Kind.INTERNAL: "Internal error",
+}
+
+NEXT: Mapping[Kind, str] = {
+    Kind.UNAUTHENTICATED: "Send the admin token as `Authorization: Bearer …`.",
+    Kind.FORBIDDEN: "Ask whoever runs the hub.",
+    Kind.MISMATCH: "Use a new Idempotency-Key for a new request.",
+}
+
+
+def status_of(kind: Kind) -> int:
+    return errormap.TABLE[kind].http
+
+
+RETRY_AFTER = {429: "1", 503: "2"}
+
+
+class ProblemOut(msgspec.Struct, frozen=True, kw_only=True):
+    """RFC 9457, with the hub's `kind`, the offending `field`, and the fault's `facts`."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    kind: str
+    field: str | None = None
+    facts: dict[str, Any] = {}
+
+
+class Problem(Exception):
+    """Refused at the door, before it became a command. `next` and `status` override the table's row."""
+
+    def __init__(
+        self,
+        kind: Kind,
+        message: str,
+        *,
+        field: str | None = None,
+        next: str | None = None,
+        status: int | None = None,
+        **facts: Any,
+    ) -> None:
+        super().__init__(message)
+        self.fault = Fault(kind=kind, message=message, field=field, facts=facts)
+        self.next = next
+        self.status = status
+
+
+_PLACE = re.compile(r"^(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>.*)`)?$", re.DOTALL)
+_NAMED = re.compile(r"(?:missing required|contains unknown) field `(?P<name>[^`]*)`")
+
+
+def misshapen(error: msgspec.ValidationError, *, where: str) -> Problem:
+    """A shape that msgspec refused, with the dotted path of the field."""
+    match = _PLACE.match(str(error))
+    what, path = (match["what"], match["path"] or "") if match else (str(error), "")
+    named = _NAMED.search(what)
+    if named:
+        path = f"{path}.{named['name']}" if path else named["name"]
+    return Problem(Kind.INVALID, f"{where}: {what}", field=path or None)
+
+
+def detail(fault: Fault, next: str | None) -> str:
+    """The fault in sentences, the last of which says what to do. As in the error map, a message that ends with a
+    full stop is taken to say it itself, unless there is better advice."""
+    advice = next or NEXT.get(fault.kind)
+    if advice is None:
+        return errormap.sentence(fault)
+    message = fault.message.strip().rstrip(".")
+    return f"{message[:1].upper()}{message[1:]}. {advice}"
+
+
+def problem(
+    fault: Fault,
+    instance: str,
+    *,
+    next: str | None = None,
+    status: int | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    code = status or status_of(fault.kind)
+    content = ProblemOut(
+        type=TYPE_PREFIX + fault.kind.value,
+        title=TITLES[fault.kind],
+        status=code,
+        detail=detail(fault, next),
+        instance=instance,
+        kind=fault.kind.value,
+        field=fault.field,
+        facts=fault.facts,
+    )
+    extra = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", **(headers or {})}
+    if code == 401:
+        extra["WWW-Authenticate"] = 'Bearer realm="dragoman"'
+    if code in RETRY_AFTER:
+        extra.setdefault("Retry-After", RETRY_AFTER[code])
+    return Response(msgspec.json.encode(content), status_code=code, headers=extra, media_type=MEDIA_TYPE)

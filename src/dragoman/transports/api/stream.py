@@ -1,0 +1,88 @@
+"""A task's events as they happen: server-sent events, read from the store by number.
+
+The watch only wakes; what is sent is always what the store has after the last number sent. So nothing is lost or
+doubled however often the client comes back: it says the last number it saw (`Last-Event-ID`, or `?after=`).
+
+    id: 7                   the event's number
+    event: progress         its kind
+    data: {…}               `EventOut`
+
+    event: end              the task is final and everything was told; carries no id, so a resume stays where it is
+    data: {"status": …}
+
+    : heartbeat             when nothing happens
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from dragoman.core.errors import Kind
+from dragoman.core.queries import event_out
+from dragoman.core.tasks.model import Event, Status, Task
+from dragoman.transports.api.bodies import EventsQuery, read_query
+from dragoman.transports.api.desk import Desk
+from dragoman.transports.api.problems import Problem
+from dragoman.transports.api.reading import find_task, page_size
+
+MEDIA_TYPE = "text/event-stream"
+HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"}
+
+_LINE_END = re.compile(rb"\r\n|\r|\n")
+
+
+class EndOut(msgspec.Struct, frozen=True):
+    task_id: str
+    status: Status
+
+
+def frame(event: Event, *, raw: bool) -> bytes:
+    return b"id: %d\nevent: %s\n%s\n" % (
+        event.seq,
+        event.kind.value.encode(),
+        _data(msgspec.json.encode(event_out(event, raw=raw))),
+    )
+
+
+def _data(content: bytes) -> bytes:
+    """A body may hold line ends between its tokens, and a bare one would end the frame."""
+    return b"".join(b"data: %s\n" % line for line in _LINE_END.split(content))
+
+
+async def follow(desk: Desk, request: Request) -> Response:
+    query = read_query(request, EventsQuery)
+    task = await find_task(desk, request.path_params["id"])
+    after = query.after
+    last = request.headers.get("last-event-id")
+    if last:
+        if not (last.isascii() and last.isdigit() and len(last) < 19):
+            raise Problem(Kind.INVALID, "Last-Event-ID is the number of an event of this task", field="Last-Event-ID")
+        # A browser that reconnects repeats the address it began with, so what it saw since counts more.
+        after = max(after, int(last))
+    return StreamingResponse(_frames(desk, task, after, raw=query.raw), media_type=MEDIA_TYPE, headers=HEADERS)
+
+
+async def _frames(desk: Desk, task: Task, after: int, *, raw: bool) -> AsyncIterator[bytes]:
+    yield b"retry: 1000\n\n"
+    async with desk.intake.watch(task.id) as watch:
+        while True:
+            page = await desk.store.events(task.id, after=after, limit=page_size(task))
+            for event in page:
+                yield frame(event, raw=raw)
+                after = event.seq
+            # The head is read after its events: if it says "final" and we are at its number, all was told.
+            task = await desk.store.task(task.id) or task
+            if page and task.seq > after:
+                continue
+            if task.final and task.seq <= after:
+                yield b"event: end\n" + _data(msgspec.json.encode(EndOut(task.id, task.status))) + b"\n"
+                return
+            if desk.waiters.closed:
+                return
+            if not await desk.waiters.changed(watch, desk.waiters.heartbeat):
+                yield b": heartbeat\n\n"

@@ -1,0 +1,276 @@
+"""Every route there is, in one list.
+
+`MANAGEMENT` and `OPERATIONS` are served from here; `CHIFFON` is served by the protocol's own transport and only
+documented here. `/api/v1/losses` is not in the list yet: the loss matrix needs a second protocol to lose something to.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dragoman.core.errors import Kind
+from dragoman.core.queries import AgentOut, DeadLetterOut, QuestionOut, TaskOut, WhyOut
+from dragoman.protocols.chiffon.types import ErrorPayload, Registered, Registration
+from dragoman.transports import operations
+from dragoman.transports.api import agents, audit, backup, bodies, deadletters, questions, stream, tasks
+from dragoman.transports.api.desk import Desk
+from dragoman.transports.api.endpoint import Endpoint, respond
+from dragoman.transports.api.page import status_page
+from dragoman.transports.api.problems import Problem
+from dragoman.transports.api.schemas import ENVELOPES, PROTOCOLS
+
+V1 = "/api/v1"
+NOT_FOUND, INVALID, CONFLICT, MISMATCH = Kind.NOT_FOUND, Kind.INVALID, Kind.CONFLICT, Kind.MISMATCH
+
+
+async def livez(desk: Desk, request: Request) -> Response:
+    return operations.livez()
+
+
+async def readyz(desk: Desk, request: Request) -> Response:
+    return operations.readyz(desk.ready)
+
+
+async def metrics(desk: Desk, request: Request) -> Response:
+    return await operations.metrics(desk.store, desk.metrics)
+
+
+async def schema(desk: Desk, request: Request) -> Response:
+    protocol = request.path_params["protocol"]
+    if protocol not in PROTOCOLS:
+        raise Problem(Kind.NOT_FOUND, f"no schema of {protocol[:40]!r}", next=f"There is: {', '.join(PROTOCOLS)}.")
+    return respond(200, PROTOCOLS[protocol]())
+
+
+async def documentation(desk: Desk, request: Request) -> Response:
+    # Made when asked for: it imports nothing more, and a hub that is never asked pays nothing.
+    from dragoman.transports.api.openapi import document
+
+    return respond(200, document(ENDPOINTS))
+
+
+MANAGEMENT = (
+    # agents
+    Endpoint(
+        method="POST", path=f"{V1}/agents", handler=agents.add, tag="agents", summary="Let an agent in",
+        body=bodies.AgentIn, answers={201: agents.Credential}, refusals=(INVALID, CONFLICT),
+    ),
+    Endpoint(
+        method="GET", path=f"{V1}/agents", handler=agents.listing, tag="agents", summary="List agents",
+        query=bodies.AgentsQuery, answers={200: agents.AgentList}, refusals=(INVALID,),
+    ),
+    Endpoint(
+        method="GET", path=f"{V1}/agents/{{id}}", handler=agents.one, tag="agents", summary="Look at an agent",
+        answers={200: AgentOut}, refusals=(NOT_FOUND,),
+    ),
+    Endpoint(
+        method="DELETE", path=f"{V1}/agents/{{id}}", handler=agents.remove, tag="agents",
+        summary="Send an agent away; its unfinished work goes back to the queue",
+        answers={204: None}, refusals=(NOT_FOUND,),
+    ),
+    Endpoint(
+        method="POST", path=f"{V1}/agents/{{id}}/token", handler=agents.rotate, tag="agents",
+        summary="Give an agent a new token; the old one ends at once",
+        body=bodies.Nothing, body_optional=True, answers={200: agents.Credential}, refusals=(NOT_FOUND,),
+    ),
+    Endpoint(
+        method="GET", path=f"{V1}/agents/{{id}}/logs", handler=agents.logs, tag="agents",
+        summary="The events of its newest tasks, in words",
+        query=bodies.Page, answers={200: agents.AgentLogs}, refusals=(INVALID, NOT_FOUND),
+    ),
+    # tasks
+    Endpoint(
+        method="POST", path=f"{V1}/tasks", handler=tasks.submit, tag="tasks", summary="Submit a task",
+        body=bodies.TaskIn, answers={202: TaskOut},
+        headers={
+            "Idempotency-Key": "Same key and same body: the first task again. Same key, other body: 409.",
+            "traceparent": "W3C trace context; the task takes its trace id.",
+        },
+        refusals=(INVALID, CONFLICT, MISMATCH, Kind.TOO_LARGE, Kind.UNSUPPORTED_WORK, Kind.OVERLOADED),
+    ),
+    Endpoint(
+        method="GET", path=f"{V1}/tasks", handler=tasks.listing, tag="tasks", summary="List tasks, newest first",
+        query=bodies.TasksQuery, answers={200: tasks.TaskList}, refusals=(INVALID,),
+    ),
+    Endpoint(
+        method="GET", path=f"{V1}/tasks/{{id}}", handler=tasks.one, tag="tasks",
+        summary="Look at a task, or wait until it is final",
+        query=bodies.TaskQuery, answers={200: TaskOut}, refusals=(INVALID, NOT_FOUND),
+    ),
+    Endpoint(
+        method="GET", path=f"{V1}/tasks/{{id}}/events", handler=stream.follow, tag="tasks",
+        summary="A task's events as they happen (server-sent events), ending with `end` when it is final",
+        query=bodies.EventsQuery, answers={200: stream.MEDIA_TYPE}, refusals=(INVALID, NOT_FOUND),
+        headers={"Last-Event-ID": "The number of the last event seen; the stream goes on after it."},
+    ),
+    Endpoint(
+        method="GET", path=f"{V1}/tasks/{{id}}/why", handler=tasks.reasons, tag="tasks",
+        summary="Why a task is where it is", answers={200: WhyOut}, refusals=(NOT_FOUND,),
+    ),
+    Endpoint(
+        method="POST", path=f"{V1}/tasks/{{id}}/cancel", handler=tasks.cancel, tag="tasks",
+        summary="Stop a task and its children", body=bodies.CancelIn, body_optional=True,
+        answers={200: TaskOut}, refusals=(NOT_FOUND, CONFLICT),
+    ),
+    Endpoint(
+        method="POST", path=f"{V1}/tasks/{{id}}/retry", handler=tasks.retry, tag="tasks",
+        summary="Do a failed or cancelled task again", body=bodies.EditedIn, body_optional=True,
+        answers={202: TaskOut}, refusals=(NOT_FOUND, CONFLICT),
+    ),
+    Endpoint(
+        method="POST", path=f"{V1}/tasks/{{id}}/pause", handler=tasks.pause, tag="tasks", summary="Hold a task",
+        body=bodies.Nothing, body_optional=True, answers={200: TaskOut}, refusals=(NOT_FOUND, CONFLICT),
+    ),
+    Endpoint(
+        method="POST", path=f"{V1}/tasks/{{id}}/resume", handler=tasks.resume, tag="tasks",
+        summary="Let a held or paused task go on, with an answer if one was waited for",
+        body=bodies.ResumeIn, body_optional=True, answers={200: TaskOut}, refusals=(NOT_FOUND, CONFLICT),
+    ),
+    # questions
+    Endpoint(
+        method="GET", path=f"{V1}/questions", handler=questions.listing, tag="questions",
+        summary="List questions to people", query=bodies.QuestionsQuery,
+        answers={200: questions.QuestionList}, refusals=(INVALID, NOT_FOUND),
+    ),
+    Endpoint(
+        method="GET", path=f"{V1}/questions/{{id}}", handler=questions.one, tag="questions",
+        summary="Look at a question", answers={200: QuestionOut}, refusals=(NOT_FOUND,),
+    ),
+    Endpoint(
+        method="POST", path=f"{V1}/questions/{{id}}/answer", handler=questions.answer, tag="questions",
+        summary="Answer a question; a second answer is a conflict", body=bodies.AnswerIn,
+        answers={200: QuestionOut}, refusals=(INVALID, NOT_FOUND, CONFLICT),
+    ),
+    # dead letters
+    Endpoint(
+        method="GET", path=f"{V1}/deadletters", handler=deadletters.listing, tag="deadletters",
+        summary="List dead letters, newest first", query=bodies.LettersQuery,
+        answers={200: deadletters.DeadLetterList}, refusals=(INVALID, NOT_FOUND),
+    ),
+    Endpoint(
+        method="GET", path=f"{V1}/deadletters/{{id}}", handler=deadletters.one, tag="deadletters",
+        summary="Look into a dead letter", answers={200: DeadLetterOut}, refusals=(NOT_FOUND,),
+    ),
+    Endpoint(
+        method="POST", path=f"{V1}/deadletters/{{id}}/redrive", handler=deadletters.redrive, tag="deadletters",
+        summary="Send a dead letter on its way again, edited if need be", body=bodies.EditedIn, body_optional=True,
+        answers={202: TaskOut}, refusals=(INVALID, NOT_FOUND, CONFLICT),
+    ),
+    Endpoint(
+        method="POST", path=f"{V1}/deadletters/{{id}}/discard", handler=deadletters.discard, tag="deadletters",
+        summary="Forget a dead letter; its task stays as it is", body=bodies.Nothing, body_optional=True,
+        answers={200: DeadLetterOut}, refusals=(NOT_FOUND,),
+    ),
+    # audit
+    Endpoint(
+        method="GET", path=f"{V1}/audit", handler=audit.listing, tag="audit", summary="Read the audit record",
+        query=bodies.AuditQuery, answers={200: audit.AuditList}, refusals=(INVALID,),
+    ),
+    Endpoint(
+        method="GET", path=f"{V1}/audit/verify", handler=audit.check, tag="audit",
+        summary="Walk the chain of hashes and name the first broken record", answers={200: audit.Verdict},
+    ),
+    # the store
+    Endpoint(
+        method="POST", path=f"{V1}/backup", handler=backup.copy, tag="store",
+        summary="Copy the store while everything goes on; only from the hub's own machine", body=bodies.BackupIn,
+        answers={200: backup.Copied}, refusals=(INVALID, CONFLICT, Kind.FORBIDDEN, Kind.OVERLOADED),
+    ),
+)  # fmt: skip
+
+OPERATIONS = (
+    Endpoint(
+        method="GET", path="/livez", handler=livez, tag="operations", summary="Is it alive", auth=None,
+        answers={200: operations.Health},
+    ),
+    Endpoint(
+        method="GET", path="/readyz", handler=readyz, tag="operations", summary="Would it take new work now",
+        auth=None, answers={200: operations.Health, 503: operations.Health},
+    ),
+    Endpoint(
+        method="GET", path="/metrics", handler=metrics, tag="operations", summary="Prometheus metrics", auth=None,
+        answers={200: "text/plain"},
+    ),
+    Endpoint(
+        method="GET", path="/openapi.json", handler=documentation, tag="operations", summary="This document",
+        auth=None, answers={200: dict[str, Any]},
+    ),
+    Endpoint(
+        method="GET", path="/schemas/{protocol}.json", handler=schema, tag="operations",
+        summary="JSON Schema of a protocol's messages", auth=None, answers={200: dict[str, Any]},
+        refusals=(NOT_FOUND,),
+    ),
+    Endpoint(
+        method="GET", path="/", handler=status_page, tag="operations", summary="The status page, for browsers",
+        auth=None, answers={200: "text/html"},
+    ),
+)  # fmt: skip
+
+
+# -- chiffon, as INTERFACE names it; served by its own transport --------------------------------------------------
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    status: str
+    message_id: str
+
+
+class Ack(msgspec.Struct, frozen=True):
+    delivery_ids: tuple[str, ...]
+
+
+class Inbox(msgspec.Struct, frozen=True):
+    """Each message is an envelope, beside the `delivery_id` to acknowledge it by."""
+
+    messages: tuple[InboxItem, ...]
+
+
+class InboxItem(msgspec.Struct, frozen=True):
+    delivery_id: str
+    message: dict[str, Any]
+
+
+class InboxQuery(msgspec.Struct, frozen=True):
+    wait: int = 0
+    max: int = 1
+
+
+ERROR = next(envelope for envelope in ENVELOPES if envelope.__args__[0] is ErrorPayload)
+REFUSED = dict.fromkeys((400, 401, 404, 409, 413, 422, 429, 503), ERROR)
+
+CHIFFON = (
+    Endpoint(
+        method="POST", path="/api/agent/register", tag="chiffon", summary="Introduce an agent", auth="agent",
+        body=Registration, answers={200: Registered, **REFUSED},
+    ),
+    Endpoint(
+        method="POST", path="/api/agent/message", tag="chiffon", summary="Send a message", auth="agent",
+        body=ENVELOPES, answers={202: Accepted, **REFUSED},
+    ),
+    Endpoint(
+        method="GET", path="/api/agent/messages", tag="chiffon", summary="Wait for messages", auth="agent",
+        query=InboxQuery, answers={200: Inbox, **REFUSED},
+    ),
+    Endpoint(
+        method="POST", path="/api/agent/ack", tag="chiffon", summary="Acknowledge messages", auth="agent",
+        body=Ack, answers={200: dict[str, Any], **REFUSED},
+    ),
+    Endpoint(
+        method="GET", path="/api/agent/ws", tag="chiffon", auth="agent",
+        summary="WebSocket, subprotocol chiffon.v1: one envelope a text frame", answers={101: None},
+    ),
+    *(
+        Endpoint(
+            method="POST", path=f"/api/tasks/{{id}}/{verb}", tag="chiffon", auth="agent",
+            summary=f"{verb.capitalize()} a task of one's own", answers={200: dict[str, Any], **REFUSED},
+        )
+        for verb in ("cancel", "pause", "resume")
+    ),
+)  # fmt: skip
+
+SERVED = (*MANAGEMENT, *OPERATIONS)
+ENDPOINTS = (*SERVED, *CHIFFON)

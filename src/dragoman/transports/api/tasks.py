@@ -1,0 +1,220 @@
+"""Tasks: submit, list, look at, steer, and ask why."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dragoman.core.commands import Cancel, Pause, Resume, Retry, Submit
+from dragoman.core.errors import Kind
+from dragoman.core.ids import ADMIN, AgentId, TaskId, instant
+from dragoman.core.ports import TaskFilter
+from dragoman.core.queries import AgentFacts, TaskOut, WhyOut, task_out, why
+from dragoman.core.tasks.model import Question, Status, Task
+from dragoman.transports.api.bodies import (
+    CancelIn,
+    EditedIn,
+    Nothing,
+    ResumeIn,
+    TaskIn,
+    TaskQuery,
+    TasksQuery,
+    read_body,
+    read_json,
+    read_query,
+    shape,
+)
+from dragoman.transports.api.desk import Desk
+from dragoman.transports.api.endpoint import respond
+from dragoman.transports.api.problems import Problem
+from dragoman.transports.api.reading import agent_protocol, find_task, whole_task
+
+PROTOCOL = "api"
+MOST_COUNTED = 1000
+MOST_DEPENDENCIES = 20
+UUID_LENGTH = 36
+
+_KEY = re.compile(r"[\x21-\x7e]{1,200}")
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+_KNOWN = frozenset(field.name for field in msgspec.structs.fields(TaskIn))
+_sorted = msgspec.json.Encoder(order="sorted").encode
+
+
+class TaskList(msgspec.Struct, frozen=True, kw_only=True):
+    tasks: tuple[TaskOut, ...]
+    next: str | None
+
+
+async def submit(desk: Desk, request: Request) -> Response:
+    key = request.headers.get("idempotency-key")
+    if key is not None and not _KEY.fullmatch(key):
+        raise Problem(Kind.INVALID, "an Idempotency-Key is 1 to 200 visible ASCII characters", field="Idempotency-Key")
+    tree = await read_json(request)
+    wish = shape(tree, TaskIn)
+    body: dict[str, Any] = {"input": wish.input}
+    if wish.hints is not None:
+        body["hints"] = wish.hints
+    extra = {name: value for name, value in tree.items() if name not in _KNOWN}
+    if extra:
+        body["extra"] = extra
+    constraints = {
+        name: value
+        for name, value in (("required_role", wish.required_role), ("budget", wish.budget))
+        if value is not None
+    }
+    seconds = wish.hints.max_duration_seconds if wish.hints else None
+    trace = _TRACEPARENT.fullmatch(request.headers.get("traceparent", ""))
+    task: Task = await desk.intake.ask(
+        Submit(
+            principal=ADMIN,
+            protocol=PROTOCOL,
+            request_id=key or desk.intake.mint(),
+            digest=hashlib.sha256(_sorted(tree)).hexdigest(),
+            type=wish.type,
+            body=msgspec.json.encode(body),
+            name=wish.name,
+            description=wish.description,
+            kind=wish.kind,
+            pinned=None if wish.agent is None else AgentId(wish.agent),
+            required_capabilities=wish.required_capabilities,
+            priority=wish.priority,
+            dependencies=tuple([await _reference(desk, id, "dependencies") for id in wish.dependencies]),
+            deadline=None if wish.deadline is None else instant(wish.deadline),
+            idle_seconds=seconds,
+            total_seconds=seconds,
+            trace_id=trace[1] if trace else None,
+            parent=None if wish.parent is None else await _reference(desk, wish.parent, "parent"),
+            thread=wish.thread,
+            constraints=constraints,
+        )
+    )
+    return respond(202, await whole_task(desk, task), {"Location": f"/api/v1/tasks/{task.id}"})
+
+
+async def _reference(desk: Desk, id: str, field: str) -> TaskId:
+    """A whole id is the core's to judge; a shortened one is completed here."""
+    return TaskId(id) if len(id) >= UUID_LENGTH else (await find_task(desk, id, field=field)).id
+
+
+async def listing(desk: Desk, request: Request) -> Response:
+    query = read_query(request, TasksQuery)
+    where = TaskFilter(
+        status=query.status,
+        type=query.type,
+        agent=AgentId(query.agent) if query.agent else None,
+        principal=AgentId(query.principal) if query.principal else None,
+        parent=TaskId(query.parent) if query.parent else None,
+    )
+    try:
+        tasks, on = await desk.store.tasks(where, after=query.cursor or None, limit=query.limit)
+    except ValueError:
+        raise Problem(
+            Kind.INVALID, "this is no cursor", field="cursor", next="Use `next` of the page before, as it is."
+        ) from None
+    if query.full:
+        told = [await whole_task(desk, task) for task in tasks]
+    else:
+        told = [task_out(task, protocol_out=agent_protocol(desk, task.owner)) for task in tasks]
+    return respond(200, TaskList(tasks=tuple(told), next=on))
+
+
+async def one(desk: Desk, request: Request) -> Response:
+    query = read_query(request, TaskQuery)
+    task = await find_task(desk, request.path_params["id"])
+    if query.wait and not task.final:
+        task = await _final(desk, task, query.wait)
+    return respond(200, await whole_task(desk, task, with_history=query.history, raw=query.raw))
+
+
+async def _final(desk: Desk, task: Task, seconds: float) -> Task:
+    """The task when it is final, or as it is when the time is up."""
+    clock = asyncio.get_running_loop()
+    until = clock.time() + seconds
+    async with desk.intake.watch(task.id) as watch:
+        while True:
+            # Read after the watch began: what was committed in between is seen here, what comes later wakes us.
+            task = await desk.store.task(task.id) or task
+            left = until - clock.time()
+            if task.final or left <= 0 or desk.waiters.closed:
+                return task
+            await desk.waiters.changed(watch, left)
+
+
+async def cancel(desk: Desk, request: Request) -> Response:
+    wish = await read_body(request, CancelIn, optional=True)
+    task = await find_task(desk, request.path_params["id"])
+    command = Cancel(principal=ADMIN, protocol=PROTOCOL, task_id=task.id)
+    if wish.reason:
+        command = msgspec.structs.replace(command, reason=wish.reason)
+    return respond(200, await whole_task(desk, await desk.intake.ask(command)))
+
+
+async def retry(desk: Desk, request: Request) -> Response:
+    wish = await read_body(request, EditedIn, optional=True)
+    task = await find_task(desk, request.path_params["id"])
+    edited = None if wish.input is None else msgspec.json.encode(wish.input)
+    command = Retry(principal=ADMIN, protocol=PROTOCOL, task_id=task.id, input=edited)
+    return respond(202, await whole_task(desk, await desk.intake.ask(command)))
+
+
+async def pause(desk: Desk, request: Request) -> Response:
+    await read_body(request, Nothing, optional=True)
+    task = await find_task(desk, request.path_params["id"])
+    command = Pause(principal=ADMIN, protocol=PROTOCOL, task_id=task.id)
+    return respond(200, await whole_task(desk, await desk.intake.ask(command)))
+
+
+async def resume(desk: Desk, request: Request) -> Response:
+    wish = await read_body(request, ResumeIn, optional=True)
+    task = await find_task(desk, request.path_params["id"])
+    answered = wish.answer is not msgspec.UNSET
+    command = Resume(
+        principal=ADMIN,
+        protocol=PROTOCOL,
+        task_id=task.id,
+        answer=wish.answer if answered else None,
+        has_answer=answered,
+    )
+    return respond(200, await whole_task(desk, await desk.intake.ask(command)))
+
+
+async def reasons(desk: Desk, request: Request) -> Response:
+    task = await find_task(desk, request.path_params["id"])
+    return respond(200, await explain(desk, task))
+
+
+async def explain(desk: Desk, task: Task) -> WhyOut:
+    agents = [
+        AgentFacts(agent=agent, reachable=desk.intake.reachable(agent.id), load=len(desk.intake.load_of(agent.id)))
+        for agent in (desk.intake.agents() if task.status is Status.QUEUED else ())
+    ]
+    found = [await desk.store.task(id) for id in task.blocked_by[:MOST_DEPENDENCIES]]
+    question: Question | None = None if task.question is None else await desk.store.question(task.question)
+    ahead, exact = await _ahead(desk, task) if task.queue is not None else (0, True)
+    return why(
+        task,
+        now=desk.intake.now(),
+        agents=agents,
+        dependencies=[other for other in found if other is not None],
+        question=question,
+        ahead=ahead,
+        ahead_exact=exact,
+    )
+
+
+async def _ahead(desk: Desk, task: Task) -> tuple[int, bool]:
+    """How many leave the queue before it, counted among the newest queued tasks only: a long queue is a long queue."""
+    seen, ahead, cursor = 0, 0, None
+    while seen < MOST_COUNTED:
+        page, cursor = await desk.store.tasks(TaskFilter(status=Status.QUEUED), after=cursor, limit=500)
+        ahead += sum(other.queue == task.queue and (other.rank, other.id) < (task.rank, task.id) for other in page)
+        seen += len(page)
+        if cursor is None:
+            return ahead, True
+    return ahead, False
