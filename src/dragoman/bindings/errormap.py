@@ -6,8 +6,8 @@ own; chiffon's 5900-5902 are ours, from the range the document leaves free, for 
 `http` is what the management API answers. Chiffon has its own column, because its interface fixes the statuses
 it may use: a sender who is not who it says is 401 there, and everything the hub cannot do now is 503.
 
-A fault's message may be a fragment ("no such task") or whole sentences that end with a full stop. `sentence`
-completes a fragment with what to do next; whole sentences are taken to say it themselves.
+A fault's message may say what to do next, after a semicolon ("already in use; choose a new one") or in a sentence
+of its own, which ends with a full stop. Where it does neither ("no such task"), `sentence` adds the kind's advice.
 """
 
 # ruff: noqa: E501 - a table is read in columns
@@ -42,7 +42,7 @@ class Row(msgspec.Struct, frozen=True):
 # fmt: off
 TABLE: Mapping[Kind, Row] = {
     #                              chiffon     agentmsg                   forge                   a2acp                        grpc                   http retry
-    Kind.INVALID:             Row(5003, 422, "VALIDATION_ERROR",         "INVALID_REQUEST",      "SCHEMA_MISMATCH",           "INVALID_ARGUMENT",    422, False, "Correct the named field and send it again."),
+    Kind.INVALID:             Row(5003, 422, "VALIDATION_ERROR",         "INVALID_REQUEST",      "SCHEMA_MISMATCH",           "INVALID_ARGUMENT",    422, False, "Correct the message and send it again."),
     Kind.TOO_LARGE:           Row(5003, 413, "VALIDATION_ERROR",         "INVALID_REQUEST",      "SCHEMA_MISMATCH",           "RESOURCE_EXHAUSTED",  413, False, "Send less at a time, or split the output into chunks."),
     Kind.UNSUPPORTED_VERSION: Row(5006, 422, "VALIDATION_ERROR",         "INVALID_REQUEST",      "SCHEMA_MISMATCH",           "FAILED_PRECONDITION", 422, False, "Use one of the supported versions."),
     Kind.UNSUPPORTED_WORK:    Row(5006, 422, "VALIDATION_ERROR",         "INVALID_MESSAGE_TYPE", "CAPABILITY_NOT_FOUND",      "UNIMPLEMENTED",       422, False, "Ask for a supported type of work, or start an agent that does it."),
@@ -85,6 +85,7 @@ def chiffon_kind(code: int) -> Kind:
 def sentence(fault: Fault) -> str:
     """The fault in words that end with what to do next."""
     message = fault.message.strip()
+    message = f"{message[:1].upper()}{message[1:]}"
     if message.endswith("."):
         return message
-    return f"{message[:1].upper()}{message[1:]}. {TABLE[fault.kind].next}"
+    return f"{message}." if "; " in message else f"{message}. {TABLE[fault.kind].next}"

@@ -27,14 +27,12 @@ def wire_name(agent: Agent) -> str:
 
 
 def wire_request_id(task: Task) -> str:
-    """The request id that an agent sees for this task (D7): the origin's, the same in every attempt.
+    """The request id that an agent sees for this task: the same in every attempt of a round (D7).
 
-    When the work is begun anew on purpose (an answer came, a person retried), it is another request: an agent that
-    remembers the first would answer from its memory. It is derived, so that it too stays the same in every attempt.
+    Other protocols' request ids need not be UUIDs; then one is derived, so that it too stays the same.
     """
-    if not task.round and _uuid(task.origin.request_id):
-        return task.origin.request_id
-    return derived(task.id, "request", task.round)
+    request_id = task.request_id
+    return request_id if _uuid(request_id) else derived(task.id, "request", task.round)
 
 
 def derived(*parts: object) -> str:

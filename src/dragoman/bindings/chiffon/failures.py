@@ -21,6 +21,14 @@ from dragoman.wire.errors import Stage
 MALFORMED = frozenset({Stage.DEPTH, Stage.JSON, Stage.SHAPE})
 """Checks whose refusal means 400: the message cannot be read. One that reads well but makes no sense is 422."""
 
+FIELDS = {
+    "task_id": "payload.task_id",
+    "work_type": "payload.work_type",
+    "parent": "x_custom_fields.parent_task_id",
+    "dependencies": "x_custom_fields.dependencies",
+}
+"""Where the hub's fields stand in an envelope."""
+
 
 def fault_of(error: ChiffonError) -> Fault:
     """A message that the codec refused, as a fault."""
@@ -35,6 +43,8 @@ def status_of(fault: Fault) -> int:
     """The HTTP status that goes with a fault."""
     if fault.kind is Kind.INVALID and fault.facts.get("stage") in MALFORMED:
         return 400
+    if fault.kind is Kind.UNAVAILABLE and fault.field == "to_agent":
+        return 404  # nobody of that name is known, rather than not here now
     return errormap.TABLE[fault.kind].chiffon_status
 
 
@@ -45,9 +55,9 @@ def payload_of(fault: Fault, at: Instant, *, task: Task | None = None) -> ErrorP
     agent_id = str(facts.get("agent_id") or facts.get("agent") or _agent_of(task))
     match code:
         case 5001:
-            attempts = facts.get("attempts", task.attempts if task else 1)
+            retries = facts.get("attempted_retries", task.attempts - 1 if task else 0)
             return errors.timeout(
-                attempted_retries=max(0, int(attempts) - 1),
+                attempted_retries=max(0, _whole(retries)),
                 last_attempt=_when(facts.get("last_attempt"), at),
                 message=words,
             )
@@ -56,7 +66,8 @@ def payload_of(fault: Fault, at: Instant, *, task: Task | None = None) -> ErrorP
             heartbeat = None if seen is None else _when(seen, at)
             return errors.unavailable(agent_id=agent_id, last_heartbeat=heartbeat, message=words)
         case 5003:
-            return errors.invalid_message(validation_error=fault.message, field_name=fault.field, message=words)
+            field = FIELDS.get(fault.field, fault.field) if fault.field else None
+            return errors.invalid_message(validation_error=fault.message, field_name=field, message=words)
         case 5004:
             status = facts.get("token_status", "valid" if fault.kind is Kind.FORBIDDEN else "invalid")
             return errors.authentication_failed(agent_id=agent_id, token_status=str(status), message=words)

@@ -8,6 +8,7 @@ which fields we happen to know.
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Annotated, Any
 
 import msgspec
@@ -25,6 +26,7 @@ from dragoman.protocols.chiffon.types import Envelope, ErrorPayload, Payload, Wo
 RESULT_STREAM = "result"
 _PRIORITIES = {priority.value: priority for priority in Priority}
 
+_traceparent = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
 _encode = msgspec.json.Encoder().encode
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 
@@ -36,10 +38,13 @@ class _Question(msgspec.Struct, frozen=True, kw_only=True):
     default: Any = msgspec.UNSET
 
 
-def command_of(agent: Agent, message: Envelope[Payload], tree: dict[str, Any], raw: bytes) -> Command:
+def command_of(
+    agent: Agent, message: Envelope[Payload], tree: dict[str, Any], raw: bytes, *, traceparent: str | None = None
+) -> Command:
     """What `agent` asks by this message; raises `Refused`.
 
-    `raw` is the message word for word and `tree` its JSON (`codec.parse`).
+    `raw` is the message word for word and `tree` its JSON (`codec.parse`). `traceparent` is the transport's, if it
+    has one: it goes on in the body, where every transport can carry it (all-D7), unless the body has one already.
     """
     if message.from_agent != (agent.kind or agent.id):
         what = f"the token belongs to {wire_name(agent)!r}, not to {message.from_agent!r}"
@@ -56,6 +61,8 @@ def command_of(agent: Agent, message: Envelope[Payload], tree: dict[str, Any], r
     custom = message.x_custom_fields
     if "token" in custom:
         raw = codec.reissue(raw, {}, {"token": None})
+    if traceparent is not None and "traceparent" not in custom and _traceparent(traceparent):
+        raw = codec.reissue(raw, {}, {"traceparent": traceparent})
     payload = message.payload
     if type(payload) is WorkRequest:
         return _submit(agent, message, payload, tree["payload"], raw)

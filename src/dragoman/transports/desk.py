@@ -1,0 +1,160 @@
+"""The front desk of chiffon's doors: who is it, what did they say, and how to say no.
+
+HTTP and WebSocket share it, so that the same message is understood, refused and recorded in the same way over both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from dragoman.bindings import chiffon
+from dragoman.bindings.chiffon.exchange import PROTOCOL, wire_name
+from dragoman.core.agents.model import Agent
+from dragoman.core.commands import Command
+from dragoman.core.delivery.model import Parcel
+from dragoman.core.errors import Fault, Kind, Refused
+from dragoman.core.ids import ADMIN, AgentId, DeliveryId, Instant
+from dragoman.protocols.chiffon import codec
+from dragoman.protocols.chiffon.errors import ChiffonError
+from dragoman.protocols.chiffon.types import Correlation
+from dragoman.security import tokens
+from dragoman.transports.asgi import Scope, header
+from dragoman.transports.driver import Heard, Hub
+from dragoman.transports.limits import Limits
+from dragoman.transports.refusals import Refusals
+from dragoman.wire import guard
+
+UNKNOWN = "unknown"
+"""Whom an answer is addressed to when nobody knows who asked."""
+
+MOST_ACKS = 10_000
+
+
+class Acks(msgspec.Struct, frozen=True):
+    ack: tuple[str, ...]
+
+
+_acks = msgspec.json.Decoder(Acks)
+_encode = msgspec.json.Encoder().encode
+
+
+class Desk:
+    """One for all of chiffon's doors."""
+
+    def __init__(self, hub: Hub, *, limits: Limits, admin_hash: str | None, refusals: Refusals) -> None:
+        self.hub = hub
+        self.limits = limits
+        self.refusals = refusals
+        self._admin_hash = admin_hash
+        self._json = guard.Limits(bytes=limits.message_bytes, depth=limits.message_depth)
+
+    # -- who
+
+    def agent(self, scope: Scope) -> Agent:
+        """The chiffon agent whose token this is; raises `Refused`."""
+        agent = self._holder(scope)
+        if agent.protocol != PROTOCOL:
+            fault = Fault(
+                kind=Kind.FORBIDDEN,
+                message=f"{agent.id} was added to speak {agent.protocol}; use that protocol's endpoints",
+                facts={"agent_id": agent.id, "token_status": "valid, but for another protocol"},
+            )
+            raise Refused(fault)
+        return agent
+
+    def principal(self, scope: Scope) -> AgentId:
+        """Whoever may steer tasks: an agent of any protocol, or the admin."""
+        token = tokens.bearer(header(scope, b"authorization"))
+        if token and self._admin_hash and tokens.same(tokens.token_hash(token), self._admin_hash):
+            return ADMIN
+        return self._holder(scope).id
+
+    def _holder(self, scope: Scope) -> Agent:
+        token = tokens.bearer(header(scope, b"authorization"))
+        agent = None if token is None else self.hub.agent_of(tokens.token_hash(token))
+        if agent is None:
+            status = "missing" if token is None else "invalid"
+            message = "no bearer token" if token is None else "nobody here has this token"
+            facts = {"agent_id": UNKNOWN, "token_status": status}
+            raise Refused(Fault(kind=Kind.UNAUTHENTICATED, message=message, facts=facts))
+        return agent
+
+    # -- what
+
+    def understand(self, agent: Agent, data: bytes, *, traceparent: str | None = None) -> Heard:
+        """A message as a command, or the fault to answer with. Never raises."""
+        about: Correlation | None = None
+        message_id: str | None = None
+        try:
+            tree = codec.parse(data, self._json)
+            about = codec.correlation(tree)
+            message = codec.interpret(tree, data)
+            message_id = message.message_id
+            command: Command = chiffon.command_of(agent, message, tree, data, traceparent=traceparent)
+        except ChiffonError as error:
+            return Heard(fault=chiffon.fault_of(error), message_id=message_id, about=error.about or about)
+        except Refused as refused:
+            return Heard(fault=refused.fault, message_id=message_id, about=about)
+        return Heard(command=command, message_id=message_id, about=about)
+
+    def json(self, data: bytes) -> dict[str, Any]:
+        """A small body of ours; raises `Refused`."""
+        try:
+            return codec.parse(data, self._json)
+        except ChiffonError as error:
+            raise Refused(chiffon.fault_of(error)) from None
+
+    # -- no
+
+    def no(self, fault: Fault, *, agent: Agent | None = None, about: Correlation | None = None) -> bytes:
+        to_agent = wire_name(agent) if agent is not None else UNKNOWN
+        return chiffon.refusal(fault, to_agent=to_agent, now=self.hub.now(), message_id=self.hub.mint(), about=about)
+
+
+class ChiffonTongue:
+    """Chiffon's words on an ordered link: envelopes, `{"ack": […]}` from the peer, `{"accepted": […]}` to it."""
+
+    protocol = PROTOCOL
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def hear(self, agent: Agent, frame: bytes) -> Heard:
+        if frame.startswith(b'{"ack"'):
+            try:
+                acks = _acks.decode(frame).ack
+            except msgspec.MsgspecError as error:
+                fault = Fault(
+                    kind=Kind.INVALID, message=f"not an acknowledgment: {error}", field="ack", facts={"stage": "shape"}
+                )
+                return Heard(fault=fault)
+            if len(acks) > MOST_ACKS:
+                message = f"{len(acks)} acknowledgments in one frame; send at most {MOST_ACKS}"
+                return Heard(fault=Fault(kind=Kind.TOO_LARGE, message=message, field="ack"))
+            return Heard(acks=tuple(map(DeliveryId, acks)))
+        heard = self._desk.understand(agent, frame)
+        if heard.fault is not None and heard.message_id is None and b'"ack"' in frame:
+            return self._other_ack(frame) or heard
+        return heard
+
+    def _other_ack(self, frame: bytes) -> Heard | None:
+        """An acknowledgment that does not begin with the bytes we look for: spaces, or another order."""
+        try:
+            tree = codec.parse(frame)
+            if "type" in tree:
+                return None
+            return Heard(acks=tuple(map(DeliveryId, msgspec.convert(tree, Acks).ack)))
+        except (ChiffonError, msgspec.ValidationError):
+            return None
+
+    def say(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
+        return chiffon.wire_of(parcel, agent, now)
+
+    def refuse(self, fault: Fault, about: Any, agent: Agent, now: Instant, message_id: str) -> bytes:
+        return chiffon.refusal(fault, to_agent=wire_name(agent), now=now, message_id=message_id, about=about)
+
+    def receipt(self, message_ids: Sequence[str]) -> bytes:
+        return _encode({"accepted": message_ids})

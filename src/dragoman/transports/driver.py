@@ -1,0 +1,254 @@
+"""The pump behind every ordered link: frames in, commands on; parcels out, acknowledgments back.
+
+It speaks no protocol. A `Tongue` turns a frame into what was heard and a parcel into frames; the pump keeps the
+promises that are the same for all:
+
+- *Order*: frames of one link reach the intake in the order in which they came. They do not wait for each other's
+  commits: many may be under way at once, and one commit takes them all.
+- *Backpressure, in*: beyond `unanswered` frames under way we stop reading, so a slow disk slows the sender.
+- *Backpressure, out*: the hub gives a link at most a window of unacknowledged parcels; a peer that does not
+  read keeps what it is owed in the store.
+- *Answers*: a refused frame is answered with an error in the protocol's words, and the link goes on. Receipts for
+  accepted ones, where the peer wants them, are gathered and sent together.
+- *Acknowledgment*: a peer that acknowledges explicitly is taken at its word. For one that does not, a ping goes
+  behind what was written, and its pong acknowledges the notices before it: they have arrived in the peer's
+  WebSocket. Work is not acknowledged so: its first status does that (chiffon-D5), or the hub's clock runs out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+import structlog
+
+from dragoman.core.agents.model import Agent
+from dragoman.core.commands import Acknowledge, Command, NoteRefusal, ReportFault
+from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.errors import Fault, Kind, Refused
+from dragoman.core.ids import AgentId, DeliveryId, Instant, SessionId
+from dragoman.core.ports import Intake
+
+log = structlog.get_logger("dragoman.transports")
+
+
+class Hub(Intake, Protocol):
+    """The intake, with a way to ask without waiting: commands are decided in the order of their `post`s."""
+
+    def post(self, command: Command) -> asyncio.Future[Any]: ...
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """What a frame meant: a command, or deliveries to acknowledge, or a fault. `about` is the tongue's own."""
+
+    command: Command | None = None
+    message_id: str | None = None
+    acks: tuple[DeliveryId, ...] = ()
+    fault: Fault | None = None
+    about: Any = None
+
+
+class Tongue(Protocol):
+    """One protocol's words on a link."""
+
+    protocol: str
+
+    def hear(self, agent: Agent, frame: bytes) -> Heard:
+        """Never raises: what cannot be understood is a fault."""
+        ...
+
+    def say(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]: ...
+
+    def refuse(self, fault: Fault, about: Any, agent: Agent, now: Instant, message_id: str) -> bytes: ...
+
+    def receipt(self, message_ids: Sequence[str]) -> bytes: ...
+
+
+class Wire(Protocol):
+    """The socket as the pump needs it (`websocket.Socket`)."""
+
+    @property
+    def has_room(self) -> bool: ...
+
+    def write(self, frames: Sequence[bytes]) -> None: ...
+
+    def mark(self) -> None: ...
+
+    def stop_reading(self) -> None: ...
+
+    def go_on_reading(self) -> None: ...
+
+
+class Pump:
+    """One link: `core.ports.LinkEnd` towards the hub, `websocket.Listener` towards the socket."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        agent: AgentId,
+        session: SessionId,
+        tongue: Tongue,
+        wire: Wire,
+        *,
+        hang_up: Callable[[str], None],
+        receipts: bool = False,
+        unanswered: int = 256,
+    ) -> None:
+        self._hub = hub
+        self._agent = agent
+        self._session = session
+        self._tongue = tongue
+        self._wire = wire
+        self._hang_up = hang_up
+        self._receipts = receipts
+        self._unanswered = unanswered
+        self.acknowledges = receipts
+        self.under_way = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._held: deque[bytes] = deque()
+        self._accepted: list[str] = []
+        self._unmarked: list[DeliveryId] = []
+        self._marked: list[DeliveryId] = []
+        self._closed = False
+        self._draining = False
+
+    # -- in: the socket calls
+
+    def heard(self, frame: bytes) -> None:
+        agent = self._hub.agent(self._agent)
+        if agent is None or self._closed:
+            return  # the hub is about to hang up
+        heard = self._tongue.hear(agent, frame)
+        if heard.acks:
+            self.acknowledges = True
+            command: Command = Acknowledge(principal=self._agent, deliveries=heard.acks, session=self._session)
+        elif heard.command is not None:
+            command = heard.command
+        elif heard.fault is not None:
+            what = f"{self._tongue.protocol}.frame"
+            command = NoteRefusal(
+                principal=self._agent,
+                protocol=self._tongue.protocol,
+                what=what,
+                fault=heard.fault,
+                about=heard.message_id,
+            )
+        else:
+            return
+        self.under_way += 1
+        self._idle.clear()
+        if self.under_way >= self._unanswered:
+            self._wire.stop_reading()
+        self._hub.post(command).add_done_callback(lambda outcome: self._answered(heard, outcome))
+
+    def _answered(self, heard: Heard, outcome: asyncio.Future[Any]) -> None:
+        self.under_way -= 1
+        if self.under_way == 0:
+            self._idle.set()
+        if not self._draining and (self.under_way == self._unanswered // 2 or not self.under_way):
+            self._wire.go_on_reading()
+        fault = heard.fault
+        if not outcome.cancelled() and (error := outcome.exception()) is not None and fault is None:
+            fault = error.fault if isinstance(error, Refused) else _broken(error)
+        if fault is not None:
+            if not heard.acks:
+                self._refuse(fault, heard.about)
+        elif self._receipts and heard.message_id is not None:
+            if not self._accepted:
+                asyncio.get_running_loop().call_soon(self._send_receipts)
+            self._accepted.append(heard.message_id)
+
+    def _refuse(self, fault: Fault, about: Any) -> None:
+        agent = self._hub.agent(self._agent)
+        if agent is not None:
+            self._write([self._tongue.refuse(fault, about, agent, self._hub.now(), self._hub.mint())])
+
+    def _send_receipts(self) -> None:
+        accepted, self._accepted = self._accepted, []
+        if accepted:
+            self._write([self._tongue.receipt(accepted)])
+
+    # -- out: the hub calls
+
+    def deliver(self, parcels: Sequence[Parcel]) -> None:
+        agent = self._hub.agent(self._agent)
+        if agent is None or self._closed:
+            return
+        now = self._hub.now()
+        frames: list[bytes] = []
+        for parcel in parcels:
+            try:
+                frames.extend(self._tongue.say(parcel, agent, now))
+            except Exception:  # one parcel that cannot be put into words must not hold up the others
+                log.exception("unspeakable", task=parcel.delivery.task, cargo=parcel.delivery.cargo.value)
+                self._unspeakable(parcel)
+                continue
+            if parcel.delivery.cargo is not Cargo.WORK:
+                self._unmarked.append(parcel.delivery.id)
+        self._write(frames)
+
+    def _unspeakable(self, parcel: Parcel) -> None:
+        if parcel.delivery.cargo is Cargo.WORK:
+            fault = Fault(kind=Kind.INTERNAL, message="the work cannot be put into this agent's protocol")
+            self._hub.post(ReportFault(principal=self._agent, task_id=parcel.delivery.task, fault=fault))
+
+    def hang_up(self, reason: str) -> None:
+        self._closed = True
+        self._hang_up(reason)
+
+    # -- writing
+
+    def _write(self, frames: Sequence[bytes]) -> None:
+        if self._held or not self._wire.has_room:
+            self._held.extend(frames)
+            return
+        self._wire.write(frames)
+        self._mark()
+
+    def writable(self) -> None:
+        while self._held and self._wire.has_room:
+            self._wire.write([self._held.popleft()])
+        if not self._held:
+            self._mark()
+
+    def _mark(self) -> None:
+        """Ask for a sign that what was written arrived, one at a time."""
+        if self._marked or not self._unmarked:
+            return
+        if self.acknowledges:
+            self._unmarked.clear()
+            return
+        self._marked, self._unmarked = self._unmarked, []
+        self._wire.mark()
+
+    def marked(self) -> None:
+        arrived, self._marked = self._marked, []
+        if arrived and not self.acknowledges:
+            ack = Acknowledge(principal=self._agent, deliveries=tuple(arrived), session=self._session)
+            self._hub.post(ack).add_done_callback(_ignore)
+        if not self._held:
+            self._mark()
+
+    # -- the end
+
+    async def drain(self) -> None:
+        """Stop reading, and wait until what was heard is answered."""
+        self._draining = True
+        self._wire.stop_reading()
+        await self._idle.wait()
+        self._send_receipts()
+
+
+def _broken(error: BaseException) -> Fault:
+    log.error("the intake broke its promise", error=type(error).__name__)
+    return Fault(kind=Kind.INTERNAL, message="the hub could not decide this; its log says why", retryable=True)
+
+
+def _ignore(outcome: asyncio.Future[Any]) -> None:
+    """Nobody waits for this one; what it failed to acknowledge is offered again."""
+    if not outcome.cancelled():
+        outcome.exception()

@@ -1,0 +1,170 @@
+"""What slow, stalled and greedy clients may do. uvicorn alone holds a stalled connection for ever.
+
+    a client that…                              is closed
+    ------------------------------------------  ----------------------------------------------------------------
+    sends nothing, or its headers too slowly    `header_seconds` after connecting, or after a request began
+    stalls or drips its body                    when a window of `body_seconds` brought under `body_bytes`
+    keeps a connection without a request        after `idle_seconds`
+    does not read our response                  when nothing could be written for `write_seconds`
+    sends more header bytes than `header_bytes` at once, 431
+    goes on sending a body that was refused     after `discard_bytes` more
+    is one too many                             at once, 503
+
+Checks are a sweep over all connections once a second: a request only sets a few attributes, and no timer is made or
+cancelled for it. WebSockets are watched by pings (`websocket`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httptools
+import msgspec
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+MIB = 1024 * 1024
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How patient and how generous the doors are."""
+
+    message_bytes: int = 4 * MIB
+    message_depth: int = 64
+    header_seconds: float = 10.0
+    header_bytes: int = 64 * 1024
+    body_seconds: float = 10.0
+    body_bytes: int = 1024
+    idle_seconds: float = 75.0
+    write_seconds: float = 30.0
+    discard_bytes: int = 64 * MIB
+    max_connections: int = 10_000
+    poll_seconds: float = 60.0
+    poll_messages: int = 100
+    unanswered_frames: int = 256
+    """Frames of one WebSocket that may wait for their commit; beyond, we stop reading."""
+    ws_ping_seconds: float = 20.0
+
+    @property
+    def ws_bytes(self) -> int:
+        """Frames up to here get a refusal in the protocol's own words; longer ones end the link with 1009."""
+        return self.message_bytes * 4
+
+
+_FULL = b"Too many connections; try again shortly.\n"
+_HEADERS = b"The headers are too large; send fewer or shorter ones.\n"
+
+
+def _plain(status: bytes, text: bytes) -> bytes:
+    head = b"HTTP/1.1 %b\r\ncontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+    return head % (status, len(text)) + text
+
+
+class GuardedHttp(HttpToolsProtocol):
+    """uvicorn's HTTP/1.1 protocol, with a deadline for every state it can be in.
+
+    `limits` is set on a subclass by `guarded`, because uvicorn makes the instances.
+    """
+
+    limits: Limits
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.deadline: float | None = None
+        self._awaiting = True  # between requests
+        self._in_headers = True  # of a request, or of the next
+        self._header_bytes = 0
+        self._body_got = 0
+        self._discarded = 0
+        self._unwritten = 0
+
+    # -- what the client does
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.deadline = self.loop.time() + self.limits.header_seconds
+        if len(self.connections) > self.limits.max_connections:
+            transport.write(_plain(b"503 Service Unavailable", _FULL))
+            transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        if self.parser is None or self.transport.is_closing():
+            return
+        if self._in_headers:
+            self._header_bytes += len(data)
+        super().data_received(data)
+        if self._in_headers and self._header_bytes > self.limits.header_bytes and not self.transport.is_closing():
+            self.transport.write(_plain(b"431 Request Header Fields Too Large", _HEADERS))
+            self.transport.close()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._awaiting = False
+        self._header_bytes = self._body_got = self._discarded = 0
+        self.deadline = self.loop.time() + self.limits.header_seconds
+
+    def on_headers_complete(self) -> None:
+        self._in_headers = False
+        size = len(self.url)
+        for name, value in self.headers:
+            size += len(name) + len(value)
+        if size > self.limits.header_bytes:
+            raise httptools.HttpParserError("headers too large")
+        self.deadline = self.loop.time() + self.limits.body_seconds
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._body_got += len(body)
+        if self.cycle is not None and self.cycle.response_complete:
+            self._discarded += len(body)
+            if self._discarded > self.limits.discard_bytes:
+                self.transport.close()
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._awaiting = self._in_headers = True
+        # The request is here; how long it takes is the hub's affair. If it was answered already, the next may come.
+        answered = self.cycle is not None and self.cycle.response_complete
+        self.deadline = self.loop.time() + self.limits.idle_seconds if answered else None
+
+    def on_response_complete(self) -> None:
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            cycle, app = self.pipeline.pop()
+            self._start_asgi_task(cycle, app)
+        elif self._awaiting:
+            self.deadline = self.loop.time() + self.limits.idle_seconds
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unwritten = self.transport.get_write_buffer_size()
+        self._write_deadline = self.loop.time() + self.limits.write_seconds
+
+    # -- what we do about it, once a second
+
+    def sweep(self, now: float) -> None:
+        """Close the connection if its time is up."""
+        if self.flow is not None and self.flow.write_paused:
+            size = self.transport.get_write_buffer_size()
+            if size < self._unwritten:
+                self._unwritten, self._write_deadline = size, now + self.limits.write_seconds
+            elif now > self._write_deadline:
+                self.transport.abort()
+            return
+        if self.deadline is None or now < self.deadline or self.flow.read_paused:
+            return
+        if not self._in_headers:
+            got, self._body_got = self._body_got, 0
+            if got >= self.limits.body_bytes:
+                self.deadline = now + self.limits.body_seconds
+                return
+        self.transport.close()
+
+
+def guarded(limits: Limits) -> type[GuardedHttp]:
+    """The protocol class for a server with these limits."""
+    return type("Guarded", (GuardedHttp,), {"limits": limits})

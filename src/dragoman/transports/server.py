@@ -1,0 +1,209 @@
+"""uvicorn, started, watched and drained by us.
+
+uvicorn would take the process's signals, exit it when the port is busy, and wait for ever for clients that do not
+read. So we only borrow its protocols and its list of connections: the socket, the sweep over stalled clients
+and the order of the stop are ours.
+
+    stop, in order    no new connections; parked polls are answered; WebSockets answer what they have heard and
+                      are closed with 1012; requests under way end; whatever is left after the time is cut
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from email.utils import formatdate
+from time import time
+from typing import Literal
+
+import structlog
+import uvicorn
+
+from dragoman.core.ports import Store
+from dragoman.security.urls import Network, Resolve
+from dragoman.transports.asgi import ASGIApp, Router
+from dragoman.transports.chiffon_http import ChiffonHttp
+from dragoman.transports.chiffon_ws import ChiffonWs
+from dragoman.transports.desk import Desk
+from dragoman.transports.driver import Hub
+from dragoman.transports.limits import GuardedHttp, Limits, guarded
+from dragoman.transports.push import Push
+from dragoman.transports.refusals import Refusals
+from dragoman.transports.websocket import Socket
+
+log = structlog.get_logger("dragoman.transports")
+
+SWEEP_SECONDS = 1.0
+BACKLOG = 2048
+
+
+class PortBusy(OSError):
+    """Somebody else listens there; the text says what to do."""
+
+
+def serve(
+    intake: Hub,
+    store: Store,
+    *,
+    fallback: ASGIApp,
+    host: str = "127.0.0.1",
+    port: int = 8420,
+    admin_token_hash: str | None = None,
+    limits: Limits | None = None,
+    negotiation: Literal["lowest", "highest"] = "lowest",
+    callback_networks: Sequence[Network] = (),
+    resolve: Resolve | None = None,
+) -> Serving:
+    """The hub's HTTP port: chiffon's hot paths, everything else to `fallback`. Call `start()` on it."""
+    return Serving(
+        intake,
+        store,
+        fallback=fallback,
+        host=host,
+        port=port,
+        admin_token_hash=admin_token_hash,
+        limits=limits or Limits(),
+        negotiation=negotiation,
+        callback_networks=callback_networks,
+        resolve=resolve,
+    )
+
+
+class Serving:
+    """A server that can be started once and stopped once; also an async context manager."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        store: Store,
+        *,
+        fallback: ASGIApp,
+        host: str,
+        port: int,
+        admin_token_hash: str | None,
+        limits: Limits,
+        negotiation: Literal["lowest", "highest"],
+        callback_networks: Sequence[Network],
+        resolve: Resolve | None,
+    ) -> None:
+        self.host = host
+        self.port = port
+        self.limits = limits
+        self._store = store
+        self.refusals = Refusals(hub)
+        desk = Desk(hub, limits=limits, admin_hash=admin_token_hash, refusals=self.refusals)
+        self.push = Push(hub, allowed=callback_networks, resolve=resolve)
+        self.http = ChiffonHttp(desk, callbacks=self.push, negotiation=negotiation)
+        self.ws = ChiffonWs(desk)
+        self.app = Router(
+            {**self.http.routes(), "/api/agent/ws": self.ws}, fallback, under={"/api/tasks/": self.http.task}
+        )
+        self._server: uvicorn.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+    @property
+    def connections(self) -> int:
+        return len(self._server.server_state.connections) if self._server is not None else 0
+
+    async def start(self) -> None:
+        """Listen. Raises `PortBusy`; `port` is the bound one afterwards."""
+        listener = _listen(self.host, self.port)
+        self.port = listener.getsockname()[1]
+        config = uvicorn.Config(
+            self.app,
+            http=guarded(self.limits),
+            ws=Socket,
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            log_level="warning",  # its info lines name paths with their queries
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,  # the sweep writes it
+            ws_max_size=self.limits.ws_bytes,
+            ws_ping_interval=self.limits.ws_ping_seconds,
+            ws_ping_timeout=self.limits.ws_ping_seconds,
+            ws_per_message_deflate=False,
+            backlog=BACKLOG,
+        )
+        config.load()
+        server = uvicorn.Server(config)
+        server.lifespan = config.lifespan_class(config)
+        await server.startup(sockets=[listener])
+        self._server = server
+        self._tick(server)
+        self._sweeper = asyncio.create_task(self._sweep(server), name="http sweep")
+        self.push.start()
+        log.info("listening", url=self.url)
+
+    async def stop(self, drain_seconds: float = 10.0) -> None:
+        server, self._server = self._server, None
+        if server is None:
+            return
+        loop = asyncio.get_running_loop()
+        end = loop.time() + drain_seconds
+        for listening in server.servers:
+            listening.close()
+        self.http.drain()
+        await self.push.stop()
+        await self.ws.drain(drain_seconds)
+        state = server.server_state
+        for connection in list(state.connections):
+            connection.shutdown()
+        while (state.connections or state.tasks) and loop.time() < end:  # noqa: ASYNC110 - uvicorn tells nobody
+            await asyncio.sleep(0.02)
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        late = list(state.tasks)
+        for task in late:
+            task.cancel()
+        for connection in list(state.connections):
+            connection.transport.abort()
+        if late:
+            log.warning("cut off", requests=len(late))
+            await asyncio.wait(late, timeout=1)
+
+    async def __aenter__(self) -> Serving:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.stop(1.0)
+
+    async def _sweep(self, server: uvicorn.Server) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            now = loop.time()
+            for connection in list(server.server_state.connections):
+                if isinstance(connection, GuardedHttp):
+                    connection.sweep(now)
+            self._tick(server)
+
+    def _tick(self, server: uvicorn.Server) -> None:
+        server.server_state.default_headers = [(b"date", formatdate(time(), usegmt=True).encode())]
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise PortBusy(
+            error.errno,
+            f"cannot listen on {host}:{port} ({error.strerror}); stop what listens there, or choose another port with "
+            "--port (0 picks a free one)",
+        ) from None
+    listener.setblocking(False)
+    return listener
