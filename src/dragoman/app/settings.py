@@ -283,7 +283,10 @@ def _variables(
             continue
         found = names.get(variable) or SHORT.get(variable)
         if found is None:
-            problems.append(f"environment variable {variable}: no such setting.{_nearest(variable, [*names, *SHORT])}")
+            # Compared without the beginning that they all share.
+            ends = [known_as.removeprefix(PREFIX) for known_as in (*names, *SHORT)]
+            hint = _nearest(variable.removeprefix(PREFIX), ends).replace("mean '", f"mean '{PREFIX}")
+            problems.append(f"environment variable {variable}: no such setting.{hint}")
         elif found in seen and environ[seen[found]] != environ[variable]:
             problems.append(f"environment variables {seen[found]} and {variable} contradict each other: unset one.")
         else:

@@ -66,10 +66,11 @@ def call(
 
 
 def _by_envelope(hub: Hub, body: Mapping[str, Any], wait: bool, timeout: float | None, output: Output) -> int:
-    from dragoman.cli.envelope import Orchestrator
+    from dragoman.cli.envelope import Orchestrator, require_words
 
     if not wait:
         raise Stop(Exit.USAGE, "--via chiffon needs somebody who takes the result", next="leave --detach or --via out")
+    require_words(body)
     orchestrator = Orchestrator(hub)
     try:
         return _watch(hub, orchestrator.submit(body), timeout, output)

@@ -14,10 +14,18 @@ from typing import Any
 
 from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Hub
+from dragoman.cli.printing import words
 
 DOOR = "/api/agent"
 VERSION = "1.0"
 KIND = "orchestrator"
+
+
+def require_words(body: Mapping[str, Any]) -> None:
+    """Refuse what this door cannot carry, before anybody is let in."""
+    unsaid = sorted({"name", "dependencies", "priority", "required_capabilities"} & body.keys())
+    if unsaid:
+        raise Stop(Exit.USAGE, f"chiffon has no words for {', '.join(unsaid)}", next="leave it out, or leave --via out")
 
 
 class Orchestrator:
@@ -31,11 +39,6 @@ class Orchestrator:
 
     def submit(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """The task that the hub made of it."""
-        unsaid = sorted({"name", "dependencies", "priority", "required_capabilities"} & body.keys())
-        if unsaid:
-            raise Stop(
-                Exit.USAGE, f"chiffon has no words for {', '.join(unsaid)}", next="leave it out, or leave --via out"
-            )
         pinned = body.get("agent")
         kind = self._admin.get("agents", str(pinned)).get("kind") if pinned else body["kind"]
         task = str(uuid.uuid4())
@@ -67,5 +70,6 @@ class Orchestrator:
                     break
                 ids = [one["delivery_id"] for one in held]
                 self._door.ask("POST", "ack", body={"delivery_ids": ids}, base=DOOR)
-        finally:
             self._admin.delete("agents", self.name)
+        except Stop as stop:  # what the task came to counts more than our own leaving
+            words(f"  {self.name} could not be put out ({stop.sentence}): dragoman agent rm {self.name}")

@@ -68,6 +68,7 @@ def settings_stop(problems: list[str]) -> Stop:
 
 def _start(settings: Settings, *, demo: bool, ready_json: bool, command: str) -> int:
     from dragoman.app.datadir import DataDir, DataDirError
+    from dragoman.stores.sqlite.errors import StoreRefused
 
     host, port = settings.server.host, settings.server.port
     try:
@@ -77,7 +78,7 @@ def _start(settings: Settings, *, demo: bool, ready_json: bool, command: str) ->
         from dragoman.app.wiring import run
 
         return run(settings, demo=demo, ready_json=ready_json)
-    except DataDirError as error:
+    except (DataDirError, StoreRefused) as error:  # their sentences end with what to do
         raise Stop(Exit.NOT_ALLOWED, str(error)) from error
     except OSError as error:
         # The port may have been taken between our look and the server's.

@@ -1,0 +1,184 @@
+"""Which value counts, where it came from, and what is said about a wrong one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.app.settings import Origin, Settings, SettingsError, keys, load, value_of, variable_of
+from dragoman.core.rules import Rules
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "dragoman.toml"
+
+
+def problems(file: Path | None = None, **sources: Any) -> list[str]:
+    with pytest.raises(SettingsError) as failed:
+        load(file=file, **sources)
+    return [problem.replace(f"{file}", "FILE") for problem in failed.value.problems]
+
+
+def test_without_any_source_everything_is_the_default() -> None:
+    loaded = load()
+    assert loaded.settings == Settings()
+    assert loaded.origins == {name: Origin("default") for name, _, _ in keys()}
+
+
+def test_flags_beat_environment_beats_file_beats_default(file: Path) -> None:
+    file.write_text("[server]\nhost = '10.0.0.1'\nport = 1\ngrpc_port = 1\n")
+    loaded = load(
+        flags={"server.host": None, "server.port": 3},
+        environ={"DRAGOMAN_SERVER__PORT": "2", "DRAGOMAN_SERVER__GRPC_PORT": "2", "PATH": "/bin"},
+        file=file,
+    )
+    server = loaded.settings.server
+    assert (server.host, server.port, server.grpc_port, server.drain_seconds) == ("10.0.0.1", 3, 2, 10.0)
+    told = {name: str(loaded.origins[f"server.{name}"]) for name in ("host", "port", "grpc_port", "drain_seconds")}
+    assert told == {
+        "host": f"file {file}",
+        "port": "flag --port",
+        "grpc_port": "environment DRAGOMAN_SERVER__GRPC_PORT",
+        "drain_seconds": "default",
+    }
+
+
+@pytest.mark.parametrize(("name", "type"), [(name, type) for name, type, _ in keys()])
+def test_every_setting_can_be_set_by_file_and_by_environment(name: str, type: Any, file: Path) -> None:
+    default = value_of(Settings(), name)
+    text, value = {
+        "chiffon.negotiation": ("highest", "highest"),
+        "store.kind": ("memory", "memory"),
+        "log.level": ("debug", "debug"),
+        "log.format": ("json", "json"),
+        "rules.request_memory_seconds": ("7200", 7200.0),
+    }.get(name) or (
+        ("true", True) if isinstance(default, bool)
+        else ("2048", 2048) if isinstance(default, int)
+        else ("1.5", 1.5) if isinstance(default, float)
+        else ("0, 0.5", (0.0, 0.5)) if isinstance(default, tuple)
+        else ("/else/where", "/else/where")
+    )  # fmt: skip
+    by_environment = load(environ={variable_of(name): text})
+    assert value_of(by_environment.settings, name) == value
+    assert by_environment.origins[name] == Origin("environment", variable_of(name))
+
+    group, _, key = name.rpartition(".")
+    written = list(value) if isinstance(value, tuple) else value
+    line = f"{key} = {repr(written).lower() if isinstance(written, bool) else repr(written)}\n"
+    file.write_text(f"[{group}]\n{line}" if group else line)
+    by_file = load(file=file)
+    assert value_of(by_file.settings, name) == value
+    assert by_file.origins[name] == Origin("file", str(file))
+
+
+def test_the_well_known_ones_have_short_names() -> None:
+    environ = {"DRAGOMAN_DATA": "d", "DRAGOMAN_HOST": "::1", "DRAGOMAN_PORT": "0", "DRAGOMAN_LOG_LEVEL": "error"}
+    loaded = load(environ=environ)
+    settings = loaded.settings
+    assert (settings.data, settings.server.host, settings.server.port, settings.log.level) == ("d", "::1", 0, "error")
+    assert str(loaded.origins["server.port"]) == "environment DRAGOMAN_PORT"
+
+
+def test_two_names_of_one_setting_may_agree_but_not_contradict() -> None:
+    assert load(environ={"DRAGOMAN_PORT": "1", "DRAGOMAN_SERVER__PORT": "1"}).settings.server.port == 1
+    assert problems(environ={"DRAGOMAN_PORT": "1", "DRAGOMAN_SERVER__PORT": "2"}) == [
+        "environment variables DRAGOMAN_PORT and DRAGOMAN_SERVER__PORT contradict each other: unset one."
+    ]
+
+
+def test_what_is_no_setting_is_left_alone() -> None:
+    environ = {"DRAGOMAN_URL": "x", "DRAGOMAN_TOKEN": "x", "DRAGOMAN_CONFIG": "x", "DRAGOMAN_CRASH_AT": "x"}
+    assert load(environ=environ).settings == Settings()
+
+
+def test_paths_in_a_file_are_meant_from_where_it_lies(file: Path) -> None:
+    file.write_text("data = 'data'\n[store]\npath = '/abs/hub.sqlite'\n")
+    settings = load(file=file).settings
+    assert (settings.data, settings.store_path) == (str(file.parent / "data"), Path("/abs/hub.sqlite"))
+    assert load(environ={"DRAGOMAN_DATA": "rel"}).settings.store_path == Path("rel/hub.sqlite")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[server]\nprot = 1", "FILE: there is no setting 'server.prot'. Did you mean 'server.port'?"),
+        (
+            "[server]\nidle_limit = 1",
+            "FILE: there is no setting 'server.idle_limit'. Did you mean 'server.idle_seconds'?",
+        ),
+        ("[servers]\nport = 1", "FILE: there is no setting 'servers'. Did you mean 'server'?"),
+        ("port = 1", "FILE: there is no setting 'port'. Did you mean 'server.port'?"),
+        ("[log]\nqqq = 1", "FILE: there is no setting 'log.qqq'. `dragoman config show` lists them all."),
+        ("server = 1", "FILE: server is a group of settings: write [server] and its keys below."),
+        ("[server]\nport = '8420'", "FILE: server.port: '8420' does not do: expected `int`, got `str`."),
+        ("[server]\nport = 70000", "FILE: server.port: 70000 does not do: expected `int` <= 65535."),
+        ("[server]\nport = true", "FILE: server.port: True does not do: expected `int`, got `bool`."),
+        ("[rules]\nidle_seconds = 0", "FILE: rules.idle_seconds: 0 does not do: expected `float` > 0.0."),
+        ("[log]\nlevel = 'loud'", "FILE: log.level: 'loud' does not do: invalid enum value 'loud'."),
+        ("[store", "FILE: is not TOML: Expected ']' at the end of a table declaration (at end of document)"),
+        (
+            "[rules]\nretry_delays_seconds = []",
+            "rules.retry_delays_seconds (file FILE) is empty: write one delay for each attempt, at least one.",
+        ),
+        (
+            "[rules]\nrequest_memory_seconds = 100",
+            "rules.request_memory_seconds (file FILE) is 100, but attempts may be repeated for 127 s: a repeated"
+            " request would be done twice (all-D5). Raise it.",
+        ),
+    ],
+)
+def test_a_wrong_file_is_told_in_a_sentence(file: Path, text: str, said: str) -> None:
+    file.write_text(text)
+    assert problems(file) == [said]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("DRAGOMAN_SERVER__PORT", "many", "'many' does not do: expected `int`, got `str`."),
+        ("DRAGOMAN_SERVER__PROT", "1", "no such setting. Did you mean 'DRAGOMAN_SERVER__PORT'?"),
+        ("DRAGOMAN_PROT", "1", "no such setting. Did you mean 'DRAGOMAN_PORT'?"),
+        ("DRAGOMAN_SOMETHING_ELSE", "1", "no such setting. `dragoman config show` lists them all."),
+        ("DRAGOMAN_CHIFFON__ALLOW_PRIVATE_CALLBACKS", "maybe", "'maybe' does not do: expected `bool`, got `str`."),
+    ],
+)
+def test_a_wrong_variable_is_told_in_a_sentence(variable: str, value: str, said: str) -> None:
+    assert problems(environ={variable: value}) == [f"environment variable {variable}: {said}"]
+
+
+def test_a_wrong_flag_is_told_in_a_sentence() -> None:
+    assert problems(flags={"server.port": -1}) == ["--port: -1 does not do: expected `int` >= 0."]
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    assert "there is no such file" in problems(tmp_path / "nowhere.toml")[0]
+    assert "cannot be read" in problems(tmp_path)[0]
+
+
+def test_all_problems_are_told_at_once(file: Path) -> None:
+    file.write_text("[server]\nprot = 1\nport = 'x'\n")
+    assert len(problems(file, environ={"DRAGOMAN_PROT": "1"}, flags={"server.port": -1})) == 4
+
+
+def test_the_rules_reach_the_core_in_microseconds() -> None:
+    assert Settings().core_rules() == Rules()
+    settings = load(environ={"DRAGOMAN_RULES__RETRY_DELAYS_SECONDS": "0,0.25", "DRAGOMAN_RULES__GRACE_SECONDS": "1"})
+    rules = settings.settings.core_rules()
+    assert (rules.retry_delays, rules.grace) == ((0, 250_000), 1_000_000)
+
+
+def test_the_doors_defaults_are_the_ones_the_doors_have() -> None:
+    from dragoman.transports.limits import Limits
+
+    doors, server = Limits(), Settings().server
+    assert (
+        server.max_message_bytes, server.max_connections, server.header_seconds, server.body_seconds,
+        server.idle_seconds, server.max_poll_seconds,
+    ) == (
+        doors.message_bytes, doors.max_connections, doors.header_seconds, doors.body_seconds, doors.idle_seconds,
+        doors.poll_seconds,
+    )  # fmt: skip

@@ -1,0 +1,302 @@
+"""What each command asks of the hub, what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from io import StringIO
+from typing import Any
+
+import pytest
+
+ID = "0199f3a0-0000-7000-8000-000000000001"
+AGENT = {
+    "id": "deployer", "protocol": "chiffon", "protocol_version": "1.0", "status": "idle", "kind": "infra",
+    "capabilities": ["run"], "current_tasks": [], "breaker": {"state": "closed", "failures": 0, "until": None},
+    "last_seen": None, "untrusted": False,
+}  # fmt: skip
+LETTER = {
+    "id": "d1", "task_id": ID, "receiver": "deployer", "cargo": "work", "attempts": 4, "at": "2026-01-19T04:21:04Z",
+    "error": {"kind": "unavailable", "message": "nobody there", "facts": {}}, "body": {"input": {"a": 1}},
+}  # fmt: skip
+QUESTION = {
+    "id": "q1", "task_id": ID, "agent": "deployer", "question": "Restart prod?", "options": ["yes", "no"],
+    "status": "open", "deadline": None, "created_at": "2026-01-19T04:21:04Z",
+}  # fmt: skip
+RECORD = {
+    "seq": 7, "at": "2026-01-19T04:21:04Z", "principal": "deployer", "action": "task.finish", "outcome": "refused",
+    "subject": ID, "reason": "not yours", "hash": "0" * 64,
+}  # fmt: skip
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+# -- agents
+
+
+def test_agent_add_prints_id_and_token_as_json(hub: Any, run: Any) -> None:
+    hub.answers["POST /api/v1/agents"] = (201, {"agent_id": "deployer", "token": "ab" * 16, "more": 1})
+    ran = run(
+        "agent", "add", "deployer", "--protocol", "chiffon", "--kind", "infra", "--domain", "d", "--version", "1.2",
+        "--capability", "run", "--capability", "stop", "--untrusted", "-o", "json",
+    )  # fmt: skip
+    assert (ran.code, json.loads(ran.out), ran.err) == (0, {"agent_id": "deployer", "token": "ab" * 16}, "")
+    asked = hub.asked[0]
+    assert asked.body == {
+        "agent_id": "deployer", "protocol": "chiffon", "kind": "infra", "domain": "d", "version": "1.2",
+        "capabilities": ["run", "stop"], "untrusted": True,
+    }  # fmt: skip
+    assert asked.headers["authorization"] == "Bearer 0123456789abcdef0123456789abcdef"
+
+
+def test_agent_add_prints_only_the_token_on_stdout(hub: Any, run: Any) -> None:
+    hub.answers["POST /api/v1/agents"] = (201, {"agent_id": "deployer", "token": "ab" * 16})
+    ran = run("agent", "add", "deployer", "--protocol", "chiffon")
+    assert (ran.code, ran.out) == (0, "ab" * 16 + "\n")
+    assert ran.err.startswith("✓ agent deployer may now speak chiffon")
+    assert ran.err.rstrip().endswith("next: dragoman agent show deployer")
+
+
+def test_agent_token_gives_a_new_one(hub: Any, run: Any) -> None:
+    hub.answers["POST /api/v1/agents/deployer/token"] = (200, {"agent_id": "deployer", "token": "cd" * 16})
+    assert json.loads(run("agent", "token", "deployer", "-o", "json").out) == {
+        "agent_id": "deployer",
+        "token": "cd" * 16,
+    }
+
+
+def test_agent_ls_filters_and_draws_plain_columns_into_a_pipe(hub: Any, run: Any) -> None:
+    hub.answers["GET /api/v1/agents"] = (200, {"agents": [AGENT]})
+    ran = run("agent", "ls", "--kind", "infra")
+    assert hub.asked[0].query == {"kind": "infra"}
+    assert ran.out.splitlines()[0].split() == ["ID", "PROTOCOL", "KIND", "STATUS", "TASKS", "BREAKER", "SEEN"]
+    assert ran.out.splitlines()[1].split() == ["deployer", "chiffon", "infra", "idle", "0", "closed", "-"]
+    assert "1 agents, 1 of them here" in ran.err
+
+
+def test_agent_show_and_rm(hub: Any, run: Any) -> None:
+    hub.answers["GET /api/v1/agents/deployer"] = (200, AGENT)
+    hub.answers["DELETE /api/v1/agents/deployer"] = (204, None)
+    shown = run("agent", "show", "deployer")
+    assert shown.out.startswith("✓ agent deployer  idle\n")
+    assert "chiffon 1.0" in shown.out
+    assert json.loads(run("agent", "show", "deployer", "-o", "json").out) == AGENT
+    assert run("agent", "rm", "deployer").code == 0
+    assert json.loads(run("agent", "rm", "deployer", "-o", "jsonl").out) == {"agent_id": "deployer", "removed": True}
+
+
+# -- tasks
+
+
+def test_task_ls_as_table_json_and_jsonl(hub: Any, run: Any, make_task: Any) -> None:
+    answer = {"tasks": [make_task(status="failed"), make_task(id="t2")], "next": "c1"}
+    hub.answers["GET /api/v1/tasks"] = (200, answer)
+    table = run("task", "ls", "--status", "failed", "--limit", "2")
+    assert hub.asked[0].query == {"status": "failed", "limit": "2"}
+    assert [row.split()[0] for row in table.out.splitlines()] == ["ID", ID, "t2"]
+    assert table.err.splitlines() == [
+        "✗ 2 tasks, and more, 1 failed",
+        "  next: dragoman task ls --status failed --cursor c1",
+    ]
+    assert json.loads(run("task", "ls", "-o", "json").out) == answer
+    assert [json.loads(row) for row in run("task", "ls", "-o", "jsonl").out.splitlines()] == answer["tasks"]
+
+
+def test_task_ls_without_tasks_says_how_to_make_one(hub: Any, run: Any) -> None:
+    hub.answers["GET /api/v1/tasks"] = (200, {"tasks": [], "next": None})
+    ran = run("task", "ls")
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.err.splitlines()[-1] == "  next: dragoman call AGENT WORK key=value"
+
+
+def test_a_table_on_a_terminal_is_drawn_by_rich_and_never_cuts_the_id(
+    hub: Any, run: Any, make_task: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.answers["GET /api/v1/tasks"] = (200, {"tasks": [make_task(type="x" * 200)], "next": None})
+    screen = Terminal()
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "stdout", screen)
+    assert run("task", "ls").code == 0
+    drawn = re.sub("\x1b\\[[0-9;]*m", "", screen.getvalue())
+    assert ID in drawn
+    assert "x" * 200 not in drawn
+    assert max(len(row) for row in drawn.splitlines()) <= 80
+
+
+def test_task_show_tells_a_failed_task_as_a_story(hub: Any, run: Any, make_task: Any) -> None:
+    failed = make_task(
+        status="failed",
+        attempts=4,
+        requested_by="planner",
+        protocol_in="chiffon",
+        protocol_out="coven",
+        agent="mux-1",
+        error={"kind": "unavailable", "message": "agent unavailable", "facts": {"code": 5002}},
+        output="line one\nline two\n",
+    )
+    hub.answers[f"GET /api/v1/tasks/{ID}"] = (200, failed)
+    ran = run("task", "show", ID)
+    assert ran.out.splitlines()[:3] == [
+        f"✗ task {ID}  run_playbook  failed after 4 attempts (12 s)",
+        "  planner ─chiffon→ hub ─coven→ mux-1",
+        "  why: agent unavailable [unavailable]; code 5002",
+    ]
+    assert ran.out.splitlines()[-3:] == ["  output:", "    line one", "    line two"]
+    assert ran.err == f"  next: dragoman task retry {ID}   ·   dragoman task logs {ID}\n"
+    assert json.loads(run("task", "show", ID, "-o", "json").out) == failed
+
+
+def test_task_logs_stops_at_the_newest_event_unless_followed(
+    hub: Any, run: Any, make_task: Any, make_stream: Any
+) -> None:
+    hub.answers[f"GET /api/v1/tasks/{ID}"] = (200, make_task(status="running", events=2, finished_at=None))
+    progress = {"percent": 50, "step": {"number": 2, "name": "configure"}, "output": "3 monitors\n"}
+    events = ((1, "submitted", {"input": {}}), (2, "progress", progress), (3, "completed", {"exit_code": 0}))
+    hub.answers[f"GET /api/v1/tasks/{ID}/events"] = (200, make_stream(*events))
+    assert run("task", "logs", ID).out.splitlines() == [
+        "2026-01-19T04:21:04Z  submitted",
+        "2026-01-19T04:21:04Z  progress · 50 % · step 2 configure",
+        "    3 monitors",
+    ]
+    followed = run("task", "logs", ID, "-f", "-o", "jsonl")
+    assert [json.loads(row)["seq"] for row in followed.out.splitlines()] == [1, 2, 3]
+    whole = json.loads(run("task", "logs", ID, "-f", "-o", "json").out)
+    assert [event["kind"] for event in whole["events"]] == ["submitted", "progress", "completed"]
+
+
+def test_task_why_lists_the_reasons(hub: Any, run: Any) -> None:
+    answer = {
+        "task_id": ID, "status": "queued", "waiting": None, "summary": "…", "candidates": [],
+        "reasons": [{"code": "no_agents", "text": "no agent is known to the hub; add one"}],
+    }  # fmt: skip
+    hub.answers[f"GET /api/v1/tasks/{ID}/why"] = (200, answer)
+    ran = run("task", "why", ID)
+    assert ran.out == f"• task {ID}  queued\n  - no agent is known to the hub; add one\n"
+    assert "dragoman agent add" in ran.err
+    assert json.loads(run("task", "why", ID, "-o", "json").out) == answer
+
+
+@pytest.mark.parametrize(
+    ("tokens", "verb", "body"),
+    [
+        (("retry", ID), "retry", {}),
+        (("retry", ID, "a=2"), "retry", {"input": {"a": 2}}),
+        (("cancel", ID), "cancel", {}),
+        (("cancel", ID, "--reason", "no use"), "cancel", {"reason": "no use"}),
+        (("pause", ID), "pause", {}),
+        (("resume", ID), "resume", {}),
+    ],
+)
+def test_task_verbs(hub: Any, run: Any, make_task: Any, tokens: Any, verb: str, body: Any) -> None:
+    hub.answers[f"POST /api/v1/tasks/{ID}/{verb}"] = (200, make_task())
+    ran = run("task", *tokens)
+    assert (ran.code, ran.out) == (0, "")
+    assert (hub.asked[0].path, hub.asked[0].body) == (f"/api/v1/tasks/{ID}/{verb}", body)
+    assert json.loads(run("task", *tokens, "-o", "json").out) == make_task()
+
+
+# -- dead letters, questions, audit
+
+
+def test_dead_letters(hub: Any, run: Any, make_task: Any) -> None:
+    hub.answers["GET /api/v1/deadletters"] = (200, {"deadletters": [LETTER], "next": None})
+    hub.answers["GET /api/v1/deadletters/d1"] = (200, LETTER)
+    hub.answers["POST /api/v1/deadletters/d1/redrive"] = (202, make_task(status="queued"))
+    hub.answers["POST /api/v1/deadletters/d1/discard"] = (200, LETTER)
+    listed = run("dlq", "ls")
+    assert "nobody there [unavailable]" in listed.out
+    assert listed.err.startswith("✗ 1 dead letters")
+    assert "{" in run("dlq", "show", "d1").out
+    assert run("dlq", "redrive", "d1", "a=2").code == 0
+    assert hub.asked[-1].body == {"input": {"a": 2}}
+    assert run("dlq", "redrive", "d1").code == 0
+    assert hub.asked[-1].body == {}
+    assert json.loads(run("dlq", "discard", "d1", "-o", "json").out) == LETTER
+
+
+def test_questions_are_listed_and_answered_with_an_option(hub: Any, run: Any) -> None:
+    hub.answers["GET /api/v1/questions"] = (200, {"questions": [QUESTION]})
+    hub.answers["GET /api/v1/questions/q1"] = (200, QUESTION)
+    hub.answers["POST /api/v1/questions/q1/answer"] = (200, {**QUESTION, "status": "answered"})
+    listed = run("ask", "ls")
+    assert "Restart prod?" in listed.out
+    assert listed.err.splitlines()[-1] == "  next: dragoman ask answer q1 yes"
+    assert hub.asked[0].query == {"status": "open"}
+    assert run("ask", "answer", "q1", "no").code == 0
+    assert hub.asked[-1].body == {"answer": "no"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "meant"), [([1, 2], "2", 2), (["2"], "2", "2"), ([], "2", 2), ([], "x", "x")]
+)
+def test_an_answer_is_the_option_it_looks_like(hub: Any, run: Any, options: Any, said: str, meant: Any) -> None:
+    hub.answers["GET /api/v1/questions/q1"] = (200, {**QUESTION, "options": options})
+    hub.answers["POST /api/v1/questions/q1/answer"] = (200, QUESTION)
+    assert run("ask", "answer", "q1", said).code == 0
+    assert hub.asked[-1].body == {"answer": meant}
+
+
+def test_no_prompt_off_a_terminal(hub: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.answers["GET /api/v1/questions/q1"] = (200, QUESTION)
+    monkeypatch.setattr(sys, "stdin", StringIO("yes\n"))
+    ran = run("ask", "answer", "q1")
+    assert (ran.code, hub.asked[-1].method) == (2, "GET")
+    assert ran.err.splitlines()[-1] == "  next: dragoman ask answer q1 ANSWER"
+
+
+def test_a_prompt_on_a_terminal(hub: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.answers["GET /api/v1/questions/q1"] = (200, QUESTION)
+    hub.answers["POST /api/v1/questions/q1/answer"] = (200, QUESTION)
+    monkeypatch.setattr(sys, "stdin", Terminal("yes\n"))
+    ran = run("ask", "answer", "q1")
+    assert (ran.code, hub.asked[-1].body) == (0, {"answer": "yes"})
+    assert "deployer asks: Restart prod?" in ran.err
+
+
+def test_a_second_answer_is_not_allowed(hub: Any, run: Any) -> None:
+    hub.answers["GET /api/v1/questions/q1"] = (200, {**QUESTION, "status": "answered"})
+    hub.answers["POST /api/v1/questions/q1/answer"] = (409, {"detail": "already answered. Read the current state."})
+    ran = run("ask", "answer", "q1", "no")
+    assert (ran.code, ran.err) == (4, "error: already answered. Read the current state.\n")
+
+
+def test_audit_query_and_verify(hub: Any, run: Any) -> None:
+    hub.answers["GET /api/v1/audit"] = (200, {"records": [RECORD], "next": "7"})
+    ran = run("audit", "query", "--outcome", "refused", "--principal", "deployer")
+    assert hub.asked[0].query == {"outcome": "refused", "principal": "deployer", "limit": "50"}
+    assert "not yours" in ran.out
+    assert ran.err.splitlines()[-1].endswith("--principal deployer --outcome refused --cursor 7")
+
+    hub.answers["GET /api/v1/audit/verify"] = (200, {"ok": True, "verified": 7, "last_hash": "0", "broken": None})
+    whole = run("audit", "verify")
+    assert (whole.code, whole.err) == (0, "✓ the audit record is whole: 7 records\n")
+
+    broken = {"ok": False, "verified": 3, "last_hash": "0", "broken": {"seq": 4, "why": "record 4 was changed"}}
+    hub.answers["GET /api/v1/audit/verify"] = (200, broken)
+    ran = run("audit", "verify")
+    assert (ran.code, ran.err.splitlines()[0]) == (1, "✗ the audit record is broken at 4: record 4 was changed")
+    assert json.loads(run("audit", "verify", "-o", "json").out) == broken
+
+
+def test_tail_prints_what_changed(hub: Any, run: Any, make_task: Any, clock: Any) -> None:
+    first = (200, {"tasks": [make_task(status="running", updated_at="2026-01-19T04:21:05Z")]})
+    hub.answers["GET /api/v1/tasks"] = [first] * 3 + [(200, {"tasks": [make_task()]})]
+    ran = run("tail", "--for", "2", "-o", "jsonl")
+    assert [json.loads(row)["status"] for row in ran.out.splitlines()] == ["running", "completed"]
+
+
+def test_tail_of_the_audit_record_goes_on_after_the_last_one(hub: Any, run: Any, clock: Any) -> None:
+    hub.answers["GET /api/v1/audit"] = [(200, {"records": [RECORD]}), (200, {"records": []})]
+    ran = run("tail", "audit", "--for", "2")
+    assert ran.out == f"2026-01-19T04:21:04Z  7  deployer  task.finish  refused  {ID}  why: not yours\n"
+    assert hub.asked[1].query["cursor"] == "7"
+
+
+def test_version(hub: Any, run: Any) -> None:
+    told = run("version")
+    assert told.out.strip() == json.loads(run("version", "-o", "json").out)["dragoman"]
+    assert hub.asked == []

@@ -1,0 +1,128 @@
+"""`doctor` and `backup`, with a hub and without."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.app.datadir import DataDir
+from dragoman.cli.version import installed
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty directory, and no word of any hub."""
+    for variable in [name for name in os.environ if name.startswith("DRAGOMAN_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def verdicts(out: str) -> dict[str, str]:
+    return {finding["check"]: finding["verdict"] for finding in json.loads(out)["findings"]}
+
+
+def make_store(directory: Path) -> Path:
+    from dragoman.stores.sqlite.store import SqliteStore
+
+    async def make() -> None:
+        store = SqliteStore(directory / "hub.sqlite")
+        await store.open()
+        await store.close()
+
+    DataDir(directory).prepare()
+    asyncio.run(make())
+    return directory / "hub.sqlite"
+
+
+def test_before_the_first_start_all_is_well_and_it_says_how_to_start(alone: Path, run: Any) -> None:
+    ran = run("doctor")
+    assert ran.code == 0
+    assert "• hub: none is running in .dragoman\n    fix: start one: dragoman dev\n" in ran.out
+    assert ran.err == "✓ 0 problems, 2 warnings\n"
+    assert verdicts(run("doctor", "-o", "json").out) == {
+        "python": "ok", "sqlite": "ok", "disk": "ok", "data": "warning", "hub": "warning", "settings": "ok",
+    }  # fmt: skip
+
+
+def test_with_a_hub_it_asks_the_hub(hub: Any, run: Any) -> None:
+    hub.answers["GET /livez"] = hub.answers["GET /readyz"] = (200, {"status": "ok"})
+    hub.answers["GET /api/v1/tasks"] = (200, {"tasks": []})
+    hub.answers["GET /openapi.json"] = (200, {"info": {"version": installed()}})
+    found = verdicts(run("doctor", "-o", "json").out)
+    assert {key: found[key] for key in ("hub", "token", "version")} == {"hub": "ok", "token": "ok", "version": "ok"}
+
+    hub.answers["GET /openapi.json"] = (200, {"info": {"version": "0.0.9"}})
+    hub.answers["GET /readyz"] = (503, {"status": "unready", "detail": "the disk refused"})
+    hub.answers["GET /api/v1/tasks"] = (401, {"detail": "this is not the admin token"})
+    ran = run("doctor")
+    assert ran.code == 1
+    assert "✗ ready: it takes no work: the disk refused" in ran.out
+    assert "✗ token: this is not the admin token" in ran.out
+    assert "this command is" in ran.out
+
+
+def test_a_hub_that_was_named_and_does_not_answer_is_a_problem(alone: Path, run: Any) -> None:
+    ran = run("doctor", "--hub", "http://127.0.0.1:1", "-o", "json")
+    assert (ran.code, verdicts(ran.out)["hub"]) == (1, "problem")
+
+
+def test_a_data_directory_open_to_others_is_a_problem_with_its_fix(alone: Path, run: Any) -> None:
+    made = DataDir(".dragoman")
+    made.prepare()
+    made.admin_token()
+    made.token_file.chmod(0o644)
+    ran = run("doctor")
+    assert ran.code == 1
+    assert "✗ data: others may look into .dragoman/admin.token (0644)" in ran.out
+    assert ran.err.splitlines()[-1] == "  next: chmod 700 .dragoman; chmod 600 .dragoman/*"
+
+
+def test_a_whole_store_is_checked_and_a_damaged_one_is_found(alone: Path, run: Any) -> None:
+    file = make_store(alone / ".dragoman")
+    assert verdicts(run("doctor", "-o", "json").out)["store"] == "ok"
+    with file.open("r+b") as damaged:
+        damaged.seek(4096)
+        damaged.write(b"\xff" * 8192)
+    ran = run("doctor")
+    assert (ran.code, "is damaged" in ran.out, "restore the newest backup" in ran.out) == (1, True, True)
+
+
+def test_wrong_settings_are_found(alone: Path, run: Any) -> None:
+    Path("dragoman.toml").write_text("[server]\nprot = 1\n")
+    ran = run("doctor", "-o", "jsonl")
+    last = json.loads(ran.out.splitlines()[-1])
+    assert (ran.code, last["check"], "server.port" in last["says"]) == (1, "settings", True)
+
+
+def test_backup_asks_a_running_hub_with_the_whole_path(hub: Any, run: Any, tmp_path: Path) -> None:
+    hub.answers["POST /api/v1/backup"] = (200, {})
+    ran = run("backup", "copy.sqlite", "-o", "json")
+    assert hub.asked[-1].body == {"target": str(tmp_path / "copy.sqlite")}
+    assert json.loads(ran.out) == {"target": str(tmp_path / "copy.sqlite"), "bytes": None, "by": "hub"}
+
+
+def test_backup_copies_offline_when_no_hub_runs(alone: Path, run: Any) -> None:
+    make_store(alone / ".dragoman")
+    ran = run("backup", "copy.sqlite", "-o", "json")
+    assert ran.code == 0, ran.err
+    assert json.loads(ran.out)["by"] == "offline"
+    assert (alone / "copy.sqlite").stat().st_size > 0
+
+
+def test_backup_never_overwrites_and_says_what_is_missing(alone: Path, run: Any) -> None:
+    Path("there").write_text("")
+    assert "exists already" in run("backup", "there").err
+    assert "there is no directory" in run("backup", "no/where").err
+    nothing = run("backup", "copy")
+    assert (nothing.code, "there is no store at .dragoman/hub.sqlite" in nothing.err) == (3, True)
+
+
+def test_backup_of_a_hub_that_was_named_does_not_fall_back(alone: Path, run: Any) -> None:
+    make_store(alone / ".dragoman")
+    assert run("backup", "copy", "--hub", "http://127.0.0.1:1").code == 5

@@ -1,0 +1,148 @@
+"""How commands end: exit codes, error sentences, and where the hub is looked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.app.datadir import DataDir, Whereabouts
+from dragoman.cli.exits import Stop
+from dragoman.cli.hubclient import Hub
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(400, 2), (401, 4), (403, 4), (404, 3), (409, 4), (413, 2), (422, 2), (429, 5), (500, 5), (503, 5), (504, 6)],
+)
+def test_the_hubs_status_becomes_the_exit_code(hub: Any, run: Any, status: int, code: int) -> None:
+    hub.answers["GET /api/v1/tasks"] = (status, {"detail": "so it is. Do that.", "field": "limit"})
+    ran = run("task", "ls")
+    assert (ran.code, ran.out) == (code, "")
+    assert ran.err.splitlines()[0] == "error: so it is. Do that. (field limit)"
+
+
+def test_chiffons_own_refusals_are_told_too(hub: Any, run: Any) -> None:
+    hub.answers["GET /api/v1/tasks"] = (422, {"type": "error", "payload": {"error_message": "Invalid message"}})
+    assert run("task", "ls").err == "error: Invalid message\n"
+
+
+def test_a_wrong_token_says_where_the_right_one_is(hub: Any, run: Any) -> None:
+    hub.answers["GET /api/v1/tasks"] = (401, {"detail": "this is not the admin token of this hub."})
+    assert "next: set DRAGOMAN_TOKEN to the hub's admin token" in run("task", "ls").err
+
+
+@pytest.mark.parametrize(
+    "tokens", [("bogus",), ("task", "ls", "--bogus"), ("agent", "add"), ("task", "ls", "-o", "xml")]
+)
+def test_a_usage_error_is_2_and_leads_to_the_help(hub: Any, run: Any, tokens: tuple[str, ...]) -> None:
+    ran = run(*tokens)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("error: ")
+    assert ran.err.rstrip().endswith("--help")
+
+
+def test_nobody_listens_is_5(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    monkeypatch.chdir(tmp_path)
+    ran = run("task", "ls", "--hub", f"http://127.0.0.1:{port}")
+    assert ran.code == 5
+    assert f"no hub answers at http://127.0.0.1:{port} (Connection refused)" in ran.err
+    assert "dragoman dev" in ran.err
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "http://", "http://x:port"])
+def test_a_url_that_is_none_is_2(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("task", "ls", "--hub", url).code == 2
+
+
+def test_something_else_at_the_address_is_5(hub: Any, run: Any) -> None:
+    hub.answers["GET /api/v1/tasks"] = (200, b"<html>hello</html>")
+    ran = run("task", "ls")
+    assert (ran.code, "is no Dragoman hub" in ran.err) == (5, True)
+
+
+def test_bytes_that_are_no_http_are_5(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def babble() -> None:
+            peer, _ = server.accept()
+            with peer:
+                peer.recv(1000)
+                peer.sendall(b"\x00\x01 nonsense\r\n\r\n")
+
+        thread = threading.Thread(target=babble, daemon=True)
+        thread.start()
+        assert run("task", "ls", "--hub", f"127.0.0.1:{server.getsockname()[1]}").code == 5
+        thread.join(timeout=5)
+
+
+def test_an_answer_that_never_comes_is_6() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:  # it is connected to, but nobody answers
+        hub = Hub(f"http://127.0.0.1:{server.getsockname()[1]}", None)
+        with pytest.raises(Stop) as stopped:
+            hub.ask("GET", "tasks", patience=0.05)
+    assert stopped.value.code == 6
+
+
+# -- where the hub is
+
+
+def test_the_hub_is_found_by_what_dev_left(hub: Any, run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("DRAGOMAN_URL")
+    monkeypatch.delenv("DRAGOMAN_TOKEN")
+    hub.answers["GET /api/v1/tasks"] = (200, {"tasks": []})
+    for directory, tokens in ((".dragoman", ()), ("other", ("--data", "other"))):
+        left = DataDir(tmp_path / directory)
+        left.prepare()
+        left.announce(Whereabouts(hub.url, "127.0.0.1:1", directory, os.getpid()))
+        assert run("task", "ls", *tokens).code == 0
+        assert hub.asked[-1].headers["authorization"] == f"Bearer {directory}"
+
+
+def test_without_any_trace_of_a_hub_it_is_5(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = run("task", "ls")
+    assert ran.code == 5
+    assert ran.err.startswith("error: no hub is running in .dragoman\n  next: start one with: dragoman dev")
+
+
+def test_a_hub_that_died_is_named_as_such(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    left = DataDir(".dragoman")
+    left.prepare()
+    left.announce(Whereabouts("http://127.0.0.1:1", "", "t", 2**22 + 1))  # above the largest pid
+    ran = run("task", "ls")
+    assert (ran.code, "has ended (process 4194305)" in ran.err) == (5, True)
+
+
+def test_the_local_token_is_sent_to_no_other_hub(
+    hub: Any, run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("DRAGOMAN_TOKEN")
+    hub.answers["GET /api/v1/tasks"] = (200, {"tasks": []})
+    left = DataDir(tmp_path / ".dragoman")
+    left.prepare()
+    left.announce(Whereabouts("http://127.0.0.1:1", "", "local-secret", os.getpid()))
+    run("task", "ls")
+    assert "authorization" not in hub.asked[-1].headers
+    left.announce(Whereabouts(hub.url + "/", "", "local-secret", os.getpid()))
+    run("task", "ls")
+    assert hub.asked[-1].headers["authorization"] == "Bearer local-secret"
+
+
+def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
+    script = f"{sys.executable} -m dragoman.cli config show -o jsonl | head -n 1"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert (json.loads(done.stdout)["setting"], done.stderr) == ("data", "")
