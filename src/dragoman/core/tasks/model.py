@@ -8,6 +8,7 @@ output is written once, and a change of state rewrites a few hundred bytes.
 from __future__ import annotations
 
 import enum
+import re
 from typing import Any
 from uuid import UUID, uuid5
 
@@ -18,6 +19,8 @@ from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, SessionI
 
 ROUNDS = UUID("6f1d2c80-5d0a-5c0b-9d53-64726167aaaa")
 """Namespace of the request ids that the hub makes itself."""
+
+_is_uuid = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\Z").match
 
 
 class Status(enum.StrEnum):
@@ -131,8 +134,13 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def request_id(self) -> str:
-        """The request id towards the agent: the caller's own in the first round; later rounds are new requests."""
-        return self.origin.request_id if self.round == 0 else str(uuid5(ROUNDS, f"{self.id}/{self.round}"))
+        """The request id towards the agent, the same in every attempt of a round.
+
+        In the first round it is the caller's own, if that is a UUID; later rounds are other requests, since an agent
+        that remembers the first would answer from its memory. Derived, so nothing has to be kept.
+        """
+        given = self.origin.request_id
+        return given if self.round == 0 and _is_uuid(given) else str(uuid5(ROUNDS, f"{self.id}/{self.round}"))
 
 
 FINAL = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})

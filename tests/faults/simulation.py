@@ -1,0 +1,267 @@
+"""A whole fleet under a simulated clock, network and disk: same seed, same trace.
+
+Agents (some on links, some polling) and an orchestrator do random things; links break, replies get lost, the
+hub is killed and restarted, commits fail with and without having happened. A ledger outside of the hub writes
+down what was acknowledged, delivered and done. Then everything heals, and `judge` holds the ledger against the
+store. Nothing in here looks inside the hub.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+
+from dragoman.core.commands import Acknowledge, Cancel, CloseLink, Finish, OpenLink, ReportFault, ReportProgress, Submit
+from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.errors import Fault, Kind, Refused
+from dragoman.core.ids import SECOND, AgentId, SessionId, TaskId
+from dragoman.core.ports import StoreFailed, TaskFilter
+from dragoman.core.tasks.model import Event, Task
+from tests.support.world import World
+
+BOSS = AgentId("boss")
+
+
+class Violation(AssertionError):
+    """The hub broke a promise."""
+
+
+class Ledger:
+    def __init__(self) -> None:
+        self.acked: dict[TaskId, str] = {}
+        self.heard: dict[TaskId, list[int]] = defaultdict(list)  # event numbers, in the order the boss first saw them
+        self.outcomes: dict[TaskId, set[str]] = defaultdict(set)
+        self.settled: set[str] = set()  # deliveries whose acknowledgment was confirmed
+
+    def boss_got(self, parcel: Parcel) -> None:
+        delivery = parcel.delivery
+        if delivery.id in self.settled:
+            raise Violation(f"{delivery.id} came again after its acknowledgment was confirmed")
+        seen = self.heard[delivery.task]
+        if delivery.event not in seen:
+            if seen and delivery.event < max(seen) and not parcel.task.final:
+                raise Violation(f"event {delivery.event} of {delivery.task} came after {max(seen)}")
+            if seen and delivery.event < max(seen):
+                raise Violation(f"inversion in the lane of {delivery.task}: {delivery.event} after {seen}")
+            seen.append(delivery.event)
+        if delivery.cargo in (Cargo.RESULT, Cargo.FAILURE):
+            self.outcomes[delivery.task].add(parcel.event.kind.value)
+
+
+class Actor:
+    """An agent of the simulated fleet; its link is the far end."""
+
+    def __init__(self, simulation: Simulation, id: str, *, polls: bool) -> None:
+        self.simulation = simulation
+        self.id = AgentId(id)
+        self.polls = polls
+        self.session: SessionId | None = None
+        self.tray: list[Parcel] = []
+        self.done: dict[str, str] = {}  # request id → digest of the result: the agent's own memory
+
+    def deliver(self, parcels: list[Parcel]) -> None:
+        for parcel in parcels:
+            if self.id == BOSS:
+                self.simulation.ledger.boss_got(parcel)
+            self.tray.append(parcel)
+
+    def hang_up(self, reason: str) -> None:
+        self.session = None
+
+    async def connect(self) -> None:
+        world = self.simulation.world
+        session = SessionId(world.mint())
+        world.intake.attach(session, self)
+        command = OpenLink(
+            principal=self.id, session=session, ordered=not self.polls, credit=5, acknowledges=self.id == BOSS
+        )
+        if await self.simulation.try_ask(command) is not None and not self.polls:
+            self.session = session
+        if self.polls:
+            await self.simulation.try_ask(CloseLink(principal=self.id, session=session, lost=False))
+            world.intake.detach(session)
+
+    async def disconnect(self) -> None:
+        if self.session is not None:
+            session, self.session = self.session, None
+            self.simulation.world.intake.detach(session)
+            await self.simulation.try_ask(CloseLink(principal=self.id, session=session))
+
+    async def act(self, rng: random.Random, *, healthy: bool) -> None:
+        if not self.tray:
+            return
+        parcel = self.tray.pop(0)
+        delivery = parcel.delivery
+        simulation = self.simulation
+        if self.id == BOSS:
+            if healthy or rng.random() < 0.7:
+                ack = Acknowledge(principal=self.id, deliveries=(delivery.id,), session=self.session)
+                if await simulation.try_ask(ack):
+                    simulation.ledger.settled.add(delivery.id)
+            return
+        if delivery.cargo is not Cargo.WORK:
+            await simulation.try_ask(Acknowledge(principal=self.id, deliveries=(delivery.id,), session=self.session))
+            return
+        request, task = parcel.task.request_id, delivery.task
+        dice = 1.0 if healthy else rng.random()
+        if request in self.done or dice > 0.45:
+            digest = self.done.setdefault(request, f"{self.id}/{request}")
+            await simulation.try_ask(Finish(principal=self.id, task_id=task, digest=digest))
+        elif dice > 0.25:
+            await simulation.try_ask(
+                ReportProgress(principal=self.id, task_id=task, percent=1, message_id=simulation.world.uuid())
+            )
+            self.tray.append(parcel)
+        elif dice > 0.15:
+            kind = rng.choice([Kind.RESOURCES, Kind.UNAVAILABLE, Kind.UNSUPPORTED_WORK])
+            await simulation.try_ask(ReportFault(principal=self.id, task_id=task, fault=Fault(kind=kind, message="no")))
+        # else: it forgets the work: only the clocks can save it
+
+
+class Simulation:
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.world = World(seed=seed)
+        self.ledger = Ledger()
+        self.boss = Actor(self, BOSS, polls=self.rng.random() < 0.4)
+        self.agents = [Actor(self, f"i{n}", polls=self.rng.random() < 0.4) for n in range(3)]
+        self.requests: list[Submit] = []
+
+    async def try_ask(self, command: object) -> object | None:
+        """The answer, or None if it was refused or the hub died before it could say anything."""
+        future = asyncio.ensure_future(self.world.ask(command))
+        try:
+            return await future or True
+        except (Refused, asyncio.CancelledError):
+            return None
+
+    async def run(self, steps: int = 60) -> None:
+        world, rng = self.world, self.rng
+        await world.start()
+        await world.add(BOSS, "orchestrator")
+        for agent in self.agents:
+            await world.add(agent.id, "infra", concurrent=rng.choice([1, 2, 8]))
+        for _ in range(steps):
+            await rng.choices(
+                [self.submit, self.repeat, self.work, self.link, self.time, self.crash, self.break_disk, self.cancel],
+                [6, 2, 12, 4, 4, 1, 1, 1],
+            )[0]()
+        await self.heal()
+        await self.judge()
+        await world.intake.stop()
+
+    async def submit(self) -> None:
+        request = self.world.request(principal=BOSS)
+        self.requests.append(request)
+        await self.send(request)
+
+    async def repeat(self) -> None:
+        if self.requests:
+            await self.send(self.rng.choice(self.requests))
+
+    async def send(self, request: Submit) -> None:
+        answer = await self.try_ask(request)
+        if isinstance(answer, Task):
+            known = self.ledger.acked.setdefault(answer.id, request.request_id)
+            if known != request.request_id:
+                raise Violation("two requests got the same task")
+
+    async def work(self) -> None:
+        await self.rng.choice([self.boss, *self.agents]).act(self.rng, healthy=False)
+
+    async def link(self) -> None:
+        actor = self.rng.choice([self.boss, *self.agents])
+        if actor.session is not None and self.rng.random() < 0.5:
+            await actor.disconnect()
+        else:
+            await actor.connect()
+
+    async def time(self) -> None:
+        await self.world.advance(self.rng.choice([0.5, 3, 12, 35, 70]))
+
+    async def cancel(self) -> None:
+        if self.ledger.acked and self.rng.random() < 0.3:
+            await self.try_ask(Cancel(principal=BOSS, task_id=self.rng.choice(list(self.ledger.acked))))
+
+    async def crash(self) -> None:
+        """kill -9: links, intake and everything in memory are gone."""
+        if self.rng.random() < 0.5:  # in the middle of a command, before or after its commit
+            request = self.world.request(principal=BOSS)
+            self.requests.append(request)
+            future = asyncio.ensure_future(self.world.ask(request))
+            for _ in range(self.rng.randrange(6)):
+                await asyncio.sleep(0)
+            future.cancel()
+        for actor in [self.boss, *self.agents]:
+            actor.session = None
+            if self.rng.random() < 0.3:
+                actor.tray.clear()
+        await self.world.restart()
+
+    async def break_disk(self) -> None:
+        self.world.store.fail_next_commit(StoreFailed("injected"), after=self.rng.random() < 0.5)
+        await self.submit()
+        await self.crash()  # after a commit of unknown outcome the node starts from what the store says
+
+    async def heal(self) -> None:
+        world = self.world
+        for actor in [self.boss, *self.agents]:
+            actor.tray.clear()
+            await actor.disconnect()  # whatever it forgot on a live link, it hears again over the next one
+        for _ in range(60):
+            for actor in [self.boss, *self.agents]:
+                if actor.session is None:
+                    await actor.connect()
+                while actor.tray:
+                    await actor.act(self.rng, healthy=True)
+            await world.advance(7)
+            if not await self.pending():
+                return
+        raise Violation(f"still pending after everything healed: {await self.pending()}")
+
+    async def pending(self) -> list[str]:
+        rows, _ = await self.world.store.tasks(TaskFilter(), after=None, limit=10_000)
+        open_tasks = [f"{t.id} {t.status}" for t in rows if not t.final]
+        return open_tasks + [f"delivery {d.cargo} {d.task}" for d in await self.world.store.deliveries()]
+
+    async def judge(self) -> None:
+        """acked ⊆ delivered ∪ dead-lettered; one effect per request; at most one outcome told."""
+        letters = {letter.task for letter in await self.world.store.dead_letters(limit=10_000)}
+        for id in self.ledger.acked:
+            task = await self.world.store.task(id)
+            if task is None:
+                raise Violation(f"acknowledged task {id} is gone")
+            if not task.final:
+                raise Violation(f"acknowledged task {id} is still {task.status}")
+            if not self.ledger.outcomes[id] and id not in letters:
+                raise Violation(f"nobody heard how {id} ended, and there is no dead letter")
+            if len(self.ledger.outcomes[id]) > 1:
+                raise Violation(f"{id} ended in two ways: {self.ledger.outcomes[id]}")
+        ends = defaultdict(int)
+        for event in self.world.store.rows(Event):
+            if event.kind.value in ("completed", "failed", "cancelled"):
+                ends[event.task] += 1
+        doubled = [id for id, n in ends.items() if n > 1]
+        if doubled:
+            raise Violation(f"ended more than once: {doubled}")
+        by_request = defaultdict(set)
+        for task in self.world.store.rows(Task):
+            by_request[task.origin.request_id].add(task.id)
+        if any(len(ids) > 1 for ids in by_request.values()):
+            raise Violation("one request id, two tasks")
+
+
+def trace(simulation: Simulation) -> list[tuple[object, ...]]:
+    """What happened, for comparing two runs."""
+    events = sorted(simulation.world.store.rows(Event), key=lambda e: (e.task, e.seq))
+    return [(e.task, e.seq, e.at, e.kind, e.agent, bytes(e.body)) for e in events]
+
+
+def simulate(seed: int, steps: int = 60) -> Simulation:
+    simulation = Simulation(seed)
+    asyncio.run(asyncio.wait_for(simulation.run(steps), 60))
+    return simulation
+
+
+__all__ = ["SECOND", "Simulation", "Violation", "simulate", "trace"]

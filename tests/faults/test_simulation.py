@@ -1,0 +1,93 @@
+"""Deterministic simulation: seeds that fail are printed by their test id. `make soak` runs a hundred thousand."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from dragoman.app.intake import Intake
+from dragoman.core.delivery import outbox
+from tests.faults.simulation import Violation, simulate, trace
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_nothing_acknowledged_is_lost_whatever_breaks(block):
+    for seed in range(block * 25, block * 25 + 25):
+        try:
+            simulate(seed)
+        except BaseException as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def test_the_same_seed_gives_the_same_trace():
+    assert trace(simulate(7)) == trace(simulate(7))
+
+
+@pytest.mark.soak
+def test_a_hundred_thousand_seeds():
+    for seed in range(int(os.environ.get("SEEDS", "100000"))):
+        try:
+            simulate(seed)
+        except BaseException as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def caught(seeds: int = 60) -> bool:
+    """Whether the checker notices that something is wrong with the hub."""
+    for seed in range(seeds):
+        try:
+            simulate(seed)
+        except (Violation, TimeoutError):
+            return True
+    return False
+
+
+def test_a_hub_that_acknowledges_before_it_commits_is_caught(monkeypatch):
+    honest = Intake._unit
+
+    async def hasty(self, batch):
+        import asyncio
+
+        answers = []
+        for command, future in batch:
+            early = asyncio.get_running_loop().create_future()
+            answers.append((command, early, future))
+        # tell the caller "accepted" first, and only then try to commit
+        from dragoman.core.commands import Submit
+
+        for command, _, future in answers:
+            if isinstance(command, Submit) and future is not None and not future.done():
+                from dragoman.core.tasks.model import Origin, Status, Task
+
+                future.set_result(
+                    Task(
+                        id=command.task_id, type=command.type, status=Status.QUEUED, created_at=0, updated_at=0, route="",
+                        origin=Origin(principal=command.principal, protocol="x", request_id=command.request_id, digest=""),
+                        deadline=0, idle_limit=0, rank=0, trace_id="",
+                    )
+                )  # fmt: skip
+        await honest(
+            self, [(command, None if isinstance(command, Submit) else future) for command, _, future in answers]
+        )
+
+    monkeypatch.setattr(Intake, "_unit", hasty)
+    assert caught()
+
+
+def test_a_hub_that_ignores_the_lane_is_caught(monkeypatch):
+    def careless(work, delivery, before):
+        return next((link for link in work.links_to(delivery.receiver) if link.has_room), None)
+
+    monkeypatch.setattr(outbox, "way_out", careless)
+    assert caught()
+
+
+def test_a_hub_that_forgets_to_release_leases_is_caught(monkeypatch):
+    monkeypatch.setattr(outbox, "held", lambda work, delivery: delivery.state == "leased")
+    assert caught()
+
+
+def test_a_hub_that_forgets_what_was_acknowledged_is_caught(monkeypatch):
+    monkeypatch.setattr(outbox, "settle", lambda work, delivery, ordered=False: None)
+    assert caught()
