@@ -1,0 +1,14 @@
+"""The SDK: one agent or client, any protocol.
+
+    agent.py     what an agent does          client.py  sync.py       calling agents
+    task.py      the work in hand            client_api.py            over the management API
+    signature.py type hints as contract      client_chiffon.py        in chiffon
+    outcome.py   how work ends               events.py                what a client is told
+    desk.py      from request to outcome     address.py               where the hub is
+    mailbox.py   what must reach the hub     links.py                 the port, and its words
+    journal.py   what survives a restart     words_chiffon.py         the words in chiffon
+    engine.py    link, heartbeat, end        io_chiffon_http/ws.py    the bytes
+    trace.py  world.py  errors.py            trace, time and chance, what is raised
+
+Stands on `wire` and `protocols`; knows nothing of the hub's core. Import from `dragoman`.
+"""

@@ -1,0 +1,151 @@
+"""Where the hub is, and what proves who we are.
+
+    what    comes from the first of these that has it
+    ------  ------------------------------------------------------------------------------------------
+    url     the argument, DRAGOMAN_URL, the note that `dragoman dev` left in its data directory
+    token   the argument, the url's userinfo, DRAGOMAN_TOKEN, and for the management API that note
+
+    scheme                         spoken                   by
+    -----------------------------  -----------------------  -----------------
+    http  https                    the management API       clients
+    chiffon+http  chiffon+https    chiffon over HTTP        agents, clients
+    chiffon+ws  chiffon+wss        chiffon over WebSocket   agents, clients
+
+An agent given a plain http address speaks chiffon over WebSocket there. The token never shows in a repr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+import msgspec
+
+from dragoman.sdk.errors import Misconfigured
+
+API = "api"
+#: scheme → (protocol, transport, scheme of the hub's HTTP side)
+SCHEMES: dict[str, tuple[str, str, str]] = {
+    "http": (API, "http", "http"),
+    "https": (API, "http", "https"),
+    "chiffon+http": ("chiffon", "http", "http"),
+    "chiffon+https": ("chiffon", "http", "https"),
+    "chiffon+ws": ("chiffon", "ws", "http"),
+    "chiffon+wss": ("chiffon", "ws", "https"),
+}
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class Address(msgspec.Struct, frozen=True, kw_only=True):
+    """A hub, the way to speak with it, and our token."""
+
+    protocol: str
+    transport: str
+    base: str
+    token: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Address({self.protocol}+{self.transport} {self.base})"
+
+    __str__ = __repr__
+
+    @property
+    def is_loopback(self) -> bool:
+        """Proxies of the environment are for the world outside."""
+        return urlsplit(self.base).hostname in LOOPBACK
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.token}"} if self.token else {}
+
+    def websocket(self, path: str) -> str:
+        """The address of a WebSocket endpoint."""
+        return "ws" + self.base.removeprefix("http") + path
+
+
+class Note(NamedTuple):
+    """What `dev` left for commands and programs started beside it."""
+
+    http: str
+    admin_token: str
+
+
+def resolve(url: str | None, token: str | None, environ: Mapping[str, str] = os.environ) -> Address:
+    """The hub a client means."""
+    asked = url or environ.get("DRAGOMAN_URL")
+    if not asked:
+        note = read_note(environ)
+        if note is None:
+            raise Misconfigured("no hub: give its address, set DRAGOMAN_URL, or start one here with `dragoman dev`")
+        return parse(note.http, token or environ.get("DRAGOMAN_TOKEN") or note.admin_token)
+    address = parse(asked, token)
+    return address if address.token else msgspec.structs.replace(address, token=environ.get("DRAGOMAN_TOKEN"))
+
+
+def resolve_agent(
+    agent_id: str, url: str | None, token: str | None, environ: Mapping[str, str] = os.environ
+) -> Address:
+    """The hub an agent means; an agent needs a token of its own."""
+    asked = url or environ.get("DRAGOMAN_URL")
+    if not asked:
+        note = read_note(environ)
+        if note is None:
+            raise Misconfigured(
+                "no hub: pass an address such as chiffon+ws://localhost:8420 to run(), or set DRAGOMAN_URL"
+            )
+        asked = note.http
+    address = parse(asked, token)
+    if address.protocol == API:
+        address = msgspec.structs.replace(address, protocol="chiffon", transport="ws")
+    if not address.token:
+        address = msgspec.structs.replace(address, token=environ.get("DRAGOMAN_TOKEN"))
+    if not address.token:
+        raise Misconfigured(
+            f"agent {agent_id!r} has no token: get one with `dragoman agent add {agent_id} --protocol chiffon`"
+            " and set DRAGOMAN_TOKEN"
+        )
+    return address
+
+
+def parse(url: str, token: str | None = None) -> Address:
+    """Take an address apart; the userinfo goes no further than the token."""
+    parts = urlsplit(url)
+    known = SCHEMES.get(parts.scheme)
+    if known is None or not parts.hostname:
+        place = f"{parts.scheme}://{parts.hostname or ''}" if parts.scheme else "that"
+        raise Misconfigured(f"{place} is not an address we can speak with; known schemes: {', '.join(SCHEMES)}")
+    protocol, transport, scheme = known
+    try:
+        port = parts.port
+    except ValueError:
+        raise Misconfigured(f"the port of {parts.scheme}://{parts.hostname} is not a number up to 65535") from None
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    netloc = host if port is None else f"{host}:{port}"
+    base = urlunsplit((scheme, netloc, parts.path.rstrip("/"), "", ""))
+    userinfo = parts.password or parts.username
+    return Address(
+        protocol=protocol, transport=transport, base=base, token=token or (unquote(userinfo) if userinfo else None)
+    )
+
+
+def read_note(environ: Mapping[str, str] = os.environ) -> Note | None:
+    """The note of the hub that serves this directory. One that another user could have written is not trusted."""
+    path = Path(environ.get("DRAGOMAN_DATA") or ".dragoman") / "hub.json"
+    try:
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            if found.st_uid not in (os.geteuid(), 0) or stat.S_IMODE(found.st_mode) & 0o022:
+                raise Misconfigured(
+                    f"{path} could have been written by another user, so it is not trusted. Set DRAGOMAN_URL and"
+                    " DRAGOMAN_TOKEN."
+                )
+            said = json.loads(file.read(65536))
+        return Note(str(said["http"]), str(said["admin_token"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,211 @@
+"""A client of the management API: people's programs, with the admin token.
+
+Submitting is safe to repeat (an Idempotency-Key goes along), waiting is a long poll, and following a task is a
+stream that begins again where it broke off: nothing missed, nothing twice. A hub that was reached once and is gone
+for a moment (a restart) is waited for, up to `patience` seconds; one that was never reached is reported at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import httpx2
+import msgspec
+
+from dragoman.sdk import trace
+from dragoman.sdk.address import Address
+from dragoman.sdk.errors import Conflict, DragomanError, HubUnreachable, NotAllowed, NotFound, RequestRefused
+from dragoman.sdk.events import Event, Question, TaskInfo
+from dragoman.sdk.world import World, backoff
+
+V1 = "/api/v1"
+WAIT = 60
+MOST_EVENT = 16 * 1024 * 1024
+
+#: HTTP status → what the SDK raises; anything else is `RequestRefused`.
+RAISED: dict[int, type[DragomanError]] = {401: NotAllowed, 403: NotAllowed, 404: NotFound, 409: Conflict}
+
+
+class _Told(msgspec.Struct, frozen=True, kw_only=True):
+    task_id: str
+    seq: int
+    kind: str
+    at: str | None = None
+    agent: str | None = None
+    body: dict[str, Any] = {}
+
+
+class _Questions(msgspec.Struct, frozen=True):
+    questions: tuple[Question, ...]
+
+
+class ApiClient:
+    """What `Client` does, over the management API."""
+
+    def __init__(
+        self,
+        address: Address,
+        world: World,
+        *,
+        patience: float = 30.0,
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._world = world
+        self._patience = patience
+        self._was_reached = False
+        self._names: dict[str, str] = {}
+        self._where = address.base
+        self._http = httpx2.AsyncClient(
+            base_url=address.base,
+            headers=address.headers,
+            timeout=httpx2.Timeout(10.0, read=WAIT + 30.0),
+            trust_env=not address.is_loopback,
+            transport=transport,
+        )
+
+    async def open(self) -> None:
+        """Nothing to do before the first request."""
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def submit(self, target: str | None, work: str, given: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+        body: dict[str, Any] = {"type": work, "input": given, **options}
+        if target is not None:
+            body[await self._sort_of(target)] = target
+        span = trace.current()
+        if span is None:
+            return await self._submit(body, {})
+        headers = {"traceparent": span.traceparent}
+        if "parent" in options:
+            return await self._submit(body, headers)
+        # What a handler calls for is part of its task, so that a cancel reaches it, unless its task is another hub's.
+        try:
+            return await self._submit({**body, "parent": span.task_id}, headers)
+        except (NotFound, Conflict):
+            return await self._submit(body, headers)
+
+    async def _submit(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> str:
+        answer = await self._ask(
+            "POST", "/tasks", body=body, headers={"idempotency-key": self._world.mint(), **headers}
+        )
+        return msgspec.json.decode(answer, type=TaskInfo).id
+
+    async def _sort_of(self, target: str) -> str:
+        """Whether a name is an agent's or a kind's. Asked once."""
+        known = self._names.get(target)
+        if known is None:
+            try:
+                await self._ask("GET", f"/agents/{target}")
+                known = "agent"
+            except NotFound:
+                known = "kind"
+            self._names[target] = known
+        return known
+
+    async def result(self, task_id: str) -> Any:
+        while True:
+            info = await self.task(task_id, wait=WAIT)
+            if info.is_final:
+                return info.outcome()
+
+    async def task(self, task_id: str, wait: float = 0) -> TaskInfo:
+        params = {"wait": wait} if wait else None
+        return msgspec.json.decode(await self._ask("GET", f"/tasks/{task_id}", params=params), type=TaskInfo)
+
+    async def cancel(self, task_id: str, reason: str | None) -> None:
+        await self._ask("POST", f"/tasks/{task_id}/cancel", body={"reason": reason} if reason else {})
+
+    async def questions(self, status: str | None) -> list[Question]:
+        answer = await self._ask("GET", "/questions", params={"status": status} if status else None)
+        return list(msgspec.json.decode(answer, type=_Questions).questions)
+
+    async def answer(self, question_id: str, answer: Any) -> None:
+        await self._ask("POST", f"/questions/{question_id}/answer", body={"answer": answer})
+
+    async def events(self, task_id: str, after: int) -> AsyncIterator[Event]:
+        """A task's events from `after` on, until it is final and all was told."""
+        failures = 0
+        since = self._world.monotonic()
+        while True:
+            try:
+                async with self._http.stream(
+                    "GET",
+                    f"{V1}/tasks/{task_id}/events",
+                    headers={"accept": "text/event-stream", **({"last-event-id": str(after)} if after else {})},
+                ) as response:
+                    if response.status_code != 200:
+                        await response.aread()
+                        self._check(response)
+                    self._was_reached, failures = True, 0
+                    async for said in httpx2.EventSource(response, MOST_EVENT):
+                        since = self._world.monotonic()
+                        if said.event == "end":
+                            return
+                        if not said.id or not said.data:
+                            continue
+                        told = msgspec.json.decode(said.data, type=_Told)
+                        if told.seq <= after:
+                            continue
+                        after = told.seq
+                        yield Event(
+                            task_id=told.task_id,
+                            seq=told.seq,
+                            kind=told.kind,
+                            at=told.at,
+                            agent=told.agent,
+                            data=told.body,
+                        )
+            except (httpx2.TransportError, _Passing) as error:
+                self._give_up(error, since)
+            await self._world.sleep(backoff(failures, self._world.chance()))
+            failures += 1
+
+    # --- one request ---
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        params: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
+        content = None if body is None else msgspec.json.encode(body)
+        sent = {**(headers or {}), **({} if content is None else {"content-type": "application/json"})}
+        since, failures = self._world.monotonic(), 0
+        while True:
+            try:
+                response = await self._http.request(method, V1 + path, content=content, params=params, headers=sent)
+                self._was_reached = True
+                self._check(response)
+                return response.content
+            except (httpx2.TransportError, _Passing) as error:
+                self._give_up(error, since)
+            await self._world.sleep(backoff(failures, self._world.chance()))
+            failures += 1
+
+    def _give_up(self, error: Exception, since: float) -> None:
+        """Raise, unless it is worth trying again."""
+        if not self._was_reached or self._world.monotonic() - since > self._patience:
+            why = str(error) or type(error).__name__
+            raise HubUnreachable(f"no answer from {self._where}: {why}. Is the hub running?") from None
+
+    def _check(self, response: httpx2.Response) -> None:
+        if response.is_success:
+            return
+        try:
+            said = msgspec.json.decode(response.content)
+            detail, kind, facts = str(said["detail"]), said.get("kind"), said.get("facts") or {}
+        except (msgspec.DecodeError, KeyError, TypeError):
+            detail, kind, facts = f"the hub answered with {response.status_code}", None, {}
+        if response.status_code in (429, 502, 503, 504) and kind not in ("unavailable", "resources", "timeout"):
+            raise _Passing(detail)
+        raised = RAISED.get(response.status_code)
+        raise RequestRefused(detail, kind=kind, facts=facts) if raised is None else raised(detail)
+
+
+class _Passing(Exception):
+    """The hub cannot do it now; it may in a moment."""

@@ -1,0 +1,383 @@
+"""The work in hand: from the request to the outcome.
+
+    a request   that is                            then
+    ----------  ---------------------------------  --------------------------------------------------------
+    unknown     -                                  run its handler
+    known       running                            the repetition joins it; a sign of life is sent
+    known       finished                           the first result is sent again
+    known       with other content                 declined: one id cannot mean two things
+    unknown     an answer to a task in hand        the handler goes on
+    unknown     a task in hand, without answer     begun anew: the old run is cancelled, then this one runs
+    unknown     an answer to a task not in hand    the handler runs again, and gets all answers so far
+
+A desk knows no link and no protocol. It speaks through the mailbox, remembers in the journal, and lives in `world`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import hashlib
+import logging
+from collections import deque
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from dragoman.sdk import outcome as ends
+from dragoman.sdk import trace
+from dragoman.sdk.errors import BadInput
+from dragoman.sdk.journal import Answered, Journal
+from dragoman.sdk.links import Decline, Errand, Introduction, Outcome, Query, Report, Work
+from dragoman.sdk.mailbox import Mailbox
+from dragoman.sdk.signature import Handler
+from dragoman.sdk.task import SyncTask, Task
+from dragoman.sdk.world import World
+
+log = logging.getLogger("dragoman.sdk")
+
+MOST_UNHEARD = 8
+"""Reports with output of one task that the hub may still lack; the handler waits at its next one. Less than the
+number of message ids by which the hub recognises repetitions."""
+SIGN_DELAY = 0.05
+HEALTH_CHECK = "health_check"
+
+_canonical = msgspec.json.Encoder(order="sorted").encode
+
+
+class Desk:
+    def __init__(
+        self, who: Introduction, handlers: Mapping[str, Handler], mailbox: Mailbox, journal: Journal, world: World
+    ) -> None:
+        self._who = who
+        self._handlers = handlers
+        self._mailbox = mailbox
+        self._journal = journal
+        self._world = world
+        self._loop = asyncio.get_running_loop()
+        self._by_request: dict[str, Task] = {}
+        self._reports: dict[str, Task] = {}
+        self._backlog: deque[tuple[Task, Handler, dict[str, Any]]] = deque()
+        self._running = 0
+        self._chores: set[asyncio.Task[None]] = set()
+        self._threads: ThreadPoolExecutor | None = None
+        self.tasks: dict[str, Task] = {}
+        """In hand, by task id: begun, waiting for a person, or for a free place."""
+        self.busy = asyncio.Event()
+        """Set as soon as there is a task in hand; whoever waits for it clears it."""
+
+    # --- requests ---
+
+    def take(self, work: Work, *, closing: bool = False) -> None:
+        """A request came. When `closing`, only what is in hand already is served; the rest is left to the hub."""
+        handler = self._handlers.get(work.type)
+        if handler is None:
+            return self._refuse_unknown(work)
+        errand = work.errand
+        print = hashlib.blake2b(_canonical([work.type, work.input]), digest_size=16).hexdigest()
+        known = self._by_request.get(errand.request_id)
+        if known is not None:
+            self._mailbox.acknowledge(work.receipt)
+            return self.sign_of_life(known) if known._print == print else self._refuse_other_content(work)
+        done = self._journal.recall(errand.request_id)
+        if done is not None:
+            self._mailbox.acknowledge(work.receipt)
+            return self._mailbox.post(done.outcome) if done.print == print else self._refuse_other_content(work)
+        in_hand = self.tasks.get(errand.task_id)
+        given, has_answer = _without_answer(
+            work, handler, is_asking=in_hand is not None and in_hand._asking is not None
+        )
+        if in_hand is not None and has_answer:
+            self._mailbox.acknowledge(work.receipt)
+            return self._chore(self._go_on(in_hand, work, print))
+        if closing:
+            return None
+        try:
+            arguments = handler.bind(given)
+        except BadInput as error:
+            self._mailbox.acknowledge(work.receipt)
+            return self._decline(work.errand, error.what, error.field)
+        task = Task(self, work, given, print)
+        task._last_sign = self._world.monotonic()
+        self._by_request[errand.request_id] = task
+        self.tasks[task.id] = task
+        self.busy.set()
+        self._mailbox.acknowledge_soon(task)
+        if in_hand is None and not has_answer and not self._journal.has_answers(task.id):
+            return self._begin(task, handler, arguments)
+        return self._chore(self._begin_after(in_hand, task, handler, arguments, has_answer))
+
+    def _refuse_unknown(self, work: Work) -> None:
+        self._mailbox.acknowledge(work.receipt)
+        if work.type == HEALTH_CHECK:
+            return self._mailbox.post(self._outcome(work.errand, ends.Ending(exit_code=0, output="ok"), 0.0))
+        decline = Decline(
+            id=self._world.mint(),
+            at=self._world.now(),
+            errand=work.errand,
+            kind="unsupported",
+            message=f"{self._who.agent_id} does not do {work.type}",
+            work_type=work.type,
+            supported=self._who.work_types,
+        )
+        return self._mailbox.post(decline)
+
+    def _refuse_other_content(self, work: Work) -> None:
+        self._decline(work.errand, "this request_id was used for other content before", "request_id")
+
+    def _decline(self, errand: Errand, message: str, field: str | None) -> None:
+        id, at = self._world.mint(), self._world.now()
+        self._mailbox.post(Decline(id=id, at=at, errand=errand, kind="invalid", message=message, field=field))
+
+    # --- running ---
+
+    def _begin(self, task: Task, handler: Handler, arguments: dict[str, Any]) -> None:
+        if task.cancelled:
+            return
+        if self._running >= self._who.concurrency:
+            self._backlog.append((task, handler, arguments))
+            return
+        self._running += 1
+        task._runner = self._loop.create_task(self._work(task, handler, arguments))
+
+    async def _begin_after(
+        self, previous: Task | None, task: Task, handler: Handler, arguments: dict[str, Any], has_answer: bool
+    ) -> None:
+        """Begin once an older run of the same task is over and the answers so far are known."""
+        if previous is not None:
+            self.drop(previous)
+            self.tasks[task.id] = task
+            if previous._runner is not None:
+                await asyncio.wait({previous._runner})
+        if has_answer:
+            await self._journal.answer(self._answered(task._work))
+        elif not self._journal.answered_by(task.id, task._errand.request_id):
+            self._journal.forget_answers(task.id)
+        task._answers = self._journal.answers(task.id)
+        self._begin(task, handler, arguments)
+
+    async def _work(self, task: Task, handler: Handler, arguments: dict[str, Any]) -> None:
+        began = self._world.monotonic()
+        if handler.timeout is not None:
+            task._deadline = began + handler.timeout
+        said = trace.parse(task._work.traceparent)
+        trace.enter(trace.Span(said.trace_id if said else task.trace_id, trace.span_id(self._world.mint()), task.id))
+        try:
+            try:
+                ending = ends.returned(await self._call(task, handler, arguments))
+            except asyncio.CancelledError:
+                if not task._overdue or task.cancelled:
+                    raise
+                asyncio.current_task().uncancel()  # type: ignore[union-attr]
+                ending = ends.overdue(handler.timeout or 0.0)
+            except Exception as error:
+                ending = ends.raised(error)
+                log.warning("task %s (%s) failed: %s", task.id, task.type, ending.output, exc_info=error)
+            task._deadline = None
+            outcome = self._outcome(task._errand, ending, self._world.monotonic() - began)
+            await self._journal.record(outcome, task._print, task._requests)
+            if not task.cancelled:
+                task._receipt = None
+                self._mailbox.post(outcome)
+        finally:
+            self._running -= 1
+            self._discharge(task)
+            while self._backlog and self._running < self._who.concurrency:
+                self._begin(*self._backlog.popleft())
+
+    async def _call(self, task: Task, handler: Handler, arguments: dict[str, Any]) -> Any:
+        if handler.is_async:
+            if handler.takes_task:
+                return await handler.function(task, **arguments)
+            return await handler.function(**arguments)
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._who.concurrency, "dragoman-handler")
+        first = (SyncTask(task, self._loop),) if handler.takes_task else ()
+        context = contextvars.copy_context()
+        return await self._loop.run_in_executor(
+            self._threads, lambda: context.run(handler.function, *first, **arguments)
+        )
+
+    def _outcome(self, errand: Errand, ending: ends.Ending, seconds: float) -> Outcome:
+        return Outcome(
+            id=self._world.mint(),
+            at=self._world.now(),
+            errand=errand,
+            exit_code=ending.exit_code,
+            output=ending.output,
+            result=ending.result,
+            error=ending.error,
+            seconds=round(seconds),
+        )
+
+    def drop(self, task: Task) -> None:
+        """The work is no longer wanted: neither its handler nor anything it said."""
+        task.cancelled = True
+        for message in self._mailbox.about(task_id=task.id):
+            self.accepted(message.id)
+        if task._runner is not None:
+            task._runner.cancel()
+        self._discharge(task)
+
+    def stop_late(self, task: Task) -> None:
+        """The handler has used up its time."""
+        task._overdue = True
+        if task._runner is not None:
+            task._runner.cancel()
+
+    def _discharge(self, task: Task) -> None:
+        """The task is not ours any more."""
+        for request_id in task._requests:
+            if self._by_request.get(request_id) is task:
+                del self._by_request[request_id]
+        if self.tasks.get(task.id) is task:
+            del self.tasks[task.id]
+
+    def of_request(self, request_id: str) -> Task | None:
+        return self._by_request.get(request_id)
+
+    async def close(self) -> None:
+        """Stop everything. What was not finished is the hub's to give out again."""
+        runners = [task._runner for task in self.tasks.values() if task._runner is not None]
+        for runner in (*runners, *self._chores):
+            runner.cancel()
+        await asyncio.gather(*runners, *self._chores, return_exceptions=True)
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # --- what handlers say ---
+
+    async def report(self, task: Task, output: str) -> None:
+        """Progress. With output it must arrive, so it waits for room; without, it is only worth its moment."""
+        while output and task._unheard >= MOST_UNHEARD:
+            task._room = task._room or asyncio.Event()
+            task._room.clear()
+            await task._room.wait()
+        message = self._report_on(task, output)
+        if output:
+            task._unheard += 1
+            self._reports[message.id] = task
+            self._mailbox.post(message)
+        else:
+            self._mailbox.mention(message)
+        self._spoke(task)
+        await self._mailbox.drain()
+
+    def sign_of_life(self, task: Task) -> None:
+        """Nothing new, but alive. Silent while a person is asked or holds the task: no clock runs then."""
+        if task._asking is None and not task.is_held:
+            self._mailbox.mention(self._report_on(task))
+            self._spoke(task)
+
+    def _spoke(self, task: Task) -> None:
+        task._receipt = None
+        task._last_sign = self._world.monotonic()
+
+    def _report_on(self, task: Task, output: str = "") -> Report:
+        return Report(
+            id=self._world.mint(),
+            at=self._world.now(),
+            errand=task._errand,
+            percent=task._percent,
+            step=task._step,
+            number=task._step_number,
+            output=output,
+        )
+
+    def accepted(self, id: str) -> None:
+        """The hub has a message of ours."""
+        message = self._mailbox.settle(id)
+        if type(message) is Outcome:
+            self._journal.settle(id)
+        elif type(message) is Report:
+            task = self._reports.pop(id, None)
+            if task is not None:
+                task._unheard -= 1
+                if task._room is not None:
+                    task._room.set()
+
+    async def ask(
+        self, task: Task, question: str, options: tuple[Any, ...], timeout: float | None, default: Any | UnsetType
+    ) -> Any:
+        """A recorded answer, or the question put to a person."""
+        place, task._asked = task._asked, task._asked + 1
+        if place < len(task._answers):
+            recorded = task._answers[place]
+            if recorded.question in (None, question):
+                return recorded.answer
+            del task._answers[place:]  # the handler asks other things than the last time: these answers are void
+        query = Query(
+            id=self._world.mint(),
+            at=self._world.now(),
+            errand=task._errand,
+            question=question,
+            options=options,
+            timeout_seconds=timeout,
+            default=default,
+            percent=task._percent,
+        )
+        asked_at = self._world.monotonic()
+        task._asking, task._answer = query, self._loop.create_future()
+        self._mailbox.post(query)
+        self._spoke(task)
+        try:
+            answered = await task._answer
+        finally:
+            task._asking = None
+            self._mailbox.settle(query.id)
+        task._last_sign = self._world.monotonic()
+        if task._deadline is not None:  # a person's time is not the handler's
+            task._deadline += task._last_sign - asked_at
+        task._answers.append(answered)
+        return answered.answer
+
+    async def _go_on(self, task: Task, work: Work, print: str) -> None:
+        """An answer came for work in hand. It comes as a new request, and the result will answer that."""
+        task._errand = work.errand
+        task._requests.append(work.errand.request_id)
+        task._print = print
+        self._by_request[work.errand.request_id] = task
+        if task._asking is None or task._answer is None or task._answer.done():
+            log.warning("task %s got an answer although it asks nothing; it is ignored", task.id)
+            return
+        waiting, answered = task._answer, self._answered(work)
+        if answered.question is None:
+            answered = msgspec.structs.replace(answered, question=task._asking.question)
+        await self._journal.answer(answered)
+        if waiting.done():
+            return
+        waiting.set_result(answered)
+        self._loop.call_later(SIGN_DELAY, self._sign_unless_spoken, task, task._last_sign)
+
+    def _sign_unless_spoken(self, task: Task, last_sign: float) -> None:
+        """After the handler had its turn: perhaps it had something better to say."""
+        if self.tasks.get(task.id) is task and task._receipt is None:
+            self.sign_of_life(task)
+
+    def _answered(self, work: Work) -> Answered:
+        return Answered(
+            task_id=work.errand.task_id,
+            request_id=work.errand.request_id,
+            at=self._world.now(),
+            answer=work.answer,
+            question=work.question,
+        )
+
+    def _chore(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        chore = self._loop.create_task(coroutine)
+        self._chores.add(chore)
+        chore.add_done_callback(self._chores.discard)
+
+
+def _without_answer(work: Work, handler: Handler, *, is_asking: bool) -> tuple[dict[str, Any], bool]:
+    """The input proper, and whether the request carries an answer.
+
+    A handler may have a parameter called `answer`: then it is one only if a question is open or the request names it.
+    """
+    is_parameter = "answer" in handler.names
+    if work.answer is UNSET or (is_parameter and not is_asking and work.question is None):
+        return work.input, False
+    return {name: value for name, value in work.input.items() if name != "answer" or is_parameter}, True

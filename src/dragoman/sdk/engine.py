@@ -1,0 +1,227 @@
+"""What keeps an agent going: the link up, the hub heard, everybody's heart beating, and an orderly end.
+
+Between the link (`links`, any protocol) and the desk (`desk`, any handlers) it only passes words on. When a link
+breaks it makes the next one, with growing pauses; over every new link first goes what the hub has not got yet, then
+a sign of life for everything in hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dragoman.sdk.desk import Desk
+from dragoman.sdk.journal import Journal
+from dragoman.sdk.links import (
+    Accepted,
+    Cancel,
+    Hold,
+    Introduction,
+    Link,
+    LinkDown,
+    Outbound,
+    Refused,
+    Release,
+    Work,
+)
+from dragoman.sdk.mailbox import Mailbox
+from dragoman.sdk.signature import Handler
+from dragoman.sdk.world import World, backoff
+
+log = logging.getLogger("dragoman.sdk")
+
+HEARTBEAT = 10.0
+PULSE = 1.0
+STEADY = 10.0
+"""A link that lasted so long was a good one: the next try comes soon again."""
+SAY_AGAIN = 1.0
+"""Before what the hub could not take at the moment is said again."""
+
+
+class Engine:
+    """One agent at work, from `run` to its end. Made inside the event loop it runs in."""
+
+    def __init__(
+        self,
+        who: Introduction,
+        handlers: Mapping[str, Handler],
+        dial: Callable[[], Link],
+        journal: Journal,
+        world: World,
+        *,
+        grace: float = 30.0,
+        heartbeat: float = HEARTBEAT,
+    ) -> None:
+        self._who = who
+        self._dial = dial
+        self._journal = journal
+        self._world = world
+        self._grace = grace
+        self._heartbeat = heartbeat
+        self._link: Link | None = None
+        self._mailbox = Mailbox()
+        self._desk = Desk(who, handlers, self._mailbox, journal, world)
+        self._stopping = asyncio.Event()
+        self._quiet = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._later: set[asyncio.Task[None]] = set()
+        self._hear: dict[type, Callable[[Any], None]] = {
+            Work: self._on_work,
+            Accepted: self._on_accepted,
+            Cancel: self._on_cancel,
+            Refused: self._on_refused,
+            Hold: self._on_hold,
+            Release: self._on_release,
+        }
+
+    async def run(self) -> None:
+        """Work until `stop`, or until the hub says that trying again is no use."""
+        for unsent in self._journal.open():
+            self._mailbox.keep(unsent)
+        online = self._loop.create_task(self._stay_online())
+        pulse = self._loop.create_task(self._pulse())
+        stopping = self._loop.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait({online, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not online.done():
+                await self._come_to_rest(online)
+            if online.done():
+                online.result()
+        finally:
+            await self._desk.close()
+            await _end(online, pulse, stopping, *self._later)
+            await self._journal.close()
+
+    def stop(self) -> None:
+        """Take no more work, let what runs come to its end for the grace time, then hang up."""
+        self._stopping.set()
+        if self._link is not None:
+            self._link.quiesce()
+
+    async def _come_to_rest(self, online: asyncio.Task[None]) -> None:
+        quiet = self._loop.create_task(self._until_quiet())
+        grace = self._loop.create_task(self._world.sleep(self._grace))
+        await asyncio.wait({quiet, grace, online}, return_when=asyncio.FIRST_COMPLETED)
+        await _end(quiet, grace)
+        if self._desk.tasks:
+            log.warning("%d tasks are left; the hub will see to them", len(self._desk.tasks))
+
+    async def _until_quiet(self) -> None:
+        """Nothing runs and everything said has arrived. Who waits for a person can do so without us."""
+        while not (self._mailbox.is_empty and all(task._asking for task in self._desk.tasks.values())):
+            await self._world.sleep(0.02)
+
+    # --- the link ---
+
+    async def _stay_online(self) -> None:
+        failures, delay = 0, 0.0
+        while True:
+            link = self._dial()
+            began = self._world.monotonic()
+            try:
+                await link.open(self._who)
+                began = self._world.monotonic()
+                log.info("%s is connected", self._who.agent_id)
+                self._greet(link)
+                while True:
+                    for said in await link.receive():
+                        self._hear[type(said)](said)
+                    failures = 0
+            except LinkDown as down:
+                if self._world.monotonic() - began > STEADY:
+                    failures = 0
+                delay = max(backoff(failures, self._world.chance()), down.retry_after or 0.0)
+                failures += 1
+                log.warning("no link to the hub (%s); next try in %.1f s", down, delay)
+            finally:
+                self._link = None
+                self._mailbox.detach()
+                await link.close()
+            await self._world.sleep(delay)
+
+    def _greet(self, link: Link) -> None:
+        self._link = link
+        if self._stopping.is_set():
+            link.quiesce()
+        self._mailbox.attach(link)
+        for task in self._desk.tasks.values():
+            self._desk.sign_of_life(task)
+
+    # --- what the hub says ---
+
+    def _on_work(self, work: Work) -> None:
+        self._desk.take(work, closing=self._stopping.is_set())
+
+    def _on_accepted(self, accepted: Accepted) -> None:
+        for id in accepted.ids:
+            self._desk.accepted(id)
+
+    def _on_cancel(self, cancel: Cancel) -> None:
+        self._mailbox.acknowledge(cancel.receipt)
+        task = self._desk.tasks.get(cancel.task_id)
+        if task is not None:
+            log.info("task %s is cancelled: %s", task.id, cancel.reason)
+            self._desk.drop(task)
+
+    def _on_hold(self, hold: Hold) -> None:
+        self._mailbox.acknowledge(hold.receipt)
+        task = self._desk.tasks.get(hold.task_id)
+        if task is not None:
+            task._hold()
+
+    def _on_release(self, release: Release) -> None:
+        self._mailbox.acknowledge(release.receipt)
+        task = self._desk.tasks.get(release.task_id)
+        if task is not None:
+            task._release()
+
+    def _on_refused(self, refused: Refused) -> None:
+        """What we said about a request was refused. For good: then whatever we hold of it is void."""
+        self._mailbox.acknowledge(refused.receipt)
+        kept = list(self._mailbox.about(request_id=refused.request_id))
+        if refused.retryable:
+            if kept:
+                later = self._loop.create_task(self._say_again(kept))
+                self._later.add(later)
+                later.add_done_callback(self._later.discard)
+            return
+        task = self._desk.of_request(refused.request_id)
+        if task is None and not kept:
+            log.info("the hub says: %s", refused.reason)
+            return
+        log.warning("the hub refuses what was said about request %s: %s", refused.request_id, refused.reason)
+        if task is not None:
+            self._desk.drop(task)
+        for message in kept:
+            self._desk.accepted(message.id)
+
+    async def _say_again(self, messages: list[Outbound]) -> None:
+        await self._world.sleep(SAY_AGAIN)
+        for message in messages:
+            if any(kept is message for kept in self._mailbox.about(task_id=message.errand.task_id)):
+                self._mailbox.post(message)
+
+    # --- the heart ---
+
+    async def _pulse(self) -> None:
+        """Every second while there is work: who was silent for long shows that he lives, who is late is stopped."""
+        while True:
+            if not self._desk.tasks:
+                self._desk.busy.clear()
+                await self._desk.busy.wait()
+            await self._world.sleep(PULSE)
+            now = self._world.monotonic()
+            for task in list(self._desk.tasks.values()):
+                if task._deadline is not None and now >= task._deadline and task._asking is None:
+                    self._desk.stop_late(task)
+                elif now - task._last_sign >= self._heartbeat:
+                    self._desk.sign_of_life(task)
+
+
+async def _end(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel these and wait until they are over."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

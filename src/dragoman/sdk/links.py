@@ -1,0 +1,249 @@
+"""The port between an agent's engine and the network, and the words they exchange.
+
+The words are nobody's protocol: an engine that knows only these works over any link. A link puts them into its
+protocol's words and moves them. To add a protocol, write one `io_<name>.py` with a class that keeps the promises
+of `Link`, and name it in the table.
+
+    inbound                                    outbound
+    -----------------------------------------  ---------------------------------------------------------
+    Work       do this (also: the answer)      Report   how far it is; output as it comes
+    Cancel     stop doing it                   Query    a question to a person; the work waits
+    Hold       pause it                        Outcome  how it ended: kept until the hub has it
+    Release    go on                           Decline  cannot be begun: unknown work, unfit input
+    Accepted   the hub has these, durably
+    Refused    the hub will not have it
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, Literal, Protocol, TypeAlias, cast
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from dragoman.sdk.address import Address
+from dragoman.sdk.errors import DragomanError, Misconfigured
+from dragoman.sdk.world import World
+
+#: (protocol, transport) → the link's class, imported when it is wanted.
+LINKS: dict[tuple[str, str], str] = {
+    ("chiffon", "http"): "dragoman.sdk.io_chiffon_http:agent_link",
+    ("chiffon", "ws"): "dragoman.sdk.io_chiffon_ws:agent_link",
+}
+
+
+class LinkDown(DragomanError):
+    """The link broke or could not be made. The engine tries again, not before `retry_after` seconds."""
+
+    def __init__(self, why: str, *, retry_after: float | None = None) -> None:
+        super().__init__(why)
+        self.retry_after = retry_after
+
+
+class Errand(Struct, frozen=True, kw_only=True):
+    """Which work a message is about: copied onto everything that is said about it."""
+
+    task_id: str
+    request_id: str
+    trace_id: str
+    sender: str
+
+
+class Work(Struct, frozen=True, kw_only=True):
+    """Do this. `answer` is there when the work goes on after a question; `question` which one, if the hub says."""
+
+    errand: Errand
+    type: str
+    input: dict[str, Any]
+    receipt: str | None = None
+    attempt: int | None = None
+    traceparent: str | None = None
+    answer: Any | UnsetType = UNSET
+    question: str | None = None
+
+
+class Cancel(Struct, frozen=True, kw_only=True):
+    task_id: str
+    reason: str
+    receipt: str | None = None
+
+
+class Hold(Struct, frozen=True, kw_only=True):
+    task_id: str
+    receipt: str | None = None
+
+
+class Release(Struct, frozen=True, kw_only=True):
+    task_id: str
+    receipt: str | None = None
+
+
+class Accepted(Struct, frozen=True):
+    """These messages of ours are safe with the hub, by their ids."""
+
+    ids: tuple[str, ...]
+
+
+class Refused(Struct, frozen=True, kw_only=True):
+    """The hub refuses what we said about a request. Not `retryable`: the work is over, whatever we do."""
+
+    request_id: str
+    reason: str
+    retryable: bool
+    receipt: str | None = None
+
+
+Inbound: TypeAlias = Work | Cancel | Hold | Release | Accepted | Refused
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """How far the work is. `output` is what is new since the last report."""
+
+    id: str
+    at: datetime
+    errand: Errand
+    status: Literal["running", "step_completed", "paused"] = "running"
+    percent: int = 0
+    step: str | None = None
+    number: int = 0
+    total: int | None = None
+    output: str = ""
+
+
+class Query(Struct, frozen=True, kw_only=True):
+    """A question to a person."""
+
+    id: str
+    at: datetime
+    errand: Errand
+    question: str
+    options: tuple[Any, ...] = ()
+    timeout_seconds: float | None = None
+    default: Any | UnsetType = UNSET
+    percent: int = 0
+
+
+class Outcome(Struct, frozen=True, kw_only=True, tag="outcome"):
+    """How the work ended. `result` is JSON; `error` names what went wrong beside the words in `output`.
+
+    It has its own id and time, so that saying it again is saying the same.
+    """
+
+    id: str
+    at: datetime
+    errand: Errand
+    exit_code: int
+    output: str = ""
+    result: msgspec.Raw | None = None
+    error: dict[str, Any] | None = None
+    seconds: int = 0
+
+
+class Decline(Struct, frozen=True, kw_only=True):
+    """The work cannot be begun. Never remembered: the same request may fit another time."""
+
+    id: str
+    at: datetime
+    errand: Errand
+    kind: Literal["invalid", "unsupported"]
+    message: str
+    field: str | None = None
+    work_type: str = ""
+    supported: tuple[str, ...] = ()
+
+
+Outbound: TypeAlias = Report | Query | Outcome | Decline
+
+
+class Introduction(Struct, frozen=True, kw_only=True):
+    """Who the agent is and what it can do."""
+
+    agent_id: str
+    kind: str | None = None
+    version: str | None = None
+    work_types: tuple[str, ...] = ()
+    concurrency: int = 8
+    capabilities: tuple[dict[str, Any], ...] = ()
+
+
+class Link(Protocol):
+    """One connection to the hub, used once: opened, spoken over, closed.
+
+    Order: what is sent about one task arrives in that order or the link is down. Delivery: `send` promises
+    nothing; only `Accepted` says that the hub has a message, and whoever needs it there sends it again over the
+    next link until then. Everything is called on one event loop.
+    """
+
+    async def open(self, who: Introduction) -> None:
+        """Connect and introduce ourselves. Raises `LinkDown`, or `NotAllowed` where trying again is no use."""
+        ...
+
+    async def receive(self) -> Sequence[Inbound]:
+        """What the hub says next, at least one word. Raises `LinkDown` when the link is over."""
+        ...
+
+    def acknowledge(self, receipt: str) -> None:
+        """We have what carried this receipt. Never blocks; several go out together."""
+        ...
+
+    def send(self, message: Outbound) -> None:
+        """Put a message on its way. Never blocks; a broken link shows in `receive`."""
+        ...
+
+    async def drain(self) -> None:
+        """Wait while the way out is congested."""
+        ...
+
+    def quiesce(self) -> None:
+        """We take no more work: fetch none where we do the fetching."""
+        ...
+
+    async def close(self) -> None:
+        """Say what is still to be said, if that is possible, and hang up. Never raises."""
+        ...
+
+
+def dialler(address: Address, world: World) -> Callable[[], Link]:
+    """A function that makes a fresh link to `address` each time."""
+    place = LINKS.get((address.protocol, address.transport))
+    if place is None:
+        spoken = ", ".join(f"{protocol}+{transport}" for protocol, transport in LINKS)
+        raise Misconfigured(f"agents cannot speak {address.protocol}+{address.transport} yet; they speak {spoken}")
+    module, name = place.split(":")
+    make = cast(Callable[[Address, World], Link], getattr(importlib.import_module(module), name))
+    return lambda: make(address, world)
+
+
+class Pipe(Protocol):
+    """What a message protocol's link stands on: whole frames in and out, with the transport's own confirmations.
+
+    HTTP and WebSocket implement it once, and chiffon's agents and clients both speak over it.
+    """
+
+    async def open(self, registration: bytes | None) -> bytes:
+        """Register if there is something to say, connect, and return the hub's answer to the registration."""
+        ...
+
+    async def receive(self) -> Sequence[Frame | Accepted]: ...
+
+    def acknowledge(self, receipt: str) -> None: ...
+
+    def send(self, frame: bytes, message_id: str, lane: str) -> None:
+        """Frames of one lane stay in order."""
+        ...
+
+    async def drain(self) -> None: ...
+
+    def quiesce(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Frame(Struct, frozen=True):
+    """One message of the hub; `receipt` where the transport names the delivery beside the message."""
+
+    data: bytes
+    receipt: str | None = None

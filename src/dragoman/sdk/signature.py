@@ -1,0 +1,135 @@
+"""A handler's signature as a contract: what it takes, what it returns, and how an input becomes its arguments.
+
+    parameter                             becomes
+    ------------------------------------  --------------------------------------------------------
+    the first, named or typed as a Task   the task, not part of the input
+    name: type                            a required field of the input, checked and converted
+    name: type = default                  an optional one
+    **rest                                whatever else the input holds; without it, nothing else may
+
+The type hints are read once, when the handler is declared; a hint that no JSON can fit is refused there.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from typing import Any, get_type_hints
+
+import msgspec
+
+from dragoman.sdk.errors import BadInput, Misconfigured
+from dragoman.sdk.task import SyncTask, Task
+
+_PLACE = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>.*)`)?", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(?P<name>.*)`")
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`")
+
+ROOT = "parameters"
+
+
+class Handler:
+    """One kind of work an agent does."""
+
+    def __init__(self, work_type: str, function: Callable[..., Any], *, timeout: float | None, depth: int = 2) -> None:
+        self.work_type = work_type
+        self.function = function
+        self.timeout = timeout
+        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+            getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__ is one too
+        )
+        hints = _hints(function, sys._getframe(depth))
+        parameters = list(inspect.signature(function).parameters.values())
+        self.takes_task = bool(parameters) and _is_task(parameters[0], hints)
+        if self.takes_task:
+            parameters = parameters[1:]
+        self.is_open = False
+        fields: list[tuple[str, Any, Any]] = []
+        for parameter in parameters:
+            if parameter.kind is parameter.VAR_KEYWORD:
+                self.is_open = True
+            elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+                raise Misconfigured(
+                    f"{_name(function)}: {parameter} cannot be filled from an input; name each parameter"
+                )
+            else:
+                fields.append((parameter.name, hints.get(parameter.name, Any), _default(parameter.default)))
+        self.names = tuple(name for name, _, _ in fields)
+        title = "".join(part.capitalize() for part in re.split(r"\W+|_", work_type)) + "Input"
+        self._input_type = msgspec.defstruct(title, fields, kw_only=True, forbid_unknown_fields=not self.is_open)
+        self._returns = hints.get("return", Any)
+        self.input_schema = self._schema(self._input_type, "a parameter")
+        self.output_schema = {} if self._returns in (Any, None) else self._schema(self._returns, "the return type")
+
+    def bind(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The arguments for this input; raises `BadInput` naming the field that does not fit."""
+        try:
+            fitted = msgspec.convert(given, self._input_type)
+        except msgspec.ValidationError as error:
+            raise _explain(error) from None
+        arguments = {name: getattr(fitted, name) for name in self.names}
+        if self.is_open:
+            arguments.update((name, value) for name, value in given.items() if name not in arguments)
+        return arguments
+
+    def capability(self) -> dict[str, Any]:
+        """What the hub, a form or a contract may know of it."""
+        described: dict[str, Any] = {
+            "work_type": self.work_type,
+            "input_schema": self.input_schema,
+            "output_schema": self.output_schema,
+        }
+        about = inspect.getdoc(self.function)
+        if about:
+            described["description"] = about.partition("\n\n")[0]
+        if self.timeout is not None:
+            described["timeout_seconds"] = self.timeout
+        return described
+
+    def _schema(self, type: Any, what: str) -> dict[str, Any]:
+        try:
+            (top,), parts = msgspec.json.schema_components([type], ref_template="#/$defs/{name}")
+        except (TypeError, NameError) as error:
+            raise Misconfigured(f"{_name(self.function)}: {what} cannot be described as JSON: {error}") from None
+        name = top.get("$ref", "").removeprefix("#/$defs/")
+        if name in parts:
+            top = parts.pop(name)
+        return {**top, "$defs": parts} if parts else top
+
+
+def _hints(function: Callable[..., Any], frame: Any) -> dict[str, Any]:
+    """The hints, resolved where the handler was declared: a type made inside a function is visible there only."""
+    target = function if inspect.isroutine(function) else type(function).__call__
+    try:
+        return get_type_hints(target, localns=dict(frame.f_locals), include_extras=True)
+    except NameError as error:
+        raise Misconfigured(f"{_name(function)}: {error}; a handler's types must exist before it is declared") from None
+
+
+def _is_task(parameter: inspect.Parameter, hints: dict[str, Any]) -> bool:
+    hint = hints.get(parameter.name)
+    return hint in (Task, SyncTask) or (parameter.name == "task" and hint is None)
+
+
+def _default(value: Any) -> Any:
+    if value is inspect.Parameter.empty:
+        return msgspec.NODEFAULT
+    return msgspec.field(default_factory=lambda: value)
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", repr(function))
+
+
+def _explain(error: msgspec.ValidationError) -> BadInput:
+    """msgspec's sentence as (what, dotted path in the request)."""
+    place = _PLACE.fullmatch(str(error))
+    assert place is not None  # the pattern matches any text
+    what, path = place["what"], ".".join(part for part in (ROOT, place["path"]) if part)
+    for pattern, sentence in ((_MISSING, "missing"), (_UNKNOWN, "not a parameter of this work")):
+        match = pattern.fullmatch(what)
+        if match is not None:
+            return BadInput(sentence, f"{path}.{match['name']}")
+    return BadInput(what[:1].lower() + what[1:], path)

@@ -1,0 +1,110 @@
+"""The client for programs without an event loop: the same words, each returns when it is done.
+
+The asynchronous client lives on a loop of its own in a thread of its own. A trace follows: the context of the caller
+goes along with every call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from typing import Any, TypeVar
+
+from dragoman.sdk.client import Backend, Client
+from dragoman.sdk.errors import Misconfigured
+from dragoman.sdk.events import Event, Question, TaskInfo
+from dragoman.sdk.world import World
+
+T = TypeVar("T")
+
+
+class SyncClient:
+    """`Client`, synchronously: `with SyncClient() as hub: hub.call("deployer", "run_playbook", playbook="x.yml")`."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        token: str | None = None,
+        id: str | None = None,
+        kind: str | None = None,
+        world: World | None = None,
+        backend: Backend | None = None,
+    ) -> None:
+        self._client = Client(url, token=token, id=id, kind=kind, world=world, backend=backend)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> SyncClient:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="dragoman-client", daemon=True)
+        self._thread.start()
+        try:
+            self._do(self._client.__aenter__())
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        try:
+            self._do(self._client.__aexit__(*exc))
+        finally:
+            self._end()
+
+    def call(self, target: str, work: str, /, **input: Any) -> Any:
+        return self._do(self._client.call(target, work, **input))
+
+    def submit(self, target: str | None, work: str, /, input: Mapping[str, Any] | None = None, **options: Any) -> str:
+        return self._do(self._client.submit(target, work, input, **options))
+
+    def result(self, task_id: str) -> Any:
+        return self._do(self._client.result(task_id))
+
+    def task(self, task_id: str) -> TaskInfo:
+        return self._do(self._client.task(task_id))
+
+    def stream(self, target: str, work: str, /, **input: Any) -> Iterator[Event]:
+        return self._each(self._client.stream(target, work, **input))
+
+    def events(self, task_id: str, *, after: int = 0) -> Iterator[Event]:
+        return self._each(self._client.events(task_id, after=after))
+
+    def cancel(self, task_id: str, reason: str | None = None) -> None:
+        self._do(self._client.cancel(task_id, reason))
+
+    def questions(self, *, status: str | None = "open") -> list[Question]:
+        return self._do(self._client.questions(status=status))
+
+    def answer(self, question_id: str, answer: Any) -> None:
+        self._do(self._client.answer(question_id, answer))
+
+    def _each(self, source: AsyncIterator[Event]) -> Iterator[Event]:
+        async def following() -> Event | None:
+            return await anext(source, None)
+
+        try:
+            while (event := self._do(following())) is not None:
+                yield event
+        finally:
+            self._do(source.aclose())  # type: ignore[attr-defined]
+
+    def _do(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if self._loop is None:
+            coroutine.close()
+            raise Misconfigured("use it as `with SyncClient(…) as hub:`")
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # interrupted: nobody waits for it any more
+            raise
+
+    def _end(self) -> None:
+        loop, thread, self._loop = self._loop, self._thread, None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()

@@ -1,0 +1,231 @@
+"""The work in hand, as its handler sees it.
+
+Everything a handler may say goes through here to the desk; everything the hub says about the work arrives here as
+state: cancelled, held, answered. `SyncTask` is the same for handlers that are plain functions in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import UNSET, UnsetType
+
+from dragoman.sdk import links
+from dragoman.sdk.errors import Rejected
+
+if TYPE_CHECKING:
+    from dragoman.sdk.desk import Desk
+    from dragoman.sdk.journal import Answered
+
+T = TypeVar("T")
+
+
+class Task:
+    """One piece of work. Handlers read and speak; the fields with an underscore are the desk's."""
+
+    __slots__ = (
+        "_answer",
+        "_answers",
+        "_asked",
+        "_asking",
+        "_deadline",
+        "_desk",
+        "_errand",
+        "_held",
+        "_last_sign",
+        "_overdue",
+        "_percent",
+        "_print",
+        "_receipt",
+        "_released",
+        "_requests",
+        "_room",
+        "_runner",
+        "_step",
+        "_step_number",
+        "_unheard",
+        "_work",
+        "cancelled",
+        "input",
+    )
+
+    def __init__(self, desk: Desk, work: links.Work, given: dict[str, Any], print: str) -> None:
+        self._desk = desk
+        self._work = work
+        self._errand = work.errand
+        self._requests = [work.errand.request_id]
+        self._print = print
+        self._receipt = work.receipt
+        self._runner: asyncio.Task[None] | None = None
+        self._percent = 0
+        self._step: str | None = None
+        self._step_number = 0
+        self._last_sign = 0.0
+        self._deadline: float | None = None
+        self._answers: list[Answered] = []
+        self._asked = 0
+        self._asking: links.Query | None = None
+        self._answer: asyncio.Future[Answered] | None = None
+        self._unheard = 0
+        self._overdue = False
+        self._room: asyncio.Event | None = None
+        self.input = given
+        """The input as it came."""
+        self.cancelled = False
+        """Whether the work is no longer wanted. A coroutine is cancelled as well; a plain function should look."""
+        self._held: asyncio.Event | None = None  # made when somebody looks: most tasks are never held
+        self._released: asyncio.Event | None = None
+
+    @property
+    def id(self) -> str:
+        return self._errand.task_id
+
+    @property
+    def type(self) -> str:
+        return self._work.type
+
+    @property
+    def trace_id(self) -> str:
+        """The trace this work belongs to: 32 hex characters."""
+        return self._errand.trace_id.replace("-", "")
+
+    @property
+    def attempt(self) -> int:
+        """1 at first; more when the hub had to give the work out again."""
+        return self._work.attempt or 1
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a person paused it."""
+        return self._held is not None and self._held.is_set()
+
+    @property
+    def held(self) -> asyncio.Event:
+        """Set while a person holds the task."""
+        if self._held is None:
+            self._held = asyncio.Event()
+        return self._held
+
+    @property
+    def released(self) -> asyncio.Event:
+        """Set while nobody holds the task."""
+        if self._released is None:
+            self._released = asyncio.Event()
+            if not self.is_held:
+                self._released.set()
+        return self._released
+
+    async def progress(self, percent: float, step: str | None = None, output: str | None = None) -> None:
+        """Tell how far the work is, at which step, and what it has put out since the last time."""
+        if not 0 <= percent <= 100:
+            raise ValueError(f"progress is a percentage from 0 to 100, not {percent}")
+        self._percent = round(percent)
+        if step is not None and step != self._step:
+            self._step = step
+            self._step_number += 1
+        await self._desk.report(self, output or "")
+
+    async def log(self, text: str) -> None:
+        """Add a line to the task's output."""
+        await self._desk.report(self, text if text.endswith("\n") else text + "\n")
+
+    async def ask(
+        self,
+        question: str,
+        *,
+        options: Sequence[Any] = (),
+        timeout: float | None = None,
+        default: Any | UnsetType = UNSET,
+    ) -> Any:
+        """Ask a person and wait for the answer, however long it takes and whoever restarts meanwhile.
+
+        After `timeout` seconds the hub answers with `default`, or with None where there is none. If the agent restarts
+        while it waits, the handler runs again from its start and gets every earlier answer at the same place: ask
+        before doing what must not be done twice.
+        """
+        return await self._desk.ask(self, question, tuple(options), timeout, default)
+
+    async def checkpoint(self) -> None:
+        """A good place to stop: waits here while a person holds the task."""
+        while self.is_held:
+            await self.released.wait()
+
+    def reject(self, reason: str) -> Rejected:
+        """The exception to raise to say no: `raise task.reject("declined by a person")`."""
+        return Rejected(reason)
+
+    # --- the desk's side ---
+
+    def _hold(self) -> None:
+        self.held.set()
+        self.released.clear()
+
+    def _release(self) -> None:
+        self.held.clear()
+        self.released.set()
+
+
+class SyncTask:
+    """The task of a plain function: the same words, and each waits until it is done."""
+
+    def __init__(self, task: Task, loop: asyncio.AbstractEventLoop) -> None:
+        self._task = task
+        self._loop = loop
+
+    @property
+    def id(self) -> str:
+        return self._task.id
+
+    @property
+    def type(self) -> str:
+        return self._task.type
+
+    @property
+    def input(self) -> dict[str, Any]:
+        return self._task.input
+
+    @property
+    def trace_id(self) -> str:
+        return self._task.trace_id
+
+    @property
+    def attempt(self) -> int:
+        return self._task.attempt
+
+    @property
+    def cancelled(self) -> bool:
+        return self._task.cancelled
+
+    @property
+    def is_held(self) -> bool:
+        return self._task.is_held
+
+    def progress(self, percent: float, step: str | None = None, output: str | None = None) -> None:
+        self._wait(self._task.progress(percent, step, output))
+
+    def log(self, text: str) -> None:
+        self._wait(self._task.log(text))
+
+    def ask(
+        self,
+        question: str,
+        *,
+        options: Sequence[Any] = (),
+        timeout: float | None = None,
+        default: Any | UnsetType = UNSET,
+    ) -> Any:
+        return self._wait(self._task.ask(question, options=options, timeout=timeout, default=default))
+
+    def checkpoint(self) -> None:
+        self._wait(self._task.checkpoint())
+
+    def reject(self, reason: str) -> Rejected:
+        return self._task.reject(reason)
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if self._task.cancelled:
+            coroutine.close()
+            raise Rejected("the task was cancelled")
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()

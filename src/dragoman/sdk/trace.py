@@ -1,0 +1,56 @@
+"""The trace we are part of, as a context variable: what a handler calls carries on the trace it was called in.
+
+The form is the W3C's `traceparent`: `00-<trace id, 32 hex>-<span id, 16 hex>-01`. Chiffon's trace_id without its
+dashes is such a trace id (all-D7).
+"""
+
+from __future__ import annotations
+
+import re
+from contextvars import ContextVar
+from typing import NamedTuple
+
+_FORM = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
+
+
+class Span(NamedTuple):
+    """Where we are: in which trace, as which span, in the course of which task."""
+
+    trace_id: str
+    span_id: str
+    task_id: str | None = None
+
+    @property
+    def traceparent(self) -> str:
+        return f"00-{self.trace_id}-{self.span_id}-01"
+
+
+_current: ContextVar[Span | None] = ContextVar("dragoman_span", default=None)
+
+
+def current() -> Span | None:
+    """The span of the handler we are called from, if any."""
+    return _current.get()
+
+
+def enter(span: Span) -> None:
+    """From here on, in this task or thread only, we are in `span`."""
+    _current.set(span)
+
+
+def parse(traceparent: object) -> Span | None:
+    """What a peer said, or None if it said nothing that makes sense."""
+    match = _FORM.fullmatch(traceparent) if isinstance(traceparent, str) else None
+    return Span(match[1], match[2]) if match else None
+
+
+def span_id(fresh: str) -> str:
+    """A span id out of a fresh UUID: its random end."""
+    return fresh[-17:].replace("-", "")
+
+
+def uuid(trace_id: str) -> str:
+    """A trace id in chiffon's form. Bits that a UUID wants otherwise are set; the whole id is in `traceparent`."""
+    version = trace_id[12] if trace_id[12] in "12345678" else "4"
+    variant = trace_id[16] if trace_id[16] in "89ab" else "8"
+    return f"{trace_id[:8]}-{trace_id[8:12]}-{version}{trace_id[13:16]}-{variant}{trace_id[17:20]}-{trace_id[20:]}"

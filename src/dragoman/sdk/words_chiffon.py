@@ -1,0 +1,315 @@
+"""An agent's words in chiffon, over whatever pipe carries the frames.
+
+    the engine says   chiffon says                                    the hub says            the engine hears
+    ----------------  ----------------------------------------------  ----------------------  ----------------
+    Report            work_status; above 1 MiB several (D4)           work_request            Work
+    Query             work_status `paused` + x_custom_fields.question error 5900              Cancel
+    Outcome           work_result + x_custom_fields.result            error, any other code   Refused
+    Decline           error 5003 or 5006                              work_status `paused`    Hold
+                                                                      work_status `running`   Release
+                                                                      {"accepted": […]}       Accepted
+
+Saying a message again says the same bytes under the same id. Only a split output gets fresh ids for its blocks:
+the hub begins such a set anew at byte 0, and must not take the first block for one it has heard.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from dragoman.protocols.chiffon import chunks, codec, errors
+from dragoman.protocols.chiffon.errors import ChiffonError
+from dragoman.protocols.chiffon.types import (
+    PROTOCOL_VERSION,
+    Correlation,
+    Envelope,
+    ErrorPayload,
+    Payload,
+    Registered,
+    ResourcesUsed,
+    Stamp,
+    Step,
+    WorkRequest,
+    WorkResult,
+    WorkStatus,
+)
+from dragoman.protocols.chiffon.versions import SUPPORTED
+from dragoman.sdk import trace
+from dragoman.sdk.links import (
+    Accepted,
+    Cancel,
+    Decline,
+    Errand,
+    Frame,
+    Hold,
+    Inbound,
+    Introduction,
+    LinkDown,
+    Outbound,
+    Outcome,
+    Pipe,
+    Query,
+    Refused,
+    Release,
+    Report,
+    Work,
+)
+from dragoman.sdk.world import World
+
+log = logging.getLogger("dragoman.sdk")
+
+CANCELLED = 5900
+
+_encode = msgspec.json.Encoder().encode
+
+
+class ChiffonLink:
+    """`links.Link` in chiffon."""
+
+    def __init__(self, pipe: Pipe, world: World) -> None:
+        self._pipe = pipe
+        self._world = world
+        self._name = ""
+        self._version = PROTOCOL_VERSION
+        self._parts: dict[str, str] = {}
+        self._missing: dict[str, int] = {}
+
+    async def open(self, who: Introduction) -> None:
+        self._name = who.kind or who.agent_id
+        answer = await self._pipe.open(_registration(who))
+        try:
+            registered = msgspec.json.decode(answer, type=Registered)
+        except msgspec.DecodeError as error:
+            raise LinkDown(f"the hub's answer to the registration makes no sense: {error}") from None
+        self._name, self._version = registered.agent_type, registered.protocol_version
+
+    async def receive(self) -> Sequence[Inbound]:
+        while True:
+            heard: list[Inbound] = []
+            for arrival in await self._pipe.receive():
+                if type(arrival) is Accepted:
+                    said: Inbound | None = self._accepted(arrival)
+                else:
+                    said = self._understand(arrival)  # type: ignore[arg-type]
+                if said is not None:
+                    heard.append(said)
+            if heard:
+                return heard
+
+    def acknowledge(self, receipt: str) -> None:
+        self._pipe.acknowledge(receipt)
+
+    def send(self, message: Outbound) -> None:
+        lane = message.errand.task_id
+        for id, payload, custom in self._payloads(message):
+            self._pipe.send(self._wrap(message, id, payload, custom), id, lane)
+
+    async def drain(self) -> None:
+        await self._pipe.drain()
+
+    def quiesce(self) -> None:
+        self._pipe.quiesce()
+
+    async def close(self) -> None:
+        await self._pipe.close()
+
+    # --- in ---
+
+    def _accepted(self, accepted: Accepted) -> Accepted | None:
+        """Receipts for whole messages; one in parts is accepted with its last part."""
+        if not self._parts:
+            return accepted
+        whole = []
+        for id in accepted.ids:
+            message_id = self._parts.pop(id, None)
+            if message_id is None:
+                whole.append(id)
+            else:
+                self._missing[message_id] -= 1
+                if not self._missing[message_id]:
+                    del self._missing[message_id]
+                    whole.append(message_id)
+        return Accepted(tuple(whole)) if whole else None
+
+    def _understand(self, frame: Frame) -> Inbound | None:
+        try:
+            message = codec.decode(frame.data)
+        except ChiffonError as error:
+            log.warning("the hub said something that makes no sense: %s", error)
+            self._complain(error)
+            return None
+        payload, custom = message.payload, message.x_custom_fields
+        receipt = frame.receipt or _text(custom.get("delivery_id"))
+        if type(payload) is WorkRequest:
+            return _work(message, payload, receipt)
+        if type(payload) is ErrorPayload:
+            task_id = _text(payload.error_context.get("task_id")) or _text(custom.get("task_id"))
+            reason = payload.error_message
+            if payload.error_code == CANCELLED and task_id is not None:
+                reason = _text(payload.error_context.get("reason")) or reason
+                return Cancel(task_id=task_id, reason=reason, receipt=receipt)
+            retryable = errors.is_retryable(payload.error_code)
+            return Refused(request_id=message.request_id, reason=reason, retryable=retryable, receipt=receipt)
+        if type(payload) is WorkStatus:
+            word = Hold if payload.status == "paused" else Release
+            return word(task_id=payload.task_id, receipt=receipt)
+        if receipt is not None:
+            self._pipe.acknowledge(receipt)
+        log.warning("the hub sent a result to an agent that asked for nothing")
+        return None
+
+    def _complain(self, error: ChiffonError) -> None:
+        id = self._world.mint()
+        envelope = codec.envelope(
+            error.answer,
+            Stamp(id, self._world.now()),
+            error.about or Correlation(id, id),
+            from_agent=self._name,
+            to_agent="orchestrator",
+            protocol_version=self._version,
+        )
+        self._pipe.send(codec.encode(envelope), id, id)
+
+    # --- out ---
+
+    def _wrap(self, message: Outbound, id: str, payload: Payload, custom: dict[str, Any]) -> bytes:
+        errand = message.errand
+        custom["traceparent"] = f"00-{errand.trace_id.replace('-', '')}-{trace.span_id(id)}-01"
+        envelope: Envelope[Payload] = Envelope(
+            protocol_version=self._version,
+            message_id=id,
+            from_agent=self._name,
+            to_agent=errand.sender,
+            timestamp=message.at,
+            trace_id=errand.trace_id,
+            request_id=errand.request_id,
+            type=_TYPES[type(payload)],
+            payload=payload,
+            x_custom_fields=custom,
+        )
+        return _encode(envelope)
+
+    def _payloads(self, message: Outbound) -> Iterator[tuple[str, Payload, dict[str, Any]]]:
+        """The one message, or the several, that say it: id, payload, custom fields."""
+        if type(message) is Outcome:
+            yield from self._result(message)
+        elif type(message) is Report:
+            yield from self._status(message)
+        elif type(message) is Query:
+            status = WorkStatus(task_id=message.errand.task_id, status="paused", progress_percent=message.percent)
+            yield message.id, status, {"question": _question(message)}
+        else:
+            assert type(message) is Decline
+            yield message.id, _error(message), {"task_id": message.errand.task_id}
+
+    def _result(self, outcome: Outcome) -> Iterator[tuple[str, Payload, dict[str, Any]]]:
+        whole = WorkResult(
+            task_id=outcome.errand.task_id,
+            status="failed" if outcome.exit_code else "success",
+            exit_code=outcome.exit_code,
+            output=outcome.output,
+            resources_used=ResourcesUsed(duration_seconds=outcome.seconds),
+        )
+        custom: dict[str, Any] = {}
+        if outcome.result is not None:
+            custom["result"] = outcome.result
+        if outcome.error is not None:
+            custom["error"] = outcome.error
+        if not chunks.must_split(outcome.output):
+            yield outcome.id, whole, custom
+            return
+        parts = list(chunks.split_result(whole))
+        for id, part in zip(self._part_ids(outcome.id, len(parts)), parts, strict=True):
+            yield id, part, custom if part is parts[-1] else {}
+
+    def _status(self, report: Report) -> Iterator[tuple[str, Payload, dict[str, Any]]]:
+        blocks: list[tuple[str, str | None]] = [(report.output, None)]
+        ids = [report.id]
+        if chunks.must_split(report.output):
+            blocks = [(block.text, str(block.label)) for block in chunks.split(report.output)]
+            ids = self._part_ids(report.id, len(blocks))
+        for id, (text, label) in zip(ids, blocks, strict=True):
+            step = None
+            if report.step is not None or text:
+                step = Step(number=report.number, name=report.step or "output", output=text, output_chunk=label)
+            status = WorkStatus(
+                task_id=report.errand.task_id, status=report.status, progress_percent=report.percent, step=step
+            )
+            yield id, status, {}
+
+    def _part_ids(self, message_id: str, count: int) -> list[str]:
+        ids = [self._world.mint() for _ in range(count)]
+        self._parts.update(dict.fromkeys(ids, message_id))
+        self._missing[message_id] = count
+        return ids
+
+
+_TYPES: dict[type, Any] = {
+    WorkRequest: "work_request",
+    WorkStatus: "work_status",
+    WorkResult: "work_result",
+    ErrorPayload: "error",
+}
+
+
+def _work(message: Envelope[Any], request: WorkRequest, receipt: str | None) -> Work:
+    custom = message.x_custom_fields
+    attempt = custom.get("attempt")
+    return Work(
+        errand=Errand(
+            task_id=request.task_id,
+            request_id=message.request_id,
+            trace_id=message.trace_id,
+            sender=message.from_agent,
+        ),
+        type=request.work_type,
+        input=request.parameters,
+        receipt=receipt,
+        attempt=attempt if type(attempt) is int else None,
+        traceparent=_text(custom.get("traceparent")),
+        answer=request.parameters.get("answer", UNSET),
+        question=_text(custom.get("answered_question")),
+    )
+
+
+def _registration(who: Introduction) -> bytes:
+    """D9, and beside it what the document has no place for: the agent's version, and the schema of each work."""
+    said: dict[str, Any] = {
+        "agent_id": who.agent_id,
+        "agent_type": who.kind or who.agent_id,
+        "supported_versions": SUPPORTED,
+        "work_types": who.work_types,
+        "limits": {"max_concurrent_tasks": who.concurrency},
+        "capabilities": who.capabilities,
+    }
+    if who.version is not None:
+        said["version"] = who.version
+    return _encode(said)
+
+
+def _question(query: Query) -> dict[str, Any]:
+    asked: dict[str, Any] = {"question": query.question}
+    if query.options:
+        asked["options"] = query.options
+    if query.timeout_seconds is not None:
+        asked["timeout_seconds"] = query.timeout_seconds
+    if query.default is not UNSET:
+        asked["default"] = query.default
+    return asked
+
+
+def _error(decline: Decline) -> ErrorPayload:
+    if decline.kind == "unsupported":
+        return errors.unsupported_work(work_type_requested=decline.work_type, supported_types=decline.supported)
+    field = f"payload.{decline.field}" if decline.field and decline.field.startswith("parameters") else decline.field
+    said = f"{field}: {decline.message}" if field else decline.message
+    return errors.invalid_message(validation_error=decline.message, field_name=field, message=said)
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,0 +1,64 @@
+"""The time and the chance an agent or a client lives by: one port, so that tests bring their own.
+
+Durations use `monotonic`, which no clock jump can move; only what is written on the wire or kept for a day uses
+the wall clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import uuid
+from datetime import UTC, datetime
+from typing import Protocol
+
+
+class World(Protocol):
+    """Everything the SDK asks of its surroundings besides the network and the disk."""
+
+    def now(self) -> datetime: ...
+
+    def monotonic(self) -> float: ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+    def mint(self) -> str:
+        """A fresh UUID."""
+        ...
+
+    def chance(self) -> float:
+        """A number in [0, 1): the jitter of delays."""
+        ...
+
+
+class RealWorld:
+    """The world as it is."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def mint(self) -> str:
+        return str(uuid.uuid4())
+
+    def chance(self) -> float:
+        return random.random()
+
+
+FIRST_DELAY = 0.1
+LONGEST_DELAY = 15.0
+
+
+def backoff(failures: int, chance: float) -> float:
+    """Seconds before the next try after `failures` in a row: doubling, capped, and jittered by up to a half.
+
+    The first few come fast: a hub forgives a broken link for some seconds before it gives the work to another.
+    """
+    full = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(failures, 16))
+    return full * (0.5 + 0.5 * chance)
