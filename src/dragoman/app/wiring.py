@@ -1,0 +1,166 @@
+"""Everything, put together: reads like the picture in docs/architecture.md.
+
+    transports ──▶ bindings ──▶ intake ──▶ decisions ──▶ store
+        ▲                          │
+        └───────── parcels ◀───────┘   (only after the commit)
+
+Start order: data directory, store (refuses a second hub, an unknown schema, a damaged file), intake, alarm clock,
+doors. Stop order is the other way round: doors stop taking, what was heard is answered, the intake commits what it
+accepted, the store closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+import structlog
+
+from dragoman.app import alarm
+from dragoman.app.clock import Mint, SystemClock
+from dragoman.app.datadir import DataDir, Whereabouts
+from dragoman.app.intake import Intake
+from dragoman.app.settings import Settings
+from dragoman.app.telemetry import Metrics, set_up_logs
+from dragoman.core.ports import Store
+from dragoman.security.tokens import token_hash
+from dragoman.security.urls import PRIVATE
+from dragoman.stores.sqlite.errors import StoreRefused
+from dragoman.transports.api import app as management
+from dragoman.transports.limits import Limits
+from dragoman.transports.server import Serving, serve
+
+log = structlog.get_logger("dragoman")
+
+
+class Running(msgspec.Struct):
+    """A hub that serves."""
+
+    intake: Intake
+    serving: Serving
+    admin_token: str
+    data: DataDir
+
+    @property
+    def whereabouts(self) -> Whereabouts:
+        grpc = ""  # coven's door is not built yet
+        return Whereabouts(http=self.serving.url, grpc=grpc, admin_token=self.admin_token, pid=os.getpid())
+
+
+@asynccontextmanager
+async def hub(settings: Settings) -> AsyncIterator[Running]:
+    """A hub from its settings; serves until the block ends, then drains."""
+    data = DataDir(settings.data)
+    data.prepare()
+    admin_token = data.admin_token()
+    clock = SystemClock()
+    metrics = Metrics()
+    store = open_store(settings)
+    intake = Intake(store, rules=settings.core_rules(), now=clock, mint=Mint(clock), observer=metrics)
+    metrics.links_open = lambda: intake.links
+    metrics.intake_depth = lambda: intake.depth
+    await intake.start()
+    ringing = asyncio.create_task(alarm.ring(intake), name="alarm")
+    draining = False
+
+    def ready() -> tuple[bool, str]:
+        if draining:
+            return False, "stopping: finishing what was accepted"
+        if ringing.done():
+            return False, "the alarm clock has stopped; restart the hub and look into its log"
+        if intake.last_failure is not None:
+            return False, f"the last commit failed: {intake.last_failure}"
+        return True, "serving"
+
+    admin_hash = token_hash(admin_token)
+    api = management(intake, store, admin_token_hash=admin_hash, ready=ready, metrics=metrics)
+    serving = serve(
+        intake,
+        store,
+        fallback=api,
+        host=settings.server.host,
+        port=settings.server.port,
+        admin_token_hash=admin_hash,
+        limits=limits_of(settings),
+        negotiation=settings.chiffon.negotiation,
+        callback_networks=PRIVATE if settings.chiffon.allow_private_callbacks else (),
+    )
+    try:
+        await serving.start()
+        running = Running(intake, serving, admin_token, data)
+        data.announce(running.whereabouts)
+        yield running
+    finally:
+        draining = True
+        api.state.desk.waiters.close()
+        await serving.stop(settings.server.drain_seconds)
+        ringing.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await ringing
+        await intake.stop()
+        data.withdraw()
+
+
+def open_store(settings: Settings) -> Store:
+    if settings.store.kind == "memory":
+        from dragoman.stores.memory import MemoryStore
+
+        return MemoryStore()
+    from dragoman.stores.sqlite.store import SqliteStore
+
+    return SqliteStore(settings.store_path)
+
+
+def limits_of(settings: Settings) -> Limits:
+    server = settings.server
+    return Limits(
+        message_bytes=server.max_message_bytes,
+        max_connections=server.max_connections,
+        header_seconds=server.header_seconds,
+        body_seconds=server.body_seconds,
+        idle_seconds=server.idle_seconds,
+        poll_seconds=server.max_poll_seconds,
+    )
+
+
+async def serve_until_stopped(settings: Settings, *, demo: bool, ready_json: bool) -> int:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    async with hub(settings) as running:
+        here = running.whereabouts
+        if ready_json:
+            said = {"http": here.http, "grpc": here.grpc, "data": settings.data, "admin_token": here.admin_token}
+            sys.stdout.write(msgspec.json.encode(said).decode() + "\n")
+            sys.stdout.flush()
+        else:
+            from dragoman.cli.banner import banner
+
+            sys.stderr.write(banner(http=here.http, data=settings.data, demo=demo) + "\n")
+        async with contextlib.AsyncExitStack() as beside:
+            if demo:
+                from dragoman.app.demo import demo_agents
+
+                await beside.enter_async_context(demo_agents(running))
+            await stopped.wait()
+            log.info("stopping")
+    return 0
+
+
+def run(settings: Settings, *, demo: bool = False, ready_json: bool = False) -> int:
+    """Serve until a signal; the exit code of the process."""
+    import uvloop
+
+    set_up_logs(level=settings.log.level, form="json" if settings.log.format == "json" else "console")
+    try:
+        return uvloop.run(serve_until_stopped(settings, demo=demo, ready_json=ready_json))
+    except StoreRefused as refused:
+        sys.stderr.write(f"dragoman: {refused}\n")
+        return 4
