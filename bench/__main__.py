@@ -25,6 +25,7 @@ SUITES = {
     "peer": "bench.peer_a2a:measure",
     "echo": "bench.raw_echo:measure",
     "sqlite": "bench.raw_sqlite:measure",
+    "hub": "bench.hub:measure",
 }
 """Name → `measure(settings) -> Iterable[Figure]`. The hub's own suites are added here."""
 

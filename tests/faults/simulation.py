@@ -12,13 +12,15 @@ import asyncio
 import random
 from collections import defaultdict
 
+from tests.support.world import World
+
 from dragoman.core.commands import Acknowledge, Cancel, CloseLink, Finish, OpenLink, ReportFault, ReportProgress, Submit
 from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import SECOND, AgentId, SessionId, TaskId
 from dragoman.core.ports import StoreFailed, TaskFilter
 from dragoman.core.tasks.model import Event, Task
-from tests.support.world import World
+from dragoman.stores.memory import MemoryStore
 
 BOSS = AgentId("boss")
 
@@ -122,7 +124,7 @@ class Actor:
 class Simulation:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.world = World(seed=seed)
+        self.world = World(MemoryStore(immediate=bool(seed % 2)), seed=seed)
         self.ledger = Ledger()
         self.boss = Actor(self, BOSS, polls=self.rng.random() < 0.4)
         self.agents = [Actor(self, f"i{n}", polls=self.rng.random() < 0.4) for n in range(3)]

@@ -183,12 +183,12 @@ class Intake:
                 self._refuse(batch, str(error) or type(error).__name__)
 
     async def _unit(self, batch: list[tuple[Command, asyncio.Future[Any] | None]]) -> None:
-        work = Work(Moment(self.now(), self.mint), self._floor, self.rules, self._serving_since)
+        moment = Moment(self.now(), self.mint)
         outcomes: list[tuple[asyncio.Future[Any] | None, Any, Refused | None]] = []
         async with self.store.unit() as unit:
-            wanted = dict.fromkeys(lookup for command, _ in batch for lookup in command.wants())
-            if wanted:
-                work.feed(await unit.load(list(wanted)))
+            work = Work(moment, self._floor, self.rules, self._serving_since, unit.peek)
+            if unit.peek is None:  # a store at the end of a wire is asked for the whole unit at once
+                work.feed(await unit.load(list({lookup for command, _ in batch for lookup in command.wants()})))
             for command, future in batch:
                 outcomes.append((future, *await self._decide(work, unit, command)))
             changes = work.changes()

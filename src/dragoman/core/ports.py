@@ -6,7 +6,7 @@ one suite on every adapter, the memory one included.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
@@ -40,7 +40,14 @@ class StoreFailed(Exception):
 
 
 class Unit(Protocol):
-    """One unit of work: what it loads and what it commits belong to one transaction."""
+    """One unit of work: what it loads and what it commits belong to one transaction.
+
+    `peek` is there where an answer needs no waiting (an embedded store): what `load` would say of one lookup. Where
+    it is None, decisions run on what was loaded before, and again when they turn out to need more.
+    """
+
+    @property
+    def peek(self) -> Callable[[Lookup[Any]], Sequence[Any]] | None: ...
 
     async def load(self, lookups: Sequence[Lookup[Any]]) -> Mapping[Lookup[Any], Sequence[Any]]:
         """The rows each lookup means, in its order, at most `most` of them, as of the last commit.

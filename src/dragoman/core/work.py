@@ -1,8 +1,8 @@
 """The unit of work: what decisions see, and what they leave behind.
 
-A decision never waits. It asks `Work` for rows; what has not been loaded yet raises `NotLoaded`, the engine
-loads it and runs the decision again from its start (everything it had written is undone first). Since a decision
-is a pure function of what it sees, running it twice is the same as running it once.
+A decision never waits. It asks `Work` for rows; what has not been loaded yet and cannot be had at once (`peek`)
+raises `NotLoaded`, the engine loads it and runs the decision again from its start (everything it had written is
+undone first). Since a decision is a pure function of what it sees, running it twice is the same as running it once.
 
 Decisions of one unit run one after the other and see each other's changes, laid over what the store answered.
 If one refuses, only its own changes are undone. When all have run, `changes()` is what the store must commit, and
@@ -44,6 +44,16 @@ def key_of(row: Row) -> Key:
     return (Event, (row.task, row.seq)) if type(row) is Event else (type(row), row.id)  # type: ignore[union-attr]
 
 
+def places_of(row: Row) -> tuple[Any, ...]:
+    """Where lookups will look for a changed row: see `Lookup.near`. None of these ever changes for a row."""
+    table = type(row)
+    if table is Delivery:
+        return (table, (Delivery, row.id), (Delivery, "of", row.task))  # type: ignore[union-attr]
+    if table is Task:
+        return (table, (Task, row.id), (Task, row.origin.principal, row.origin.request_id))  # type: ignore[union-attr]
+    return (table, key_of(row))
+
+
 class _Entry:
     """A row touched by this unit. `base`: it was in the store before. `row` None: it is gone."""
 
@@ -55,12 +65,20 @@ class _Entry:
 
 
 class Work:
-    def __init__(self, moment: Moment, floor: Floor, rules: Rules, serving_since: Instant) -> None:
+    def __init__(
+        self,
+        moment: Moment,
+        floor: Floor,
+        rules: Rules,
+        serving_since: Instant,
+        peek: Callable[[Lookup[Any]], Sequence[Any]] | None = None,
+    ) -> None:
         self.now = moment.now
         self.mint = moment.mint
         self.rules = rules
         self.serving_since = serving_since
         self.floor = floor
+        self._peek = peek
         self.parcels: list[tuple[SessionId, Parcel]] = []
         self.touched_tasks: set[TaskId] = set()
         self.closed_links: list[tuple[SessionId, str]] = []
@@ -69,6 +87,7 @@ class Work:
         self._base: dict[Key, Any] = {}
         self._dirty: dict[Key, _Entry] = {}
         self._dirty_of: dict[type[Any], dict[Any, _Entry]] = {}
+        self._near: dict[Any, dict[Key, _Entry]] = {}
         self._links: dict[SessionId, Link | None] = {}
         self._load: dict[AgentId, int] = {}
         self._backlog: dict[str, int] = {}
@@ -157,16 +176,28 @@ class Work:
         """The rows a lookup means, with this unit's changes laid over them."""
         rows = self._loaded.get(lookup)
         if rows is None:
-            raise NotLoaded(lookup)
-        dirty = self._dirty_of.get(lookup.row)
-        if not dirty:
+            rows = self._fetch(lookup)
+        near = self._near.get(lookup.near)
+        if not near:
             return rows
-        kept = [row for row in rows if key_of(row)[1] not in dirty]
+        kept = [row for row in rows if key_of(row) not in near]
         if len(kept) < len(rows) and len(rows) >= lookup.most and not lookup.single:
-            raise NotLoaded(lookup.widened())  # some of the asked-for rows changed: look further back
-        kept += [e.row for e in dirty.values() if e.row is not None and lookup.matches(e.row)]  # type: ignore[arg-type]
-        kept.sort(key=lookup.order)
-        return kept[: lookup.most]
+            return self.find(lookup.widened())[: lookup.most]  # some of them changed: look further back
+        kept += [e.row for e in near.values() if e.row is not None and lookup.matches(e.row)]  # type: ignore[arg-type]
+        if len(kept) > 1:
+            kept.sort(key=lookup.order)
+            del kept[lookup.most :]
+        return kept
+
+    def _fetch(self, lookup: Lookup[R]) -> Sequence[R]:
+        if self._peek is None:
+            raise NotLoaded(lookup)
+        rows = self._peek(lookup)
+        self._loaded[lookup] = rows
+        base = self._base
+        for row in rows:
+            base[key_of(row)] = row
+        return rows
 
     def one(self, lookup: Lookup[R]) -> R | None:
         rows = self.find(lookup)
@@ -181,15 +212,19 @@ class Work:
 
     def tasks(self, ids: Iterable[TaskId]) -> list[Task]:
         """Those of the tasks that exist, asking the store for all missing ones at once."""
-        ids = list(ids)
-        missing = [
-            TaskById(id)
-            for id in ids
-            if (Task, id) not in self._dirty and (Task, id) not in self._base and TaskById(id) not in self._loaded
-        ]
+        found: list[Task] = []
+        missing: list[Lookup[Any]] = []
+        for id in ids:
+            try:
+                task = self.task(id)
+            except NotLoaded as unknown:
+                missing += unknown.lookups
+            else:
+                if task is not None:
+                    found.append(task)
         if missing:
             raise NotLoaded(*missing)
-        return [task for id in ids if (task := self.task(id)) is not None]
+        return found
 
     def known_task(self, id: TaskId) -> Task:
         task = self.task(id)
@@ -273,10 +308,15 @@ class Work:
             old: Row | None = base
             entry = self._dirty[key] = _Entry(base, row)
             self._dirty_of.setdefault(table, {})[id] = entry
+            places = [self._near.setdefault(place, {}) for place in places_of(row or base)]  # type: ignore[arg-type]
+            for place in places:
+                place[key] = entry
 
             def undo() -> None:
                 del self._dirty[key]
                 del self._dirty_of[table][id]
+                for place in places:
+                    del place[key]
         else:
             old = entry.row
             touched = entry

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -43,7 +43,9 @@ def key(row: Row) -> Hashable:
 class MemoryStore:
     """`core.ports.Store` in dictionaries."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, immediate: bool = True) -> None:
+        """`immediate=False` behaves like a store at the end of a wire: nothing can be had without waiting."""
+        self.immediate = immediate
         self._tables: dict[type[Any], dict[Hashable, Any]] = {table: {} for table in TABLES}
         self._requests: dict[tuple[AgentId, str], TaskId] = {}
         self._audit: dict[int, AuditRecord] = {}
@@ -60,7 +62,7 @@ class MemoryStore:
 
     def fork(self) -> MemoryStore:
         """An independent store with the same rows."""
-        twin = MemoryStore()
+        twin = MemoryStore(immediate=self.immediate)
         twin._tables = {table: dict(rows) for table, rows in self._tables.items()}
         twin._requests = dict(self._requests)
         twin._audit = dict(self._audit)
@@ -273,6 +275,10 @@ class MemoryUnit:
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
         self._committed = False
+
+    @property
+    def peek(self) -> Callable[[Lookup[Any]], Sequence[Any]] | None:
+        return self._store._answer if self._store.immediate else None
 
     async def load(self, lookups: Sequence[Lookup[Any]]) -> Mapping[Lookup[Any], Sequence[Any]]:
         return {lookup: self._store._answer(lookup) for lookup in lookups}

@@ -11,11 +11,13 @@ from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, SECOND, AgentId
 from dragoman.core.ports import StoreFailed, TaskFilter
 from dragoman.core.tasks.model import Priority, QuestionStatus, Status, Waiting
+from dragoman.stores.memory import MemoryStore
 
 
-@pytest.fixture
-async def world():
-    world = await World().start()
+@pytest.fixture(params=[True, False], ids=["embedded", "over a wire"])
+async def world(request):
+    """Every flow twice: decisions that see the store at once, and decisions that are run again for what they lack."""
+    world = await World(MemoryStore(immediate=request.param)).start()
     await world.add("boss", "orchestrator")
     yield world
     await world.intake.stop()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from dragoman.core.commands import AddAgent, Command, Discard, NoteRefusal, Redrive, RemoveAgent, RotateToken, Wake
+from dragoman.core.commands import AddAgent, Command, Discard, NoteRefusal, Redrive, RemoveAgent, RotateToken
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import ADMIN, HUB
 from dragoman.core.work import Work
@@ -22,9 +22,9 @@ class KnownPrincipal:
     """Whoever asks must still exist: a token may be revoked while its message waits in the intake."""
 
     def check(self, work: Work, command: Command) -> None:
-        if command.principal in (ADMIN, HUB) or isinstance(command, Wake | NoteRefusal):
-            return
-        if work.agent(command.principal) is None:
+        if work.agent(command.principal) is None and command.principal not in (ADMIN, HUB):
+            if isinstance(command, NoteRefusal):  # the record of a stranger who was turned away
+                return
             raise refuse(
                 Kind.UNAUTHENTICATED,
                 f"{command.principal!r} is not known here (any more); add it with `dragoman agent add`",

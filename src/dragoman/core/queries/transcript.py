@@ -27,8 +27,12 @@ RESTARTS = frozenset({EventKind.ATTEMPT_FAILED, EventKind.RETRIED})
 PIECES = frozenset({EventKind.PROGRESS, EventKind.PAUSED})
 
 
+# `Raw | None` reads nothing but null: what is left out or null is an empty Raw here, see `_given`.
+_NOTHING = msgspec.Raw()
+
+
 class _Order(msgspec.Struct):
-    input: msgspec.Raw | None = None
+    input: msgspec.Raw = _NOTHING
 
 
 class _Piece(msgspec.Struct):
@@ -38,9 +42,13 @@ class _Piece(msgspec.Struct):
 
 
 class _Ending(_Piece):
-    result: msgspec.Raw | None = None
+    result: msgspec.Raw = _NOTHING
     exit_code: int | None = None
-    usage: msgspec.Raw | None = None
+    usage: msgspec.Raw = _NOTHING
+
+
+def _given(value: msgspec.Raw) -> msgspec.Raw | None:
+    return value if bytes(value) not in (b"", b"null") else None
 
 
 _order = msgspec.json.Decoder(_Order).decode
@@ -89,7 +97,7 @@ class Transcript:
 
     def feed(self, event: Event) -> None:
         if event.kind in BEGINNINGS:
-            self._input = _order(event.body).input or self._input
+            self._input = _given(_order(event.body).input) or self._input
         if event.kind in RESTARTS:
             self._begins_anew = True
         if event.kind is EventKind.RETRIED:
@@ -146,8 +154,8 @@ class Transcript:
             input=self._input,
             output=output,
             truncated=self._truncated and not whole,
-            result=end.result,
+            result=_given(end.result),
             exit_code=end.exit_code,
-            usage=end.usage,
+            usage=_given(end.usage),
             whole=whole,
         )

@@ -116,9 +116,12 @@ def connect(path: str) -> apsw.Connection:
         connection.execute("PRAGMA cache_size = -65536")
         connection.execute("PRAGMA temp_store = MEMORY")
         migrate(connection, path, fresh)
-    except (apsw.NotADBError, apsw.CorruptError) as error:
+    except (apsw.NotADBError, apsw.CorruptError, apsw.SQLError) as error:
         connection.close()
         raise damaged(path, str(error)) from error
+    except apsw.Error as error:
+        connection.close()
+        raise StoreRefused(f"{path} cannot be used ({error}): check the disk it is on, and its free space") from error
     except BaseException:
         connection.close()
         raise

@@ -132,8 +132,9 @@ class SqliteStore:
         if known is not None:
             return known
         if type(lookup) is Lane:  # all of the task's at once: its other lanes are asked for next
-            cache.learn_deliveries(lookup.task, reads.of_task(self._read(), lookup.task))
-            return cache.answer(lookup) or []
+            rows = reads.of_task(self._read(), lookup.task)
+            cache.learn_deliveries(lookup.task, rows)
+            return sorted(filter(lookup.matches, rows), key=lookup.order)
         rows = reads.answer(self._read(), lookup)
         cache.learn(lookup, rows)
         return rows
@@ -271,6 +272,10 @@ class SqliteUnit:
             return {lookup: load(lookup) for lookup in lookups}
         except apsw.Error as error:
             raise unreadable(error) from error
+
+    @property
+    def peek(self) -> Callable[[Lookup[Any]], Sequence[Any]]:
+        return self._store._load
 
     async def commit(self, changes: Changes) -> None:
         if self._committed:
