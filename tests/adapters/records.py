@@ -1,0 +1,226 @@
+"""Records to put into stores: by hand with sensible defaults, and whole random worlds of them.
+
+Ids come from small pools, so that random rows meet: in lanes, queues, as parents and dependencies.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from hypothesis import strategies as st
+
+from dragoman.core.agents.model import Agent, Breaker, BreakerState
+from dragoman.core.audit.chain import GENESIS, AuditRecord, seal
+from dragoman.core.delivery.model import Cargo, DeadLetter, Delivery, DeliveryState
+from dragoman.core.errors import Fault, Kind
+from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, TaskId
+from dragoman.core.lookups import (
+    Children,
+    DeadLetterById,
+    DeadLettersOf,
+    DeliveryById,
+    Dependents,
+    EventOf,
+    Inbox,
+    Lane,
+    LeasedTo,
+    Lookup,
+    OpenQuestions,
+    QuestionById,
+    Ready,
+    Row,
+    TaskById,
+    TaskByRequest,
+)
+from dragoman.core.tasks.model import Event, EventKind, Origin, Question, QuestionStatus, Status, Task
+
+TASKS = [TaskId(f"task-{n}") for n in range(6)] + [TaskId("01890a5d-ac96-774b-bcce-b302099a8057"), TaskId("träge ✓")]
+AGENTS = [AgentId("ada"), AgentId("bob"), AgentId("cy")]
+QUEUES = ["code", "text"]
+
+
+def origin(request: str, principal: str = "ada") -> Origin:
+    return Origin(principal=AgentId(principal), protocol="chiffon", request_id=request, digest="d")
+
+
+def task(id: str, **fields: Any) -> Task:
+    defaults: dict[str, Any] = {
+        "type": "code",
+        "status": Status.QUEUED,
+        "origin": origin(f"request of {id}"),
+        "created_at": 1_000,
+        "updated_at": 1_000,
+        "route": "kind:worker",
+        "deadline": 9_000,
+        "idle_limit": 60,
+        "rank": 0,
+        "trace_id": "t",
+    }
+    return Task(id=TaskId(id), **{**defaults, **fields})
+
+
+def event(task: str, seq: int, **fields: Any) -> Event:
+    return Event(**{"task": TaskId(task), "seq": seq, "at": Instant(seq), "kind": EventKind.PROGRESS, **fields})
+
+
+def delivery(id: str, task: str, receiver: str = "bob", **fields: Any) -> Delivery:
+    defaults: dict[str, Any] = {"seq": 1, "cargo": Cargo.WORK, "event": 1, "rank": 0, "created_at": 1_000}
+    return Delivery(id=DeliveryId(id), task=TaskId(task), receiver=AgentId(receiver), **{**defaults, **fields})
+
+
+def dead_letter(id: str, task: str, **fields: Any) -> DeadLetter:
+    reason = Fault(kind=Kind.TIMEOUT, message="nobody answered", facts={"attempts": 3})
+    defaults: dict[str, Any] = {"cargo": Cargo.WORK, "event": 1, "attempts": 3, "at": 5, "reason": reason}
+    return DeadLetter(id=DeliveryId(id), task=TaskId(task), **{"receiver": AgentId("bob"), **defaults, **fields})
+
+
+def question(id: str, task: str, **fields: Any) -> Question:
+    defaults: dict[str, Any] = {"agent": AgentId("bob"), "question": "which one?", "created_at": Instant(4)}
+    return Question(id=QuestionId(id), task=TaskId(task), **{**defaults, **fields})
+
+
+def agent(id: str, **fields: Any) -> Agent:
+    return Agent(**{"id": AgentId(id), "protocol": "chiffon", "created_at": Instant(1), "token_hash": "h", **fields})
+
+
+def chain(count: int, *, after: AuditRecord | None = None, **fields: Any) -> list[AuditRecord]:
+    """The next records of the audit chain."""
+    records: list[AuditRecord] = []
+    seq, prev = (after.seq, after.hash) if after else (0, GENESIS)
+    for _ in range(count):
+        seq += 1
+        defaults = {"principal": "ada", "action": "submit", "outcome": "accepted"}
+        records.append(seal(AuditRecord(seq=seq, at=Instant(seq), prev=prev, **{**defaults, **fields})))
+        prev = records[-1].hash
+    return records
+
+
+# Random ones.
+
+small = st.integers(0, 5)
+instants = st.integers(0, 10).map(Instant)
+maybe_instant = st.none() | instants
+words = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+some_tasks = st.lists(st.sampled_from(TASKS), max_size=3, unique=True).map(tuple)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | words,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(words, inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@st.composite
+def tasks(draw: st.DrawFn, id: TaskId) -> Task:
+    return task(
+        id,
+        type=draw(st.sampled_from(["code", "text"])),
+        status=draw(st.sampled_from(Status)),
+        origin=origin(f"request of {id}", draw(st.sampled_from(AGENTS))),
+        created_at=draw(instants),
+        rank=draw(small),
+        queue=draw(st.none() | st.sampled_from(QUEUES)),
+        wake_at=draw(maybe_instant),
+        owner=draw(st.none() | st.sampled_from(AGENTS)),
+        parent=draw(st.none() | st.sampled_from(TASKS)),
+        dependencies=draw(some_tasks),
+        blocked_by=draw(some_tasks),
+        description=draw(st.none() | words),
+        constraints=draw(st.dictionaries(words, json_values, max_size=2)),
+    )
+
+
+@st.composite
+def deliveries(draw: st.DrawFn, id: str, task: TaskId, seq: int) -> Delivery:
+    return delivery(
+        id,
+        task,
+        draw(st.sampled_from(AGENTS)),
+        seq=seq,
+        rank=draw(small),
+        state=draw(st.sampled_from(DeliveryState)),
+        head=draw(st.booleans()),
+        wake_at=draw(maybe_instant),
+        cargo=draw(st.sampled_from(Cargo)),
+    )
+
+
+@st.composite
+def events(draw: st.DrawFn, task: TaskId, seq: int) -> Event:
+    return event(
+        task,
+        seq,
+        kind=draw(st.sampled_from(EventKind)),
+        agent=draw(st.none() | st.sampled_from(AGENTS)),
+        body=msgspec.Raw(msgspec.json.encode(draw(json_values))),
+        protocol=draw(st.none() | words),
+        raw=draw(st.none() | st.binary(max_size=8)),
+    )
+
+
+@st.composite
+def questions(draw: st.DrawFn, id: str, task: TaskId) -> Question:
+    return question(
+        id,
+        task,
+        status=draw(st.sampled_from(QuestionStatus)),
+        wake_at=draw(maybe_instant),
+        options=tuple(draw(st.lists(json_values, max_size=2))),
+        answer=draw(json_values),
+    )
+
+
+@st.composite
+def agents(draw: st.DrawFn, id: AgentId) -> Agent:
+    breaker = Breaker(state=draw(st.sampled_from(BreakerState)), failures=draw(small))
+    return agent(id, wake_at=draw(maybe_instant), breaker=breaker, details=draw(st.dictionaries(words, json_values)))
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> list[Row]:
+    """Rows that can be added together."""
+    ids = draw(st.lists(st.sampled_from(TASKS), min_size=1, max_size=len(TASKS), unique=True))
+    rows: list[Row] = [draw(tasks(id)) for id in ids]
+    rows += [draw(agents(id)) for id in draw(st.lists(st.sampled_from(AGENTS), unique=True))]
+    for number, id in enumerate(draw(st.lists(st.sampled_from(ids), max_size=8))):
+        rows.append(draw(deliveries(f"delivery-{number}", id, number)))
+    for number, id in enumerate(draw(st.lists(st.sampled_from(ids), max_size=5))):
+        rows.append(draw(events(id, number)))
+    for number, id in enumerate(draw(st.lists(st.sampled_from(ids), max_size=4))):
+        rows.append(draw(questions(f"question-{number}", id)))
+        rows.append(dead_letter(f"dead-{number}", id))
+    return draw(st.permutations(rows))
+
+
+def changed(draw: st.DrawFn, row: Row) -> Row:
+    """Another row with the same key."""
+    match row:
+        case Task():
+            new = draw(tasks(row.id))
+            return msgspec.structs.replace(new, origin=row.origin)
+        case Delivery():
+            return draw(deliveries(row.id, row.task, row.seq))
+        case Question():
+            return draw(questions(row.id, row.task))
+        case Agent():
+            return draw(agents(row.id))
+        case Event():
+            return draw(events(row.task, row.seq))
+        case DeadLetter():
+            return msgspec.structs.replace(row, attempts=draw(small))
+
+
+def every_lookup(rows: list[Row]) -> list[Lookup[Any]]:
+    """Every question that could be asked about these rows, and some about rows that are not there."""
+    by_task = [TaskById, Children, Dependents, DeadLettersOf, OpenQuestions]
+    lookups: list[Lookup[Any]] = [kind(id) for kind in by_task for id in TASKS]
+    for who in AGENTS:
+        lookups += [TaskByRequest(who, f"request of {id}") for id in TASKS]
+        lookups += [Lane(id, who) for id in TASKS]
+        lookups += [kind(who, limit) for kind in (Inbox, LeasedTo) for limit in (1, 2, 64)]
+    lookups += [Ready(queue, limit) for queue in QUEUES for limit in (1, 3, 64)]
+    lookups += [EventOf(id, seq) for id in TASKS for seq in range(6)]
+    lookups += [DeliveryById(DeliveryId(f"delivery-{n}")) for n in range(9)]
+    lookups += [DeadLetterById(DeliveryId(f"dead-{n}")) for n in range(5)]
+    lookups += [QuestionById(QuestionId(f"question-{n}")) for n in range(5)]
+    return lookups
