@@ -42,6 +42,7 @@ log = logging.getLogger("dragoman.sdk")
 MOST_UNHEARD = 8
 """Reports with output of one task that the hub may still lack; the handler waits at its next one. Less than the
 number of message ids by which the hub recognises repetitions."""
+LONG_OUTPUT = 200_000
 SIGN_DELAY = 0.05
 HEALTH_CHECK = "health_check"
 
@@ -256,6 +257,8 @@ class Desk:
             task._room = task._room or asyncio.Event()
             task._room.clear()
             await task._room.wait()
+        if len(output) > LONG_OUTPUT:  # it may travel in blocks, which are counted per step
+            task._step_number += 1
         message = self._report_on(task, output)
         if output:
             task._unheard += 1
@@ -274,6 +277,7 @@ class Desk:
 
     def _spoke(self, task: Task) -> None:
         task._receipt = None
+        task._words += 1
         task._last_sign = self._world.monotonic()
 
     def _report_on(self, task: Task, output: str = "") -> Report:
@@ -350,11 +354,12 @@ class Desk:
         if waiting.done():
             return
         waiting.set_result(answered)
-        self._loop.call_later(SIGN_DELAY, self._sign_unless_spoken, task, task._last_sign)
+        # The handler has its turn first: perhaps it has something better to say.
+        words = task._words
+        self._world.later(SIGN_DELAY, lambda: self._sign_unless_spoken(task, words))
 
-    def _sign_unless_spoken(self, task: Task, last_sign: float) -> None:
-        """After the handler had its turn: perhaps it had something better to say."""
-        if self.tasks.get(task.id) is task and task._receipt is None:
+    def _sign_unless_spoken(self, task: Task, words: int) -> None:
+        if self.tasks.get(task.id) is task and task._words == words:
             self.sign_of_life(task)
 
     def _answered(self, work: Work) -> Answered:

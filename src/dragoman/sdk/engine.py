@@ -61,10 +61,9 @@ class Engine:
         self._grace = grace
         self._heartbeat = heartbeat
         self._link: Link | None = None
-        self._mailbox = Mailbox()
+        self._mailbox = Mailbox(world)
         self._desk = Desk(who, handlers, self._mailbox, journal, world)
         self._stopping = asyncio.Event()
-        self._quiet = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._later: set[asyncio.Task[None]] = set()
         self._hear: dict[type, Callable[[Any], None]] = {

@@ -45,7 +45,7 @@ class Done(Struct, frozen=True, kw_only=True, tag="done"):
 
     @property
     def size(self) -> int:
-        return len(self.outcome.output) + len(bytes(self.outcome.result or b""))
+        return len(self.outcome.output) + len(bytes(self.outcome.result))
 
 
 class Answered(Struct, frozen=True, kw_only=True, tag="answered"):

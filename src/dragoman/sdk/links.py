@@ -126,8 +126,12 @@ class Query(Struct, frozen=True, kw_only=True):
     percent: int = 0
 
 
-class Outcome(Struct, frozen=True, kw_only=True, tag="outcome"):
-    """How the work ended. `result` is JSON; `error` names what went wrong beside the words in `output`.
+NO_RESULT = msgspec.Raw()
+"""msgspec cannot read "raw JSON or nothing" (`Raw | None`), so nothing is written as no JSON at all."""
+
+
+class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the work ended. `result` is JSON or `NO_RESULT`; `error` names what went wrong beside the words in `output`.
 
     It has its own id and time, so that saying it again is saying the same.
     """
@@ -137,7 +141,7 @@ class Outcome(Struct, frozen=True, kw_only=True, tag="outcome"):
     errand: Errand
     exit_code: int
     output: str = ""
-    result: msgspec.Raw | None = None
+    result: msgspec.Raw = NO_RESULT
     error: dict[str, Any] | None = None
     seconds: int = 0
 

@@ -6,11 +6,11 @@ if nothing was said about it for a moment: short work costs the hub one message,
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 
 from dragoman.sdk.links import Link, Outbound
 from dragoman.sdk.task import Task
+from dragoman.sdk.world import World
 
 ACK_DELAY = 0.05
 
@@ -18,7 +18,8 @@ ACK_DELAY = 0.05
 class Mailbox:
     """The way out, with or without a link at the moment."""
 
-    def __init__(self) -> None:
+    def __init__(self, world: World) -> None:
+        self._world = world
         self._link: Link | None = None
         self._kept: dict[str, Outbound] = {}
         self._silent: list[Task] = []
@@ -85,7 +86,7 @@ class Mailbox:
         """Unless something is said about the task before: then `task._receipt` is gone."""
         if task._receipt is not None:
             if not self._silent:
-                asyncio.get_running_loop().call_later(ACK_DELAY, self._acknowledge_silent)
+                self._world.later(ACK_DELAY, self._acknowledge_silent)
             self._silent.append(task)
 
     def _acknowledge_silent(self) -> None:

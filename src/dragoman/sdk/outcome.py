@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from dragoman.sdk.errors import Rejected
+from dragoman.sdk.links import NO_RESULT
 
 SUCCESS, FAILURE, TIMED_OUT = 0, 1, 124  # 124 is what timeout(1) says
 
@@ -30,7 +31,7 @@ LONGEST_MESSAGE = 4_000
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int
     output: str = ""
-    result: msgspec.Raw | None = None
+    result: msgspec.Raw = NO_RESULT
     error: dict[str, Any] | None = None
 
 

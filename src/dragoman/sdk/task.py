@@ -46,6 +46,7 @@ class Task:
         "_step",
         "_step_number",
         "_unheard",
+        "_words",
         "_work",
         "cancelled",
         "input",
@@ -69,6 +70,7 @@ class Task:
         self._asking: links.Query | None = None
         self._answer: asyncio.Future[Answered] | None = None
         self._unheard = 0
+        self._words = 0
         self._overdue = False
         self._room: asyncio.Event | None = None
         self.input = given

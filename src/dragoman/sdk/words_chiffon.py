@@ -216,7 +216,7 @@ class ChiffonLink:
             resources_used=ResourcesUsed(duration_seconds=outcome.seconds),
         )
         custom: dict[str, Any] = {}
-        if outcome.result is not None:
+        if outcome.result:
             custom["result"] = outcome.result
         if outcome.error is not None:
             custom["error"] = outcome.error

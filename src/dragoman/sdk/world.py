@@ -10,6 +10,7 @@ import asyncio
 import random
 import time
 import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -22,6 +23,10 @@ class World(Protocol):
     def monotonic(self) -> float: ...
 
     async def sleep(self, seconds: float) -> None: ...
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        """Call this on the event loop when the time has passed."""
+        ...
 
     def mint(self) -> str:
         """A fresh UUID."""
@@ -43,6 +48,9 @@ class RealWorld:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_later(seconds, call)
 
     def mint(self) -> str:
         return str(uuid.uuid4())
