@@ -121,8 +121,7 @@ class ChiffonWs:
             closed.add_done_callback(lambda done: self._closed(session, done))
             log.info("disconnected", agent=agent.id, session=session, code=code)
         if code == TOO_BIG:
-            message = f"a frame above {self._desk.limits.ws_bytes} bytes"
-            fault = Fault(kind=Kind.TOO_LARGE, message=message)
+            fault = Fault(kind=Kind.TOO_LARGE, message=f"a frame above {self._desk.limits.ws_bytes} bytes")
             await self._desk.refusals.note("chiffon.frame", fault, principal=agent.id, protocol=PROTOCOL)
 
     def _closed(self, session: SessionId, closed: asyncio.Future[Any]) -> None:

@@ -17,11 +17,11 @@ cancelled for it. WebSockets are watched by pings (`websocket`).
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import httptools
 import msgspec
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 MIB = 1024 * 1024
 
@@ -88,7 +88,7 @@ class GuardedHttp(HttpToolsProtocol):
             transport.close()
 
     def data_received(self, data: bytes) -> None:
-        if self.parser is None or self.transport.is_closing():
+        if self.transport.is_closing():
             return
         if self._in_headers:
             self._header_bytes += len(data)
@@ -115,7 +115,7 @@ class GuardedHttp(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._body_got += len(body)
-        if self.cycle is not None and self.cycle.response_complete:
+        if self._answered():
             self._discarded += len(body)
             if self._discarded > self.limits.discard_bytes:
                 self.transport.close()
@@ -125,8 +125,11 @@ class GuardedHttp(HttpToolsProtocol):
         super().on_message_complete()
         self._awaiting = self._in_headers = True
         # The request is here; how long it takes is the hub's affair. If it was answered already, the next may come.
-        answered = self.cycle is not None and self.cycle.response_complete
-        self.deadline = self.loop.time() + self.limits.idle_seconds if answered else None
+        self.deadline = self.loop.time() + self.limits.idle_seconds if self._answered() else None
+
+    def _answered(self) -> bool:
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # None until the first headers, whatever uvicorn says
+        return cycle is not None and cycle.response_complete
 
     def on_response_complete(self) -> None:
         self.server_state.total_requests += 1
@@ -148,7 +151,7 @@ class GuardedHttp(HttpToolsProtocol):
 
     def sweep(self, now: float) -> None:
         """Close the connection if its time is up."""
-        if self.flow is not None and self.flow.write_paused:
+        if self.flow.write_paused:
             size = self.transport.get_write_buffer_size()
             if size < self._unwritten:
                 self._unwritten, self._write_deadline = size, now + self.limits.write_seconds

@@ -49,7 +49,7 @@ class Socket(WebSocketsSansIOProtocol):
 
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)
-        scope: dict[str, Any] | None = getattr(self, "scope", None)  # type: ignore[assignment]
+        scope: dict[str, Any] | None = getattr(self, "scope", None)
         if scope is not None:
             scope["extensions"][EXTENSION] = self
 

@@ -1,0 +1,261 @@
+"""What an agent says becomes the command it means."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.core.agents.model import Agent
+from dragoman.core.commands import Ask, Finish, ReportFault, ReportProgress, Span, Submit
+from dragoman.core.errors import Fault, Kind, Refused
+from dragoman.core.tasks.model import Priority
+
+TASK = "550e8400-e29b-41d4-a716-446655440004"
+OTHER = "550e8400-e29b-41d4-a716-44665544000a"
+Make = Callable[..., Any]
+
+
+def test_a_request_is_submitted_whole(envelope: Make, heard: Make, orchestrator: Agent) -> None:
+    custom = {"agent_id": "infra-7", "priority": "high", "dependencies": [OTHER], "parent_task_id": OTHER}
+    message = envelope(custom=custom, hints={"max_duration_seconds": 600, "x": 1})
+    submit = heard(orchestrator, message)
+    assert submit == Submit(
+        principal=orchestrator.id,
+        protocol="chiffon",
+        protocol_version="1.0",
+        request_id=message["request_id"],
+        digest=submit.digest,
+        type="run_playbook",
+        task_id=TASK,
+        body=b'{"input":{"playbook":"deploy.yml"},"hints":{"max_duration_seconds":600,"x":1}}',
+        raw=json.dumps(message).encode(),
+        kind="infra",
+        pinned="infra-7",
+        priority=Priority.HIGH,
+        dependencies=(OTHER,),
+        parent=OTHER,
+        idle_seconds=600,
+        total_seconds=600,
+        trace_id=message["trace_id"].replace("-", ""),
+    )
+
+
+@pytest.mark.requirement("all-D5")
+def test_the_same_content_has_the_same_digest_whatever_its_envelope(
+    envelope: Make, heard: Make, orchestrator: Agent
+) -> None:
+    first, again = envelope(), envelope()
+    again |= {"message_id": OTHER, "timestamp": "2026-01-20T00:00:00Z", "trace_id": OTHER}
+    again["payload"] = dict(reversed(again["payload"].items()))
+    assert heard(orchestrator, again).digest == heard(orchestrator, first).digest
+
+
+@pytest.mark.requirement("all-D5")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"to_agent": "code"},
+        {"x_custom_fields": {"agent_id": "infra-2"}},
+        {"payload": {"task_id": TASK, "work_type": "other", "parameters": {"playbook": "deploy.yml"}}},
+        {"payload": {"task_id": TASK, "work_type": "run_playbook", "parameters": {"playbook": "deploy.yml"}, "x": 1}},
+    ],
+)
+def test_other_content_has_another_digest(
+    change: dict[str, Any], envelope: Make, heard: Make, orchestrator: Agent
+) -> None:
+    assert heard(orchestrator, envelope() | change).digest != heard(orchestrator, envelope()).digest
+
+
+@pytest.mark.requirement("all-D1")
+@pytest.mark.parametrize("kind", ["work_request", "work_status", "work_result", "error"])
+def test_a_sender_that_is_not_who_it_says_is_refused(kind: str, envelope: Make, heard: Make, infra: Agent) -> None:
+    with pytest.raises(Refused) as refused:
+        heard(infra, envelope(kind) | {"from_agent": "research"})
+    assert (refused.value.fault.kind, refused.value.fault.field) == (Kind.FORBIDDEN, "from_agent")
+
+
+@pytest.mark.requirement("all-D1")
+def test_an_agent_cannot_report_for_another_of_its_kind(envelope: Make, heard: Make, infra: Agent) -> None:
+    with pytest.raises(Refused) as refused:
+        heard(infra, envelope("work_status", custom={"agent_id": "infra-2"}))
+    assert (refused.value.fault.kind, refused.value.fault.field) == (Kind.FORBIDDEN, "x_custom_fields.agent_id")
+
+
+def test_an_agent_without_a_kind_speaks_under_its_id(envelope: Make, heard: Make, orchestrator: Agent) -> None:
+    nameless = msgspec.structs.replace(orchestrator, kind=None)
+    assert isinstance(heard(nameless, envelope() | {"from_agent": "orch-1"}), Submit)
+    with pytest.raises(Refused):
+        heard(nameless, envelope())
+
+
+@pytest.mark.requirement("all-D4")
+@pytest.mark.parametrize("kind", ["work_request", "work_status", "work_result", "error"])
+def test_a_credential_in_the_body_is_not_kept(
+    kind: str, envelope: Make, heard: Make, infra: Agent, orchestrator: Agent
+) -> None:
+    sender = orchestrator if kind == "work_request" else infra
+    command = heard(sender, envelope(kind, custom={"token": "s3cret-canary", "keep": 1}))
+    assert b"s3cret-canary" not in msgspec.msgpack.encode(command)
+    assert json.loads(command.raw)["x_custom_fields"] == {"keep": 1}
+
+
+@pytest.mark.requirement("chiffon-D9")
+def test_a_version_other_than_the_registered_one_is_refused(envelope: Make, heard: Make, infra: Agent) -> None:
+    older = msgspec.structs.replace(infra, protocol_version="0.9")
+    with pytest.raises(Refused) as refused:
+        heard(older, envelope("work_status"))
+    fault = refused.value.fault
+    assert (fault.kind, fault.facts["supported_versions"]) == (Kind.UNSUPPORTED_VERSION, ["0.9"])
+
+
+@pytest.mark.parametrize(
+    ("custom", "field"),
+    [
+        ({"agent_id": 7}, "agent_id"),
+        ({"dependencies": "no"}, "dependencies"),
+        ({"dependencies": ["no"]}, "dependencies"),
+        ({"parent_task_id": 5}, "parent_task_id"),
+    ],
+)
+def test_custom_fields_of_ours_must_make_sense(
+    custom: dict[str, Any], field: str, envelope: Make, heard: Make, orchestrator: Agent
+) -> None:
+    with pytest.raises(Refused) as refused:
+        heard(orchestrator, envelope(custom=custom))
+    assert (refused.value.fault.kind, refused.value.fault.field) == (Kind.INVALID, f"x_custom_fields.{field}")
+
+
+def test_a_priority_nobody_knows_is_kept_but_means_nothing(envelope: Make, heard: Make, orchestrator: Agent) -> None:
+    submit = heard(orchestrator, envelope(custom={"priority": "whenever"}))
+    assert submit.priority is Priority.NORMAL
+    assert b"whenever" in submit.raw
+
+
+@pytest.mark.requirement("all-D7")
+def test_the_transports_trace_context_goes_on_in_the_body(envelope: Make, heard: Make, orchestrator: Agent) -> None:
+    traceparent = "00-550e8400e29b41d4a716446655440002-00f067aa0ba902b7-01"
+    submit = heard(orchestrator, envelope(), traceparent=traceparent)
+    assert json.loads(submit.raw)["x_custom_fields"] == {"traceparent": traceparent}
+    kept = heard(orchestrator, envelope(custom={"traceparent": "theirs"}), traceparent=traceparent)
+    assert json.loads(kept.raw)["x_custom_fields"] == {"traceparent": "theirs"}
+    assert heard(orchestrator, envelope(), traceparent='00-"-x').raw == json.dumps(envelope()).encode()
+
+
+def test_a_status_is_progress(envelope: Make, heard: Make, infra: Agent) -> None:
+    step = {"number": 2, "name": "configure", "output": "3 hosts", "total": 5}
+    message = envelope("work_status", step=step)
+    assert heard(infra, message) == ReportProgress(
+        principal=infra.id,
+        protocol="chiffon",
+        task_id=TASK,
+        message_id=message["message_id"],
+        body=b'{"status":"running","percent":50,"step":{"number":2,"name":"configure","total":5},"output":"3 hosts"}',
+        raw=json.dumps(message).encode(),
+        percent=50,
+        step="configure",
+        output="3 hosts",
+    )
+
+
+@pytest.mark.requirement("chiffon-D3")
+def test_a_piece_of_output_knows_its_place(envelope: Make, heard: Make, infra: Agent) -> None:
+    step = {"number": 5, "name": "logs", "output": "abcd", "output_chunk": "bytes 4-8 of 12"}
+    report = heard(infra, envelope("work_status", step=step))
+    assert (report.stream, report.span) == ("step-5", Span(4, 8, 12))
+    body = json.loads(report.body)
+    assert (body["chunk"], body["stream"]) == ([4, 8, 12], "step-5")
+
+
+@pytest.mark.requirement("chiffon-D13")
+def test_paused_means_that_the_agent_waits(envelope: Make, heard: Make, infra: Agent) -> None:
+    report = heard(infra, envelope("work_status", status="paused"))
+    assert (report.paused, report.ask) == (True, None)
+
+
+@pytest.mark.parametrize(
+    ("said", "ask"),
+    [
+        ("Restart?", Ask(question="Restart?")),
+        (
+            {"question": "Restart?", "options": ["yes", "no"], "timeout_seconds": 300, "default": "no"},
+            Ask(question="Restart?", options=("yes", "no"), timeout_seconds=300.0, default="no", has_default=True),
+        ),
+        ({"question": "Why?", "default": None}, Ask(question="Why?", default=None, has_default=True)),
+    ],
+)
+def test_a_question_comes_with_a_pause(said: Any, ask: Ask, envelope: Make, heard: Make, infra: Agent) -> None:
+    assert heard(infra, envelope("work_status", status="paused", custom={"question": said})).ask == ask
+    assert heard(infra, envelope("work_status", status="running", custom={"question": said})).ask is None
+
+
+@pytest.mark.parametrize("said", [7, {}, {"question": ""}, {"question": "?", "timeout_seconds": -1}])
+def test_a_question_that_makes_no_sense_is_refused(said: Any, envelope: Make, heard: Make, infra: Agent) -> None:
+    with pytest.raises(Refused) as refused:
+        heard(infra, envelope("work_status", status="paused", custom={"question": said}))
+    assert refused.value.fault.field == "x_custom_fields.question"
+
+
+def test_a_result_finishes_the_task(envelope: Make, heard: Make, infra: Agent) -> None:
+    message = envelope("work_result", custom={"result": {"url": "x"}}, resources_used={"cpu_time_ms": 5, "x": 1})
+    finish = heard(infra, message)
+    assert finish == Finish(
+        principal=infra.id,
+        protocol="chiffon",
+        task_id=TASK,
+        digest=finish.digest,
+        message_id=message["message_id"],
+        body=b'{"output":"done","exit_code":0,"result":{"url":"x"},"usage":{"cpu_time_ms":5,"x":1}}',
+        raw=json.dumps(message).encode(),
+        output="done",
+    )
+
+
+@pytest.mark.requirement("chiffon-D12")
+def test_an_exit_code_is_a_failure_of_the_work(envelope: Make, heard: Make, infra: Agent) -> None:
+    finish = heard(infra, envelope("work_result", status="failed", exit_code=3))
+    assert finish.fault == Fault(
+        kind=Kind.WORK_FAILED, message="the work failed with exit code 3", facts={"exit_code": 3}
+    )
+
+
+@pytest.mark.requirement("chiffon-D4")
+def test_only_the_last_piece_of_a_result_finishes_the_task(envelope: Make, heard: Make, infra: Agent) -> None:
+    first = heard(infra, envelope("work_result", output="abcd", output_chunk="bytes 0-4 of 8"))
+    assert isinstance(first, ReportProgress)
+    assert (first.stream, first.span, first.output) == ("result", Span(0, 4, 8), "abcd")
+    last = heard(infra, envelope("work_result", output="efgh", output_chunk="bytes 4-8 of 8"))
+    assert isinstance(last, Finish)
+    assert (last.span, last.output) == (Span(4, 8, 8), "efgh")
+
+
+@pytest.mark.requirement("CH-RTY-3")
+@pytest.mark.parametrize(
+    ("code", "kind", "retryable"),
+    [
+        (5001, Kind.TIMEOUT, True),
+        (5002, Kind.UNAVAILABLE, True),
+        (5003, Kind.INVALID, False),
+        (5004, Kind.UNAUTHENTICATED, False),
+        (5005, Kind.RESOURCES, True),
+        (5006, Kind.UNSUPPORTED_WORK, False),
+        (5777, Kind.WORK_FAILED, False),
+    ],
+)
+def test_an_error_is_a_fault_of_the_request_it_names(
+    code: int, kind: Kind, retryable: bool, envelope: Make, heard: Make, infra: Agent
+) -> None:
+    message = envelope("error", error_code=code)
+    fault = Fault(kind=kind, message="no GPU", retryable=retryable, facts={"limit_name": "gpu_vram_mb", "code": code})
+    assert heard(infra, message) == ReportFault(
+        principal=infra.id,
+        protocol="chiffon",
+        fault=fault,
+        request_id=message["request_id"],
+        message_id=message["message_id"],
+        body=msgspec.json.encode({"fault": fault}),
+        raw=json.dumps(message).encode(),
+    )

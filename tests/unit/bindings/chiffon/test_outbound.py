@@ -1,0 +1,266 @@
+"""What the hub delivers, in chiffon's words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.bindings.chiffon import wire_of, wire_request_id
+from dragoman.core.agents.model import Agent
+from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.ids import Instant
+from dragoman.core.tasks.model import EventKind, Origin, Task
+from dragoman.protocols.chiffon import codec, errors
+from dragoman.protocols.chiffon.types import ErrorPayload
+
+NOW = Instant(1_768_796_464_000_000)
+TASK = "550e8400-e29b-41d4-a716-446655440004"
+DELIVERY = "01a1e135-5828-73d3-96c2-ab61ababb946"
+MARKS = {"agent_id": "infra-1", "delivery_id": DELIVERY}
+TRACEPARENT = "00-550e8400e29b41d4a716446655440002-96c2ab61ababb946-01"
+Make = Callable[..., Any]
+
+
+def said(parcel: Parcel, receiver: Agent) -> dict[str, Any]:
+    """The one message of a parcel, which every strict reader of chiffon accepts."""
+    (frame,) = wire_of(parcel, receiver, NOW)
+    codec.decode(frame)
+    message: dict[str, Any] = json.loads(frame)
+    return message
+
+
+@pytest.mark.requirement("all-D6")
+@pytest.mark.requirement("chiffon-D8")
+def test_work_arrives_as_it_was_asked_unknown_fields_included(envelope: Make, parcel: Make, infra: Agent) -> None:
+    asked = envelope(custom={"note": "x"}, hints={"unknown": 1}) | {"x_other": [1]}
+    assert said(parcel(Cargo.WORK, raw=asked), infra) == asked | {"x_custom_fields": {"note": "x"} | MARKS}
+
+
+def test_work_from_elsewhere_is_put_into_words(parcel: Make, infra: Agent, task: Task) -> None:
+    body = {"input": {"a": 1}, "hints": {"max_duration_seconds": 5}}
+    assert said(parcel(Cargo.WORK, body=body), infra) == {
+        "protocol_version": "1.0",
+        "message_id": DELIVERY,
+        "from_agent": "orchestrator",
+        "to_agent": "infra",
+        "timestamp": "2026-01-19T04:21:04Z",
+        "trace_id": "550e8400-e29b-41d4-a716-446655440002",
+        "request_id": task.origin.request_id,
+        "type": "work_request",
+        "payload": {
+            "task_id": TASK,
+            "work_type": "run_playbook",
+            "parameters": {"a": 1},
+            "hints": {"max_duration_seconds": 5},
+        },
+        "x_custom_fields": MARKS | {"traceparent": TRACEPARENT},
+    }
+
+
+def test_an_answer_comes_in_the_parameters_under_a_new_request_id(parcel: Make, infra: Agent, task: Task) -> None:
+    later = msgspec.structs.replace(task, round=1)
+    body = {"input": {"a": 1}, "answer": "yes"}
+    message = said(parcel(Cargo.WORK, EventKind.ANSWERED, body, of=later), infra)
+    assert message["payload"]["parameters"] == {"a": 1, "answer": "yes"}
+    assert message["payload"]["task_id"] == TASK
+    assert message["request_id"] == wire_request_id(later) == later.request_id != task.origin.request_id
+
+
+def test_a_request_id_that_is_no_uuid_gets_one_that_stays(task: Task) -> None:
+    odd = msgspec.structs.replace(task, origin=Origin(principal=task.owner, protocol="x", request_id="r1", digest=""))
+    assert wire_request_id(odd) == wire_request_id(odd)
+    assert len(wire_request_id(odd)) == 36
+
+
+@pytest.mark.requirement("all-D7")
+def test_a_trace_id_of_random_bits_is_made_a_uuid_and_kept_whole_beside(parcel: Make, infra: Agent, task: Task) -> None:
+    wild = msgspec.structs.replace(task, trace_id="f" * 32)
+    message = said(parcel(Cargo.WORK, body={"input": {}}, of=wild), infra)
+    assert message["trace_id"] == "ffffffff-ffff-4fff-8fff-ffffffffffff"
+    assert message["x_custom_fields"]["traceparent"].split("-")[1] == "f" * 32
+
+
+@pytest.mark.parametrize("kind", ["work_status", "work_result", "error"])
+def test_what_an_agent_said_reaches_the_requester_under_the_ids_it_knows(
+    kind: str, envelope: Make, parcel: Make, orchestrator: Agent, task: Task
+) -> None:
+    cargo = {"work_status": Cargo.PROGRESS, "work_result": Cargo.RESULT, "error": Cargo.FAILURE}[kind]
+    reported = envelope(kind, custom={"note": 1}, extra=[2]) | {"to_agent": "whoever", "request_id": DELIVERY}
+    message = said(parcel(cargo, EventKind.PROGRESS, raw=reported, by="infra-1"), orchestrator)
+    assert message == reported | {
+        "to_agent": "orchestrator",
+        "request_id": task.origin.request_id,
+        "x_custom_fields": {"note": 1} | MARKS,
+    }
+
+
+def test_progress_from_elsewhere_is_put_into_words(parcel: Make, orchestrator: Agent) -> None:
+    body = {"status": "step_completed", "percent": 40, "step": {"number": 2, "name": "b", "total": 5}, "output": "x"}
+    message = said(parcel(Cargo.PROGRESS, EventKind.PROGRESS, body, by="mux-1"), orchestrator)
+    assert (message["type"], message["from_agent"]) == ("work_status", "infra")
+    assert message["payload"] == {
+        "task_id": TASK,
+        "status": "step_completed",
+        "progress_percent": 40,
+        "step": {"number": 2, "name": "b", "output": "x", "total": 5},
+    }
+    assert message["x_custom_fields"]["agent_id"] == "mux-1"
+
+
+def test_a_piece_of_output_keeps_its_place(parcel: Make, orchestrator: Agent) -> None:
+    body = {"percent": 1, "output": "abcd", "chunk": [4, 8, None], "stream": "step-1"}
+    step = said(parcel(Cargo.PROGRESS, EventKind.PROGRESS, body), orchestrator)["payload"]["step"]
+    assert (step["output"], step["output_chunk"]) == ("abcd", "bytes 4-8")
+
+
+@pytest.mark.parametrize("kind", [EventKind.PAUSED, EventKind.ASKED])
+def test_a_task_that_waits_is_paused(kind: EventKind, parcel: Make, orchestrator: Agent) -> None:
+    assert said(parcel(Cargo.PROGRESS, kind), orchestrator)["payload"]["status"] == "paused"
+
+
+@pytest.mark.parametrize(
+    ("body", "output", "result"),
+    [
+        ({"output": "text", "result": None}, "text", None),
+        ({"result": {"url": "x"}}, '{"url":"x"}', {"url": "x"}),
+        ({"result": "plain"}, "plain", "plain"),
+        ({"result": {"a": 1}, "output": "log"}, "log", {"a": 1}),
+        ({}, "", None),
+    ],
+)
+def test_a_result_from_elsewhere_is_put_into_words(
+    body: dict[str, Any], output: str, result: Any, parcel: Make, orchestrator: Agent
+) -> None:
+    message = said(parcel(Cargo.RESULT, EventKind.COMPLETED, body), orchestrator)
+    assert message["payload"] == {"task_id": TASK, "status": "success", "exit_code": 0, "output": output}
+    assert message["x_custom_fields"].get("result") == result
+
+
+@pytest.mark.requirement("chiffon-D12")
+def test_a_failed_result_has_an_exit_code(parcel: Make, orchestrator: Agent) -> None:
+    payload = said(parcel(Cargo.RESULT, EventKind.FAILED, {"output": "no"}), orchestrator)["payload"]
+    assert (payload["status"], payload["exit_code"]) == ("failed", 1)
+
+
+@pytest.mark.requirement("chiffon-D4")
+@pytest.mark.parametrize("cargo", [Cargo.RESULT, Cargo.PROGRESS])
+def test_an_output_above_the_limit_is_split_and_every_piece_names_the_delivery(
+    cargo: Cargo, parcel: Make, orchestrator: Agent
+) -> None:
+    text = "é" * 600_000
+    frames = [json.loads(f) for f in wire_of(parcel(cargo, EventKind.COMPLETED, {"output": text}), orchestrator, NOW)]
+    pieces = [frame["payload"] if cargo is Cargo.RESULT else frame["payload"]["step"] for frame in frames]
+    assert len(frames) == 5
+    assert "".join(piece["output"] for piece in pieces) == text
+    assert pieces[0]["output_chunk"] == "bytes 0-262144 of 1200000"
+    assert {frame["x_custom_fields"]["delivery_id"] for frame in frames} == {DELIVERY}
+    assert len({frame["message_id"] for frame in frames}) == 5
+
+
+CONTEXTS: list[tuple[dict[str, Any], int, dict[str, Any]]] = [
+    (
+        {"kind": "timeout", "facts": {"attempted_retries": 3, "last_attempt": "2026-01-19T04:21:00Z"}},
+        5001,
+        {"attempted_retries": 3, "last_attempt": "2026-01-19T04:21:00Z"},
+    ),
+    ({"kind": "timeout"}, 5001, {"attempted_retries": 3, "last_attempt": "2026-01-19T04:21:04Z"}),
+    ({"kind": "unavailable"}, 5002, {"agent_id": "infra-1", "last_heartbeat": None}),
+    (
+        {"kind": "unavailable", "facts": {"agent_id": "x", "last_heartbeat": NOW}},
+        5002,
+        {"agent_id": "x", "last_heartbeat": "2026-01-19T04:21:04Z"},
+    ),
+    ({"kind": "internal"}, 5002, {"agent_id": "infra-1", "last_heartbeat": None}),
+    (
+        {"kind": "invalid", "field": "work_type"},
+        5003,
+        {"validation_error": "it happened", "field_name": "payload.work_type"},
+    ),
+    ({"kind": "conflict"}, 5003, {"validation_error": "it happened", "field_name": None}),
+    ({"kind": "forbidden"}, 5004, {"agent_id": "infra-1", "token_status": "valid"}),
+    ({"kind": "resources"}, 5005, {"limit_name": "requests", "available": 0, "required": 0}),
+    (
+        {"kind": "resources", "facts": {"limit_name": "gpu", "available": 1, "required": 2}},
+        5005,
+        {"limit_name": "gpu", "available": 1, "required": 2},
+    ),
+    (
+        {"kind": "unsupported_work", "facts": {"supported_types": ["a"]}},
+        5006,
+        {"work_type_requested": "run_playbook", "supported_types": ["a"]},
+    ),
+    (
+        {"kind": "unsupported_version", "facts": {"supported_versions": ["1.0"]}},
+        5006,
+        {"work_type_requested": "run_playbook", "supported_types": [], "supported_versions": ["1.0"]},
+    ),
+    ({"kind": "cancelled"}, 5900, {"task_id": TASK, "reason": "it happened"}),
+    (
+        {"kind": "dependency", "facts": {"dependency": "d"}},
+        5901,
+        {"task_id": TASK, "reason": "it happened", "dependency": "d"},
+    ),
+]
+
+
+@pytest.mark.requirement("chiffon-D15")
+@pytest.mark.requirement("CH-ERR-4")
+@pytest.mark.parametrize(("fault", "code", "context"), CONTEXTS)
+def test_a_failure_has_exactly_the_context_of_its_code(
+    fault: dict[str, Any], code: int, context: dict[str, Any], parcel: Make, orchestrator: Agent, task: Task
+) -> None:
+    body = {"fault": {"message": "it happened", **fault}}
+    message = said(parcel(Cargo.FAILURE, EventKind.FAILED, body), orchestrator)
+    payload = message["payload"]
+    assert (message["type"], payload["error_code"], payload["error_context"]) == ("error", code, context)
+    assert payload["error_message"].startswith("It happened. ")
+    assert message["request_id"] == task.origin.request_id
+    assert message["x_custom_fields"]["task_id"] == TASK
+    documented = errors.rule(code).context
+    assert not documented or set(documented) <= set(context)
+
+
+def test_work_that_failed_elsewhere_is_a_failed_result(parcel: Make, orchestrator: Agent) -> None:
+    body = {"fault": {"kind": "work_failed", "message": "disk full", "facts": {"exit_code": 7}}}
+    message = said(parcel(Cargo.FAILURE, EventKind.FAILED, body), orchestrator)
+    assert message["payload"] == {"task_id": TASK, "status": "failed", "exit_code": 7, "output": "disk full"}
+
+
+def test_cancel_reaches_the_agent_as_error_5900(parcel: Make, infra: Agent, task: Task) -> None:
+    body = {"fault": {"kind": "cancelled", "message": "no longer needed"}}
+    message = said(parcel(Cargo.CANCEL, EventKind.CANCELLED, body), infra)
+    assert message["type"] == "error"
+    assert message["payload"] == {
+        "error_code": 5900,
+        "error_message": "Task Cancelled",
+        "error_context": {"task_id": TASK, "reason": "no longer needed"},
+    }
+    assert (message["to_agent"], message["request_id"]) == ("infra", task.origin.request_id)
+    decoded = codec.decode(wire_of(parcel(Cargo.CANCEL, EventKind.CANCELLED, body), infra, NOW)[0])
+    assert isinstance(decoded.payload, ErrorPayload)
+    assert not errors.is_retryable(decoded.payload.error_code)
+
+
+@pytest.mark.parametrize(("cargo", "status"), [(Cargo.PAUSE, "paused"), (Cargo.RESUME, "running")])
+def test_pause_and_resume_reach_the_agent_as_a_status(cargo: Cargo, status: str, parcel: Make, infra: Agent) -> None:
+    message = said(parcel(cargo, EventKind.PAUSED), infra)
+    assert (message["type"], message["to_agent"]) == ("work_status", "infra")
+    assert message["payload"] == {"task_id": TASK, "status": status, "progress_percent": 0}
+
+
+@pytest.mark.requirement("CH-VER-2")
+def test_messages_are_written_in_the_version_of_their_receiver(
+    envelope: Make, parcel: Make, orchestrator: Agent
+) -> None:
+    newer = msgspec.structs.replace(orchestrator, protocol_version="1.7")
+    for each in (parcel(Cargo.PROGRESS, raw=envelope("work_status")), parcel(Cargo.PROGRESS)):
+        assert json.loads(wire_of(each, newer, NOW)[0])["protocol_version"] == "1.7"
+
+
+def test_every_cargo_has_words(parcel: Make, infra: Agent) -> None:
+    for cargo in Cargo:
+        assert wire_of(parcel(cargo, body={"input": {}}), infra, NOW)

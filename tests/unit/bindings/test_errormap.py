@@ -1,0 +1,83 @@
+"""The one error table has no hole, and says only what the protocols know."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from dragoman.bindings.errormap import CHIFFON_KINDS, TABLE, chiffon_kind, sentence
+from dragoman.core.errors import Fault, Kind
+from dragoman.core.rules import Rules
+from dragoman.protocols.chiffon import errors
+
+AGENTMSG = {
+    "TIMEOUT", "RATE_LIMIT", "VALIDATION_ERROR", "NETWORK_ERROR", "AUTHENTICATION_ERROR", "RESOURCE_EXHAUSTED",
+    "INTERNAL_ERROR", "EXTERNAL_SERVICE_ERROR",
+}  # fmt: skip
+FORGE = {"INVALID_REQUEST", "INVALID_MESSAGE_TYPE", "UNAUTHORIZED", "NOT_FOUND", "TIMEOUT", "INTERNAL_ERROR"}
+A2ACP = {
+    "CAPABILITY_NOT_FOUND", "SCHEMA_MISMATCH", "AUTH_FAILED", "TIMEOUT", "INTERNAL_ERROR", "RATE_LIMIT_EXCEEDED",
+    "CONTRACT_VIOLATION", "SECURITY_POLICY_VIOLATION",
+}  # fmt: skip
+GRPC = {
+    "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
+    "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
+    "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
+}  # fmt: skip
+CHIFFON_STATUSES = {400, 401, 404, 409, 413, 422, 429, 503}
+
+
+def test_every_kind_has_a_row_and_no_cell_is_empty() -> None:
+    assert set(TABLE) == set(Kind)
+    for kind, row in TABLE.items():
+        for name, cell in msgspec.structs.asdict(row).items():
+            assert cell is not None, (kind, name)
+            assert cell != "", (kind, name)
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_each_protocol_says_only_words_of_its_document(kind: Kind) -> None:
+    row = TABLE[kind]
+    assert 5001 <= row.chiffon <= 5999
+    assert row.chiffon_status in CHIFFON_STATUSES
+    assert row.agentmsg in AGENTMSG
+    assert row.forge in FORGE
+    assert row.a2acp in A2ACP
+    assert row.grpc in GRPC
+    assert 400 <= row.http <= 599
+
+
+@pytest.mark.requirement("CH-ERR-3")
+@pytest.mark.parametrize("kind", list(Kind))
+def test_the_retry_flag_agrees_with_the_code_that_says_it(kind: Kind) -> None:
+    assert TABLE[kind].retryable == errors.is_retryable(TABLE[kind].chiffon)
+
+
+def test_what_the_hub_retries_is_what_chiffon_calls_retryable() -> None:
+    assert Rules().retried == {CHIFFON_KINDS[code] for code in (5001, 5002, 5005)}
+
+
+@pytest.mark.parametrize("code", [*errors.TABLE, 5900, 5901, 5902])
+def test_a_code_that_comes_in_goes_out_as_itself(code: int) -> None:
+    assert TABLE[chiffon_kind(code)].chiffon == code
+
+
+def test_an_unknown_code_is_a_failure_that_is_not_retried() -> None:
+    assert chiffon_kind(5555) is Kind.WORK_FAILED
+    assert not TABLE[Kind.WORK_FAILED].retryable
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_bare_message_is_completed_with_what_to_do_next(kind: Kind) -> None:
+    assert sentence(Fault(kind=kind, message="no such task")) == f"No such task. {TABLE[kind].next}"
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ("already in use; choose a new one", "Already in use; choose a new one."),
+        ("It is in use. Choose another.", "It is in use. Choose another."),
+    ],
+)
+def test_a_message_that_says_what_to_do_is_left_alone(message: str, words: str) -> None:
+    assert sentence(Fault(kind=Kind.CONFLICT, message=message)) == words
