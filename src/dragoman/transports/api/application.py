@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 import structlog
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -58,10 +58,7 @@ def app(
         protocols=protocols,
         heartbeat=heartbeat,
     )
-    served = Starlette(
-        routes=_routes(desk, SERVED),
-        exception_handlers={HTTPException: _unrouted, Exception: _broken},
-    )
+    served = Starlette(routes=_routes(desk, SERVED), exception_handlers={HTTPException: _unrouted})
     served.router.redirect_slashes = False
     served.state.desk = desk
     return served
@@ -95,6 +92,10 @@ def _dispatch(desk: Desk, methods: dict[str, Endpoint]) -> Callable[[Request], A
         except StoreFailed:
             fault = Fault(kind=Kind.OVERLOADED, message="the store cannot be read now", retryable=True)
             return problem(fault, request.url.path)
+        except Exception as error:
+            # Nothing of it reaches the client: it may hold what the client must not see.
+            log.error("request failed", method=request.method, path=endpoint.path, exc_info=error)
+            return problem(Fault(kind=Kind.INTERNAL, message="something broke inside the hub"), request.url.path)
 
     return serve
 
@@ -123,10 +124,3 @@ async def _unrouted(request: Request, error: Exception) -> Response:
         next=NEXT.get(error.status_code),
         headers=error.headers,
     )
-
-
-async def _broken(request: Request, error: Exception) -> Response:
-    """Nothing of the exception reaches the client: it may hold what the client must not see."""
-    if not isinstance(error, ClientDisconnect):
-        log.error("request_failed", method=request.method, path=request.url.path, error=type(error).__name__)
-    return problem(Fault(kind=Kind.INTERNAL, message="something broke inside the hub"), request.url.path)

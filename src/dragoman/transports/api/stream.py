@@ -16,13 +16,16 @@ doubled however often the client comes back: it says the last number it saw (`La
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 
 import msgspec
+import structlog
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from dragoman.core.errors import Kind
+from dragoman.core.ports import StoreFailed
 from dragoman.core.queries import event_out
 from dragoman.core.tasks.model import Event, Status, Task
 from dragoman.transports.api.bodies import EventsQuery, read_query
@@ -32,6 +35,8 @@ from dragoman.transports.api.reading import find_task, page_size
 
 MEDIA_TYPE = "text/event-stream"
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"}
+
+log = structlog.get_logger("dragoman.api")
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
@@ -64,10 +69,21 @@ async def follow(desk: Desk, request: Request) -> Response:
             raise Problem(Kind.INVALID, "Last-Event-ID is the number of an event of this task", field="Last-Event-ID")
         # A browser that reconnects repeats the address it began with, so what it saw since counts more.
         after = max(after, int(last))
-    return StreamingResponse(_frames(desk, task, after, raw=query.raw), media_type=MEDIA_TYPE, headers=HEADERS)
+    frames = _until_unreadable(_frames(desk, task, after, raw=query.raw))
+    return StreamingResponse(frames, media_type=MEDIA_TYPE, headers=HEADERS)
 
 
-async def _frames(desk: Desk, task: Task, after: int, *, raw: bool) -> AsyncIterator[bytes]:
+async def _until_unreadable(frames: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
+    """A store that fails in the middle ends the stream without `end`: the client comes back where it was."""
+    async with aclosing(frames):
+        try:
+            async for piece in frames:
+                yield piece
+        except StoreFailed:
+            log.warning("stream ended, the store cannot be read")
+
+
+async def _frames(desk: Desk, task: Task, after: int, *, raw: bool) -> AsyncGenerator[bytes]:
     yield b"retry: 1000\n\n"
     async with desk.intake.watch(task.id) as watch:
         while True:

@@ -1,0 +1,204 @@
+"""The read models, as pure functions: outputs put together, reasons told, credentials never."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.core.agents.model import Agent, Breaker, BreakerState
+from dragoman.core.errors import Fault, Kind
+from dragoman.core.ids import SECOND, AgentId, Instant, TaskId
+from dragoman.core.queries import AgentFacts, AgentStatus, Transcript, agent_out, agent_status, log_line, task_out, why
+from dragoman.core.routing.routes import Route, serves
+from dragoman.core.tasks.model import Event, EventKind, Origin, Status, Task, Waiting
+
+NOW = Instant(1_768_796_464_000_000)
+
+
+def task(**changes: Any) -> Task:
+    base = {
+        "id": TaskId("t-1"), "type": "a", "status": Status.QUEUED, "created_at": NOW, "updated_at": NOW,
+        "origin": Origin(principal=AgentId("planner"), protocol="chiffon", request_id="r", digest="d"),
+        "route": Route("a", "infra").queue, "deadline": NOW, "idle_limit": 30 * SECOND, "rank": 0,
+        "trace_id": "0" * 32,
+    }  # fmt: skip
+    return Task(**{**base, **changes})
+
+
+def agent(id: str = "mux-1", **changes: Any) -> Agent:
+    base = {"id": AgentId(id), "protocol": "chiffon", "created_at": NOW, "token_hash": "canary", "kind": "infra"}
+    return Agent(**{**base, **changes})
+
+
+def read(*said: tuple[EventKind, dict[str, Any]], most: int = 1 << 20) -> Any:
+    transcript = Transcript(most)
+    for seq, (kind, body) in enumerate(said, 1):
+        raw = msgspec.Raw(msgspec.json.encode(body))
+        transcript.feed(Event(task=TaskId("t-1"), seq=seq, at=NOW, kind=kind, body=raw))
+    return transcript.account
+
+
+def piece(text: str, *chunk: int | None, stream: str = "step-1") -> tuple[EventKind, dict[str, Any]]:
+    body: dict[str, Any] = {"status": "running", "output": text}
+    return EventKind.PROGRESS, body | ({"chunk": chunk, "stream": stream} if chunk else {})
+
+
+def test_pieces_follow_each_other_and_a_split_one_stays_where_it_began() -> None:
+    account = read(piece("a"), piece("b1", 0, 2, 4), piece("c"), piece("b2", 2, 4, 4))
+    assert account.output == "ab1b2c"
+    assert not account.whole
+
+
+def test_a_stream_that_starts_again_before_it_was_whole_replaces_what_it_had() -> None:
+    assert read(piece("xx", 0, 2, 4), piece("y1", 0, 2, 4), piece("y2", 2, 4, 4)).output == "y1y2"
+
+
+def test_a_stream_that_starts_again_after_it_was_whole_goes_on() -> None:
+    assert read(piece("xx", 0, 2, 2), piece("yy", 0, 2, 2)).output == "xxyy"
+
+
+def test_chunks_without_a_total_are_put_in_order() -> None:
+    assert read(piece("aa", 0, 2, None), piece("bb", 2, 4, None)).output == "aabb"
+
+
+def test_the_result_of_a_whole_output_replaces_the_pieces() -> None:
+    account = read(piece("half"), (EventKind.COMPLETED, {"output": "all", "result": [1], "exit_code": 0}))
+    assert (account.output, account.whole, account.exit_code) == ("all", True, 0)
+    assert msgspec.json.decode(account.result) == [1]
+
+
+def test_an_empty_output_of_the_result_leaves_the_pieces() -> None:
+    assert read(piece("half"), (EventKind.COMPLETED, {"output": "", "result": 1})).output == "half"
+
+
+def test_a_split_result_is_put_together_without_the_pieces_of_steps() -> None:
+    last = {"output": "R2", "chunk": [2, 4, 4], "stream": "result", "exit_code": 1}
+    account = read(piece("step"), piece("R1", 0, 2, 4, stream="result"), (EventKind.FAILED, last))
+    assert (account.output, account.exit_code) == ("R1R2", 1)
+
+
+def test_a_new_attempt_begins_anew_but_the_old_text_stays_until_then() -> None:
+    failed = (EventKind.ATTEMPT_FAILED, {"fault": {"kind": "timeout", "message": "m"}, "attempt": 1})
+    assert read(piece("old"), failed).output == "old"
+    assert read(piece("old"), failed, piece("new")).output == "new"
+
+
+def test_an_answer_goes_on_and_a_retry_forgets_the_result() -> None:
+    answered = (EventKind.ANSWERED, {"input": {"b": 2}, "answer": "yes"})
+    account = read((EventKind.SUBMITTED, {"input": {"a": 1}}), piece("1"), answered, piece("2"))
+    assert (account.output, msgspec.json.decode(account.input)) == ("12", {"b": 2})
+    retried = read((EventKind.FAILED, {"output": "bad", "exit_code": 1}), (EventKind.RETRIED, {"input": {}}))
+    assert (retried.output, retried.exit_code) == ("", None)
+
+
+def test_more_than_the_bound_is_left_out_and_said_so() -> None:
+    account = read(piece("aaaa"), piece("bbbb"), piece("cc"), most=6)
+    assert (account.output, account.truncated) == ("aaaacc", True)
+
+
+@given(st.lists(st.text(max_size=5), max_size=8), st.integers(1, 4))
+def test_an_output_is_the_same_whole_and_in_chunks(texts: list[str], size: int) -> None:
+    whole = "".join(texts).encode("utf-8", "ignore").decode()
+    data = [whole[i : i + size] for i in range(0, len(whole), size)]
+    said, at = [], 0
+    for text in data:
+        end = at + len(text.encode())
+        said.append(piece(text, at, end, len(whole.encode())))
+        at = end
+    assert read(*said).output == whole
+
+
+@pytest.mark.parametrize(
+    ("changes", "reachable", "load", "status"),
+    [
+        ({}, False, 0, AgentStatus.OFFLINE),
+        ({}, False, 3, AgentStatus.OFFLINE),
+        ({"connected": True, "last_seen_at": NOW}, False, 0, AgentStatus.IDLE),
+        ({}, True, 0, AgentStatus.CONNECTING),
+        ({"registered_at": NOW}, True, 0, AgentStatus.IDLE),
+        ({"registered_at": NOW}, True, 1, AgentStatus.BUSY),
+    ],
+)
+def test_the_status_of_an_agent(changes: Any, reachable: bool, load: int, status: AgentStatus) -> None:
+    assert agent_status(agent(**changes), reachable=reachable, load=load) is status
+
+
+def test_an_agent_is_told_without_its_credential() -> None:
+    assert b"canary" not in msgspec.json.encode(agent_out(agent(), reachable=True, tasks=()))
+
+
+def test_a_task_is_told_with_or_without_its_contents() -> None:
+    bare = msgspec.json.decode(msgspec.json.encode(task_out(task(), protocol_out=None)))
+    assert "output" not in bare
+    assert "history" not in bare
+    full = msgspec.json.decode(msgspec.json.encode(task_out(task(), protocol_out="coven", account=read(piece("x")))))
+    assert (full["output"], full["result"], full["protocol_out"], full["progress"]) == ("x", None, "coven", 0)
+
+
+def test_a_log_line_is_cut() -> None:
+    body = msgspec.Raw(msgspec.json.encode({"output": "x" * 10_000}))
+    line = log_line(Event(task=TaskId("t"), seq=1, at=NOW, kind=EventKind.PROGRESS, body=body))
+    assert len(line.text) == 4097
+
+
+AGENTS = st.builds(
+    agent,
+    kind=st.sampled_from(["infra", "code", None]),
+    role=st.sampled_from(["ops", None]),
+    work_types=st.sampled_from([None, ("a",), ("b",), ()]),
+    capabilities=st.sampled_from([(), ("x",), ("x", "y")]),
+    id=st.sampled_from(["mux-1", "mux-2"]),
+)
+ROUTES = st.builds(
+    Route,
+    type=st.sampled_from(["a", "b"]),
+    kind=st.sampled_from(["infra", None]),
+    pinned=st.sampled_from(["mux-1", None]),
+    role=st.sampled_from(["ops", None]),
+    capabilities=st.sampled_from([(), ("x",), ("y", "x")]),
+)
+
+
+@given(AGENTS, ROUTES)
+def test_why_agrees_with_routing_about_who_could_do_it(one: Agent, route: Route) -> None:
+    told = why(task(route=route.queue), now=NOW, agents=[AgentFacts(agent=one, reachable=True, load=0)])
+    [candidate] = told.candidates
+    assert candidate.able == serves(one, route)
+    assert candidate.free == candidate.able
+    assert candidate.able or candidate.reasons
+
+
+def test_why_names_the_obstacles_of_those_who_could_first() -> None:
+    facts = [
+        AgentFacts(agent=agent("b", breaker=Breaker(state=BreakerState.OPEN, failures=5)), reachable=False, load=0),
+        AgentFacts(agent=agent("wrong", kind="code"), reachable=True, load=0),
+        AgentFacts(agent=agent("a"), reachable=False, load=0),
+    ]
+    told = why(task(queue="q"), now=NOW, agents=facts, ahead=3, ahead_exact=False)
+    assert [one.agent for one in told.candidates] == ["a", "b", "wrong"]
+    assert "with at least 3 before it" in told.summary
+    assert "a: offline, never seen; b: offline, never seen, breaker open after 5 failures" in told.summary
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"status": Status.ASSIGNED, "owner": "m"}, "given to m"),
+        ({"status": Status.RUNNING, "owner": "m", "last_sign_at": Instant(NOW - 2 * SECOND)}, "2.0 s ago"),
+        ({"status": Status.RUNNING, "owner": "m", "lost_at": NOW}, "link to m broke"),
+        ({"status": Status.WAITING, "waiting": Waiting.HELD}, "person paused it"),
+        ({"status": Status.WAITING, "waiting": Waiting.AGENT, "owner": "m"}, "m said that it pauses"),
+        ({"status": Status.WAITING, "waiting": Waiting.DEPENDENCY, "blocked_by": ("t-9",)}, "waits for t-9"),
+        ({"status": Status.WAITING, "waiting": Waiting.PERSON, "owner": "m"}, "person's answer"),
+        ({"status": Status.COMPLETED, "finished_at": NOW}, "completed since 2026-01-19T04:21:04Z"),
+        ({"status": Status.FAILED, "fault": Fault(kind=Kind.TIMEOUT, message="silent")}, "last error was: silent"),
+        ({"attempts": 2, "wake_at": NOW}, "Attempt 3 is due at 2026-01-19T04:21:04Z"),
+        ({}, "no agent is known"),
+    ],
+)
+def test_why_has_a_word_for_every_state(changes: Any, words: str) -> None:
+    assert words.lower() in why(task(**changes), now=NOW).summary.lower()
