@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 
-from dragoman.core.ids import Instant, uuid7
+from dragoman.core.ids import Instant
 
 
 class SystemClock:
@@ -22,22 +22,28 @@ class SystemClock:
 
 
 class Mint:
-    """Version 7 UUIDs that only ever grow, so that rows made later sort later."""
+    """Version 7 UUIDs that only ever grow, so that rows made later sort later.
+
+    After the milliseconds comes a counter that begins anew, at random, each millisecond, then bits of this process:
+    unique and ordered, at a microsecond apiece. They are names, not secrets.
+    """
 
     def __init__(self, now: SystemClock) -> None:
         self._now = now
-        self._last = 0
+        self._millis = 0
+        self._counter = 0
+        self._mine = os.urandom(5).hex()
 
     def __call__(self) -> str:
         millis = self._now() // 1000
-        counter = self._last & 0xFFFF_FFFF
-        if millis <= self._last >> 32:
-            counter += 1 + os.urandom(1)[0]
-            millis = self._last >> 32
-        else:
-            counter = int.from_bytes(os.urandom(3))
-        self._last = (millis << 32) + counter
-        millis, counter = self._last >> 32, self._last & 0xFFFF_FFFF
-        entropy = ((counter << 42) | int.from_bytes(os.urandom(6)) >> 6) & ((1 << 74) - 1)
-        # uuid7 takes its 12 leading bits from the low end of the entropy; put the counter's head there
-        return uuid7(Instant(millis * 1000), ((entropy >> 62) & 0xFFF) | (entropy & ((1 << 62) - 1)) << 12)
+        if millis > self._millis:
+            self._millis = millis
+            self._counter = int.from_bytes(os.urandom(3)) & 0x3F_FFFF
+        else:  # the same millisecond, or one that has been used up
+            self._counter += 1
+            if self._counter > 0x3FF_FFFF:
+                self._millis += 1
+                self._counter = 0
+        head, counter = f"{self._millis:012x}", self._counter  # 26 bits: 12 after the version, 14 after the variant
+        tail = f"{self._mine}{(self._millis * 31 + counter) & 0xFF:02x}"
+        return f"{head[:8]}-{head[8:]}-7{counter >> 14:03x}-{0x8000 | counter & 0x3FFF:04x}-{tail}"

@@ -35,11 +35,6 @@ class Lookup(msgspec.Struct, Generic[R], frozen=True):
     def most(self) -> int:
         return getattr(self, "limit", 1 if self.single else EVERYTHING)
 
-    @property
-    def near(self) -> Any:
-        """Where `core.work` keeps the changed rows that could match: all of their kind, or fewer (`places_of`)."""
-        return self.row
-
     def matches(self, row: R) -> bool:
         raise NotImplementedError
 
@@ -56,10 +51,6 @@ class TaskById(Lookup[Task], frozen=True):
     single: ClassVar = True
     id: TaskId
 
-    @property
-    def near(self) -> Any:
-        return (Task, self.id)
-
     def matches(self, row: Task) -> bool:
         return row.id == self.id
 
@@ -71,10 +62,6 @@ class TaskByRequest(Lookup[Task], frozen=True):
     single: ClassVar = True
     principal: AgentId
     request_id: str
-
-    @property
-    def near(self) -> Any:
-        return (Task, self.principal, self.request_id)
 
     def matches(self, row: Task) -> bool:
         return row.origin.request_id == self.request_id and row.origin.principal == self.principal
@@ -126,10 +113,6 @@ class EventOf(Lookup[Event], frozen=True):
     task: TaskId
     seq: int
 
-    @property
-    def near(self) -> Any:
-        return (Event, (self.task, self.seq))
-
     def matches(self, row: Event) -> bool:
         return row.task == self.task and row.seq == self.seq
 
@@ -138,10 +121,6 @@ class DeliveryById(Lookup[Delivery], frozen=True):
     row: ClassVar = Delivery
     single: ClassVar = True
     id: DeliveryId
-
-    @property
-    def near(self) -> Any:
-        return (Delivery, self.id)
 
     def matches(self, row: Delivery) -> bool:
         return row.id == self.id
@@ -153,10 +132,6 @@ class Lane(Lookup[Delivery], frozen=True):
     row: ClassVar = Delivery
     task: TaskId
     receiver: AgentId
-
-    @property
-    def near(self) -> Any:
-        return (Delivery, "of", self.task)
 
     def matches(self, row: Delivery) -> bool:
         return row.task == self.task and row.receiver == self.receiver
@@ -198,10 +173,6 @@ class DeadLetterById(Lookup[DeadLetter], frozen=True):
     single: ClassVar = True
     id: DeliveryId
 
-    @property
-    def near(self) -> Any:
-        return (DeadLetter, self.id)
-
     def matches(self, row: DeadLetter) -> bool:
         return row.id == self.id
 
@@ -221,10 +192,6 @@ class QuestionById(Lookup[Question], frozen=True):
     row: ClassVar = Question
     single: ClassVar = True
     id: QuestionId
-
-    @property
-    def near(self) -> Any:
-        return (Question, self.id)
 
     def matches(self, row: Question) -> bool:
         return row.id == self.id

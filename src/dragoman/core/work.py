@@ -23,13 +23,25 @@ from dragoman.core.commands import Command
 from dragoman.core.delivery.model import DeadLetter, Delivery, Parcel
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import AgentId, Instant, Moment, SessionId, TaskId
-from dragoman.core.lookups import EventOf, Lookup, Row, TaskById
+from dragoman.core.lookups import (
+    DeadLetterById,
+    DeliveryById,
+    EventOf,
+    Lane,
+    Lookup,
+    QuestionById,
+    Row,
+    TaskById,
+    TaskByRequest,
+)
 from dragoman.core.ports import Changes
 from dragoman.core.rules import Rules
 from dragoman.core.tasks.model import HELD, Event, EventKind, Question, Task
 
 R = TypeVar("R", Task, Event, Delivery, DeadLetter, Question)
 Key = tuple[type[Any], Any]
+
+BY_ID = frozenset({TaskById, DeliveryById, DeadLetterById, QuestionById})
 
 
 class NotLoaded(Exception):
@@ -44,20 +56,13 @@ def key_of(row: Row) -> Key:
     return (Event, (row.task, row.seq)) if type(row) is Event else (type(row), row.id)  # type: ignore[union-attr]
 
 
-def places_of(row: Row) -> tuple[Any, ...]:
-    """Where lookups will look for a changed row: see `Lookup.near`. None of these ever changes for a row."""
-    table = type(row)
-    if table is Delivery:
-        return (table, (Delivery, row.id), (Delivery, "of", row.task))  # type: ignore[union-attr]
-    if table is Task:
-        return (table, (Task, row.id), (Task, row.origin.principal, row.origin.request_id))  # type: ignore[union-attr]
-    return (table, key_of(row))
-
-
 class _Entry:
     """A row touched by this unit. `base`: it was in the store before. `row` None: it is gone."""
 
     __slots__ = ("base", "row")
+
+    def put(self, row: Row | None) -> None:
+        self.row = row
 
     def __init__(self, base: Row | None, row: Row | None) -> None:
         self.base = base
@@ -87,12 +92,13 @@ class Work:
         self._base: dict[Key, Any] = {}
         self._dirty: dict[Key, _Entry] = {}
         self._dirty_of: dict[type[Any], dict[Any, _Entry]] = {}
-        self._near: dict[Any, dict[Key, _Entry]] = {}
+        self._lanes: dict[TaskId, list[Any]] = {}
+        self._requests: dict[tuple[str, str], TaskId] = {}
         self._links: dict[SessionId, Link | None] = {}
         self._load: dict[AgentId, int] = {}
         self._backlog: dict[str, int] = {}
         self._audit: list[AuditRecord] = []
-        self._undo: list[Callable[[], object]] = []
+        self._undo: list[tuple[Callable[..., object], Any, Any]] = []
 
     # -- the engine's side ------------------------------------------------------------------------------------
 
@@ -112,9 +118,13 @@ class Work:
         self._undo.clear()
 
     def rollback(self) -> None:
-        """Undo everything since `begin`."""
+        """Undo everything since `begin`, the last first."""
         while self._undo:
-            self._undo.pop()()
+            undo, what, before = self._undo.pop()
+            if before is ...:
+                undo(what)
+            else:
+                undo(what, before)
 
     def changes(self) -> Changes:
         added: list[Row] = []
@@ -177,17 +187,40 @@ class Work:
         rows = self._loaded.get(lookup)
         if rows is None:
             rows = self._fetch(lookup)
-        near = self._near.get(lookup.near)
-        if not near:
+        changed = self._changed(lookup)
+        if not changed:
             return rows
-        kept = [row for row in rows if key_of(row) not in near]
+        dirty = self._dirty_of[lookup.row]
+        kept = [row for row in rows if key_of(row)[1] not in dirty]
         if len(kept) < len(rows) and len(rows) >= lookup.most and not lookup.single:
             return self.find(lookup.widened())[: lookup.most]  # some of them changed: look further back
-        kept += [e.row for e in near.values() if e.row is not None and lookup.matches(e.row)]  # type: ignore[arg-type]
+        kept += [row for row in changed if lookup.matches(row)]
         if len(kept) > 1:
             kept.sort(key=lookup.order)
             del kept[lookup.most :]
         return kept
+
+    def _changed(self, lookup: Lookup[Any]) -> list[Any] | None:
+        """The rows of this unit that could match; None if nothing of their kind was touched.
+
+        A unit may hold hundreds of commands, so the lookups every one of them makes do not go through all of them.
+        """
+        dirty = self._dirty_of.get(lookup.row)
+        if not dirty:
+            return None
+        kind = type(lookup)
+        keys: Iterable[Any]
+        if kind is Lane:
+            keys = self._lanes.get(lookup.task, ())  # type: ignore[attr-defined]
+        elif kind is TaskByRequest:
+            task = self._requests.get((lookup.principal, lookup.request_id))  # type: ignore[attr-defined]
+            keys = () if task is None else (task,)
+        elif kind in BY_ID:
+            keys = (lookup.id,)  # type: ignore[attr-defined]
+        else:
+            keys = dirty
+        entries = [dirty[key] for key in keys if key in dirty]
+        return [entry.row for entry in entries if entry.row is not None] if entries else None
 
     def _fetch(self, lookup: Lookup[R]) -> Sequence[R]:
         if self._peek is None:
@@ -305,30 +338,30 @@ class Work:
         entry = self._dirty.get(key)
         if entry is None:
             base = self.floor.agents.get(id) if table is Agent else self._base.get(key)
-            old: Row | None = base
+            old: Any = base
             entry = self._dirty[key] = _Entry(base, row)
-            self._dirty_of.setdefault(table, {})[id] = entry
-            places = [self._near.setdefault(place, {}) for place in places_of(row or base)]  # type: ignore[arg-type]
-            for place in places:
-                place[key] = entry
-
-            def undo() -> None:
-                del self._dirty[key]
-                del self._dirty_of[table][id]
-                for place in places:
-                    del place[key]
+            of_table = self._dirty_of.get(table)
+            if of_table is None:
+                of_table = self._dirty_of[table] = {}
+            of_table[id] = entry
+            self._undo.append((self._untouch, key, None))
+            # The shortcuts of `_changed`. They are not undone: what they name is looked up among the dirty rows.
+            if table is Delivery:
+                self._lanes.setdefault((row or base).task, []).append(id)  # type: ignore[union-attr]
+            elif table is Task and base is None:
+                origin = row.origin  # type: ignore[union-attr]
+                self._requests[origin.principal, origin.request_id] = id
         else:
             old = entry.row
-            touched = entry
+            self._undo.append((_Entry.put, entry, old))
             entry.row = row
-
-            def undo() -> None:
-                touched.row = old
-
-        self._undo.append(undo)
         if table is Task:
             self._count(old, row)  # type: ignore[arg-type]
             self.touched_tasks.add(id)
+
+    def _untouch(self, key: Key, _: None) -> None:
+        del self._dirty[key]
+        del self._dirty_of[key[0]][key[1]]
 
     def _count(self, old: Task | None, new: Task | None) -> None:
         held, holds = _holder(old), _holder(new)
@@ -345,8 +378,9 @@ class Work:
                 self._add(self._backlog, stands, +1)
 
     def _add(self, counts: dict[Any, int], name: str, n: int) -> None:
-        counts[name] = counts.get(name, 0) + n
-        self._undo.append(lambda: counts.__setitem__(name, counts[name] - n))
+        before = counts.get(name, 0)
+        self._undo.append((counts.__setitem__, name, before))
+        counts[name] = before + n
 
     def put_link(self, link: Link) -> None:
         self._set_link(link.session, link)
@@ -357,27 +391,26 @@ class Work:
     def _set_link(self, session: SessionId, link: Link | None) -> None:
         links = self._links
         if session in links:
-            old = links[session]
-            self._undo.append(lambda: links.__setitem__(session, old))
+            self._undo.append((links.__setitem__, session, links[session]))
         else:
-            self._undo.append(lambda: links.pop(session))
+            self._undo.append((links.pop, session, None))
         links[session] = link
 
     def close_link(self, session: SessionId, reason: str) -> None:
         """Forget a link and, after the commit, hang up."""
         self.drop_link(session)
         self.closed_links.append((session, reason))
-        self._undo.append(self.closed_links.pop)
+        self._undo.append((self.closed_links.pop, -1, ...))
 
     def ask_afterwards(self, command: Command) -> None:
         """Go on with this in a unit of its own, after the commit."""
         self.afterwards.append(command)
-        self._undo.append(self.afterwards.pop)
+        self._undo.append((self.afterwards.pop, -1, ...))
 
     def send(self, link: Link, parcel: Parcel) -> None:
         """Hand a parcel to a link, after the commit."""
         self.parcels.append((link.session, parcel))
-        self._undo.append(self.parcels.pop)
+        self._undo.append((self.parcels.pop, -1, ...))
 
     def record(self, task: Task, kind: EventKind, **fields: Any) -> Task:
         """Append an event to a task's story; returns the task with its new number (not yet put)."""
@@ -410,7 +443,7 @@ class Work:
             digest=digest,
         )
         self._audit.append(seal(record))
-        self._undo.append(self._audit.pop)
+        self._undo.append((self._audit.pop, -1, ...))
 
 
 def _holder(task: Any) -> AgentId | None:

@@ -152,11 +152,13 @@ def withdraw(work: Work, task: Task, receiver: AgentId) -> None:
     """Take the work order of a task out of its lane: it is answered, or no longer meant for this agent."""
     if task.delivery is None:
         return
-    delivery = work.one(DeliveryById(task.delivery))
-    if delivery is not None:
-        lane = [d for d in work.find(Lane(task.id, receiver)) if d.id != delivery.id]
-        work.remove(delivery)
-        advance(work, lane)
+    rest = []
+    for delivery in work.find(Lane(task.id, receiver)):
+        if delivery.id == task.delivery:
+            work.remove(delivery)
+        else:
+            rest.append(delivery)
+    advance(work, rest)
 
 
 def pump(work: Work, link: Link) -> int:
