@@ -1,8 +1,10 @@
 """An orchestrator that speaks chiffon itself: calls the deployer and follows its work.
 
-    export DRAGOMAN_TOKEN=$(dragoman agent add planner --protocol chiffon -o json | jq -r .token)
-    python examples/orchestrator.py chiffon+ws://localhost:8420
+export DRAGOMAN_TOKEN=$(dragoman agent add planner --protocol chiffon -o json | jq -r .token)
+python examples/orchestrator.py chiffon+ws://localhost:8420
 """
+
+# ruff: noqa: T201
 
 import asyncio
 import sys

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.sdk.harness import FakeHub, FakeWorld
 
 from dragoman import Agent
-from tests.unit.sdk.harness import FakeHub, FakeWorld
 
 
 @pytest.fixture

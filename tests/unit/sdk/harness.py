@@ -106,9 +106,7 @@ class FakePipe:
             return b""
         said = codec.decode_registration(registration)
         self._hub.registrations.append(said)
-        return codec._encode(
-            Registered(agent_id=said.agent_id, agent_type=said.agent_type, protocol_version="1.0")
-        )
+        return codec._encode(Registered(agent_id=said.agent_id, agent_type=said.agent_type, protocol_version="1.0"))
 
     async def receive(self) -> Sequence[Frame | Accepted]:
         arrival = await self._arrivals.get()
@@ -231,12 +229,12 @@ class FakeHub:
 
     def cancel(self, request: Envelope[WorkRequest]) -> str:
         context = {"task_id": request.payload.task_id, "reason": "enough"}
-        return self.control(request, ErrorPayload(error_code=5900, error_message="Task Cancelled", error_context=context))
+        return self.control(
+            request, ErrorPayload(error_code=5900, error_message="Task Cancelled", error_context=context)
+        )
 
     def steer(self, request: Envelope[WorkRequest], status: Any) -> str:
-        return self.control(
-            request, WorkStatus(task_id=request.payload.task_id, status=status, progress_percent=0)
-        )
+        return self.control(request, WorkStatus(task_id=request.payload.task_id, status=status, progress_percent=0))
 
     def cut(self) -> None:
         """The link breaks."""

@@ -1,0 +1,97 @@
+"""Where the hub is: addresses, tokens, the note of `dragoman dev`, and what importing costs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dragoman import Agent, Client, Misconfigured
+from dragoman.sdk.address import parse, resolve, resolve_agent
+
+
+@pytest.mark.parametrize(
+    ("url", "protocol", "transport", "base"),
+    [
+        ("http://127.0.0.1:8420", "api", "http", "http://127.0.0.1:8420"),
+        ("chiffon+http://h:1/", "chiffon", "http", "http://h:1"),
+        ("chiffon+ws://h/hub", "chiffon", "ws", "http://h/hub"),
+        ("chiffon+wss://[::1]:9", "chiffon", "ws", "https://[::1]:9"),
+    ],
+)
+def test_an_address_says_what_is_spoken_and_where(url: str, protocol: str, transport: str, base: str) -> None:
+    address = parse(url)
+    assert (address.protocol, address.transport, address.base) == (protocol, transport, base)
+
+
+def test_a_websocket_address_follows_from_the_base() -> None:
+    assert parse("chiffon+wss://h:1").websocket("/x") == "wss://h:1/x"
+    assert parse("chiffon+ws://h:1").websocket("/x") == "ws://h:1/x"
+
+
+def test_a_token_in_the_address_is_taken_out_and_never_shown() -> None:
+    address = parse("chiffon+ws://:s3cret%2B@h:1")
+    assert address.token == "s3cret+"
+    assert address.headers == {"authorization": "Bearer s3cret+"}
+    assert "s3cret" not in f"{address!r} {address} {address.base}"
+
+
+@pytest.mark.parametrize("url", ["ftp://h", "localhost:8420", "chiffon+ws://", "http://h:99999", "secret@h"])
+def test_an_address_we_cannot_speak_with_is_refused_without_showing_it(url: str) -> None:
+    with pytest.raises(Misconfigured) as caught:
+        parse(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_the_argument_beats_the_environment() -> None:
+    environ = {"DRAGOMAN_URL": "chiffon+ws://env:1", "DRAGOMAN_TOKEN": "env"}
+    assert resolve_agent("a", "chiffon+http://arg:1", "arg", environ).base == "http://arg:1"
+    assert resolve_agent("a", "chiffon+http://:url@arg:1", None, environ).token == "url"
+    assert resolve_agent("a", None, None, environ).token == "env"
+
+
+def test_an_agent_without_a_token_is_told_how_to_get_one() -> None:
+    with pytest.raises(Misconfigured, match="dragoman agent add worker"):
+        resolve_agent("worker", "chiffon+ws://h:1", None, {})
+
+
+def test_an_agent_with_a_plain_address_speaks_chiffon_over_a_websocket() -> None:
+    address = resolve_agent("a", "https://h:1", "t", {})
+    assert (address.protocol, address.transport, address.base) == ("chiffon", "ws", "https://h:1")
+
+
+def test_a_client_finds_the_hub_of_this_directory(tmp_path: Path) -> None:
+    note = tmp_path / "hub.json"
+    note.write_text(json.dumps({"http": "http://127.0.0.1:9", "grpc": "", "admin_token": "adm", "pid": 1}))
+    note.chmod(0o600)
+    environ = {"DRAGOMAN_DATA": str(tmp_path)}
+    assert resolve(None, None, environ).token == "adm"
+    note.chmod(0o666)
+    with pytest.raises(Misconfigured, match="not trusted"):
+        resolve(None, None, environ)
+    with pytest.raises(Misconfigured, match="dragoman dev"):
+        resolve(None, None, {"DRAGOMAN_DATA": str(tmp_path / "none")})
+
+
+def test_a_client_that_speaks_chiffon_must_say_who_it_is() -> None:
+    with pytest.raises(Misconfigured, match="say who calls"):
+        Client("chiffon+ws://h:1", token="t")
+
+
+async def test_an_agent_that_does_nothing_is_refused() -> None:
+    with pytest.raises(Misconfigured, match="does nothing"):
+        await Agent("idle", token="t").serve("chiffon+ws://127.0.0.1:1")
+
+
+def test_importing_dragoman_loads_next_to_nothing() -> None:
+    code = (
+        "import sys; import dragoman; assert 'Agent' in dir(dragoman); "
+        "print([m for m in sys.modules if m.startswith(('dragoman.', 'msgspec', 'httpx', 'websockets', 'asyncio'))]);"
+        "from dragoman import Agent, TaskFailed; Agent('a');"
+        "print([m for m in sys.modules if m in ('httpx2', 'websockets')])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    assert said.stdout.splitlines() == ["[]", "[]"]
