@@ -1,0 +1,179 @@
+"""The demo beside a hub: its agents, let in, started as processes of their own, and stopped with it.
+
+They are outsiders like any other agent: they come in by the hub's doors with a token of their own. Tokens are made
+anew at every start and reach the children by their environment, which only their user can read; the hub keeps
+hashes. A child lives no longer than the hub, even if that is killed (`dragoman.demo.leash`).
+
+Everything goes on at the next start: work that was under way, and the question that waits for a person.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shlex
+import shutil
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from dragoman.app import datadir
+from dragoman.core.agents.model import Agent
+from dragoman.core.commands import AddAgent, RotateToken
+from dragoman.core.ids import ADMIN, AgentId
+from dragoman.core.tasks.model import QuestionStatus
+from dragoman.demo.cast import CAST, DOMAIN, INFRA, PLANNER, Part
+from dragoman.security.tokens import new_token, token_hash
+
+if TYPE_CHECKING:
+    from dragoman.app.wiring import Running
+
+log = structlog.get_logger("dragoman.demo")
+
+PROTOCOL = "chiffon"
+ON_STAGE = 20.0
+"""Seconds for all of them to connect, on a slow machine."""
+STOP = 3.0
+"""Seconds for all of them to stop when asked; then they are ended."""
+ANYWHERE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
+"""Where to reach a hub on this machine that listens on every address."""
+
+
+class DemoRefused(Exception):
+    """The demo would disturb something real. The sentence ends with what to do."""
+
+
+@asynccontextmanager
+async def demo_agents(running: Running) -> AsyncIterator[None]:
+    """The demo plays while this block lasts. A demo that cannot play is no reason to stop the hub."""
+    children: list[Process] = []
+    telling: asyncio.Task[None] | None = None
+    try:
+        try:
+            tokens = await let_in(running)
+            asked = await question_waits(running)
+            for part in CAST:
+                await start(children, part, running, tokens[AgentId(part.id)], asked=asked)
+            telling = asyncio.create_task(_tell(running), name="demo")
+        except (DemoRefused, OSError) as error:
+            log.error("the demo does not play", why=str(error))
+        yield
+    finally:
+        if telling is not None:
+            telling.cancel()
+        await stop(children)
+
+
+async def let_in(running: Running) -> dict[AgentId, str]:
+    """A fresh token for every demo agent, added where it is not there yet."""
+    intake = running.intake
+    for part in CAST:
+        there = intake.agent(AgentId(part.id))
+        if there is not None and there.domain != DOMAIN:
+            raise DemoRefused(
+                f"there is an agent {part.id!r} that is not the demo's. Start with --no-demo, or with another --data"
+            )
+    tokens = {AgentId(part.id): new_token() for part in CAST}
+    for part in CAST:
+        id, hashed = AgentId(part.id), token_hash(tokens[AgentId(part.id)])
+        if intake.agent(id) is not None:
+            await intake.ask(RotateToken(principal=ADMIN, agent=id, token_hash=hashed))
+            continue
+        agent = Agent(
+            id=id,
+            protocol=PROTOCOL,
+            created_at=intake.now(),
+            token_hash=hashed,
+            kind=part.kind,
+            name=part.does,
+            domain=DOMAIN,
+        )
+        await intake.ask(AddAgent(principal=ADMIN, agent=agent))
+    return tokens
+
+
+async def question_waits(running: Running) -> bool:
+    """Whether a question of an earlier run still waits for a person: one is enough."""
+    open_ones = await running.intake.store.questions(status=QuestionStatus.OPEN)
+    return any(question.agent == INFRA.id for question in open_ones)
+
+
+async def start(children: list[Process], part: Part, running: Running, token: str, *, asked: bool) -> None:
+    """One child more, in a session of its own: Ctrl-C in the terminal is for the hub, which says when to stop."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
+    environment |= {"DRAGOMAN_URL": address(running.serving.url), "DRAGOMAN_TOKEN": token}
+    if asked and part is PLANNER:
+        environment["DRAGOMAN_DEMO_ASKED"] = "1"
+    # -P: a file in the working directory must not stand in for a module of the same name.
+    words = ("-P", "-m", "dragoman.demo", part.name, part.id, str(running.data.path.absolute() / "demo"))
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, *words, stdin=PIPE, stdout=DEVNULL, env=environment, start_new_session=True
+    )
+    children.append(child)
+
+
+def address(http: str) -> str:
+    """The hub's address for an agent beside it."""
+    scheme, _, place = http.partition("://")
+    host, colon, port = place.rpartition(":")
+    secure = "s" if scheme == "https" else ""
+    return f"{PROTOCOL}+ws{secure}://{ANYWHERE.get(host, host)}{colon}{port}"
+
+
+async def stop(children: list[Process]) -> None:
+    """Ask all of them to stop, and see that they do."""
+    living = [child for child in children if child.returncode is None]
+    for child in living:
+        with contextlib.suppress(ProcessLookupError):
+            child.terminate()
+    ends = [asyncio.ensure_future(child.wait()) for child in living]
+    if not ends:
+        return
+    await asyncio.wait(ends, timeout=STOP)
+    for child in living:
+        if child.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()
+    await asyncio.wait(ends)
+
+
+async def _tell(running: Running) -> None:
+    """Once they are all there, say what there is to see: only then do these commands work."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + ON_STAGE
+    while not all(running.intake.reachable(AgentId(part.id)) for part in CAST):
+        if loop.time() > end:
+            missing = [part.id for part in CAST if not running.intake.reachable(AgentId(part.id))]
+            log.warning("demo agents did not come", missing=missing)
+            return
+        await asyncio.sleep(0.05)
+    sys.stderr.write(_words(running.data.path) + "\n")
+
+
+def _words(data: Path) -> str:
+    here = "" if data == Path(datadir.DEFAULT) else f" --data {shlex.quote(str(data))}"
+    program = _program()
+    others = " and ".join(part.id for part in CAST if part is not PLANNER)
+    lines = [
+        f"  the demo plays      {PLANNER.id} gives work to {others}; one of them asks you something",
+        f"  look                {program} task ls{here}",
+        f"  try next            {program} call {INFRA.id} run_playbook playbook=site.yml{here}",
+        f"  answer              {program} ask ls{here}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _program() -> str:
+    """How to call us in another terminal: by name if that finds us, else by the way we were called."""
+    called = sys.argv[0]
+    found = shutil.which("dragoman")
+    if found is not None and os.path.realpath(found) == os.path.realpath(called):
+        return "dragoman"
+    return shlex.quote(os.path.relpath(called)) if os.path.basename(called) == "dragoman" else "dragoman"

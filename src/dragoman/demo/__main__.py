@@ -1,0 +1,37 @@
+"""One demo agent as a process: `python -m dragoman.demo PART ID [STATE_DIR]`.
+
+The address and the token come by DRAGOMAN_URL and DRAGOMAN_TOKEN, never by arguments, which everybody can read.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from pathlib import Path
+
+from dragoman import DragomanError
+from dragoman.demo import leash
+from dragoman.demo.cast import CAST
+
+PARTS = {part.name: part for part in CAST}
+
+
+def main(arguments: list[str]) -> int:
+    if not 2 <= len(arguments) <= 3 or arguments[0] not in PARTS:
+        sys.stderr.write(f"usage: python -m dragoman.demo {{{','.join(PARTS)}}} ID [STATE_DIR]\n")
+        return 2
+    part, id, *state = arguments
+    # Beside a hub that logs on the same terminal; a broken link is the hub's stop more often than news.
+    logging.basicConfig(level=logging.ERROR, format=f"%(asctime)s [demo {id}] %(levelname)s %(message)s")
+    leash.end_with_parent()
+    try:
+        importlib.import_module(f"dragoman.demo.{part}").run(id, Path(state[0]) if state else None)
+    except DragomanError as error:
+        logging.getLogger("dragoman.demo").error("%s", error)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,28 @@
+"""Who plays in the demo. The hub adds them under these ids; the planner calls them by them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+DOMAIN = "demo"
+"""The mark of a demo agent at the hub: an agent of the same id without it is somebody's real one."""
+
+
+class Part(NamedTuple):
+    name: str
+    id: str
+    kind: str
+    does: str
+
+    @property
+    def address(self) -> str:
+        """This very agent, in the words of a chiffon client."""
+        return f"{self.kind}/{self.id}"
+
+
+INFRA = Part("infra", "infra-1", "infra", "runs playbooks, and asks before it stops a database")
+CODE = Part("code", "code-1", "code", "reviews changes and runs tests")
+PLANNER = Part("planner", "planner", "orchestrator", "gives the others something to do")
+
+CAST = (INFRA, CODE, PLANNER)
+"""In the order in which they come on stage."""

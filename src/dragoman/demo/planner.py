@@ -1,0 +1,113 @@
+"""An orchestrator: keeps a gentle stream of work going between the demo's agents, over chiffon.
+
+It begins with a handful at once, so that there is something to see, and slows down from there. It calls the demo's own
+agents by name: work must not reach somebody's real ones of the same kind. At most one question waits for a
+person at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dragoman import Client, DragomanError
+from dragoman.demo import cast
+
+INFRA = cast.INFRA.address
+CODE = cast.CODE.address
+
+
+class Errand(NamedTuple):
+    """`then`: what only makes sense after it, given to the hub at the same time."""
+
+    target: str
+    work: str
+    input: dict[str, Any]
+    then: Errand | None = None
+
+
+DEPLOY = Errand(INFRA, "run_playbook", {"playbook": "deploy_kuma.yml", "extra_vars": {"version": "1.23.16"}})
+CERTS = Errand(INFRA, "run_playbook", {"playbook": "renew_certs.yml"})
+UPGRADE = Errand(INFRA, "run_playbook", {"playbook": "upgrade_postgres.yml"})
+
+OPENING = (
+    CERTS,
+    Errand(INFRA, "run_playbook", {"playbook": "site.yml"}),
+    Errand(CODE, "review_change", {"change": 1841}),
+    Errand(CODE, "run_tests", {"suite": "unit"}, then=DEPLOY),
+)
+
+ROUND = (
+    Errand(INFRA, "check_host", {"host": "web-01"}),
+    Errand(CODE, "run_tests", {"suite": "integration"}),
+    Errand(INFRA, "run_playbook", {"playbook": "rotate_logs.yml"}),
+    Errand(CODE, "review_change", {"change": 1842}),
+    Errand(INFRA, "check_host", {"host": "web-02"}),
+    Errand(CODE, "run_tests", {"suite": "unit"}, then=DEPLOY),
+    Errand(INFRA, "run_playbook", {"playbook": "site.yml"}),
+    Errand(CODE, "review_change", {"change": 1843}),
+    CERTS,
+)
+
+PACE = ((12, 3.0), (60, 6.0), (360, 10.0))
+"""The pause before each errand, up to the so-manieth; then a minute: a demo left running fills no disk."""
+SLOWEST = 60.0
+
+MOST_AT_ONCE = 6
+ASK_AGAIN = 5 * 60.0
+STILL_OPEN = 35 * 60.0
+"""A question of an earlier run may still wait: so long, until it has surely expired, no other is asked."""
+
+
+def pauses() -> Iterator[float]:
+    for number in itertools.count(1):
+        yield next((pause for upto, pause in PACE if number <= upto), SLOWEST)
+
+
+def run(id: str, state_dir: Path | None) -> None:
+    with contextlib.suppress(asyncio.CancelledError):
+        asyncio.run(_plan(id))
+
+
+async def _plan(id: str) -> None:
+    me = asyncio.current_task()
+    assert me is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, me.cancel)
+    room = asyncio.Semaphore(MOST_AT_ONCE)
+    # The client is closed first: then everybody who waits for a result is told, instead of being torn away.
+    async with asyncio.TaskGroup() as under_way, Client(id=id, kind=cast.PLANNER.kind) as hub:
+        under_way.create_task(_ask_people(hub))
+        for errand in OPENING:
+            under_way.create_task(_run(hub, errand, room))
+        for errand, pause in zip(itertools.cycle(ROUND), pauses(), strict=False):
+            await asyncio.sleep(pause)
+            async with room:  # nobody works: then nothing is added either
+                pass
+            under_way.create_task(_run(hub, errand, room))
+
+
+async def _run(hub: Client, errand: Errand, room: asyncio.Semaphore) -> None:
+    """Errands may fail, that is part of the play; the hub has the story."""
+    async with room:
+        with contextlib.suppress(DragomanError):
+            task = await hub.submit(errand.target, errand.work, errand.input)
+            tasks = [task]
+            if errand.then is not None:
+                after = errand.then
+                tasks.append(await hub.submit(after.target, after.work, after.input, dependencies=[task]))
+            await asyncio.gather(*map(hub.result, tasks), return_exceptions=True)
+
+
+async def _ask_people(hub: Client) -> None:
+    if os.environ.get("DRAGOMAN_DEMO_ASKED"):
+        await asyncio.sleep(STILL_OPEN)
+    while True:
+        with contextlib.suppress(DragomanError):
+            await hub.call(UPGRADE.target, UPGRADE.work, **UPGRADE.input)
+        await asyncio.sleep(ASK_AGAIN)

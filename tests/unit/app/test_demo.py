@@ -1,0 +1,216 @@
+"""The demo of `make run`, for real: a hub process, its children, the SDK beside them, and their end."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.support.world import World
+
+import dragoman.demo
+from dragoman import Client, TaskFailed
+from dragoman.app import demo
+from dragoman.core.commands import AddAgent, RemoveAgent
+from dragoman.core.ids import ADMIN, AgentId
+from dragoman.demo import code, infra, planner
+from dragoman.demo.cast import CAST, DOMAIN
+from dragoman.security.tokens import token_hash
+
+PATIENCE = 30.0
+
+
+# -- without processes ------------------------------------------------------------------------------------------
+
+
+def test_the_demo_is_built_on_nothing_but_what_users_have() -> None:
+    for file in Path(dragoman.demo.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            for name in names:
+                assert name in ("dragoman", "dragoman.demo", "dragoman.demo.cast") or not name.startswith("dragoman")
+
+
+def test_every_errand_is_one_that_somebody_does() -> None:
+    parts = {part.address for part in CAST}
+    errands = [*planner.OPENING, *planner.ROUND, planner.UPGRADE, planner.DEPLOY]
+    assert {errand.target for errand in errands} < parts
+    assert {errand.input["playbook"] for errand in errands if errand.work == "run_playbook"} <= set(infra.PLAYBOOKS)
+    assert {errand.input["suite"] for errand in errands if errand.work == "run_tests"} <= set(code.SUITES)
+    assert [name for name, book in infra.PLAYBOOKS.items() if book.asks] == [planner.UPGRADE.input["playbook"]]
+    assert infra.PLAYBOOKS[planner.CERTS.input["playbook"]].breaks
+
+
+def test_the_stream_of_work_slows_down() -> None:
+    pauses = list(islice(planner.pauses(), 400))
+    assert pauses == sorted(pauses)
+    assert (pauses[0], pauses[100], pauses[-1]) == (3.0, 10.0, planner.SLOWEST)
+    assert planner.STILL_OPEN > infra.ANSWER_WITHIN
+
+
+@pytest.mark.parametrize(
+    ("http", "agents"),
+    [
+        ("http://127.0.0.1:8420", "chiffon+ws://127.0.0.1:8420"),
+        ("http://0.0.0.0:80", "chiffon+ws://127.0.0.1:80"),
+        ("http://[::]:1", "chiffon+ws://[::1]:1"),
+        ("https://hub.lan:443", "chiffon+wss://hub.lan:443"),
+    ],
+)
+def test_agents_beside_the_hub_find_it(http: str, agents: str) -> None:
+    assert demo.address(http) == agents
+
+
+async def test_every_start_makes_new_tokens_for_the_same_agents() -> None:
+    world = World()
+    await world.start()
+    running: Any = SimpleNamespace(intake=world.intake)
+    first, second = await demo.let_in(running), await demo.let_in(running)
+    assert set(first) == set(second) == {part.id for part in CAST}
+    assert not set(first.values()) & set(second.values())
+    for id, token in second.items():
+        agent = world.intake.agent_of(token_hash(token))
+        assert agent is not None
+        assert (agent.id, agent.domain, agent.protocol) == (id, DOMAIN, "chiffon")
+    assert [world.intake.agent_of(token_hash(token)) for token in first.values()] == [None] * len(CAST)
+    await world.intake.stop()
+
+
+async def test_an_agent_of_the_same_id_that_is_not_ours_keeps_its_token() -> None:
+    world = World()
+    await world.start()
+    running: Any = SimpleNamespace(intake=world.intake)
+    await demo.let_in(running)
+    theirs = world.intake.agent(AgentId("planner"))
+    assert theirs is not None
+    await world.intake.ask(RemoveAgent(principal=ADMIN, agent=theirs.id))
+    real = type(theirs)(id=theirs.id, protocol="chiffon", created_at=world.time, token_hash="theirs")
+    await world.intake.ask(AddAgent(principal=ADMIN, agent=real))
+    before = world.intake.agents()
+    with pytest.raises(demo.DemoRefused, match="'planner' that is not the demo's"):
+        await demo.let_in(running)
+    assert world.intake.agents() == before
+    await world.intake.stop()
+
+
+# -- with processes ---------------------------------------------------------------------------------------------
+
+
+class Hub:
+    """`dragoman dev --demo` in a process of its own."""
+
+    def __init__(self, data: Path) -> None:
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
+        words = ["dev", "--demo", "--port", "0", "--data", str(data), "--ready-json"]
+        self.err = (data.parent / "stderr").open("w+")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "dragoman.cli", *words], stdout=subprocess.PIPE, stderr=self.err, env=environ
+        )
+        assert self.process.stdout is not None
+        assert select.select([self.process.stdout], [], [], PATIENCE)[0], "the hub did not say that it serves"
+        self.ready = json.loads(self.process.stdout.readline())
+
+    def client(self) -> Client:
+        return Client(self.ready["http"], token=self.ready["admin_token"])
+
+    def children(self) -> dict[int, list[str]]:
+        """The demo's processes by number, with their arguments. (The store's writer is a child too.)"""
+        found = {}
+        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
+            for pid in (task / "children").read_text().split():
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+                if "dragoman.demo" in words:
+                    found[int(pid)] = words
+        return found
+
+    def end(self, number: int) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE)
+
+    def said(self) -> str:
+        self.err.flush()
+        self.err.seek(0)
+        return self.err.read()
+
+
+@pytest.fixture
+async def hub(tmp_path: Path) -> AsyncIterator[Hub]:
+    hub = Hub(tmp_path / "data")
+    try:
+        yield hub
+    finally:
+        if hub.process.poll() is None:
+            hub.process.kill()
+            hub.process.wait(PATIENCE)
+        assert hub.process.stdout is not None
+        hub.process.stdout.close()
+        hub.err.close()
+
+
+def gone(pids: list[int], seconds: float = PATIENCE) -> bool:
+    """Whether all of these processes end in time. Some may have ended already."""
+    for pid in pids:
+        try:
+            watched = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            if not select.select([watched], [], [], seconds)[0]:
+                return False
+        finally:
+            os.close(watched)
+    return True
+
+
+async def eventually(look: Callable[[], Any], seconds: float = PATIENCE) -> Any:
+    """What `look` finds, as soon as it finds something."""
+    async with asyncio.timeout(seconds):
+        while not (found := await look()):
+            await asyncio.sleep(0.05)
+    return found
+
+
+async def test_a_fresh_start_shows_a_question_and_a_failure_and_the_next_command_works(hub: Hub) -> None:
+    async with hub.client() as people:
+        [question] = await eventually(people.questions)
+        assert (question.agent, question.options) == ("infra-1", ("yes", "no"))
+
+        with pytest.raises(TaskFailed, match="the certificate authority refused"):
+            await people.call("infra-1", "run_playbook", playbook="renew_certs.yml")
+        assert (await people.call("infra-1", "run_playbook", playbook="site.yml"))["steps"] == 5
+        assert (await people.call("code-1", "run_tests", suite="unit"))["failed"] == 0
+
+        await people.answer(question.id, "yes")
+        async for event in people.events(question.task_id):
+            last = event
+        assert last.kind == "completed"
+
+    children = hub.children()
+    assert sorted(words[-3] for words in children.values()) == sorted(part.id for part in CAST)
+    assert hub.end(signal.SIGTERM) == 0
+    assert gone(list(children), 0.0), "children outlive the hub"
+    assert "try next" in hub.said()
+    assert "Traceback" not in hub.said()
+    assert "never retrieved" not in hub.said()
+
+
+async def test_children_end_with_a_hub_that_is_killed(hub: Hub) -> None:
+    async def all_there() -> bool:
+        return len(hub.children()) == len(CAST)
+
+    await eventually(all_there)
+    children = list(hub.children())
+    hub.end(signal.SIGKILL)
+    assert gone(children)
