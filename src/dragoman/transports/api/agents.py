@@ -54,7 +54,7 @@ def find_agent(desk: Desk, request: Request) -> Agent:
 
 
 async def add(desk: Desk, request: Request) -> Response:
-    wish = await read_body(request, AgentIn)
+    wish = await read_body(desk, request, AgentIn)
     if wish.agent_id in RESERVED:
         raise Problem(Kind.INVALID, f"the id {wish.agent_id} is the hub's own", field="agent_id")
     if wish.protocol not in desk.protocols:
@@ -114,7 +114,7 @@ async def remove(desk: Desk, request: Request) -> Response:
 
 
 async def rotate(desk: Desk, request: Request) -> Response:
-    await read_body(request, Nothing, optional=True)
+    await read_body(desk, request, Nothing, optional=True)
     agent = find_agent(desk, request)
     token = new_token()
     await desk.intake.ask(RotateToken(principal=ADMIN, protocol=PROTOCOL, agent=agent.id, token_hash=token_hash(token)))

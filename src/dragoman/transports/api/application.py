@@ -27,10 +27,12 @@ from dragoman.transports.api.problems import Problem, problem
 from dragoman.transports.api.table import SERVED
 from dragoman.transports.api.tasks import PROTOCOL
 from dragoman.transports.operations import Exposition
+from dragoman.wire import guard
 
 log = structlog.get_logger("dragoman.api")
 
 HEARTBEAT = 15.0
+MOST_BYTES = 4 * 1024 * 1024
 
 BY_STATUS = {
     404: Fault(kind=Kind.NOT_FOUND, message="nothing lives at this address"),
@@ -47,6 +49,7 @@ def app(
     ready: Callable[[], tuple[bool, str]],
     metrics: Exposition,
     protocols: Collection[str] = ("chiffon",),
+    max_body_bytes: int = MOST_BYTES,
     heartbeat: float = HEARTBEAT,
 ) -> Starlette:
     desk = Desk(
@@ -56,6 +59,7 @@ def app(
         ready=ready,
         metrics=metrics,
         protocols=protocols,
+        limits=guard.Limits(bytes=max_body_bytes),
         heartbeat=heartbeat,
     )
     served = Starlette(routes=_routes(desk, SERVED), exception_handlers={HTTPException: _unrouted})

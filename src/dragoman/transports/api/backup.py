@@ -26,7 +26,7 @@ async def copy(desk: Desk, request: Request) -> Response:
             "a backup is written to the hub's own machine, and you are on another",
             next="Run `dragoman backup` there.",
         )
-    wish = await read_body(request, BackupIn)
+    wish = await read_body(desk, request, BackupIn)
     try:
         await desk.store.backup(wish.target)
     except FileExistsError:

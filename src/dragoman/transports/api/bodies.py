@@ -16,11 +16,11 @@ from starlette.requests import ClientDisconnect, Request
 
 from dragoman.core.errors import Kind
 from dragoman.core.tasks.model import Priority, QuestionStatus, Status
+from dragoman.transports.api.desk import Desk
 from dragoman.transports.api.problems import Problem, misshapen
 from dragoman.wire import guard
 from dragoman.wire.errors import RemoteProtocolError, Stage
 
-LIMITS = guard.Limits(bytes=8 * 1024 * 1024)
 BODY_SECONDS = 10.0
 """A client that has not sent its body by then is stalled."""
 LONGEST_WAIT = 300
@@ -165,22 +165,23 @@ class AuditQuery(Page, frozen=True, kw_only=True):
 S = TypeVar("S")
 
 
-async def read_json(request: Request, *, optional: bool = False) -> Any:
+async def read_json(desk: Desk, request: Request, *, optional: bool = False) -> Any:
     """The parsed body. An optional one that is empty counts as `{}`."""
+    limits = desk.limits
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Problem(
             Kind.INVALID, "a compressed body is not accepted", status=415, next="Send it without Content-Encoding."
         )
     declared = request.headers.get("content-length", "")
-    if declared.isascii() and declared.isdigit() and int(declared[:20]) > LIMITS.bytes:
-        raise _too_large()
+    if declared.isascii() and declared.isdigit() and int(declared[:20]) > limits.bytes:
+        raise _too_large(limits)
     data = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
             async for piece in request.stream():
                 data += piece
-                if len(data) > LIMITS.bytes:
-                    raise _too_large()
+                if len(data) > limits.bytes:
+                    raise _too_large(limits)
     except TimeoutError:
         raise Problem(
             Kind.TIMEOUT, f"the body did not arrive within {BODY_SECONDS:g} s", status=408, next="Send it again."
@@ -190,15 +191,15 @@ async def read_json(request: Request, *, optional: bool = False) -> Any:
     if optional and not bytes(data).strip():
         return {}
     try:
-        return guard.check(bytes(data), LIMITS)
+        return guard.check(bytes(data), limits)
     except RemoteProtocolError as error:
         if error.stage is Stage.SIZE:
-            raise _too_large() from None
+            raise _too_large(limits) from None
         raise Problem(Kind.INVALID, error.what, field=error.field, status=400) from None
 
 
-def _too_large() -> Problem:
-    return Problem(Kind.TOO_LARGE, f"a body may have at most {LIMITS.bytes} bytes", limit=LIMITS.bytes)
+def _too_large(limits: guard.Limits) -> Problem:
+    return Problem(Kind.TOO_LARGE, f"a body may have at most {limits.bytes} bytes", limit=limits.bytes)
 
 
 def shape(tree: Any, type: type[S]) -> S:
@@ -208,8 +209,8 @@ def shape(tree: Any, type: type[S]) -> S:
         raise misshapen(error, where="body") from None
 
 
-async def read_body(request: Request, type: type[S], *, optional: bool = False) -> S:
-    return shape(await read_json(request, optional=optional), type)
+async def read_body(desk: Desk, request: Request, type: type[S], *, optional: bool = False) -> S:
+    return shape(await read_json(desk, request, optional=optional), type)
 
 
 def read_query(request: Request, type: type[S]) -> S:

@@ -44,7 +44,7 @@ async def _with_body(desk: Desk, letter: DeadLetter) -> DeadLetterOut:
 
 
 async def redrive(desk: Desk, request: Request) -> Response:
-    wish = await read_body(request, EditedIn, optional=True)
+    wish = await read_body(desk, request, EditedIn, optional=True)
     letter = await find_letter(desk, request.path_params["id"])
     edited = None if wish.input is None else msgspec.json.encode(wish.input)
     task: Task = await desk.intake.ask(Redrive(principal=ADMIN, protocol=PROTOCOL, letter=letter.id, input=edited))
@@ -52,7 +52,7 @@ async def redrive(desk: Desk, request: Request) -> Response:
 
 
 async def discard(desk: Desk, request: Request) -> Response:
-    await read_body(request, Nothing, optional=True)
+    await read_body(desk, request, Nothing, optional=True)
     letter = await find_letter(desk, request.path_params["id"])
     await desk.intake.ask(Discard(principal=ADMIN, protocol=PROTOCOL, letter=letter.id))
     return respond(200, dead_letter_out(letter))

@@ -13,6 +13,7 @@ from dragoman.security.tokens import bearer, same, token_hash
 from dragoman.transports.api.problems import Problem
 from dragoman.transports.operations import Exposition
 from dragoman.transports.refusals import Refusals
+from dragoman.wire import guard
 
 
 class Desk:
@@ -25,6 +26,7 @@ class Desk:
         ready: Callable[[], tuple[bool, str]],
         metrics: Exposition,
         protocols: Collection[str],
+        limits: guard.Limits,
         heartbeat: float,
     ) -> None:
         self.intake = intake
@@ -32,6 +34,7 @@ class Desk:
         self.ready = ready
         self.metrics = metrics
         self.protocols = tuple(protocols)
+        self.limits = limits
         self.waiters = Waiters(heartbeat)
         self.refusals = Refusals(intake)
         self._admin_token_hash = admin_token_hash

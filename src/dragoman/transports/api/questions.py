@@ -33,7 +33,7 @@ async def one(desk: Desk, request: Request) -> Response:
 
 
 async def answer(desk: Desk, request: Request) -> Response:
-    said = await read_body(request, AnswerIn)
+    said = await read_body(desk, request, AnswerIn)
     question = await find_question(desk, request.path_params["id"])
     answered: Question = await desk.intake.ask(
         Answer(principal=ADMIN, protocol=PROTOCOL, question=question.id, answer=said.answer)

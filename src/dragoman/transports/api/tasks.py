@@ -55,7 +55,7 @@ async def submit(desk: Desk, request: Request) -> Response:
     key = request.headers.get("idempotency-key")
     if key is not None and not _KEY.fullmatch(key):
         raise Problem(Kind.INVALID, "an Idempotency-Key is 1 to 200 visible ASCII characters", field="Idempotency-Key")
-    tree = await read_json(request)
+    tree = await read_json(desk, request)
     wish = shape(tree, TaskIn)
     body: dict[str, Any] = {"input": wish.input}
     if wish.hints is not None:
@@ -147,7 +147,7 @@ async def _final(desk: Desk, task: Task, seconds: float) -> Task:
 
 
 async def cancel(desk: Desk, request: Request) -> Response:
-    wish = await read_body(request, CancelIn, optional=True)
+    wish = await read_body(desk, request, CancelIn, optional=True)
     task = await find_task(desk, request.path_params["id"])
     command = Cancel(principal=ADMIN, protocol=PROTOCOL, task_id=task.id)
     if wish.reason:
@@ -156,7 +156,7 @@ async def cancel(desk: Desk, request: Request) -> Response:
 
 
 async def retry(desk: Desk, request: Request) -> Response:
-    wish = await read_body(request, EditedIn, optional=True)
+    wish = await read_body(desk, request, EditedIn, optional=True)
     task = await find_task(desk, request.path_params["id"])
     edited = None if wish.input is None else msgspec.json.encode(wish.input)
     command = Retry(principal=ADMIN, protocol=PROTOCOL, task_id=task.id, input=edited)
@@ -164,14 +164,14 @@ async def retry(desk: Desk, request: Request) -> Response:
 
 
 async def pause(desk: Desk, request: Request) -> Response:
-    await read_body(request, Nothing, optional=True)
+    await read_body(desk, request, Nothing, optional=True)
     task = await find_task(desk, request.path_params["id"])
     command = Pause(principal=ADMIN, protocol=PROTOCOL, task_id=task.id)
     return respond(200, await whole_task(desk, await desk.intake.ask(command)))
 
 
 async def resume(desk: Desk, request: Request) -> Response:
-    wish = await read_body(request, ResumeIn, optional=True)
+    wish = await read_body(desk, request, ResumeIn, optional=True)
     task = await find_task(desk, request.path_params["id"])
     answered = wish.answer is not msgspec.UNSET
     command = Resume(
