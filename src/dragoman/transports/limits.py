@@ -100,11 +100,11 @@ class GuardedHttp(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._awaiting = False
-        self._header_bytes = self._body_got = self._discarded = 0
+        self._body_got = self._discarded = 0
         self.deadline = self.loop.time() + self.limits.header_seconds
 
     def on_headers_complete(self) -> None:
-        self._in_headers = False
+        self._in_headers, self._header_bytes = False, 0
         size = len(self.url)
         for name, value in self.headers:
             size += len(name) + len(value)

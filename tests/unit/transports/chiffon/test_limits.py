@@ -1,0 +1,161 @@
+"""Slow, stalled and greedy clients are closed; everybody else is served."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dragoman.stores.memory import MemoryStore
+from dragoman.transports.limits import Limits
+from dragoman.transports.server import PortBusy, serve
+
+QUICK = {"header_seconds": 0.2, "body_seconds": 0.2, "idle_seconds": 0.2}
+
+
+@pytest.fixture(autouse=True)
+def _sweep_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.transports.server.SWEEP_SECONDS", 0.05)
+
+
+class Raw:
+    """A client that speaks bytes."""
+
+    def __init__(self, kit: Any, port: int) -> None:
+        self._kit = kit
+        self._port = port
+
+    async def __aenter__(self) -> Raw:
+        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self._port)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.writer.close()
+
+    def head(self, extra: bytes = b"") -> bytes:
+        token = self._kit.tokens["orch-1"].encode()
+        return b"POST /api/agent/message HTTP/1.1\r\nhost: x\r\nauthorization: Bearer " + token + b"\r\n" + extra
+
+    async def closed(self) -> bytes:
+        """Everything until the hub closes; a reset while we still send is a close too."""
+        data = b""
+        try:
+            while piece := await self._kit.soon(self.reader.read(65536)):
+                data += piece
+        except ConnectionError:
+            pass
+        return data
+
+
+@pytest.mark.parametrize("said", [b"", b"P", b"POST /api/agent/message HTTP/1.1\r\nhost: x\r\nslow"])
+async def test_slow_headers_are_closed(said: bytes, opened: Any, kit: Any) -> None:
+    async with opened(**QUICK) as serving, Raw(kit, serving.port) as raw:
+        raw.writer.write(said)
+        assert await raw.closed() == b""
+
+
+async def test_headers_that_drip_are_closed_all_the_same(opened: Any, kit: Any) -> None:
+    async with opened(**QUICK) as serving, Raw(kit, serving.port) as raw:
+        dripping = asyncio.ensure_future(drip(raw, raw.head(b"x-slow: " + b"y" * 10_000)))
+        assert await raw.closed() == b""
+        dripping.cancel()
+
+
+async def drip(raw: Raw, data: bytes) -> None:
+    for byte in data:
+        raw.writer.write(bytes((byte,)))
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("dripping", [False, True])
+async def test_a_body_that_stalls_or_drips_is_closed(dripping: bool, opened: Any, kit: Any) -> None:
+    async with opened(**QUICK) as serving, Raw(kit, serving.port) as raw:
+        raw.writer.write(raw.head(b"content-length: 50000\r\n\r\n{"))
+        rest = asyncio.ensure_future(drip(raw, b" " * 50_000)) if dripping else None
+        assert await raw.closed() == b""
+        if rest is not None:
+            rest.cancel()
+
+
+async def test_a_body_that_makes_progress_is_waited_for(opened: Any, kit: Any, hub: Any) -> None:
+    async with opened(**QUICK, body_bytes=10) as serving, Raw(kit, serving.port) as raw:
+        raw.writer.write(raw.head(b"content-length: 60\r\n\r\n"))
+        await drip(raw, b"x" * 60)  # three times the deadline, but never without progress
+        assert b" 400 " in await kit.soon(raw.reader.readline())
+
+
+async def test_an_idle_connection_is_closed_after_its_answer(opened: Any, kit: Any) -> None:
+    async with opened(**QUICK) as serving, Raw(kit, serving.port) as raw:
+        raw.writer.write(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert b"elsewhere" in await raw.closed()
+
+
+async def test_a_request_under_way_is_not_idle(opened: Any, kit: Any, hub: Any) -> None:
+    async with opened(**QUICK) as serving, Raw(kit, serving.port) as raw:
+        token = kit.tokens["orch-1"].encode()
+        query = b"GET /api/agent/messages?wait=0.6 HTTP/1.1\r\nhost: x\r\nauthorization: Bearer " + token + b"\r\n\r\n"
+        raw.writer.write(query)
+        assert b'{"messages":[]}' in await raw.closed()
+
+
+@pytest.mark.parametrize(("end", "status"), [(b"", b" 431 "), (b"\r\n", b" 400 ")])
+async def test_large_headers_are_refused_whether_they_end_or_not(
+    end: bytes, status: bytes, opened: Any, kit: Any
+) -> None:
+    async with opened(header_bytes=10_000) as serving, Raw(kit, serving.port) as raw:
+        raw.writer.write(raw.head(b"x-large: " + b"y" * 20_000 + b"\r\n") + end)
+        assert status in await raw.closed()
+
+
+async def test_one_connection_too_many_is_told_so(opened: Any, kit: Any) -> None:
+    async with opened(max_connections=1) as serving, Raw(kit, serving.port) as first:
+        first.writer.write(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert b" 299 " in await kit.soon(first.reader.readline())
+        async with Raw(kit, serving.port) as second:
+            assert b" 503 " in await second.closed()
+
+
+async def test_a_client_that_does_not_read_its_answer_is_cut(hub: Any, kit: Any) -> None:
+    async def endless(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(100):  # far more than the buffers on the way take
+            await send({"type": "http.response.body", "body": b"x" * 1_000_000, "more_body": True})
+
+    limits = Limits(write_seconds=0.2)
+    short = serve(hub, MemoryStore(), fallback=endless, port=0, limits=limits)
+    async with short as serving, Raw(kit, serving.port) as raw:
+        raw.writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        await kit.soon(until(lambda: serving.connections == 1))
+        await kit.soon(until(lambda: serving.connections == 0))
+
+
+async def until(ready: Any) -> None:
+    while not ready():
+        await asyncio.sleep(0.01)
+
+
+async def test_what_is_not_http_is_refused_and_the_hub_serves_on(opened: Any, kit: Any) -> None:
+    async with opened() as serving:
+        async with Raw(kit, serving.port) as raw:
+            raw.writer.write(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 not HTTP at all\r\n\r\n")
+            assert b" 400 " in await raw.closed()
+        async with Raw(kit, serving.port) as raw:
+            raw.writer.write(b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            assert b"elsewhere" in await raw.closed()
+
+
+async def test_pipelined_requests_are_answered_in_order(opened: Any, kit: Any) -> None:
+    async with opened() as serving, Raw(kit, serving.port) as raw:
+        one = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
+        raw.writer.write(one * 3 + b"GET /api/agent/ws HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        answers = await raw.closed()
+        assert answers.count(b" 299 ") == 3
+        assert answers.index(b" 426 ") > answers.rindex(b" 299 ")
+
+
+async def test_a_busy_port_is_a_clear_sentence(opened: Any, hub: Any) -> None:
+    async with opened() as serving:
+        second = serve(hub, MemoryStore(), fallback=serving.app, port=serving.port)
+        with pytest.raises(PortBusy, match=r"cannot listen on .*choose another port"):
+            await second.start()

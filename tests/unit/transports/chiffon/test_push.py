@@ -1,0 +1,166 @@
+"""Envelopes posted to callback URLs: 2xx acknowledges, failed work is reported, failed notices come again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+import msgspec
+import pytest
+
+from dragoman.core.commands import Acknowledge, CloseLink, OpenLink, ReportFault
+from dragoman.core.delivery.model import Cargo
+from dragoman.core.errors import Kind
+from dragoman.core.ids import TaskId
+from dragoman.security.urls import PRIVATE, UrlRefused
+from dragoman.transports.push import Push
+
+
+class Callback:
+    """An agent's own little server: answers with `status`, keeps what it got."""
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.extra = b""
+        self.got: list[tuple[bytes, dict[str, Any]]] = []
+        self.came = asyncio.Event()
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = next(
+                    int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")
+                )
+                self.got.append((head, json.loads(await reader.readexactly(length))))
+                self.came.set()
+                writer.write(b"HTTP/1.1 %d X\r\ncontent-length: 0\r\n%b\r\n" % (self.status, self.extra))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+
+@pytest.fixture
+async def callback() -> AsyncIterator[Callback]:
+    callback = Callback()
+    await callback.start()
+    yield callback
+    await callback.stop()
+
+
+@pytest.fixture
+async def push(hub: Any, callback: Callback) -> AsyncIterator[Push]:
+    push = Push(hub, allowed=PRIVATE, first_pause=0.01, seconds=2)
+    url = f"http://localhost:{callback.port}/hook?x=1"
+    hub.known["infra-1"] = msgspec.structs.replace(hub.known["infra-1"], callback_url=url)
+    yield push
+    await push.stop()
+
+
+async def link(hub: Any, nth: int = 1) -> Any:
+    await hub.until(lambda: len(hub.asked_for(OpenLink)) >= nth)
+    return hub.ends[hub.asked_for(OpenLink)[nth - 1].session]
+
+
+@pytest.mark.requirement("chiffon-D10")
+async def test_a_parcel_is_posted_and_2xx_acknowledges_it(push: Push, hub: Any, callback: Callback, kit: Any) -> None:
+    push.start()
+    parcel = kit.parcel(1, Cargo.WORK)
+    (await link(hub)).deliver([parcel])
+    await hub.until(lambda: bool(hub.asked_for(Acknowledge)))
+    (opened,) = hub.asked_for(OpenLink)
+    assert (opened.principal, opened.ordered, opened.acknowledges) == ("infra-1", True, True)
+    assert [ack.deliveries for ack in hub.asked_for(Acknowledge)] == [(parcel.delivery.id,)]
+    ((head, message),) = callback.got
+    assert head.startswith(b"POST /hook?x=1 HTTP/1.1\r\n")
+    assert f"host: localhost:{callback.port}".encode() in head.lower()
+    assert b"authorization" not in head.lower()
+    assert (message["type"], message["x_custom_fields"]["delivery_id"]) == ("work_request", parcel.delivery.id)
+
+
+async def test_parcels_of_one_task_arrive_in_order(push: Push, hub: Any, callback: Callback, kit: Any) -> None:
+    push.start()
+    end = await link(hub)
+    end.deliver([kit.parcel(number) for number in range(1, 6)])
+    end.deliver([kit.parcel(number) for number in range(6, 11)])
+    await hub.until(lambda: len(hub.asked_for(Acknowledge)) == 10)
+    assert [message["payload"]["progress_percent"] for _, message in callback.got] == list(range(1, 11))
+
+
+@pytest.mark.parametrize(("status", "extra"), [(500, b""), (404, b""), (302, b"location: http://127.0.0.1:1/\r\n")])
+async def test_work_that_is_not_taken_is_a_failed_attempt(
+    status: int, extra: bytes, push: Push, hub: Any, callback: Callback, kit: Any
+) -> None:
+    callback.status, callback.extra = status, extra
+    push.start()
+    (await link(hub)).deliver([kit.parcel(1, Cargo.WORK)])
+    await hub.until(lambda: bool(hub.asked_for(ReportFault)))
+    (report,) = hub.asked_for(ReportFault)
+    assert (report.principal, report.task_id, report.fault.kind) == ("infra-1", kit.task, Kind.UNAVAILABLE)
+    assert report.fault.retryable
+    assert len(callback.got) == 1
+    assert hub.asked_for(CloseLink) == []
+
+
+async def test_a_notice_that_is_not_taken_closes_the_link_and_opens_it_again(
+    push: Push, hub: Any, callback: Callback, kit: Any
+) -> None:
+    callback.status = 503
+    push.start()
+    (await link(hub)).deliver([kit.parcel(1), kit.parcel(2)])
+    end = await link(hub, 2)
+    assert [message["payload"]["progress_percent"] for _, message in callback.got] == [1]
+    assert len(hub.asked_for(CloseLink)) == 1
+    callback.status = 204
+    end.deliver([kit.parcel(1), kit.parcel(2)])
+    await hub.until(lambda: len(hub.asked_for(Acknowledge)) == 2)
+    assert [message["payload"]["progress_percent"] for _, message in callback.got] == [1, 1, 2]
+
+
+async def test_tasks_do_not_wait_for_each_other(push: Push, hub: Any, callback: Callback, kit: Any) -> None:
+    push.start()
+    other = TaskId("550e8400-e29b-41d4-a716-4466554400ff")
+    (await link(hub)).deliver([kit.parcel(1), kit.parcel(2, task=other)])
+    await hub.until(lambda: len(hub.asked_for(Acknowledge)) == 2)
+
+
+async def test_an_agent_that_registers_without_a_url_is_called_no_more(push: Push, hub: Any, kit: Any) -> None:
+    push.start()
+    await link(hub)
+    hub.known["infra-1"] = msgspec.structs.replace(hub.known["infra-1"], callback_url=None)
+    push.follow(hub.known["infra-1"].id)
+    await hub.until(lambda: bool(hub.asked_for(CloseLink)))
+    assert len(hub.asked_for(OpenLink)) == 1
+
+
+async def test_private_addresses_are_refused_unless_opened(hub: Any) -> None:
+    shut = Push(hub)
+    with pytest.raises(UrlRefused):
+        await shut.check("http://127.0.0.1:1/")
+    await Push(hub, allowed=PRIVATE).check("http://127.0.0.1:1/")
+
+
+async def test_a_registration_with_a_callback_opens_the_link(
+    opened: Any, hub: Any, callback: Callback, kit: Any
+) -> None:
+    body = {
+        "agent_id": "infra-1",
+        "agent_type": "infra",
+        "supported_versions": ["1.0"],
+        "callback_url": f"http://127.0.0.1:{callback.port}/",
+    }
+    headers = {"authorization": f"Bearer {kit.tokens['infra-1']}"}
+    async with opened(networks=PRIVATE) as serving, httpx2.AsyncClient(base_url=serving.url, trust_env=False) as http:
+        response = await kit.soon(http.post("/api/agent/register", json=body, headers=headers))
+        assert response.status_code == 200
+        (await link(hub)).deliver([kit.parcel(1, Cargo.WORK)])
+        await kit.soon(callback.came.wait())
