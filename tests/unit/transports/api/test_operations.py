@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
+import shutil
+import subprocess
+from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
@@ -13,9 +18,11 @@ import pytest
 from dragoman.app.telemetry import Metrics
 from dragoman.core.agents.model import Breaker, BreakerState
 from dragoman.core.commands import AddAgent, Submit
-from dragoman.core.ids import ADMIN
+from dragoman.core.delivery.model import Cargo, DeadLetter
+from dragoman.core.errors import Fault, Kind
+from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.ports import Changes, StoreFailed
-from dragoman.core.tasks.model import EventKind
+from dragoman.core.tasks.model import EventKind, Question, Status
 from dragoman.transports.api.table import CHIFFON, ENDPOINTS, SERVED
 
 
@@ -183,3 +190,37 @@ async def test_the_page_only_ever_writes_text(world: Any, make: Any) -> None:
 @pytest.mark.parametrize("path", ["/", "/livez", "/openapi.json"])
 async def test_head_is_answered_like_get(world: Any, path: str) -> None:
     assert (await world.stranger.head(path)).status_code == 200
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="runs the page's script in node, which is not here")
+async def test_hostile_names_are_shown_as_text(world: Any, make: Any) -> None:
+    evil = "<img src=x onerror=alert(1)>"
+    fault = Fault(kind=Kind.TIMEOUT, message=evil)
+    task = make.task(name=evil, status=Status.FAILED, fault=fault)
+    question = Question(id="q", task=task.id, agent=AgentId(evil), question=evil, options=(evil,), created_at=make.now)
+    letter = DeadLetter(
+        id="d", task=task.id, receiver=AgentId(evil), cargo=Cargo.WORK, event=1, attempts=4, at=make.now, reason=fault
+    )
+    await world.put(task, question, letter)
+    world.know(make.agent(evil, kind=evil))
+    answers = {
+        name: (await world.client.get(f"/api/v1/{name}")).json()
+        for name in ("agents", "tasks", "questions", "deadletters")
+    }
+    script = resources.files("dragoman.transports.api") / "status" / "status.js"
+    run = subprocess.run(
+        ["node", str(Path(__file__).with_name("page_dom.js")), str(script)],
+        input=json.dumps(answers), capture_output=True, text=True, timeout=30, check=True,
+    )  # fmt: skip
+    told = json.loads(run.stdout)
+    for place in ("agents", "tasks", "questions", "deadletters"):
+        assert evil in told["shown"][place], place
+    assert told["shown"]["verdict"] == ["1 question waits for a person"]
+    assert (told["board"], told["door"], told["hash"]) == (False, True, "")
+    assert {header for _, header in told["asked"]} == {"Bearer abc"}
+
+
+def test_the_guide_names_every_route() -> None:
+    guide = next(parent for parent in Path(__file__).parents if (parent / "docs").is_dir()) / "docs" / "api.md"
+    text = guide.read_text("utf-8")
+    assert [one for one in SERVED if f"`{one.method} {one.path}`" not in text] == []
