@@ -34,6 +34,8 @@ KEEP = timedelta(hours=24)
 MOST_RESULTS = 10_000
 MOST_BYTES = 64 * 1024 * 1024
 SLACK_LINES = 2_000
+SWEEP = 256
+"""Old results are swept out once in so many lines: `recall` looks at their age itself."""
 
 
 class Done(Struct, frozen=True, kw_only=True, tag="done"):
@@ -140,14 +142,16 @@ class Journal:
     # --- results ---
 
     def recall(self, request_id: str) -> Done | None:
-        """The result of a request, if it has one."""
-        return self._requests.get(request_id)
+        """The result of a request, if it has one that is not too old."""
+        done = self._requests.get(request_id)
+        return None if done is None or done.outcome.at < self._world.now() - self._keep else done
 
     async def record(self, outcome: Outcome, print: str, requests: Iterable[str]) -> None:
         """Remember a result. When this returns, it survives a crash, if there is a file."""
         done = Done(outcome=outcome, print=print, requests=tuple(requests))
         self._take(done)
-        self._forget()
+        if self._lines % SWEEP == 0 or len(self._done) > self._most or self._bytes > self._most_bytes:
+            self._forget()
         if self._file is not None:
             await self._commit(_encode(done))
 
