@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import stat
 from pathlib import Path
 from typing import NamedTuple
@@ -69,7 +68,7 @@ class DataDir:
         """The admin's token, made if there is none yet. The file appears whole or not at all."""
         token = self._read_token()
         if token is None:
-            token = secrets.token_hex(TOKEN_BYTES)
+            token = os.urandom(TOKEN_BYTES).hex()
             try:
                 self._write(self.token_file, token + "\n", replace=False)
             except FileExistsError:  # somebody was faster: theirs it is
@@ -126,7 +125,7 @@ class DataDir:
 
     def _write(self, file: Path, text: str, *, replace: bool) -> None:
         """Atomic, durable, and never readable by others, not even for a moment."""
-        draft = file.with_name(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        draft = file.with_name(f".{file.name}.{os.getpid()}.{os.urandom(4).hex()}")
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             with os.fdopen(descriptor, "w", encoding="ascii") as out:

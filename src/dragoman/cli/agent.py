@@ -89,7 +89,7 @@ def ls(
     found = printing.listing(answer, "agents", COLUMNS, output)
     if output == "table":
         there = sum(agent.get("status") != "offline" for agent in found)
-        printing.verdict(None if not found else True, f"{len(found)} agents, {there} of them here")
+        printing.verdict(None if not found else True, f"{printing.count(len(found), 'agent')}, {there} here now")
         printing.following(
             f"dragoman agent show {line(found[0]['id'])}" if found else "dragoman agent add NAME --protocol chiffon"
         )

@@ -40,7 +40,7 @@ def ls(
     if output != "table":
         return
     open_ones = [question for question in found if question.get("status") == "open"]
-    printing.verdict(None if open_ones else True, f"{len(open_ones)} questions wait for an answer")
+    printing.verdict(None if open_ones else True, f"{printing.count(len(open_ones), 'question')} to answer")
     if open_ones:
         options = open_ones[0].get("options") or ["ANSWER"]
         printing.following(f"dragoman ask answer {line(open_ones[0]['id'])} {line(options[0])}")

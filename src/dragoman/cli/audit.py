@@ -49,7 +49,9 @@ def query(
     more = answer.get("next")
     refused = sum(record.get("outcome") == "refused" for record in found)
     printing.verdict(
-        None, f"{len(found)} records, {refused} of them refusals" + (", and there are more" if more else "")
+        None,
+        f"{printing.count(len(found), 'record')}, {printing.count(refused, 'refusal')}"
+        + (", and there are more" if more else ""),
     )
     filters = {"principal": principal, "subject": subject, "outcome": outcome}
     given = "".join(f" --{key} {line(value)}" for key, value in filters.items() if value)
@@ -64,7 +66,9 @@ def verify(*, output: Output = "table", reach: Reach = HERE) -> int:
     if output != "table":
         printing.document(answer, output)
     elif good:
-        printing.verdict(True, f"the audit record is whole: {line(answer.get('verified'))} records")
+        printing.verdict(
+            True, f"the audit record is whole: {printing.count(int(answer.get('verified') or 0), 'record')}"
+        )
     else:
         broken = answer.get("broken") or {}
         printing.verdict(False, f"the audit record is broken at {line(broken.get('seq'))}: {line(broken.get('why'))}")

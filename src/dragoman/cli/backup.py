@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -62,6 +63,7 @@ def _offline(directory: Path, target: Path) -> None:
             f"no hub is running, and there is no store at {line(source)}",
             next="name it with --data DIR",
         )
+    os.umask(0o077)  # the copy holds everything that the store does
     try:
         asyncio.run(_copy(source, target))
     except (StoreRefused, SettingsError) as error:

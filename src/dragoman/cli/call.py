@@ -6,7 +6,7 @@ Progress and verdict are words, on stderr.
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -52,7 +52,7 @@ def call(
     if via == "chiffon":
         return _by_envelope(hub, body, wait, timeout, output)
     # Under a key, so that the hub would take a repetition for the same request.
-    task = hub.ask("POST", "tasks", body=body, headers={"Idempotency-Key": secrets.token_hex(16)})
+    task = hub.ask("POST", "tasks", body=body, headers={"Idempotency-Key": os.urandom(16).hex()})
     if wait:
         return _watch(hub, task, timeout, output)
     id = line(task["id"])

@@ -45,6 +45,8 @@ def show(
     else:
         printing.table(rows, [col("setting"), col("value"), *([col("origin")] if origin else [])])
         changed = sum(at.source != "default" for at in loaded.origins.values())
-        printing.verdict(True, f"{len(rows)} settings, {changed} of them set" + (f"; file {file}" if file else ""))
+        printing.verdict(
+            True, f"{len(rows)} settings, {changed} of them not the default" + (f"; file {file}" if file else "")
+        )
         if not origin:
             printing.following("dragoman config show --origin")

@@ -42,7 +42,7 @@ def ls(
     if output != "table":
         return
     more = answer.get("next")
-    printing.verdict(not found, f"{len(found)} dead letters" + (", and more" if more else ""))
+    printing.verdict(not found, printing.count(len(found), "dead letter") + (", and more" if more else ""))
     if more:
         printing.following(f"dragoman dlq ls --cursor {line(more)}")
     elif found:

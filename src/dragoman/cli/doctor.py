@@ -28,9 +28,12 @@ SCARCE_SPACE = 1 << 30
 NO_SPACE = 64 << 20
 
 
+Verdict = Literal["ok", "warning", "problem"]
+
+
 class Finding(NamedTuple):
     check: str
-    verdict: Literal["ok", "warning", "problem"]
+    verdict: Verdict
     says: str
     fix: str = ""
 
@@ -56,7 +59,11 @@ def doctor(*, output: Output = "table", reach: Reach = HERE) -> int:
     if output == "json":
         printing.document({"ok": not bad, "findings": [finding._asdict() for finding in findings]})
     elif output == "table":
-        said = f"{len(bad)} problems, {len(odd)} warnings" if bad or odd else "all is well"
+        said = (
+            f"{printing.count(len(bad), 'problem')}, {printing.count(len(odd), 'warning')}"
+            if bad or odd
+            else "all is well"
+        )
         printing.verdict(not bad, said)
         if bad:
             printing.following(bad[0].fix)
@@ -127,8 +134,10 @@ def permissions(directory: DataDir) -> Iterator[Finding]:
         if file.exists() and stat.S_IMODE(file.stat().st_mode) & 0o077
     ]
     if open_ones:
+        # In a closed directory an open file is out of reach, until somebody opens the directory.
+        verdict: Verdict = "problem" if stat.S_IMODE(path.stat().st_mode) & 0o077 else "warning"
         fix = f"chmod 700 {path}; chmod 600 {path}/*"
-        yield Finding("data", "problem", f"others may look into {', '.join(open_ones)}", fix)
+        yield Finding("data", verdict, f"not closed to others: {', '.join(open_ones)}", fix)
     else:
         yield Finding("data", "ok", f"{path} is closed to others")
 

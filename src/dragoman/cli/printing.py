@@ -138,6 +138,10 @@ def moment(text: Any) -> datetime | None:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def age(text: Any, now: datetime | None = None) -> str:
     """How long ago, in the largest unit that says something."""
     then = moment(text)

@@ -77,6 +77,7 @@ def _start(settings: Settings, *, demo: bool, ready_json: bool, command: str) ->
 
         from dragoman.app.wiring import run
 
+        os.umask(0o077)  # whatever a hub writes, store and backups too, is its user's alone
         return run(settings, demo=demo, ready_json=ready_json)
     except (DataDirError, StoreRefused) as error:  # their sentences end with what to do
         raise Stop(Exit.NOT_ALLOWED, str(error)) from error

@@ -48,7 +48,11 @@ def ls(
         return
     failed = [task for task in found if task.get("status") == "failed"]
     more = answer.get("next")
-    counted = f"{len(found)} tasks" + (", and more" if more else "") + (f", {len(failed)} failed" if failed else "")
+    counted = (
+        printing.count(len(found), "task")
+        + (", and more" if more else "")
+        + (f", {len(failed)} failed" if failed else "")
+    )
     printing.verdict(False if failed else True if found else None, counted)
     if more:
         filters = {"status": status, "type": type, "agent": agent}
@@ -126,7 +130,7 @@ def logs(
     if output == "table":
         task = hub.get("tasks", str(task["id"]))
         printing.verdict(story.GOOD.get(str(task.get("status"))), story.headline(task))
-        printing.following(*story.next_commands(task))
+        printing.following(f"dragoman task show {line(task['id'])}")
     return Exit.FAILED if follow_ and task.get("status") in ("failed", "cancelled") else Exit.OK
 
 
@@ -156,8 +160,10 @@ def why(id: TaskName, /, *, output: Output = "table", reach: Reach = HERE) -> No
     able = [one for one in answer.get("candidates") or () if one.get("able")]
     if not able and answer.get("status") == "queued":
         printing.following("dragoman agent ls", "dragoman agent add NAME --protocol chiffon --kind KIND")
+    elif able and not any(one.get("free") for one in able):
+        printing.following(f"dragoman agent show {line(able[0].get('agent'))}")
     else:
-        printing.following(*story.next_commands({**answer, "id": answer.get("task_id") or id}))
+        printing.following(story.next_commands({**answer, "id": answer.get("task_id") or id})[0])
 
 
 @app.command

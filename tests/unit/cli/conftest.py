@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -102,7 +103,11 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
     """The command, in this process."""
 
     def run(*tokens: str) -> Ran:
-        code = main(tokens)
+        umask = os.umask(0o022)
+        try:
+            code = main(tokens)
+        finally:
+            os.umask(umask)
         out, err = capsys.readouterr()
         return Ran(code, out, err)
 

@@ -75,7 +75,7 @@ def test_agent_ls_filters_and_draws_plain_columns_into_a_pipe(hub: Any, run: Any
     assert hub.asked[0].query == {"kind": "infra"}
     assert ran.out.splitlines()[0].split() == ["ID", "PROTOCOL", "KIND", "STATUS", "TASKS", "BREAKER", "SEEN"]
     assert ran.out.splitlines()[1].split() == ["deployer", "chiffon", "infra", "idle", "0", "closed", "-"]
-    assert "1 agents, 1 of them here" in ran.err
+    assert "1 agent, 1 here now" in ran.err
 
 
 def test_agent_show_and_rm(hub: Any, run: Any) -> None:
@@ -209,7 +209,7 @@ def test_dead_letters(hub: Any, run: Any, make_task: Any) -> None:
     hub.answers["POST /api/v1/deadletters/d1/discard"] = (200, LETTER)
     listed = run("dlq", "ls")
     assert "nobody there [unavailable]" in listed.out
-    assert listed.err.startswith("✗ 1 dead letters")
+    assert listed.err.startswith("✗ 1 dead letter\n")
     assert "{" in run("dlq", "show", "d1").out
     assert run("dlq", "redrive", "d1", "a=2").code == 0
     assert hub.asked[-1].body == {"input": {"a": 2}}

@@ -77,9 +77,11 @@ def test_a_data_directory_open_to_others_is_a_problem_with_its_fix(alone: Path, 
     made.prepare()
     made.admin_token()
     made.token_file.chmod(0o644)
+    assert "• data: not closed to others: .dragoman/admin.token (0644)" in run("doctor").out
+    made.path.chmod(0o755)
     ran = run("doctor")
     assert ran.code == 1
-    assert "✗ data: others may look into .dragoman/admin.token (0644)" in ran.out
+    assert "✗ data: not closed to others: .dragoman (0755), .dragoman/admin.token (0644)" in ran.out
     assert ran.err.splitlines()[-1] == "  next: chmod 700 .dragoman; chmod 600 .dragoman/*"
 
 
@@ -112,7 +114,8 @@ def test_backup_copies_offline_when_no_hub_runs(alone: Path, run: Any) -> None:
     ran = run("backup", "copy.sqlite", "-o", "json")
     assert ran.code == 0, ran.err
     assert json.loads(ran.out)["by"] == "offline"
-    assert (alone / "copy.sqlite").stat().st_size > 0
+    made = (alone / "copy.sqlite").stat()
+    assert (made.st_size > 0, made.st_mode & 0o777) == (True, 0o600)
 
 
 def test_backup_never_overwrites_and_says_what_is_missing(alone: Path, run: Any) -> None:

@@ -142,7 +142,7 @@ def test_config_show_names_every_origin(started: Any, run: Any, monkeypatch: pyt
     assert told["server.host"] == {"value": "127.0.0.1", "origin": "default"}
     table = run("config", "show", "--origin")
     assert ["server.port", "9000", "environment", "DRAGOMAN_PORT"] in [row.split() for row in table.out.splitlines()]
-    assert "2 of them set; file dragoman.toml" in table.err
+    assert "2 of them not the default; file dragoman.toml" in table.err
     plain = [json.loads(row) for row in run("config", "show", "-o", "jsonl").out.splitlines()]
     assert {"setting": "server.port", "value": 9000} in plain
 
