@@ -104,8 +104,11 @@ class World:
 
     async def settle(self) -> None:
         """Until the hub has nothing left to do at this instant."""
-        while self.intake.depth or await self.intake.wake_due():
+        for _ in range(1000):
+            if not self.intake.depth and not await self.intake.wake_due():
+                return
             await self.intake.ask(Acknowledge(principal=ADMIN, deliveries=()))
+        raise AssertionError("the hub never comes to rest")
 
     async def advance(self, seconds: float) -> None:
         """Let time pass, waking whatever is due on the way, at its own time."""
