@@ -49,7 +49,7 @@ class Observer:
 
     def failed(self, commands: int) -> None: ...
 
-    def sent(self, parcels: int) -> None: ...
+    def sent(self, parcels: int, protocol: str) -> None: ...
 
 
 class Intake:
@@ -264,7 +264,8 @@ class Intake:
                 self.tell(CloseLink(principal=batch[0].delivery.receiver, session=session))
             else:
                 end.deliver(batch)
-        self._observer.sent(len(parcels))
+                agent = self._floor.agents.get(batch[0].delivery.receiver)
+                self._observer.sent(len(batch), agent.protocol if agent else "")
         crash_point("after_send")
 
     def _note_wakes(self, changes: Changes) -> None:

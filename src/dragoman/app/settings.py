@@ -10,7 +10,7 @@ has one:
     a file        [group] key = value, in dragoman.toml       [server]\\nport = 9000
     the default   here                                        8420
 
-A name nobody knows, or a value that makes no sense, is an error that says which file or variable holds it: a
+A name nobody knows (a variable without a group may be somebody else's, unless it looks mistyped), or a value that makes no sense, is an error that says which file or variable holds it: a
 mistyped limit must not become the default in silence. All of them are told at once.
 
 Relative paths in a file are meant from that file's directory, since a service starts wherever it likes; those
@@ -283,15 +283,22 @@ def _variables(
             continue
         found = names.get(variable) or SHORT.get(variable)
         if found is None:
-            # Compared without the beginning that they all share.
-            ends = [known_as.removeprefix(PREFIX) for known_as in (*names, *SHORT)]
-            hint = _nearest(variable.removeprefix(PREFIX), ends).replace("mean '", f"mean '{PREFIX}")
-            problems.append(f"environment variable {variable}: no such setting.{hint}")
+            problems += _mistyped(variable, names)
         elif found in seen and environ[seen[found]] != environ[variable]:
             problems.append(f"environment variables {seen[found]} and {variable} contradict each other: unset one.")
         else:
             seen[found] = variable
             yield found, variable, environ[variable]
+
+
+def _mistyped(variable: str, names: Mapping[str, str]) -> Iterator[str]:
+    """One with a group can only be meant for us. One without may be anybody's, unless it looks like one of ours."""
+    grouped = "__" in variable
+    # Compared without the beginning that they all share.
+    ends = [known.removeprefix(PREFIX) for known in (names if grouped else SHORT)]
+    hint = _nearest(variable.removeprefix(PREFIX), ends).replace("mean '", f"mean '{PREFIX}")
+    if grouped or "Did you mean" in hint:
+        yield f"environment variable {variable}: no such setting.{hint}"
 
 
 def variable_of(name: str) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import socket
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +16,9 @@ from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.options import Config
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dragoman.app.datadir import Whereabouts
     from dragoman.app.settings import Settings
 
 ReadyJson = Annotated[bool, Parameter(negative=(), help="Print one line of JSON on stdout once it serves.")]
@@ -78,7 +83,7 @@ def _start(settings: Settings, *, demo: bool, ready_json: bool, command: str) ->
         from dragoman.app.wiring import run
 
         os.umask(0o077)  # whatever a hub writes, store and backups too, is its user's alone
-        return run(settings, demo=demo, ready_json=ready_json)
+        return run(settings, _greeting(settings, demo=demo, ready_json=ready_json), demo=demo)
     except (DataDirError, StoreRefused) as error:  # their sentences end with what to do
         raise Stop(Exit.NOT_ALLOWED, str(error)) from error
     except OSError as error:
@@ -86,6 +91,22 @@ def _start(settings: Settings, *, demo: bool, ready_json: bool, command: str) ->
         if error.errno == errno.EADDRINUSE:
             raise _busy(host, port, command) from error
         raise
+
+
+def _greeting(settings: Settings, *, demo: bool, ready_json: bool) -> Callable[[Whereabouts], None]:
+    """What is said once the hub serves: a line of JSON for programs, a banner for people."""
+
+    def greet(here: Whereabouts) -> None:
+        if ready_json:
+            said = {"http": here.http, "grpc": here.grpc, "data": settings.data, "admin_token": here.admin_token}
+            print(json.dumps(said), flush=True)
+        else:
+            from dragoman.cli.banner import banner
+
+            next = "dragoman call infra run_playbook playbook=site.yml" if demo else None
+            print(banner(http=here.http, data=settings.data, next=next, demo=demo), file=sys.stderr, flush=True)
+
+    return greet
 
 
 def _refuse_a_second(directory: Any) -> None:
