@@ -12,6 +12,7 @@ That the deliveries of a new task are none needs no question: a delivery never c
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, TypeVar
 
 from dragoman.core.delivery.model import Delivery, DeliveryState
@@ -124,8 +125,6 @@ class HotCache:
 
     def learn_number(self, task: TaskId, no: int) -> None:
         self._numbers[task] = no
-        if len(self._numbers) > 4 * self._rows:
-            del self._numbers[next(iter(self._numbers))]
 
     # Following what was committed.
 
@@ -223,22 +222,28 @@ class HotCache:
     # Staying small: the oldest go first.
 
     def _trim(self) -> None:
-        while len(self._tasks) > self._rows:
-            task = self._tasks.pop(next(iter(self._tasks)))
+        for id in oldest(self._tasks, self._rows):
+            task = self._tasks.pop(id)
             self._requests.pop((task.origin.principal, task.origin.request_id), None)
             if task.queue is not None:
                 self._ready.pop(task.queue, None)
-        while len(self._deliveries) > self._rows:
-            row = self._deliveries.pop(next(iter(self._deliveries)))
+        for name in oldest(self._deliveries, self._rows):
+            row = self._deliveries.pop(name)
             self._of_task.pop(row.task, None)
             self._inbox.pop(row.receiver, None)
             self._leased.pop(row.receiver, None)
-        while self._event_bytes > EVENT_BYTES:
-            self._drop_event(next(iter(self._events.values())))
-        every: tuple[dict[Any, Any], ...] = (self._of_task, self._ready, self._inbox, self._leased)
-        for shelves in every:
-            while len(shelves) > self._rows:
-                del shelves[next(iter(shelves))]
+        if self._event_bytes > EVENT_BYTES:
+            for event in list(islice(self._events.values(), len(self._events) // 4 + 1)):
+                self._drop_event(event)
+        every: tuple[dict[Any, Any], ...] = (self._of_task, self._numbers, self._ready, self._inbox, self._leased)
+        for known in every:
+            for key in oldest(known, self._rows):
+                del known[key]
+
+
+def oldest(known: dict[K, Any], most: int) -> list[K]:
+    """What must go. Many at once: to find a dictionary's first key means to step over those that are gone."""
+    return list(islice(known, len(known) - most + most // 8)) if len(known) > most else []
 
 
 def _shelve(shelves: dict[K, dict[Any, V]], key: K, id: Any, row: V) -> None:

@@ -8,6 +8,7 @@ text; a test compares them.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any, ClassVar
 
 import msgspec
@@ -93,7 +94,8 @@ class TaskUpdates:
         known = self._known
         known[no] = columns
         if len(known) > self.REMEMBERED:
-            del known[next(iter(known))]
+            for old in list(islice(known, self.REMEMBERED // 8)):
+                del known[old]
 
     def forget(self) -> None:
         self._known.clear()
