@@ -137,7 +137,10 @@ class ChiffonHttp:
             closed.add_done_callback(lambda done: self._closed(session, done))
             if len(poll.parcels) < count:
                 # Until it is closed more may be given to it; what we have not seen by then, nobody was given.
-                await asyncio.wait({closed})
+                try:
+                    await closed
+                except Refused:
+                    pass  # then nothing was given to it either
         now = self._hub.now()
         entries = [
             b'{"delivery_id":"%b","message":%b}' % (parcel.delivery.id.encode(), frame)

@@ -90,12 +90,11 @@ class Desk:
         message_id: str | None = None
         try:
             tree = codec.parse(data, self._json)
-            about = codec.correlation(tree)
             message = codec.interpret(tree, data)
-            message_id = message.message_id
+            message_id, about = message.message_id, Correlation(message.request_id, message.trace_id)
             command: Command = chiffon.command_of(agent, message, tree, data, traceparent=traceparent)
         except ChiffonError as error:
-            return Heard(fault=chiffon.fault_of(error), message_id=message_id, about=error.about or about)
+            return Heard(fault=chiffon.fault_of(error), message_id=message_id, about=error.about)
         except Refused as refused:
             return Heard(fault=refused.fault, message_id=message_id, about=about)
         return Heard(command=command, message_id=message_id, about=about)

@@ -111,7 +111,10 @@ class GuardedHttp(HttpToolsProtocol):
         if size > self.limits.header_bytes:
             raise httptools.HttpParserError("headers too large")
         self.deadline = self.loop.time() + self.limits.body_seconds
+        before = self.cycle
         super().on_headers_complete()
+        if self.cycle is not before:  # it was no upgrade
+            self.cycle.transport = cast(asyncio.Transport, _Joined(self.transport, self.loop))
 
     def on_body(self, body: bytes) -> None:
         self._body_got += len(body)
@@ -166,6 +169,44 @@ class GuardedHttp(HttpToolsProtocol):
                 self.deadline = now + self.limits.body_seconds
                 return
         self.transport.close()
+
+
+class _Joined:
+    """A transport for one response: head and body leave together.
+
+    uvicorn writes them one after the other, and a system call costs more than everything else about a small answer.
+    What is written in one go is gathered, and leaves as soon as whoever wrote it lets go of the loop, or when it is
+    much: the transport must see it, to say when to wait.
+    """
+
+    __slots__ = ("_loop", "_pieces", "_size", "_transport")
+    MUCH = 65_536
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def write(self, data: bytes) -> None:
+        if not self._pieces:
+            self._loop.call_soon(self._flush)
+        self._pieces.append(data)
+        self._size += len(data)
+        if self._size > self.MUCH:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._pieces:
+            pieces, self._pieces, self._size = self._pieces, [], 0
+            self._transport.write(b"".join(pieces))
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
 
 
 def guarded(limits: Limits) -> type[GuardedHttp]:
