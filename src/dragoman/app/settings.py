@@ -10,8 +10,9 @@ has one:
     a file        [group] key = value, in dragoman.toml       [server]\\nport = 9000
     the default   here                                        8420
 
-A name nobody knows (a variable without a group may be somebody else's, unless it looks mistyped), or a value that makes no sense, is an error that says which file or variable holds it: a
-mistyped limit must not become the default in silence. All of them are told at once.
+A name nobody knows, or a value that makes no sense, is an error that says which file or variable holds it: a
+mistyped limit must not become the default in silence. (Only a variable without a group is let be, unless it looks
+like one of ours: it may be anybody's.) All errors are told at once.
 
 Relative paths in a file are meant from that file's directory, since a service starts wherever it likes; those
 in flags and the environment from the working directory.

@@ -91,7 +91,7 @@ def test_two_names_of_one_setting_may_agree_but_not_contradict() -> None:
 
 
 def test_what_is_no_setting_is_left_alone() -> None:
-    environ = {"DRAGOMAN_URL": "x", "DRAGOMAN_TOKEN": "x", "DRAGOMAN_CONFIG": "x", "DRAGOMAN_CRASH_AT": "x"}
+    environ = {"DRAGOMAN_URL": "x", "DRAGOMAN_TOKEN": "x", "DRAGOMAN_CRASH_AT": "x", "DRAGOMAN_GREETER": "x"}
     assert load(environ=environ).settings == Settings()
 
 
@@ -142,7 +142,7 @@ def test_a_wrong_file_is_told_in_a_sentence(file: Path, text: str, said: str) ->
         ("DRAGOMAN_SERVER__PORT", "many", "'many' does not do: expected `int`, got `str`."),
         ("DRAGOMAN_SERVER__PROT", "1", "no such setting. Did you mean 'DRAGOMAN_SERVER__PORT'?"),
         ("DRAGOMAN_PROT", "1", "no such setting. Did you mean 'DRAGOMAN_PORT'?"),
-        ("DRAGOMAN_SOMETHING_ELSE", "1", "no such setting. `dragoman config show` lists them all."),
+        ("DRAGOMAN_QQQ__ZZZ", "1", "no such setting. `dragoman config show` lists them all."),
         ("DRAGOMAN_CHIFFON__ALLOW_PRIVATE_CALLBACKS", "maybe", "'maybe' does not do: expected `bool`, got `str`."),
     ],
 )
