@@ -5,6 +5,7 @@
     signature.py type hints as contract      client_chiffon.py        in chiffon
     outcome.py   how work ends               events.py                what a client is told
     desk.py      from request to outcome     address.py               where the hub is
+    speech.py    what is said meanwhile      calls.py                 one call, as it is heard of
     mailbox.py   what must reach the hub     links.py                 the port, and its words
     journal.py   what survives a restart     words_chiffon.py         the words in chiffon
     engine.py    link, heartbeat, end        io_chiffon_http/ws.py    the bytes

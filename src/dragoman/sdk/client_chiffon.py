@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.protocols.chiffon import chunks, codec, errors
+from dragoman.protocols.chiffon import codec, errors
 from dragoman.protocols.chiffon.types import (
     Correlation,
     Envelope,
@@ -23,38 +23,17 @@ from dragoman.protocols.chiffon.types import (
     Payload,
     Stamp,
     WorkRequest,
-    WorkResult,
-    WorkStatus,
 )
 from dragoman.sdk import trace
-from dragoman.sdk.errors import DragomanError, HubUnreachable, Misconfigured, RequestRefused, TaskCancelled, TaskFailed
-from dragoman.sdk.events import Event, Question, TaskInfo, value_of
+from dragoman.sdk.calls import Call
+from dragoman.sdk.errors import DragomanError, HubUnreachable, Misconfigured, RequestRefused
+from dragoman.sdk.events import Event, Question, TaskInfo
 from dragoman.sdk.links import Accepted, Frame, LinkDown, Pipe
-from dragoman.sdk.words_chiffon import CANCELLED
 from dragoman.sdk.world import World, backoff
 
 log = logging.getLogger("dragoman.sdk")
 
 OPTIONS = frozenset({"priority", "dependencies", "hints", "parent"})
-
-
-class _Call:
-    """One request and what has been heard of it."""
-
-    def __init__(self, request: Envelope[WorkRequest], loop: asyncio.AbstractEventLoop) -> None:
-        self.request = request
-        self.frame = codec.encode(request)
-        self.tries = 1
-        self.is_pinned = "agent_id" in request.x_custom_fields
-        self.taken: asyncio.Future[None] = loop.create_future()
-        self.done: asyncio.Future[Any] = loop.create_future()
-        self.events: list[Event] = []
-        self.news = asyncio.Event()
-        self.blocks = chunks.Reassembly()
-
-    @property
-    def task_id(self) -> str:
-        return self.request.payload.task_id
 
 
 class ChiffonClient:
@@ -67,9 +46,9 @@ class ChiffonClient:
         self._dial = dial
         self._world = world
         self._cancel = cancel
-        self._calls: dict[str, _Call] = {}
-        self._by_task: dict[str, _Call] = {}
-        self._untaken: dict[str, _Call] = {}
+        self._calls: dict[str, Call] = {}
+        self._by_task: dict[str, Call] = {}
+        self._untaken: dict[str, Call] = {}
         self._pipe: Pipe | None = None
         self._online: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -152,7 +131,7 @@ class ChiffonClient:
 
     # --- calls ---
 
-    def _request(self, target: str, work: str, given: dict[str, Any], options: Mapping[str, Any]) -> _Call:
+    def _request(self, target: str, work: str, given: dict[str, Any], options: Mapping[str, Any]) -> Call:
         assert self._loop is not None
         unknown = set(options) - OPTIONS
         if unknown:
@@ -180,14 +159,14 @@ class ChiffonClient:
             to_agent=kind,
             x_custom_fields=custom,
         )
-        return _Call(request, self._loop)
+        return Call(request, self._loop)
 
-    def _keep(self, call: _Call) -> None:
+    def _keep(self, call: Call) -> None:
         self._calls[call.request.request_id] = call
         self._by_task[call.task_id] = call
         self._untaken[call.request.message_id] = call
 
-    def _taken(self, call: _Call, error: Exception | None = None) -> None:
+    def _taken(self, call: Call, error: Exception | None = None) -> None:
         """The hub has it, or will not have it."""
         self._untaken.pop(call.request.message_id, None)
         if call.taken.done():
@@ -197,7 +176,7 @@ class ChiffonClient:
         else:
             call.taken.set_exception(error)
 
-    def _forget(self, call: _Call) -> None:
+    def _forget(self, call: Call) -> None:
         self._calls.pop(call.request.request_id, None)
         self._untaken.pop(call.request.message_id, None)
         if self._by_task.get(call.task_id) is call:
@@ -208,13 +187,13 @@ class ChiffonClient:
             elif not future.cancelled():
                 future.exception()
 
-    def _known(self, task_id: str) -> _Call:
+    def _known(self, task_id: str) -> Call:
         call = self._by_task.get(task_id)
         if call is None:
             raise Misconfigured(f"task {task_id} was not called for by this client, or its result was fetched already")
         return call
 
-    def _say(self, call: _Call) -> None:
+    def _say(self, call: Call) -> None:
         if self._pipe is not None:
             self._pipe.send(call.frame, call.request.message_id, call.task_id)
 
@@ -270,37 +249,23 @@ class ChiffonClient:
         if isinstance(delivery, str):
             pipe.acknowledge(delivery)
 
-    def _hear_of(self, call: _Call, message: Envelope[Payload], *, is_delivery: bool) -> None:
+    def _hear_of(self, call: Call, message: Envelope[Payload], *, is_delivery: bool) -> None:
         payload = message.payload
-        if isinstance(payload, ErrorPayload):
-            if not is_delivery and not call.taken.done():
-                return self._refused(call, payload)
-            return self._failed(call, message, payload)
+        if isinstance(payload, ErrorPayload) and not is_delivery and not call.taken.done():
+            return self._refused(call, payload)
         self._taken(call)
-        if isinstance(payload, WorkStatus):
-            data: dict[str, Any] = {"status": payload.status, "percent": payload.progress_percent}
-            if payload.step is not None:
-                data["step"] = {"number": payload.step.number, "name": payload.step.name}
-                data["output"] = payload.step.output
-            self._tell(call, "paused" if payload.status == "paused" else "progress", message, data)
-        elif isinstance(payload, WorkResult):
-            self._ended(call, message, payload)
-        return None
+        return call.hear(message)
 
-    def _refused(self, call: _Call, payload: ErrorPayload) -> None:
+    def _refused(self, call: Call, payload: ErrorPayload) -> None:
         """The hub did not take the request: perhaps it is an agent's name and not a kind; perhaps later."""
         code = payload.error_code
         if code == 5002 and not call.is_pinned:
             self._calls.pop(call.request.request_id, None)
             self._untaken.pop(call.request.message_id, None)
             call.is_pinned = True
-            call.request = msgspec.structs.replace(
-                call.request,
-                message_id=self._world.mint(),
-                request_id=self._world.mint(),
-                x_custom_fields={**call.request.x_custom_fields, "agent_id": call.request.to_agent},
-            )
-            call.frame = codec.encode(call.request)
+            pinned = {**call.request.x_custom_fields, "agent_id": call.request.to_agent}
+            ids = {"message_id": self._world.mint(), "request_id": self._world.mint()}
+            call.send_as(msgspec.structs.replace(call.request, **ids, x_custom_fields=pinned))
             self._keep(call)
             return self._say(call)
         if code != 5002 and errors.is_retryable(code) and call.tries < len(errors.RETRY_DELAYS):
@@ -313,77 +278,15 @@ class ChiffonClient:
         refused = RequestRefused(f"{payload.error_message} ({code})", kind=errors.rule(code).name, facts=facts)
         return self._taken(call, refused)
 
-    async def _say_later(self, call: _Call, delay: float) -> None:
+    async def _say_later(self, call: Call, delay: float) -> None:
         await self._world.sleep(delay)
         if not call.taken.done():
             self._say(call)
 
-    def _ended(self, call: _Call, message: Envelope[Payload], result: WorkResult) -> None:
-        output = result.output
-        if result.output_chunk is not None:
-            try:
-                call.blocks = call.blocks.feed(chunks.Block(chunks.parse(result.output_chunk), result.output))
-                if not chunks.is_last(result):
-                    return
-                output = call.blocks.finish()
-            except chunks.ChunkError as error:
-                log.warning("the output of task %s came broken: %s", call.task_id, error)
-                call.blocks = chunks.Reassembly()
-                return
-        structured = message.x_custom_fields.get("result")
-        data = {"output": output, "exit_code": result.exit_code, "result": structured}
-        if result.exit_code == 0:
-            self._tell(call, "completed", message, data)
-            self._finish(call, value_of(structured, output), None)
-            return
-        self._tell(call, "failed", message, data)
-        failed = TaskFailed(
-            output.rstrip().rpartition("\n")[2] or f"exit code {result.exit_code}",
-            task_id=call.task_id,
-            kind="work_failed",
-            exit_code=result.exit_code,
-            output=output,
-            facts={"agent": message.x_custom_fields.get("agent_id")},
-        )
-        self._finish(call, None, failed)
-
-    def _failed(self, call: _Call, message: Envelope[Payload], payload: ErrorPayload) -> None:
-        is_cancel = payload.error_code == CANCELLED
-        status = "cancelled" if is_cancel else "failed"
-        facts = {"code": payload.error_code, "message": payload.error_message, **payload.error_context}
-        self._tell(call, status, message, {"fault": facts})
-        error = (TaskCancelled if is_cancel else TaskFailed)(
-            payload.error_message, task_id=call.task_id, status=status, code=payload.error_code, facts=facts
-        )
-        self._finish(call, None, error)
-
-    def _tell(self, call: _Call, kind: str, message: Envelope[Payload], data: dict[str, Any]) -> None:
-        agent = message.x_custom_fields.get("agent_id")
-        call.events.append(
-            Event(
-                task_id=call.task_id,
-                seq=len(call.events) + 1,
-                kind=kind,
-                at=message.timestamp.isoformat(),
-                agent=agent if isinstance(agent, str) else None,
-                data=data,
-            )
-        )
-        call.news.set()
-
-    def _finish(self, call: _Call, value: Any, error: Exception | None) -> None:
-        self._taken(call)
-        if not call.done.done():
-            if error is None:
-                call.done.set_result(value)
-            else:
-                call.done.set_exception(error)
-        call.news.set()
-
     def _fail_all(self, error: Exception) -> None:
         for call in list(self._calls.values()):
             self._taken(call, error)
-            self._finish(call, None, error)
+            call.finish(None, error)
 
     def _decline(self, pipe: Pipe, message: Envelope[Payload]) -> None:
         """Somebody wants work of a client."""

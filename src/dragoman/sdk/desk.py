@@ -25,25 +25,21 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from dragoman.sdk import outcome as ends
 from dragoman.sdk import trace
-from dragoman.sdk.errors import BadInput
+from dragoman.sdk.errors import BadInput, Rejected
 from dragoman.sdk.journal import Answered, Journal
-from dragoman.sdk.links import Decline, Errand, Introduction, Outcome, Query, Report, Work
+from dragoman.sdk.links import Decline, Errand, Introduction, Outcome, Work
 from dragoman.sdk.mailbox import Mailbox
 from dragoman.sdk.signature import Handler
+from dragoman.sdk.speech import Speech
 from dragoman.sdk.task import SyncTask, Task
 from dragoman.sdk.world import World
 
 log = logging.getLogger("dragoman.sdk")
 
-MOST_UNHEARD = 8
-"""Reports with output of one task that the hub may still lack; the handler waits at its next one. Less than the
-number of message ids by which the hub recognises repetitions."""
-LONG_OUTPUT = 200_000
-SIGN_DELAY = 0.05
 HEALTH_CHECK = "health_check"
 
 _canonical = msgspec.json.Encoder(order="sorted").encode
@@ -60,11 +56,11 @@ class Desk:
         self._world = world
         self._loop = asyncio.get_running_loop()
         self._by_request: dict[str, Task] = {}
-        self._reports: dict[str, Task] = {}
         self._backlog: deque[tuple[Task, Handler, dict[str, Any]]] = deque()
         self._running = 0
         self._chores: set[asyncio.Task[None]] = set()
         self._threads: ThreadPoolExecutor | None = None
+        self.speech = Speech(mailbox, journal, world)
         self.tasks: dict[str, Task] = {}
         """In hand, by task id: begun, waiting for a person, or for a free place."""
         self.busy = asyncio.Event()
@@ -82,7 +78,7 @@ class Desk:
         known = self._by_request.get(errand.request_id)
         if known is not None:
             self._mailbox.acknowledge(work.receipt)
-            return self.sign_of_life(known) if known._print == print else self._refuse_other_content(work)
+            return self.speech.sign_of_life(known) if known._print == print else self._refuse_other_content(work)
         done = self._journal.recall(errand.request_id)
         if done is not None:
             self._mailbox.acknowledge(work.receipt)
@@ -101,7 +97,7 @@ class Desk:
         except BadInput as error:
             self._mailbox.acknowledge(work.receipt)
             return self._decline(work.errand, error.what, error.field)
-        task = Task(self, work, given, print)
+        task = Task(self.speech, work, given, print)
         task._last_sign = self._world.monotonic()
         self._by_request[errand.request_id] = task
         self.tasks[task.id] = task
@@ -176,7 +172,8 @@ class Desk:
                 ending = ends.overdue(handler.timeout or 0.0)
             except Exception as error:
                 ending = ends.raised(error)
-                log.warning("task %s (%s) failed: %s", task.id, task.type, ending.output, exc_info=error)
+                traced = None if isinstance(error, Rejected) else error  # to say no is nothing to trace
+                log.warning("task %s (%s) failed: %s", task.id, task.type, ending.output, exc_info=traced)
             task._deadline = None
             outcome = self._outcome(task._errand, ending, self._world.monotonic() - began)
             await self._journal.record(outcome, task._print, task._requests)
@@ -216,9 +213,9 @@ class Desk:
 
     def drop(self, task: Task) -> None:
         """The work is no longer wanted: neither its handler nor anything it said."""
-        task.cancelled = True
+        task._give_up()
         for message in self._mailbox.about(task_id=task.id):
-            self.accepted(message.id)
+            self.speech.accepted(message.id)
         if task._runner is not None:
             task._runner.cancel()
         self._discharge(task)
@@ -242,6 +239,8 @@ class Desk:
 
     async def close(self) -> None:
         """Stop everything. What was not finished is the hub's to give out again."""
+        for task in self.tasks.values():
+            task._give_up()
         runners = [task._runner for task in self.tasks.values() if task._runner is not None]
         for runner in (*runners, *self._chores):
             runner.cancel()
@@ -249,94 +248,7 @@ class Desk:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    # --- what handlers say ---
-
-    async def report(self, task: Task, output: str) -> None:
-        """Progress. With output it must arrive, so it waits for room; without, it is only worth its moment."""
-        while output and task._unheard >= MOST_UNHEARD:
-            task._room = task._room or asyncio.Event()
-            task._room.clear()
-            await task._room.wait()
-        if len(output) > LONG_OUTPUT:  # it may travel in blocks, which are counted per step
-            task._step_number += 1
-        message = self._report_on(task, output)
-        if output:
-            task._unheard += 1
-            self._reports[message.id] = task
-            self._mailbox.post(message)
-        else:
-            self._mailbox.mention(message)
-        self._spoke(task)
-        await self._mailbox.drain()
-
-    def sign_of_life(self, task: Task) -> None:
-        """Nothing new, but alive. Silent while a person is asked or holds the task: no clock runs then."""
-        if task._asking is None and not task.is_held:
-            self._mailbox.mention(self._report_on(task))
-            self._spoke(task)
-
-    def _spoke(self, task: Task) -> None:
-        task._receipt = None
-        task._words += 1
-        task._last_sign = self._world.monotonic()
-
-    def _report_on(self, task: Task, output: str = "") -> Report:
-        return Report(
-            id=self._world.mint(),
-            at=self._world.now(),
-            errand=task._errand,
-            percent=task._percent,
-            step=task._step,
-            number=task._step_number,
-            output=output,
-        )
-
-    def accepted(self, id: str) -> None:
-        """The hub has a message of ours."""
-        message = self._mailbox.settle(id)
-        if type(message) is Outcome:
-            self._journal.settle(id)
-        elif type(message) is Report:
-            task = self._reports.pop(id, None)
-            if task is not None:
-                task._unheard -= 1
-                if task._room is not None:
-                    task._room.set()
-
-    async def ask(
-        self, task: Task, question: str, options: tuple[Any, ...], timeout: float | None, default: Any | UnsetType
-    ) -> Any:
-        """A recorded answer, or the question put to a person."""
-        place, task._asked = task._asked, task._asked + 1
-        if place < len(task._answers):
-            recorded = task._answers[place]
-            if recorded.question in (None, question):
-                return recorded.answer
-            del task._answers[place:]  # the handler asks other things than the last time: these answers are void
-        query = Query(
-            id=self._world.mint(),
-            at=self._world.now(),
-            errand=task._errand,
-            question=question,
-            options=options,
-            timeout_seconds=timeout,
-            default=default,
-            percent=task._percent,
-        )
-        asked_at = self._world.monotonic()
-        task._asking, task._answer = query, self._loop.create_future()
-        self._mailbox.post(query)
-        self._spoke(task)
-        try:
-            answered = await task._answer
-        finally:
-            task._asking = None
-            self._mailbox.settle(query.id)
-        task._last_sign = self._world.monotonic()
-        if task._deadline is not None:  # a person's time is not the handler's
-            task._deadline += task._last_sign - asked_at
-        task._answers.append(answered)
-        return answered.answer
+    # --- answers ---
 
     async def _go_on(self, task: Task, work: Work, print: str) -> None:
         """An answer came for work in hand. It comes as a new request, and the result will answer that."""
@@ -351,16 +263,9 @@ class Desk:
         if answered.question is None:
             answered = msgspec.structs.replace(answered, question=task._asking.question)
         await self._journal.answer(answered)
-        if waiting.done():
-            return
-        waiting.set_result(answered)
-        # The handler has its turn first: perhaps it has something better to say.
-        words = task._words
-        self._world.later(SIGN_DELAY, lambda: self._sign_unless_spoken(task, words))
-
-    def _sign_unless_spoken(self, task: Task, words: int) -> None:
-        if self.tasks.get(task.id) is task and task._words == words:
-            self.sign_of_life(task)
+        if not waiting.done():
+            waiting.set_result(answered)
+            self.speech.sign_of_life_soon(task)
 
     def _answered(self, work: Work) -> Answered:
         return Answered(

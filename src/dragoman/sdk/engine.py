@@ -146,7 +146,7 @@ class Engine:
             link.quiesce()
         self._mailbox.attach(link)
         for task in self._desk.tasks.values():
-            self._desk.sign_of_life(task)
+            self._desk.speech.sign_of_life(task)
 
     # --- what the hub says ---
 
@@ -155,7 +155,7 @@ class Engine:
 
     def _on_accepted(self, accepted: Accepted) -> None:
         for id in accepted.ids:
-            self._desk.accepted(id)
+            self._desk.speech.accepted(id)
 
     def _on_cancel(self, cancel: Cancel) -> None:
         self._mailbox.acknowledge(cancel.receipt)
@@ -194,7 +194,7 @@ class Engine:
         if task is not None:
             self._desk.drop(task)
         for message in kept:
-            self._desk.accepted(message.id)
+            self._desk.speech.accepted(message.id)
 
     async def _say_again(self, messages: list[Outbound]) -> None:
         await self._world.sleep(SAY_AGAIN)
@@ -216,7 +216,7 @@ class Engine:
                 if task._deadline is not None and now >= task._deadline and task._asking is None:
                     self._desk.stop_late(task)
                 elif now - task._last_sign >= self._heartbeat:
-                    self._desk.sign_of_life(task)
+                    self._desk.speech.sign_of_life(task)
 
 
 async def _end(*tasks: asyncio.Task[Any]) -> None:

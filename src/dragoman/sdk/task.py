@@ -16,8 +16,8 @@ from dragoman.sdk import links
 from dragoman.sdk.errors import Rejected
 
 if TYPE_CHECKING:
-    from dragoman.sdk.desk import Desk
     from dragoman.sdk.journal import Answered
+    from dragoman.sdk.speech import Speech
 
 T = TypeVar("T")
 
@@ -31,7 +31,6 @@ class Task:
         "_asked",
         "_asking",
         "_deadline",
-        "_desk",
         "_errand",
         "_held",
         "_last_sign",
@@ -43,8 +42,10 @@ class Task:
         "_requests",
         "_room",
         "_runner",
+        "_speech",
         "_step",
         "_step_number",
+        "_turn",
         "_unheard",
         "_words",
         "_work",
@@ -52,8 +53,8 @@ class Task:
         "input",
     )
 
-    def __init__(self, desk: Desk, work: links.Work, given: dict[str, Any], print: str) -> None:
-        self._desk = desk
+    def __init__(self, speech: Speech, work: links.Work, given: dict[str, Any], print: str) -> None:
+        self._speech = speech
         self._work = work
         self._errand = work.errand
         self._requests = [work.errand.request_id]
@@ -67,6 +68,7 @@ class Task:
         self._deadline: float | None = None
         self._answers: list[Answered] = []
         self._asked = 0
+        self._turn = asyncio.Lock()
         self._asking: links.Query | None = None
         self._answer: asyncio.Future[Answered] | None = None
         self._unheard = 0
@@ -127,11 +129,11 @@ class Task:
         if step is not None and step != self._step:
             self._step = step
             self._step_number += 1
-        await self._desk.report(self, output or "")
+        await self._speech.report(self, output or "")
 
     async def log(self, text: str) -> None:
         """Add a line to the task's output."""
-        await self._desk.report(self, text if text.endswith("\n") else text + "\n")
+        await self._speech.report(self, text if text.endswith("\n") else text + "\n")
 
     async def ask(
         self,
@@ -147,7 +149,7 @@ class Task:
         while it waits, the handler runs again from its start and gets every earlier answer at the same place: ask
         before doing what must not be done twice.
         """
-        return await self._desk.ask(self, question, tuple(options), timeout, default)
+        return await self._speech.ask(self, question, tuple(options), timeout, default)
 
     async def checkpoint(self) -> None:
         """A good place to stop: waits here while a person holds the task."""
@@ -163,6 +165,16 @@ class Task:
     def _hold(self) -> None:
         self.held.set()
         self.released.clear()
+
+    def _give_up(self) -> None:
+        """Nobody wants it any more: whoever waits inside the handler is let go."""
+        self.cancelled = True
+        if self._answer is not None and not self._answer.done():
+            self._answer.cancel()
+        if self._room is not None:
+            self._room.set()
+        if self.is_held:
+            self._release()
 
     def _release(self) -> None:
         self.held.clear()

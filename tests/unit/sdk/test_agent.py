@@ -258,6 +258,41 @@ async def test_a_cancel_stops_the_handler_and_nothing_more_is_said(agent: Agent,
     assert hub.said == []
 
 
+async def test_a_plain_function_that_waits_for_a_person_is_let_go_by_a_cancel(agent: Agent, hub: FakeHub) -> None:
+    ended: asyncio.Queue[str] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    @agent.on("deploy")
+    def deploy(task: SyncTask) -> None:
+        try:
+            task.ask("Restart?")
+        finally:
+            loop.call_soon_threadsafe(ended.put_nowait, f"cancelled: {task.cancelled}")
+
+    async with Running(agent, hub), asyncio.timeout(PATIENCE):
+        request = hub.request("deploy")
+        await hub.next("work_status")
+        hub.cancel(request)
+        assert await ended.get() == "cancelled: True"
+
+
+async def test_questions_asked_at_once_are_put_one_after_the_other(agent: Agent, hub: FakeHub) -> None:
+    @agent.on("deploy")
+    async def deploy(task: Task) -> list[str]:
+        return list(await asyncio.gather(task.ask("one?"), task.ask("two?")))
+
+    async with Running(agent, hub):
+        request = hub.request("deploy")
+        for question, answer in (("one?", "1"), ("two?", "2")):
+            asked = await hub.next("work_status")
+            assert asked.x_custom_fields["question"]["question"] == question
+            await settle()
+            assert hub.nothing_more()
+            hub.request("deploy", {"answer": answer}, task_id=request.payload.task_id)
+        result = await hub.next("work_result")
+    assert result.x_custom_fields["result"] == ["1", "2"]
+
+
 async def test_an_error_about_our_words_ends_the_work_too(agent: Agent, hub: FakeHub) -> None:
     agent.on("sleep")(_for_ever)
     async with Running(agent, hub) as running:

@@ -182,6 +182,29 @@ async def test_a_stream_tells_everything_up_to_the_end(client: Client, hub: Fake
     }
 
 
+async def test_what_is_delivered_twice_is_told_once(client: Client, hub: FakeHub) -> None:
+    async with client, asyncio.timeout(PATIENCE):
+        task_id = asyncio.ensure_future(client.submit("deployer", "run"))
+        request = await hub.next()
+        said = WorkStatus(task_id=request.payload.task_id, status="running", progress_percent=20)
+        message_id = hub.world.mint()
+        for _ in range(2):
+            hub.say(
+                codec.envelope(
+                    said,
+                    Stamp(message_id, hub.world.now()),
+                    Correlation(request.request_id, request.trace_id),
+                    from_agent="deployer",
+                    to_agent="planner",
+                    x_custom_fields={"delivery_id": hub.world.mint()},
+                )
+            )
+        answer(hub, request, success(request))
+        kinds = [event.kind async for event in client.events(await task_id)]
+    assert kinds == ["progress", "completed"]
+    assert len(hub.acked) == 3
+
+
 async def test_a_split_result_comes_whole(client: Client, hub: FakeHub) -> None:
     text = "é" * 800_000
     async with client, asyncio.timeout(PATIENCE):

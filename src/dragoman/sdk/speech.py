@@ -1,0 +1,139 @@
+"""What is said about the work in hand: progress, signs of life, questions.
+
+Output and questions must arrive, so they are kept until the hub has them. Progress alone is only worth its moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from msgspec import UnsetType
+
+from dragoman.sdk.errors import Rejected
+from dragoman.sdk.journal import Journal
+from dragoman.sdk.links import Outcome, Query, Report
+from dragoman.sdk.mailbox import Mailbox
+from dragoman.sdk.task import Task
+from dragoman.sdk.world import World
+
+MOST_UNHEARD = 8
+"""Reports with output of one task that the hub may still lack; the handler waits at its next one. Less than the
+number of message ids by which the hub recognises repetitions."""
+LONG_OUTPUT = 200_000
+SIGN_DELAY = 0.05
+
+
+class Speech:
+    """The voice of all tasks of a desk."""
+
+    def __init__(self, mailbox: Mailbox, journal: Journal, world: World) -> None:
+        self._mailbox = mailbox
+        self._journal = journal
+        self._world = world
+        self._reports: dict[str, Task] = {}
+
+    async def report(self, task: Task, output: str) -> None:
+        """Progress. With output it must arrive, so it waits for room; without, it is only worth its moment."""
+        while output and task._unheard >= MOST_UNHEARD:
+            if task.cancelled:
+                raise Rejected("the task was cancelled")
+            task._room = task._room or asyncio.Event()
+            task._room.clear()
+            await task._room.wait()
+        if len(output) > LONG_OUTPUT:  # it may travel in blocks, which are counted per step
+            task._step_number += 1
+        message = self._report_on(task, output)
+        if output:
+            task._unheard += 1
+            self._reports[message.id] = task
+            self._mailbox.post(message)
+        else:
+            self._mailbox.mention(message)
+        self._spoke(task)
+        await self._mailbox.drain()
+
+    def sign_of_life(self, task: Task) -> None:
+        """Nothing new, but alive. Silent while a person is asked or holds the task: no clock runs then."""
+        if task._asking is None and not task.is_held:
+            self._mailbox.mention(self._report_on(task))
+            self._spoke(task)
+
+    def sign_of_life_soon(self, task: Task) -> None:
+        """After the handler had its turn: perhaps it has something better to say."""
+        words = task._words
+        self._world.later(SIGN_DELAY, lambda: self._sign_unless_spoken(task, words))
+
+    def _sign_unless_spoken(self, task: Task, words: int) -> None:
+        is_running = task._runner is not None and not task._runner.done()
+        if is_running and not task.cancelled and task._words == words:
+            self.sign_of_life(task)
+
+    def _spoke(self, task: Task) -> None:
+        task._receipt = None
+        task._words += 1
+        task._last_sign = self._world.monotonic()
+
+    def _report_on(self, task: Task, output: str = "") -> Report:
+        return Report(
+            id=self._world.mint(),
+            at=self._world.now(),
+            errand=task._errand,
+            percent=task._percent,
+            step=task._step,
+            number=task._step_number,
+            output=output,
+        )
+
+    def accepted(self, id: str) -> None:
+        """The hub has a message of ours."""
+        message = self._mailbox.settle(id)
+        if type(message) is Outcome:
+            self._journal.settle(id)
+        elif type(message) is Report:
+            task = self._reports.pop(id, None)
+            if task is not None:
+                task._unheard -= 1
+                if task._room is not None:
+                    task._room.set()
+
+    async def ask(
+        self, task: Task, question: str, options: tuple[Any, ...], timeout: float | None, default: Any | UnsetType
+    ) -> Any:
+        """A recorded answer, or the question put to a person."""
+        place, task._asked = task._asked, task._asked + 1
+        if place < len(task._answers):
+            recorded = task._answers[place]
+            if recorded.question in (None, question):
+                return recorded.answer
+            del task._answers[place:]  # the handler asks other things than the last time: these answers are void
+        async with task._turn:  # one question at a time
+            return await self._put(task, question, options, timeout, default)
+
+    async def _put(
+        self, task: Task, question: str, options: tuple[Any, ...], timeout: float | None, default: Any | UnsetType
+    ) -> Any:
+        query = Query(
+            id=self._world.mint(),
+            at=self._world.now(),
+            errand=task._errand,
+            question=question,
+            options=options,
+            timeout_seconds=timeout,
+            default=default,
+            percent=task._percent,
+        )
+        asked_at = self._world.monotonic()
+        task._asking, task._answer = query, asyncio.get_running_loop().create_future()
+        self._mailbox.post(query)
+        self._spoke(task)
+        try:
+            answered = await task._answer
+        finally:
+            task._asking = None
+            self._mailbox.settle(query.id)
+        task._last_sign = self._world.monotonic()
+        if task._deadline is not None:  # a person's time is not the handler's
+            task._deadline += task._last_sign - asked_at
+        task._answers.append(answered)
+        return answered.answer
