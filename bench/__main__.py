@@ -26,6 +26,8 @@ SUITES = {
     "echo": "bench.raw_echo:measure",
     "sqlite": "bench.raw_sqlite:measure",
     "hub": "bench.hub:measure",
+    "frugality": "bench.frugality:measure",
+    "growth": "bench.growth:measure",
 }
 """Name → `measure(settings) -> Iterable[Figure]`. The hub's own suites are added here."""
 

@@ -23,14 +23,34 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from bench import procs
+from bench import procs, raw_sqlite
 from bench.figures import Figure, Settings
 from bench.load import HttpConnection, Meter, WsConnection, http_connect, http_head, ws_connect
 from bench.load import measure as load
 
-ROWS = 9
-"""Durable rows of a round trip: request 5 (task, two events, delivery, audit), result 5 with one of them twice… see
-`mix` in `bench.raw_sqlite`; counted by `hub-rows` against the real database."""
+MIX = (
+    # the client submits: the task, its request word for word, who got it, the work order, the audit record
+    (
+        ("insert", "tasks", 950),
+        ("insert", "events", 1250),
+        ("insert", "events", 120),
+        ("insert", "deliveries", 480),
+        ("insert", "audit", 420),
+    ),
+    # the agent answers: the result, the work order is done with, the news for the client, the audit record
+    (
+        ("update", "tasks", 1000),
+        ("insert", "events", 850),
+        ("delete", "deliveries", 0),
+        ("insert", "deliveries", 480),
+        ("insert", "audit", 420),
+    ),
+    # the client acknowledges
+    (("delete", "deliveries", 0),),
+)
+"""The hub's own rows of a round trip over WebSocket, with the sizes found in its database, for the raw limit."""
+
+ROWS = float(sum(len(step) for step in MIX))
 
 _decode = msgspec.json.Decoder().decode
 
@@ -283,12 +303,22 @@ class ChiffonHttp:
 
 
 @contextmanager
-def hub(settings: Settings, *, data: str | None = None, **environment: str) -> Iterator[tuple[procs.Proc, dict[str, Any]]]:
+def hub(
+    settings: Settings, *, data: str | None = None, **environment: str
+) -> Iterator[tuple[procs.Proc, dict[str, Any]]]:
     """A fresh hub on a real disk, ready."""
     place = Path(settings.data or procs.ROOT / "bench" / "results")
     place.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="hub-", dir=place) as scratch:
-        command = [str(procs.ROOT / ".venv/bin/dragoman"), "dev", "--port", "0", "--data", data or scratch, "--ready-json"]
+        command = [
+            str(procs.ROOT / ".venv/bin/dragoman"),
+            "dev",
+            "--port",
+            "0",
+            "--data",
+            data or scratch,
+            "--ready-json",
+        ]
         with procs.Proc(command, env={"DRAGOMAN_LOG_LEVEL": "warning", **environment}) as proc:
             ready = proc.ready()
             ready["start_ms"] = (time.perf_counter() - proc.started_at) * 1000
@@ -314,10 +344,11 @@ def round_trips(
         server=proc,
     )
     # A lonely task is two exchanges of the hub with the outside before its result is here: request, result.
-    return msgspec.structs.replace(figure, extra={**figure.extra, "rows": 11.0, "durable_steps": 2.0, "echoes": 2.0})
+    return msgspec.structs.replace(figure, extra={**figure.extra, "rows": ROWS, "durable_steps": 2.0, "echoes": 2.0})
 
 
 def measure(settings: Settings) -> Iterable[Figure]:
+    yield from raw_sqlite.measure(settings, mix=MIX, suite="sqlite-hub")
     for transport in ("ws", "http"):
         for in_flight in settings.levels:
             with hub(settings) as (proc, ready):

@@ -1,0 +1,121 @@
+"""How the cost grows with history: the same round trips with ever more finished tasks in the store.
+
+The store is filled through the hub's own adapter with whole tasks (head, three events, two audit records), as they
+would lie there after real work; then a real hub starts on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from bench import procs
+from bench.figures import Figure, Settings
+from bench.hub import RESULT, hub, request, round_trips, uuid4
+from dragoman.core.audit.chain import AuditRecord, seal
+from dragoman.core.ids import AgentId, Instant, TaskId
+from dragoman.core.ports import Changes
+from dragoman.core.routing.routes import Route
+from dragoman.core.tasks.model import Event, EventKind, Origin, Status, Task
+from dragoman.stores.sqlite.store import SqliteStore
+
+SIZES = (1_000, 100_000, 1_000_000)
+BATCH = 2_000
+BORN = 1_790_000_000_000_000
+
+
+def measure(settings: Settings) -> Iterable[Figure]:
+    sizes = tuple(size for size in SIZES if size <= 100_000) if settings.quick else SIZES
+    place = Path(settings.data or procs.ROOT / "bench" / "results")
+    place.mkdir(parents=True, exist_ok=True)
+    data = tempfile.mkdtemp(prefix="growth-", dir=place)
+    try:
+        stored = 0
+        for size in sizes:
+            asyncio.run(fill(Path(data, "hub.sqlite"), stored, size))
+            stored = size
+            with hub(settings, data=data) as (proc, ready):
+                yield round_trips(settings, "ws", 32, proc, ready, f"hub-stored-{size}")
+    finally:
+        shutil.rmtree(data)
+
+
+async def fill(path: Path, stored: int, wanted: int) -> None:
+    """Finished tasks number `stored` to `wanted`, as a client with random ids would have left them."""
+    os.umask(0o077)
+    store = SqliteStore(path)
+    recovered = await store.open()
+    seq, prev = recovered.audit_seq, recovered.audit_hash
+    order = request(700)
+    for start in range(stored, wanted, BATCH):
+        added: list[Task | Event] = []
+        audit: list[AuditRecord] = []
+        for n in range(start, min(start + BATCH, wanted)):
+            task, events = finished(n, order)
+            added += [task, *events]
+            for action in ("task.submit", "task.finish"):
+                seq += 1
+                record = AuditRecord(
+                    seq=seq,
+                    at=task.created_at,
+                    principal="orchestrator-1",
+                    action=action,
+                    outcome="accepted",
+                    prev=prev,
+                    protocol="chiffon",
+                    subject=task.id,
+                    digest=task.origin.digest,
+                )
+                audit.append(seal(record))
+                prev = audit[-1].hash
+        async with store.unit() as unit:
+            await unit.commit(Changes(added=added, audit=audit))
+        if start % 100_000 == 0:
+            print(f"  filled {start:,} of {wanted:,}", file=sys.stderr)
+    await store.close()
+
+
+def finished(n: int, order: bytes) -> tuple[Task, list[Event]]:
+    at = Instant(BORN + n * 1000)
+    task_id, request_id, trace = TaskId(uuid4()), uuid4(), uuid4()
+    raw = order % (uuid4().encode(), trace.encode(), request_id.encode(), task_id.encode())
+    result = RESULT % tuple(id.encode() for id in (uuid4(), trace, request_id, task_id))
+    agent = AgentId("infra-1")
+    task = Task(
+        id=task_id,
+        type="run_playbook",
+        status=Status.COMPLETED,
+        origin=Origin(
+            principal=AgentId("orchestrator-1"), protocol="chiffon", request_id=request_id, digest=os.urandom(32).hex()
+        ),
+        created_at=at,
+        updated_at=at,
+        route=Route(type="run_playbook", kind="infra").queue,
+        deadline=Instant(at + 3_600_000_000),
+        idle_limit=300_000_000,
+        rank=at,
+        trace_id=trace.replace("-", ""),
+        kind="infra",
+        owner=agent,
+        attempts=1,
+        progress=100,
+        finished_at=at,
+        result_digest=os.urandom(32).hex(),
+        outcome=3,
+        seq=3,
+    )
+    body = msgspec.Raw(b'{"input":{"playbook":"deploy_kuma.yml"},"hints":{"max_duration_seconds":300}}')
+    return task, [
+        Event(task=task_id, seq=1, at=at, kind=EventKind.SUBMITTED, body=body, protocol="chiffon", raw=raw),
+        Event(task=task_id, seq=2, at=at, kind=EventKind.ASSIGNED, agent=agent, body=body),
+        Event(
+            task=task_id, seq=3, at=at, kind=EventKind.COMPLETED, agent=agent, body=body, protocol="chiffon", raw=result
+        ),
+    ]
