@@ -48,7 +48,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ws_bytes(self) -> int:
         """Frames up to here get a refusal in the protocol's own words; longer ones end the link with 1009."""
-        return self.message_bytes * 4
+        return self.message_bytes * 2
 
 
 _FULL = b"Too many connections; try again shortly.\n"

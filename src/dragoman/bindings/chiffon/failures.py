@@ -21,6 +21,13 @@ from dragoman.wire.errors import Stage
 MALFORMED = frozenset({Stage.DEPTH, Stage.JSON, Stage.SHAPE})
 """Checks whose refusal means 400: the message cannot be read. One that reads well but makes no sense is 422."""
 
+OURS = {
+    errormap.TASK_CANCELLED: "Task Cancelled",
+    errormap.DEPENDENCY_FAILED: "Dependency Failed",
+    errormap.WORK_FAILED: "Work Failed",
+}
+"""What we call the codes that the document does not have."""
+
 FIELDS = {
     "task_id": "payload.task_id",
     "work_type": "payload.work_type",
@@ -90,6 +97,7 @@ def payload_of(fault: Fault, at: Instant, *, task: Task | None = None) -> ErrorP
             context: dict[str, Any] = {"task_id": task.id if task else facts.get("task_id"), "reason": fault.message}
             if fault.kind is Kind.DEPENDENCY and "dependency" in facts:
                 context["dependency"] = facts["dependency"]
+            words = f"{OURS[code]}: {words[:1].lower()}{words[1:]}"
             return ErrorPayload(error_code=code, error_message=words, error_context=context)
 
 

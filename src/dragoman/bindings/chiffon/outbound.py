@@ -25,7 +25,8 @@ from typing import Any, Literal
 import msgspec
 
 from dragoman.bindings.chiffon.exchange import HUB_NAME, PROTOCOL, derived, trace_uuid, wire_name, wire_request_id
-from dragoman.bindings.chiffon.failures import payload_of
+from dragoman.bindings.chiffon.failures import OURS, payload_of
+from dragoman.bindings.errormap import TASK_CANCELLED
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind
@@ -183,8 +184,7 @@ def _cancel(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
     task: Task = parcel.task
     told = _fault(_body(parcel.event), task, parcel.event)
     fault = Fault(kind=Kind.CANCELLED, message=told.message)
-    said = payload_of(fault, now, task=task)
-    said = msgspec.structs.replace(said, error_message="Task Cancelled")
+    said = msgspec.structs.replace(payload_of(fault, now, task=task), error_message=OURS[TASK_CANCELLED])
     extra = {"task_id": task.id}
     return (_say(said, parcel, receiver, now, from_agent=HUB_NAME, request_id=wire_request_id(task), extra=extra),)
 
