@@ -23,8 +23,9 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Setti
     """A wiring that only notes what it was asked to run."""
     calls: list[tuple[Settings, dict[str, Any]]] = []
 
-    def run(settings: Settings, **how: Any) -> int:
-        calls.append((settings, how))
+    def run(settings: Settings, greet: Any, *, demo: bool) -> int:
+        calls.append((settings, {"demo": demo}))
+        greet(Whereabouts("http://127.0.0.1:8420", "127.0.0.1:50051", "secret", os.getpid()))
         return 0
 
     wiring = types.ModuleType("dragoman.app.wiring")
@@ -36,16 +37,24 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Setti
     return calls
 
 
-def test_dev_hands_its_flags_over(started: Any, run: Any) -> None:
+def test_dev_hands_its_flags_over_and_says_in_json_when_it_serves(started: Any, run: Any) -> None:
     done = run(
         "dev", "--host", "127.0.0.1", "--port", "0", "--grpc-port", "0", "--data", "here", "--demo", "--ready-json"
     )
     assert (done.code, done.err) == (0, "")
+    assert json.loads(done.out.splitlines()[0]) == {
+        "http": "http://127.0.0.1:8420", "grpc": "127.0.0.1:50051", "data": "here", "admin_token": "secret",
+    }  # fmt: skip
     settings, how = started[0]
     assert (settings.server.port, settings.server.grpc_port, settings.data) == (0, 0, "here")
-    assert {key: how[key] for key in ("demo", "ready_json")} == {"demo": True, "ready_json": True}
-    assert run("dev", "--port", "0", "--no-demo").code == 0
-    assert {key: started[1][1][key] for key in ("demo", "ready_json")} == {"demo": False, "ready_json": False}
+    assert how == {"demo": True}
+
+
+def test_without_ready_json_people_are_greeted_on_stderr(started: Any, run: Any) -> None:
+    done = run("dev", "--port", "0", "--no-demo")
+    assert (done.code, done.out, started[0][1]) == (0, "", {"demo": False})
+    assert "dragoman serves at  http://127.0.0.1:8420" in done.err
+    assert "secret" not in done.err
 
 
 def test_serve_reads_its_file(started: Any, run: Any) -> None:
@@ -79,7 +88,7 @@ def test_a_busy_port_is_a_sentence_with_the_fix(started: Any, run: Any) -> None:
 def test_a_port_taken_at_the_last_moment_is_the_same_sentence(
     started: Any, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def late(settings: Settings, **how: Any) -> int:
+    def late(*_: Any, **__: Any) -> int:
         raise OSError(errno.EADDRINUSE, "Address already in use")
 
     monkeypatch.setattr(sys.modules["dragoman.app.wiring"], "run", late)
@@ -112,7 +121,7 @@ def test_the_note_of_a_dead_hub_keeps_nobody_out(started: Any, run: Any, tmp_pat
 def test_what_the_store_refuses_is_told(started: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from dragoman.stores.sqlite.errors import StoreInUse
 
-    def refuse(settings: Settings, **how: Any) -> int:
+    def refuse(*_: Any, **__: Any) -> int:
         raise StoreInUse("d", 7)
 
     monkeypatch.setattr(sys.modules["dragoman.app.wiring"], "run", refuse)
