@@ -9,6 +9,8 @@ it. Parcels of one task go one after the other, those of different tasks side by
     a notice       the link is closed and opened again after a pause, which doubles each time;
                    the hub offers what was not acknowledged again, in order
 
+An agent that opens another ordered link (a WebSocket) takes it over; the courier stands back until that one is gone.
+
 URLs are resolved and checked each time the link opens, and the connections go to that address (`security.urls`).
 Redirects are failures, proxies of the environment are not used, and nothing of ours but the envelope is sent.
 """
@@ -147,6 +149,7 @@ class _Courier:
         self._pause = self._first_pause = first_pause
         self._turns = asyncio.Semaphore(SIDE_BY_SIDE)
         self._broken = asyncio.Event()
+        self._replaced = False
         self._lanes: dict[TaskId, deque[Parcel]] = {}
         self._carriers: set[asyncio.Task[None]] = set()
         self._session = SessionId("")
@@ -163,6 +166,8 @@ class _Courier:
                 log.warning("callback refused", agent=self._agent, why=str(refused))
             except Refused as refused:
                 log.warning("no link", agent=self._agent, why=refused.fault.kind.value)
+            while self._replaced and self._hub.reachable(self._agent):  # noqa: ASYNC110 - links tell nobody that they go
+                await asyncio.sleep(self._first_pause * 5)
             await asyncio.sleep(self._pause)
             self._pause = min(self._pause * 2, LONGEST_PAUSE)
 
@@ -171,6 +176,7 @@ class _Courier:
         self._to = await self._push.pinned(self._url)
         self._session = SessionId(self._hub.mint())
         self._broken.clear()
+        self._replaced = False
         self._hub.attach(self._session, self)
         try:
             await self._hub.ask(
@@ -206,6 +212,7 @@ class _Courier:
             carrier.add_done_callback(self._carriers.discard)
 
     def hang_up(self, reason: str) -> None:
+        self._replaced = "newer" in reason
         self._broken.set()
 
     # -- the work

@@ -52,6 +52,8 @@ class ScriptedHub:
         self.ends: dict[SessionId, LinkEnd] = {}
         self.detached: list[SessionId] = []
         self.held: list[tuple[Command, asyncio.Future[Any]]] | None = None
+        self.linked: set[AgentId] = set()
+        self.looked = 0
         self._minted = 0
         self._changed = asyncio.Event()
 
@@ -127,7 +129,9 @@ class ScriptedHub:
         return ()
 
     def reachable(self, id: AgentId) -> bool:
-        return False
+        self.looked += 1
+        self._changed.set()
+        return id in self.linked
 
     def watch(self, task: TaskId) -> Any:
         raise NotImplementedError

@@ -133,6 +133,17 @@ async def test_tasks_do_not_wait_for_each_other(push: Push, hub: Any, callback: 
     await hub.until(lambda: len(hub.asked_for(Acknowledge)) == 2)
 
 
+async def test_the_courier_stands_back_while_another_link_serves(push: Push, hub: Any) -> None:
+    push.start()
+    end = await link(hub)
+    hub.linked.add("infra-1")
+    end.hang_up("replaced by a newer connection of the same agent")
+    await hub.until(lambda: hub.looked >= 3)
+    assert len(hub.asked_for(OpenLink)) == 1
+    hub.linked.clear()
+    await link(hub, 2)
+
+
 async def test_an_agent_that_registers_without_a_url_is_called_no_more(push: Push, hub: Any, kit: Any) -> None:
     push.start()
     await link(hub)
