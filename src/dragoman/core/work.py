@@ -18,7 +18,7 @@ import msgspec
 
 from dragoman.core.agents.floor import Floor, Link
 from dragoman.core.agents.model import Agent
-from dragoman.core.audit.chain import AuditRecord, seal
+from dragoman.core.audit.chain import AuditRecord, sealed
 from dragoman.core.commands import Command
 from dragoman.core.delivery.model import DeadLetter, Delivery, Parcel
 from dragoman.core.errors import Kind, refuse
@@ -298,9 +298,11 @@ class Work:
                 yield entry.row
 
     def links_to(self, agent: AgentId) -> list[Link]:
-        links = [link for link in self.floor.links_to(agent) if link.session not in self._links]
-        if self._links:
-            links += [link for link in self._links.values() if link is not None and link.agent == agent]
+        changed = self._links
+        if not changed:
+            return self.floor.links_to(agent)
+        links = [link for link in self.floor.links_to(agent) if link.session not in changed]
+        links += [link for link in changed.values() if link is not None and link.agent == agent]
         return links
 
     def link(self, session: SessionId) -> Link | None:
@@ -318,6 +320,10 @@ class Work:
 
     def backlog(self, queue: str) -> int:
         return self.floor.backlog.get(queue, 0) + self._backlog.get(queue, 0)
+
+    @property
+    def anybody_queues(self) -> bool:
+        return bool(self.floor.backlog or self._backlog)
 
     def queues(self) -> list[str]:
         """The queues in which somebody waits."""
@@ -430,19 +436,9 @@ class Work:
         digest: str | None = None,
     ) -> None:
         last = self._audit[-1] if self._audit else None
-        record = AuditRecord(
-            seq=(last.seq if last else self.floor.audit_seq) + 1,
-            prev=last.hash if last else self.floor.audit_hash,
-            at=self.now,
-            principal=principal,
-            action=action,
-            outcome=outcome,
-            protocol=protocol,
-            subject=subject,
-            reason=reason,
-            digest=digest,
-        )
-        self._audit.append(seal(record))
+        seq, prev = (last.seq, last.hash) if last else (self.floor.audit_seq, self.floor.audit_hash)
+        said = (principal, action, outcome, protocol, subject, reason, digest)
+        self._audit.append(sealed(seq + 1, self.now, prev, *said))
         self._undo.append((self._audit.pop, -1, ...))
 
 

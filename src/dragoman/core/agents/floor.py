@@ -7,8 +7,6 @@ by `core.work`, so a failed commit leaves it as it was.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import msgspec
 
 from dragoman.core.agents.model import Agent
@@ -88,5 +86,6 @@ class Floor:
             if not sessions:
                 del self.links_of[link.agent]
 
-    def links_to(self, agent: AgentId) -> Iterator[Link]:
-        return (self.links[session] for session in self.links_of.get(agent, ()))
+    def links_to(self, agent: AgentId) -> list[Link]:
+        sessions = self.links_of.get(agent)
+        return [self.links[session] for session in sessions] if sessions else []

@@ -34,28 +34,52 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 _encoder = msgspec.json.Encoder()
 
 
-def hash_of(record: AuditRecord) -> str:
-    """The hash over everything a record says (but its hash): its fields as JSON, in the order of their definition."""
-    said = _encoder.encode(
-        (
-            record.seq,
-            record.at,
-            record.principal,
-            record.action,
-            record.outcome,
-            record.prev,
-            record.chain,
-            record.protocol,
-            record.subject,
-            record.reason,
-            record.digest,
-        )
+def sealed(
+    seq: int,
+    at: Instant,
+    prev: str,
+    principal: str,
+    action: str,
+    outcome: str,
+    protocol: str | None,
+    subject: str | None,
+    reason: str | None,
+    digest: str | None,
+    chain: str = "main",
+) -> AuditRecord:
+    """A record with its hash: over everything else it says, as JSON, in this order."""
+    said = (seq, at, prev, principal, action, outcome, protocol, subject, reason, digest, chain)
+    return AuditRecord(
+        seq=seq,
+        at=at,
+        prev=prev,
+        principal=principal,
+        action=action,
+        outcome=outcome,
+        protocol=protocol,
+        subject=subject,
+        reason=reason,
+        digest=digest,
+        chain=chain,
+        hash=hashlib.sha256(_encoder.encode(said)).hexdigest(),
     )
-    return hashlib.sha256(said).hexdigest()
 
 
 def seal(record: AuditRecord) -> AuditRecord:
-    return msgspec.structs.replace(record, hash=hash_of(record))
+    """The same record with the hash that belongs to what it says."""
+    return sealed(
+        record.seq,
+        record.at,
+        record.prev,
+        record.principal,
+        record.action,
+        record.outcome,
+        record.protocol,
+        record.subject,
+        record.reason,
+        record.digest,
+        record.chain,
+    )
 
 
 class Broken(msgspec.Struct, frozen=True):
@@ -72,7 +96,7 @@ def verify(records: Iterable[AuditRecord], *, prev: str = GENESIS, seq: int = 0)
             return seq, prev, Broken(seq + 1, f"record {seq + 1} is missing; the next one is {record.seq}")
         if record.prev != prev:
             return seq, prev, Broken(record.seq, f"record {record.seq} does not follow the one before it")
-        if hash_of(record) != record.hash:
+        if seal(record).hash != record.hash:
             return seq, prev, Broken(record.seq, f"record {record.seq} was changed after it was written")
         seq, prev = record.seq, record.hash
     return seq, prev, None

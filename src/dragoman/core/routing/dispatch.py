@@ -85,7 +85,7 @@ def assign(work: Work, task: Task, agent: Agent, link: Link) -> Task:
 def fill(work: Work, agent_id: AgentId) -> int:
     """Give an agent as much of what waits as it has seats for; returns how much."""
     given = 0
-    agent = work.agent(agent_id)
+    agent = work.agent(agent_id) if work.anybody_queues else None
     if agent is None:
         return 0
     link = seat(work, agent)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import msgspec
 
 from dragoman.core.commands import Submit
@@ -9,8 +11,9 @@ from dragoman.core.delivery.outbox import OUTCOME_CARGO, offer
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import ADMIN, HOUR, HUB, SECOND, Instant, TaskId
 from dragoman.core.lookups import Lane, TaskByRequest
-from dragoman.core.routing.dispatch import place
-from dragoman.core.routing.routes import Route, addressed, serves
+from dragoman.core.routing.dispatch import assign, place
+from dragoman.core.routing.routes import Route, addressed, choose, serves
+from dragoman.core.rules import Rules
 from dragoman.core.tasks.dependencies import fail_for
 from dragoman.core.tasks.model import EventKind, Origin, Priority, Status, Task, Waiting
 from dragoman.core.work import Work
@@ -36,7 +39,9 @@ def submit(work: Work, command: Submit) -> Task:
         role=command.constraints.get("required_role"),
         capabilities=tuple(sorted(command.required_capabilities)),
     )
-    check_somebody_could(work, command, route)
+    chosen = None if command.dependencies or work.backlog(route.queue) else choose(work, route)
+    if chosen is None:
+        check_somebody_could(work, command, route)
     if work.backlog(route.queue) >= work.rules.max_backlog:
         raise refuse(
             Kind.OVERLOADED,
@@ -49,6 +54,8 @@ def submit(work: Work, command: Submit) -> Task:
     )
     if task.parent is not None:
         adopt(work, task)
+    if chosen is not None:
+        return assign(work, task, *chosen)
     if not task.blocked_by:
         return place(work, task)
     failed = next((d for d in work.tasks(task.blocked_by) if d.status in (Status.FAILED, Status.CANCELLED)), None)
@@ -64,13 +71,7 @@ def submit(work: Work, command: Submit) -> Task:
 def newborn(work: Work, command: Submit, route: Route) -> Task:
     """The head of a new task, not yet placed."""
     rules, now = work.rules, work.now
-    blocking = [d for d in work.tasks(command.dependencies) if d.status is not Status.COMPLETED]
-    if len(work.tasks(command.dependencies)) < len(set(command.dependencies)):
-        known = {d.id for d in work.tasks(command.dependencies)}
-        missing = next(d for d in command.dependencies if d not in known)
-        raise refuse(
-            Kind.NOT_FOUND, f"it depends on {missing}, which does not exist", field="dependencies", task_id=missing
-        )
+    blocking = unfinished(work, command.dependencies) if command.dependencies else []
     total = limit_of(command.total_seconds)
     idle = limit_of(command.idle_seconds) or 0
     patience = max(rules.total_limit, total or rules.total_limit)
@@ -118,13 +119,28 @@ def newborn(work: Work, command: Submit, route: Route) -> Task:
     )
 
 
+def unfinished(work: Work, dependencies: tuple[TaskId, ...]) -> list[Task]:
+    known = {task.id: task for task in work.tasks(dependencies)}
+    missing = next((id for id in dependencies if id not in known), None)
+    if missing is not None:
+        raise refuse(
+            Kind.NOT_FOUND, f"it depends on {missing}, which does not exist", field="dependencies", task_id=missing
+        )
+    return [task for task in known.values() if task.status is not Status.COMPLETED]
+
+
 def limit_of(seconds: float | None) -> int | None:
     return None if seconds is None else min(int(seconds * SECOND), LONGEST)
 
 
 def rank_of(work: Work, priority: Priority) -> int:
     """Smaller goes first: birth minus head start. Ageing needs no recomputation (see `Rules.head_start`)."""
-    return work.now - dict(work.rules.head_start)[priority.value]
+    return work.now - head_starts(work.rules)[priority]
+
+
+@lru_cache(8)
+def head_starts(rules: Rules) -> dict[Priority, int]:
+    return {Priority(name): head_start for name, head_start in rules.head_start}
 
 
 def check_somebody_could(work: Work, command: Submit, route: Route) -> None:
