@@ -153,24 +153,25 @@ async def _tell(running: Running) -> None:
             log.warning("demo agents did not come", missing=missing)
             return
         await asyncio.sleep(0.05)
-    sys.stderr.write(_words(running.data.path) + "\n")
+    sys.stderr.write(words(running.data.path) + "\n")
 
 
-def _words(data: Path) -> str:
+def words(data: Path) -> str:
+    """What there is to see, as commands that work as they stand."""
     here = "" if data == Path(datadir.DEFAULT) else f" --data {shlex.quote(str(data))}"
-    program = _program()
+    dragoman = program()
     others = " and ".join(part.id for part in CAST if part is not PLANNER)
     lines = [
-        f"  the demo plays      {PLANNER.id} gives work to {others}; one of them asks you something",
-        f"  look                {program} task ls{here}",
-        f"  try next            {program} call {INFRA.id} run_playbook playbook=site.yml{here}",
-        f"  answer              {program} ask ls{here}",
+        f"  the demo plays      {PLANNER.id} gives work to {others}",
+        f"  look                {dragoman} task ls{here}",
+        f"  have work done      {dragoman} call {INFRA.id} run_playbook playbook=site.yml{here}",
+        f"  answer a question   {dragoman} ask ls{here}",
         "",
     ]
     return "\n".join(lines)
 
 
-def _program() -> str:
+def program() -> str:
     """How to call us in another terminal: by name if that finds us, else by the way we were called."""
     called = sys.argv[0]
     found = shutil.which("dragoman")

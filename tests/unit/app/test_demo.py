@@ -73,6 +73,18 @@ def test_agents_beside_the_hub_find_it(http: str, agents: str) -> None:
     assert demo.address(http) == agents
 
 
+def test_commands_are_told_as_they_must_be_typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    there = tmp_path / ".venv/bin/dragoman"
+    there.parent.mkdir(parents=True)
+    there.touch(mode=0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(there), "dev"])
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert ".venv/bin/dragoman ask ls\n" in demo.words(Path(".dragoman"))
+    monkeypatch.setenv("PATH", str(there.parent))
+    assert "  dragoman ask ls --data 'other place'\n" in demo.words(Path("other place"))
+
+
 async def test_every_start_makes_new_tokens_for_the_same_agents() -> None:
     world = World()
     await world.start()
@@ -201,7 +213,7 @@ async def test_a_fresh_start_shows_a_question_and_a_failure_and_the_next_command
     assert sorted(words[-3] for words in children.values()) == sorted(part.id for part in CAST)
     assert hub.end(signal.SIGTERM) == 0
     assert gone(list(children), 0.0), "children outlive the hub"
-    assert "try next" in hub.said()
+    assert "the demo plays" in hub.said()
     assert "Traceback" not in hub.said()
     assert "never retrieved" not in hub.said()
 

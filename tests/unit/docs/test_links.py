@@ -78,7 +78,7 @@ def test_make_targets_exist(name: str) -> None:
     assert named <= targets
 
 
-def test_decision_records_are_numbered_listed_and_of_one_shape() -> None:
+def test_decision_records_are_numbered_once_and_listed() -> None:
     directory = ROOT / "docs/adr"
     index = (directory / "README.md").read_text()
     records = [path for path in directory.glob("*.md") if path.name != "README.md"]
@@ -86,7 +86,4 @@ def test_decision_records_are_numbered_listed_and_of_one_shape() -> None:
     assert len(set(numbers)) == len(numbers)
     for number, record in zip(numbers, records, strict=True):
         assert re.search(rf"^\| \[?{number}\b", index, flags=re.MULTILINE), f"{record.name} is not in the index"
-        text = record.read_text()
-        assert text.startswith(f"# {number}. ")
-        headings = re.findall(r"^## (\w+)", text, flags=re.MULTILINE)
-        assert {"Context", "Decision", "Consequences", "Alternatives"} <= set(headings), record.name
+        assert record.read_text().startswith(f"# {number}. "), record.name
