@@ -45,6 +45,9 @@ class HotCache:
         self._inbox: dict[AgentId, dict[DeliveryId, Delivery]] = {}
         self._leased: dict[AgentId, dict[DeliveryId, Delivery]] = {}
 
+        self.absent: set[TaskId] = set()
+        """Tasks that this unit found not to exist. They have no deliveries either."""
+
     def clear(self) -> None:
         self.__init__(self._rows)  # type: ignore[misc]
 
@@ -80,7 +83,7 @@ class HotCache:
     def _lane(self, lookup: Lane) -> list[Any] | None:
         shelf = self._of_task.get(lookup.task)
         if shelf is None:
-            return None
+            return [] if lookup.task in self.absent else None
         lane = [row for row in shelf.values() if row.receiver == lookup.receiver]
         if len(lane) > 1:
             lane.sort(key=lookup.order)
@@ -98,7 +101,12 @@ class HotCache:
     # Learning from what SQLite said.
 
     def learn(self, lookup: Lookup[Any], rows: list[Any]) -> None:
-        if type(lookup) not in ASK:
+        kind = type(lookup)
+        if kind not in ASK:
+            return
+        if lookup.single and not rows:
+            if kind is TaskById:
+                self.absent.add(lookup.id)  # type: ignore[attr-defined]
             return
         for row in rows:
             if isinstance(row, Task):
@@ -129,6 +137,7 @@ class HotCache:
     # Following what was committed.
 
     def follow(self, changes: Changes, new: dict[TaskId, int]) -> None:
+        self.absent.clear()
         for row in changes.removed:
             if isinstance(row, Delivery):
                 self._drop_delivery(row.id)
@@ -138,8 +147,8 @@ class HotCache:
                 self._of_task.pop(row.id, None)
             elif isinstance(row, Event):
                 self._drop_event(row)
-        for id, no in new.items():
-            self.learn_number(id, no)
+        self._numbers.update(new)
+        for id in new:
             self._of_task[id] = {}
         for row in changes.added:
             if isinstance(row, Event):
@@ -207,12 +216,13 @@ class HotCache:
         self._leased.clear()
 
     def _keep_event(self, event: Event) -> None:
+        name = (event.task, event.seq)
+        if name in self._events:
+            self._drop_event(event)
         size = _size(event)
-        if size > LARGE_EVENT:
-            return
-        self._drop_event(event)
-        self._events[event.task, event.seq] = event
-        self._event_bytes += size
+        if size <= LARGE_EVENT:
+            self._events[name] = event
+            self._event_bytes += size
 
     def _drop_event(self, event: Event) -> None:
         old = self._events.pop((event.task, event.seq), None)
@@ -222,28 +232,37 @@ class HotCache:
     # Staying small: the oldest go first.
 
     def _trim(self) -> None:
-        for id in oldest(self._tasks, self._rows):
-            task = self._tasks.pop(id)
-            self._requests.pop((task.origin.principal, task.origin.request_id), None)
-            if task.queue is not None:
-                self._ready.pop(task.queue, None)
-        for name in oldest(self._deliveries, self._rows):
-            row = self._deliveries.pop(name)
-            self._of_task.pop(row.task, None)
-            self._inbox.pop(row.receiver, None)
-            self._leased.pop(row.receiver, None)
+        most = self._rows
+        if len(self._tasks) > most:
+            for id in oldest(self._tasks, most):
+                task = self._tasks.pop(id)
+                self._requests.pop((task.origin.principal, task.origin.request_id), None)
+                if task.queue is not None:
+                    self._ready.pop(task.queue, None)
+        if len(self._deliveries) > most:
+            for name in oldest(self._deliveries, most):
+                row = self._deliveries.pop(name)
+                self._of_task.pop(row.task, None)
+                self._inbox.pop(row.receiver, None)
+                self._leased.pop(row.receiver, None)
         if self._event_bytes > EVENT_BYTES:
             for event in list(islice(self._events.values(), len(self._events) // 4 + 1)):
                 self._drop_event(event)
-        every: tuple[dict[Any, Any], ...] = (self._of_task, self._numbers, self._ready, self._inbox, self._leased)
-        for known in every:
-            for key in oldest(known, self._rows):
-                del known[key]
+        if len(self._of_task) > most:
+            for id in oldest(self._of_task, most):
+                del self._of_task[id]
+        if len(self._numbers) > most:
+            for id in oldest(self._numbers, most):
+                del self._numbers[id]
+        if len(self._ready) + len(self._inbox) + len(self._leased) > most:
+            self._ready.clear()
+            self._inbox.clear()
+            self._leased.clear()
 
 
 def oldest(known: dict[K, Any], most: int) -> list[K]:
     """What must go. Many at once: to find a dictionary's first key means to step over those that are gone."""
-    return list(islice(known, len(known) - most + most // 8)) if len(known) > most else []
+    return list(islice(known, len(known) - most + most // 8))
 
 
 def _shelve(shelves: dict[K, dict[Any, V]], key: K, id: Any, row: V) -> None:
@@ -265,7 +284,7 @@ def _best(shelf: dict[Any, Any] | None, lookup: Lookup[Any]) -> list[Any] | None
 
 
 def _size(event: Event) -> int:
-    return len(bytes(event.body)) + len(event.raw or b"") + 256
+    return memoryview(event.body).nbytes + (256 if event.raw is None else 256 + len(event.raw))
 
 
 ASK: dict[type[Lookup[Any]], Callable[[HotCache, Any], list[Any] | None]] = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -25,6 +26,10 @@ START_PATIENCE = 600.0
 """Seconds for a writer to say that it is ready: it may have a large write-ahead log to recover."""
 
 BUFFER = 1 << 20
+PUSHED = 4 << 20
+"""Bytes of a frame sent without giving way to others: two milliseconds or so."""
+PUSH_PATIENCE = 1
+"""Milliseconds to wait for a writer that reads nothing."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(tuple[str | None, bool])
@@ -33,8 +38,11 @@ _decoder = msgspec.msgpack.Decoder(tuple[str | None, bool])
 class Writer(asyncio.Protocol):
     """A running writer process."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], link: socket.socket) -> None:
         self._process = process
+        self._socket = link  # the transport's; used directly only while that has nothing to send
+        self._writable = select.poll()
+        self._writable.register(link, select.POLLOUT)
         self._transport: asyncio.Transport | None = None
         self._heard = bytearray()
         self._waiting: deque[asyncio.Future[tuple[str | None, bool]]] = deque()
@@ -56,7 +64,7 @@ class Writer(asyncio.Protocol):
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
             )
-        _, writer = await loop.create_unix_connection(lambda: cls(process), sock=ours)
+        _, writer = await loop.create_unix_connection(lambda: cls(process, ours), sock=ours)
         try:
             async with asyncio.timeout(START_PATIENCE):
                 error, _ = await writer._next_answer()
@@ -80,13 +88,34 @@ class Writer(asyncio.Protocol):
         """Returns when the operations are on the disk; `StoreFailed` if they are not, or nobody knows."""
         if self._transport is None or not self.alive:
             raise StoreFailed("the writer process ended")
+        await self.settled()
         frame = bytearray(ops.HEADER)
         _encoder.encode_into(operations, frame, ops.HEADER)
         frame[: ops.HEADER] = (len(frame) - ops.HEADER).to_bytes(ops.HEADER, "big")
-        self._transport.write(frame)
+        sent = self._push(frame)
+        if sent < len(frame):
+            self._transport.write(memoryview(frame)[sent:])
         error, _ = await self._next_answer()
         if error is not None:
             raise StoreFailed(f"the store could not commit: {error}")
+
+    def _push(self, frame: bytearray) -> int:
+        """As much of a frame as the writer takes at once. It has nothing else to do, so that is nearly always all.
+
+        Left to the transport, every piece that the socket holds would wait for a turn of the event loop, and on a
+        loop that is busy turns are long.
+        """
+        view = memoryview(frame)[:PUSHED]
+        sent = 0
+        while sent < len(view):
+            try:
+                sent += self._socket.send(view[sent:])
+            except BlockingIOError:
+                if not self._writable.poll(PUSH_PATIENCE):
+                    break
+            except OSError:
+                break  # it died: the transport finds out, and says so
+        return sent
 
     def _next_answer(self) -> asyncio.Future[tuple[str | None, bool]]:
         """Answers come in the order of the questions. One that nobody waits for any more (its unit was cancelled)

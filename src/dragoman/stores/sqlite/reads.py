@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import apsw
+from msgspec.structs import astuple
 
 from dragoman.core.audit.chain import GENESIS, AuditRecord
 from dragoman.core.delivery.model import DeadLetter, Delivery
@@ -72,12 +73,11 @@ def number(connection: apsw.Connection, id: TaskId) -> int | None:
     return None if row is None else int(row[0])
 
 
-def _bodies(decode: Callable[[str], Any], sql: str, *fields: str) -> Callable[[apsw.Connection, Any], list[Any]]:
-    """A lookup whose statement takes some of its fields and gives bodies."""
+def _bodies(decode: Callable[[str], Any], sql: str) -> Callable[[apsw.Connection, Any], list[Any]]:
+    """A lookup whose statement takes its fields, in their order, and gives bodies."""
 
     def answer(connection: apsw.Connection, lookup: Any) -> list[Any]:
-        found = connection.execute(sql, [getattr(lookup, name) for name in fields])
-        return [decode(body) for (body,) in found]
+        return [decode(body) for (body,) in connection.execute(sql, astuple(lookup))]
 
     return answer
 
@@ -104,28 +104,20 @@ def _deliveries(slot: int) -> str:
 
 
 ANSWERS: dict[type[Lookup[Any]], Callable[[apsw.Connection, Any], list[Any]]] = {
-    TaskById: _bodies(task_from, "SELECT body FROM task WHERE id = ?", "id"),
-    TaskByRequest: _bodies(
-        task_from, "SELECT body FROM task WHERE principal = ? AND request_id = ?", "principal", "request_id"
-    ),
-    Ready: _bodies(task_from, "SELECT body FROM task WHERE queue = ? ORDER BY rank, id LIMIT ?", "queue", "limit"),
-    Children: _bodies(
-        task_from, f"SELECT body FROM task WHERE parent = ? AND status {IN_UNFINISHED} ORDER BY id", "parent"
-    ),
+    TaskById: _bodies(task_from, "SELECT body FROM task WHERE id = ?"),
+    TaskByRequest: _bodies(task_from, "SELECT body FROM task WHERE principal = ? AND request_id = ?"),
+    Ready: _bodies(task_from, "SELECT body FROM task WHERE queue = ? ORDER BY rank, id LIMIT ?"),
+    Children: _bodies(task_from, f"SELECT body FROM task WHERE parent = ? AND status {IN_UNFINISHED} ORDER BY id"),
     Dependents: _dependents,
     EventOf: _event,
-    DeliveryById: _bodies(delivery_from, "SELECT body FROM delivery WHERE id = ?", "id"),
-    Lane: _bodies(
-        delivery_from, "SELECT body FROM delivery WHERE task = ? AND receiver = ? ORDER BY seq", "task", "receiver"
-    ),
-    Inbox: _bodies(delivery_from, _deliveries(WAITING_HEAD), "receiver", "limit"),
-    LeasedTo: _bodies(delivery_from, _deliveries(LEASED), "receiver", "limit"),
-    DeadLetterById: _bodies(dead_letter_from, "SELECT body FROM dead_letter WHERE id = ?", "id"),
-    DeadLettersOf: _bodies(dead_letter_from, "SELECT body FROM dead_letter WHERE task = ? ORDER BY id", "task"),
-    QuestionById: _bodies(question_from, "SELECT body FROM question WHERE id = ?", "id"),
-    OpenQuestions: _bodies(
-        question_from, "SELECT body FROM question WHERE task = ? AND status = 'open' ORDER BY id", "task"
-    ),
+    DeliveryById: _bodies(delivery_from, "SELECT body FROM delivery WHERE id = ?"),
+    Lane: _bodies(delivery_from, "SELECT body FROM delivery WHERE task = ? AND receiver = ? ORDER BY seq"),
+    Inbox: _bodies(delivery_from, _deliveries(WAITING_HEAD)),
+    LeasedTo: _bodies(delivery_from, _deliveries(LEASED)),
+    DeadLetterById: _bodies(dead_letter_from, "SELECT body FROM dead_letter WHERE id = ?"),
+    DeadLettersOf: _bodies(dead_letter_from, "SELECT body FROM dead_letter WHERE task = ? ORDER BY id"),
+    QuestionById: _bodies(question_from, "SELECT body FROM question WHERE id = ?"),
+    OpenQuestions: _bodies(question_from, "SELECT body FROM question WHERE task = ? AND status = 'open' ORDER BY id"),
 }
 
 

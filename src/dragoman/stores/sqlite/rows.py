@@ -96,7 +96,7 @@ def _events(rows: list[Event], number: Number) -> list[tuple[Any, ...]]:
             row.at,
             row.kind,
             row.agent,
-            bytes(row.body),
+            memoryview(row.body),
             row.protocol,
             row.raw,
         )

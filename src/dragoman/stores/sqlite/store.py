@@ -24,6 +24,7 @@ from dragoman.core.lookups import Lane, Lookup, TaskById
 from dragoman.core.ports import Changes, Due, Recovered, StoreFailed, TaskFilter
 from dragoman.core.tasks.model import Event, Question, QuestionStatus, Task
 from dragoman.stores.sqlite import lock, reads, schema
+from dragoman.stores.sqlite.backups import backup
 from dragoman.stores.sqlite.cache import HotCache
 from dragoman.stores.sqlite.channel import Writer
 from dragoman.stores.sqlite.errors import StoreRefused
@@ -97,6 +98,8 @@ class SqliteStore:
                 await self._restart_writer()
             else:
                 await self._writer.settled()
+            if self._cache is not None:
+                self._cache.absent.clear()
             yield SqliteUnit(self)
         finally:
             self._in_unit = False
@@ -127,10 +130,19 @@ class SqliteStore:
     def _load(self, lookup: Lookup[Any]) -> list[Any]:
         cache = self._cache
         if cache is None:
-            return reads.answer(self._read(), lookup)
+            try:
+                return reads.answer(self._read(), lookup)
+            except apsw.Error as error:
+                raise unreadable(error) from error
         known = cache.answer(lookup)
         if known is not None:
             return known
+        try:
+            return self._look_up(cache, lookup)
+        except apsw.Error as error:
+            raise unreadable(error) from error
+
+    def _look_up(self, cache: HotCache, lookup: Lookup[Any]) -> list[Any]:
         if type(lookup) is Lane:  # all of the task's at once: its other lanes are asked for next
             rows = reads.of_task(self._read(), lookup.task)
             cache.learn_deliveries(lookup.task, rows)
@@ -268,10 +280,7 @@ class SqliteUnit:
 
     async def load(self, lookups: Sequence[Lookup[Any]]) -> Mapping[Lookup[Any], Sequence[Any]]:
         load = self._store._load
-        try:
-            return {lookup: load(lookup) for lookup in lookups}
-        except apsw.Error as error:
-            raise unreadable(error) from error
+        return {lookup: load(lookup) for lookup in lookups}
 
     @property
     def peek(self) -> Callable[[Lookup[Any]], Sequence[Any]]:
@@ -286,27 +295,3 @@ class SqliteUnit:
 
 def unreadable(error: apsw.Error) -> StoreFailed:
     return StoreFailed(f"the store could not read: {error}")
-
-
-def backup(source: apsw.Connection, target: Path) -> None:
-    """A consistent copy, on the disk when this returns. Commits go on meanwhile."""
-    if target.exists():
-        raise FileExistsError(f"{target} exists already: name a file that does not")
-    part = target.with_name(f"{target.name}.{os.getpid()}.part")
-    try:
-        copy = apsw.Connection(str(part))
-        try:
-            copy.execute("PRAGMA synchronous = FULL")
-            with copy.backup("main", source, "main") as pages:
-                pages.step(-1)
-            copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
-        finally:
-            copy.close()
-        os.link(part, target)  # unlike a rename, never over another file
-        directory = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-    finally:
-        part.unlink(missing_ok=True)
