@@ -31,6 +31,11 @@ from dragoman.stores.sqlite.errors import StoreRefused
 CHECKPOINT_AT = 32 << 20
 """Bytes of write-ahead log after which it is moved into the database."""
 
+SMALL_REST = 1 << 20
+"""Bytes of it that may be moved between two commits."""
+
+ROUNDS = 8
+
 REOPEN_AFTER = (
     apsw.IOError,
     apsw.FullError,
@@ -131,7 +136,7 @@ class Disk:
             self._checkpoint.start()
 
     def _move_log(self) -> None:
-        """Most of it, twice: what came during the first round is little in the second.
+        """Most of it, in rounds: what came during one is moved in the next, until little is left.
 
         SQLite syncs the database only when it has caught up with the log, which would leave all of the sync to the
         commit that waits for the rest. So we sync what is there now.
@@ -142,9 +147,11 @@ class Disk:
                 connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
                 connection.execute("PRAGMA synchronous = FULL")
                 with open(self.path, "rb") as file:
-                    for _ in range(2):
-                        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                    for _ in range(ROUNDS):
+                        logged, _moved = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
                         os.fdatasync(file.fileno())
+                        if self.logged - logged * schema.PAGE_SIZE < SMALL_REST:
+                            break
             finally:
                 connection.close()
         except (apsw.Error, OSError):
