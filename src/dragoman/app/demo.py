@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import os
 import shlex
-import shutil
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from dragoman.app import datadir
+from dragoman.app.program import program
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import AddAgent, RotateToken
 from dragoman.core.ids import ADMIN, AgentId
@@ -169,12 +169,3 @@ def words(data: Path) -> str:
         "",
     ]
     return "\n".join(lines)
-
-
-def program() -> str:
-    """How to call us in another terminal: by name if that finds us, else by the way we were called."""
-    called = sys.argv[0]
-    found = shutil.which("dragoman")
-    if found is not None and os.path.realpath(found) == os.path.realpath(called):
-        return "dragoman"
-    return shlex.quote(os.path.relpath(called)) if os.path.basename(called) == "dragoman" else "dragoman"

@@ -5,14 +5,15 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+from dragoman.app.program import program
 from dragoman.cli import escaping
 
-TRY = "dragoman task ls"
+TRY = "task ls"
 
 
 def banner(*, http: str, data: str | Path, next: str | None = None, demo: bool = False) -> str:
-    """The facts: where it listens, where it keeps everything, and one command to try."""
-    following = next or TRY
+    """The facts: where it listens, where it keeps everything, and one command to try (`next`, without our name)."""
+    following = f"{program()} {next or TRY}"
     if Path(data) != Path(".dragoman") and "--data" not in following:
         following += f" --data {shlex.quote(str(data))}"
     lines = [

@@ -103,7 +103,7 @@ def _greeting(settings: Settings, *, demo: bool, ready_json: bool) -> Callable[[
         else:
             from dragoman.cli.banner import banner
 
-            next = "dragoman call infra run_playbook playbook=site.yml" if demo else None
+            next = "call infra run_playbook playbook=site.yml" if demo else None
             print(banner(http=here.http, data=settings.data, next=next, demo=demo), file=sys.stderr, flush=True)
 
     return greet

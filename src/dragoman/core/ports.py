@@ -6,9 +6,9 @@ one suite on every adapter, the memory one included.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -19,6 +19,8 @@ from dragoman.core.delivery.model import DeadLetter, Delivery, Parcel
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, SessionId, TaskId
 from dragoman.core.lookups import Lookup, Row
 from dragoman.core.tasks.model import Event, Question, QuestionStatus, Status, Task
+
+T = TypeVar("T", covariant=True)
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,6 +173,12 @@ class Store(Protocol):
         ...
 
 
+class Future(Awaitable[T], Protocol[T]):
+    """What `Intake.post` gives: an outcome that will be there (`asyncio.Future` is one)."""
+
+    def add_done_callback(self, callback: Callable[[Any], object], /) -> None: ...
+
+
 class LinkEnd(Protocol):
     """The transport's end of a link: how parcels leave."""
 
@@ -194,6 +202,10 @@ class Intake(Protocol):
     async def ask(self, command: Command) -> Any:
         """The command's outcome, after it is durably committed. Raises `Refused` (audited, if the command has an
         action). Raises `Refused` OVERLOADED or INTERNAL when the hub cannot commit; then nothing happened."""
+        ...
+
+    def post(self, command: Command) -> Future[Any]:
+        """`ask` without waiting. Commands are decided in the order in which they are posted."""
         ...
 
     def attach(self, session: SessionId, end: LinkEnd) -> None:

@@ -164,6 +164,11 @@ class Work:
                 floor.put_link(link)
                 if not link.ordered:
                     floor.polled_at[link.agent] = self.now
+        for session, parcel in self.parcels:
+            polled = floor.links.get(session)
+            if polled is not None and not polled.ordered:  # it has its answer: a poll takes parcels once
+                floor.polled_at[parcel.delivery.receiver] = self.now
+                floor.drop_link(session)
         if self._audit:
             floor.audit_seq, floor.audit_hash = self._audit[-1].seq, self._audit[-1].hash
 
@@ -188,7 +193,7 @@ class Work:
         if rows is None:
             rows = self._fetch(lookup)
         changed = self._changed(lookup)
-        if not changed:
+        if changed is None:  # not the same as empty: then all that changed was removed
             return rows
         dirty = self._dirty_of[lookup.row]
         kept = [row for row in rows if key_of(row)[1] not in dirty]

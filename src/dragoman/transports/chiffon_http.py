@@ -14,6 +14,7 @@ that goes away in the middle loses nothing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal
 from urllib.parse import parse_qs
@@ -133,14 +134,13 @@ class ChiffonHttp:
                 await poll.wait(wait, receive)
         finally:
             self._polls.discard(poll)
-            closed = self._hub.post(CloseLink(principal=agent.id, session=session, lost=False))
-            closed.add_done_callback(lambda done: self._closed(session, done))
-            if len(poll.parcels) < count:
-                # Until it is closed more may be given to it; what we have not seen by then, nobody was given.
-                try:
-                    await closed
-                except Refused:
-                    pass  # then nothing was given to it either
+            if not poll.parcels:  # else the hub has let go of it: a poll takes parcels once
+                closed = self._hub.post(CloseLink(principal=agent.id, session=session, lost=False))
+                closed.add_done_callback(lambda done: self._closed(session, done))
+                with contextlib.suppress(Refused):  # then nothing was given to it either
+                    await closed  # until then something may still be given to it
+            else:
+                self._hub.detach(session)
         now = self._hub.now()
         entries = [
             b'{"delivery_id":"%b","message":%b}' % (parcel.delivery.id.encode(), frame)

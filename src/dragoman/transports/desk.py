@@ -17,12 +17,13 @@ from dragoman.core.commands import Command
 from dragoman.core.delivery.model import Parcel
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import ADMIN, AgentId, DeliveryId, Instant
+from dragoman.core.ports import Intake
 from dragoman.protocols.chiffon import codec
 from dragoman.protocols.chiffon.errors import ChiffonError
 from dragoman.protocols.chiffon.types import Correlation
 from dragoman.security import tokens
 from dragoman.transports.asgi import Scope, header
-from dragoman.transports.driver import Heard, Hub
+from dragoman.transports.driver import Heard
 from dragoman.transports.limits import Limits
 from dragoman.transports.refusals import Refusals
 from dragoman.wire import guard
@@ -44,7 +45,7 @@ _encode = msgspec.json.Encoder().encode
 class Desk:
     """One for all of chiffon's doors."""
 
-    def __init__(self, hub: Hub, *, limits: Limits, admin_hash: str | None, refusals: Refusals) -> None:
+    def __init__(self, hub: Intake, *, limits: Limits, admin_hash: str | None, refusals: Refusals) -> None:
         self.hub = hub
         self.limits = limits
         self.refusals = refusals

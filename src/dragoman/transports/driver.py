@@ -35,12 +35,6 @@ from dragoman.core.ports import Intake
 log = structlog.get_logger("dragoman.transports")
 
 
-class Hub(Intake, Protocol):
-    """The intake, with a way to ask without waiting: commands are decided in the order of their `post`s."""
-
-    def post(self, command: Command) -> asyncio.Future[Any]: ...
-
-
 class Heard(msgspec.Struct, frozen=True):
     """What a frame meant: a command, or deliveries to acknowledge, or a fault. `about` is the tongue's own."""
 
@@ -87,7 +81,7 @@ class Pump:
 
     def __init__(
         self,
-        hub: Hub,
+        hub: Intake,
         agent: AgentId,
         session: SessionId,
         tongue: Tongue,

@@ -30,9 +30,9 @@ from dragoman.core.commands import Acknowledge, CloseLink, OpenLink, ReportFault
 from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import AgentId, SessionId, TaskId
+from dragoman.core.ports import Intake
 from dragoman.security.urls import Network, Pinned, Resolve, UrlRefused, pin
 from dragoman.transports.chiffon_http import Callbacks
-from dragoman.transports.driver import Hub
 
 if TYPE_CHECKING:
     import httpx2
@@ -52,7 +52,7 @@ class Push(Callbacks):
 
     def __init__(
         self,
-        hub: Hub,
+        hub: Intake,
         *,
         allowed: Sequence[Network] = (),
         resolve: Resolve | None = None,
@@ -141,7 +141,7 @@ async def _skim(response: httpx2.Response) -> None:
 class _Courier:
     """One agent's link: `core.ports.LinkEnd`."""
 
-    def __init__(self, push: Push, hub: Hub, agent: AgentId, url: str, first_pause: float) -> None:
+    def __init__(self, push: Push, hub: Intake, agent: AgentId, url: str, first_pause: float) -> None:
         self._push = push
         self._hub = hub
         self._agent = agent

@@ -20,13 +20,12 @@ from typing import Literal
 import structlog
 import uvicorn
 
-from dragoman.core.ports import Store
+from dragoman.core.ports import Intake, Store
 from dragoman.security.urls import Network, Resolve
 from dragoman.transports.asgi import ASGIApp, Router
 from dragoman.transports.chiffon_http import ChiffonHttp
 from dragoman.transports.chiffon_ws import ChiffonWs
 from dragoman.transports.desk import Desk
-from dragoman.transports.driver import Hub
 from dragoman.transports.limits import GuardedHttp, Limits, guarded
 from dragoman.transports.push import Push
 from dragoman.transports.refusals import Refusals
@@ -43,7 +42,7 @@ class PortBusy(OSError):
 
 
 def serve(
-    intake: Hub,
+    intake: Intake,
     store: Store,
     *,
     fallback: ASGIApp,
@@ -75,7 +74,7 @@ class Serving:
 
     def __init__(
         self,
-        hub: Hub,
+        hub: Intake,
         store: Store,
         *,
         fallback: ASGIApp,

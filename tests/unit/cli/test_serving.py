@@ -157,7 +157,7 @@ def test_config_show_names_every_origin(started: Any, run: Any, monkeypatch: pyt
 
 
 def test_the_banner_has_the_facts_and_a_command_that_works_as_typed() -> None:
-    said = banner(http="http://127.0.0.1:8420", data="my data", next="dragoman task ls", demo=True)
+    said = banner(http="http://127.0.0.1:8420", data="my data", next="task ls", demo=True)
     assert "http://127.0.0.1:8420" in said
     assert "dragoman task ls --data 'my data'" in said
     assert "--data" not in banner(http="h", data=".dragoman")

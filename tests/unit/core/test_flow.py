@@ -23,6 +23,7 @@ async def world(request):
     await world.intake.stop()
 
 
+@pytest.mark.requirement("all-D8")
 async def test_a_task_goes_to_an_agent_and_its_result_back_to_whoever_asked(world):
     await world.add("i1", "infra")
     boss, i1 = await world.connect("boss"), await world.connect("i1")
@@ -81,6 +82,8 @@ async def test_the_same_request_id_with_other_content_is_refused(world):
     assert fault.kind is Kind.MISMATCH
 
 
+@pytest.mark.requirement("CH-TMO-1")
+@pytest.mark.requirement("CH-RTY-1")
 async def test_a_silent_agent_times_out_and_the_task_is_tried_four_times_then_dead_lettered(world):
     await world.add("i1", "infra")
     i1, boss = await world.connect("i1"), await world.connect("boss")
@@ -101,6 +104,7 @@ async def test_a_silent_agent_times_out_and_the_task_is_tried_four_times_then_de
     assert [p.delivery.cargo for p in boss.inbox] == ["failure"]
 
 
+@pytest.mark.requirement("CH-RTY-1")
 async def test_retries_come_after_one_two_and_four_seconds(world):
     await world.add("i1", "infra")
     i1 = await world.connect("i1")
@@ -117,6 +121,7 @@ async def test_retries_come_after_one_two_and_four_seconds(world):
     assert (await world.task(task.id)).status is Status.FAILED
 
 
+@pytest.mark.requirement("chiffon-D6")
 async def test_a_sign_of_life_restarts_the_idle_clock_and_the_deadline_ends_it_all(world):
     await world.add("i1", "infra")
     await world.connect("i1")
@@ -130,6 +135,8 @@ async def test_a_sign_of_life_restarts_the_idle_clock_and_the_deadline_ends_it_a
     assert (final.status, final.fault.kind) == (Status.FAILED, Kind.TIMEOUT)
 
 
+@pytest.mark.requirement("CH-TMO-2")
+@pytest.mark.requirement("chiffon-D6")
 async def test_a_hint_raises_both_clocks(world):
     await world.add("i1", "infra")
     await world.connect("i1")
@@ -140,6 +147,7 @@ async def test_a_hint_raises_both_clocks(world):
     assert (await world.task(task.id)).status is not Status.ASSIGNED
 
 
+@pytest.mark.requirement("CH-RTY-4")
 async def test_an_error_that_is_not_retryable_ends_the_task(world):
     await world.add("i1", "infra")
     boss = await world.connect("boss")
@@ -151,6 +159,8 @@ async def test_an_error_that_is_not_retryable_ends_the_task(world):
     assert list(await world.store.dead_letters()) == []
 
 
+@pytest.mark.requirement("CH-BRK-1")
+@pytest.mark.requirement("CH-BRK-3")
 async def test_five_timeouts_open_the_breaker_and_an_answered_health_check_closes_it(world):
     await world.add("i1", "infra")
     i1 = await world.connect("i1")
@@ -247,6 +257,7 @@ async def test_the_same_result_twice_is_accepted_and_another_one_refused(world):
     assert await world.story(task.id) == ["submitted", "assigned", "completed"]
 
 
+@pytest.mark.requirement("chiffon-D8")
 async def test_idle_agents_are_chosen_first_then_the_least_loaded(world):
     for name in ("i1", "i2", "i3"):
         await world.add(name, "infra", concurrent=3)
@@ -581,3 +592,51 @@ async def test_a_removed_agents_work_goes_to_others(world):
     assert i1.hung_up
     await world.advance(1)
     assert i2.work == [task.id]
+
+
+@pytest.mark.requirement("CH-BRK-2")
+async def test_work_under_way_goes_on_while_the_breaker_is_open(world):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    kept = await world.submit(total_seconds=900, idle_seconds=900)
+    for _ in range(5):
+        await world.submit()
+    await world.advance(30)
+    assert world.intake.agent(AgentId("i1")).breaker.state is BreakerState.OPEN
+    await world.finish("i1", kept.id)
+    assert (await world.task(kept.id)).status is Status.COMPLETED
+    assert world.intake.agent(AgentId("i1")).breaker.state is BreakerState.OPEN  # only a health check closes it
+
+
+@pytest.mark.requirement("CH-RTY-2")
+async def test_every_attempt_has_the_request_id_of_the_first(world):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    task = await world.submit()
+    await world.advance(140)
+    orders = [p for p in i1.inbox if p.delivery.task == task.id]
+    assert [p.task.attempts for p in orders] == [1, 2, 3, 4]
+    assert {p.task.request_id for p in orders} == {task.origin.request_id}
+    assert len({p.delivery.id for p in orders}) == 4  # an acknowledgment of an old one is worth nothing
+
+
+@pytest.mark.requirement("chiffon-D7")
+async def test_faults_of_the_work_or_of_the_caller_never_open_the_breaker(world):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    for kind in (Kind.RESOURCES, Kind.UNSUPPORTED_WORK, Kind.INVALID, Kind.WORK_FAILED) * 3:
+        task = await world.submit()
+        await world.fault("i1", task.id, kind)
+    assert world.intake.agent(AgentId("i1")).breaker.state is BreakerState.CLOSED
+
+
+@pytest.mark.requirement("chiffon-D7")
+async def test_an_answer_in_between_starts_the_count_of_failures_anew(world):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    for _ in range(3):
+        for _ in range(4):
+            task = await world.submit()
+            await world.fault("i1", task.id, Kind.UNAVAILABLE)
+        await world.finish("i1", (await world.submit()).id)
+    assert world.intake.agent(AgentId("i1")).breaker.state is BreakerState.CLOSED

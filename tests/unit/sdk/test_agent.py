@@ -329,6 +329,7 @@ async def test_pause_and_resume_reach_the_handler_as_events(agent: Agent, hub: F
     assert story == ["held", "released"]
 
 
+@pytest.mark.requirement("CH-STA-4")
 async def test_a_silent_handler_shows_that_it_lives_every_ten_seconds(agent: Agent, hub: FakeHub) -> None:
     @agent.on("sleep")
     async def sleep(task: Task) -> None:

@@ -78,6 +78,7 @@ async def test_an_error_is_not_remembered(agent: Agent, hub: FakeHub) -> None:
         assert (await hub.next()).type == "error"
 
 
+@pytest.mark.requirement("CH-IDM-3")
 async def test_a_result_without_receipt_is_sent_again_after_the_reconnection(agent: Agent, hub: FakeHub) -> None:
     runs = counting(agent)
     async with Running(agent, hub):

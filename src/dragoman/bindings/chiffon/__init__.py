@@ -11,6 +11,7 @@ What chiffon has no word for travels in `x_custom_fields`, which the document le
     agent_id          requests in            the one instance that shall do it (D8)
     agent_id          everything out         the instance that does the work
     delivery_id       everything out         what to acknowledge
+    attempt           requests out           which attempt this is, from the second on
     priority          requests in            low | normal | high | critical
     parent_task_id    requests in            the task that this one is part of
     dependencies      requests in            tasks that must be done first

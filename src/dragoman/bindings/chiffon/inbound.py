@@ -172,8 +172,11 @@ def _result(
         body["chunk"], body["stream"] = (span.start, span.end, span.total), RESULT_STREAM
     fault = None
     if result.exit_code:
-        what = f"the work failed with exit code {result.exit_code}"
-        fault = Fault(kind=Kind.WORK_FAILED, message=what, facts={"exit_code": result.exit_code})
+        fault = Fault(
+            kind=Kind.WORK_FAILED,
+            message=_reason(result.output) or f"the work failed with exit code {result.exit_code}",
+            facts={"exit_code": result.exit_code},
+        )
     return Finish(
         principal=agent.id,
         protocol=PROTOCOL,
@@ -186,6 +189,12 @@ def _result(
         span=span,
         fault=fault,
     )
+
+
+def _reason(output: str) -> str:
+    """Why the work failed, as far as one line can say: programs say it last."""
+    lines = output[-4096:].split("\n")
+    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
 
 
 def _piece(agent: Agent, message: Envelope[Payload], result: WorkResult, span: Span, raw: bytes) -> ReportProgress:

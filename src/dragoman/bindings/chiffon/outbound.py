@@ -64,7 +64,7 @@ def _work(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
         replaced = {"to_agent": wire_name(receiver), **_version(receiver)}
         if task.round:
             replaced["request_id"] = wire_request_id(task)
-        return (codec.reissue(event.raw, replaced, _marks(parcel, receiver.id)),)
+        return (codec.reissue(event.raw, replaced, {**_marks(parcel, receiver.id), **_attempt(task)}),)
     body = _body(event)
     parameters = body.get("input")
     if type(parameters) is not dict:
@@ -74,7 +74,13 @@ def _work(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
     request = WorkRequest(
         task_id=task.id, work_type=task.type, parameters=parameters, hints=_lenient(body.get("hints"), Hints)
     )
-    return (_say(request, parcel, receiver, now, from_agent=HUB_NAME, request_id=wire_request_id(task)),)
+    extra = _attempt(task)
+    return (_say(request, parcel, receiver, now, from_agent=HUB_NAME, request_id=wire_request_id(task), extra=extra),)
+
+
+def _attempt(task: Task) -> dict[str, Any]:
+    """Which attempt this is, where it is not the first: an agent may want to look whether it did half of it."""
+    return {"attempt": task.attempts} if task.attempts > 1 else {}
 
 
 def _progress(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:

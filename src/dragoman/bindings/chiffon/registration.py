@@ -26,7 +26,8 @@ def registration_of(
     """The command, or `Refused` for a false identity, or `UnsupportedVersion`."""
     if said.agent_id != agent.id:
         raise refuse(Kind.FORBIDDEN, "the token belongs to another agent", field="agent_id", agent_id=said.agent_id)
-    if agent.kind is not None and said.agent_type != agent.kind:
+    kind = None if said.agent_type == agent.id else said.agent_type  # its own name claims no kind
+    if agent.kind is not None and kind not in (None, agent.kind):
         message = f"the agent was added as {agent.kind!r}"
         raise refuse(Kind.FORBIDDEN, message, field="agent_type", agent_id=agent.id)
     version = versions.negotiate(said.supported_versions, negotiation=negotiation)
@@ -36,7 +37,7 @@ def registration_of(
     return RegisterAgent(
         principal=agent.id,
         protocol=PROTOCOL,
-        kind=said.agent_type,
+        kind=kind,
         work_types=said.work_types or None,
         max_concurrent=_concurrency(said.limits),
         protocol_version=version,

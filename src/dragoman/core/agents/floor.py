@@ -18,7 +18,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     """A way to reach an agent now.
 
     `ordered`: what we send arrives in that order or the link breaks (WebSocket, stream); such a link holds its leases
-    until it breaks. Otherwise it is one parked poll, which takes `credit` parcels and is gone.
+    until it breaks. Otherwise it is one parked poll: it takes up to `credit` parcels of one unit of work and is gone.
     `window` bounds the unacknowledged notices on an ordered link whose peer acknowledges; None for one that does not.
     """
 

@@ -32,11 +32,6 @@ class Cargo(enum.StrEnum):
     RESUME = "resume"
 
 
-class Guarantee(enum.StrEnum):
-    AT_LEAST_ONCE = "at_least_once"
-    AT_MOST_ONCE = "at_most_once"
-
-
 class DeliveryState(enum.StrEnum):
     WAITING = "waiting"
     LEASED = "leased"
@@ -57,13 +52,11 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     event: int
     rank: int
     created_at: Instant
-    guarantee: Guarantee = Guarantee.AT_LEAST_ONCE
     state: DeliveryState = DeliveryState.WAITING
     head: bool = True
     attempt: int = 0
     session: SessionId | None = None
     wake_at: Instant | None = None
-    not_before: Instant | None = None
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -151,7 +151,6 @@ HELD = frozenset({Status.ASSIGNED, Status.RUNNING, Status.WAITING})
 class EventKind(enum.StrEnum):
     SUBMITTED = "submitted"
     ASSIGNED = "assigned"
-    DELIVERED = "delivered"  # the agent acknowledged the work order
     PROGRESS = "progress"
     PAUSED = "paused"
     RESUMED = "resumed"

@@ -21,9 +21,8 @@ SUBPROTOCOL = "chiffon.v1"
 #: The kinds the document names. Others are accepted: agents of other protocols need a name here too.
 AGENT_TYPES = ("orchestrator", "infra", "desktop", "code", "research")
 
-#: Work types with a meaning between hub and agent. An agent that does not know one answers 5006, and that is fine.
+#: The hub asks an agent with this whether it is well. One that does not know it answers 5006, and that is fine.
 HEALTH_CHECK = "health_check"
-CONTROL_WORK = ("cancel", "pause", "resume")
 
 MessageType: TypeAlias = Literal["work_request", "work_status", "work_result", "error"]
 

@@ -216,10 +216,11 @@ def test_a_result_finishes_the_task(envelope: Make, heard: Make, infra: Agent) -
 
 @pytest.mark.requirement("chiffon-D12")
 def test_an_exit_code_is_a_failure_of_the_work(envelope: Make, heard: Make, infra: Agent) -> None:
-    finish = heard(infra, envelope("work_result", status="failed", exit_code=3))
-    assert finish.fault == Fault(
-        kind=Kind.WORK_FAILED, message="the work failed with exit code 3", facts={"exit_code": 3}
-    )
+    finish = heard(infra, envelope("work_result", status="failed", exit_code=3, output="Deploying\nno such host\n"))
+    assert finish.fault == Fault(kind=Kind.WORK_FAILED, message="no such host", facts={"exit_code": 3})
+    finish = heard(infra, envelope("work_result", status="failed", exit_code=3, output=" "))
+    assert finish.fault is not None
+    assert finish.fault.message == "the work failed with exit code 3"
 
 
 @pytest.mark.requirement("chiffon-D4")

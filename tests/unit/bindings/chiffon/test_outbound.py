@@ -37,7 +37,9 @@ def said(parcel: Parcel, receiver: Agent) -> dict[str, Any]:
 @pytest.mark.requirement("chiffon-D8")
 def test_work_arrives_as_it_was_asked_unknown_fields_included(envelope: Make, parcel: Make, infra: Agent) -> None:
     asked = envelope(custom={"note": "x"}, hints={"unknown": 1}) | {"x_other": [1]}
-    assert said(parcel(Cargo.WORK, raw=asked), infra) == asked | {"x_custom_fields": {"note": "x"} | MARKS}
+    assert said(parcel(Cargo.WORK, raw=asked), infra) == asked | {
+        "x_custom_fields": {"note": "x"} | MARKS | {"attempt": 4}
+    }
 
 
 def test_work_from_elsewhere_is_put_into_words(parcel: Make, infra: Agent, task: Task) -> None:
@@ -57,7 +59,7 @@ def test_work_from_elsewhere_is_put_into_words(parcel: Make, infra: Agent, task:
             "parameters": {"a": 1},
             "hints": {"max_duration_seconds": 5},
         },
-        "x_custom_fields": MARKS | {"traceparent": TRACEPARENT},
+        "x_custom_fields": MARKS | {"traceparent": TRACEPARENT, "attempt": 4},
     }
 
 

@@ -81,6 +81,7 @@ async def test_dependencies_may_be_shortened(world: Any, make: Any) -> None:
     assert (missing.status_code, missing.json()["field"]) == (404, "parent")
 
 
+@pytest.mark.requirement("CH-LRG-4")
 async def test_the_whole_output_of_a_running_task_is_its_pieces_in_order(world: Any, make: Any) -> None:
     task = make.task(status=Status.RUNNING, owner="mux-1", progress=50, step="configure", attempts=1, seq=6)
     world.know(make.agent())

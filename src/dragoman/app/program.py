@@ -1,0 +1,17 @@
+"""How a person calls this program: every command we print must work as it stands."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+
+
+def program() -> str:
+    """How to call us in another terminal: by name if that finds us, else by the way we were called."""
+    called = sys.argv[0]
+    found = shutil.which("dragoman")
+    if found is not None and os.path.realpath(found) == os.path.realpath(called):
+        return "dragoman"
+    return shlex.quote(os.path.relpath(called)) if os.path.basename(called) == "dragoman" else "dragoman"
