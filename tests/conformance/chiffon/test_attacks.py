@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -45,12 +44,9 @@ ATTACKS = {
 def test_an_attack_is_refused_and_the_link_serves_on(name: str, examples: dict[str, Any]) -> None:
     data, stage = ATTACKS[name]
     agent = Connection(Role.AGENT)
-    began = time.perf_counter()
     [event] = agent.receive(data)
-    took = time.perf_counter() - began
     assert isinstance(event, Invalid)
     assert (event.stage, event.answer.error_code) == (stage, 5003)
-    assert took < 0.5, "a refusal takes milliseconds; the bound leaves room for a busy machine"
     [event] = agent.receive(json.dumps(examples["envelope"]).encode())
     assert isinstance(event, RequestReceived)
 
