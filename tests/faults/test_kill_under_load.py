@@ -1,0 +1,52 @@
+"""kill -9 at random moments while clients submit, work and collect: judged by the ledger outside.
+
+The seed stands in the test's name, and is printed with what was wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.support.fleet import Fleet
+from tests.support.hubproc import HubProcess, until
+from tests.support.ledger import Ledger
+
+
+def kill_in_a_loop(home: Path, seed: int, kills: int, seconds: float) -> Ledger:
+    hub = HubProcess(home, DRAGOMAN_RULES__IDLE_SECONDS="1").start()
+    ledger, rng = Ledger(), random.Random(seed)
+    try:
+        with Fleet(hub, ledger, seed=seed) as fleet:
+            for _ in range(kills):
+                before = len(ledger.acknowledged)
+                until(lambda: len(ledger.acknowledged) > before or fleet.failures, "traffic")  # noqa: B023
+                threading.Event().wait(rng.random() * seconds)  # the moment is what is random
+                hub.restart()
+            fleet.sending.clear()
+            until(lambda: not ledger.unanswered or fleet.failures, "every acknowledged task is answered", 60)
+            until(lambda: hub.pending == 0 or fleet.failures, "nothing is pending", 60)
+        assert fleet.failures == []
+        assert len(hub.tasks()) >= len(ledger.acknowledged)
+        letters = {letter["task_id"] for letter in hub.admin.get("/api/v1/deadletters?limit=500").json["deadletters"]}
+        assert ledger.verdict(letters) == [], f"seed {seed}"
+        assert hub.admin.get("/readyz").status == 200
+    finally:
+        hub.kill()
+    return ledger
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_nothing_acknowledged_is_lost_over_random_kills(seed: int, tmp_path: Path) -> None:
+    ledger = kill_in_a_loop(tmp_path, seed, kills=4, seconds=0.5)
+    assert len(ledger.acknowledged) > 20
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(int(os.environ.get("SOAK_SEEDS", "5"))))
+def test_nothing_acknowledged_is_lost_over_many_random_kills(seed: int, tmp_path: Path) -> None:
+    kill_in_a_loop(tmp_path, 1000 + seed, kills=40, seconds=1.0)

@@ -1,0 +1,220 @@
+"""A real hub: a process of its own on a free port, that can be killed, stopped and started again on the same data.
+
+Judged only from outside: what it prints, what it answers, what its exit code is. It dies with the tests, however
+they end (PR_SET_PDEATHSIG), and so does its writer, which asks the same of its own parent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tests.support.chiffon import Door, Orchestrator, Worker
+
+T = TypeVar("T")
+
+PATIENCE = 15.0
+"""Seconds that anything may take on a busy machine; a wait ends as soon as what it waits for is there."""
+
+QUICK = {
+    "DRAGOMAN_RULES__IDLE_SECONDS": "5",
+    "DRAGOMAN_RULES__GRACE_SECONDS": "0.2",
+    "DRAGOMAN_RULES__RETRY_DELAYS_SECONDS": "0,0.05,0.1,0.2,0.2,0.2,0.2,0.2",
+    "DRAGOMAN_RULES__BREAKER_PAUSE_SECONDS": "0.3",
+    "DRAGOMAN_RULES__POLL_LEASE_SECONDS": "0.5",
+    "DRAGOMAN_RULES__NOTICE_ATTEMPTS": "50",
+}
+"""The rules at a pace at which a test can watch them."""
+
+_libc = ctypes.CDLL(None)
+
+
+def until(condition: Callable[[], T], what: str = "", seconds: float = PATIENCE) -> T:
+    """The first true value of `condition`, looked at every few milliseconds."""
+    end = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < end, f"not within {seconds:g} s: {what or condition}"
+        time.sleep(0.01)
+
+
+def _die_with_the_tests() -> None:
+    _libc.prctl(1, signal.SIGKILL)
+
+
+class HubProcess:
+    """`settings` are environment variables; `wrap` goes before the command (strace, for instance)."""
+
+    def __init__(
+        self, home: Path, *, data: Path | None = None, wrap: tuple[str, ...] = (), **settings: str | None
+    ) -> None:
+        self.home = home
+        self.data = data or home / "data"
+        self.settings: dict[str, str | None] = {**QUICK, **settings}
+        self.wrap = wrap
+        self.ready: dict[str, Any] = {}
+        self.process: subprocess.Popen[bytes] | None = None
+        self._starts = 0
+        self._tokens: dict[str, str] = {}
+        home.mkdir(parents=True, exist_ok=True)
+
+    # -- life -------------------------------------------------------------------------------------------------
+
+    def launch(self, **settings: str | None) -> subprocess.Popen[bytes]:
+        """Start without waiting: for hubs that shall refuse to."""
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("DRAGOMAN_")}
+        environment |= {k: v for k, v in {**self.settings, **settings}.items() if v is not None}
+        self._starts += 1
+        command = [sys.executable, "-m", "dragoman.cli", "dev", "--no-demo", "--port", "0", "--ready-json"]
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                [*self.wrap, *command, "--data", str(self.data)],
+                cwd=self.home,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                preexec_fn=_die_with_the_tests,
+            )
+        return self.process
+
+    def start(self, **settings: str | None) -> HubProcess:
+        """Until it says that it serves."""
+        process = self.launch(**settings)
+        assert process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            assert selector.select(PATIENCE), f"no ready line:\n{self.log.read_text()}"
+        line = process.stdout.readline()
+        assert line, f"it ended with {process.wait(PATIENCE)}:\n{self.log.read_text()[-3000:]}"
+        self.ready = json.loads(line)
+        return self
+
+    def kill(self) -> None:
+        """kill -9, and nothing of it runs any more."""
+        if self.process is not None:
+            self.process.kill()
+            self.died()
+
+    def died(self, seconds: float = PATIENCE) -> int:
+        """Wait for its end; its exit code (negative: the signal)."""
+        assert self.process is not None
+        code = self.process.wait(seconds)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        self.process = None
+        return code
+
+    def stop(self) -> int:
+        """SIGTERM, and the exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.died()
+
+    def restart(self, **settings: str | None) -> HubProcess:
+        """kill -9 if it still runs, and start it on the same data."""
+        self.kill()
+        return self.start(**settings)
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def log(self) -> Path:
+        return self.home / "hub.log"
+
+    @property
+    def url(self) -> str:
+        return str(self.ready["http"])
+
+    @property
+    def database(self) -> Path:
+        return self.data / "hub.sqlite"
+
+    # -- doors ------------------------------------------------------------------------------------------------
+
+    @property
+    def admin(self) -> Door:
+        return Door(self.url, self.ready["admin_token"])
+
+    def token(self, id: str, kind: str) -> str:
+        """The token of an agent, added when it is first asked for."""
+        if id not in self._tokens:
+            made = self.admin.post("/api/v1/agents", {"agent_id": id, "protocol": "chiffon", "kind": kind})
+            assert made.status == 201, made
+            self._tokens[id] = made.json["token"]
+        return self._tokens[id]
+
+    @property
+    def tokens(self) -> dict[str, str]:
+        return dict(self._tokens)
+
+    def orchestrator(self, id: str = "boss") -> Orchestrator:
+        return Orchestrator(self.url, self.token(id, "orchestrator"), id)
+
+    def worker(self, id: str = "i1", kind: str = "infra", **said: Any) -> Worker:
+        """An agent that has registered."""
+        worker = Worker(self.url, self.token(id, kind), id, kind)
+        answer = worker.register(**said)
+        assert answer.status == 200, answer
+        return worker
+
+    def task(self, id: str) -> dict[str, Any]:
+        answer = self.admin.get(f"/api/v1/tasks/{id}")
+        assert answer.status == 200, answer
+        return dict(answer.json)
+
+    def status(self, id: str) -> str:
+        return str(self.task(id)["status"])
+
+    def tasks(self, **where: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        cursor = ""
+        while True:
+            query = "&".join([f"{k}={v}" for k, v in where.items()] + ["limit=500", *([cursor] if cursor else [])])
+            page = self.admin.get(f"/api/v1/tasks?{query}").json
+            found += page["tasks"]
+            if not page.get("next"):
+                return found
+            cursor = f"cursor={page['next']}"
+
+    def gauge(self, name: str) -> float:
+        """A figure of /metrics, all labels summed."""
+        text = self.admin.get("/metrics").body.decode()
+        lines = [line for line in text.splitlines() if line.startswith((f"{name} ", f"{name}{{"))]
+        return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+    @property
+    def pending(self) -> float:
+        """Unfinished tasks and undelivered news."""
+        return self.gauge("dragoman_tasks") + self.gauge("dragoman_deliveries")
+
+
+@contextmanager
+def running(
+    home: Path, *, data: Path | None = None, wrap: tuple[str, ...] = (), **settings: str | None
+) -> Iterator[HubProcess]:
+    """A hub for the length of a block, killed at its end."""
+    hub = HubProcess(home, data=data, wrap=wrap, **settings)
+    try:
+        yield hub.start()
+    finally:
+        hub.kill()
