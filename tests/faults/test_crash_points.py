@@ -18,11 +18,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from websockets.exceptions import ConnectionClosed
-
 from tests.support.chiffon import task_of, work_request, work_result
 from tests.support.fleet import BROKEN
 from tests.support.hubproc import HubProcess, until
+from websockets.exceptions import ConnectionClosed
 
 HAPPENED = {
     "before_commit": False,
@@ -109,7 +108,7 @@ def test_work_that_was_on_its_way_survives_a_kill_at(step: str, hub: HubProcess)
     hub.restart(DRAGOMAN_CRASH_AT=step)
     worker.url = hub.url
     got = []
-    with pytest.raises(ConnectionClosed), worker.websocket() as socket:
+    with pytest.raises(ConnectionClosed), worker.websocket() as socket:  # noqa: PT012
         got.append(socket.recv())
         socket.recv()
     assert hub.died() == -signal.SIGKILL
@@ -138,7 +137,7 @@ def test_a_submitter_killed_by_before_ack_finds_the_work_already_under_way(hub: 
     boss.url = worker.url = hub.url
     request = work_request()
     socket = worker.websocket()
-    with pytest.raises(BROKEN):
+    with pytest.raises(BROKEN):  # noqa: PT012
         while True:
             boss.send(request)
     assert hub.died() == -signal.SIGKILL

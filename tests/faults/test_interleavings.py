@@ -9,10 +9,10 @@ from __future__ import annotations
 import random
 
 import pytest
+from tests.support.world import Peer, World
 
 from dragoman.core.commands import Acknowledge, CloseLink, Finish, OpenLink, ReportProgress
 from dragoman.core.ids import AgentId, SessionId
-from tests.support.world import Peer, World
 
 BOSS, AGENT = AgentId("boss"), AgentId("i1")
 REPORTS = 3

@@ -11,7 +11,6 @@ import threading
 from pathlib import Path
 
 import pytest
-
 from tests.support.fleet import Fleet
 from tests.support.hubproc import HubProcess, until
 from tests.support.ledger import Ledger

@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-
 from tests.support.chiffon import Door, kinds, task_of, work_request, work_result, work_status
 from tests.support.fleet import BROKEN
 from tests.support.hubproc import HubProcess, running, until
@@ -134,7 +133,8 @@ def test_a_frozen_agents_work_is_given_away_and_its_late_result_is_fenced_off(hu
         text=True,
     )
     try:
-        assert process.stdout is not None and process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdin is not None
         until(lambda: hub.admin.get("/api/v1/agents/frozen-1").json["status"] == "idle", "it is connected")
         request, _ = boss.submit(to_agent="frozen")
         assert process.stdout.readline() == "working\n"

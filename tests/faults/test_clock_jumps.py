@@ -1,0 +1,76 @@
+"""Somebody sets the clock: nothing is early, nothing is late, nobody's lease is lost."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from tests.support.world import World
+
+from dragoman.app.clock import Mint, SystemClock
+from dragoman.core.errors import Kind
+from dragoman.core.ids import HOUR, SECOND
+from dragoman.core.tasks.model import Status
+
+DAY = 24 * HOUR
+
+
+@pytest.mark.parametrize("jump", [DAY, -DAY, 365 * DAY])
+def test_the_hubs_clock_does_not_follow_a_jump(jump: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SystemClock()
+    before = clock()
+    real = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: real() + jump * 1000)
+    monkeypatch.setattr(time, "time", lambda: real() / 1e9 + jump / 1e6)
+    assert 0 <= clock() - before < SECOND
+
+
+def test_ids_keep_growing_over_a_jump_back_and_a_restart_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    mint = Mint(SystemClock())
+    ids = [mint() for _ in range(1000)]
+    real = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: real() - 3600 * 10**9)
+    ids += [mint() for _ in range(1000)]
+    assert ids == sorted(ids)
+    assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize("jump", [HOUR, -HOUR])
+async def test_leases_and_retries_are_unaffected_by_a_jump_while_the_hub_runs(
+    jump: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The world's clock is the hub's clock (monotonic): the wall's jump does not reach it, so its times hold."""
+    world = await World().start()
+    await world.add("boss", "orchestrator")
+    await world.add("i1", "infra")
+    agent = await world.connect("i1")
+    task = await world.submit()
+    real = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: real() + jump * 1000)
+    await world.advance(29)
+    assert (await world.task(task.id)).status is Status.ASSIGNED  # not early
+    await world.advance(2)
+    retried = await world.task(task.id)
+    assert retried.fault is not None
+    assert retried.fault.kind is Kind.TIMEOUT  # and not late
+    await world.advance(2)
+    assert (await world.task(task.id)).attempts == 2
+    assert [p.delivery.task for p in agent.take()] == [task.id, task.id]
+
+
+@pytest.mark.parametrize("jump", [HOUR, -HOUR])
+async def test_a_jump_during_a_restart_moves_due_times_once_and_loses_nothing(jump: int) -> None:
+    """What was written before a restart is compared with the wall clock after it: a task may be retried early or
+    late by the jump, but it is there, and its agent gets the full idle time before it is blamed."""
+    world = await World().start()
+    await world.add("boss", "orchestrator")
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit(total_seconds=3 * 3600)
+    world.time = type(world.time)(world.time + jump)
+    await world.restart()
+    await world.connect("i1")
+    await world.advance(1)
+    assert (await world.task(task.id)).status is Status.ASSIGNED
+    await world.finish("i1", task.id)
+    assert (await world.task(task.id)).status is Status.COMPLETED

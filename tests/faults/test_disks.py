@@ -1,0 +1,289 @@
+"""What disks do: fill up, lose power, hold a file of another time, and be asked for by two hubs at once.
+
+Full and powerless disks are real filesystems on a loop device or in memory, so they need root; without it they are
+skipped. The power cut is judged twice: the hub as it is must lose nothing, and a hub that does not sync its log
+(`synchronous=NORMAL`) must be caught losing something. A test that cannot fail proves nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import struct
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from tests.support.chiffon import Orchestrator, kinds, task_of, work_request, work_result
+from tests.support.hubproc import HubProcess, running, until
+
+ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a filesystem needs root")
+FS_IOC_SHUTDOWN = 0x8004587D
+NO_LOG_FLUSH = 2
+
+
+def mount(*arguments: str | Path) -> None:
+    done = subprocess.run(["mount", *map(str, arguments)], capture_output=True, text=True, timeout=30)
+    if done.returncode:
+        pytest.skip(f"this machine mounts nothing for us: {done.stderr.strip()}")
+
+
+def unmount(place: Path) -> None:
+    subprocess.run(["umount", str(place)], check=True, capture_output=True, timeout=30)
+
+
+# -- one file, two hubs; other times' files ---------------------------------------------------------------------
+
+
+def test_a_second_hub_on_the_same_data_is_refused_with_a_clear_sentence(tmp_path: Path) -> None:
+    with running(tmp_path) as hub:
+        boss, worker = hub.orchestrator(), hub.worker()
+        second = HubProcess(tmp_path / "second", data=hub.data)
+        second.launch()
+        assert second.died() == 4
+        said = second.log.read_text()
+        assert "already serves" in said
+        assert str(hub.pid) in said
+        assert "--data" in said  # what to do
+        # The same, when the first one's note is gone: then the lock says it.
+        (hub.data / "hub.json").unlink()
+        second.launch()
+        assert second.died() == 4
+        assert str(hub.data) in second.log.read_text()
+        boss.submit()
+        worker.send(work_result(worker.work()))
+        assert kinds(boss.take()) == ["work_result"]
+
+
+def test_a_file_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+    with running(tmp_path) as hub:
+        assert hub.stop() == 0
+        database = apsw.Connection(str(hub.database))
+        version = database.pragma("user_version")
+        database.pragma("user_version", version + 1)
+        database.close()
+        before = hub.database.read_bytes()
+        hub.launch()
+        assert hub.died() == 4
+        said = hub.log.read_text()
+        assert str(hub.database) in said
+        assert str(version + 1) in said
+        assert hub.database.read_bytes() == before
+
+
+def test_a_damaged_file_is_refused_and_a_backup_restores_everything(tmp_path: Path) -> None:
+    with running(tmp_path) as hub:
+        boss, _ = hub.orchestrator(), hub.worker()
+        request, _ = boss.submit()
+        copy = tmp_path / "copy.sqlite"
+        made = hub.admin.post("/api/v1/backup", {"target": str(copy)})
+        assert made.status in (200, 201), made
+        assert hub.stop() == 0
+        good = hub.database.read_bytes()
+        hub.database.write_bytes(good[:4096] + os.urandom(len(good) - 4096))
+        hub.launch()
+        assert hub.died() == 4
+        assert "damaged" in hub.log.read_text()
+        assert "backup" in hub.log.read_text()  # what to do
+        for leftover in hub.data.glob("hub.sqlite*"):
+            leftover.unlink()
+        hub.database.write_bytes(copy.read_bytes())
+        hub.start()
+        assert hub.status(task_of(request)) == "queued"
+
+
+# -- full -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "small"
+    place.mkdir()
+    mount("-t", "tmpfs", "-o", "size=6m", "tmpfs", place)
+    yield place
+    unmount(place)
+
+
+@ROOT
+def test_a_full_disk_refuses_instead_of_acknowledging_and_recovers(small_disk: Path, tmp_path: Path) -> None:
+    with running(tmp_path / "home", data=small_disk / "data") as hub:
+        boss, worker = hub.orchestrator(), hub.worker()
+        first, answer = boss.submit()
+        assert answer.status == 202
+        ballast = small_disk / "ballast"
+        with ballast.open("wb") as file:
+            try:
+                while True:
+                    file.write(bytes(64 * 1024))
+                    file.flush()
+            except OSError:
+                pass
+
+        acknowledged, refusal = [first], None
+        for _ in range(200):
+            request, answer = boss.submit(parameters={"filler": "x" * 20_000})
+            if answer.status != 202:
+                refusal = answer
+                break
+            acknowledged.append(request)
+        assert refusal is not None
+        assert (refusal.status, refusal.code) == (503, 5002)
+        assert "retry-after" in refusal.headers
+        assert hub.admin.get("/livez").status == 200
+        ready = hub.admin.get("/readyz")
+        assert ready.status == 503  # and it says why
+        assert b"commit" in ready.body
+        assert hub.status(task_of(first)) == "queued"  # it still answers
+
+        ballast.unlink()
+        until(lambda: boss.send(request).status == 202, "space is back, so it takes requests again")
+        acknowledged.append(request)
+        assert hub.admin.get("/readyz").status == 200
+        hub.restart()
+        assert {task["id"] for task in hub.tasks()} == {task_of(r) for r in acknowledged}
+        worker.url = hub.url
+        assert worker.work()["request_id"] == first["request_id"]
+
+
+# -- power cut --------------------------------------------------------------------------------------------------
+
+CARELESS = """
+import apsw
+
+class Careless(apsw.Connection):
+    def execute(self, sql, *args, **kwargs):
+        if sql == "PRAGMA synchronous":
+            sql = "SELECT 2"
+        return super().execute(sql.replace("synchronous = FULL", "synchronous = NORMAL"), *args, **kwargs)
+
+    def pragma(self, name, *args, **kwargs):
+        return 2 if name == "synchronous" else super().pragma(name, *args, **kwargs)
+
+apsw.Connection = Careless
+"""
+"""A `sitecustomize` under which no commit waits for the disk, and the hub believes it did."""
+
+
+class Machine:
+    """A disk whose power can be cut: ext4 on a loop device."""
+
+    def __init__(self, home: Path) -> None:
+        self.image = home / "disk.img"
+        self.place = home / "disk"
+        self.place.mkdir()
+        with self.image.open("wb") as file:
+            file.truncate(96 << 20)
+        made = subprocess.run(["mkfs.ext4", "-q", "-F", str(self.image)], capture_output=True, text=True, timeout=60)
+        if made.returncode:
+            pytest.skip(f"no ext4 can be made here: {made.stderr.strip()}")
+        self.mounted = False
+        self.power_on()
+
+    def power_on(self) -> None:
+        mount("-o", "loop", self.image, self.place)
+        self.mounted = True
+
+    def cut_power(self) -> None:
+        """Nothing that was not on the disk gets there any more."""
+        descriptor = os.open(self.place, os.O_RDONLY)
+        try:
+            fcntl.ioctl(descriptor, FS_IOC_SHUTDOWN, struct.pack("I", NO_LOG_FLUSH))
+        except OSError as error:
+            pytest.skip(f"this kernel cuts no power: {error}")
+        finally:
+            os.close(descriptor)
+
+    def power_off(self) -> None:
+        if self.mounted:
+            unmount(self.place)
+            self.mounted = False
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(tmp_path)
+    yield machine
+    machine.power_off()
+
+
+def lost_in_a_power_cut(machine: Machine, home: Path, **settings: Any) -> int:
+    """How many acknowledged requests are not there after it."""
+    with running(home, data=machine.place / "data", **settings) as hub:
+        hub.worker()
+        # Whoever sends the first requests is known to the disk before the power goes.
+        boss = Orchestrator(hub.url, hub.token("boss", "orchestrator"), keep=True)
+        os.sync()
+        acknowledged = []
+        end = time.monotonic() + 1.0
+        while time.monotonic() < end and len(acknowledged) < 400:
+            request = work_request()
+            if boss.send(request).status == 202:
+                acknowledged.append(task_of(request))
+        machine.cut_power()
+        hub.kill()
+        machine.power_off()
+        machine.power_on()
+        hub.start(PYTHONPATH=None)
+        there = {task["id"] for task in hub.tasks()}
+        assert apsw.Connection(str(hub.database), flags=apsw.SQLITE_OPEN_READONLY).pragma("integrity_check") == "ok"
+        assert hub.stop() == 0
+        return len(set(acknowledged) - there)
+
+
+@ROOT
+def test_nothing_acknowledged_is_lost_in_a_power_cut(machine: Machine, tmp_path: Path) -> None:
+    assert lost_in_a_power_cut(machine, tmp_path / "home") == 0
+
+
+@ROOT
+def test_a_hub_that_does_not_wait_for_the_disk_is_caught_by_the_power_cut(machine: Machine, tmp_path: Path) -> None:
+    (tmp_path / "careless").mkdir()
+    (tmp_path / "careless" / "sitecustomize.py").write_text(CARELESS)
+    assert lost_in_a_power_cut(machine, tmp_path / "home", PYTHONPATH=str(tmp_path / "careless")) > 0
+
+
+# -- slow -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def slow_disk(tmp_path: Path) -> Iterator[HubProcess]:
+    """A hub whose writer waits 300 ms for every sync."""
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not installed")
+    with running(tmp_path) as hub:
+        hub.token("boss", "orchestrator")
+        hub.worker()
+        (writer,) = Path(f"/proc/{hub.pid}/task/{hub.pid}/children").read_text().split()
+        syncs = ["-e", "trace=fdatasync,fsync", "-e", "inject=fdatasync,fsync:delay_enter=300000"]
+        tracer = subprocess.Popen(["strace", "-f", *syncs, "-p", writer], stderr=subprocess.PIPE, text=True)
+        try:
+            assert tracer.stderr is not None
+            said = tracer.stderr.readline()
+            if "attached" not in said:
+                pytest.skip(f"strace may not attach here: {said.strip()}")
+            yield hub
+        finally:
+            tracer.kill()
+            tracer.communicate()
+
+
+def test_a_slow_disk_slows_senders_and_nobody_else(slow_disk: HubProcess) -> None:
+    hub, boss = slow_disk, slow_disk.orchestrator()
+    with ThreadPoolExecutor(1) as pool:
+        began = time.monotonic()
+        sending = pool.submit(boss.submit)
+        answered: list[float] = []
+        while not sending.done():
+            before = time.monotonic()
+            assert hub.admin.get("/livez").status == 200
+            answered.append(time.monotonic() - before)
+        assert sending.result()[1].status == 202
+    assert time.monotonic() - began > 0.29  # the sender waited for the disk
+    assert sorted(answered)[len(answered) // 2] < 0.1  # nobody else did
