@@ -190,7 +190,9 @@ def _pragma(connection: apsw.Connection, text: str) -> object:
 def check_at_start(connection: apsw.Connection, path: str) -> None:
     """What can be checked quickly: that the write-ahead log holds no more than SQLite sees, and a small file whole."""
     connection.execute("SELECT 1 FROM sqlite_schema").fetchall()  # builds the index of the log, if there is one
-    if lost_frames(path, recovered_frames(path)):
+    # Never by looking into the -shm file: to close it would cancel the locks SQLite holds on it for this process.
+    valid, _ = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
+    if lost_frames(path, max(0, valid)):
         raise damaged(path + "-wal", "commits in it cannot be read")
     if os.path.getsize(path) < QUICK_CHECK_BELOW and (complaints := integrity(connection, quick=True)):
         raise damaged(path, complaints[0])
@@ -249,13 +251,3 @@ def _wal_checksum(head: bytes, *, big: bool) -> tuple[int, int]:
         first = (first + a + second) & 0xFFFFFFFF
         second = (second + b + first) & 0xFFFFFFFF
     return first, second
-
-
-def recovered_frames(path: str) -> int:
-    """How many frames of the log count, from the index file that SQLite made of it."""
-    try:
-        with open(path + "-shm", "rb") as file:
-            head = file.read(20)
-    except FileNotFoundError:
-        return 0
-    return int(struct.unpack("=I", head[16:20])[0]) if len(head) == 20 else 0

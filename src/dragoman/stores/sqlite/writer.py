@@ -63,6 +63,9 @@ class Disk:
         self.logged = 0
         self.connection.set_wal_hook(self._logged)
         self._checkpoint: threading.Thread | None = None
+        # Opened once and kept: POSIX locks belong to the process, and closing any descriptor of a file cancels all of
+        # them, those of SQLite's connections too.
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def _logged(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
         self.logged = pages * schema.PAGE_SIZE
@@ -146,12 +149,11 @@ class Disk:
             try:
                 connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
                 connection.execute("PRAGMA synchronous = FULL")
-                with open(self.path, "rb") as file:
-                    for _ in range(ROUNDS):
-                        logged, _moved = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-                        os.fdatasync(file.fileno())
-                        if self.logged - logged * schema.PAGE_SIZE < SMALL_REST:
-                            break
+                for _ in range(ROUNDS):
+                    logged, _moved = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                    os.fdatasync(self._file)
+                    if self.logged - logged * schema.PAGE_SIZE < SMALL_REST:
+                        break
             finally:
                 connection.close()
         except (apsw.Error, OSError):
@@ -163,6 +165,7 @@ class Disk:
         if orderly:
             self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
         self.connection.close()
+        os.close(self._file)
 
 
 def serve(link: socket.socket, path: str) -> None:
