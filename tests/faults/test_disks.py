@@ -12,6 +12,7 @@ import os
 import shutil
 import struct
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -97,6 +98,39 @@ def test_a_damaged_file_is_refused_and_a_backup_restores_everything(tmp_path: Pa
         hub.database.write_bytes(copy.read_bytes())
         hub.start()
         assert hub.status(task_of(request)) == "queued"
+
+
+LOOK = """
+import sqlite3, sys
+for _ in range(3):
+    database = sqlite3.connect(sys.argv[1])
+    print(database.execute("SELECT count(*) FROM task").fetchone())
+    database.close()
+"""
+
+
+def test_a_look_into_the_database_beside_the_hub_takes_nothing_away(tmp_path: Path) -> None:
+    """SQLite tidies up when the last connection closes: it must never believe that ours are gone. They were, once:
+    closing a descriptor of a file cancels all of a process's locks on it."""
+
+    def look() -> None:
+        subprocess.run([sys.executable, "-c", LOOK, str(hub.database)], check=True, capture_output=True, timeout=20)
+
+    with running(tmp_path) as hub:
+        boss, _ = hub.orchestrator(), hub.worker()
+        acknowledged = []
+        for round in range(3):
+            for n in range(20):  # together more than the log may hold, so that it is moved meanwhile
+                request, answer = boss.submit(parameters={"n": n, "filler": "x" * 1_000_000})
+                assert answer.status == 202, (round, n, answer)
+                acknowledged.append(task_of(request))
+                if n % 5 == 0:
+                    look()
+            hub.restart()  # a log is left behind
+            boss.url = hub.url
+            look()
+        assert {task["id"] for task in hub.tasks()} == set(acknowledged)
+        assert "nothing was committed" not in hub.log.read_text()
 
 
 # -- full -------------------------------------------------------------------------------------------------------
