@@ -197,8 +197,11 @@ class Work:
             return rows
         dirty = self._dirty_of[lookup.row]
         kept = [row for row in rows if key_of(row)[1] not in dirty]
-        if len(kept) < len(rows) and len(rows) >= lookup.most and not lookup.single:
-            return self.find(lookup.widened())[: lookup.most]  # some of them changed: look further back
+        wide: Lookup[R] = lookup
+        while len(kept) < lookup.most and len(rows) >= wide.most and not lookup.single:
+            wide = wide.widened()  # too many of them changed: look further back
+            rows = self._loaded.get(wide) or self._fetch(wide)
+            kept = [row for row in rows if key_of(row)[1] not in dirty]
         kept += [row for row in changed if lookup.matches(row)]
         if len(kept) > 1:
             kept.sort(key=lookup.order)
