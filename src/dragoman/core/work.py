@@ -209,7 +209,7 @@ class Work:
         return kept
 
     def _changed(self, lookup: Lookup[Any]) -> list[Any] | None:
-        """The rows of this unit that could match; None if nothing of their kind was touched.
+        """The rows of this unit that could match; None if it touched none that could ever have.
 
         A unit may hold hundreds of commands, so the lookups every one of them makes do not go through all of them.
         """
