@@ -1,0 +1,131 @@
+"""Slow headers, slow bodies, idle connections: closed in time, while everybody else is served."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.hubproc import HubProcess, running
+
+STALLS = {
+    "nothing at all": b"",
+    "half a request line": b"POST /api/agent/mess",
+    "headers without an end": b"POST /api/agent/message HTTP/1.1\r\nHost: hub\r\nX-Slow: ",
+    "a body that stands still": (
+        b"POST /api/agent/message HTTP/1.1\r\nHost: hub\r\nAuthorization: Bearer TOKEN\r\nContent-Length: 1000\r\n\r\n{"
+    ),
+    "a body announced and never sent": (
+        b"POST /api/v1/tasks HTTP/1.1\r\nHost: hub\r\nAuthorization: Bearer TOKEN\r\nContent-Length: 1000\r\n\r\n"
+    ),
+    "an answered connection without a next request": b"GET /livez HTTP/1.1\r\nHost: hub\r\n\r\n",
+}
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
+    impatient = {f"DRAGOMAN_SERVER__{name}_SECONDS": "1" for name in ("HEADER", "BODY", "IDLE")}
+    with running(tmp_path_factory.mktemp("hub"), DRAGOMAN_SERVER__MAX_CONNECTIONS="60", **impatient) as hub:
+        hub.token("boss", "orchestrator")
+        yield hub
+
+
+def open_socket(hub: HubProcess) -> socket.socket:
+    address = urlsplit(hub.url)
+    return socket.create_connection((str(address.hostname), int(address.port or 0)), timeout=10)
+
+
+def closed_after(stalled: socket.socket) -> float:
+    """Seconds until the hub ends the connection."""
+    began = time.monotonic()
+    try:
+        while stalled.recv(65536):
+            pass
+    except ConnectionResetError:
+        pass
+    return time.monotonic() - began
+
+
+def test_stalled_clients_are_closed_and_others_are_served_meanwhile(hub: HubProcess) -> None:
+    token = hub.token("boss", "orchestrator").encode()
+    took: dict[str, float] = {}
+
+    def stall(name: str, data: bytes) -> None:
+        with open_socket(hub) as client:
+            client.sendall(data.replace(b"TOKEN", token))
+            took[name] = closed_after(client)
+
+    threads = [threading.Thread(target=stall, args=item) for item in STALLS.items()]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        assert hub.admin.get("/livez").status == 200
+    assert took.keys() == STALLS.keys()
+    assert all(seconds < 6 for seconds in took.values()), took
+
+
+def test_a_body_that_drips_is_closed(hub: HubProcess) -> None:
+    token = hub.token("boss", "orchestrator")
+    with open_socket(hub) as client:
+        head = f"POST /api/agent/message HTTP/1.1\r\nHost: hub\r\nAuthorization: Bearer {token}\r\n"
+        client.sendall(f"{head}Content-Length: 100000\r\n\r\n".encode())
+        began = time.monotonic()
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):  # noqa: PT012
+            while time.monotonic() - began < 10:
+                client.sendall(b"x")
+                threading.Event().wait(0.05)  # a byte every 50 ms is alive, and far too slow
+
+
+def test_headers_without_end_are_cut_off(hub: HubProcess) -> None:
+    with open_socket(hub) as client:
+        client.sendall(b"GET /livez HTTP/1.1\r\nHost: hub\r\n")
+        answer = b""
+        try:
+            for n in range(4000):
+                client.sendall(f"X-Header-{n}: {'x' * 100}\r\n".encode())
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        try:
+            answer = client.recv(1000)
+        except ConnectionResetError:
+            pass
+        assert b"200" not in answer.split(b"\r\n")[0]
+
+
+def test_too_many_connections_are_refused_and_those_there_are_served(hub: HubProcess) -> None:
+    kept = [open_socket(hub) for _ in range(55)]
+    try:
+        refused = 0
+        for _ in range(20):
+            client = open_socket(hub)
+            kept.append(client)
+            client.settimeout(0.3)
+            try:
+                refused += b"503" in client.recv(100)
+            except (TimeoutError, ConnectionResetError):
+                pass
+        assert refused > 0
+        kept[0].sendall(b"GET /livez HTTP/1.1\r\nHost: hub\r\n\r\n")
+        assert b"200" in kept[0].recv(1000)
+    finally:
+        for client in kept:
+            client.close()
+
+
+def test_a_request_smuggled_behind_two_lengths_is_refused(hub: HubProcess) -> None:
+    with open_socket(hub) as client:
+        client.sendall(
+            b"POST /api/agent/message HTTP/1.1\r\nHost: hub\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"0\r\n\r\nGET /metrics HTTP/1.1\r\nHost: hub\r\n\r\n"
+        )
+        answer = b""
+        try:
+            while piece := client.recv(65536):
+                answer += piece
+        except ConnectionResetError:
+            pass
+        assert b"dragoman_commit" not in answer
