@@ -21,7 +21,6 @@ from typing import Any
 
 import apsw
 import pytest
-
 from tests.support.chiffon import Orchestrator, kinds, task_of, work_request, work_result
 from tests.support.hubproc import HubProcess, running, until
 

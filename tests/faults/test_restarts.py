@@ -9,11 +9,10 @@ import threading
 from pathlib import Path
 
 import pytest
-from websockets.asyncio.client import connect
-
 from tests.support.chiffon import Orchestrator, kinds, task_of, work_request, work_result
 from tests.support.fleet import BROKEN
 from tests.support.hubproc import HubProcess, running, until
+from websockets.asyncio.client import connect
 
 PENDING = 10_000
 

@@ -1,4 +1,4 @@
-"""Broken, hostile and enormous input on every chiffon endpoint and on the WebSocket: a clear refusal, in chiffon's words.
+"""Broken, hostile and enormous input at every door of chiffon: a clear refusal, in chiffon's own words.
 
 all-D3: size, nesting depth, strict JSON, shape, meaning, in this order, and each refusal names what was wrong.
 """

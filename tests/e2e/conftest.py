@@ -1,0 +1,19 @@
+"""One hub for each file; every test brings agents of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.hubproc import HubProcess, running
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
+    settings = {"DRAGOMAN_CHIFFON__ALLOW_PRIVATE_CALLBACKS": "true", "DRAGOMAN_RULES__IDLE_SECONDS": "20"}
+    with running(tmp_path_factory.mktemp("hub"), **settings) as hub:
+        yield hub
+        log = hub.log.read_text()
+        assert "Traceback" not in log
+        assert hub.stop() == 0
