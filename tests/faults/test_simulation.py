@@ -51,11 +51,11 @@ def test_a_hub_that_acknowledges_before_it_commits_is_caught(monkeypatch):
     async def hasty(self, batch):
         """Say "accepted" first, and only then try to commit."""
         told = []
-        for command, future in batch:
-            if isinstance(command, Submit) and future is not None and not future.done():
-                future.set_result(promised(command))
-                future = None
-            told.append((command, future))
+        for command, then in batch:
+            if isinstance(command, Submit) and then is not None:
+                then(promised(command), None)
+                then = None
+            told.append((command, then))
         await honest(self, told)
 
     monkeypatch.setattr(Intake, "_unit", hasty)

@@ -27,7 +27,8 @@ from dragoman.core.delivery.model import Parcel
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.hub import decide
 from dragoman.core.ids import AgentId, Instant, Moment, SessionId, TaskId
-from dragoman.core.ports import Changes, LinkEnd, Store, StoreFailed, Unit
+from dragoman.core.lookups import Lookup
+from dragoman.core.ports import Changes, LinkEnd, Store, StoreFailed
 from dragoman.core.rules import Rules
 from dragoman.core.work import NotLoaded, Work
 
@@ -38,6 +39,10 @@ LARGEST_UNIT = 512
 
 DEEPEST = 50_000
 """Commands waiting before new ones are refused: memory stays bounded when the disk does not keep up."""
+
+
+Then = Callable[[Any, Refused | None], None]
+Batch = list[tuple[Command, Then | None]]
 
 
 class Observer:
@@ -69,7 +74,7 @@ class Intake:
         self.now = now
         self.mint = mint
         self._observer = observer or Observer()
-        self._waiting: deque[tuple[Command, asyncio.Future[Any] | None]] = deque()
+        self._waiting: deque[tuple[Command, Then | None]] = deque()
         self._arrived = asyncio.Event()
         self._ends: dict[SessionId, LinkEnd] = {}
         self._watches: dict[TaskId, set[asyncio.Event]] = {}
@@ -80,6 +85,7 @@ class Intake:
         self.next_wake: Instant | None = None
         self.wake_changed = asyncio.Event()
         self.last_failure: str | None = None
+        self._missing: Sequence[Lookup[Any]] = ()
 
     # -- life -------------------------------------------------------------------------------------------------
 
@@ -105,14 +111,27 @@ class Intake:
     def post(self, command: Command) -> asyncio.Future[Any]:
         """`ask` without waiting: the future of the outcome. Commands are decided in the order they are posted."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def then(outcome: Any, refusal: Refused | None) -> None:
+            if future.done():
+                return
+            if refusal is not None:
+                future.set_exception(refusal)
+            else:
+                future.set_result(outcome)
+
+        self.hand_in(command, then)
+        return future
+
+    def hand_in(self, command: Command, then: Then) -> None:
         if self._closing or len(self._waiting) >= DEEPEST:
             why = "the hub is stopping" if self._closing else f"{len(self._waiting)} commands already wait"
             fault = Fault(kind=Kind.OVERLOADED, message=f"{why}; try again in a moment", retryable=True)
-            future.set_exception(Refused(fault))
+            then(None, Refused(fault))
         else:
-            self._waiting.append((command, future))
-            self._arrived.set()
-        return future
+            self._waiting.append((command, then))
+            if not self._arrived.is_set():
+                self._arrived.set()
 
     def tell(self, command: Command) -> None:
         """Something the hub itself wants done; nobody waits for the outcome."""
@@ -182,15 +201,17 @@ class Intake:
                 log.exception("a unit of work failed", commands=len(batch))
                 self._refuse(batch, str(error) or type(error).__name__)
 
-    async def _unit(self, batch: list[tuple[Command, asyncio.Future[Any] | None]]) -> None:
+    async def _unit(self, batch: Batch) -> None:
         moment = Moment(self.now(), self.mint)
-        outcomes: list[tuple[asyncio.Future[Any] | None, Any, Refused | None]] = []
+        outcomes: list[tuple[Any, Refused | None]] = []
         async with self.store.unit() as unit:
             work = Work(moment, self._floor, self.rules, self._serving_since, unit.peek)
             if unit.peek is None:  # a store at the end of a wire is asked for the whole unit at once
                 work.feed(await unit.load(list({lookup for command, _ in batch for lookup in command.wants()})))
-            for command, future in batch:
-                outcomes.append((future, *await self._decide(work, unit, command)))
+            for command, _ in batch:
+                while (outcome := self._decide(work, command)) is None:
+                    work.feed(await unit.load(self._missing))
+                outcomes.append(outcome)
             changes = work.changes()
             if changes:
                 crash_point("before_commit")
@@ -206,41 +227,35 @@ class Intake:
                 crash_point("after_commit")
         self.last_failure = None
         work.settle()
-        self._publish(work, outcomes, changes)
+        self._publish(work, batch, outcomes, changes)
 
-    async def _decide(self, work: Work, unit: Unit, command: Command) -> tuple[Any, Refused | None]:
-        while True:
-            try:
-                outcome = decide(work, command)
-            except NotLoaded as missing:
-                work.feed(await unit.load(missing.lookups))
-            except Refused as refusal:
-                self._observer.decided(command, refusal.fault.kind.value)
-                return None, refusal
-            except Exception:
-                log.exception("a decision failed", command=type(command).__name__)
-                self._observer.decided(command, "error")
-                fault = Fault(kind=Kind.INTERNAL, message="the hub could not decide this; its log says why")
-                return None, Refused(fault)
-            else:
-                self._observer.decided(command, "ok")
-                return outcome, None
+    def _decide(self, work: Work, command: Command) -> tuple[Any, Refused | None] | None:
+        """Outcome or refusal; None if something is missing, which is to be loaded first."""
+        try:
+            outcome = decide(work, command)
+        except NotLoaded as missing:
+            self._missing = missing.lookups
+            return None
+        except Refused as refusal:
+            self._observer.decided(command, refusal.fault.kind.value)
+            return None, refusal
+        except Exception:
+            log.exception("a decision failed", command=type(command).__name__)
+            self._observer.decided(command, "error")
+            fault = Fault(kind=Kind.INTERNAL, message="the hub could not decide this; its log says why")
+            return None, Refused(fault)
+        self._observer.decided(command, "ok")
+        return outcome, None
 
-    def _publish(
-        self, work: Work, outcomes: list[tuple[asyncio.Future[Any] | None, Any, Refused | None]], changes: Changes
-    ) -> None:
+    def _publish(self, work: Work, batch: Batch, outcomes: list[tuple[Any, Refused | None]], changes: Changes) -> None:
         """The commit is durable: now everybody may know."""
         for command in work.afterwards:
             self.tell(command)
         self._send(work.parcels)
         crash_point("before_ack")
-        for future, outcome, refusal in outcomes:
-            if future is None or future.done():
-                continue
-            if refusal is not None:
-                future.set_exception(refusal)
-            else:
-                future.set_result(outcome)
+        for (_, then), (outcome, refusal) in zip(batch, outcomes, strict=True):
+            if then is not None:
+                then(outcome, refusal)
         crash_point("after_ack")
         for session, reason in work.closed_links:
             if (end := self._ends.pop(session, None)) is not None:
@@ -280,14 +295,14 @@ class Intake:
             self.next_wake = earliest
             self.wake_changed.set()
 
-    def _refuse(self, batch: Sequence[tuple[Command, asyncio.Future[Any] | None]], why: str) -> None:
+    def _refuse(self, batch: Batch, why: str) -> None:
         self.last_failure = why
         fault = Fault(
             kind=Kind.OVERLOADED, message=f"the hub could not store this ({why}); try again in a moment", retryable=True
         )
-        for command, future in batch:
-            if future is not None and not future.done():
-                future.set_exception(Refused(fault))
+        for command, then in batch:
+            if then is not None:
+                then(None, Refused(fault))
             elif isinstance(command, CloseLink):
                 self.tell(command)  # a link that is gone stays gone
 

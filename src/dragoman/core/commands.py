@@ -31,7 +31,7 @@ from dragoman.core.lookups import (
 from dragoman.core.tasks.model import Priority, Question, Task
 
 
-class Command(msgspec.Struct, frozen=True, kw_only=True):
+class Command(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     action: ClassVar[str | None] = None
     principal: AgentId
     protocol: str | None = None
@@ -49,7 +49,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 # -- agents -----------------------------------------------------------------------------------------------------
 
 
-class AddAgent(Command, frozen=True, kw_only=True):
+class AddAgent(Command, frozen=True, gc=False, kw_only=True):
     """A person lets an agent in. Outcome: the agent. Refused with CONFLICT if the id is taken."""
 
     action: ClassVar = "agent.add"
@@ -60,7 +60,7 @@ class AddAgent(Command, frozen=True, kw_only=True):
         return self.agent.id
 
 
-class RemoveAgent(Command, frozen=True, kw_only=True):
+class RemoveAgent(Command, frozen=True, gc=False, kw_only=True):
     """Its unfinished work goes back to the queue; its links are closed."""
 
     action: ClassVar = "agent.remove"
@@ -71,7 +71,7 @@ class RemoveAgent(Command, frozen=True, kw_only=True):
         return self.agent
 
 
-class RotateToken(Command, frozen=True, kw_only=True):
+class RotateToken(Command, frozen=True, gc=False, kw_only=True):
     """A new credential; links made with the old one are closed."""
 
     action: ClassVar = "agent.token"
@@ -83,7 +83,7 @@ class RotateToken(Command, frozen=True, kw_only=True):
         return self.agent
 
 
-class RegisterAgent(Command, frozen=True, kw_only=True):
+class RegisterAgent(Command, frozen=True, gc=False, kw_only=True):
     """An agent says what it is and can do. Outcome: the agent."""
 
     action: ClassVar = "agent.register"
@@ -104,7 +104,7 @@ class RegisterAgent(Command, frozen=True, kw_only=True):
 # -- links ------------------------------------------------------------------------------------------------------
 
 
-class OpenLink(Command, frozen=True, kw_only=True):
+class OpenLink(Command, frozen=True, gc=False, kw_only=True):
     """An agent can be reached: over a link that keeps order, or by one poll that takes up to `credit` parcels.
 
     What waits for it leaves after the commit, through the link. A second ordered link of the same agent replaces
@@ -121,7 +121,7 @@ class OpenLink(Command, frozen=True, kw_only=True):
         return (inbox, LeasedTo(self.principal, PAGE)) if self.ordered else (inbox,)
 
 
-class CloseLink(Command, frozen=True, kw_only=True):
+class CloseLink(Command, frozen=True, gc=False, kw_only=True):
     """The link is gone. A poll that was answered or given up is closed too."""
 
     session: SessionId
@@ -129,7 +129,7 @@ class CloseLink(Command, frozen=True, kw_only=True):
     """False for a poll that simply ended: nothing was lost with it."""
 
 
-class RefillLink(Command, frozen=True, kw_only=True):
+class RefillLink(Command, frozen=True, gc=False, kw_only=True):
     """An ordered link has room again: more of what waits may leave."""
 
     session: SessionId
@@ -138,7 +138,7 @@ class RefillLink(Command, frozen=True, kw_only=True):
         return (Inbox(self.principal, PAGE),)
 
 
-class Acknowledge(Command, frozen=True, kw_only=True):
+class Acknowledge(Command, frozen=True, gc=False, kw_only=True):
     """The receiver has these. Unknown ids are ignored: they were acknowledged before. Outcome: how many were known.
 
     On an ordered link (`session` given) an acknowledgment covers what went before it in the same lane.
@@ -154,7 +154,7 @@ class Acknowledge(Command, frozen=True, kw_only=True):
 # -- tasks ------------------------------------------------------------------------------------------------------
 
 
-class Submit(Command, frozen=True, kw_only=True):
+class Submit(Command, frozen=True, gc=False, kw_only=True):
     """Do this. Outcome: the task (the first one again, if the request id was seen with the same content).
 
     `body` is the first event, in the hub's form: `{"input": …, "hints": …}`. `digest` identifies the content.
@@ -194,7 +194,7 @@ class Submit(Command, frozen=True, kw_only=True):
         return self.task_id
 
 
-class Span(msgspec.Struct, frozen=True):
+class Span(msgspec.Struct, frozen=True, gc=False):
     """Which bytes of a longer text a piece of output is. END exclusive."""
 
     start: int
@@ -202,7 +202,7 @@ class Span(msgspec.Struct, frozen=True):
     total: int | None = None
 
 
-class AboutTask(Command, frozen=True, kw_only=True):
+class AboutTask(Command, frozen=True, gc=False, kw_only=True):
     task_id: TaskId
 
     def wants(self) -> tuple[Lookup[Any], ...]:
@@ -213,7 +213,7 @@ class AboutTask(Command, frozen=True, kw_only=True):
         return self.task_id
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class Ask(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A question to a person that came with a report."""
 
     question: str
@@ -223,7 +223,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     has_default: bool = False
 
 
-class ReportProgress(AboutTask, frozen=True, kw_only=True):
+class ReportProgress(AboutTask, frozen=True, gc=False, kw_only=True):
     """The owner tells how far it is. Outcome: the task.
 
     `stream` and `span` place a piece of a longer output. `paused` makes the task wait; `ask` puts a question.
@@ -242,7 +242,7 @@ class ReportProgress(AboutTask, frozen=True, kw_only=True):
     ask: Ask | None = None
 
 
-class Finish(AboutTask, frozen=True, kw_only=True):
+class Finish(AboutTask, frozen=True, gc=False, kw_only=True):
     """The owner is done: `fault` None means success. Outcome: the task.
 
     `body` is the result in the hub's form: `{"result": …, "output": …}`. The same result again is accepted and
@@ -259,7 +259,7 @@ class Finish(AboutTask, frozen=True, kw_only=True):
     fault: Fault | None = None
 
 
-class ReportFault(Command, frozen=True, kw_only=True):
+class ReportFault(Command, frozen=True, gc=False, kw_only=True):
     """An agent answers a request with an error: found by task id, or by the request id it was given.
 
     Retryable faults are tried again, others end the task (chiffon-D11). Outcome: the task, or None if the fault
@@ -282,24 +282,24 @@ class ReportFault(Command, frozen=True, kw_only=True):
         return self.task_id
 
 
-class Cancel(AboutTask, frozen=True, kw_only=True):
+class Cancel(AboutTask, frozen=True, gc=False, kw_only=True):
     """Stop it and every child of it. A finished task is refused with CONFLICT. Outcome: the task."""
 
     action: ClassVar = "task.cancel"
     reason: str = "cancelled on request"
 
 
-class Pause(AboutTask, frozen=True, kw_only=True):
+class Pause(AboutTask, frozen=True, gc=False, kw_only=True):
     action: ClassVar = "task.pause"
 
 
-class Resume(AboutTask, frozen=True, kw_only=True):
+class Resume(AboutTask, frozen=True, gc=False, kw_only=True):
     action: ClassVar = "task.resume"
     answer: Any = None
     has_answer: bool = False
 
 
-class Retry(AboutTask, frozen=True, kw_only=True):
+class Retry(AboutTask, frozen=True, gc=False, kw_only=True):
     """Do a failed or cancelled task again, from the start, with fresh attempts. Outcome: the task."""
 
     action: ClassVar = "task.retry"
@@ -307,7 +307,7 @@ class Retry(AboutTask, frozen=True, kw_only=True):
     """JSON of an edited input, or None for the old one."""
 
 
-class Answer(Command, frozen=True, kw_only=True):
+class Answer(Command, frozen=True, gc=False, kw_only=True):
     """A person answers a question. The second answer is refused with CONFLICT. Outcome: the question."""
 
     action: ClassVar = "question.answer"
@@ -325,7 +325,7 @@ class Answer(Command, frozen=True, kw_only=True):
 # -- dead letters -----------------------------------------------------------------------------------------------
 
 
-class Redrive(Command, frozen=True, kw_only=True):
+class Redrive(Command, frozen=True, gc=False, kw_only=True):
     """Send a dead letter on its way again, with an edited input if one is given. Outcome: the task."""
 
     action: ClassVar = "deadletter.redrive"
@@ -340,7 +340,7 @@ class Redrive(Command, frozen=True, kw_only=True):
         return self.letter
 
 
-class Discard(Command, frozen=True, kw_only=True):
+class Discard(Command, frozen=True, gc=False, kw_only=True):
     """Forget a dead letter; its task stays as it is. Outcome: the dead letter."""
 
     action: ClassVar = "deadletter.discard"
@@ -357,7 +357,7 @@ class Discard(Command, frozen=True, kw_only=True):
 # -- the hub's own ----------------------------------------------------------------------------------------------
 
 
-class Wake(Command, frozen=True, kw_only=True):
+class Wake(Command, frozen=True, gc=False, kw_only=True):
     """A `wake_at` has come: look at the row and do what its time is for."""
 
     principal: AgentId = HUB
@@ -374,7 +374,7 @@ class Wake(Command, frozen=True, kw_only=True):
         return (QuestionById(self.question),) if self.question else ()
 
 
-class NoteRefusal(Command, frozen=True, kw_only=True):
+class NoteRefusal(Command, frozen=True, gc=False, kw_only=True):
     """Something was refused before it became a command (no credential, malformed): keep it in the audit record."""
 
     principal: AgentId = ADMIN

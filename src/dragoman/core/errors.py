@@ -36,7 +36,7 @@ class Kind(enum.StrEnum):
     INTERNAL = "internal"
 
 
-class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Fault(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """What happened, to what, and whether trying again can help."""
 
     kind: Kind

@@ -25,7 +25,7 @@ PAGE = 64
 """How many rows a decision takes at a time where there may be many."""
 
 
-class Lookup(msgspec.Struct, Generic[R], frozen=True):
+class Lookup(msgspec.Struct, Generic[R], frozen=True, gc=False):
     """The common shape. `row` is the type of row asked for."""
 
     row: ClassVar[type[Any]]
@@ -46,7 +46,7 @@ class Lookup(msgspec.Struct, Generic[R], frozen=True):
         return msgspec.structs.replace(self, limit=self.most * 4)
 
 
-class TaskById(Lookup[Task], frozen=True):
+class TaskById(Lookup[Task], frozen=True, gc=False):
     row: ClassVar = Task
     single: ClassVar = True
     id: TaskId
@@ -55,7 +55,7 @@ class TaskById(Lookup[Task], frozen=True):
         return row.id == self.id
 
 
-class TaskByRequest(Lookup[Task], frozen=True):
+class TaskByRequest(Lookup[Task], frozen=True, gc=False):
     """The task a principal asked for under a request id: the idempotency key (all-D5)."""
 
     row: ClassVar = Task
@@ -67,7 +67,7 @@ class TaskByRequest(Lookup[Task], frozen=True):
         return row.origin.request_id == self.request_id and row.origin.principal == self.principal
 
 
-class Ready(Lookup[Task], frozen=True):
+class Ready(Lookup[Task], frozen=True, gc=False):
     """The tasks standing in a queue, best first."""
 
     row: ClassVar = Task
@@ -81,7 +81,7 @@ class Ready(Lookup[Task], frozen=True):
         return (row.rank, row.id)
 
 
-class Children(Lookup[Task], frozen=True):
+class Children(Lookup[Task], frozen=True, gc=False):
     """The unfinished children of a task."""
 
     row: ClassVar = Task
@@ -94,7 +94,7 @@ class Children(Lookup[Task], frozen=True):
         return row.id
 
 
-class Dependents(Lookup[Task], frozen=True):
+class Dependents(Lookup[Task], frozen=True, gc=False):
     """The unfinished tasks that still wait for a task."""
 
     row: ClassVar = Task
@@ -107,7 +107,7 @@ class Dependents(Lookup[Task], frozen=True):
         return row.id
 
 
-class EventOf(Lookup[Event], frozen=True):
+class EventOf(Lookup[Event], frozen=True, gc=False):
     row: ClassVar = Event
     single: ClassVar = True
     task: TaskId
@@ -117,7 +117,7 @@ class EventOf(Lookup[Event], frozen=True):
         return row.task == self.task and row.seq == self.seq
 
 
-class DeliveryById(Lookup[Delivery], frozen=True):
+class DeliveryById(Lookup[Delivery], frozen=True, gc=False):
     row: ClassVar = Delivery
     single: ClassVar = True
     id: DeliveryId
@@ -126,7 +126,7 @@ class DeliveryById(Lookup[Delivery], frozen=True):
         return row.id == self.id
 
 
-class Lane(Lookup[Delivery], frozen=True):
+class Lane(Lookup[Delivery], frozen=True, gc=False):
     """Everything on its way to one receiver about one task, in order."""
 
     row: ClassVar = Delivery
@@ -140,7 +140,7 @@ class Lane(Lookup[Delivery], frozen=True):
         return row.seq
 
 
-class Inbox(Lookup[Delivery], frozen=True):
+class Inbox(Lookup[Delivery], frozen=True, gc=False):
     """What may leave for a receiver now: the waiting heads of its lanes, best first."""
 
     row: ClassVar = Delivery
@@ -154,7 +154,7 @@ class Inbox(Lookup[Delivery], frozen=True):
         return (row.rank, row.id)
 
 
-class LeasedTo(Lookup[Delivery], frozen=True):
+class LeasedTo(Lookup[Delivery], frozen=True, gc=False):
     """What one receiver holds under leases of sessions (not of polls), oldest first."""
 
     row: ClassVar = Delivery
@@ -168,7 +168,7 @@ class LeasedTo(Lookup[Delivery], frozen=True):
         return (row.rank, row.id)
 
 
-class DeadLetterById(Lookup[DeadLetter], frozen=True):
+class DeadLetterById(Lookup[DeadLetter], frozen=True, gc=False):
     row: ClassVar = DeadLetter
     single: ClassVar = True
     id: DeliveryId
@@ -177,7 +177,7 @@ class DeadLetterById(Lookup[DeadLetter], frozen=True):
         return row.id == self.id
 
 
-class DeadLettersOf(Lookup[DeadLetter], frozen=True):
+class DeadLettersOf(Lookup[DeadLetter], frozen=True, gc=False):
     row: ClassVar = DeadLetter
     task: TaskId
 
@@ -188,7 +188,7 @@ class DeadLettersOf(Lookup[DeadLetter], frozen=True):
         return row.id
 
 
-class QuestionById(Lookup[Question], frozen=True):
+class QuestionById(Lookup[Question], frozen=True, gc=False):
     row: ClassVar = Question
     single: ClassVar = True
     id: QuestionId
@@ -197,7 +197,7 @@ class QuestionById(Lookup[Question], frozen=True):
         return row.id == self.id
 
 
-class OpenQuestions(Lookup[Question], frozen=True):
+class OpenQuestions(Lookup[Question], frozen=True, gc=False):
     row: ClassVar = Question
     task: TaskId
 

@@ -16,6 +16,7 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.audit.chain import GENESIS, AuditRecord
 from dragoman.core.commands import Command
 from dragoman.core.delivery.model import DeadLetter, Delivery, Parcel
+from dragoman.core.errors import Refused
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, SessionId, TaskId
 from dragoman.core.lookups import Lookup, Row
 from dragoman.core.tasks.model import Event, Question, QuestionStatus, Status, Task
@@ -206,6 +207,11 @@ class Intake(Protocol):
 
     def post(self, command: Command) -> Future[Any]:
         """`ask` without waiting. Commands are decided in the order in which they are posted."""
+        ...
+
+    def hand_in(self, command: Command, then: Callable[[Any, Refused | None], None]) -> None:
+        """`post` for those in a hurry: `then` is called with the outcome or the refusal, without a turn of the loop in
+        between. It must not block or raise."""
         ...
 
     def attach(self, session: SessionId, end: LinkEnd) -> None:

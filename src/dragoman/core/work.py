@@ -189,56 +189,51 @@ class Work:
 
     def find(self, lookup: Lookup[R]) -> Sequence[R]:
         """The rows a lookup means, with this unit's changes laid over them."""
-        rows = self._loaded.get(lookup)
-        if rows is None:
-            rows = self._fetch(lookup)
-        changed = self._changed(lookup)
-        if changed is None:  # not the same as empty: then all that changed was removed
+        rows = self._fetch(lookup)
+        dirty = self._dirty_of.get(lookup.row)
+        changed = self._changed(lookup, dirty) if dirty else None
+        if changed is None or dirty is None:
             return rows
-        dirty = self._dirty_of[lookup.row]
         kept = [row for row in rows if key_of(row)[1] not in dirty]
-        wide: Lookup[R] = lookup
-        while len(kept) < lookup.most and len(rows) >= wide.most and not lookup.single:
-            wide = wide.widened()  # too many of them changed: look further back
-            rows = self._loaded.get(wide) or self._fetch(wide)
-            kept = [row for row in rows if key_of(row)[1] not in dirty]
+        if len(kept) < len(rows) and len(rows) >= lookup.most and not lookup.single:
+            return self.find(lookup.widened())[: lookup.most]  # some of them changed: look further back
         kept += [row for row in changed if lookup.matches(row)]
         if len(kept) > 1:
             kept.sort(key=lookup.order)
             del kept[lookup.most :]
         return kept
 
-    def _changed(self, lookup: Lookup[Any]) -> list[Any] | None:
+    def _changed(self, lookup: Lookup[Any], dirty: dict[Any, _Entry]) -> list[Any] | None:
         """The rows of this unit that could match; None if it touched none that could ever have.
 
         A unit may hold hundreds of commands, so the lookups every one of them makes do not go through all of them.
         """
-        dirty = self._dirty_of.get(lookup.row)
-        if not dirty:
-            return None
         kind = type(lookup)
+        if kind in BY_ID:
+            entry = dirty.get(lookup.id)  # type: ignore[attr-defined]
+            return None if entry is None else [] if entry.row is None else [entry.row]
         keys: Iterable[Any]
         if kind is Lane:
             keys = self._lanes.get(lookup.task, ())  # type: ignore[attr-defined]
         elif kind is TaskByRequest:
             task = self._requests.get((lookup.principal, lookup.request_id))  # type: ignore[attr-defined]
             keys = () if task is None else (task,)
-        elif kind in BY_ID:
-            keys = (lookup.id,)  # type: ignore[attr-defined]
         else:
             keys = dirty
         entries = [dirty[key] for key in keys if key in dirty]
         return [entry.row for entry in entries if entry.row is not None] if entries else None
 
     def _fetch(self, lookup: Lookup[R]) -> Sequence[R]:
-        if self._peek is None:
+        if self._peek is not None:  # the store remembers for itself
+            rows = self._peek(lookup)
+            base = self._base
+            for row in rows:
+                base[key_of(row)] = row
+            return rows
+        loaded = self._loaded.get(lookup)
+        if loaded is None:
             raise NotLoaded(lookup)
-        rows = self._peek(lookup)
-        self._loaded[lookup] = rows
-        base = self._base
-        for row in rows:
-            base[key_of(row)] = row
-        return rows
+        return loaded
 
     def one(self, lookup: Lookup[R]) -> R | None:
         rows = self.find(lookup)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -137,17 +138,17 @@ class Pump:
         self._idle.clear()
         if self.under_way >= self._unanswered:
             self._wire.stop_reading()
-        self._hub.post(command).add_done_callback(lambda outcome: self._answered(heard, outcome))
+        self._hub.hand_in(command, partial(self._answered, heard))
 
-    def _answered(self, heard: Heard, outcome: asyncio.Future[Any]) -> None:
+    def _answered(self, heard: Heard, outcome: Any, refusal: Refused | None) -> None:
         self.under_way -= 1
         if self.under_way == 0:
             self._idle.set()
         if not self._draining and (self.under_way == self._unanswered // 2 or not self.under_way):
             self._wire.go_on_reading()
         fault = heard.fault
-        if not outcome.cancelled() and (error := outcome.exception()) is not None and fault is None:
-            fault = error.fault if isinstance(error, Refused) else _broken(error)
+        if fault is None and refusal is not None:
+            fault = refusal.fault
         if fault is not None:
             if not heard.acks:
                 self._refuse(fault, heard.about)
@@ -235,11 +236,6 @@ class Pump:
         self._wire.stop_reading()
         await self._idle.wait()
         self._send_receipts()
-
-
-def _broken(error: BaseException) -> Fault:
-    log.error("the intake broke its promise", error=type(error).__name__)
-    return Fault(kind=Kind.INTERNAL, message="the hub could not decide this; its log says why", retryable=True)
 
 
 def _ignore(outcome: asyncio.Future[Any]) -> None:

@@ -14,7 +14,7 @@ from dragoman.core.ids import AgentId, Instant, SessionId, TaskId
 from dragoman.core.ports import Recovered
 
 
-class Link(msgspec.Struct, frozen=True, kw_only=True):
+class Link(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A way to reach an agent now.
 
     `ordered`: what we send arrives in that order or the link breaks (WebSocket, stream); such a link holds its leases

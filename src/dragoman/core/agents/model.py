@@ -16,7 +16,7 @@ class BreakerState(enum.StrEnum):
     HALF_OPEN = "half_open"
 
 
-class Breaker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Breaker(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """How far we trust an agent to answer. `until` is when an open one may be probed."""
 
     state: BreakerState = BreakerState.CLOSED
@@ -24,7 +24,7 @@ class Breaker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     until: Instant | None = None
 
 
-class Agent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Who may speak, for what, and how it is reached.
 
     `work_types` is None for an agent that declared none: it is offered any work of its kind.

@@ -16,7 +16,7 @@ from dragoman.core.ids import Instant
 GENESIS = "0" * 64
 
 
-class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AuditRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     seq: int
     at: Instant
     principal: str
@@ -82,7 +82,7 @@ def seal(record: AuditRecord) -> AuditRecord:
     )
 
 
-class Broken(msgspec.Struct, frozen=True):
+class Broken(msgspec.Struct, frozen=True, gc=False):
     """The first record that does not fit, and why."""
 
     seq: int

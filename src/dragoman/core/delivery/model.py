@@ -37,7 +37,7 @@ class DeliveryState(enum.StrEnum):
     LEASED = "leased"
 
 
-class Delivery(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Delivery(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """`head`: nothing of its lane stands before it.
 
     `session` holds the lease: over a link that keeps no order (long poll) it ends at `wake_at`, over one that
@@ -59,7 +59,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     wake_at: Instant | None = None
 
 
-class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DeadLetter(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """What could not be delivered or done. `event` names its content."""
 
     id: DeliveryId
@@ -72,7 +72,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: Fault
 
 
-class Parcel(msgspec.Struct, frozen=True):
+class Parcel(msgspec.Struct, frozen=True, gc=False):
     """A delivery with all that its words need: handed to a link only after the commit."""
 
     delivery: Delivery

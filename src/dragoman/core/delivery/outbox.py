@@ -76,17 +76,12 @@ def lease(work: Work, delivery: Delivery, link: Link, task: Task | None = None) 
         wake_at=None if link.ordered or delivery.cargo is Cargo.WORK else Instant(work.now + work.rules.poll_lease),
     )
     work.put(delivery)
-    occupy(work, link)
-    task = task or work.known_task(delivery.task)
-    work.send(link, Parcel(delivery, task, work.event(delivery.task, delivery.event)))
-
-
-def occupy(work: Work, link: Link) -> None:
-    """One parcel more on this link."""
     if not link.ordered:
         work.put_link(msgspec.structs.replace(link, credit=link.credit - 1))
-    elif link.window is not None:
+    elif link.window is not None and delivery.cargo is not Cargo.WORK:  # the number of seats bounds work
         work.put_link(msgspec.structs.replace(link, outstanding=link.outstanding + 1))
+    task = task or work.known_task(delivery.task)
+    work.send(link, Parcel(delivery, task, work.event(delivery.task, delivery.event)))
 
 
 def acknowledge(work: Work, command: Acknowledge) -> int:
@@ -116,7 +111,7 @@ def settle(work: Work, delivery: Delivery, *, ordered: bool = False) -> None:
 
 
 def _vacate(work: Work, delivery: Delivery) -> None:
-    if delivery.session is None:
+    if delivery.session is None or delivery.cargo is Cargo.WORK:
         return
     link = work.link(delivery.session)
     if link is None or link.window is None or not link.ordered:

@@ -49,7 +49,7 @@ class Waiting(enum.StrEnum):
     HELD = "held"  # a person paused it
 
 
-class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Origin(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Who asked, in which protocol, under which idempotency key, and what they exactly asked."""
 
     principal: AgentId
@@ -59,7 +59,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     protocol_version: str | None = None
 
 
-class OutputCursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class OutputCursor(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """How much of one chunked output has come: `stream` names the step (or the result)."""
 
     stream: str
@@ -67,7 +67,7 @@ class OutputCursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     total: int | None = None
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """The head of a task.
 
     `queue` names the queue it stands in, or None; `rank` is its place there (smaller first). `wake_at` is when
@@ -165,7 +165,7 @@ class EventKind(enum.StrEnum):
     DEAD_LETTERED = "dead_lettered"
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Something that happened to a task.
 
     `body` is in the hub's form (JSON text); `raw` is what the wire said, word for word, in `protocol`, where a
@@ -189,7 +189,7 @@ class QuestionStatus(enum.StrEnum):
     WITHDRAWN = "withdrawn"  # its task ended first
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Question(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A question to a person, asked by an agent in the course of a task. Answered exactly once."""
 
     id: QuestionId

@@ -70,6 +70,14 @@ class ScriptedHub:
             self.held.append((command, future))
         return future
 
+    def hand_in(self, command: Command, then: Callable[[Any, Refused | None], None]) -> None:
+        def settled(future: asyncio.Future[Any]) -> None:
+            refusal = future.exception()
+            assert refusal is None or isinstance(refusal, Refused)
+            then(None if refusal else future.result(), refusal)
+
+        self.post(command).add_done_callback(settled)
+
     def _settle(self, command: Command, future: asyncio.Future[Any]) -> None:
         answer = self.script.get(type(command))
         if callable(answer):
