@@ -24,12 +24,14 @@ from dragoman.core.delivery.model import DeadLetter, Delivery, Parcel
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import AgentId, Instant, Moment, SessionId, TaskId
 from dragoman.core.lookups import (
+    PAGE,
     DeadLetterById,
     DeliveryById,
     EventOf,
     Lane,
     Lookup,
     QuestionById,
+    Ready,
     Row,
     TaskById,
     TaskByRequest,
@@ -94,6 +96,8 @@ class Work:
         self._dirty_of: dict[type[Any], dict[Any, _Entry]] = {}
         self._lanes: dict[TaskId, list[Any]] = {}
         self._requests: dict[tuple[str, str], TaskId] = {}
+        self._ready: dict[str, tuple[Sequence[Task], int, int]] = {}
+        self._queued: dict[TaskId, None] = {}
         self._links: dict[SessionId, Link | None] = {}
         self._load: dict[AgentId, int] = {}
         self._backlog: dict[str, int] = {}
@@ -119,6 +123,7 @@ class Work:
 
     def rollback(self) -> None:
         """Undo everything since `begin`, the last first."""
+        self._ready.clear()
         while self._undo:
             undo, what, before = self._undo.pop()
             if before is ...:
@@ -324,6 +329,30 @@ class Work:
     def backlog(self, queue: str) -> int:
         return self.floor.backlog.get(queue, 0) + self._backlog.get(queue, 0)
 
+    def first_in(self, queue: str) -> Task | None:
+        """The best task that still stands in a queue.
+
+        A unit may take hundreds of tasks out of a queue of a million, so it does not ask for the best ones again and
+        again: it walks along what it fetched, and fetches more at the end of that.
+        """
+        rows, at, limit = self._ready.get(queue) or (self._fetch(Ready(queue, PAGE)), 0, PAGE)
+        dirty = self._dirty_of.get(Task, {})
+        while True:
+            while at < len(rows) and rows[at].id in dirty:  # taken, or looked at below
+                at += 1
+            if at < len(rows) or len(rows) < limit:
+                break
+            limit *= 4
+            rows = self._fetch(Ready(queue, limit))
+        self._ready[queue] = rows, at, limit
+        best = rows[at] if at < len(rows) else None
+        for id in self._queued:  # came into a queue in this very unit
+            entry = dirty.get(id)
+            task: Any = entry.row if entry is not None else None
+            if task is not None and task.queue == queue and (best is None or (task.rank, id) < (best.rank, best.id)):
+                best = task
+        return best
+
     @property
     def anybody_queues(self) -> bool:
         return bool(self.floor.backlog or self._backlog)
@@ -385,6 +414,8 @@ class Work:
                 self._add(self._backlog, stood, -1)
             if stands:
                 self._add(self._backlog, stands, +1)
+                if new is not None:
+                    self._queued[new.id] = None
 
     def _add(self, counts: dict[Any, int], name: str, n: int) -> None:
         before = counts.get(name, 0)

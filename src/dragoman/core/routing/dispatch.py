@@ -14,7 +14,6 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Cargo, Delivery
 from dragoman.core.delivery.outbox import lease
 from dragoman.core.ids import AgentId, DeliveryId, Instant
-from dragoman.core.lookups import PAGE, Ready
 from dragoman.core.routing.routes import choose, queues_for, reach, route_of, seat
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import EventKind, Status, Task
@@ -88,17 +87,10 @@ def fill(work: Work, agent_id: AgentId) -> int:
     agent = work.agent(agent_id) if work.anybody_queues else None
     if agent is None:
         return 0
-    link = seat(work, agent)
-    if link is None:
-        return 0
-    candidates: list[Task] = []
-    for queue in queues_for(work, agent):
-        candidates += work.find(Ready(queue, PAGE))
-    candidates.sort(key=lambda task: (task.rank, task.id))
-    for task in candidates:
-        link = seat(work, agent)
-        if link is None:
+    while (link := seat(work, agent)) is not None:
+        waiting = [task for queue in queues_for(work, agent) if (task := work.first_in(queue)) is not None]
+        if not waiting:
             break
-        assign(work, task, agent, link)
+        assign(work, min(waiting, key=lambda task: (task.rank, task.id)), agent, link)
         given += 1
     return given
