@@ -201,7 +201,10 @@ def serve(link: socket.socket, path: str) -> None:
 
 def receive(link: socket.socket) -> bytearray | None:
     """The next frame, or None when the hub is gone."""
-    head = link.recv(ops.HEADER, socket.MSG_WAITALL)
+    try:
+        head = link.recv(ops.HEADER, socket.MSG_WAITALL)
+    except ConnectionResetError:  # it died with our last answer unread
+        return None
     if len(head) < ops.HEADER:
         return None
     frame = bytearray(int.from_bytes(head, "big"))
