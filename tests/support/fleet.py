@@ -120,13 +120,13 @@ class Fleet:
 
     def _poll(self, party: Party) -> list[dict[str, Any]]:
         """What waits, acknowledged as far as that could be said."""
+        got: list[dict[str, Any]] = []
         try:
             party.url = self.hub.url
             got = party.poll(wait=0.5, most=50)
             if got:
                 party.ack(*got)
-        except BROKEN:
+        except BROKEN:  # the acknowledgment may have been heard all the same: what we were given is ours
             party.close()
             threading.Event().wait(0.02)
-            return []
         return got

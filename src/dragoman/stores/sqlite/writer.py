@@ -264,6 +264,7 @@ def main(arguments: list[str]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     descriptor, parent, path = arguments
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # waking up must not push the hub off its core
     die_with_parent(int(parent))
     setting = os.environ.get("DRAGOMAN_CRASH_AT", "")
     if setting.startswith("writer:"):
