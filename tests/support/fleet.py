@@ -119,14 +119,14 @@ class Fleet:
                 self.ledger.hears(delivery["message"])
 
     def _poll(self, party: Party) -> list[dict[str, Any]]:
-        """What waits, acknowledged as far as that could be said."""
+        """What waits. It counts as received before it is acknowledged: the answer to that may get lost."""
         got: list[dict[str, Any]] = []
         try:
             party.url = self.hub.url
             got = party.poll(wait=0.5, most=50)
             if got:
                 party.ack(*got)
-        except BROKEN:  # the acknowledgment may have been heard all the same: what we were given is ours
+        except BROKEN:
             party.close()
             threading.Event().wait(0.02)
         return got
