@@ -36,7 +36,12 @@ def mount(*arguments: str | Path) -> None:
 
 
 def unmount(place: Path) -> None:
-    subprocess.run(["umount", str(place)], check=True, capture_output=True, timeout=30)
+    """A writer whose hub was killed may need a moment to end."""
+
+    def gone() -> bool:
+        return subprocess.run(["umount", str(place)], capture_output=True, timeout=30).returncode == 0
+
+    until(gone, f"{place} is unmounted")
 
 
 # -- one file, two hubs; other times' files ---------------------------------------------------------------------
