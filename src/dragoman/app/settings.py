@@ -65,7 +65,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     port: Port = 8420
     grpc_port: Port = 50051
     """Reserved for coven."""
-    max_message_bytes: Annotated[int, Meta(ge=1024)] = 4 * 1024 * 1024
+    max_message_bytes: Annotated[int, Meta(ge=1024)] = 8 * 1024 * 1024
     """The largest body or frame; anything longer is refused before it is read."""
     max_connections: Count = 10_000
     header_seconds: Span = 10.0

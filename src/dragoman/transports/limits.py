@@ -29,7 +29,7 @@ MIB = 1024 * 1024
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How patient and how generous the doors are."""
 
-    message_bytes: int = 4 * MIB
+    message_bytes: int = 8 * MIB
     message_depth: int = 64
     header_seconds: float = 10.0
     header_bytes: int = 64 * 1024
