@@ -31,7 +31,7 @@ def kill_in_a_loop(home: Path, seed: int, kills: int, seconds: float) -> Ledger:
             until(lambda: hub.pending == 0 or fleet.failures, "nothing is pending", 60)
         assert fleet.failures == []
         assert len(hub.tasks()) >= len(ledger.acknowledged)
-        letters = {letter["task_id"] for letter in hub.admin.get("/api/v1/deadletters?limit=500").json["deadletters"]}
+        letters = hub.dead_letters()
         assert ledger.verdict(letters) == [], f"seed {seed}"
         assert hub.admin.get("/readyz").status == 200
     finally:

@@ -12,7 +12,10 @@ import pytest
 from tests.support.chiffon import Orchestrator, kinds, task_of, work_request, work_result
 from tests.support.fleet import BROKEN
 from tests.support.hubproc import HubProcess, running, until
+from tests.support.world import World
 from websockets.asyncio.client import connect
+
+from dragoman.core.ids import SECOND
 
 PENDING = 10_000
 
@@ -145,6 +148,34 @@ def test_agents_and_their_work_survive_a_restart_of_the_hub(tmp_path: Path) -> N
             again.send(work_result(work))
             assert kinds(boss.take()) == ["work_result"]
         assert hub.task(task_of(request))["attempts"] == 1
+
+
+async def test_waiting_tasks_are_not_blamed_for_the_hubs_own_absence() -> None:
+    """However often and long the hub was down: agents have the idle time to come back before an attempt is lost."""
+    world = await World().start()
+    await world.add("boss", "orchestrator")
+    await world.add("i1", "infra")
+    task = await world.submit(total_seconds=24 * 3600)
+    for _ in range(10):
+        world.time = type(world.time)(world.time + 600 * SECOND)
+        await world.restart()
+        await world.advance(5)
+        waiting = await world.task(task.id)
+        assert (waiting.status.value, waiting.attempts) == ("queued", 0)
+    agent = await world.connect("i1")
+    assert agent.work == [task.id]
+    assert (await world.task(task.id)).attempts == 1
+
+
+async def test_agents_that_do_not_come_back_after_a_restart_are_given_up_as_ever() -> None:
+    world = await World().start()
+    await world.add("boss", "orchestrator")
+    await world.add("i1", "infra")
+    task = await world.submit()
+    world.time = type(world.time)(world.time + 60 * SECOND)
+    await world.restart()
+    await world.advance(300)
+    assert (await world.task(task.id)).status.value == "failed"
 
 
 @pytest.mark.soak

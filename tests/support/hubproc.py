@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlencode
 
 from tests.support.chiffon import Door, Orchestrator, Worker
 
@@ -186,15 +187,21 @@ class HubProcess:
         return str(self.task(id)["status"])
 
     def tasks(self, **where: str) -> list[dict[str, Any]]:
+        return self._pages("tasks", where)
+
+    def dead_letters(self) -> set[str]:
+        """The tasks that were given up."""
+        return {letter["task_id"] for letter in self._pages("deadletters", {})}
+
+    def _pages(self, what: str, where: dict[str, str]) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
-        cursor = ""
+        query = where | {"limit": "500"}
         while True:
-            query = "&".join([f"{k}={v}" for k, v in where.items()] + ["limit=500", *([cursor] if cursor else [])])
-            page = self.admin.get(f"/api/v1/tasks?{query}").json
-            found += page["tasks"]
+            page = self.admin.get(f"/api/v1/{what}?{urlencode(query)}").json
+            found += page[what]
             if not page.get("next"):
                 return found
-            cursor = f"cursor={page['next']}"
+            query["cursor"] = page["next"]
 
     def gauge(self, name: str) -> float:
         """A figure of /metrics, all labels summed."""

@@ -62,6 +62,10 @@ def still_queued(work: Work, task: Task) -> None:
         patience = max(task.idle_limit, work.now - task.created_at)
         work.put(msgspec.structs.replace(task, wake_at=min(task.deadline, Instant(work.now + patience))))
         return
+    rested = Instant(work.serving_since + task.idle_limit)
+    if work.now < rested:  # nobody could be connected while we were down: let them come back first
+        work.put(msgspec.structs.replace(task, wake_at=min(task.deadline, rested)))
+        return
     last = max((agent.last_seen_at for agent in could if agent.last_seen_at is not None), default=None)
     fault = Fault(
         kind=Kind.UNAVAILABLE,
