@@ -17,6 +17,7 @@ from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import (
     Children,
+    Claims,
     DeadLetterById,
     DeadLettersOf,
     DeliveryById,
@@ -31,7 +32,6 @@ from dragoman.core.lookups import (
     Ready,
     Row,
     TaskById,
-    TaskByRequest,
 )
 from dragoman.core.tasks.model import Event, EventKind, Origin, Question, QuestionStatus, Status, Task
 
@@ -215,7 +215,7 @@ def every_lookup(rows: list[Row]) -> list[Lookup[Any]]:
     by_task = [TaskById, Children, Dependents, DeadLettersOf, OpenQuestions]
     lookups: list[Lookup[Any]] = [kind(id) for kind in by_task for id in TASKS]
     for who in AGENTS:
-        lookups += [TaskByRequest(who, f"request of {id}") for id in TASKS]
+        lookups += [Claims(who, f"request of {id}", other) for id in TASKS for other in (None, id, TASKS[0])]
         lookups += [Lane(id, who) for id in TASKS]
         lookups += [kind(who, limit) for kind in (Inbox, LeasedTo) for limit in (1, 2, 64)]
     lookups += [Ready(queue, limit) for queue in QUEUES for limit in (1, 3, 64)]

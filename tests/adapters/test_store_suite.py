@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from dragoman.core.audit.chain import GENESIS, verify
 from dragoman.core.delivery.model import DeliveryState
 from dragoman.core.ids import AgentId, Instant, TaskId
-from dragoman.core.lookups import EventOf, Inbox, Lane, Lookup, Ready, Row, TaskById, TaskByRequest
+from dragoman.core.lookups import Claims, EventOf, Inbox, Lane, Lookup, Ready, Row, TaskById
 from dragoman.core.ports import Changes, Recovered, Store, StoreFailed, TaskFilter
 from dragoman.core.tasks.model import QuestionStatus, Status, Task
 from dragoman.stores.memory import MemoryStore, key
@@ -251,7 +251,7 @@ async def test_reads_and_loads_see_the_last_commit(store: Store) -> None:
         await commit(store, event("t", step + 1), changed=[now])
         page, _ = await store.tasks(TaskFilter(agent=AgentId("bob")), after=None, limit=5)
         assert (await store.task(TaskId("t")), list(page)) == (now, [now])
-        assert await load(store, TaskById(TaskId("t")), TaskByRequest(AgentId("ada"), "request of t")) == [[now], [now]]
+        assert await load(store, TaskById(TaskId("t")), Claims(AgentId("ada"), "request of t")) == [[now], [now]]
         assert [e.seq for e in await store.events(TaskId("t"))] == list(range(1, step + 2))
 
 

@@ -19,6 +19,7 @@ from dragoman.core.errors import Fault
 from dragoman.core.ids import ADMIN, HUB, AgentId, DeliveryId, Instant, QuestionId, SessionId, TaskId
 from dragoman.core.lookups import (
     PAGE,
+    Claims,
     DeadLetterById,
     DeliveryById,
     Inbox,
@@ -26,7 +27,6 @@ from dragoman.core.lookups import (
     Lookup,
     QuestionById,
     TaskById,
-    TaskByRequest,
 )
 from dragoman.core.tasks.model import Priority, Question, Task
 
@@ -185,9 +185,8 @@ class Submit(Command, frozen=True, gc=False, kw_only=True):
     constraints: dict[str, Any] = {}
 
     def wants(self) -> tuple[Lookup[Any], ...]:
-        by_request = TaskByRequest(self.principal, self.request_id)
-        ids = (*((self.task_id,) if self.task_id else ()), *self.dependencies, *((self.parent,) if self.parent else ()))
-        return (by_request, *(TaskById(id) for id in ids))
+        ids = (*self.dependencies, *((self.parent,) if self.parent else ()))
+        return (Claims(self.principal, self.request_id, self.task_id), *(TaskById(id) for id in ids))
 
     @property
     def subject(self) -> str | None:

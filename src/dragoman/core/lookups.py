@@ -55,16 +55,24 @@ class TaskById(Lookup[Task], frozen=True, gc=False):
         return row.id == self.id
 
 
-class TaskByRequest(Lookup[Task], frozen=True, gc=False):
-    """The task a principal asked for under a request id: the idempotency key (all-D5)."""
+class Claims(Lookup[Task], frozen=True, gc=False):
+    """What stands in the way of a new task: the one its principal asked for under the same request id (the
+    idempotency key, all-D5), which comes first, and the one that has its id. One question, for every request asks it.
+    """
 
     row: ClassVar = Task
-    single: ClassVar = True
     principal: AgentId
     request_id: str
+    task: TaskId | None = None
+
+    def asked(self, row: Task) -> bool:
+        return row.origin.request_id == self.request_id and row.origin.principal == self.principal
 
     def matches(self, row: Task) -> bool:
-        return row.origin.request_id == self.request_id and row.origin.principal == self.principal
+        return row.id == self.task or self.asked(row)
+
+    def order(self, row: Task) -> bool:
+        return not self.asked(row)
 
 
 class Ready(Lookup[Task], frozen=True, gc=False):
@@ -211,5 +219,4 @@ class OpenQuestions(Lookup[Question], frozen=True, gc=False):
 __all__ = [
     "Children", "DeadLetterById", "DeadLettersOf", "DeliveryById", "Dependents", "EVERYTHING", "EventOf", "Inbox",
     "Lane", "LeasedTo", "Lookup", "OpenQuestions", "PAGE", "QuestionById", "Ready", "Row", "TaskById",
-    "TaskByRequest",
 ]  # fmt: skip

@@ -25,6 +25,7 @@ from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import AgentId, Instant, Moment, SessionId, TaskId
 from dragoman.core.lookups import (
     PAGE,
+    Claims,
     DeadLetterById,
     DeliveryById,
     EventOf,
@@ -34,7 +35,6 @@ from dragoman.core.lookups import (
     Ready,
     Row,
     TaskById,
-    TaskByRequest,
 )
 from dragoman.core.ports import Changes
 from dragoman.core.rules import Rules
@@ -220,9 +220,9 @@ class Work:
         keys: Iterable[Any]
         if kind is Lane:
             keys = self._lanes.get(lookup.task, ())  # type: ignore[attr-defined]
-        elif kind is TaskByRequest:
-            task = self._requests.get((lookup.principal, lookup.request_id))  # type: ignore[attr-defined]
-            keys = () if task is None else (task,)
+        elif kind is Claims:
+            asked = self._requests.get((lookup.principal, lookup.request_id))  # type: ignore[attr-defined]
+            keys = {asked, lookup.task}  # type: ignore[attr-defined]
         else:
             keys = dirty
         entries = [dirty[key] for key in keys if key in dirty]

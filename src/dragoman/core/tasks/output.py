@@ -42,8 +42,10 @@ def take_output(work: Work, task: Task, stream: str, text: str, span: Span | Non
 
 
 def misfit(cursor: OutputCursor, span: Span) -> str | None:
-    """Why a piece does not follow what came before, or None. Whether it is as long as it says, its protocol has checked:
-    labels may be rounded there (chiffon-D3)."""
+    """Why a piece does not follow what came before, or None.
+
+    Whether it is as long as it says, its protocol has checked: labels may be rounded there (chiffon-D3).
+    """
     if 0 < span.start < cursor.received:
         return f"the chunk starts at {span.start}, but {cursor.received} bytes have come already: an overlap"
     if span.start > cursor.received:

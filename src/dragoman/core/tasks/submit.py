@@ -10,7 +10,7 @@ from dragoman.core.commands import Submit
 from dragoman.core.delivery.outbox import OUTCOME_CARGO, offer
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import ADMIN, HOUR, HUB, SECOND, Instant, TaskId
-from dragoman.core.lookups import Lane, TaskByRequest
+from dragoman.core.lookups import Claims, Lane
 from dragoman.core.routing.dispatch import assign, place
 from dragoman.core.routing.routes import Route, addressed, choose, serves
 from dragoman.core.rules import Rules
@@ -23,10 +23,10 @@ LONGEST = 10 * 365 * 24 * HOUR
 
 
 def submit(work: Work, command: Submit) -> Task:
-    first = work.one(TaskByRequest(command.principal, command.request_id))
-    if first is not None:
-        return again(work, command, first)
-    if command.task_id is not None and work.task(command.task_id) is not None:
+    claims = Claims(command.principal, command.request_id, command.task_id)
+    for claimed in work.find(claims):
+        if claims.asked(claimed):
+            return again(work, command, claimed)
         raise refuse(
             Kind.CONFLICT,
             "this task_id is already in use; choose a new one, or repeat the request_id to hear of the first again",

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from dragoman.core.delivery.model import Delivery, DeliveryState
 from dragoman.core.ids import AgentId, DeliveryId, TaskId
-from dragoman.core.lookups import DeliveryById, EventOf, Inbox, Lane, LeasedTo, Lookup, Ready, TaskById, TaskByRequest
+from dragoman.core.lookups import Claims, DeliveryById, EventOf, Inbox, Lane, LeasedTo, Lookup, Ready, TaskById
 from dragoman.core.ports import Changes
 from dragoman.core.tasks.model import Event, Task
 
@@ -68,9 +68,11 @@ class HotCache:
         task = self._tasks.get(lookup.id)
         return None if task is None else [task]
 
-    def _task_by_request(self, lookup: TaskByRequest) -> list[Any] | None:
+    def _claims(self, lookup: Claims) -> list[Any] | None:
         id = self._requests.get((lookup.principal, lookup.request_id))
-        return None if id is None else [self._tasks[id]]
+        if id is None or lookup.task not in (None, id):  # somebody else may have the id: SQLite knows
+            return None
+        return [self._tasks[id]]
 
     def _event_of(self, lookup: EventOf) -> list[Any] | None:
         event = self._events.get((lookup.task, lookup.seq))
@@ -289,7 +291,7 @@ def _size(event: Event) -> int:
 
 ASK: dict[type[Lookup[Any]], Callable[[HotCache, Any], list[Any] | None]] = {
     TaskById: HotCache._task_by_id,
-    TaskByRequest: HotCache._task_by_request,
+    Claims: HotCache._claims,
     EventOf: HotCache._event_of,
     DeliveryById: HotCache._delivery_by_id,
     Lane: HotCache._lane,

@@ -18,6 +18,7 @@ from dragoman.core.delivery.model import DeadLetter, Delivery
 from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import (
     Children,
+    Claims,
     DeadLetterById,
     DeadLettersOf,
     DeliveryById,
@@ -31,7 +32,6 @@ from dragoman.core.lookups import (
     QuestionById,
     Ready,
     TaskById,
-    TaskByRequest,
 )
 from dragoman.core.ports import Due, Recovered, TaskFilter
 from dragoman.core.tasks.model import FINAL, HELD, Event, Question, QuestionStatus, Status, Task
@@ -82,6 +82,12 @@ def _bodies(decode: Callable[[str], Any], sql: str) -> Callable[[apsw.Connection
     return answer
 
 
+def _claims(connection: apsw.Connection, lookup: Claims) -> list[Task]:
+    sql = """SELECT body FROM task WHERE principal = ?1 AND request_id = ?2
+             UNION ALL SELECT body FROM task WHERE id = ?3 AND NOT (principal = ?1 AND request_id = ?2)"""
+    return [task_from(body) for (body,) in connection.execute(sql, astuple(lookup))]
+
+
 def _event(connection: apsw.Connection, lookup: EventOf) -> list[Event]:
     if not 0 <= lookup.seq <= SEQ_MASK:
         return []
@@ -105,7 +111,7 @@ def _deliveries(slot: int) -> str:
 
 ANSWERS: dict[type[Lookup[Any]], Callable[[apsw.Connection, Any], list[Any]]] = {
     TaskById: _bodies(task_from, "SELECT body FROM task WHERE id = ?"),
-    TaskByRequest: _bodies(task_from, "SELECT body FROM task WHERE principal = ? AND request_id = ?"),
+    Claims: _claims,
     Ready: _bodies(task_from, "SELECT body FROM task WHERE queue = ? ORDER BY rank, id LIMIT ?"),
     Children: _bodies(task_from, f"SELECT body FROM task WHERE parent = ? AND status {IN_UNFINISHED} ORDER BY id"),
     Dependents: _dependents,
