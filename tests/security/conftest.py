@@ -11,7 +11,7 @@ from tests.support.hubproc import HubProcess, running
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
-    with running(tmp_path_factory.mktemp("hub")) as hub:
+    with running(tmp_path_factory.mktemp("hub"), DRAGOMAN_SERVER__MAX_MESSAGE_BYTES=str(4 << 20)) as hub:
         yield hub
 
 

@@ -16,7 +16,11 @@ const STATES = new Set(["completed", "running", "assigned", "waiting", "failed",
   "busy", "offline", "connecting", "open", "half_open", "closed"]);
 const state = (text) => (STATES.has(text) ? text : "");
 const short = (id) => String(id).slice(0, 13);
-const clock = (at) => (at ? new Date(at).toLocaleString() : "");
+const clock = (at) => {
+  if (!at) return "";
+  const then = new Date(at);
+  return then.toDateString() === new Date().toDateString() ? then.toLocaleTimeString() : then.toLocaleString();
+};
 const cut = (text) => (String(text).length > 160 ? String(text).slice(0, 160) + "…" : text);
 
 function table(id, heads, rows, fill, none, more) {
