@@ -11,14 +11,20 @@ from dragoman.cli import escaping
 TRY = "task ls"
 
 
-def banner(*, http: str, data: str | Path, next: str | None = None, demo: bool = False) -> str:
-    """The facts: where it listens, where it keeps everything, and one command to try (`next`, without our name)."""
+def banner(
+    *, http: str, data: str | Path, token: str | None = None, next: str | None = None, demo: bool = False
+) -> str:
+    """The facts: where it listens, where it keeps everything, and one command to try (`next`, without our name).
+
+    With a `token` the page opens without asking for it: the part behind the # never leaves the browser.
+    """
     following = f"{program()} {next or TRY}"
     if Path(data) != Path(".dragoman") and "--data" not in following:
         following += f" --data {shlex.quote(str(data))}"
     lines = [
         "",
         f"  dragoman serves at  {http}",
+        *([f"  its page            {http}/#token={token}"] if token else []),
         f"  everything is in    {escaping.line(data)}  (readable by you only; a restart loses nothing)",
         *(["  demo agents         are working beside it; leave them out with --no-demo"] if demo else []),
         f"  try next            {escaping.line(following)}",

@@ -104,7 +104,9 @@ def _greeting(settings: Settings, *, demo: bool, ready_json: bool) -> Callable[[
             from dragoman.cli.banner import banner
 
             next = "call infra run_playbook playbook=site.yml" if demo else None
-            print(banner(http=here.http, data=settings.data, next=next, demo=demo), file=sys.stderr, flush=True)
+            token = here.admin_token if sys.stderr.isatty() else None  # not into a log
+            words = banner(http=here.http, data=settings.data, token=token, next=next, demo=demo)
+            print(words, file=sys.stderr, flush=True)
 
     return greet
 
