@@ -46,7 +46,8 @@ class Fault(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     facts: dict[str, Any] = {}
 
     def __str__(self) -> str:
-        return f"{self.message} [{self.kind.value}]"
+        where = f" ({self.field})" if self.field else ""
+        return f"{self.message}{where} [{self.kind.value}]"
 
 
 class Refused(Exception):

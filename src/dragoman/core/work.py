@@ -90,6 +90,7 @@ class Work:
         self.touched_tasks: set[TaskId] = set()
         self.closed_links: list[tuple[SessionId, str]] = []
         self.afterwards: list[Command] = []
+        self.births = 0
         self._loaded: dict[Lookup[Any], Sequence[Any]] = {}
         self._base: dict[Key, Any] = {}
         self._dirty: dict[Key, _Entry] = {}

@@ -640,3 +640,44 @@ async def test_an_answer_in_between_starts_the_count_of_failures_anew(world):
             await world.fault("i1", task.id, Kind.UNAVAILABLE)
         await world.finish("i1", (await world.submit()).id)
     assert world.intake.agent(AgentId("i1")).breaker.state is BreakerState.CLOSED
+
+
+async def test_a_work_order_that_died_with_the_hub_leaves_again_over_the_next_link(world):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit(idle_seconds=600, total_seconds=600)
+    await world.restart()
+    i1 = await world.connect("i1")
+    assert i1.work == [task.id]  # at once, not when the idle clock runs out ten minutes later
+    assert (await world.task(task.id)).attempts == 1
+    await world.finish("i1", task.id)
+    assert (await world.task(task.id)).status is Status.COMPLETED
+
+
+async def test_work_that_a_poll_took_is_not_sent_again_over_a_link(world):
+    await world.add("i1", "infra")
+    task = await world.submit()
+    [order] = await world.poll("i1")
+    i1 = await world.connect("i1")
+    assert (order.delivery.task, i1.work) == (task.id, [])
+
+
+async def test_one_broken_link_is_one_failure_however_much_work_was_on_it(world):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    for _ in range(7):
+        await world.submit()
+    await i1.close()
+    await world.advance(6)
+    assert world.intake.agent(AgentId("i1")).breaker.failures == 1
+
+
+async def test_tasks_that_came_together_are_done_in_the_order_in_which_they_came(world):
+    await world.add("i1", "infra", concurrent=1)
+    requests = [world.request() for _ in range(20)]
+    tasks = [await future for future in [world.intake.post(request) for request in requests]]
+    i1 = await world.connect("i1")
+    for task in tasks:
+        assert i1.work == [task.id]
+        i1.take()
+        await world.finish("i1", task.id)

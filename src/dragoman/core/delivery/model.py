@@ -41,7 +41,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     """`head`: nothing of its lane stands before it.
 
     `session` holds the lease: over a link that keeps no order (long poll) it ends at `wake_at`, over one that
-    does it ends with the link.
+    does (`ordered`) it ends with the link. The lease of a work order that a poll took ends with its task's clocks.
     """
 
     id: DeliveryId
@@ -56,6 +56,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     head: bool = True
     attempt: int = 0
     session: SessionId | None = None
+    ordered: bool = False
     wake_at: Instant | None = None
 
 

@@ -72,6 +72,7 @@ def lease(work: Work, delivery: Delivery, link: Link, task: Task | None = None) 
         delivery,
         state=DeliveryState.LEASED,
         session=link.session,
+        ordered=link.ordered,
         attempt=delivery.attempt + 1,
         wake_at=None if link.ordered or delivery.cargo is Cargo.WORK else Instant(work.now + work.rules.poll_lease),
     )
@@ -159,7 +160,7 @@ def withdraw(work: Work, task: Task, receiver: AgentId) -> None:
 def pump(work: Work, link: Link) -> int:
     """Give a link what waits for its agent, best first; returns how much."""
     receiver, sent = link.agent, 0
-    stale = [d for d in work.find(LeasedTo(receiver, PAGE)) if not held(work, d) and d.cargo is not Cargo.WORK]
+    stale = [d for d in work.find(LeasedTo(receiver, PAGE)) if not held(work, d)]
     waiting = work.find(Inbox(receiver, PAGE))
     lanes: dict[str, None] = {d.task: None for d in sorted([*stale, *waiting], key=lambda d: (d.rank, d.id))}
     for task_id in lanes:
@@ -168,6 +169,9 @@ def pump(work: Work, link: Link) -> int:
             return sent
         task = work.known_task(task_id)  # type: ignore[arg-type]
         for position, delivery in enumerate(work.find(Lane(task.id, receiver))):
+            if delivery.cargo is Cargo.WORK and not held(work, delivery) and order_again(work, delivery, link, task):
+                sent += 1
+                continue
             if delivery.cargo is Cargo.WORK or held(work, delivery):
                 if not link.ordered or delivery.session != link.session:
                     break  # somebody else holds the head of this lane
@@ -185,6 +189,21 @@ def pump(work: Work, link: Link) -> int:
     if link.ordered and (len(stale) >= PAGE or len(waiting) >= PAGE) and sent:
         work.ask_afterwards(RefillLink(principal=receiver, session=link.session))
     return sent
+
+
+def order_again(work: Work, order: Delivery, link: Link, task: Task) -> bool:
+    """Send a work order again that may never have left: the hub died holding it, so nobody broke a link.
+
+    Where a link did break while we looked on (`lost_at`), the agent has the grace time, and then it was an attempt.
+    An agent that did get it recognises the request id.
+    """
+    if not (link.ordered and order.ordered and task.delivery == order.id and task.lost_at is None):
+        return False
+    wake_at = min(task.deadline, Instant(work.now + task.idle_limit))
+    task = msgspec.structs.replace(task, session=link.session, last_sign_at=work.now, wake_at=wake_at)
+    work.put(task)
+    lease(work, order, link, task)
+    return True
 
 
 def held(work: Work, delivery: Delivery) -> bool:

@@ -116,5 +116,5 @@ def still_at_work(work: Work, task: Task) -> None:
             due = min(due, Instant(task.lost_at + work.rules.grace))
         work.put(msgspec.structs.replace(task, wake_at=min(task.deadline, due)))
         return
-    fail_attempt(work, task, fault)
+    fail_attempt(work, task, fault, counts=not lost)  # a broken link was counted when it broke, once for all its work
     fill(work, owner)

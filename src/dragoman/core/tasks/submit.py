@@ -134,8 +134,12 @@ def limit_of(seconds: float | None) -> int | None:
 
 
 def rank_of(work: Work, priority: Priority) -> int:
-    """Smaller goes first: birth minus head start. Ageing needs no recomputation (see `Rules.head_start`)."""
-    return work.now - head_starts(work.rules)[priority]
+    """Smaller goes first: birth minus head start. Ageing needs no recomputation (see `Rules.head_start`).
+
+    Tasks of one unit were born at the same instant; a microsecond each keeps them in the order in which they came.
+    """
+    work.births += 1
+    return work.now + work.births - head_starts(work.rules)[priority]
 
 
 @lru_cache(8)

@@ -164,11 +164,14 @@ def decode_registration(data: bytes, limits: Limits = LIMITS) -> Registration:
 
 
 def correlation(tree: Mapping[str, Any]) -> Correlation | None:
-    """The ids that an answer copies, if the message has good ones."""
-    ids = tree.get("request_id"), tree.get("trace_id")
-    if all(isinstance(value, str) and _UUID.match(value) for value in ids):
-        return Correlation(str(ids[0]).lower(), str(ids[1]).lower())
-    return None
+    """The ids that an answer copies (D11). One that is no good is stood in for by the other."""
+    request, trace = (
+        value.lower() if isinstance(value := tree.get(name), str) and _UUID.match(value) else None
+        for name in ("request_id", "trace_id")
+    )
+    if request is None and trace is None:
+        return None
+    return Correlation(request or trace or "", trace or request or "")
 
 
 def contradiction(payload: Payload) -> tuple[str, str] | None:
