@@ -4,8 +4,6 @@ export DRAGOMAN_TOKEN=$(dragoman agent add planner --protocol chiffon -o json | 
 python examples/orchestrator.py chiffon+ws://localhost:8420
 """
 
-# ruff: noqa: T201
-
 import asyncio
 import sys
 

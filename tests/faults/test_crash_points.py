@@ -99,7 +99,6 @@ def test_a_request_a_result_and_an_acknowledgment_survive_a_kill_at(step: str, h
 
 @pytest.mark.parametrize("step", ["before_send", "after_send"])
 def test_work_that_was_on_its_way_survives_a_kill_at(step: str, hub: HubProcess) -> None:
-    hub.settings["DRAGOMAN_RULES__IDLE_SECONDS"] = "3"
     hub.start()
     boss, worker = hub.orchestrator(), hub.worker()
     request, answer = boss.submit()
@@ -125,7 +124,7 @@ def test_work_that_was_on_its_way_survives_a_kill_at(step: str, hub: HubProcess)
     boss.ack(told)
     assert told["message"]["type"] == "work_result"
     assert hub.pending == 0
-    assert hub.task(task_of(request))["attempts"] == (1 if got else 2)
+    assert hub.task(task_of(request))["attempts"] == 1  # the hub's death is no failure of the agent
 
 
 def test_a_submitter_killed_by_before_ack_finds_the_work_already_under_way(hub: HubProcess) -> None:
