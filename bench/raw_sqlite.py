@@ -258,7 +258,9 @@ def scratch(settings: Settings) -> Iterator[str]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def measure(settings: Settings, mix: Sequence[Step] = MIX, suite: str = "sqlite") -> Iterable[Figure]:
+def measure(
+    settings: Settings, mix: Sequence[Step] = MIX, suite: str = "sqlite", random_keys: bool = False
+) -> Iterable[Figure]:
     if suite == "sqlite":
         with scratch(settings) as directory:
             yield fsync_alone(directory)
@@ -273,6 +275,7 @@ def measure(settings: Settings, mix: Sequence[Step] = MIX, suite: str = "sqlite"
                     warmup=settings.warmup,
                     directory=directory,
                     mix=[list(step) for step in mix],
+                    random_keys=random_keys,
                 )
                 timeout = settings.seconds + settings.warmup + 30
                 answer = procs.ask("bench.raw_sqlite", order, timeout=timeout)
