@@ -34,8 +34,11 @@ from dragoman.core.work import NotLoaded, Work
 
 log = structlog.get_logger("dragoman.intake")
 
-LARGEST_UNIT = 512
+LARGEST_UNIT = 128
 """Commands in one commit: bounds how long one caller can wait behind others, and how much one failure takes along."""
+
+MENTION_WITHIN = 0.005
+"""Seconds after which what was only mentioned is committed by itself."""
 
 DEEPEST = 50_000
 """Commands waiting before new ones are refused: memory stays bounded when the disk does not keep up."""
@@ -75,6 +78,7 @@ class Intake:
         self.mint = mint
         self._observer = observer or Observer()
         self._waiting: deque[tuple[Command, Then | None]] = deque()
+        self._mentioned: Batch = []
         self._arrived = asyncio.Event()
         self._ends: dict[SessionId, LinkEnd] = {}
         self._watches: dict[TaskId, set[asyncio.Event]] = {}
@@ -98,6 +102,7 @@ class Intake:
     async def stop(self) -> None:
         """Decide and commit what has been accepted, then close the store."""
         self._closing = True
+        self._no_later()
         self._arrived.set()
         if self._loop is not None:
             await self._loop
@@ -132,6 +137,21 @@ class Intake:
             self._waiting.append((command, then))
             if not self._arrived.is_set():
                 self._arrived.set()
+
+    def mention(self, command: Command) -> None:
+        if self._closing or len(self._mentioned) >= LARGEST_UNIT:
+            self.tell(command)
+            return
+        if not self._mentioned and not self._waiting:
+            asyncio.get_running_loop().call_later(MENTION_WITHIN, self._no_later)
+        self._mentioned.append((command, None))
+
+    def _no_later(self) -> None:
+        """Nothing came along to take them with it."""
+        if self._mentioned and not self._waiting:
+            self._waiting.extend(self._mentioned)
+            self._mentioned.clear()
+            self._arrived.set()
 
     def tell(self, command: Command) -> None:
         """Something the hub itself wants done; nobody waits for the outcome."""
@@ -193,8 +213,11 @@ class Intake:
                 self._arrived.clear()
                 await self._arrived.wait()
                 continue
-            waiting = self._waiting
+            waiting, mentioned = self._waiting, self._mentioned
             batch = [waiting.popleft() for _ in range(min(len(waiting), LARGEST_UNIT))]
+            if mentioned:
+                batch += mentioned
+                mentioned.clear()
             try:
                 await self._unit(batch)
             except Exception as error:

@@ -214,6 +214,11 @@ class Intake(Protocol):
         between. It must not block or raise."""
         ...
 
+    def mention(self, command: Command) -> None:
+        """Something nobody waits for, and that may get lost: an acknowledgment, which is then asked for again. It goes
+        along with the next unit of work, or alone after a moment, so that it costs no commit of its own."""
+        ...
+
     def attach(self, session: SessionId, end: LinkEnd) -> None:
         """Before `OpenLink`: where the parcels of this session go."""
         ...

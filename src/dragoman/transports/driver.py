@@ -120,9 +120,10 @@ class Pump:
         heard = self._tongue.hear(agent, frame)
         if heard.acks:
             self.acknowledges = True
-            command: Command = Acknowledge(principal=self._agent, deliveries=heard.acks, session=self._session)
-        elif heard.command is not None:
-            command = heard.command
+            self._hub.mention(Acknowledge(principal=self._agent, deliveries=heard.acks, session=self._session))
+            return
+        if heard.command is not None:
+            command: Command = heard.command
         elif heard.fault is not None:
             what = f"{self._tongue.protocol}.frame"
             command = NoteRefusal(
@@ -150,8 +151,7 @@ class Pump:
         if fault is None and refusal is not None:
             fault = refusal.fault
         if fault is not None:
-            if not heard.acks:
-                self._refuse(fault, heard.about)
+            self._refuse(fault, heard.about)
         elif self._receipts and heard.message_id is not None:
             if not self._accepted:
                 asyncio.get_running_loop().call_soon(self._send_receipts)
@@ -223,8 +223,7 @@ class Pump:
     def marked(self) -> None:
         arrived, self._marked = self._marked, []
         if arrived and not self.acknowledges:
-            ack = Acknowledge(principal=self._agent, deliveries=tuple(arrived), session=self._session)
-            self._hub.post(ack).add_done_callback(_ignore)
+            self._hub.mention(Acknowledge(principal=self._agent, deliveries=tuple(arrived), session=self._session))
         if not self._held:
             self._mark()
 
@@ -236,9 +235,3 @@ class Pump:
         self._wire.stop_reading()
         await self._idle.wait()
         self._send_receipts()
-
-
-def _ignore(outcome: asyncio.Future[Any]) -> None:
-    """Nobody waits for this one; what it failed to acknowledge is offered again."""
-    if not outcome.cancelled():
-        outcome.exception()

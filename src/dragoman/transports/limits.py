@@ -199,7 +199,8 @@ class _Joined:
     def _flush(self) -> None:
         if self._pieces:
             pieces, self._pieces, self._size = self._pieces, [], 0
-            self._transport.write(b"".join(pieces))
+            if not self._transport.is_closing():  # the client may be gone; what it was owed, it asks for again
+                self._transport.write(b"".join(pieces))
 
     def close(self) -> None:
         self._flush()

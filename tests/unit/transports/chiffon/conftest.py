@@ -70,6 +70,9 @@ class ScriptedHub:
             self.held.append((command, future))
         return future
 
+    def mention(self, command: Command) -> None:
+        self.post(command).add_done_callback(lambda future: future.exception())
+
     def hand_in(self, command: Command, then: Callable[[Any, Refused | None], None]) -> None:
         def settled(future: asyncio.Future[Any]) -> None:
             refusal = future.exception()
