@@ -681,3 +681,20 @@ async def test_tasks_that_came_together_are_done_in_the_order_in_which_they_came
         assert i1.work == [task.id]
         i1.take()
         await world.finish("i1", task.id)
+
+
+async def test_what_a_dead_link_held_behind_a_poll_leaves_when_the_head_is_acknowledged(world):
+    from dragoman.core.commands import Acknowledge
+
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    boss = await world.connect("boss")
+    task = await world.submit()
+    await world.progress("i1", task.id)
+    await world.finish("i1", task.id)
+    await boss.close()  # holds both
+    [head] = await world.poll("boss")
+    boss = await world.connect("boss")
+    assert boss.inbox == []  # the poll holds the head
+    await world.ask(Acknowledge(principal=AgentId("boss"), deliveries=(head.delivery.id,)))
+    assert [p.delivery.cargo for p in boss.inbox] == ["result"]

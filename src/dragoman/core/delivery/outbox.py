@@ -66,7 +66,7 @@ def way_out(work: Work, delivery: Delivery, before: Sequence[Delivery]) -> Link 
     return found
 
 
-def lease(work: Work, delivery: Delivery, link: Link, task: Task | None = None) -> None:
+def lease(work: Work, delivery: Delivery, link: Link, task: Task | None = None) -> Delivery:
     """Give a delivery to a link: it leaves after the commit."""
     delivery = msgspec.structs.replace(
         delivery,
@@ -83,6 +83,7 @@ def lease(work: Work, delivery: Delivery, link: Link, task: Task | None = None) 
         work.put_link(msgspec.structs.replace(link, outstanding=link.outstanding + 1))
     task = task or work.known_task(delivery.task)
     work.send(link, Parcel(delivery, task, work.event(delivery.task, delivery.event)))
+    return delivery
 
 
 def acknowledge(work: Work, command: Acknowledge) -> int:
@@ -130,18 +131,29 @@ def _work_received(work: Work, delivery: Delivery) -> None:
 
 
 def advance(work: Work, lane: Sequence[Delivery]) -> None:
-    """The head of a lane is gone: the next one is head, and leaves if it can."""
-    for position, delivery in enumerate(lane):
-        if delivery.state is DeliveryState.LEASED:
-            if position == 0 and not delivery.head:
+    """Something of a lane is gone: what stands now at its head may leave, and over an ordered link what is behind it.
+
+    A lease that is worth nothing any more is none: its session died while somebody else held the head.
+    """
+    before: list[Delivery] = []
+    for delivery in lane:
+        head = not before
+        if delivery.cargo is Cargo.WORK or held(work, delivery):
+            if head and not delivery.head:
                 work.put(msgspec.structs.replace(delivery, head=True))
-            continue
-        link = way_out(work, delivery, lane[:position])
-        if link is not None:
-            lease(work, msgspec.structs.replace(delivery, head=position == 0), link)
-        elif position == 0 and not delivery.head:
-            work.put(msgspec.structs.replace(delivery, head=True))
-        return
+        else:
+            free = msgspec.structs.replace(
+                delivery, state=DeliveryState.WAITING, session=None, ordered=False, wake_at=None, head=head
+            )
+            link = way_out(work, free, before)
+            if link is None:
+                if free != delivery:
+                    work.put(free)
+                return
+            delivery = lease(work, free, link)
+            if not link.ordered:
+                return
+        before.append(delivery)
 
 
 def withdraw(work: Work, task: Task, receiver: AgentId) -> None:
@@ -222,13 +234,7 @@ def lease_expired(work: Work, delivery: Delivery) -> None:
     if delivery.attempt >= work.rules.notice_attempts:
         bury(work, delivery, _never_acknowledged(delivery))
         return
-    again = msgspec.structs.replace(delivery, state=DeliveryState.WAITING, session=None, wake_at=None)
-    before = [d for d in work.find(Lane(delivery.task, delivery.receiver)) if d.seq < delivery.seq]
-    link = way_out(work, again, before)
-    if link is None:
-        work.put(again)
-    else:
-        lease(work, again, link)
+    advance(work, work.find(Lane(delivery.task, delivery.receiver)))
 
 
 def _never_acknowledged(delivery: Delivery) -> Fault:
