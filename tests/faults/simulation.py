@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
+from collections.abc import Sequence
 
 from tests.support.world import World
 
@@ -23,6 +24,12 @@ from dragoman.core.tasks.model import Event, Task
 from dragoman.stores.memory import MemoryStore
 
 BOSS = AgentId("boss")
+
+WEIGHTS = (6, 2, 12, 4, 4, 1, 1, 1)
+"""How often, among each other: submit, repeat, work, link, time, crash, break the disk, cancel."""
+
+BUSY_LANES = (2, 0, 24, 8, 1, 0, 0, 0)
+"""Few tasks with much to tell, over links that come and go."""
 
 
 class Violation(AssertionError):
@@ -145,7 +152,7 @@ class Simulation:
         except (Refused, asyncio.CancelledError):
             return None
 
-    async def run(self, steps: int = 60) -> None:
+    async def run(self, steps: int = 60, weights: Sequence[int] = WEIGHTS) -> None:
         world, rng = self.world, self.rng
         await world.start()
         await world.add(BOSS, "orchestrator")
@@ -154,7 +161,7 @@ class Simulation:
         for _ in range(steps):
             await rng.choices(
                 [self.submit, self.repeat, self.work, self.link, self.time, self.crash, self.break_disk, self.cancel],
-                [6, 2, 12, 4, 4, 1, 1, 1],
+                weights,
             )[0]()
         await self.heal()
         await self.judge()
@@ -270,9 +277,9 @@ def trace(simulation: Simulation) -> list[tuple[object, ...]]:
     return [(e.task, e.seq, e.at, e.kind, e.agent, bytes(e.body)) for e in events]
 
 
-def simulate(seed: int, steps: int = 60) -> Simulation:
+def simulate(seed: int, steps: int = 60, weights: Sequence[int] = WEIGHTS) -> Simulation:
     simulation = Simulation(seed)
-    asyncio.run(asyncio.wait_for(simulation.run(steps), 60))
+    asyncio.run(asyncio.wait_for(simulation.run(steps, weights), 60))
     return simulation
 
 

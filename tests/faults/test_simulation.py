@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from tests.faults.simulation import simulate, trace
+from tests.faults.simulation import BUSY_LANES, WEIGHTS, simulate, trace
 
 from dragoman.app.intake import Intake
 from dragoman.core.commands import Submit
@@ -18,6 +18,14 @@ def test_nothing_acknowledged_is_lost_whatever_breaks(block):
     for seed in range(block * 25, block * 25 + 25):
         try:
             simulate(seed)
+        except BaseException as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def test_lanes_keep_their_order_over_links_that_come_and_go():
+    for seed in range(60):
+        try:
+            simulate(seed, weights=BUSY_LANES)
         except BaseException as error:
             raise AssertionError(f"seed {seed}: {error}") from error
 
@@ -35,11 +43,11 @@ def test_a_hundred_thousand_seeds():
             raise AssertionError(f"seed {seed}: {error}") from error
 
 
-def caught(seeds: int = 60) -> bool:
+def caught(seeds: int = 60, weights=WEIGHTS) -> bool:
     """Whether the checker notices that something is wrong with the hub."""
     for seed in range(seeds):
         try:
-            simulate(seed)
+            simulate(seed, weights=weights)
         except AssertionError:  # `Violation` is one
             return True
     return False
@@ -76,7 +84,7 @@ def test_a_hub_that_ignores_the_lane_is_caught(monkeypatch):
         return next((link for link in work.links_to(delivery.receiver) if link.has_room), None)
 
     monkeypatch.setattr(outbox, "way_out", careless)
-    assert caught(seeds=400)
+    assert caught(200, BUSY_LANES)
 
 
 def test_a_hub_that_forgets_to_release_leases_is_caught(monkeypatch):
