@@ -338,15 +338,15 @@ class Work:
         """
         rows, at, limit = self._ready.get(queue) or (self._fetch(Ready(queue, PAGE)), 0, PAGE)
         dirty = self._dirty_of.get(Task, {})
+        best: Task | None = None
         while True:
-            while at < len(rows) and rows[at].id in dirty:  # taken, or looked at below
+            while at < len(rows) and (best := _standing(rows[at], queue, dirty)) is None:  # taken
                 at += 1
             if at < len(rows) or len(rows) < limit:
                 break
             limit *= 4
             rows = self._fetch(Ready(queue, limit))
         self._ready[queue] = rows, at, limit
-        best = rows[at] if at < len(rows) else None
         for id in self._queued:  # came into a queue in this very unit
             entry = dirty.get(id)
             task: Any = entry.row if entry is not None else None
@@ -475,6 +475,13 @@ class Work:
         said = (principal, action, outcome, protocol, subject, reason, digest)
         self._audit.append(sealed(seq + 1, self.now, prev, *said))
         self._undo.append((self._audit.pop, -1, ...))
+
+
+def _standing(row: Task, queue: str, dirty: dict[Any, _Entry]) -> Task | None:
+    """The task as it is now, if it still stands in the queue."""
+    entry = dirty.get(row.id)
+    now: Any = row if entry is None else entry.row
+    return now if now is not None and now.queue == queue else None
 
 
 def _holder(task: Any) -> AgentId | None:

@@ -698,3 +698,14 @@ async def test_what_a_dead_link_held_behind_a_poll_leaves_when_the_head_is_ackno
     assert boss.inbox == []  # the poll holds the head
     await world.ask(Acknowledge(principal=AgentId("boss"), deliveries=(head.delivery.id,)))
     assert [p.delivery.cargo for p in boss.inbox] == ["result"]
+
+
+async def test_a_queued_task_whose_clock_is_set_again_is_still_first_in_its_queue(world):
+    await world.add("i1", "infra", concurrent=1)
+    i1 = await world.connect("i1")
+    silent = await world.submit()
+    waiting = await world.submit()
+    i1.take()
+    await world.advance(30)  # in one unit the attempt fails and the waiting one's clock is set again
+    assert i1.work == [waiting.id]
+    assert (await world.task(silent.id)).status is Status.QUEUED

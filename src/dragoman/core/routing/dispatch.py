@@ -40,6 +40,10 @@ def place(work: Work, task: Task, *, prefer: AgentId | None = None) -> Task:
         wake_at=min(task.deadline, Instant(work.now + task.idle_limit)),
     )
     work.put(queued)
+    somebody = choose(work, route_of(task.route)) if work.backlog(task.route) > 1 else None
+    if somebody is not None:  # there is a seat for whoever stands first
+        fill(work, somebody[0].id)
+        return work.known_task(task.id)
     return queued
 
 

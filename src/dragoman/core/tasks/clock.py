@@ -61,6 +61,8 @@ def still_queued(work: Work, task: Task) -> None:
     if any(present(work, agent.id) for agent in could):
         patience = max(task.idle_limit, work.now - task.created_at)
         work.put(msgspec.structs.replace(task, wake_at=min(task.deadline, Instant(work.now + patience))))
+        for agent in could:  # nobody should stand in a queue beside a free seat; if somebody does, not for long
+            fill(work, agent.id)
         return
     rested = Instant(work.serving_since + task.idle_limit)
     if work.now < rested:  # nobody could be connected while we were down: let them come back first
