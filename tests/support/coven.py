@@ -1,0 +1,124 @@
+"""A coven client that is not ours: built from the document's protobuf text alone, it imports nothing of dragoman.
+
+The messages live in a descriptor pool of their own, so they cannot meet the hub's generated ones in one process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import tempfile
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from grpc_tools import protoc
+
+
+DOCUMENT = Path(__file__).with_name("coven_document.md")
+STREAM = "/coven.CovenControl/AgentStream"
+PATIENCE = 15.0
+
+
+async def soon(what: Any, seconds: float = PATIENCE) -> Any:
+    """Every wait is bounded."""
+    return await asyncio.wait_for(what, seconds)
+
+
+def document_proto() -> str:
+    """The document's blocks as one file."""
+    blocks = re.findall(r"```protobuf\n(.*?)```", DOCUMENT.read_text("utf-8"), re.DOTALL)
+    return "\n".join(['syntax = "proto3";', "package coven;", *blocks])
+
+
+@cache
+def document() -> Any:
+    """The document's messages, compiled now: `document().AgentMessage(…)`."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "outside.proto")
+        source.write_text(document_proto(), "utf-8")
+        target = Path(folder, "outside.pb")
+        arguments = ["protoc", f"--proto_path={folder}", f"--descriptor_set_out={target}", str(source)]
+        assert protoc.main(arguments) == 0
+        files = descriptor_pb2.FileDescriptorSet.FromString(target.read_bytes())
+    pool = descriptor_pool.DescriptorPool()
+    for file in files.file:
+        pool.Add(file)
+    found = pool.FindFileByName("outside.proto")
+    classes = {name: message_factory.GetMessageClass(form) for name, form in found.message_types_by_name.items()}
+    return SimpleNamespace(**classes, descriptors=dict(found.message_types_by_name))
+
+
+class Agent:
+    """One stream of one agent. Messages are the document's."""
+
+    def __init__(self, call: Any) -> None:
+        self.call = call
+        self.pb = document()
+
+    async def say(self, **payload: Any) -> None:
+        await soon(self.call.write(self.pb.AgentMessage(**payload).SerializeToString()))
+
+    async def raw(self, data: bytes) -> None:
+        await soon(self.call.write(data))
+
+    async def register(self, agent_id: str, name: str = "", capabilities: Iterable[str] = ()) -> Any:
+        """Register, and return the welcome."""
+        await self.say(register={"agent_id": agent_id, "name": name, "capabilities": list(capabilities)})
+        heard = await self.hear()
+        assert heard.WhichOneof("payload") == "welcome", heard
+        return heard.welcome
+
+    async def hear(self) -> Any:
+        """The next message of the gateway; raises `grpc.aio.AioRpcError` if the stream ended badly."""
+        data = await soon(self.call.read())
+        if data is grpc.aio.EOF:
+            raise EOFError(str(await soon(self.call.code())))
+        return self.pb.ServerMessage.FromString(data)
+
+    async def work(self) -> Any:
+        """The next SendMessage."""
+        heard = await self.hear()
+        assert heard.WhichOneof("payload") == "send_message", heard
+        return heard.send_message
+
+    async def respond(self, request_id: str, **event: Any) -> None:
+        await self.say(response={"request_id": request_id, **event})
+
+    async def heartbeat(self, timestamp_ms: int = 0) -> None:
+        await self.say(heartbeat={"timestamp_ms": timestamp_ms})
+
+    async def code(self) -> Any:
+        """How the stream ended."""
+        return await soon(self.call.code())
+
+    async def details(self) -> str:
+        return str(await soon(self.call.details()))
+
+    async def leave(self) -> None:
+        """Say that nothing more comes, and wait for the end."""
+        await soon(self.call.done_writing())
+        await self.code()
+
+    def vanish(self) -> None:
+        """Break the stream off."""
+        self.call.cancel()
+
+
+@asynccontextmanager
+async def channel(address: str, options: Sequence[tuple[str, Any]] = ()) -> AsyncIterator[Any]:
+    # A pool of its own: channels to one address would otherwise share a connection.
+    given = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1), *options]
+    async with grpc.aio.insecure_channel(address, options=given) as opened:
+        yield opened
+
+
+def stream(channel: Any, *, token: str | None = None) -> Agent:
+    """Open an agent's stream."""
+    metadata = (("authorization", f"Bearer {token}"),) if token is not None else None
+    return Agent(channel.stream_stream(STREAM)(metadata=metadata))
