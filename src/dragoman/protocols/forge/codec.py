@@ -1,0 +1,257 @@
+"""Lines and frames to forge values and back.
+
+A program's output is not all protocol, so the first question is whether something is a message at all (D3):
+
+    what came                                                  is
+    ---------------------------------------------------------  ----------------------------------------------
+    not JSON, or JSON without a `type` of a known family       a log line
+    `event:…`, `notify:…`, `response:…` that nobody here
+    knows, or that only the other side may say                 a log line, with its type
+    `request:…` that nobody here knows                         INVALID_MESSAGE_TYPE
+    a message that breaks a rule (strict JSON, shape)          INVALID_REQUEST, naming the field
+    a JSON array with messages in it                           each of them, in order (D12)
+
+Once it is a message, the checks run in the order of all-D3. Text that a lenient parser would read (NaN, a key twice)
+but the guard refuses is a broken message rather than a log line, if it has a type: whoever sent it waits for an answer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC
+from typing import Any
+
+import msgspec
+
+from dragoman.protocols.forge import packed
+from dragoman.protocols.forge.errors import Code, ForgeError
+from dragoman.protocols.forge.events import (
+    Event,
+    EventReceived,
+    Invalid,
+    LogReceived,
+    NoticeReceived,
+    RequestReceived,
+    ResponseReceived,
+)
+from dragoman.protocols.forge.types import (
+    BODIES,
+    ERROR,
+    EVENTS,
+    NOTICES,
+    REQUESTS,
+    SUCCESS,
+    TYPE_OF,
+    Anything,
+    Encoding,
+    ErrorBody,
+    Failure,
+    Family,
+    Message,
+    Payload,
+    Stamp,
+    Success,
+)
+from dragoman.wire import guard
+from dragoman.wire.errors import RemoteProtocolError, Stage
+from dragoman.wire.guard import Limits
+from dragoman.wire.role import Role
+
+LIMITS = Limits(bytes=1024 * 1024, depth=64)
+MOST_BATCHED = 1000
+
+SAID_BY: dict[Family, Role] = {
+    Family.REQUEST: Role.AGENT,
+    Family.EVENT: Role.AGENT,
+    Family.RESPONSE: Role.HUB,
+    Family.NOTIFY: Role.HUB,
+}
+KNOWN = frozenset((*BODIES, SUCCESS, ERROR))
+
+_FAMILIES = {family.value: family for family in Family}
+_encode = msgspec.json.Encoder().encode
+_PLACE = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>.*)`)?", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(?P<name>.*)`")
+# Only for text too deeply nested to be parsed at all: what it seems to be, from its beginning.
+_SEEMS = re.compile(rb'"type"\s*:\s*"((?:request|event):[^"\\]{1,100})"').search
+_SEEMS_ID = re.compile(rb'"id"\s*:\s*"([^"\\]{1,200})"').search
+_GLANCE = 4096
+
+
+def read(
+    data: bytes,
+    reader: Role,
+    *,
+    encoding: Encoding = Encoding.JSON,
+    limits: Limits = LIMITS,
+    agent_id: str | None = None,
+) -> list[Event]:
+    """Everything that one line or frame says to `reader`. Never raises for what came.
+
+    `agent_id` is who is at the other end: it overwrites whatever the message says about that (D4).
+    """
+    if encoding is Encoding.JSON:
+        start = data[:64].lstrip()[:1]
+        if start not in (b"{", b"["):
+            text = data.decode("utf-8", "replace")
+            return [LogReceived(text)] if text.strip() else []
+    try:
+        tree = guard.check(data, limits) if encoding is Encoding.JSON else packed.unpack(data, limits)[0]
+    except RemoteProtocolError as error:
+        return [_broken(data, error, reader, encoding)]
+    if type(tree) is not list:
+        return [_one(tree, data, reader, encoding, agent_id)]
+    if not any(_family(item) for item in tree):
+        return [LogReceived(_words(tree, data, encoding))]
+    if len(tree) > MOST_BATCHED:
+        what = f"a batch of {len(tree)} messages; send at most {MOST_BATCHED} at a time"
+        return [Invalid.of(ForgeError(what, stage=Stage.SIZE, asks=True))]
+    return [_one(item, None, reader, encoding, agent_id) for item in tree]
+
+
+def message(
+    payload: Payload, stamp: Stamp, *, agent_id: str | None = None, meta: dict[str, Any] | None = None
+) -> Message:
+    """A payload as a message of ours: the type follows from it, and the time is written in UTC (all-D2)."""
+    return Message(
+        type=TYPE_OF[type(payload)],
+        id=stamp.id,
+        timestamp=stamp.timestamp.astimezone(UTC),
+        payload=payload,
+        agent_id=agent_id,
+        meta=meta or {},
+    )
+
+
+def success(request_id: str, payload: dict[str, Any], stamp: Stamp) -> Success:
+    return Success(id=stamp.id, correlation_id=request_id, timestamp=stamp.timestamp.astimezone(UTC), payload=payload)
+
+
+def failure(request_id: str | None, error: ErrorBody, stamp: Stamp) -> Failure:
+    return Failure(id=stamp.id, correlation_id=request_id, timestamp=stamp.timestamp.astimezone(UTC), error=error)
+
+
+def write(said: Anything, encoding: Encoding = Encoding.JSON) -> bytes:
+    """A message of ours as one frame. JSON of ours has no line break in it, so it is also one line, less its end."""
+    return _encode(said) if encoding is Encoding.JSON else packed.pack(said)
+
+
+def write_batch(said: Iterable[Anything], encoding: Encoding = Encoding.JSON) -> bytes:
+    """Several messages in one frame (D12)."""
+    return _encode(list(said)) if encoding is Encoding.JSON else packed.pack(list(said))
+
+
+def interpret(tree: Mapping[str, Any], kind: str, agent_id: str | None = None) -> Anything:
+    """A JSON object of a known type as a message; raises `ForgeError`."""
+    asks = kind in REQUESTS
+    about = _id(tree)
+    form: type[Anything] = Success if kind == SUCCESS else Failure if kind == ERROR else Message
+    try:
+        said: Anything = msgspec.convert(tree, form)
+    except msgspec.ValidationError as error:
+        what, field = _explain(error, "")
+        raise ForgeError(what, stage=Stage.SHAPE, field=field, about=about, asks=asks) from None
+    if type(said) is not Message:
+        return said
+    try:
+        payload = msgspec.convert(said.payload, BODIES[kind])
+    except msgspec.ValidationError as error:
+        what, field = _explain(error, "payload")
+        raise ForgeError(what, stage=Stage.SHAPE, field=field, about=about, asks=asks) from None
+    return msgspec.structs.replace(said, payload=payload, agent_id=agent_id or said.agent_id)
+
+
+def _one(tree: Any, data: bytes | None, reader: Role, encoding: Encoding, agent_id: str | None) -> Event:
+    family = _family(tree)
+    if family is None:
+        return LogReceived(_words(tree, data, encoding))
+    kind: str = tree["type"]
+    if SAID_BY[family] is reader:
+        return LogReceived(_words(tree, data, encoding), kind)
+    if kind not in KNOWN:
+        if family is not Family.REQUEST:
+            return LogReceived(_words(tree, data, encoding), kind)
+        what = f"unknown message type {kind[:200]!r}"
+        refusal = ForgeError(
+            what,
+            stage=Stage.SHAPE,
+            code=Code.INVALID_MESSAGE_TYPE,
+            field="type",
+            about=_id(tree),
+            asks=True,
+            details={"type": kind[:200], "known": sorted(REQUESTS)},
+        )
+        return Invalid.of(refusal)
+    if agent_id is not None:
+        tree["agentId"] = agent_id
+    try:
+        said = interpret(tree, kind, agent_id)
+    except ForgeError as error:
+        return Invalid.of(error)
+    if isinstance(said, Success | Failure):
+        return ResponseReceived(said, tree)
+    if kind in REQUESTS:
+        return RequestReceived(said, tree)
+    if kind in EVENTS:
+        return EventReceived(said, tree)
+    assert kind in NOTICES
+    return NoticeReceived(said, tree)
+
+
+def _family(tree: Any) -> Family | None:
+    """What kind of message it is, if it is one at all."""
+    kind = tree.get("type") if type(tree) is dict else None
+    if type(kind) is not str:
+        return None
+    head, colon, _ = kind.partition(":")
+    return _FAMILIES.get(head) if colon else None
+
+
+def _broken(data: bytes, error: RemoteProtocolError, reader: Role, encoding: Encoding) -> Event:
+    """What the guard refused: a message that somebody waits for, or only words."""
+    kind, about = _glimpse(data, error.stage) if encoding is Encoding.JSON else (None, None)
+    if encoding is Encoding.MSGPACK:  # a binary frame is never a line of a log
+        return Invalid.of(ForgeError(error.what, stage=error.stage, field=error.field, asks=True))
+    if kind is None or SAID_BY[_FAMILIES[kind.partition(":")[0]]] is reader:
+        return LogReceived(data.decode("utf-8", "replace"))
+    asks = kind.startswith("request:")
+    return Invalid.of(ForgeError(error.what, stage=error.stage, field=error.field, about=about, asks=asks))
+
+
+def _glimpse(data: bytes, stage: Stage) -> tuple[str | None, str | None]:
+    """The type and the id of a message which is not strict JSON, as far as a lenient reader can tell."""
+    if stage is not Stage.JSON:
+        kind, about = _SEEMS(data, 0, _GLANCE), _SEEMS_ID(data, 0, _GLANCE)
+        if kind is None:
+            return None, None
+        return kind[1].decode("utf-8", "replace"), None if about is None else about[1].decode("utf-8", "replace")
+    try:
+        tree = json.loads(data)
+    except (ValueError, RecursionError):
+        return None, None
+    return (tree["type"], _id(tree)) if _family(tree) else (None, None)
+
+
+def _id(tree: Mapping[str, Any]) -> str | None:
+    """The id an answer names, if it is a good one (D2) and can be written again: half a surrogate cannot."""
+    value = tree.get("id")
+    return value if type(value) is str and 0 < len(value) <= 200 and value.isprintable() else None
+
+
+def _words(tree: Any, data: bytes | None, encoding: Encoding) -> str:
+    if data is None or encoding is Encoding.MSGPACK:
+        data = _encode(tree)
+    return data.decode("utf-8", "replace")
+
+
+def _explain(error: msgspec.ValidationError, base: str) -> tuple[str, str | None]:
+    """msgspec's sentence as (what, dotted field name)."""
+    place = _PLACE.fullmatch(str(error))
+    assert place is not None  # the pattern matches any text
+    what, path = place["what"], place["path"] or ""
+    missing = _MISSING.fullmatch(what)
+    if missing is not None:
+        what, path = "missing required field", f"{path}.{missing['name']}" if path else missing["name"]
+    return what, ".".join(part for part in (base, path) if part) or None

@@ -1,0 +1,147 @@
+"""What a program prints is not all protocol: lines, logs, batches, and hostile input."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.protocols.forge import codec
+from dragoman.protocols.forge.connection import Connection
+from dragoman.protocols.forge.errors import Code
+from dragoman.protocols.forge.events import Dropped, EventReceived, Invalid, LogReceived, RequestReceived
+from dragoman.wire import Role, Stage
+
+MIB = 1024 * 1024
+ASKED = {"type": "request:query-tasks", "id": "r", "timestamp": "2026-02-04T14:30:00Z", "payload": {}}
+PROGRESS = {
+    "type": "event:progress",
+    "id": "e",
+    "timestamp": "2026-02-04T14:30:00Z",
+    "payload": {"taskId": "t", "progress": 0.5},
+}
+
+
+@pytest.mark.requirement("FG-PRI-4", "FG-PAR-1", "forge-D3")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Compiling 14 files…",
+        "{not json",
+        '{"type": "request:query-tasks", "id": ',
+        "42",
+        '"a string"',
+        "null",
+        "[]",
+        "[1, 2]",
+        '{"level": "info", "msg": "structured log"}',
+        '{"type": "metric", "value": 1}',
+        '{"type": "requests:many"}',
+        '{"type": 7}',
+        '{"type": "request"}',
+    ],
+)
+def test_what_is_no_message_is_a_log_line(line: str) -> None:
+    assert codec.read(line.encode(), Role.HUB) == [LogReceived(line)]
+
+
+def test_bytes_that_are_no_text_are_a_log_line_too() -> None:
+    assert codec.read(b"\xff\xfe\x00", Role.HUB) == [LogReceived("��\x00")]
+    assert codec.read(b"  \t ", Role.HUB) == []
+
+
+@pytest.mark.requirement("forge-D3")
+def test_an_unknown_request_is_answered_and_an_unknown_event_is_a_log_line() -> None:
+    [event] = codec.read(json.dumps({**ASKED, "type": "request:make-coffee"}).encode(), Role.HUB)
+    assert isinstance(event, Invalid)
+    assert (event.answer.code, event.about, event.asks) == (Code.INVALID_MESSAGE_TYPE, "r", True)
+    assert event.answer.details["type"] == "request:make-coffee"
+    [event] = codec.read(json.dumps({**PROGRESS, "type": "event:mood"}).encode(), Role.HUB)
+    assert isinstance(event, LogReceived)
+    assert event.type == "event:mood"
+
+
+@pytest.mark.requirement("forge-D1")
+def test_many_messages_in_one_piece_and_one_message_in_many() -> None:
+    hub = Connection(Role.HUB, lines=True)
+    line = json.dumps(ASKED).encode() + b"\n"
+    events = hub.receive(line + b"hello\r\n" + line)
+    assert [type(event) for event in events] == [RequestReceived, LogReceived, RequestReceived]
+    assert events[1] == LogReceived("hello")
+    assert hub.receive(line[:10]) == []
+    assert hub.receive(line[10:-1]) == []
+    assert [type(event) for event in hub.receive(b"\n")] == [RequestReceived]
+    assert hub.receive(b"last words") == []
+    assert hub.ended() == [LogReceived("last words")]
+
+
+@pytest.mark.requirement("forge-D1")
+def test_a_line_above_a_mebibyte_is_dropped_and_noted() -> None:
+    hub = Connection(Role.HUB, lines=True)
+    fits = b"x" * MIB
+    assert hub.receive(fits + b"\n") == [LogReceived(fits.decode())]
+    assert hub.receive(fits) == []
+    assert hub.receive(b"x") == []
+    events = hub.receive(b"\n" + json.dumps(PROGRESS).encode() + b"\n")
+    assert events[0] == Dropped(MIB + 1)
+    assert isinstance(events[1], EventReceived)
+
+
+@given(st.lists(st.sampled_from(["hello", json.dumps(ASKED), json.dumps(PROGRESS), "{", ""]), max_size=6), st.data())
+def test_lines_mean_the_same_however_they_are_cut(lines: list[str], data: Any) -> None:
+    stream = "".join(f"{line}\n" for line in lines).encode()
+    whole = Connection(Role.HUB, lines=True).receive(stream)
+    bytewise, pieces = Connection(Role.HUB, lines=True), Connection(Role.HUB, lines=True)
+    assert [event for byte in stream for event in bytewise.receive(bytes([byte]))] == whole
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=5)))
+    places = [0, *cuts, len(stream)]
+    shuffled = [stream[start:end] for start, end in pairwise(places)]
+    assert [event for piece in shuffled for event in pieces.receive(piece)] == whole
+
+
+@pytest.mark.requirement("FG-FUT-3")
+def test_a_batch_is_each_of_its_messages_in_order() -> None:
+    events = codec.read(json.dumps([ASKED, {"x": 1}, PROGRESS, {**ASKED, "id": ""}]).encode(), Role.HUB)
+    assert [type(event) for event in events] == [RequestReceived, LogReceived, EventReceived, Invalid]
+
+
+@pytest.mark.requirement("FG-FUT-3")
+def test_a_batch_without_measure_is_refused() -> None:
+    [event] = codec.read(json.dumps([ASKED] * 1001).encode(), Role.HUB)
+    assert isinstance(event, Invalid)
+    assert (event.stage, event.asks) == (Stage.SIZE, True)
+
+
+HALF_A_MILLION = 500_000
+DEEP = b"[" * HALF_A_MILLION + b"]" * HALF_A_MILLION
+REQUEST = json.dumps(ASKED).encode()[:-3]
+ATTACKS = {
+    "deep nesting in a request": (REQUEST + b'{"a":' + b"[" * 100 + b"]" * 100 + b"}}", Stage.DEPTH),
+    "a key twice": (REQUEST + b'{"a":1,"a":2}}', Stage.JSON),
+    "NaN": (REQUEST + b'{"a":NaN}}', Stage.JSON),
+    "half a surrogate": (REQUEST + b'{"a":"\\ud800"}}', Stage.JSON),
+    "an integer of 65 bits": (REQUEST + b'{"a":18446744073709551616}}', Stage.JSON),
+}
+
+
+@pytest.mark.requirement("forge-all-D3")
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_in_a_request_is_refused_and_answered(name: str) -> None:
+    data, stage = ATTACKS[name]
+    [event] = codec.read(data, Role.HUB)
+    assert isinstance(event, Invalid)
+    assert (event.stage, event.about, event.asks) == (stage, "r", True)
+    assert event.answer.code == Code.INVALID_REQUEST
+
+
+@pytest.mark.requirement("forge-all-D3")
+@pytest.mark.parametrize("data", [DEEP, b"[" * MIB, b'{"a":' * 100_000, b'{"a":NaN}', b"[[]," * 100_000])
+def test_an_attack_that_is_no_request_is_words_and_the_link_serves_on(data: bytes) -> None:
+    hub = Connection(Role.HUB, lines=True)
+    [event] = hub.receive(data + b"\n")
+    assert isinstance(event, LogReceived)
+    assert [type(event) for event in hub.receive(json.dumps(ASKED).encode() + b"\n")] == [RequestReceived]
