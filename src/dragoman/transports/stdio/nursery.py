@@ -1,0 +1,332 @@
+"""The nursery: a small process of one thread that starts children for the hub, and buries them.
+
+Run as a script by a bare interpreter (`python -I -S nursery.py FD MARK`), never forked from the hub: a fork of a grown
+process with threads is slow and unsafe, one of this is neither. It imports nothing of ours.
+
+Why nothing outlives the hub:
+
+    the hub dies, however       our end of the socket reads EOF: every descendant is killed, then we end
+    we die, however             each child asked the kernel for SIGKILL at its parent's death (PR_SET_PDEATHSIG)
+    a child ends                its process group is killed before its number is given back
+    a child's child breaks away, into a session of its own: orphans come to us (PR_SET_CHILD_SUBREAPER), and are
+                                killed with the child they stem from, by the mark in their environment
+    any of them ends            we reap it, so there are no zombies
+
+Messages are JSON, one a packet (SOCK_SEQPACKET):
+
+    hub → nursery   {"do": "start", "key", "argv", "env", "cwd", "limits", "privileges"}, with stdin, stdout and stderr
+                    {"do": "signal", "key", "signal"}: to its whole group
+    nursery → hub   {"key", "started": pid} | {"key", "failed": why} | {"key", "code": n, "signal": n}
+"""
+
+import array
+import ctypes
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
+
+LARGEST = 512 * 1024
+"""Bytes of a message: command and environment of a child."""
+BRAND = "DRAGOMAN_BROOD"
+"""The variable that says whose descendant a process is: the hub's mark, then the child's key."""
+FAREWELL_SECONDS = 30.0
+RESOURCES = {
+    "core": resource.RLIMIT_CORE,
+    "open_files": resource.RLIMIT_NOFILE,
+    "memory": resource.RLIMIT_AS,
+    "cpu_seconds": resource.RLIMIT_CPU,
+    "processes": resource.RLIMIT_NPROC,
+    "file_size": resource.RLIMIT_FSIZE,
+}
+FIRST_TO_GO = b"300"
+"""A child is nearer to the kernel's mind than the hub when memory runs out."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Nursery:
+    def __init__(self, hub: socket.socket, mark: str) -> None:
+        self._hub = hub
+        self._mark = mark
+        self._keys: dict[int, int] = {}  # pid → key
+        self._pids: dict[int, int] = {}  # key → pid
+        self._verdicts: dict[int, int] = {}  # the pipe that tells whether a start succeeded → key
+        self._heard = select.poll()
+        self._wake, self._signalled = os.pipe()
+        os.set_blocking(self._signalled, False)
+        os.set_blocking(self._wake, False)
+        self._ending = False
+
+    def serve(self) -> None:
+        """Until the hub is gone or we are told to end; then nothing of ours is left."""
+        _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        signal.set_wakeup_fd(self._signalled, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._end)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        self._heard.register(self._hub, select.POLLIN)
+        self._heard.register(self._wake, select.POLLIN)
+        try:
+            while not self._ending:
+                for descriptor, _ in self._heard.poll():
+                    if descriptor == self._hub.fileno():
+                        self._listen()
+                    elif descriptor == self._wake:
+                        self._drain()
+                        self._bury()
+                    else:
+                        self._judge(descriptor)
+        except (BrokenPipeError, ConnectionError):
+            pass
+        finally:
+            self._farewell()
+
+    def _end(self, *_: object) -> None:
+        self._ending = True
+
+    def _drain(self) -> None:
+        try:
+            os.read(self._wake, 4096)
+        except BlockingIOError:
+            pass
+
+    def _tell(self, **said: object) -> None:
+        self._hub.send(json.dumps(said).encode())
+
+    # -- birth
+
+    def _listen(self) -> None:
+        room = array.array("i")
+        flags = socket.MSG_CMSG_CLOEXEC
+        data, ancillary, _, _ = self._hub.recvmsg(LARGEST, socket.CMSG_LEN(3 * room.itemsize), flags)
+        if not data:
+            self._ending = True
+            return
+        for level, kind, payload in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                room.frombytes(payload[: len(payload) - len(payload) % room.itemsize])
+        wish = json.loads(data)
+        if wish["do"] == "start":
+            self._start(wish, list(room))
+        elif wish["do"] == "signal" and wish["key"] in self._pids:
+            _kill_group(self._pids[wish["key"]], wish["signal"])
+
+    def _start(self, wish: "dict[str, Any]", streams: "list[int]") -> None:
+        key = wish["key"]
+        wish["env"][BRAND] = f"{self._mark}:{key}"
+        verdict, told = os.pipe()
+        us = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            for descriptor in (*streams, verdict, told):
+                os.close(descriptor)
+            self._tell(key=key, failed=f"no process can be started now: {error.strerror}")
+            return
+        if pid == 0:
+            _become(wish, streams, told, us)
+        for descriptor in (*streams, told):
+            os.close(descriptor)
+        self._keys[pid], self._pids[key] = key, pid
+        self._verdicts[verdict] = key
+        self._heard.register(verdict, select.POLLIN)
+
+    def _judge(self, verdict: int) -> None:
+        """A start has succeeded when the pipe was closed by exec without a word."""
+        key = self._verdicts.pop(verdict)
+        self._heard.unregister(verdict)
+        why = os.read(verdict, 4096)
+        os.close(verdict)
+        if why:
+            self._tell(key=key, failed=why.decode("utf-8", "replace"))
+        elif key in self._pids:
+            self._tell(key=key, started=self._pids[key])
+
+    # -- death
+
+    def _bury(self) -> None:
+        """Everything that has ended. A child's group dies while its leader still holds its number."""
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                break
+            if ended is None:
+                break
+            pid = ended.si_pid
+            key = self._keys.pop(pid, None)
+            if key is not None:
+                _kill_group(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            if key is not None:
+                for verdict in [found for found, of in self._verdicts.items() if of == key]:
+                    self._judge(verdict)  # it ended before we looked whether it had started; nobody else writes there
+                del self._pids[key]
+                by_exit = ended.si_code == os.CLD_EXITED
+                self._tell(
+                    key=key, code=ended.si_status if by_exit else None, signal=None if by_exit else ended.si_status
+                )
+        self._kill_strays()
+
+    def _kill_strays(self) -> None:
+        """Orphans that came to us and whose child is no more."""
+        us = os.getpid()
+        strays = [pid for pid, parent in parents().items() if parent == us and pid not in self._keys]
+        for pid in strays:
+            brand = brand_of(pid)
+            if brand is None:
+                continue
+            mark, _, key = brand.rpartition(":")
+            if mark == self._mark and key.isdigit() and int(key) not in self._pids:
+                _kill(pid, signal.SIGKILL)
+
+    def _farewell(self) -> None:
+        self._hub.close()
+        until = time.monotonic() + FAREWELL_SECONDS
+        while time.monotonic() < until:
+            left = descendants(os.getpid())
+            for pid in left:
+                _kill(pid, signal.SIGKILL)
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                if not left:
+                    return
+            time.sleep(0.002)
+
+
+def _become(wish: "dict[str, Any]", streams: "list[int]", told: int, parent: int) -> None:
+    """The child's first steps; ends in exec, or in a word to the nursery."""
+    try:
+        os.setsid()
+        _libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != parent:  # it died before we had asked
+            os._exit(1)
+        if not wish["privileges"]:
+            _libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        signal.set_wakeup_fd(-1)
+        for number in (*range(1, 32), signal.SIGRTMIN):
+            if number not in (signal.SIGKILL, signal.SIGSTOP):
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        for place, descriptor in enumerate(streams):
+            os.dup2(descriptor, place, inheritable=True)
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) > 2 and int(name) != told:
+                try:
+                    os.close(int(name))
+                except OSError:  # the one that listed them
+                    pass
+        _lower_our_worth()
+        os.umask(0o077)
+        try:
+            os.chdir(wish["cwd"])
+        except OSError as error:
+            os.write(told, f"the directory {wish['cwd']!r} cannot be entered: {error.strerror}".encode())
+            os._exit(127)
+        for name, most in wish["limits"].items():
+            _limit(RESOURCES[name], most)
+        os.execvpe(wish["argv"][0], wish["argv"], wish["env"])
+    except BaseException as error:
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        os.write(told, f"{wish['argv'][0]!r} cannot be started: {why}".encode("utf-8", "replace"))
+    finally:
+        os._exit(127)
+
+
+def _limit(which: int, most: int) -> None:
+    """Both the soft and the hard one; never above what we have ourselves."""
+    _, hard = resource.getrlimit(which)
+    allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(which, (allowed, allowed))
+
+
+def _lower_our_worth() -> None:
+    try:
+        with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
+            file.write(FIRST_TO_GO)
+    except OSError:
+        pass
+
+
+def _kill(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def _kill_group(pid: int, number: int) -> None:
+    """Its group; or itself, in the moment before it has one."""
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:
+        _kill(pid, number)
+    except PermissionError:
+        pass
+
+
+# -- who is whose, as /proc says. The hub uses these too, to look for leftovers.
+
+
+def parents() -> "dict[int, int]":
+    """Every process and its parent."""
+    found: dict[int, int] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    fields = file.read().rpartition(b")")[2].split()
+                found[int(name)] = int(fields[1])
+            except (OSError, IndexError):  # it ended meanwhile
+                pass
+    return found
+
+
+def descendants(root: int) -> "list[int]":
+    found, of = [], parents()
+    children: dict[int, list[int]] = {}
+    for pid, parent in of.items():
+        children.setdefault(parent, []).append(pid)
+    next_ones = list(children.get(root, ()))
+    while next_ones:
+        pid = next_ones.pop()
+        found.append(pid)
+        next_ones.extend(children.get(pid, ()))
+    return found
+
+
+def brand_of(pid: int) -> "str | None":
+    """What its environment said at its start, if we may look."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            said = file.read()
+    except OSError:
+        return None
+    for pair in said.split(b"\0"):
+        name, _, value = pair.partition(b"=")
+        if name == BRAND.encode():
+            return value.decode("ascii", "replace")
+    return None
+
+
+def main() -> None:
+    hub = socket.socket(fileno=int(sys.argv[1]))
+    os.set_inheritable(hub.fileno(), False)
+    Nursery(hub, sys.argv[2]).serve()
+
+
+if __name__ == "__main__":
+    main()
