@@ -55,4 +55,4 @@ bench: $(BENCH)  ## measure, beside a peer and the raw limit
 	@$(BIN)/python -m bench $(ARGS)
 
 clean:           ## forget the environment and the caches
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	@rm -rf $(VENV) .venv-peers .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,6 +1,7 @@
 """`python -m bench`: run the suites, print one table, keep the JSON.
 
-python -m bench                   everything, about five minutes
+python -m bench                   everything, about half an hour
+python -m bench coven forge       only these suites
 python -m bench --quick           one short run of each point: to see that it works, not to quote
 python -m bench --only sqlite     one suite (may be repeated)
 python -m bench --write-readme    also put the figures into bench/README.md
@@ -28,19 +29,25 @@ SUITES = {
     "hub": "bench.hub:measure",
     "frugality": "bench.frugality:measure",
     "growth": "bench.growth:measure",
+    "coven": "bench.coven:measure",
+    "forge": "bench.forge:measure",
 }
-"""Name → `measure(settings) -> Iterable[Figure]`. The hub's own suites are added here."""
+"""Name → `measure(settings) -> Iterable[Figure]`. `coven` and `forge` bring their own peers and raw limits."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Ours, a peer and the raw limit.")
     parser.add_argument("--quick", action="store_true", help="one short run of each point")
-    parser.add_argument("--only", action="append", choices=SUITES, metavar="NAME", help=", ".join(SUITES))
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these suites: " + ", ".join(SUITES))
+    parser.add_argument("--only", action="append", choices=SUITES, metavar="NAME", help="the same, one by one")
     parser.add_argument("--seconds", type=float, help="length of a point (4)")
     parser.add_argument("--repeats", type=int, help="runs of a point, the median counts (3)")
     parser.add_argument("--data", default="", help="directory on a real disk for durable files")
     parser.add_argument("--write-readme", action="store_true", help="replace the figures in bench/README.md")
     asked = parser.parse_args()
+    names = [*asked.names, *(asked.only or ())] or list(SUITES)
+    if unknown := [name for name in names if name not in SUITES]:
+        parser.error(f"no suite {unknown[0]!r}; there are {', '.join(SUITES)}")
 
     settings = Settings(data=os.path.abspath(asked.data) if asked.data else "")
     if asked.quick:
@@ -52,7 +59,7 @@ def main() -> int:
 
     machine = report.machine()
     figures = Figures()
-    for name in asked.only or SUITES:
+    for name in names:
         for figure in _suite(name)(settings):
             figures.add(figure)
             print(f"  {figure.suite} at {figure.in_flight}: {figure.rate:,.0f}/s", file=sys.stderr)

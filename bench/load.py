@@ -19,12 +19,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib
+import os
 import sys
 import time
 from array import array
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -46,7 +47,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     warmup: float
     group: int = 0
-    """Process group whose CPU is charged to the operations; 0: none."""
+    """Process group whose CPU is charged to the operations; 0: none; -1: the scenario's own children."""
 
 
 class Meter:
@@ -295,12 +296,12 @@ async def closed_loop(scenario: Scenario, order: Order) -> Figure:
     await _elapse(order.warmup, meter)
 
     first, errors = len(meter.latencies), meter.errors
-    client, server = time.process_time(), procs.group_usage(order.group)
+    client, server = time.process_time(), _usage(order.group)
     start = time.perf_counter()
     await _elapse(order.seconds, meter)
     seconds = time.perf_counter() - start
     last = len(meter.latencies)
-    client, after = time.process_time() - client, procs.group_usage(order.group)
+    client, after = time.process_time() - client, _usage(order.group)
     errors = meter.errors - errors
 
     meter.stop()
@@ -332,6 +333,14 @@ async def closed_loop(scenario: Scenario, order: Order) -> Figure:
     )
 
 
+def _usage(group: int) -> dict[int, procs.Usage]:
+    if group != -1:
+        return procs.group_usage(group)
+    found = procs.group_usage(os.getpgrp())
+    found.pop(os.getpid(), None)
+    return found
+
+
 async def _elapse(seconds: float, meter: Meter) -> None:
     done, _ = await asyncio.wait([meter.broken], timeout=seconds)
     if done:
@@ -345,7 +354,8 @@ def measure(
     suite: str,
     in_flight: int,
     settings: Settings,
-    server: procs.Proc | None = None,
+    server: procs.Proc | Literal["children"] | None = None,
+    interpreter: str = sys.executable,
 ) -> Figure:
     """Run the scenario in load processes of its own, `settings.repeats` times; the run of median rate."""
     order = Order(
@@ -355,10 +365,13 @@ def measure(
         in_flight=in_flight,
         seconds=settings.seconds,
         warmup=settings.warmup,
-        group=server.group if server else 0,
+        group=-1 if server == "children" else server.group if server else 0,
     )
     timeout = settings.seconds + settings.warmup + 30
-    runs = [msgspec.convert(procs.ask("bench.load", order, timeout=timeout), Figure) for _ in range(settings.repeats)]
+    runs = [
+        msgspec.convert(procs.ask("bench.load", order, timeout=timeout, interpreter=interpreter), Figure)
+        for _ in range(settings.repeats)
+    ]
     return median_run(runs)
 
 

@@ -127,12 +127,12 @@ class Proc:
         self.stop()
 
 
-def python(module: str, *arguments: str, env: dict[str, str] | None = None) -> Proc:
-    """Start `python -m module arguments…` with the interpreter of this run."""
-    return Proc([sys.executable, "-m", module, *arguments], env=env)
+def python(module: str, *arguments: str, env: dict[str, str] | None = None, interpreter: str = sys.executable) -> Proc:
+    """Start `python -m module arguments…` with the interpreter of this run, or a given one."""
+    return Proc([interpreter, "-m", module, *arguments], env=env)
 
 
-def ask(module: str, question: Any, *, timeout: float) -> Any:
+def ask(module: str, question: Any, *, timeout: float, interpreter: str = sys.executable) -> Any:
     """Run `python -m module '<json>'` to its end and return the JSON line that it prints."""
-    with python(module, msgspec.json.encode(question).decode()) as child:
+    with python(module, msgspec.json.encode(question).decode(), interpreter=interpreter) as child:
         return msgspec.json.decode(child.line(timeout))

@@ -14,8 +14,9 @@ from pathlib import Path
 import apsw
 import msgspec
 
+from bench import peers
 from bench.figures import Figure, Figures, Settings
-from bench.targets import PEER, Verdict
+from bench.targets import PEER, Verdict, peer
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
@@ -36,9 +37,16 @@ FIGURE_COLUMNS = (
     "÷ raw",
     "errors",
 )
+PACKAGES = ("a2a-sdk", "uvicorn", "uvloop", "httptools", "websockets", "picows", "apsw", "msgspec", "grpcio")
 VERDICT_COLUMNS = ("target", "bound", "measured", "verdict")
 
-RAW = {"hub-ws": "echo-ws", "hub-http": "echo-http", PEER: "echo-http"}
+RAW = {
+    "hub-ws": "echo-ws",
+    "hub-http": "echo-http",
+    PEER: "echo-http",
+    **{f"{family}-{n}": f"echo-grpc-{n}" for family in ("hub-coven", "autogen", "autogen-host") for n in (1, 50)},
+    **{f"{family}-{n}": "pipe-1" for family in ("hub-forge", "acp-sdk", "acp-sdk-bare") for n in (1, 2, 4, 32)},
+}
 """Beside which bare echo a suite is put in the `÷ raw` column."""
 
 
@@ -77,8 +85,19 @@ def machine() -> Machine:
         sqlite=apsw.sqlite_lib_version(),
         packages={
             name: importlib.metadata.version(name)
-            for name in ("a2a-sdk", "uvicorn", "uvloop", "httptools", "websockets", "picows", "apsw", "msgspec")
-        },
+            for name in (
+                "a2a-sdk",
+                "uvicorn",
+                "uvloop",
+                "httptools",
+                "websockets",
+                "picows",
+                "apsw",
+                "msgspec",
+                "grpcio",
+            )
+        }
+        | peers.versions("autogen-ext", "agent-client-protocol"),
     )
 
 
@@ -92,7 +111,7 @@ def write_json(run: Run) -> Path:
 def figure_rows(figures: Figures) -> list[list[str]]:
     rows = []
     for f in figures.all():
-        peer = figures.get(PEER, f.in_flight)
+        beside = peer(figures, f.suite, f.in_flight)
         raw = figures.get(RAW.get(f.suite, ""), f.in_flight)
         spread = f.extra.get("rate_max", f.rate) - f.extra.get("rate_min", f.rate)
         rows.append(
@@ -105,7 +124,7 @@ def figure_rows(figures: Figures) -> list[list[str]]:
                 _time(f.p99),
                 f"{f.server_cpu:,.0f}" if f.server_cpu else "",
                 f"{f.client_cpu:,.0f}" if f.client_cpu else "",
-                f"{f.rate / peer.rate:.1f}" if peer and f is not peer and f.rate else "",
+                f"{f.rate / beside.rate:.1f}" if beside and f is not beside and f.rate else "",
                 f"{f.rate / raw.rate:.2f}" if raw and f.rate else "",
                 f"{f.errors} void" if f.errors else "",
             ]
@@ -121,6 +140,15 @@ def commit_rows(figures: Figures) -> list[str]:
         f"({f.extra['rows']:.0f} rows in {f.extra['durable_steps']:.0f} commits a round trip)"
         for f in figures.all()
         if "rows_rate" in f.extra
+    ]
+
+
+def note_rows(figures: Figures) -> list[str]:
+    """What only the suites about fleets, floods and children have, one line each, in the suite's own words."""
+    return [
+        f"{f.suite}: " + ", ".join(f"{name.replace('_', ' ')} {value:,.4g}" for name, value in f.extra.items())
+        for f in figures.all()
+        if f.suite.startswith(("fleet", "flood", "hub-children"))
     ]
 
 
@@ -153,7 +181,7 @@ def show(run: Run, figures: Figures) -> None:
         for row in rows:
             table.add_row(*row)
         console.print(table, "")
-    for line in commit_rows(figures):
+    for line in (*commit_rows(figures), *note_rows(figures)):
         console.print(line, highlight=False)
 
 
@@ -162,7 +190,7 @@ def markdown(run: Run, figures: Figures) -> str:
         [
             _caption(run),
             _table(FIGURE_COLUMNS, figure_rows(figures)),
-            "\n".join(f"- {line}" for line in commit_rows(figures)),
+            "\n".join(f"- {line}" for line in (*commit_rows(figures), *note_rows(figures))),
             _table(VERDICT_COLUMNS, verdict_rows(run.verdicts)),
         ]
     )
@@ -180,7 +208,9 @@ def _caption(run: Run) -> str:
     pgo = "with" if m.pgo else "without"
     return (
         f"{run.at[:10]}: {m.cores} × {m.cpu}, load before {m.load:.2f}; {m.python} {pgo} PGO, SQLite {m.sqlite}, "
-        f"a2a-sdk {m.packages['a2a-sdk']}, uvicorn {m.packages['uvicorn']}; {s.seconds:g} s a point, "
+        f"a2a-sdk {m.packages['a2a-sdk']}, uvicorn {m.packages['uvicorn']}, grpcio {m.packages['grpcio']}, "
+        f"autogen-ext {m.packages['autogen-ext']}, agent-client-protocol {m.packages['agent-client-protocol']}; "
+        f"{s.seconds:g} s a point, "
         f"median of {s.repeats}."
     )
 

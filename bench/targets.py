@@ -15,6 +15,38 @@ from bench.figures import Figure, Figures
 
 PEER = "a2a-sdk"
 
+PEERS = {
+    "hub-coven": "autogen",
+    "echo-grpc": "autogen",
+    "autogen-host": "autogen",
+    "hub-forge": "acp-sdk",
+    "pipe": "acp-sdk",
+    "acp-sdk-bare": "acp-sdk",
+}
+"""Family of suites (the name without its number) → the family of its peer. Everything else: `PEER`."""
+
+ALONE = ("autogen", "acp-sdk", "hub-children", "fleet", "flood")
+"""Families that are put beside nobody."""
+
+
+def peer(figures: Figures, suite: str, in_flight: int) -> Figure | None:
+    """The figure of the peer beside which a suite is put."""
+    family, _, count = suite.rpartition("-")
+    if family in PEERS:
+        # AutoGen is compared at the same number of agents; the SDK over stdio with what served it best.
+        if PEERS[family] == "autogen":
+            return figures.get(f"autogen-{count}", in_flight)
+        return best(figures, PEERS[family], in_flight)
+    return None if suite.startswith(ALONE) else figures.get(PEER, in_flight)
+
+
+def best(figures: Figures, family: str, in_flight: int) -> Figure | None:
+    """The fastest sound figure of a family at this level, whatever its number."""
+    found = [
+        f for f in figures.all() if f.suite.rpartition("-")[0] == family and f.in_flight == in_flight and not f.errors
+    ]
+    return max(found, key=lambda f: f.rate, default=None)
+
 
 class Target(msgspec.Struct, frozen=True):
     sentence: str
@@ -39,6 +71,16 @@ def rates(ours: str, theirs: str, in_flight: int) -> Callable[[Figures], float |
 
     def value(figures: Figures) -> float | None:
         top, bottom = _sound(figures, ours, in_flight), _sound(figures, theirs, in_flight)
+        return top.rate / bottom.rate if top and bottom and bottom.rate else None
+
+    return value
+
+
+def best_rates(ours: str, theirs: str, in_flight: int) -> Callable[[Figures], float | None]:
+    """Rate of a family's fastest suite over the rate of another family's fastest, at the same level."""
+
+    def value(figures: Figures) -> float | None:
+        top, bottom = best(figures, ours, in_flight), best(figures, theirs, in_flight)
         return top.rate / bottom.rate if top and bottom and bottom.rate else None
 
     return value
@@ -91,7 +133,11 @@ def noted(suite: str, key: str, in_flight: int = 0) -> Callable[[Figures], float
 
 
 def growth(small: str, large: str, in_flight: int) -> Callable[[Figures], float | None]:
-    ratio = rates(large, small, in_flight)
+    return percent(large, small, in_flight)
+
+
+def percent(ours: str, theirs: str, in_flight: int) -> Callable[[Figures], float | None]:
+    ratio = rates(ours, theirs, in_flight)
     return lambda figures: None if (value := ratio(figures)) is None else 100 * value
 
 
@@ -120,6 +166,17 @@ TARGETS = (
     Target("start to serving", noted("hub-idle", "start_ms"), "≤", 1500, "ms"),
     Target("`dragoman task ls`", noted("hub-task-ls", "ms"), "≤", 250, "ms"),
     Target("p99 of a commit under a saturated loop", noted("hub-saturated", "commit_p99_ms"), "≤", 50, "ms"),
+    Target("coven ÷ AutoGen, 50 streams, 32 in flight", rates("hub-coven-50", "autogen-50", 32), "≥", 2),
+    Target("coven ÷ AutoGen, 50 streams, 256 in flight", rates("hub-coven-50", "autogen-50", 256), "≥", 2),
+    Target("coven ÷ AutoGen, 1 stream, 32 in flight", rates("hub-coven-1", "autogen-1", 32), "≥", 2),
+    Target("coven ÷ bare echo, 50 streams, 32 in flight", percent("hub-coven-50", "echo-grpc-50", 32), "≥", 35, "%"),
+    Target("coven ÷ bare echo, 50 streams, 256 in flight", percent("hub-coven-50", "echo-grpc-50", 256), "≥", 35, "%"),
+    Target("coven ÷ bare echo, 1 stream, 32 in flight", percent("hub-coven-1", "echo-grpc-1", 32), "≥", 35, "%"),
+    Target("forge ÷ Agent Client Protocol SDK, 32 in flight", best_rates("hub-forge", "acp-sdk", 32), "≥", 3),
+    Target("forge ÷ Agent Client Protocol SDK, 1 in flight", best_rates("hub-forge", "acp-sdk", 1), "≥", 3),
+    Target("others' p99 while a child writes 1 GB without a newline ÷ quiet", noted("flood-bytes", "ratio"), "≤", 3),
+    Target("others' p99 while a child writes lines without end ÷ quiet", noted("flood-lines", "ratio"), "≤", 3),
+    Target("pieces lost by 100 streaming coven agents", noted("fleet-100", "lost"), "≤", 0, ""),
 )
 
 
