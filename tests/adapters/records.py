@@ -75,9 +75,9 @@ def dead_letter(id: str, task: str, **fields: Any) -> DeadLetter:
     return DeadLetter(id=DeliveryId(id), task=TaskId(task), **{"receiver": AgentId("bob"), **defaults, **fields})
 
 
-def question(id: str, task: str, **fields: Any) -> Question:
+def question(id: str, task: str | None, **fields: Any) -> Question:
     defaults: dict[str, Any] = {"agent": AgentId("bob"), "question": "which one?", "created_at": Instant(4)}
-    return Question(id=QuestionId(id), task=TaskId(task), **{**defaults, **fields})
+    return Question(id=QuestionId(id), task=None if task is None else TaskId(task), **{**defaults, **fields})
 
 
 def agent(id: str, **fields: Any) -> Agent:

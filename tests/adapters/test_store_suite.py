@@ -20,9 +20,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dragoman.core.audit.chain import GENESIS, verify
-from dragoman.core.delivery.model import DeliveryState
-from dragoman.core.ids import AgentId, Instant, TaskId
-from dragoman.core.lookups import Claims, EventOf, Inbox, Lane, Lookup, Ready, Row, TaskById
+from dragoman.core.delivery.model import Cargo, DeliveryState
+from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
+from dragoman.core.lookups import Claims, EventOf, Inbox, Lane, Lookup, QuestionById, Ready, Row, TaskById
 from dragoman.core.ports import Changes, Recovered, Store, StoreFailed, TaskFilter
 from dragoman.core.tasks.model import QuestionStatus, Status, Task
 from dragoman.stores.memory import MemoryStore, key
@@ -206,6 +206,16 @@ async def test_rows_of_one_unit_may_come_in_any_order(store: Store) -> None:
         [event("t", 1)],
         [delivery("d", "t")],
     ]
+
+
+async def test_an_answer_may_be_on_its_way_for_a_question_of_no_task(store: Store) -> None:
+    row = question("q1", None, status=QuestionStatus.ANSWERED)
+    answer = delivery("d1", "q1", cargo=Cargo.ANSWER, event=0, question=QuestionId("q1"))
+    await commit(store, row, answer)
+    assert await load(store, Lane(TaskId("q1"), AgentId("bob")), QuestionById(QuestionId("q1"))) == [[answer], [row]]
+    assert await load(store, Inbox(AgentId("bob"), 8)) == [[answer]]
+    await commit(store, removed=[answer])
+    assert await load(store, Lane(TaskId("q1"), AgentId("bob"))) == [[]]
 
 
 async def test_an_empty_unit_is_a_unit(store: Store) -> None:

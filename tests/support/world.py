@@ -60,8 +60,8 @@ class Peer:
         ids = tuple(p.delivery.id for p in parcels)
         return await self.world.ask(Acknowledge(principal=self.agent, deliveries=ids, session=self.session))
 
-    async def close(self, *, lost: bool = True) -> None:
-        await self.world.ask(CloseLink(principal=self.agent, session=self.session, lost=lost))
+    async def close(self, *, lost: bool = True, fault: Fault | None = None) -> None:
+        await self.world.ask(CloseLink(principal=self.agent, session=self.session, lost=lost, fault=fault))
         self.world.intake.detach(self.session)
 
 
@@ -144,10 +144,12 @@ class World:
             RegisterAgent(principal=AgentId(id), kind=kind, max_concurrent=concurrent, work_types=work_types)
         )
 
-    async def connect(self, id: str, *, acknowledges: bool = False) -> Peer:
+    async def connect(self, id: str, *, acknowledges: bool = False, **how: bool) -> Peer:
         peer = Peer(self, AgentId(id), SessionId(self.mint()))
         self.intake.attach(peer.session, peer)
-        await self.ask(OpenLink(principal=peer.agent, session=peer.session, ordered=True, acknowledges=acknowledges))
+        await self.ask(
+            OpenLink(principal=peer.agent, session=peer.session, ordered=True, acknowledges=acknowledges, **how)
+        )
         await self.settle()
         return peer
 

@@ -16,6 +16,7 @@ import msgspec
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import DeadLetter
 from dragoman.core.errors import Fault
+from dragoman.core.files import FileRef
 from dragoman.core.ids import ADMIN, HUB, AgentId, DeliveryId, Instant, QuestionId, SessionId, TaskId
 from dragoman.core.lookups import (
     PAGE,
@@ -101,6 +102,21 @@ class RegisterAgent(Command, frozen=True, gc=False, kw_only=True):
         return self.principal
 
 
+class AdmitGuest(Command, frozen=True, gc=False, kw_only=True):
+    """An agent comes without a token, where that is allowed. Outcome: the agent, new or known.
+
+    Refused with UNAUTHENTICATED if that agent has a token, with FORBIDDEN if it speaks another protocol.
+    """
+
+    action: ClassVar = "agent.admit"
+    protocol: str
+    name: str | None = None
+
+    @property
+    def subject(self) -> str:
+        return self.principal
+
+
 # -- links ------------------------------------------------------------------------------------------------------
 
 
@@ -109,12 +125,17 @@ class OpenLink(Command, frozen=True, gc=False, kw_only=True):
 
     What waits for it leaves after the commit, through the link. A second ordered link of the same agent replaces
     the first. Outcome: the number of parcels under way at once (a poll with none is parked).
+
+    `fresh`: the agent starts with an empty head, so what it held over an earlier link is lost. `vouches`: while this
+    link stands, the agent is alive, however silent it works.
     """
 
     session: SessionId
     ordered: bool
     credit: int = 0
     acknowledges: bool = False
+    fresh: bool = False
+    vouches: bool = False
 
     def wants(self) -> tuple[Lookup[Any], ...]:
         inbox = Inbox(self.principal, PAGE if self.ordered else max(1, min(self.credit, PAGE)))
@@ -127,6 +148,8 @@ class CloseLink(Command, frozen=True, gc=False, kw_only=True):
     session: SessionId
     lost: bool = True
     """False for a poll that simply ended: nothing was lost with it."""
+    fault: Fault | None = None
+    """The agent itself is gone, for this reason: what it held over the link fails at once, without a grace time."""
 
 
 class RefillLink(Command, frozen=True, gc=False, kw_only=True):
@@ -174,6 +197,7 @@ class Submit(Command, frozen=True, gc=False, kw_only=True):
     kind: str | None = None
     pinned: AgentId | None = None
     required_capabilities: tuple[str, ...] = ()
+    required_role: str | None = None
     priority: Priority = Priority.NORMAL
     dependencies: tuple[TaskId, ...] = ()
     deadline: Instant | None = None
@@ -183,6 +207,9 @@ class Submit(Command, frozen=True, gc=False, kw_only=True):
     parent: TaskId | None = None
     thread: str | None = None
     constraints: dict[str, Any] = {}
+    files: tuple[FileRef, ...] = ()
+    follows: bool = False
+    """The caller reads the task's events itself: nothing is delivered to it."""
 
     def wants(self) -> tuple[Lookup[Any], ...]:
         ids = (*self.dependencies, *((self.parent,) if self.parent else ()))
@@ -239,6 +266,28 @@ class ReportProgress(AboutTask, frozen=True, gc=False, kw_only=True):
     span: Span | None = None
     paused: bool = False
     ask: Ask | None = None
+    files: tuple[FileRef, ...] = ()
+
+
+class LogEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """A line that an agent wrote beside its work."""
+
+    at: Instant
+    level: str
+    message: str
+    context: dict[str, Any] = {}
+
+
+class WriteLog(AboutTask, frozen=True, gc=False, kw_only=True):
+    """Keep what the owner wrote with the task: one event for many lines, delivered to nobody. Outcome: the task."""
+
+    lines: tuple[LogEntry, ...]
+
+
+class Claim(AboutTask, frozen=True, gc=False, kw_only=True):
+    """An agent takes a queued task that it could do, and gets the work order as if chosen. Outcome: the task."""
+
+    action: ClassVar = "task.claim"
 
 
 class Finish(AboutTask, frozen=True, gc=False, kw_only=True):
@@ -306,6 +355,26 @@ class Retry(AboutTask, frozen=True, gc=False, kw_only=True):
     """JSON of an edited input, or None for the old one."""
 
 
+class AskPerson(Command, frozen=True, gc=False, kw_only=True):
+    """An agent asks a person and goes on, or waits; it is told the answer by a delivery. Outcome: the question.
+
+    It belongs to the task that is named, or to the only one that the agent holds, or to none. If it is `blocking`, the
+    task waits meanwhile. An agent that has to start a task anew and asks the same at the same place is asking the same
+    question: it gets the answer if there is one.
+    """
+
+    action: ClassVar = "question.ask"
+    request_id: str
+    ask: Ask
+    task_id: TaskId | None = None
+    blocking: bool = True
+    details: dict[str, Any] = {}
+
+    @property
+    def subject(self) -> str | None:
+        return self.task_id
+
+
 class Answer(Command, frozen=True, gc=False, kw_only=True):
     """A person answers a question. The second answer is refused with CONFLICT. Outcome: the question."""
 
@@ -371,6 +440,13 @@ class Wake(Command, frozen=True, gc=False, kw_only=True):
         if self.delivery:
             return (DeliveryById(self.delivery),)
         return (QuestionById(self.question),) if self.question else ()
+
+
+class NoteRead(Command, frozen=True, gc=False, kw_only=True):
+    """An agent looked at something, where its protocol wants every request in the audit record."""
+
+    what: str
+    about: str | None = None
 
 
 class NoteRefusal(Command, frozen=True, gc=False, kw_only=True):

@@ -13,12 +13,16 @@ from dragoman.core.agents import links, registry
 from dragoman.core.commands import (
     Acknowledge,
     AddAgent,
+    AdmitGuest,
     Answer,
+    AskPerson,
     Cancel,
+    Claim,
     CloseLink,
     Command,
     Discard,
     Finish,
+    NoteRead,
     NoteRefusal,
     OpenLink,
     Outcome,
@@ -34,11 +38,13 @@ from dragoman.core.commands import (
     RotateToken,
     Submit,
     Wake,
+    WriteLog,
 )
 from dragoman.core.delivery import deadletters, outbox
 from dragoman.core.errors import Refused
 from dragoman.core.lookups import DeliveryById, QuestionById
 from dragoman.core.policy.chain import check
+from dragoman.core.routing import dispatch
 from dragoman.core.tasks import clock, control, outcome, progress, questions, submit
 from dragoman.core.work import Work
 
@@ -65,28 +71,37 @@ def note_refusal(work: Work, command: NoteRefusal) -> None:
     )
 
 
+def note_read(work: Work, command: NoteRead) -> None:
+    work.audit(principal=command.principal, action=command.what, protocol=command.protocol, subject=command.about)
+
+
 DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
     AddAgent: registry.add,
     RemoveAgent: registry.remove,
     RotateToken: registry.rotate_token,
     RegisterAgent: registry.register,
+    AdmitGuest: registry.admit,
     OpenLink: links.open_link,
     RefillLink: links.refill_link,
     CloseLink: links.close_link,
     Acknowledge: outbox.acknowledge,
     Submit: submit.submit,
+    Claim: dispatch.claim,
     ReportProgress: progress.report_progress,
+    WriteLog: progress.write_log,
     Finish: outcome.finish,
     ReportFault: outcome.report_fault,
     Cancel: control.cancel,
     Pause: control.pause,
     Resume: control.resume,
     Retry: control.retry,
+    AskPerson: questions.ask_person,
     Answer: questions.answer,
     Redrive: deadletters.redrive,
     Discard: deadletters.discard,
     Wake: wake,
     NoteRefusal: note_refusal,
+    NoteRead: note_read,
 }
 
 

@@ -17,6 +17,7 @@ from dragoman.core.audit.chain import GENESIS, AuditRecord
 from dragoman.core.commands import Command
 from dragoman.core.delivery.model import DeadLetter, Delivery, Parcel
 from dragoman.core.errors import Refused
+from dragoman.core.files import FileRef, KeptFile
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, SessionId, TaskId
 from dragoman.core.lookups import Lookup, Row
 from dragoman.core.tasks.model import Event, Question, QuestionStatus, Status, Task
@@ -171,6 +172,27 @@ class Store(Protocol):
 
     async def backup(self, target: str) -> None:
         """A consistent copy while everything goes on. `target` must not exist."""
+        ...
+
+
+class Files(Protocol):
+    """Where the bytes of files lie: beside the store, under names of ours.
+
+    A file is kept before the command that refers to it is handed in, so that no committed task ever refers to bytes
+    that are not there. What is kept and then not referred to (the command was refused) its keeper drops again.
+    """
+
+    async def keep(self, data: bytes, *, name: str, mime_type: str, owner: str = "") -> FileRef:
+        """Durably there when this returns. Refused with TOO_LARGE above the size of one file, with RESOURCES when all
+        files together would exceed what is set aside for them."""
+        ...
+
+    async def fetch(self, id: str) -> bytes | None: ...
+
+    async def describe(self, id: str) -> KeptFile | None: ...
+
+    async def drop(self, id: str) -> None:
+        """Forget it; nothing happens if it is not there."""
         ...
 
 

@@ -42,6 +42,9 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     recent_messages: int = 16
     output_quota: int = 64 * 1024 * 1024
     """Bytes of output one task may produce."""
+    file_quota: int = 256 * 1024 * 1024
+    """Bytes of files that may belong to one task."""
+    files_per_task: int = 100
     request_memory: int = 24 * HOUR
     """How long a finished request answers for its id (all-D5)."""
     max_backlog: int = 2_000_000

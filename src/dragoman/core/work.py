@@ -386,7 +386,7 @@ class Work:
             self._undo.append((self._untouch, key, None))
             # The shortcuts of `_changed`. They are not undone: what they name is looked up among the dirty rows.
             if table is Delivery:
-                self._lanes.setdefault((row or base).task, []).append(id)  # type: ignore[union-attr]
+                self._lanes.setdefault((row or base).task, []).append(id)  # type: ignore[union-attr,arg-type]
             elif table is Task and base is None:
                 origin = row.origin  # type: ignore[union-attr]
                 self._requests[origin.principal, origin.request_id] = id

@@ -147,6 +147,8 @@ class MemoryStore:
                 if (name[1] in self._tables[name[0]]) is not must_exist:
                     exists = "does not exist" if must_exist else "exists already"
                     raise StoreFailed(f"{type(row).__name__} {key(row)} {exists}")
+                if isinstance(row, Delivery) and row.alone:
+                    continue
                 if isinstance(row, Event | Delivery) and not must_exist and not self._known(row.task, changes):
                     raise StoreFailed(f"{type(row).__name__} {key(row)} is of a task that does not exist")
                 if isinstance(row, Task) and not must_exist:

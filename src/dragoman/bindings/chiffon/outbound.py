@@ -12,6 +12,7 @@ nobody here knows arrive as well (all-D6). Everything else is put into words fro
     cancel     error 5900                                   the agent
     pause      work_status `paused`                         the agent
     resume     work_status `running`                        the agent
+    answer     work_status `running`, with the answer       the agent
 
 A message of ours has the delivery's id as its message id: offered twice, it is recognisably the same.
 """
@@ -30,8 +31,8 @@ from dragoman.bindings.errormap import TASK_CANCELLED
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind
-from dragoman.core.ids import EPOCH, Instant
-from dragoman.core.tasks.model import Event, EventKind, Task
+from dragoman.core.ids import EPOCH, HUB, Instant
+from dragoman.core.tasks.model import Event, EventKind, Question, Task
 from dragoman.protocols.chiffon import chunks, codec
 from dragoman.protocols.chiffon.types import (
     PROTOCOL_VERSION,
@@ -203,10 +204,24 @@ def _resume(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
     return _control(parcel, receiver, now, "running")
 
 
-def _control(parcel: Parcel, receiver: Agent, now: Instant, status: Literal["paused", "running"]) -> tuple[bytes, ...]:
+def _answer(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
+    """Chiffon's own questions end a turn and are answered by work; this one was asked by other means."""
+    question: Question = parcel.event
+    extra = {"question_id": question.id, "answer": question.answer, "answered": question.answered_by != HUB}
+    return _control(parcel, receiver, now, "running", extra)
+
+
+def _control(
+    parcel: Parcel,
+    receiver: Agent,
+    now: Instant,
+    status: Literal["paused", "running"],
+    extra: dict[str, Any] | None = None,
+) -> tuple[bytes, ...]:
     task: Task = parcel.task
     said = WorkStatus(task_id=task.id, status=status, progress_percent=task.progress or 0)
-    return (_say(said, parcel, receiver, now, from_agent=HUB_NAME, request_id=wire_request_id(task)),)
+    request_id = wire_request_id(task)
+    return (_say(said, parcel, receiver, now, from_agent=HUB_NAME, request_id=request_id, extra=extra),)
 
 
 _WORDS: dict[Cargo, Callable[[Parcel, Agent, Instant], tuple[bytes, ...]]] = {
@@ -217,6 +232,7 @@ _WORDS: dict[Cargo, Callable[[Parcel, Agent, Instant], tuple[bytes, ...]]] = {
     Cargo.CANCEL: _cancel,
     Cargo.PAUSE: _pause,
     Cargo.RESUME: _resume,
+    Cargo.ANSWER: _answer,
 }
 
 
@@ -263,7 +279,7 @@ def _say(
     return codec.encode(message)
 
 
-_TO_AGENTS = frozenset({Cargo.WORK, Cargo.CANCEL, Cargo.PAUSE, Cargo.RESUME})
+_TO_AGENTS = frozenset({Cargo.WORK, Cargo.CANCEL, Cargo.PAUSE, Cargo.RESUME, Cargo.ANSWER})
 
 
 def _marks(parcel: Parcel, agent_id: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ class Link(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     `ordered`: what we send arrives in that order or the link breaks (WebSocket, stream); such a link holds its leases
     until it breaks. Otherwise it is one parked poll: it takes up to `credit` parcels of one unit of work and is gone.
     `window` bounds the unacknowledged notices on an ordered link whose peer acknowledges; None for one that does not.
+    `vouches`: while the link stands its agent is alive (its process, or its stream, is watched).
     """
 
     session: SessionId
@@ -28,6 +29,7 @@ class Link(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     credit: int = 0
     window: int | None = None
     outstanding: int = 0
+    vouches: bool = False
 
     @property
     def has_room(self) -> bool:

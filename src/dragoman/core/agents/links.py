@@ -9,10 +9,11 @@ from dragoman.core.agents.model import BreakerState
 from dragoman.core.agents.registry import known, probe
 from dragoman.core.commands import CloseLink, OpenLink, RefillLink
 from dragoman.core.delivery.outbox import pump
+from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import SECOND, Instant
 from dragoman.core.routing.dispatch import fill
-from dragoman.core.tasks.model import Status
-from dragoman.core.tasks.outcome import failed
+from dragoman.core.tasks.model import HELD, Status, Task
+from dragoman.core.tasks.outcome import fail_attempt, failed
 from dragoman.core.work import Work
 
 SEEN_EVERY = 15 * SECOND
@@ -27,6 +28,7 @@ def open_link(work: Work, command: OpenLink) -> int:
         ordered=command.ordered,
         credit=command.credit,
         window=work.rules.link_window if command.ordered and command.acknowledges else None,
+        vouches=command.vouches,
     )
     if command.ordered:
         for old in work.links_to(agent.id):
@@ -38,6 +40,8 @@ def open_link(work: Work, command: OpenLink) -> int:
         agent = msgspec.structs.replace(agent, connected=command.ordered, last_seen_at=work.now)
         work.put(agent)
     sent = pump(work, link)
+    if command.fresh:
+        forgotten(work, link)
     if agent.breaker.state is BreakerState.HALF_OPEN:
         probe(work, agent.id)
     return sent + fill(work, agent.id)
@@ -60,7 +64,9 @@ def close_link(work: Work, command: CloseLink) -> None:
     agent = work.agent(link.agent)
     if agent is not None and not any(other.ordered for other in work.links_to(agent.id)):
         work.put(msgspec.structs.replace(agent, connected=False, last_seen_at=work.now))
-    if command.lost:
+    if command.fault is not None:
+        give_back(work, link, command.fault)
+    elif command.lost:
         lose(work, link)
 
 
@@ -76,3 +82,31 @@ def lose(work: Work, link: Link) -> None:
             hit = True
     if hit:
         failed(work, link.agent)
+
+
+def give_back(work: Work, link: Link, fault: Fault) -> None:
+    """The agent is gone, and what it held over this link with it. That, too, is one failure."""
+    held = [task for task in work.tasks(work.tasks_of(link.agent)) if task.session == link.session]
+    for task in held:
+        fail_attempt(work, task, fault, counts=False)
+    if held:
+        failed(work, link.agent)
+    fill(work, link.agent)
+
+
+def forgotten(work: Work, link: Link) -> None:
+    """An agent that starts with an empty head knows nothing of what it held before, over links nobody saw break: the
+    hub itself was down. Work orders that had not arrived were sent again already, and are of this link now."""
+    fault = Fault(
+        kind=Kind.UNAVAILABLE,
+        message=f"{link.agent} started anew while it worked on the task",
+        retryable=True,
+        facts={"agent_id": link.agent, "last_heartbeat": None},
+    )
+    for task in work.tasks(work.tasks_of(link.agent)):
+        if task.status in HELD and _of_an_earlier(task, link):
+            fail_attempt(work, task, fault, counts=False)
+
+
+def _of_an_earlier(task: Task, link: Link) -> bool:
+    return task.session is not None and task.session != link.session

@@ -24,6 +24,10 @@ class Breaker(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults
     until: Instant | None = None
 
 
+GUEST = "guest:"
+"""The beginning of a `token_hash` that is none: nobody's token can have it."""
+
+
 class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Who may speak, for what, and how it is reached.
 
@@ -52,6 +56,11 @@ class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     breaker: Breaker = Breaker()
     wake_at: Instant | None = None
     details: dict[str, Any] = {}
+
+    @property
+    def guest(self) -> bool:
+        """It was let in without a token (on loopback, by a protocol whose clients send none)."""
+        return self.token_hash.startswith(GUEST)
 
     def can_do(self, work_type: str) -> bool:
         return self.work_types is None or work_type in self.work_types

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from dragoman.core.agents import breaker
-from dragoman.core.agents.model import Agent, BreakerState
-from dragoman.core.commands import AddAgent, RegisterAgent, RemoveAgent, RotateToken
+from dragoman.core.agents.model import GUEST, Agent, BreakerState
+from dragoman.core.commands import AddAgent, AdmitGuest, RegisterAgent, RemoveAgent, RotateToken
 from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId
 from dragoman.core.routing.dispatch import assign, fill
@@ -27,6 +27,28 @@ def add(work: Work, command: AddAgent) -> Agent:
             field="agent_id",
         )
     work.put(agent)
+    return agent
+
+
+def admit(work: Work, command: AdmitGuest) -> Agent:
+    """Let an agent in that has no token; one that was given a token must bring it."""
+    agent = work.agent(command.principal)
+    if agent is None:
+        agent = Agent(
+            id=command.principal,
+            protocol=command.protocol,
+            created_at=work.now,
+            token_hash=f"{GUEST}{command.principal}",
+            name=command.name,
+        )
+        if agent.id in RESERVED:
+            raise refuse(Kind.FORBIDDEN, f"{agent.id!r} is a name of the hub's own; choose another", field="agent_id")
+        work.put(agent)
+    elif not agent.guest:
+        raise refuse(Kind.UNAUTHENTICATED, f"{agent.id!r} has a token; send it", field="agent_id", agent_id=agent.id)
+    elif agent.protocol != command.protocol:
+        message = f"{agent.id!r} is known as an agent that speaks {agent.protocol}; choose another id"
+        raise refuse(Kind.FORBIDDEN, message, field="agent_id", agent_id=agent.id)
     return agent
 
 

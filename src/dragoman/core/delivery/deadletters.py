@@ -28,6 +28,9 @@ def redrive(work: Work, command: Redrive) -> Task:
     if letter.cargo is not Cargo.WORK:
         if command.input is not None:
             raise refuse(Kind.INVALID, "only the input of work can be edited, not a notice", field="input")
+        if letter.cargo is Cargo.ANSWER:
+            message = "an answer cannot be sent again; discard the letter, and the agent asks anew"
+            raise refuse(Kind.CONFLICT, message, letter=letter.id)
         assert letter.receiver is not None
         offer(work, task, letter.receiver, letter.cargo, letter.event)
         return task

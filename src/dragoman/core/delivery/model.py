@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from dragoman.core.errors import Fault
-from dragoman.core.ids import AgentId, DeliveryId, Instant, SessionId, TaskId
+from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, SessionId, TaskId
 
 
 class Cargo(enum.StrEnum):
@@ -30,6 +30,7 @@ class Cargo(enum.StrEnum):
     CANCEL = "cancel"  # stop doing this
     PAUSE = "pause"
     RESUME = "resume"
+    ANSWER = "answer"  # what a person said, or that nobody did
 
 
 class DeliveryState(enum.StrEnum):
@@ -42,6 +43,8 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
 
     `session` holds the lease: over a link that keeps no order (long poll) it ends at `wake_at`, over one that
     does (`ordered`) it ends with the link. The lease of a work order that a poll took ends with its task's clocks.
+
+    An answer tells of a `question` instead of an event. If that belongs to no task, its id is the lane.
     """
 
     id: DeliveryId
@@ -58,6 +61,12 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     session: SessionId | None = None
     ordered: bool = False
     wake_at: Instant | None = None
+    question: QuestionId | None = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether it tells of a question that belongs to no task."""
+        return self.question is not None and str(self.question) == self.task
 
 
 class DeadLetter(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -77,5 +86,5 @@ class Parcel(msgspec.Struct, frozen=True, gc=False):
     """A delivery with all that its words need: handed to a link only after the commit."""
 
     delivery: Delivery
-    task: Any  # Task; Any keeps tasks and delivery from importing each other
-    event: Any  # Event
+    task: Any  # Task, or None with a question that belongs to none; Any keeps the two from importing each other
+    event: Any  # Event; the Question, where the cargo is an answer

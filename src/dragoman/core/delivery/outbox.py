@@ -20,9 +20,9 @@ from dragoman.core.agents.floor import Link
 from dragoman.core.commands import Acknowledge, RefillLink
 from dragoman.core.delivery.model import Cargo, DeadLetter, Delivery, DeliveryState, Parcel
 from dragoman.core.errors import Fault, Kind
-from dragoman.core.ids import ADMIN, HUB, AgentId, DeliveryId, Instant
-from dragoman.core.lookups import PAGE, DeliveryById, Inbox, Lane, LeasedTo
-from dragoman.core.tasks.model import EventKind, Status, Task
+from dragoman.core.ids import ADMIN, HUB, AgentId, DeliveryId, Instant, TaskId
+from dragoman.core.lookups import PAGE, DeliveryById, Inbox, Lane, LeasedTo, QuestionById
+from dragoman.core.tasks.model import Event, EventKind, Question, Status, Task
 from dragoman.core.work import Work
 
 NOBODY = frozenset({ADMIN, HUB})
@@ -32,6 +32,8 @@ NOBODY = frozenset({ADMIN, HUB})
 def offer(work: Work, task: Task, receiver: AgentId, cargo: Cargo, event: int) -> None:
     """Tell a receiver of an event, after everything it was told about this task before."""
     if receiver in NOBODY or work.agent(receiver) is None:
+        return
+    if task.origin.follows and receiver == task.origin.principal and cargo in TO_CALLERS:
         return
     lane = work.find(Lane(task.id, receiver))
     delivery = Delivery(
@@ -44,6 +46,32 @@ def offer(work: Work, task: Task, receiver: AgentId, cargo: Cargo, event: int) -
         rank=task.rank,
         created_at=work.now,
         head=not lane,
+    )
+    link = way_out(work, delivery, lane)
+    if link is None:
+        work.put(delivery)
+    else:
+        lease(work, delivery, link, task)
+
+
+def offer_answer(work: Work, question: Question) -> None:
+    """Tell an agent what a person said, after everything it was told about the task before."""
+    if work.agent(question.agent) is None:
+        return
+    lane_id = TaskId(question.task or question.id)
+    lane = work.find(Lane(lane_id, question.agent))
+    task = None if question.task is None else work.known_task(question.task)
+    delivery = Delivery(
+        id=DeliveryId(work.mint()),
+        task=lane_id,
+        receiver=question.agent,
+        seq=max(task.seq if task else 1, lane[-1].seq + 1 if lane else 0),
+        cargo=Cargo.ANSWER,
+        event=0,
+        rank=task.rank if task else work.now,
+        created_at=work.now,
+        head=not lane,
+        question=question.id,
     )
     link = way_out(work, delivery, lane)
     if link is None:
@@ -81,8 +109,13 @@ def lease(work: Work, delivery: Delivery, link: Link, task: Task | None = None) 
         work.put_link(msgspec.structs.replace(link, credit=link.credit - 1))
     elif link.window is not None and delivery.cargo is not Cargo.WORK:  # the number of seats bounds work
         work.put_link(msgspec.structs.replace(link, outstanding=link.outstanding + 1))
-    task = task or work.known_task(delivery.task)
-    work.send(link, Parcel(delivery, task, work.event(delivery.task, delivery.event)))
+    if task is None and not delivery.alone:
+        task = work.known_task(delivery.task)
+    if delivery.question is None:
+        news: Event | Question | None = work.event(delivery.task, delivery.event)
+    else:
+        news = work.one(QuestionById(delivery.question))
+    work.send(link, Parcel(delivery, task, news))
     return delivery
 
 
@@ -174,13 +207,15 @@ def pump(work: Work, link: Link) -> int:
     receiver, sent = link.agent, 0
     stale = [d for d in work.find(LeasedTo(receiver, PAGE)) if not held(work, d)]
     waiting = work.find(Inbox(receiver, PAGE))
-    lanes: dict[str, None] = {d.task: None for d in sorted([*stale, *waiting], key=lambda d: (d.rank, d.id))}
-    for task_id in lanes:
+    lanes: dict[TaskId, Delivery] = {}
+    for delivery in sorted([*stale, *waiting], key=lambda d: (d.rank, d.id)):
+        lanes.setdefault(delivery.task, delivery)
+    for task_id, some in lanes.items():
         current = work.link(link.session)
         if current is None or not current.has_room:
             return sent
-        task = work.known_task(task_id)  # type: ignore[arg-type]
-        for position, delivery in enumerate(work.find(Lane(task.id, receiver))):
+        task = None if some.alone else work.known_task(task_id)
+        for position, delivery in enumerate(work.find(Lane(task_id, receiver))):
             if delivery.cargo is Cargo.WORK and not held(work, delivery) and order_again(work, delivery, link, task):
                 sent += 1
                 continue
@@ -203,13 +238,13 @@ def pump(work: Work, link: Link) -> int:
     return sent
 
 
-def order_again(work: Work, order: Delivery, link: Link, task: Task) -> bool:
+def order_again(work: Work, order: Delivery, link: Link, task: Task | None) -> bool:
     """Send a work order again that may never have left: the hub died holding it, so nobody broke a link.
 
     Where a link did break while we looked on (`lost_at`), the agent has the grace time, and then it was an attempt.
     An agent that did get it recognises the request id.
     """
-    if not (link.ordered and order.ordered and task.delivery == order.id and task.lost_at is None):
+    if task is None or not (link.ordered and order.ordered and task.delivery == order.id and task.lost_at is None):
         return False
     wake_at = min(task.deadline, Instant(work.now + task.idle_limit))
     task = msgspec.structs.replace(task, session=link.session, last_sign_at=work.now, wake_at=wake_at)
@@ -260,9 +295,10 @@ def bury(work: Work, delivery: Delivery, reason: Fault) -> None:
             reason=reason,
         )
     )
-    task = work.known_task(delivery.task)
-    body = msgspec.json.encode({"fault": reason, "letter": delivery.id, "cargo": delivery.cargo})
-    work.put(work.record(task, EventKind.DEAD_LETTERED, agent=delivery.receiver, body=msgspec.Raw(body)))
+    if not delivery.alone:
+        task = work.known_task(delivery.task)
+        body = msgspec.json.encode({"fault": reason, "letter": delivery.id, "cargo": delivery.cargo})
+        work.put(work.record(task, EventKind.DEAD_LETTERED, agent=delivery.receiver, body=msgspec.Raw(body)))
     advance(work, [d for d in work.find(Lane(delivery.task, delivery.receiver)) if d.id != delivery.id])
 
 
@@ -271,3 +307,5 @@ OUTCOME_CARGO = {
     Status.FAILED: Cargo.FAILURE,
     Status.CANCELLED: Cargo.FAILURE,
 }
+
+TO_CALLERS = frozenset({Cargo.PROGRESS, Cargo.RESULT, Cargo.FAILURE})

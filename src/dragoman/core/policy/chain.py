@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from dragoman.core.commands import AddAgent, Command, Discard, NoteRefusal, Redrive, RemoveAgent, RotateToken
+from dragoman.core.commands import (
+    AddAgent,
+    AdmitGuest,
+    Command,
+    Discard,
+    NoteRefusal,
+    Redrive,
+    RemoveAgent,
+    RotateToken,
+)
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import ADMIN, HUB
 from dragoman.core.work import Work
@@ -23,7 +32,7 @@ class KnownPrincipal:
 
     def check(self, work: Work, command: Command) -> None:
         if work.agent(command.principal) is None and command.principal not in (ADMIN, HUB):
-            if isinstance(command, NoteRefusal):  # the record of a stranger who was turned away
+            if isinstance(command, NoteRefusal | AdmitGuest):  # a stranger is turned away, or let in
                 return
             raise refuse(
                 Kind.UNAUTHENTICATED,

@@ -54,7 +54,7 @@ class AgentOut(msgspec.Struct, frozen=True, kw_only=True):
 
 class QuestionOut(msgspec.Struct, frozen=True, kw_only=True):
     id: str
-    task_id: str
+    task_id: str | None
     agent: str
     question: str
     options: tuple[Any, ...]

@@ -11,10 +11,12 @@ import msgspec
 
 from dragoman.core.agents.floor import Link
 from dragoman.core.agents.model import Agent
+from dragoman.core.commands import Claim
 from dragoman.core.delivery.model import Cargo, Delivery
 from dragoman.core.delivery.outbox import lease
+from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import AgentId, DeliveryId, Instant
-from dragoman.core.routing.routes import choose, queues_for, reach, route_of, seat
+from dragoman.core.routing.routes import choose, queues_for, reach, route_of, seat, serves
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import EventKind, Status, Task
 from dragoman.core.work import Work
@@ -65,6 +67,7 @@ def assign(work: Work, task: Task, agent: Agent, link: Link) -> Task:
         session=link.session,
         delivery=delivery_id,
         attempts=attempt,
+        asks=0,
         last_sign_at=work.now,
         lost_at=None,
         deadline=deadline,
@@ -83,6 +86,17 @@ def assign(work: Work, task: Task, agent: Agent, link: Link) -> Task:
     )
     lease(work, order, link, task)
     return task
+
+
+def claim(work: Work, command: Claim) -> Task:
+    """An agent takes a queued task by name. What it could not do is not there for it."""
+    agent, task = work.agent(command.principal), work.task(command.task_id)
+    if agent is None or task is None or task.queue is None or not serves(agent, route_of(task.route)):
+        raise refuse(Kind.NOT_FOUND, "no such task in the queue", field="task_id", task_id=command.task_id)
+    link = seat(work, agent)
+    if link is None:
+        raise refuse(Kind.CONFLICT, f"{agent.id} has its hands full; finish something first", task_id=task.id)
+    return assign(work, task, agent, link)
 
 
 def fill(work: Work, agent_id: AgentId) -> int:

@@ -97,6 +97,10 @@ def still_at_work(work: Work, task: Task) -> None:
     assert task.owner is not None
     owner = task.owner
     sign = max(task.last_sign_at or task.created_at, work.serving_since)  # nobody can be heard while we are down
+    link = None if task.session is None else work.link(task.session)
+    if link is not None and link.vouches:
+        work.put(msgspec.structs.replace(task, wake_at=min(task.deadline, Instant(work.now + task.idle_limit))))
+        return
     lost = task.lost_at is not None and task.lost_at >= (task.last_sign_at or 0)
     if lost and task.lost_at is not None and work.now >= task.lost_at + work.rules.grace:
         fault = Fault(

@@ -14,7 +14,7 @@ from dragoman.core.routing.dispatch import place
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import EventKind, Status, Task, Waiting
 from dragoman.core.tasks.outcome import end_with_children
-from dragoman.core.tasks.questions import resume_with
+from dragoman.core.tasks.questions import lasting, resume_with
 from dragoman.core.work import Work
 
 
@@ -111,7 +111,7 @@ def retry(work: Work, command: Retry) -> Task:
 def begin_anew(work: Work, task: Task, edited: bytes | None) -> Task:
     source = msgspec.json.decode(work.event(task.id, task.source).body)
     new_input = source.get("input", {}) if edited is None else msgspec.json.decode(edited)
-    body = msgspec.json.encode({"input": new_input})
+    body = msgspec.json.encode({"input": new_input, **lasting(source)})
     task = work.record(task, EventKind.RETRIED, body=msgspec.Raw(body))
     task = move(
         task,

@@ -15,6 +15,7 @@ from uuid import UUID, uuid5
 import msgspec
 
 from dragoman.core.errors import Fault
+from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, SessionId, TaskId
 
 ROUNDS = UUID("6f1d2c80-5d0a-5c0b-9d53-64726167aaaa")
@@ -50,13 +51,17 @@ class Waiting(enum.StrEnum):
 
 
 class Origin(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Who asked, in which protocol, under which idempotency key, and what they exactly asked."""
+    """Who asked, in which protocol, under which idempotency key, and what they exactly asked.
+
+    `follows`: they read the task's events themselves, so nothing is delivered to them.
+    """
 
     principal: AgentId
     protocol: str
     request_id: str
     digest: str
     protocol_version: str | None = None
+    follows: bool = False
 
 
 class OutputCursor(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -76,6 +81,7 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     recognised. `delivery` is the work order now out for it. `round` counts the times the work was begun anew on
     purpose (an answer came, a person retried): attempts of one round share a request id towards the agent. `source`
     is the event that says what to do: the request, or what replaced it; `outcome` the one that says how it ended.
+    `asks` counts the questions of this attempt: an agent that begins anew asks the same ones in the same order.
     """
 
     id: TaskId
@@ -96,6 +102,7 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     kind: str | None = None
     pinned: AgentId | None = None
     required_capabilities: tuple[str, ...] = ()
+    required_role: str | None = None
     waiting: Waiting | None = None
     question: QuestionId | None = None
     queue: str | None = None
@@ -121,9 +128,11 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     result_digest: str | None = None
     outcome: int | None = None
     asked: bool = False
+    asks: int = 0
     finished_at: Instant | None = None
     output: tuple[OutputCursor, ...] = ()
     output_bytes: int = 0
+    files: tuple[FileRef, ...] = ()
     recent: tuple[str, ...] = ()
     seq: int = 0
     constraints: dict[str, Any] = {}
@@ -154,6 +163,7 @@ class EventKind(enum.StrEnum):
     PROGRESS = "progress"
     PAUSED = "paused"
     RESUMED = "resumed"
+    LOG = "log"  # what an agent wrote beside its work
     ASKED = "asked"
     ANSWERED = "answered"
     ATTEMPT_FAILED = "attempt_failed"
@@ -190,10 +200,14 @@ class QuestionStatus(enum.StrEnum):
 
 
 class Question(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """A question to a person, asked by an agent in the course of a task. Answered exactly once."""
+    """A question to a person, asked by an agent, mostly in the course of a task. Answered exactly once.
+
+    `request_id` is there where the agent goes on while it waits, and is told the answer under that id; `blocking` says
+    whether it stands still for it. Without one the question ended the agent's turn, and the answer is its next work.
+    """
 
     id: QuestionId
-    task: TaskId
+    task: TaskId | None
     agent: AgentId
     question: str
     created_at: Instant
@@ -205,4 +219,6 @@ class Question(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     answer: Any = None
     answered_at: Instant | None = None
     answered_by: AgentId | None = None
+    request_id: str | None = None
+    blocking: bool = True
     details: dict[str, Any] = {}

@@ -10,6 +10,7 @@ import msgspec
 
 from dragoman.core.commands import Span
 from dragoman.core.errors import Fault, Kind, Refused, refuse
+from dragoman.core.files import FileRef
 from dragoman.core.tasks.model import OutputCursor, Task
 from dragoman.core.work import Work
 
@@ -39,6 +40,20 @@ def take_output(work: Work, task: Task, stream: str, text: str, span: Span | Non
     if total is not None and span.end == total:
         return msgspec.structs.replace(task, output=rest)
     return msgspec.structs.replace(task, output=(*rest, OutputCursor(stream=stream, received=span.end, total=total)))
+
+
+def take_files(work: Work, task: Task, files: tuple[FileRef, ...]) -> Task:
+    """The task with these files belonging to it."""
+    if not files:
+        return task
+    held = (*task.files, *files)
+    if len(held) > work.rules.files_per_task:
+        message = f"more than {work.rules.files_per_task} files; put them into one archive"
+        raise refuse(Kind.TOO_LARGE, message, field="file")
+    if sum(file.size for file in held) > work.rules.file_quota:
+        message = f"the task's files exceed {work.rules.file_quota} bytes; keep them elsewhere and send a reference"
+        raise refuse(Kind.TOO_LARGE, message, field="file")
+    return msgspec.structs.replace(task, files=held)
 
 
 def misfit(cursor: OutputCursor, span: Span) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dragoman.core.commands import ReportProgress
+from dragoman.core.commands import ReportProgress, WriteLog
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.delivery.outbox import offer, withdraw
 from dragoman.core.errors import Kind, refuse
@@ -12,7 +12,7 @@ from dragoman.core.ids import HUB, Instant
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import EventKind, Status, Task, Waiting
 from dragoman.core.tasks.outcome import heard, owned
-from dragoman.core.tasks.output import take_output
+from dragoman.core.tasks.output import take_files, take_output
 from dragoman.core.tasks.questions import put_question
 from dragoman.core.work import Work
 
@@ -29,7 +29,7 @@ def report_progress(work: Work, command: ReportProgress) -> Task:
             task_id=task.id,
         )
     withdraw(work, task, command.principal)  # the first sign of life acknowledges the work order (chiffon-D5)
-    task = take_output(work, task, command.stream, command.output, command.span)
+    task = take_files(work, take_output(work, task, command.stream, command.output, command.span), command.files)
     task = work.record(
         task,
         EventKind.PAUSED if command.paused else EventKind.PROGRESS,
@@ -67,4 +67,15 @@ def report_progress(work: Work, command: ReportProgress) -> Task:
     offer(work, task, task.origin.principal, Cargo.PROGRESS, said)
     if task.origin.principal == HUB:  # a health check that gets going is answered
         heard(work, command.principal, probe=True)
+    return task
+
+
+def write_log(work: Work, command: WriteLog) -> Task:
+    """What the owner wrote beside its work. Whoever writes lives."""
+    task = owned(work, command.task_id, command.principal)
+    if task.final:
+        return task
+    body = msgspec.json.encode({"lines": command.lines})
+    task = work.record(task, EventKind.LOG, agent=command.principal, body=msgspec.Raw(body))
+    work.put(msgspec.structs.replace(task, last_sign_at=work.now, lost_at=None))
     return task

@@ -1,32 +1,55 @@
 """Questions to a person: durable, answered exactly once, by a person, by the clock, or not at all.
 
-A task that waits for an answer has no clock running; its deadline moves by the time it waited. The answer goes back
-as work: the same task, in a new round, with the answer beside its input (bridging B3), to the agent that asked if it
-can be reached, else to any that could do the task.
+A task that waits for an answer has no clock running; its deadline moves by the time it waited. How the answer goes
+back depends on how the agent asked:
+
+    asked by                      the agent meanwhile     the answer
+    ----------------------------  ----------------------  -------------------------------------------------------
+    a report (`put_question`)     has ended its turn      is work: the same task, in a new round, with the answer
+                                                          beside its input (bridging B3), to the agent that asked
+                                                          if it can be reached, else to any that could do the task
+    `AskPerson`, blocking         stands still            is a delivery to that agent, and the task goes on
+    `AskPerson`, not blocking     works on                is a delivery to that agent
+
+The id of a question that an agent waits for follows from its task, its place among the questions of the attempt, and
+its words. So when the agent dies and does the task again, it comes to the same questions, and finds their answers.
 """
 
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID, uuid5
 
 import msgspec
 
-from dragoman.core.commands import Answer, Ask
+from dragoman.core.commands import Answer, Ask, AskPerson
+from dragoman.core.delivery.outbox import offer_answer, withdraw
 from dragoman.core.errors import Kind, refuse
-from dragoman.core.ids import ADMIN, HUB, SECOND, AgentId, Instant, QuestionId
+from dragoman.core.ids import ADMIN, HUB, SECOND, AgentId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import QuestionById
 from dragoman.core.routing.dispatch import place
-from dragoman.core.tasks.model import EventKind, Question, QuestionStatus, Task, Waiting
+from dragoman.core.tasks.lifecycle import move
+from dragoman.core.tasks.model import HELD, EventKind, Question, QuestionStatus, Status, Task, Waiting
 from dragoman.core.work import Work
+
+PLACES = UUID("0f6f3a52-6c0e-5b7b-8b0e-64726167bbbb")
+"""Namespace of the ids of questions that agents wait for."""
 
 
 def put_question(work: Work, task: Task, ask: Ask) -> Task:
-    """The task with its question put to a person (not yet put)."""
+    """The task with its question put to a person (not yet put). The agent's turn is over: no link holds the task."""
     assert task.owner is not None
-    question = Question(
-        id=QuestionId(work.mint()),
-        task=task.id,
-        agent=task.owner,
+    question = newly_asked(work, QuestionId(work.mint()), task.id, task.owner, ask)
+    work.put(question)
+    task = told_of(work, task, question)
+    return msgspec.structs.replace(task, waiting=Waiting.PERSON, question=question.id, session=None)
+
+
+def newly_asked(work: Work, id: QuestionId, task: TaskId | None, agent: AgentId, ask: Ask) -> Question:
+    return Question(
+        id=id,
+        task=task,
+        agent=agent,
         question=ask.question,
         options=ask.options,
         default=ask.default,
@@ -34,10 +57,63 @@ def put_question(work: Work, task: Task, ask: Ask) -> Task:
         created_at=work.now,
         wake_at=None if ask.timeout_seconds is None else Instant(work.now + int(ask.timeout_seconds * SECOND)),
     )
+
+
+def told_of(work: Work, task: Task, question: Question) -> Task:
+    said = {"question_id": question.id, "question": question.question, "options": question.options}
+    task = work.record(task, EventKind.ASKED, agent=question.agent, body=msgspec.Raw(msgspec.json.encode(said)))
+    return msgspec.structs.replace(task, asked=True)
+
+
+def ask_person(work: Work, command: AskPerson) -> Question:
+    task = asking(work, command)
+    if task is None:
+        id = QuestionId(str(uuid5(PLACES, f"{command.principal}//{command.request_id}")))
+    else:
+        mark = f"ask:{command.request_id}"
+        if mark not in task.recent:
+            recent = (*task.recent, mark)[-work.rules.recent_messages :]
+            task = msgspec.structs.replace(task, asks=task.asks + 1, recent=recent)
+        words = msgspec.json.encode([command.ask.question, command.ask.options]).decode()
+        id = QuestionId(str(uuid5(PLACES, f"{task.id}/{task.round}/{task.asks}/{words}")))
+    question = work.one(QuestionById(id))
+    new = question is None or question.status is QuestionStatus.WITHDRAWN
+    if question is None or new:
+        question = newly_asked(work, id, None if task is None else task.id, command.principal, command.ask)
+    question = msgspec.structs.replace(
+        question,
+        agent=command.principal,
+        request_id=command.request_id,
+        blocking=command.blocking,
+        details=command.details,
+    )
     work.put(question)
-    body = msgspec.json.encode({"question_id": question.id, "question": question.question, "options": question.options})
-    task = work.record(task, EventKind.ASKED, agent=task.owner, body=msgspec.Raw(body))
-    return msgspec.structs.replace(task, waiting=Waiting.PERSON, question=question.id, asked=True)
+    if task is not None:
+        withdraw(work, task, command.principal)  # who asks has begun
+        if new:
+            task = told_of(work, task, question)
+        task = msgspec.structs.replace(task, delivery=None, last_sign_at=work.now, lost_at=None)
+        if command.blocking and question.status is QuestionStatus.OPEN:
+            task = move(
+                task, Status.WAITING, work.now, waiting=Waiting.PERSON, question=question.id, queue=None, wake_at=None
+            )
+        work.put(task)
+    if question.status is not QuestionStatus.OPEN:
+        offer_answer(work, question)
+    return question
+
+
+def asking(work: Work, command: AskPerson) -> Task | None:
+    """The task in whose course an agent asks: the one it names, or the only one it has."""
+    if command.task_id is None:
+        held = work.tasks_of(command.principal)
+        return work.known_task(held[0]) if len(held) == 1 else None
+    task = work.task(command.task_id)
+    if task is None or task.owner != command.principal:
+        raise refuse(Kind.NOT_FOUND, "no such task, or not yours", field="task_id", task_id=command.task_id)
+    if task.final:
+        raise refuse(Kind.CONFLICT, f"the task is already {task.status.value}; stop working on it", task_id=task.id)
+    return task
 
 
 def answer(work: Work, command: Answer) -> Question:
@@ -69,16 +145,49 @@ def close(work: Work, question: Question, status: QuestionStatus, answer: Any, b
         question, status=status, answer=answer, answered_at=work.now, answered_by=by, wake_at=None
     )
     work.put(question)
-    task = work.known_task(question.task)
-    if not task.final and task.question == question.id:
-        resume_with(work, task, answer, expired=status is QuestionStatus.EXPIRED and not question.has_default)
+    task = None if question.task is None else work.known_task(question.task)
+    unanswered = status is QuestionStatus.EXPIRED and not question.has_default
+    if question.request_id is not None:
+        go_on(work, task, question)
+    elif task is not None and not task.final and task.question == question.id:
+        resume_with(work, task, answer, expired=unanswered)
     return question
+
+
+def go_on(work: Work, task: Task | None, question: Question) -> None:
+    """Tell the agent that asked, and let its task go on if it stood still for this.
+
+    If the task is not in its hands now (it died, and the task waits to be done again), the answer waits as well: it is
+    found when the question is asked again.
+    """
+    if task is None:
+        offer_answer(work, question)
+        return
+    if task.final or task.owner != question.agent or task.status not in HELD:
+        return
+    said = {"question_id": question.id, "answer": question.answer}
+    task = work.record(task, EventKind.ANSWERED, body=msgspec.Raw(msgspec.json.encode(said)))
+    if task.question == question.id:
+        waited = work.now - (task.last_sign_at or work.now)
+        deadline = Instant(task.deadline + waited)
+        wake_at = min(deadline, Instant(work.now + task.idle_limit))
+        task = move(
+            task, Status.RUNNING, work.now, waiting=None, question=None, deadline=deadline, wake_at=wake_at,
+            last_sign_at=work.now,
+        )  # fmt: skip
+    work.put(task)
+    offer_answer(work, question)
+
+
+def lasting(source: dict[str, Any]) -> dict[str, Any]:
+    """What of an order holds for its later rounds, too: the files that came with it."""
+    return {"attachments": source["attachments"]} if source.get("attachments") else {}
 
 
 def resume_with(work: Work, task: Task, answer: Any, *, expired: bool = False) -> Task:
     """Send the task back to work, with an answer."""
     source = msgspec.json.decode(work.event(task.id, task.source).body)
-    body: dict[str, Any] = {"input": source.get("input", {}), "answer": answer}
+    body: dict[str, Any] = {"input": source.get("input", {}), "answer": answer, **lasting(source)}
     if expired:
         body["expired"] = True
     task = work.record(task, EventKind.ANSWERED, body=msgspec.Raw(msgspec.json.encode(body)))

@@ -16,6 +16,7 @@ from dragoman.core.routing.routes import Route, addressed, choose, serves
 from dragoman.core.rules import Rules
 from dragoman.core.tasks.dependencies import fail_for
 from dragoman.core.tasks.model import EventKind, Origin, Priority, Status, Task, Waiting
+from dragoman.core.tasks.output import take_files
 from dragoman.core.work import Work
 
 LONGEST = 10 * 365 * 24 * HOUR
@@ -36,7 +37,7 @@ def submit(work: Work, command: Submit) -> Task:
         type=command.type,
         kind=None if command.pinned else command.kind,
         pinned=command.pinned,
-        role=command.constraints.get("required_role"),
+        role=command.required_role or command.constraints.get("required_role"),
         capabilities=tuple(sorted(command.required_capabilities)),
     )
     chosen = None if command.dependencies or work.backlog(route.queue) else choose(work, route)
@@ -48,7 +49,7 @@ def submit(work: Work, command: Submit) -> Task:
             f"{work.backlog(route.queue)} tasks already wait for {route.kind or route.pinned}; try again later",
             retryable=True,
         )
-    task = newborn(work, command, route)
+    task = take_files(work, newborn(work, command, route), command.files)
     task = work.record(
         task, EventKind.SUBMITTED, body=msgspec.Raw(command.body), protocol=command.protocol, raw=command.raw
     )
@@ -95,6 +96,7 @@ def newborn(work: Work, command: Submit, route: Route) -> Task:
             request_id=command.request_id,
             digest=command.digest,
             protocol_version=command.protocol_version,
+            follows=command.follows,
         ),
         created_at=now,
         updated_at=now,
@@ -110,6 +112,7 @@ def newborn(work: Work, command: Submit, route: Route) -> Task:
         kind=command.kind,
         pinned=command.pinned,
         required_capabilities=command.required_capabilities,
+        required_role=route.role,
         parent=command.parent,
         thread=command.thread,
         hops=hops,

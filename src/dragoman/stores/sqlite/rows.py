@@ -113,7 +113,7 @@ def _dead_letters(rows: list[DeadLetter], _: Number) -> list[tuple[Any, ...]]:
 
 
 def _questions(rows: list[Question], _: Number) -> list[tuple[Any, ...]]:
-    return [(row.id, row.task, row.status, row.wake_at, encode(row)) for row in rows]
+    return [(row.id, row.task or "", row.status, row.wake_at, encode(row)) for row in rows]
 
 
 BUILDERS: dict[type[Any], tuple[int, Callable[[Any, Number], list[tuple[Any, ...]]]]] = {

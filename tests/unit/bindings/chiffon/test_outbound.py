@@ -12,8 +12,8 @@ import pytest
 from dragoman.bindings.chiffon import wire_of, wire_request_id
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Cargo, Parcel
-from dragoman.core.ids import Instant
-from dragoman.core.tasks.model import EventKind, Origin, Task
+from dragoman.core.ids import ADMIN, Instant, QuestionId
+from dragoman.core.tasks.model import EventKind, Origin, Question, Task
 from dragoman.protocols.chiffon import codec, errors
 from dragoman.protocols.chiffon.types import ErrorPayload
 
@@ -264,5 +264,16 @@ def test_messages_are_written_in_the_version_of_their_receiver(
 
 
 def test_every_cargo_has_words(parcel: Make, infra: Agent) -> None:
-    for cargo in Cargo:
+    for cargo in set(Cargo) - {Cargo.ANSWER}:
         assert wire_of(parcel(cargo, body={"input": {}}), infra, NOW)
+
+
+def test_an_answer_to_a_question_asked_by_other_means_is_a_status(parcel: Make, infra: Agent, task: Task) -> None:
+    question = Question(
+        id=QuestionId("q"), task=task.id, agent=infra.id, question="Which?", created_at=NOW, answer="this",
+        answered_by=ADMIN, request_id="r",
+    )  # fmt: skip
+    (said,) = wire_of(msgspec.structs.replace(parcel(Cargo.ANSWER), event=question), infra, NOW)
+    message = json.loads(said)
+    assert (message["type"], message["payload"]["status"]) == ("work_status", "running")
+    assert message["x_custom_fields"]["answer"] == "this"

@@ -1,0 +1,79 @@
+"""What every place for files promises."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+
+import pytest
+
+from dragoman.core.errors import Kind, Refused
+from dragoman.core.files import FileRef, KeptFile
+from dragoman.stores.files import DirectoryFiles, MemoryFiles
+
+
+def _mint():
+    count = itertools.count(1)
+    return lambda: f"00000000-0000-7000-8000-{next(count):012x}"
+
+
+@pytest.fixture(params=["memory", "directory"])
+def files(request, tmp_path):
+    if request.param == "memory":
+        return MemoryFiles(_mint(), largest=100, quota=250)
+    made = DirectoryFiles(tmp_path / "files", _mint(), largest=100, quota=250)
+    made.prepare()
+    return made
+
+
+async def refused(kept) -> Kind:
+    with pytest.raises(Refused) as refusal:
+        await kept
+    return refusal.value.fault.kind
+
+
+async def test_what_is_kept_can_be_fetched_and_is_described(files):
+    data = b"\0binary\n\xff"
+    ref = await files.keep(data, name="../../x.bin", mime_type="image/png", owner="a1")
+    sha256 = hashlib.sha256(data).hexdigest()
+    assert ref == FileRef(id=ref.id, name="x.bin", mime_type="image/png", size=len(data), sha256=sha256)
+    assert await files.fetch(ref.id) == data
+    assert await files.describe(ref.id) == KeptFile(ref=ref, owner="a1")
+
+
+async def test_a_dropped_file_is_gone_and_its_room_is_free(files):
+    kept = [await files.keep(b"x" * 100, name="x", mime_type="") for _ in range(2)]
+    assert await refused(files.keep(b"x" * 100, name="x", mime_type="")) is Kind.RESOURCES
+    await files.drop(kept[0].id)
+    assert await files.fetch(kept[0].id) is None
+    await files.drop(kept[0].id)
+    assert (await files.keep(b"x" * 100, name="x", mime_type="")).mime_type == "application/octet-stream"
+
+
+async def test_one_file_too_large_is_refused(files):
+    assert await refused(files.keep(b"x" * 101, name="x", mime_type="a/b")) is Kind.TOO_LARGE
+
+
+@pytest.mark.parametrize("id", ["../secret", "/etc/passwd", "", "x" * 36, "00000000-0000-7000-8000-000000000099"])
+async def test_no_id_leads_anywhere_else(files, id, tmp_path):
+    (tmp_path / "secret").write_text("s")
+    assert await files.fetch(id) is None
+    assert await files.describe(id) is None
+    await files.drop(id)
+    assert (tmp_path / "secret").exists()
+
+
+async def test_a_crash_leaves_no_half_file_and_the_quota_is_counted_at_start(tmp_path):
+    first = DirectoryFiles(tmp_path / "files", _mint())
+    first.prepare()
+    ref = await first.keep(b"x" * 90, name="x", mime_type="a/b")
+    (tmp_path / "files" / "half.part").write_bytes(b"x")
+    second = DirectoryFiles(tmp_path / "files", _mint(), quota=100)
+    second.prepare()
+    assert os.listdir(tmp_path / "files") == [ref.id]
+    assert await refused(second.keep(b"x" * 20, name="x", mime_type="a/b")) is Kind.RESOURCES
+    assert (os.stat(tmp_path / "files").st_mode & 0o777, os.stat(tmp_path / "files" / ref.id).st_mode & 0o777) == (
+        0o700,
+        0o600,
+    )

@@ -1,0 +1,300 @@
+"""What agents behind gateways (streams, child processes) ask of the hub: guests, links that vouch, agents that are
+gone, claims, files, logs, questions that an agent waits for."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from tests.support.world import World
+
+from dragoman.core.agents.model import BreakerState
+from dragoman.core.commands import AdmitGuest, Answer, Ask, AskPerson, Claim, LogEntry, NoteRead, WriteLog
+from dragoman.core.delivery.model import Cargo
+from dragoman.core.errors import Fault, Kind
+from dragoman.core.files import FileRef, shown_name
+from dragoman.core.ids import ADMIN, AgentId
+from dragoman.core.rules import Rules
+from dragoman.core.tasks.model import QuestionStatus, Status, Waiting
+from dragoman.stores.memory import MemoryStore
+
+GONE = Fault(kind=Kind.UNAVAILABLE, message="the stream ended", retryable=True)
+
+
+@pytest.fixture(params=["loads first", "peeks"])
+async def world(request):
+    world = await World(MemoryStore(immediate=request.param == "peeks")).start()
+    await world.add("boss", "orchestrator")
+    yield world
+    await world.intake.stop()
+
+
+def guest(id: str, **fields) -> AdmitGuest:
+    return AdmitGuest(principal=AgentId(id), protocol="coven", **fields)
+
+
+def asks(agent: str, text: str, request: str, **fields) -> AskPerson:
+    return AskPerson(principal=AgentId(agent), request_id=request, ask=Ask(question=text, **fields))
+
+
+# -- guests
+
+
+async def test_a_guest_is_let_in_again_and_cannot_take_the_place_of_an_agent_with_a_token(world):
+    agent = await world.ask(guest("mux-1", name="Mux"))
+    assert (agent.guest, agent.name, agent.protocol) == (True, "Mux", "coven")
+    assert await world.ask(guest("mux-1")) == agent
+    assert (await world.refused(guest("boss"))).kind is Kind.UNAUTHENTICATED
+    other = AdmitGuest(principal=AgentId("mux-1"), protocol="forge")
+    assert (await world.refused(other)).kind is Kind.FORBIDDEN
+    assert (await world.refused(guest(ADMIN))).kind is Kind.FORBIDDEN
+
+
+# -- links
+
+
+async def test_a_link_that_vouches_keeps_a_silent_agent_its_work_until_the_deadline(world):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1", vouches=True)
+    task = await world.submit(total_seconds=600)
+    await world.advance(599)
+    assert (await world.task(task.id)).status is Status.ASSIGNED
+    assert len(i1.work) == 1
+    await world.advance(2)
+    assert (await world.task(task.id)).status is Status.FAILED
+
+
+async def test_what_a_gone_agent_held_fails_at_once_and_is_one_failure(world):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    tasks = [await world.submit() for _ in range(3)]
+    await i1.close(fault=GONE)
+    assert {(await world.task(t.id)).status for t in tasks} == {Status.QUEUED}
+    assert (await world.story(tasks[0].id))[-1] == "attempt_failed"
+    assert world.intake.agent(AgentId("i1")).breaker.failures == 1
+    i1 = await world.connect("i1")
+    await world.advance(1)
+    assert i1.work == [t.id for t in tasks]
+
+
+async def test_an_agent_that_starts_with_an_empty_head_is_not_waited_for(world):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    begun = await world.submit()
+    await world.progress("i1", begun.id)
+    ordered = await world.submit()
+    await world.restart()
+    i1 = await world.connect("i1", fresh=True)
+    assert i1.work == [ordered.id]  # this order may never have arrived: sent again, no attempt lost
+    assert (await world.task(begun.id)).status is Status.QUEUED
+    await world.advance(1)
+    assert i1.work == [ordered.id, begun.id]
+    assert world.intake.agent(AgentId("i1")).breaker.state is BreakerState.CLOSED
+
+
+async def test_a_question_that_ended_a_turn_survives_the_agent(world):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    task = await world.submit()
+    await world.progress("i1", task.id, paused=True, ask=Ask(question="Restart?"))
+    await i1.close(fault=GONE)
+    i1 = await world.connect("i1", fresh=True)
+    assert (await world.task(task.id)).waiting is Waiting.PERSON
+    assert i1.work == []
+
+
+# -- claims
+
+
+async def test_an_agent_claims_a_queued_task_it_could_do_and_no_other(world):
+    await world.add("w1", concurrent=1, role="worker")
+    w1 = await world.connect("w1")
+    first = await world.submit(None, required_role="worker")
+    assert w1.work == [first.id]
+    queued = await world.submit(None, required_role="worker")
+    claim = Claim(principal=AgentId("w1"), task_id=queued.id)
+    assert (await world.refused(claim)).kind is Kind.CONFLICT
+    await world.add("r1", role="reviewer")
+    await world.connect("r1")
+    assert (await world.refused(Claim(principal=AgentId("r1"), task_id=queued.id))).kind is Kind.NOT_FOUND
+    await world.add("w2", role="worker", concurrent=1)
+    await world.connect("w2")
+    assert (await world.task(queued.id)).owner == "w2"
+    assert (await world.refused(claim)).kind is Kind.NOT_FOUND
+
+
+# -- files and logs
+
+
+def a_file(size: int = 10, name: str = "a.txt") -> FileRef:
+    return FileRef(id="f", name=name, mime_type="text/plain", size=size, sha256="0")
+
+
+async def test_files_belong_to_a_task_and_have_a_quota(world):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit(files=(a_file(),))
+    task = await world.progress("i1", task.id, files=(a_file(),))
+    assert len(task.files) == 2
+    large = a_file(Rules().file_quota)
+    refused = await world.refused(world.request(files=(large, a_file())))
+    assert refused.kind is Kind.TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("../../etc/passwd", "passwd"),
+        ("/abs/x.txt", "x.txt"),
+        ("c:\\temp\\y", "y"),
+        ("..", "file"),
+        ("", "file"),
+        ("a\0b\n", "ab"),
+        ("\u202etxt.exe", "txt.exe"),
+    ],
+)
+def test_a_file_name_is_never_more_than_a_name(said, shown):
+    assert shown_name(said) == shown
+
+
+async def test_log_lines_are_kept_with_the_task_and_are_a_sign_of_life(world):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit()
+    await world.advance(20)
+    lines = (LogEntry(at=world.time, level="info", message="a"), LogEntry(at=world.time, level="warn", message="b"))
+    await world.ask(WriteLog(principal=AgentId("i1"), task_id=task.id, lines=lines))
+    await world.advance(20)
+    assert (await world.task(task.id)).attempts == 1
+    event = (await world.store.events(task.id))[-1]
+    assert event.kind == "log"
+    assert [line["message"] for line in msgspec.json.decode(event.body)["lines"]] == ["a", "b"]
+    assert (
+        await world.refused(WriteLog(principal=AgentId("boss"), task_id=task.id, lines=lines))
+    ).kind is Kind.NOT_FOUND
+
+
+async def test_a_caller_that_follows_by_itself_is_sent_nothing(world):
+    boss = await world.connect("boss")
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit(follows=True)
+    await world.progress("i1", task.id)
+    await world.finish("i1", task.id)
+    assert boss.inbox == []
+
+
+async def test_a_look_is_in_the_audit_record(world):
+    await world.ask(NoteRead(principal=AgentId("boss"), protocol="forge", what="forge.query-tasks"))
+    assert (await world.store.audit())[-1].action == "forge.query-tasks"
+
+
+# -- questions an agent waits for
+
+
+async def test_an_agent_waits_for_an_answer_and_its_task_goes_on(world):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    task = await world.submit()
+    i1.take()
+    question = await world.ask(asks("i1", "Which?", "req-1", options=("a", "b")))
+    waiting = await world.task(task.id)
+    assert (waiting.status, waiting.waiting, question.task) == (Status.WAITING, Waiting.PERSON, task.id)
+    await world.advance(3000)
+    await world.ask(Answer(principal=ADMIN, question=question.id, answer="a"))
+    [parcel] = i1.take()
+    assert (parcel.delivery.cargo, parcel.event.answer, parcel.event.request_id) == (Cargo.ANSWER, "a", "req-1")
+    running = await world.task(task.id)
+    assert (running.status, running.attempts) == (Status.RUNNING, 1)
+    assert running.deadline > task.deadline
+    await world.finish("i1", task.id)
+
+
+async def test_an_answer_reaches_an_agent_that_was_away(world):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    await world.submit()
+    question = await world.ask(asks("i1", "Which?", "req-1"))
+    await world.restart()
+    await world.ask(Answer(principal=ADMIN, question=question.id, answer=7))
+    i1 = await world.connect("i1")
+    [parcel] = i1.take()
+    assert (parcel.delivery.cargo, parcel.event.answer) == (Cargo.ANSWER, 7)
+    await i1.ack(parcel)
+    assert (await (await world.connect("i1")).ack()) == 0
+
+
+async def test_an_agent_that_begins_anew_comes_to_the_same_questions(world):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    task = await world.submit()
+    first = await world.ask(asks("i1", "Which?", "req-1"))
+    await world.ask(Answer(principal=ADMIN, question=first.id, answer="a"))
+    second = await world.ask(asks("i1", "Which?", "req-2"))
+    assert second.id != first.id
+    await i1.close(fault=GONE)
+    i1 = await world.connect("i1", fresh=True)
+    await world.ask(Answer(principal=ADMIN, question=second.id, answer="b"))
+    await world.advance(1)
+    assert i1.work == [task.id]
+    i1.take()
+    for request, answer in (("req-3", "a"), ("req-4", "b")):
+        again = await world.ask(asks("i1", "Which?", request))
+        assert again.status is QuestionStatus.ANSWERED
+        [parcel] = i1.take()
+        assert (parcel.event.request_id, parcel.event.answer) == (request, answer)
+    assert len(await world.store.questions()) == 2
+    assert (await world.story(task.id)).count("asked") == 2
+
+
+async def test_the_same_request_is_the_same_question(world):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    await world.submit()
+    first = await world.ask(asks("i1", "Which?", "req-1"))
+    assert (await world.ask(asks("i1", "Which?", "req-1"))).id == first.id
+
+
+async def test_a_question_may_belong_to_no_task(world):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    question = await world.ask(asks("i1", "Anybody?", "req-1", timeout_seconds=10))
+    assert question.task is None
+    await i1.close()
+    await world.advance(11)
+    i1 = await world.connect("i1")
+    [parcel] = i1.take()
+    assert (parcel.task, parcel.event.status, parcel.event.has_default) == (None, QuestionStatus.EXPIRED, False)
+    await i1.ack(parcel)
+    assert (await world.connect("i1")).inbox == []
+
+
+async def test_a_question_by_the_way_does_not_stop_the_task(world):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    task = await world.submit()
+    i1.take()
+    by_the_way = msgspec.structs.replace(asks("i1", "Proceed?", "evt-1"), blocking=False)
+    question = await world.ask(by_the_way)
+    assert (await world.task(task.id)).status is Status.ASSIGNED
+    await world.progress("i1", task.id)
+    await world.ask(Answer(principal=ADMIN, question=question.id, answer="yes"))
+    [parcel] = i1.take()
+    assert (parcel.event.blocking, parcel.event.answer) == (False, "yes")
+
+
+async def test_somebody_elses_task_cannot_be_asked_about(world):
+    await world.add("i1", "infra")
+    await world.add("i2", "other")
+    await world.connect("i1")
+    task = await world.submit()
+    foreign = msgspec.structs.replace(asks("i2", "Which?", "r"), task_id=task.id)
+    assert (await world.refused(foreign)).kind is Kind.NOT_FOUND
+
+
+async def test_a_question_ends_with_its_task(world):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit()
+    question = await world.ask(asks("i1", "Which?", "req-1"))
+    await world.finish("i1", task.id)
+    assert (await world.store.question(question.id)).status is QuestionStatus.WITHDRAWN
