@@ -153,6 +153,9 @@ class ChiffonTongue:
     def say(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
         return chiffon.wire_of(parcel, agent, now)
 
+    def answer(self, heard: Heard, outcome: Any, agent: Agent) -> Sequence[bytes]:
+        return ()
+
     def refuse(self, fault: Fault, about: Any, agent: Agent, now: Instant, message_id: str) -> bytes:
         return chiffon.refusal(fault, to_agent=wire_name(agent), now=now, message_id=message_id, about=about)
 

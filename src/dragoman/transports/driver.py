@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 import structlog
@@ -37,12 +37,21 @@ log = structlog.get_logger("dragoman.transports")
 
 
 class Heard(msgspec.Struct, frozen=True):
-    """What a frame meant: a command, or deliveries to acknowledge, or a fault. `about` is the tongue's own."""
+    """What a frame meant: a command, or deliveries to acknowledge, or something to look up, or a fault.
+
+    `look` is awaited and gives the frames to answer with, or a command to go on with (its file had to be kept first).
+    It may raise `Refused`. Frames that come after it do not overtake a command that comes out of it.
+    `parts` are the messages of a frame that had several; each is heard in its turn. `answers` are written at once, for
+    what is answered without the hub. `about` is the tongue's own.
+    """
 
     command: Command | None = None
     message_id: str | None = None
     acks: tuple[DeliveryId, ...] = ()
     fault: Fault | None = None
+    look: Callable[[], Awaitable[Sequence[bytes] | Command]] | None = None
+    parts: tuple[bytes, ...] = ()
+    answers: tuple[bytes, ...] = ()
     about: Any = None
 
 
@@ -57,9 +66,28 @@ class Tongue(Protocol):
 
     def say(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]: ...
 
-    def refuse(self, fault: Fault, about: Any, agent: Agent, now: Instant, message_id: str) -> bytes: ...
+    def answer(self, heard: Heard, outcome: Any, agent: Agent) -> Sequence[bytes]:
+        """What a request is answered with once its command is committed; nothing, in a protocol without responses."""
+        ...
+
+    def refuse(self, fault: Fault, about: Any, agent: Agent, now: Instant, message_id: str) -> bytes:
+        """Empty for what is not answered, such as an event."""
+        ...
 
     def receipt(self, message_ids: Sequence[str]) -> bytes: ...
+
+
+@runtime_checkable
+class Talkative(Protocol):
+    """A tongue that also says things which the hub did not give it, such as what others published."""
+
+    def meet(self, tell: Callable[[Sequence[bytes]], bool]) -> None:
+        """The link begins. `tell` writes frames, or says that there is no room for them now."""
+        ...
+
+    def part(self) -> None:
+        """The link ends."""
+        ...
 
 
 class Wire(Protocol):
@@ -105,11 +133,15 @@ class Pump:
         self._idle = asyncio.Event()
         self._idle.set()
         self._held: deque[bytes] = deque()
+        self._looking: asyncio.Future[None] | None = None
+        self._behind: deque[bytes] = deque()
         self._accepted: list[str] = []
         self._unmarked: list[DeliveryId] = []
         self._marked: list[DeliveryId] = []
         self._closed = False
         self._draining = False
+        if isinstance(tongue, Talkative):
+            tongue.meet(self.tell)
 
     # -- in: the socket calls
 
@@ -117,10 +149,23 @@ class Pump:
         agent = self._hub.agent(self._agent)
         if agent is None or self._closed:
             return  # the hub is about to hang up
+        if self._looking is not None:  # what came first goes first
+            self._behind.append(frame)
+            self._begin()
+            return
         heard = self._tongue.hear(agent, frame)
         if heard.acks:
             self.acknowledges = True
             self._hub.mention(Acknowledge(principal=self._agent, deliveries=heard.acks, session=self._session))
+            return
+        if heard.parts or heard.answers:
+            self._write(heard.answers)
+            for part in heard.parts:
+                self.heard(part)
+            return
+        if heard.look is not None:
+            self._begin()
+            self._looking = asyncio.ensure_future(self._look(heard, heard.look))
             return
         if heard.command is not None:
             command: Command = heard.command
@@ -135,24 +180,55 @@ class Pump:
             )
         else:
             return
+        self._begin()
+        self._hub.hand_in(command, partial(self._answered, heard))
+
+    def _begin(self) -> None:
         self.under_way += 1
         self._idle.clear()
         if self.under_way >= self._unanswered:
             self._wire.stop_reading()
-        self._hub.hand_in(command, partial(self._answered, heard))
 
-    def _answered(self, heard: Heard, outcome: Any, refusal: Refused | None) -> None:
+    def _end(self) -> None:
         self.under_way -= 1
         if self.under_way == 0:
             self._idle.set()
         if not self._draining and (self.under_way == self._unanswered // 2 or not self.under_way):
             self._wire.go_on_reading()
+
+    async def _look(self, heard: Heard, look: Callable[[], Awaitable[Sequence[bytes] | Command]]) -> None:
+        """Answer what needs reading, or find the command it comes to; then go on with what came behind it."""
+        try:
+            found = await look()
+            if isinstance(found, Command):
+                self._begin()
+                self._hub.hand_in(found, partial(self._answered, heard))
+            else:
+                self._write(found)
+        except Refused as refused:
+            self._refuse(refused.fault, heard.about)
+        except Exception:
+            log.exception("look", protocol=self._tongue.protocol, agent=self._agent)
+            self._refuse(Fault(kind=Kind.INTERNAL, message="the hub could not look that up"), heard.about)
+        self._looking = None
+        self._end()
+        while self._behind and self._looking is None:
+            frame = self._behind.popleft()
+            self.heard(frame)
+            self._end()
+
+    def _answered(self, heard: Heard, outcome: Any, refusal: Refused | None) -> None:
+        self._end()
         fault = heard.fault
         if fault is None and refusal is not None:
             fault = refusal.fault
         if fault is not None:
             self._refuse(fault, heard.about)
-        elif self._receipts and heard.message_id is not None:
+            return
+        agent = self._hub.agent(self._agent)
+        if agent is not None and (said := self._tongue.answer(heard, outcome, agent)):
+            self._write(said)
+        if self._receipts and heard.message_id is not None:
             if not self._accepted:
                 asyncio.get_running_loop().call_soon(self._send_receipts)
             self._accepted.append(heard.message_id)
@@ -160,7 +236,9 @@ class Pump:
     def _refuse(self, fault: Fault, about: Any) -> None:
         agent = self._hub.agent(self._agent)
         if agent is not None:
-            self._write([self._tongue.refuse(fault, about, agent, self._hub.now(), self._hub.mint())])
+            said = self._tongue.refuse(fault, about, agent, self._hub.now(), self._hub.mint())
+            if said:
+                self._write([said])
 
     def _send_receipts(self) -> None:
         accepted, self._accepted = self._accepted, []
@@ -192,8 +270,21 @@ class Pump:
             self._hub.post(ReportFault(principal=self._agent, task_id=parcel.delivery.task, fault=fault))
 
     def hang_up(self, reason: str) -> None:
-        self._closed = True
+        self.part()
         self._hang_up(reason)
+
+    def part(self) -> None:
+        """The link is gone: nothing more is heard or said over it."""
+        self._closed = True
+        if isinstance(self._tongue, Talkative):
+            self._tongue.part()
+
+    def tell(self, frames: Sequence[bytes]) -> bool:
+        """Write frames that nobody waits for, if there is room."""
+        if self._closed or self._held or not self._wire.has_room:
+            return False
+        self._write(frames)
+        return True
 
     # -- writing
 
