@@ -294,7 +294,7 @@ class Work:
             if id not in dirty:
                 yield self.floor.agents[id]
         for entry in dirty.values():
-            if isinstance(entry.row, Agent) and entry.row.kind == kind:
+            if isinstance(entry.row, Agent) and entry.row.called == kind:
                 yield entry.row
 
     def all_agents(self) -> Iterable[Agent]:

@@ -15,6 +15,11 @@ What chiffon has no word for travels in `x_custom_fields`, which the document le
     priority          requests in            low | normal | high | critical
     parent_task_id    requests in            the task that this one is part of
     dependencies      requests in            tasks that must be done first
+    message thinking  statuses, both ways    words beside the document's fields; the step's name says it in short
+    tool_use          statuses, both ways    {id, name, input}
+    tool_result       statuses, both ways    {id, output, is_error}
+    file              statuses out           {id, name, mime_type, size, sha256}: fetch it at /api/agent/files/{id}
+    attachments       requests out           a list of the same
     question          a `paused` status in   {question, options?, timeout_seconds?, default?}: ask a person
     result            results, both ways     the result as JSON, beside the text in `output`
     task_id           errors out             the task that the error is about

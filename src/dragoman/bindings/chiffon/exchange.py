@@ -22,8 +22,8 @@ _NAMESPACE = UUID("6a1d8d0c-7d5c-5b0e-9c4e-0d1a60a4a2c1")
 
 
 def wire_name(agent: Agent) -> str:
-    """What an agent is called in `from_agent` and `to_agent`: its kind, or its id when it has none."""
-    return agent.kind or agent.id
+    """What an agent is called in `from_agent` and `to_agent`."""
+    return agent.called
 
 
 def wire_request_id(task: Task) -> str:

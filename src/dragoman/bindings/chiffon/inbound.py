@@ -24,6 +24,9 @@ from dragoman.protocols.chiffon import chunks, codec
 from dragoman.protocols.chiffon.types import Envelope, ErrorPayload, Payload, WorkRequest, WorkResult, WorkStatus
 
 RESULT_STREAM = "result"
+ASIDES: dict[str, type] = {"message": str, "thinking": str, "tool_use": dict, "tool_result": dict}
+"""Custom fields of a status that other protocols have words for, by their JSON type."""
+
 _PRIORITIES = {priority.value: priority for priority in Priority}
 
 _traceparent = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
@@ -46,7 +49,7 @@ def command_of(
     `raw` is the message word for word and `tree` its JSON (`codec.parse`). `traceparent` is the transport's, if it
     has one: it goes on in the body, where every transport can carry it (all-D7), unless the body has one already.
     """
-    if message.from_agent != (agent.kind or agent.id):
+    if message.from_agent != agent.called:
         what = f"the token belongs to {wire_name(agent)!r}, not to {message.from_agent!r}"
         raise refuse(Kind.FORBIDDEN, what, field="from_agent", agent_id=agent.id)
     spoken = agent.protocol_version
@@ -121,6 +124,7 @@ def _status(agent: Agent, message: Envelope[Payload], status: WorkStatus, raw: b
         if step.output_chunk is not None:
             stream, span = f"step-{step.number}", _span(step.output_chunk)
             body["chunk"], body["stream"] = (span.start, span.end, span.total), stream
+    body.update(_asides(message.x_custom_fields))
     paused = status.status == "paused"
     return ReportProgress(
         principal=agent.id,
@@ -137,6 +141,11 @@ def _status(agent: Agent, message: Envelope[Payload], status: WorkStatus, raw: b
         paused=paused,
         ask=_ask(message.x_custom_fields) if paused else None,
     )
+
+
+def _asides(custom: dict[str, Any]) -> dict[str, Any]:
+    """What a status says beside the document's fields, as far as the hub has a word for it."""
+    return {name: custom[name] for name, form in ASIDES.items() if type(custom.get(name)) is form}
 
 
 def _ask(custom: dict[str, Any]) -> Ask | None:

@@ -47,6 +47,15 @@ from dragoman.protocols.chiffon.types import (
     WorkStatus,
 )
 
+ASIDES: dict[str, Callable[[Any], str]] = {
+    "message": str,
+    "thinking": lambda _: "thinking",
+    "tool_use": lambda used: f"tool {used.get('name', '')}".strip(),
+    "tool_result": lambda result: "tool failed" if result.get("is_error") else "tool result",
+    "file": lambda file: f"file {file.get('name', '')}".strip(),
+}
+"""What chiffon has no field for goes into custom fields of the same name, and, in a word, into the step."""
+
 _PAUSED = frozenset({EventKind.PAUSED, EventKind.ASKED})
 _parse = msgspec.json.Decoder(dict[str, Any]).decode
 _write = msgspec.json.Encoder().encode
@@ -75,8 +84,14 @@ def _work(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
     request = WorkRequest(
         task_id=task.id, work_type=task.type, parameters=parameters, hints=_lenient(body.get("hints"), Hints)
     )
-    extra = _attempt(task)
+    extra = {**_attempt(task), **_described(task, body)}
     return (_say(request, parcel, receiver, now, from_agent=HUB_NAME, request_id=wire_request_id(task), extra=extra),)
+
+
+def _described(task: Task, body: dict[str, Any]) -> dict[str, Any]:
+    """What other protocols say of work beside its parameters."""
+    said = {"name": task.name, "description": task.description, "thread": task.thread}
+    return {key: value for key, value in {**said, "attachments": body.get("attachments")}.items() if value}
 
 
 def _attempt(task: Task) -> dict[str, Any]:
@@ -99,8 +114,9 @@ def _progress(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...
         blocks = [(output, str(chunks.Label(*place)))]
     elif chunks.must_split(output):
         blocks = [(block.text, str(block.label)) for block in chunks.split(output)]
+    asides = {name: body[name] for name in ASIDES if body.get(name) is not None}
     return tuple(
-        _say(_status_payload(parcel.task, body, status, text, label), parcel, receiver, now, index=index)
+        _say(_status_payload(parcel.task, body, status, text, label), parcel, receiver, now, index=index, extra=asides)
         for index, (text, label) in enumerate(blocks)
     )
 
@@ -115,7 +131,7 @@ def _status_payload(
     percent = body.get("percent")
     if type(percent) is not int:
         percent = task.progress or 0
-    said = body.get("step")
+    said: Any = body.get("step") or _aside_step(body)
     if type(said) is str:
         said = {"name": said}
     step = None
@@ -129,6 +145,15 @@ def _status_payload(
             total=said.get("total"),
         )
     return WorkStatus(task_id=task.id, status=status, progress_percent=max(0, min(100, percent)), step=step)
+
+
+def _aside_step(body: dict[str, Any]) -> str | None:
+    """What is said beside the document's fields, as the name of a step: whoever knows no custom fields sees it, too."""
+    for name, words in ASIDES.items():
+        value = body.get(name)
+        if value is not None:
+            return words(value)[:200]
+    return None
 
 
 def _result(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:

@@ -56,8 +56,7 @@ class Floor:
             self._enrol(agent)
 
     def _enrol(self, agent: Agent) -> None:
-        if agent.kind:
-            self.by_kind.setdefault(agent.kind, {})[agent.id] = None
+        self.by_kind.setdefault(agent.called, {})[agent.id] = None
 
     def put_agent(self, agent: Agent) -> None:
         old = self.agents.get(agent.id)
@@ -73,8 +72,11 @@ class Floor:
 
     def _strike(self, agent: Agent) -> None:
         self.by_token.pop(agent.token_hash, None)
-        if agent.kind and agent.kind in self.by_kind:
-            self.by_kind[agent.kind].pop(agent.id, None)
+        called = self.by_kind.get(agent.called)
+        if called is not None:
+            called.pop(agent.id, None)
+            if not called:
+                del self.by_kind[agent.called]
 
     def put_link(self, link: Link) -> None:
         self.links[link.session] = link

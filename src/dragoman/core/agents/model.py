@@ -58,6 +58,11 @@ class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     details: dict[str, Any] = {}
 
     @property
+    def called(self) -> str:
+        """The name by which work is addressed to it and its like: its kind, or its own id when it has none."""
+        return self.kind or self.id
+
+    @property
     def guest(self) -> bool:
         """It was let in without a token (on loopback, by a protocol whose clients send none)."""
         return self.token_hash.startswith(GUEST)

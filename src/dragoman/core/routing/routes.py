@@ -51,7 +51,7 @@ def serves(agent: Agent, route: Route) -> bool:
     if route.pinned is not None:
         if agent.id != route.pinned:
             return False
-    elif route.kind is not None and agent.kind != route.kind:
+    elif route.kind is not None and agent.called != route.kind:
         return False
     if route.role is not None and agent.role != route.role:
         return False

@@ -1,0 +1,237 @@
+"""What cannot be carried between two protocols, written down once (bridging B2).
+
+There are no pairs in this table, as there are none in the code (B1): each protocol says what it can put into words and
+what it can hear, and the loss of a pair is what one side says and the other cannot hear. A test sends every feature
+through every pair of protocols and compares what arrives with this table.
+
+    towards the agent    the caller says it, the agent hears it
+    towards the caller   the agent says it, the caller hears it
+
+A cell is `EXACT`, or `near(how)` where the meaning arrives in other words, or `lost(why)`. The raw original of every
+message is kept with the task, so what is lost on the way is not lost to a person. The hub's own API hears everything.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+
+class Carriage(enum.StrEnum):
+    EXACT = "exact"
+    NEAR = "near"
+    LOST = "lost"
+
+
+class Cell(msgspec.Struct, frozen=True):
+    how: Carriage
+    words: str = ""
+
+
+EXACT = Cell(Carriage.EXACT)
+
+
+def near(words: str) -> Cell:
+    return Cell(Carriage.NEAR, words)
+
+
+def lost(words: str) -> Cell:
+    return Cell(Carriage.LOST, words)
+
+
+class Feature(enum.StrEnum):
+    """What a task and its story are made of."""
+
+    # towards the agent
+    WORK_TYPE = "work type"
+    INPUT = "structured input"
+    PRIORITY = "priority"
+    DEADLINE = "time limit"
+    DEPENDENCIES = "dependencies"
+    DESCRIPTION = "name and description"
+    THREAD = "conversation thread"
+    ATTACHMENT = "attached file"
+    CANCEL = "cancel"
+    ANSWER = "a person's answer"
+    # towards the caller
+    PERCENT = "progress in percent"
+    MESSAGE = "progress in words"
+    STEP = "step"
+    OUTPUT = "output pieces"
+    THINKING = "thinking"
+    TOOL_USE = "tool use"
+    TOOL_RESULT = "tool result"
+    FILE = "produced file"
+    QUESTION = "question to a person"
+    RESULT = "structured result"
+    TEXT = "result text"
+    FAILURE = "failure with its reason"
+    EXIT_CODE = "exit code"
+    USAGE = "resources used"
+
+
+F = Feature
+TO_AGENT = (
+    F.WORK_TYPE, F.INPUT, F.PRIORITY, F.DEADLINE, F.DEPENDENCIES, F.DESCRIPTION, F.THREAD, F.ATTACHMENT, F.CANCEL,
+    F.ANSWER,
+)  # fmt: skip
+TO_CALLER = (
+    F.PERCENT, F.MESSAGE, F.STEP, F.OUTPUT, F.THINKING, F.TOOL_USE, F.TOOL_RESULT, F.FILE, F.QUESTION, F.RESULT, F.TEXT,
+    F.FAILURE, F.EXIT_CODE, F.USAGE,
+)  # fmt: skip
+
+HUB_KEEPS_IT = "the hub obeys it; an agent of this protocol is not told"
+
+
+class Voice(msgspec.Struct, frozen=True, kw_only=True):
+    """What one protocol can say and hear. A feature that is not named is `EXACT`."""
+
+    caller_says: Mapping[Feature, Cell] = {}
+    agent_hears: Mapping[Feature, Cell] = {}
+    agent_says: Mapping[Feature, Cell] = {}
+    caller_hears: Mapping[Feature, Cell] = {}
+
+
+VOICES: Mapping[str, Voice] = {
+    "chiffon": Voice(
+        caller_says={
+            F.DESCRIPTION: lost("chiffon names work by its type only"),
+            F.THREAD: lost("chiffon has no conversations"),
+        },
+        agent_hears={
+            F.PRIORITY: near(HUB_KEEPS_IT),
+            F.DEADLINE: near("hints are passed on from chiffon callers; other limits the hub keeps"),
+            F.DEPENDENCIES: near(HUB_KEEPS_IT),
+            F.DESCRIPTION: near("in x_custom_fields"),
+            F.THREAD: near("in x_custom_fields"),
+            F.ATTACHMENT: near("as a reference in x_custom_fields, fetched over HTTP"),
+            F.CANCEL: near("as an error of code 5900, which the document leaves free"),
+            F.ANSWER: near("as a new work_request of the same task (B3)"),
+        },
+        agent_says={
+            F.MESSAGE: near("as the name of a step, or in x_custom_fields"),
+            F.THINKING: near("in x_custom_fields"),
+            F.TOOL_USE: near("in x_custom_fields"),
+            F.TOOL_RESULT: near("in x_custom_fields"),
+            F.FILE: near("kept over HTTP first, then named in x_custom_fields"),
+            F.QUESTION: near("as a paused status, with the question in x_custom_fields (B3)"),
+            F.RESULT: near("in x_custom_fields, beside the text"),
+        },
+        caller_hears={
+            F.MESSAGE: near("as the name of a step, and in x_custom_fields"),
+            F.THINKING: near("in x_custom_fields"),
+            F.TOOL_USE: near("in x_custom_fields"),
+            F.TOOL_RESULT: near("in x_custom_fields"),
+            F.FILE: near("as a reference in x_custom_fields, fetched over HTTP"),
+            F.QUESTION: near("as a paused status"),
+            F.RESULT: near("in x_custom_fields, beside its text"),
+        },
+    ),
+    "coven": Voice(
+        caller_says={
+            F.WORK_TYPE: near("in an extension field; `chat` without it"),
+            F.INPUT: near("in an extension field; the document has text only"),
+            F.PRIORITY: near("in an extension field"),
+            F.DEADLINE: lost("coven has no word for it"),
+            F.DEPENDENCIES: lost("coven has no word for it"),
+            F.DESCRIPTION: lost("coven has no word for it"),
+        },
+        agent_hears={
+            F.WORK_TYPE: near("in an extension field, and in the text where it says more than the text itself"),
+            F.INPUT: near("in an extension field, and as JSON in the text"),
+            F.PRIORITY: near(HUB_KEEPS_IT),
+            F.DEADLINE: near(HUB_KEEPS_IT),
+            F.DEPENDENCIES: near(HUB_KEEPS_IT),
+            F.DESCRIPTION: near("as part of the text"),
+            F.CANCEL: near("by an extension, to agents that declare it; the result of others is ignored (B4)"),
+            F.ANSWER: near("as the next message of the thread (B3)"),
+        },
+        agent_says={
+            F.PERCENT: near("in an extension field"),
+            F.MESSAGE: near("as thinking"),
+            F.STEP: near("in an extension field"),
+            F.QUESTION: near("the question ends the turn, in an extension field (B3)"),
+            F.RESULT: near("in an extension field, beside the text"),
+            F.EXIT_CODE: lost("a request ends with done or error"),
+            F.USAGE: lost("coven has no word for it"),
+        },
+        caller_hears={
+            F.PERCENT: near("in an extension field"),
+            F.MESSAGE: near("as thinking"),
+            F.STEP: near("in an extension field"),
+            F.QUESTION: near("as thinking: the turn goes on when the answer comes"),
+            F.RESULT: near("in an extension field, beside its text"),
+            F.EXIT_CODE: near("among the facts of a failure, in an extension field"),
+            F.USAGE: lost("coven has no word for it"),
+        },
+    ),
+    "forge": Voice(
+        agent_hears={
+            F.DEADLINE: near(HUB_KEEPS_IT),
+            F.THREAD: lost("forge has no conversations"),
+            F.ATTACHMENT: near("as a reference, fetched with request:get-file"),
+        },
+        agent_says={
+            F.FILE: lost("forge has no message for a file of an agent"),
+            F.EXIT_CODE: lost("a task is completed or failed"),
+            F.USAGE: lost("forge has no word for it"),
+        },
+        caller_hears={
+            F.FILE: near("as a reference, fetched with request:get-file"),
+            F.QUESTION: near("as a progress message"),
+            F.EXIT_CODE: near("among the details of a failure"),
+            F.USAGE: lost("forge has no word for it"),
+        },
+    ),
+}
+
+
+class Loss(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of one feature between a caller's protocol and an agent's."""
+
+    feature: Feature
+    towards: str
+    how: Carriage
+    why: str
+
+
+def carried(feature: Feature, caller: str, agent: str) -> Cell:
+    """How a feature fares between a caller and an agent."""
+    to_agent = feature in TO_AGENT
+    speaker, hearer = VOICES[caller if to_agent else agent], VOICES[agent if to_agent else caller]
+    said = (speaker.caller_says if to_agent else speaker.agent_says).get(feature, EXACT)
+    heard = (hearer.agent_hears if to_agent else hearer.caller_hears).get(feature, EXACT)
+    for how in (Carriage.LOST, Carriage.NEAR):
+        words = [cell.words for cell in (said, heard) if cell.how is how]
+        if words:
+            return Cell(how, "; ".join(dict.fromkeys(words)))
+    return EXACT
+
+
+def losses(caller: str, agent: str) -> list[Loss]:
+    """What does not arrive as it was said between a caller's protocol and an agent's.
+
+    Within one protocol messages pass in the bytes they came in, so nothing that it can say is lost there.
+    """
+    found = []
+    for feature in Feature:
+        cell = carried(feature, caller, agent)
+        if cell.how is Carriage.EXACT or (caller == agent and cell.how is Carriage.NEAR):
+            continue
+        towards = "agent" if feature in TO_AGENT else "caller"
+        found.append(Loss(feature=feature, towards=towards, how=cell.how, why=cell.words))
+    return found
+
+
+class Pair(msgspec.Struct, frozen=True, kw_only=True):
+    caller: str
+    agent: str
+    losses: list[Loss]
+
+
+def matrix(callers: Iterable[str] = VOICES, agents: Iterable[str] = VOICES) -> list[Pair]:
+    """Every pair there is."""
+    wanted = list(agents)
+    return [Pair(caller=caller, agent=agent, losses=losses(caller, agent)) for caller in callers for agent in wanted]
