@@ -19,7 +19,6 @@ import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from grpc_tools import protoc
 
-
 DOCUMENT = Path(__file__).with_name("coven_document.md")
 STREAM = "/coven.CovenControl/AgentStream"
 PATIENCE = 15.0

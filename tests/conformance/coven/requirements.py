@@ -32,7 +32,7 @@ REQUIREMENTS = [
     R("CO-SHD-1", "Shutdown", "After shutdown the request under way is finished and none follows."),
     # --- Supporting Types ---
     R("CO-SUP-1", "Supporting Types", "A tool's use and its result share an id, and a failed one says so."),
-    R("CO-SUP-2", "Supporting Types", "A file comes with name, type and bytes, and reaches whoever asked.", level="hub"),
+    R("CO-SUP-2", "Supporting Types", "A file has name, type and bytes, and reaches whoever asked.", level="hub"),
     # --- Implementation Notes ---
     R("CO-IMP-1", "Connection Handling", "Response headers come before anything is sent.", level="transport"),
     R("CO-IMP-2", "Connection Handling", "After Welcome the agent gets requests.", level="transport"),

@@ -296,19 +296,22 @@ def test_what_is_said_about_a_request_that_was_given_up_is_dropped_until_it_ends
 
 
 @pytest.mark.requirement("CO-EXT-2")
-def test_a_request_given_up_and_asked_for_again_is_heard_again(link: Any) -> None:
-    link.open(extensions=())
+def test_a_request_given_up_is_heard_again_only_if_nothing_of_it_was_dropped(make_link: Any) -> None:
+    link = make_link().open(extensions=())
     link.message("r1")
-    link.respond(Text("lost "))
     link.hub.abandon()
-    link.hub.resume()
-    assert isinstance(link.respond(Text("found")), Responded)
-    assert link.respond(Done()).text is None
+    assert link.hub.resume()
+    link.respond(Text("whole"))
+    assert link.respond(Done()).text == "whole"
     link.message("r2")
     link.hub.abandon()
-    link.hub.resume()
-    link.respond(Text("whole"), "r2")
-    assert link.respond(Done(), "r2").text == "whole"
+    link.respond(Text("dropped"), "r2")
+    assert not link.hub.resume()
+    assert isinstance(link.respond(Done(), "r2"), Ignored)
+    told = make_link().open()
+    told.message("r1")
+    told.agent.receive(told.hub.send_cancel("stop"))
+    assert not told.hub.resume()
 
 
 @pytest.mark.requirement("CO-EXT-1")

@@ -70,6 +70,7 @@ class Connection(BaseConnection[Event, AgentMessage | ServerMessage]):
         self._request: str | None = None
         self._answered = False
         self._abandoned = False
+        self._told = False
         self._text: list[str] = []
         self._kept = 0
         self._whole = True
@@ -177,7 +178,7 @@ class Connection(BaseConnection[Event, AgentMessage | ServerMessage]):
 
     def _begin(self, request_id: str) -> None:
         self._request = request_id
-        self._answered = self._abandoned = False
+        self._answered = self._abandoned = self._told = False
         self._text, self._kept, self._whole = [], 0, True
 
     def _keep(self, text: str) -> None:
@@ -210,11 +211,12 @@ class Connection(BaseConnection[Event, AgentMessage | ServerMessage]):
             self._abandoned = True
             self._text = []
 
-    def resume(self) -> None:
-        """Somebody waits for the open request again: it was given up, and then asked for once more."""
-        if self._abandoned:
+    def resume(self) -> bool:
+        """Somebody asks for the open request again. It can be heard again only if nothing of it was dropped and the
+        agent was not told to stop; otherwise it must end first, and be sent anew."""
+        if self._abandoned and not self._answered and not self._told:
             self._abandoned = False
-            self._whole = not self._answered  # what came meanwhile was not kept
+        return self._request is not None and not self._abandoned
 
     # --- to the peer ---
 
@@ -304,5 +306,6 @@ class Connection(BaseConnection[Event, AgentMessage | ServerMessage]):
     def send_cancel(self, reason: str = "") -> bytes:
         """Tell the agent that nobody waits for the open request any more; implies `abandon`."""
         data = self.send(Cancel(request_id=self._request or "", reason=reason))
+        self._told = True
         self.abandon()
         return data

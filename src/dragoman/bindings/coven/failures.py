@@ -1,0 +1,63 @@
+"""Faults in coven's words, and the way back: an `error` is text, our `fault` beside it is for programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dragoman.bindings import errormap
+from dragoman.bindings.coven.exchange import as_json, from_json
+from dragoman.core.errors import Fault, Kind
+from dragoman.core.tasks.model import Event, EventKind, Task
+from dragoman.protocols.coven import types
+from dragoman.wire.errors import RemoteProtocolError, Stage
+
+_KINDS = {kind.value: kind for kind in Kind}
+DEFAULT = "the agent reported an error without words"
+
+
+def fault_in(message: types.MessageResponse) -> Fault:
+    """What an agent's `error` means: a failure of the work, unless the fault beside it says more."""
+    assert isinstance(message.event, types.Error)
+    words = message.event.message
+    told = message.fault
+    if told is None:
+        return Fault(kind=Kind.WORK_FAILED, message=words or DEFAULT)
+    facts: Any = from_json(told.facts_json) if told.facts_json else {}
+    return Fault(
+        kind=_KINDS.get(told.kind, Kind.WORK_FAILED),
+        message=told.message or words or DEFAULT,
+        retryable=told.retryable,
+        facts=facts if isinstance(facts, dict) else {"facts": facts},
+    )
+
+
+def fault_out(fault: Fault) -> types.Fault:
+    return types.Fault(
+        kind=fault.kind.value,
+        message=fault.message,
+        retryable=errormap.TABLE[fault.kind].retryable,
+        facts_json=as_json(fault.facts) if fault.facts else "",
+    )
+
+
+def status_of(fault: Fault) -> tuple[str, str]:
+    """The name of the gRPC status that goes with a fault, and its words."""
+    return errormap.TABLE[fault.kind].grpc, errormap.sentence(fault)
+
+
+def fault_of(error: RemoteProtocolError) -> Fault:
+    """What the codec or the connection refused, as a fault."""
+    kind = Kind.TOO_LARGE if error.stage is Stage.SIZE else Kind.INVALID
+    return Fault(kind=kind, message=error.what, field=error.field, facts={"stage": error.stage.value})
+
+
+def fault_told(body: dict[str, Any], task: Task, event: Event) -> Fault:
+    """The fault that an event of the hub tells of."""
+    said = body.get("fault")
+    if said is not None:
+        return msgspec.convert(said, Fault)
+    if event.kind is EventKind.CANCELLED:
+        return Fault(kind=Kind.CANCELLED, message=str(body.get("reason") or "cancelled on request"))
+    return task.fault or Fault(kind=Kind.WORK_FAILED, message="the work failed")

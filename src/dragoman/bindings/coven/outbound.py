@@ -1,0 +1,187 @@
+"""What the hub tells becomes coven: work for an agent, and a task's events for a caller.
+
+An agent hears of work, and of its cancellation if it said that it understands that. Coven has no words for the rest.
+
+A caller's stream is a task's events, read from the store by number. Each event becomes any number of responses, all
+but the last of which carry the cursor *before* it: who resumes may hear something twice, but misses nothing.
+
+    event of the task              response
+    -----------------------------  --------------------------------------------------------------------------
+    progress                       text, thinking, tool_use, tool_result, file, with `progress` beside it
+    paused, asked                  thinking: what is waited for
+    attempt_failed                 thinking, with `fault`: the hub tries again
+    completed                      done
+    failed, cancelled              error, with `fault`
+    everything else                nothing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from dragoman.bindings import errormap
+from dragoman.bindings.coven.exchange import PROTOCOL, as_json, as_text, content_of, traceparent
+from dragoman.bindings.coven.failures import fault_out, fault_told
+from dragoman.core.delivery.model import Parcel
+from dragoman.core.files import FileRef, shown_name
+from dragoman.core.tasks.model import Event, EventKind, Task
+from dragoman.protocols.coven.types import (
+    Done,
+    Error,
+    FileData,
+    MessageResponse,
+    Progress,
+    ResponseEvent,
+    SendMessage,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+)
+
+ENDINGS = frozenset({EventKind.COMPLETED, EventKind.FAILED, EventKind.CANCELLED})
+_parse = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+# --- to an agent ---
+
+
+def attachments_in(event: Event) -> tuple[FileRef, ...]:
+    """The files that came with a request."""
+    said = _parse(bytes(event.body)).get("attachments")
+    return msgspec.convert(said, tuple[FileRef, ...]) if said else ()
+
+
+def message_of(parcel: Parcel, attachments: tuple[FileData, ...] = ()) -> SendMessage:
+    """The work of a parcel, for its agent."""
+    task: Task = parcel.task
+    event: Event = parcel.event
+    body = _parse(bytes(event.body))
+    own = event.raw if event.protocol == PROTOCOL and event.raw is not None else b""
+    return SendMessage(
+        request_id=task.request_id,
+        thread_id=task.thread or task.id,
+        sender=task.origin.principal,
+        content=content_of(task, body),
+        attachments=attachments,
+        task_id=task.id,
+        work_type=task.type,
+        input_json=as_json(body.get("input", {})),
+        answer_json=as_json(body["answer"]) if "answer" in body else "",
+        attempt=task.attempts,
+        traceparent=traceparent(task, parcel.delivery.id),
+        unknown=own,
+    )
+
+
+def attached(file: FileRef, data: bytes) -> FileData:
+    """A file as the other side gets it; its name is only a name."""
+    return FileData(shown_name(file.name), file.mime_type, data)
+
+
+# --- to a caller ---
+
+
+def file_in(event: Event) -> FileRef | None:
+    """The file that an event tells of: its bytes are needed to tell it on."""
+    if event.kind is not EventKind.PROGRESS or b'"file"' not in bytes(event.body):
+        return None
+    said = _parse(bytes(event.body)).get("file")
+    return msgspec.convert(said, FileRef) if said else None
+
+
+def responses_of(
+    event: Event, task: Task, *, request_id: str, data: bytes | None = None
+) -> tuple[MessageResponse, ...]:
+    """An event of a task, for whoever asked for it. `data` are the bytes of its file, if it has one.
+
+    `task` was read after `event`: an ending that is not the task's outcome is one that somebody has undone.
+    """
+    body = _parse(bytes(event.body))
+    own = event.raw if event.protocol == PROTOCOL and event.raw is not None else b""
+
+    def said(what: ResponseEvent | None, cursor: int = event.seq, **more: Any) -> MessageResponse:
+        return MessageResponse(request_id=request_id, event=what, cursor=cursor, task_id=task.id, **more)
+
+    if event.kind is EventKind.PROGRESS or event.kind is EventKind.PAUSED:
+        parts = _parts(body, data)
+        last = len(parts) - 1
+        return tuple(
+            said(part, event.seq - (index < last), progress=progress, unknown=own if index == last else b"")
+            for index, (part, progress) in enumerate(parts)
+        )
+    if event.kind is EventKind.ASKED:
+        return (said(Thinking(f"Waiting for a person: {body.get('question', '')}")),)
+    if event.kind is EventKind.ATTEMPT_FAILED:
+        fault = fault_told(body, task, event)
+        return (said(Thinking(f"{errormap.sentence(fault)} Trying again."), fault=fault_out(fault)),)
+    if event.kind not in ENDINGS:
+        return ()
+    if not (task.final and event.seq == task.outcome):
+        return (said(Thinking(f"The task was {event.kind.value}, and is done once more.")),)
+    if event.kind is EventKind.COMPLETED:
+        return (said(_done(body), unknown=own),)
+    fault = fault_told(body, task, event)
+    return (said(Error(errormap.sentence(fault)), fault=fault_out(fault), unknown=own),)
+
+
+def _done(body: dict[str, Any]) -> Done:
+    output, result = body.get("output"), body.get("result")
+    if not output and isinstance(result, str):
+        output = result
+    return Done(full_response=str(output or ""), result_json="" if result is None else as_json(result))
+
+
+def _parts(body: Mapping[str, Any], data: bytes | None) -> list[tuple[ResponseEvent | None, Progress | None]]:
+    """What one report says, as events; its figures ride beside the last one."""
+    parts: list[ResponseEvent | None] = []
+    if "thinking" in body:
+        parts.append(Thinking(str(body["thinking"])))
+    used = body.get("tool_use")
+    if used:
+        given = used.get("input")
+        parts.append(
+            ToolUse(str(used.get("id", "")), str(used.get("name", "")), "" if given is None else as_json(given))
+        )
+    gave = body.get("tool_result")
+    if gave:
+        parts.append(ToolResult(str(gave.get("id", "")), as_text(gave.get("output", "")), bool(gave.get("is_error"))))
+    if body.get("file"):
+        parts.append(attached(msgspec.convert(body["file"], FileRef), data or b""))
+    if "output" in body:
+        parts.append(Text(str(body["output"])))
+    progress = _progress(body)
+    if progress is None:
+        return [(part, None) for part in parts]
+    if not parts or (progress.message and not isinstance(parts[-1], Thinking)):
+        parts.append(Thinking(progress.message or _words(progress)))
+    return [(part, progress if index == len(parts) - 1 else None) for index, part in enumerate(parts)]
+
+
+def _progress(body: Mapping[str, Any]) -> Progress | None:
+    percent, step, words = body.get("percent"), body.get("step"), body.get("message")
+    if percent is None and not step and not words:
+        return None
+    step = {"name": step} if isinstance(step, str) else (step or {})
+    return Progress(
+        percent=max(0, min(100, percent)) if isinstance(percent, int) else None,
+        step=str(step.get("name") or ""),
+        message=str(words or ""),
+        number=_count(step.get("number")),
+        total=_count(step.get("total")),
+    )
+
+
+def _count(value: object) -> int:
+    return max(0, min(value, 2**32 - 1)) if isinstance(value, int) else 0
+
+
+def _words(progress: Progress) -> str:
+    """Progress for a reader who knows only the document."""
+    said = [progress.step] if progress.step else []
+    if progress.percent is not None:
+        said.append(f"{progress.percent} %")
+    return ", ".join(said)

@@ -1,0 +1,40 @@
+"""An agent introduces itself: what it says of itself becomes a command, never more than its credential allows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dragoman.bindings.coven.exchange import PROTOCOL
+from dragoman.core import commands
+from dragoman.core.agents.model import Agent
+from dragoman.core.errors import Kind, refuse
+from dragoman.core.ids import AgentId
+from dragoman.protocols.coven.types import RegisterAgent
+
+
+def speaks_for_itself(agent: Agent, said: RegisterAgent) -> None:
+    """Raises `Refused` unless the credential is this agent's, and for this protocol (all-D1, D4)."""
+    if agent.protocol != PROTOCOL:
+        what = f"{agent.id} was added to speak {agent.protocol}; use that protocol's endpoints"
+        raise refuse(Kind.FORBIDDEN, what, field="agent_id", agent_id=agent.id)
+    if said.agent_id != agent.id:
+        what = f"the token belongs to {agent.id!r}, not to {said.agent_id!r}"
+        raise refuse(Kind.FORBIDDEN, what, field="agent_id", agent_id=agent.id)
+
+
+def registration_of(agent: AgentId, said: RegisterAgent) -> commands.RegisterAgent:
+    """One seat: an agent does one thing at a time per stream (D5), and the hub keeps the rest."""
+    details: dict[str, Any] = {}
+    if said.version:
+        details["version"] = said.version
+    if said.extensions:
+        details["extensions"] = list(said.extensions)
+    return commands.RegisterAgent(
+        principal=agent,
+        protocol=PROTOCOL,
+        name=said.name or None,
+        work_types=said.work_types or None,
+        capabilities=said.capabilities,
+        max_concurrent=1,
+        details=details,
+    )

@@ -1,0 +1,209 @@
+"""`coven.CovenClient`: the side that the document leaves open. A message goes in, its events stream out.
+
+A caller's stream is nothing but a way to read a task's events, which are in the store. Nothing is buffered for it: a
+slow reader reads later, one that comes back says how far it was, and one that never does changes nothing. Every
+stream ends with `done` or `error`, or with a status that says to resume.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable
+from typing import Any
+
+import grpc
+import structlog
+
+from dragoman.bindings import coven
+from dragoman.core.commands import Cancel
+from dragoman.core.errors import Fault, Kind, Refused, refuse
+from dragoman.core.files import FileRef
+from dragoman.core.ids import AgentId, TaskId
+from dragoman.core.ports import Files, Intake, Store, Watch
+from dragoman.core.tasks.model import Event, Task
+from dragoman.protocols.coven import codec
+from dragoman.protocols.coven.types import CancelReply, SendMessage
+from dragoman.transports.coven_grpc.identity import Identity, metadata_of
+from dragoman.transports.coven_grpc.limits import CovenLimits
+from dragoman.transports.refusals import Refusals
+from dragoman.wire.errors import RemoteProtocolError
+
+log = structlog.get_logger("dragoman.transports")
+
+PAGE = 100
+LOOK_AGAIN = 60.0
+"""Seconds after which a follower looks by itself."""
+TASK_ID = "dragoman-task-id"
+"""Initial metadata of a stream: what to follow if it breaks off before the first event."""
+
+
+class Callers:
+    """The three calls."""
+
+    def __init__(
+        self,
+        hub: Intake,
+        store: Store,
+        files: Files,
+        *,
+        identity: Identity,
+        limits: CovenLimits,
+        refusals: Refusals,
+        counts: Counter[str],
+    ) -> None:
+        self._hub = hub
+        self._store = store
+        self._files = files
+        self._identity = identity
+        self._limits = codec.Limits(message_bytes=limits.message_bytes, attachments=limits.attachments)
+        self._refusals = refusals
+        self._counts = counts
+        self._draining = asyncio.Event()
+
+    def drain(self) -> None:
+        """End every stream with a status that says to resume."""
+        self._draining.set()
+
+    def handlers(self) -> Any:
+        return {
+            "Send": grpc.unary_stream_rpc_method_handler(self.send),
+            "Follow": grpc.unary_stream_rpc_method_handler(self.follow),
+            "Cancel": grpc.unary_unary_rpc_method_handler(self.cancel),
+        }
+
+    async def send(self, request: bytes, context: Any) -> None:
+        await self._answer(context, "task.submit", self._send(request, context))
+
+    async def follow(self, request: bytes, context: Any) -> None:
+        await self._answer(context, "task.follow", self._follow(request, context))
+
+    async def cancel(self, request: bytes, context: Any) -> bytes:
+        answered: bytes = await self._answer(context, "task.cancel", self._cancel(request, context))
+        return answered
+
+    async def _answer(self, context: Any, what: str, answer: Awaitable[Any]) -> Any:
+        try:
+            return await answer
+        except Refused as refused:
+            fault = refused.fault
+        except RemoteProtocolError as error:
+            fault = coven.fault_of(error)
+            await self._refusals.note(what, fault, principal=None, protocol=coven.PROTOCOL)
+        except (grpc.aio.AbortError, asyncio.CancelledError):
+            raise
+        except Exception:
+            log.exception("a call failed", what=what)
+            fault = Fault(kind=Kind.INTERNAL, message="the hub failed to serve this call; its log says why")
+        self._counts[f"refused.{fault.kind.value}"] += 1
+        return await turn_away(context, fault)
+
+    # -- the calls
+
+    async def _send(self, request: bytes, context: Any) -> None:
+        message = codec.decode_send(request, self._limits)
+        metadata = metadata_of(context.invocation_metadata())
+        principal = await self._identity.caller(metadata, message.sender)
+        if self._draining.is_set():
+            raise refuse(Kind.OVERLOADED, "the hub is stopping; try again in a moment", retryable=True)
+        task = await self._submit(principal, message, metadata.get("traceparent"))
+        await self._tell(context, task, 0, task.origin.request_id)
+
+    async def _submit(self, principal: AgentId, message: SendMessage, traceparent: str | None) -> Task:
+        kept: list[FileRef] = []
+        task: Task | None = None
+        try:
+            for file in message.attachments:
+                kept += [
+                    await self._files.keep(file.data, name=file.filename, mime_type=file.mime_type, owner=principal)
+                ]
+            task = await self._hub.ask(
+                coven.submit_of(
+                    principal,
+                    message,
+                    kept,
+                    find=self._hub.agent,
+                    request_id=message.request_id or self._hub.mint(),
+                    traceparent=traceparent,
+                )
+            )
+            return task
+        finally:
+            # Refused, or asked before: then the first request's files are the task's.
+            theirs = {file.id for file in task.files} if task is not None else set()
+            for ref in kept:
+                if ref.id not in theirs:
+                    await self._files.drop(ref.id)
+
+    async def _follow(self, request: bytes, context: Any) -> None:
+        asked = codec.decode_follow(request, self._limits)
+        metadata = metadata_of(context.invocation_metadata())
+        principal = await self._identity.caller(metadata)
+        task = await self._store.task(TaskId(asked.task_id))
+        if task is None or not self._identity.may_follow(principal, metadata, task.origin.principal):
+            raise refuse(Kind.NOT_FOUND, "no such task", field="task_id")
+        await self._tell(context, task, asked.after, task.origin.request_id)
+
+    async def _cancel(self, request: bytes, context: Any) -> bytes:
+        asked = codec.decode_cancel(request, self._limits)
+        metadata = metadata_of(context.invocation_metadata())
+        principal = await self._identity.caller(metadata)
+        task = await self._store.task(TaskId(asked.task_id))
+        if task is None or not self._identity.may_follow(principal, metadata, task.origin.principal):
+            raise refuse(Kind.NOT_FOUND, "no such task", field="task_id")
+        reason = asked.reason or "cancelled on request"
+        cancelled: Task = await self._hub.ask(
+            Cancel(principal=task.origin.principal, protocol=coven.PROTOCOL, task_id=task.id, reason=reason)
+        )
+        return codec.encode_cancel_reply(CancelReply(task_id=cancelled.id, status=cancelled.status.value))
+
+    # -- a task's events
+
+    async def _tell(self, context: Any, task: Task, after: int, request_id: str) -> None:
+        await context.send_initial_metadata(((TASK_ID, task.id),))
+        async with self._hub.watch(task.id) as watch:
+            while True:
+                page = await self._store.events(task.id, after=after, limit=PAGE)
+                # The head is read after its events, so that an ending is known to be the outcome, or undone.
+                task = await self._store.task(task.id) or task
+                for event in page:
+                    await self._write(context, event, task, request_id)
+                    after = event.seq
+                    if task.final and event.seq == task.outcome:
+                        return None
+                if task.final and after >= (task.outcome or 0):
+                    return await self._told_before(context, task, request_id)
+                if task.seq > after:
+                    continue
+                if self._draining.is_set():
+                    raise refuse(Kind.OVERLOADED, "the hub is stopping; follow the task again", retryable=True)
+                await self._news(watch)
+
+    async def _write(self, context: Any, event: Event, task: Task, request_id: str) -> None:
+        file = coven.file_in(event)
+        data = None if file is None else await self._files.fetch(file.id)
+        for response in coven.responses_of(event, task, request_id=request_id, data=data):
+            await context.write(codec.encode_response(response))
+
+    async def _told_before(self, context: Any, task: Task, request_id: str) -> None:
+        """Who resumes after the very end hears the end again: never a silent one."""
+        page = await self._store.events(task.id, after=(task.outcome or task.seq) - 1, limit=1)
+        for event in page:
+            await self._write(context, event, task, request_id)
+
+    async def _news(self, watch: Watch) -> None:
+        changed = asyncio.ensure_future(watch.changed(LOOK_AGAIN))
+        draining = asyncio.ensure_future(self._draining.wait())
+        try:
+            await asyncio.wait({changed, draining}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiting in (changed, draining):
+                waiting.cancel()
+            await asyncio.gather(changed, draining, return_exceptions=True)
+
+
+async def turn_away(context: Any, fault: Fault) -> None:
+    """End a call with what a fault means in gRPC, and with the fault's own name for programs."""
+    code, words = coven.status_of(fault)
+    trailing = (("dragoman-fault", fault.kind.value), ("dragoman-retryable", "1" if fault.retryable else "0"))
+    await context.abort(grpc.StatusCode[code], words, trailing)

@@ -1,0 +1,320 @@
+"""Coven's door: a gRPC server for agents' streams and callers, with health and reflection.
+
+Handlers take and give raw bytes: the protocol is ours, gRPC only moves it. An exception in a handler ends that call
+with INTERNAL and nothing else.
+
+Stop order: agents are asked to finish and leave, callers are told to come back, then the port closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import grpc
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from dragoman.bindings import coven
+from dragoman.core.agents.model import Agent
+from dragoman.core.commands import CloseLink, OpenLink
+from dragoman.core.errors import Fault, Kind, Refused, refuse
+from dragoman.core.ids import AgentId, SessionId
+from dragoman.core.ports import Files, Intake, Store
+from dragoman.protocols.coven import codec, types
+from dragoman.protocols.coven.connection import Connection
+from dragoman.protocols.coven.events import Invalid, Registered
+from dragoman.transports.coven_grpc.callers import Callers, turn_away
+from dragoman.transports.coven_grpc.identity import Identity, metadata_of, token_in
+from dragoman.transports.coven_grpc.limits import CovenLimits
+from dragoman.transports.coven_grpc.link import LEFT, AgentLink, Verdict
+from dragoman.transports.coven_grpc.roster import Roster
+from dragoman.transports.refusals import Refusals
+from dragoman.wire.role import Role
+
+log = structlog.get_logger("dragoman.transports")
+
+SERVICES = (types.CONTROL, types.CLIENT, health.SERVICE_NAME, reflection.SERVICE_NAME)
+
+
+class CovenDoor:
+    """`start`, then `drain`, then `stop`. `counts` are figures for whoever measures."""
+
+    def __init__(
+        self,
+        hub: Intake,
+        store: Store,
+        files: Files,
+        *,
+        host: str = "127.0.0.1",
+        port: int = types.DEFAULT_PORT,
+        guests: bool = False,
+        limits: CovenLimits | None = None,
+        server_id: str = "dragoman",
+        admin_token_hash: str | None = None,
+        tls_certificate: str | None = None,
+        tls_key: str | None = None,
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self._hub = hub
+        self._store = store
+        self._files = files
+        self._host = host
+        self._port = port
+        self._limits = limits or CovenLimits()
+        self._server_id = server_id
+        self._tls = (tls_certificate, tls_key)
+        self._identity = Identity(hub, guests=guests, admin_hash=admin_token_hash)
+        self._refusals = Refusals(hub)
+        self._roster = Roster(
+            keepalive_seconds=self._limits.keepalive_seconds, keepalive_timeout=self._limits.keepalive_timeout
+        )
+        self._links: set[AgentLink] = set()
+        self._unregistered = 0
+        self._draining = False
+        self._emptied = asyncio.Event()
+        self._server: Any = None
+        self._health: Any = None
+        self._callers: Callers
+
+    @property
+    def streams(self) -> int:
+        """Agents connected now."""
+        return len(self._links)
+
+    # -- life
+
+    async def start(self) -> int:
+        """Serve; the port, which is a free one if 0 was asked for. Raises `OSError` if it is taken."""
+        limits = self._limits
+        self._callers = Callers(
+            self._hub,
+            self._store,
+            self._files,
+            identity=self._identity,
+            limits=limits,
+            refusals=self._refusals,
+            counts=self.counts,
+        )
+        server = grpc.aio.server(options=limits.options(), maximum_concurrent_rpcs=limits.streams)
+        control = {"AgentStream": grpc.stream_stream_rpc_method_handler(self._agent_stream)}
+        server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler(types.CONTROL, control),
+                grpc.method_handlers_generic_handler(types.CLIENT, self._callers.handlers()),
+            )
+        )
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        for service in ("", types.CONTROL, types.CLIENT):
+            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        reflection.enable_server_reflection(SERVICES, server)
+        address = f"[{self._host}]:{self._port}" if ":" in self._host else f"{self._host}:{self._port}"
+        try:
+            credentials = self._credentials()
+            port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {address}: {error}") from error
+        if not port:
+            raise OSError(f"cannot listen on {address}")
+        self._server, self._port = server, int(port)
+        await server.start()
+        log.info("coven serves", address=f"{self._host}:{self._port}", tls=bool(self._tls[0]))
+        return self._port
+
+    def _credentials(self) -> Any:
+        """TLS, where a certificate is configured: gRPC negotiates 1.3 with whoever can."""
+        certificate, key = self._tls
+        if not certificate or not key:
+            return None
+        return grpc.ssl_server_credentials([(Path(key).read_bytes(), Path(certificate).read_bytes())])
+
+    async def drain(self, seconds: float | None = None) -> None:
+        """Take nobody new, ask everybody to finish, and wait until they left or patience is over (D10)."""
+        self._draining = True
+        if self._server is None:
+            return
+        await self._health.enter_graceful_shutdown()
+        self._callers.drain()
+        for link in list(self._links):
+            link.shut_down("the hub is stopping")
+        patience = self._limits.shutdown_seconds if seconds is None else seconds
+        try:
+            if self._links:
+                self._emptied.clear()
+                await asyncio.wait_for(self._emptied.wait(), patience)
+        except TimeoutError:
+            pass
+        for link in list(self._links):
+            link.end((grpc.StatusCode.UNAVAILABLE, "the hub is stopping; connect again in a moment"))
+        if self._links:
+            self._emptied.clear()
+            await asyncio.wait_for(self._emptied.wait(), 5.0)
+
+    async def stop(self) -> None:
+        """Close the port. Whoever is still there is cut off."""
+        if self._server is None:
+            return
+        if not self._draining:
+            await self.drain(0)
+        await self._server.stop(0.5)
+        self._server = None
+
+    # -- an agent's stream
+
+    async def _agent_stream(self, _requests: Any, context: Any) -> None:
+        self.counts["streams"] += 1
+        try:
+            await context.send_initial_metadata(())  # D2: clients wait for it before they register
+            verdict = await self._serve(context)
+        except Refused as refused:
+            self.counts[f"refused.{refused.fault.kind.value}"] += 1
+            await turn_away(context, refused.fault)
+            return
+        except (grpc.aio.AbortError, asyncio.CancelledError):
+            raise
+        except Exception:
+            log.exception("a stream failed")
+            verdict = (grpc.StatusCode.INTERNAL, "the hub failed to serve this stream; its log says why")
+        if verdict is not LEFT:
+            await context.abort(*verdict)
+
+    async def _serve(self, context: Any) -> Verdict:
+        metadata = metadata_of(context.invocation_metadata())
+        connection = Connection(
+            Role.HUB,
+            limits=codec.Limits(message_bytes=self._limits.message_bytes, attachments=self._limits.attachments),
+        )
+        if self._draining:
+            raise refuse(Kind.OVERLOADED, "the hub is stopping; connect again in a moment", retryable=True)
+        if self._unregistered >= self._limits.unregistered:
+            raise refuse(Kind.RATE_LIMITED, "too many streams wait to register", retryable=True)
+        if token_in(metadata) is None and not self._identity.admits_strangers():
+            await self._record_refusal(Fault(kind=Kind.UNAUTHENTICATED, message="no bearer token"), None)
+        self._unregistered += 1
+        try:
+            said = await self._registration(connection, context)
+            if isinstance(said, tuple):
+                return said
+            agent = await self._known(metadata, said)
+            link = AgentLink(
+                self._hub,
+                self._store,
+                self._files,
+                agent=agent.id,
+                session=SessionId(self._hub.mint()),
+                connection=connection,
+                context=context,
+                limits=self._limits,
+                counts=self.counts,
+            )
+            if not await self._roster.enter(agent.id, link):
+                self.counts["refused.already_exists"] += 1
+                message = f"{agent.id} is connected already; use another agent_id, or end the other stream"
+                return grpc.StatusCode.ALREADY_EXISTS, message
+        finally:
+            self._unregistered -= 1
+        return await self._linked(link, said, context)
+
+    async def _registration(self, connection: Connection, context: Any) -> types.RegisterAgent | Verdict:
+        """What the first message says, in time."""
+        reading = asyncio.ensure_future(context.read())
+        try:
+            done, _ = await asyncio.wait({reading}, timeout=self._limits.register_seconds)
+        finally:
+            if not reading.done():
+                reading.cancel()
+        if not done:
+            message = f"no register within {self._limits.register_seconds:g} seconds"
+            await self._note(Fault(kind=Kind.TIMEOUT, message=message), None)
+            return grpc.StatusCode.DEADLINE_EXCEEDED, message
+        data = reading.result()
+        if data is grpc.aio.EOF:
+            return LEFT
+        (event,) = connection.receive(data)
+        if isinstance(event, Registered):
+            return event.message
+        assert isinstance(event, Invalid)  # the first message is a registration or it is refused
+        fault = coven.fault_of(event.error)
+        await self._note(fault, None)
+        return grpc.StatusCode.INVALID_ARGUMENT, coven.status_of(fault)[1]
+
+    async def _known(self, metadata: dict[str, str], said: types.RegisterAgent) -> Agent:
+        try:
+            return await self._identity.agent(metadata, said)
+        except Refused as refused:
+            await self._record_refusal(refused.fault, said.agent_id)
+            raise
+
+    async def _record_refusal(self, fault: Fault, agent_id: str | None) -> None:
+        await self._note(fault, agent_id)
+        raise Refused(fault)
+
+    async def _note(self, fault: Fault, about: str | None) -> None:
+        await self._refusals.note("agent.connect", fault, principal=None, protocol=coven.PROTOCOL, about=about)
+
+    async def _linked(self, link: AgentLink, said: types.RegisterAgent, context: Any) -> Verdict:
+        """The agent is ours until its stream ends."""
+        hub, agent = self._hub, link.agent
+        self._links.add(link)
+        verdict: Verdict | None = None
+        opened = False
+        try:
+            await hub.ask(coven.registration_of(agent, said))
+            await context.write(link.connection.send_welcome(self._server_id))
+            hub.attach(link.session, link)
+            opened = True
+            await hub.ask(
+                OpenLink(
+                    principal=agent,
+                    protocol=coven.PROTOCOL,
+                    session=link.session,
+                    ordered=True,
+                    acknowledges=True,
+                    fresh=True,
+                    vouches=True,
+                )
+            )
+            log.info("connected", agent=agent, session=link.session, protocol=coven.PROTOCOL)
+            if self._draining:
+                link.shut_down("the hub is stopping")
+            verdict = await link.serve()
+            return verdict
+        finally:
+            if opened:
+                self._close(link)
+            self._links.discard(link)
+            self._roster.leave(agent, link)
+            if not self._links:
+                self._emptied.set()
+            log.info("disconnected", agent=agent, session=link.session, why=verdict[1] if verdict else "gone")
+
+    def _close(self, link: AgentLink) -> None:
+        """The stream is over: what was open on it has failed, retryably (D6)."""
+        interrupted = link.connection.end_of_stream()
+        if interrupted:
+            self.counts["interrupted"] += 1
+        fault = None
+        if interrupted or not self._draining:
+            # Work that had not been sent when the hub stopped is not lost: it leaves again with the next link.
+            fault = _gone(link.agent)
+        closing = CloseLink(principal=link.agent, session=link.session, lost=fault is not None, fault=fault)
+        closed = self._hub.post(closing)
+        closed.add_done_callback(lambda done: self._closed(link.session, done))
+
+    def _closed(self, session: SessionId, closed: Any) -> None:
+        self._hub.detach(session)
+        if not closed.cancelled():
+            closed.exception()
+
+
+def _gone(agent: AgentId) -> Fault:
+    return Fault(
+        kind=Kind.UNAVAILABLE,
+        message=f"{agent}'s stream ended while it worked on the task",
+        retryable=True,
+        facts={"agent_id": agent, "last_heartbeat": None},
+    )

@@ -1,0 +1,91 @@
+"""Who is it? A bearer token in the metadata says so; on loopback, in dev, an agent may come without one (D11).
+
+An agent whose id has a token must bring it: being a guest is no way around a credential.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from dragoman.bindings import coven
+from dragoman.core.agents.model import Agent
+from dragoman.core.commands import AdmitGuest
+from dragoman.core.errors import Fault, Kind, Refused
+from dragoman.core.ids import ADMIN, AgentId
+from dragoman.core.ports import Intake
+from dragoman.protocols.coven.types import RegisterAgent
+from dragoman.security import tokens
+
+GUEST_CALLER = AgentId("guest")
+"""A caller without a token that gives no name."""
+
+
+class Identity:
+    """One for all of coven's services."""
+
+    def __init__(self, hub: Intake, *, guests: bool, admin_hash: str | None = None) -> None:
+        self._hub = hub
+        self._guests = guests
+        self._admin_hash = admin_hash
+
+    def admits_strangers(self) -> bool:
+        return self._guests
+
+    async def agent(self, metadata: dict[str, str], said: RegisterAgent) -> Agent:
+        """The agent behind a registration; raises `Refused`."""
+        token = token_in(metadata)
+        if token is None:
+            return await self._guest(AgentId(said.agent_id), said.name or None)
+        agent = self._holder(token)
+        coven.speaks_for_itself(agent, said)
+        return agent
+
+    async def caller(self, metadata: dict[str, str], sender: str = "") -> AgentId:
+        """The principal of a caller; raises `Refused`. What it calls itself must agree (all-D1)."""
+        token = token_in(metadata)
+        if token is None:
+            return (await self._guest(AgentId(sender) if sender else GUEST_CALLER, None)).id
+        if self._admin_hash is not None and tokens.same(tokens.token_hash(token), self._admin_hash):
+            return ADMIN
+        return self._holder(token).id
+
+    def may_follow(self, principal: AgentId, metadata: dict[str, str], asked_by: AgentId) -> bool:
+        """Whether a task of `asked_by` is there for this caller: its own, or, among guests, a guest's."""
+        if principal in (ADMIN, asked_by):
+            return True
+        owner = self._hub.agent(asked_by)
+        return self._guests and token_in(metadata) is None and owner is not None and owner.guest
+
+    async def _guest(self, id: AgentId, name: str | None) -> Agent:
+        if not self._guests:
+            raise _unauthenticated("no bearer token")
+        admitted: Agent = await self._hub.ask(AdmitGuest(principal=id, protocol=coven.PROTOCOL, name=name))
+        return admitted
+
+    def _holder(self, token: str) -> Agent:
+        agent = self._hub.agent_of(tokens.token_hash(token))
+        if agent is None:
+            raise _unauthenticated("nobody here has this token")
+        return agent
+
+
+def _unauthenticated(message: str) -> Refused:
+    return Refused(Fault(kind=Kind.UNAUTHENTICATED, message=message, facts={"token_status": "missing or invalid"}))
+
+
+def metadata_of(pairs: Iterable[Any] | None) -> dict[str, str]:
+    """The textual metadata of a call; the first value of a key counts."""
+    found: dict[str, str] = {}
+    for key, value in pairs or ():
+        if isinstance(value, str):
+            found.setdefault(key, value)
+    return found
+
+
+def token_in(metadata: dict[str, str]) -> str | None:
+    """The credential, or None if there is none. A broken one is no token of anybody."""
+    header = metadata.get("authorization")
+    if header is None:
+        return None
+    return tokens.bearer(header.encode("latin-1", "replace")) or "-"
