@@ -31,6 +31,8 @@ SUITES = {
     "growth": "bench.growth:measure",
     "coven": "bench.coven:measure",
     "forge": "bench.forge:measure",
+    "fleet": "bench.fleet:measure",
+    "flood": "bench.flood:measure",
 }
 """Name → `measure(settings) -> Iterable[Figure]`. `coven` and `forge` bring their own peers and raw limits."""
 

@@ -60,10 +60,10 @@ def uuid4() -> str:
     return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-8{text[17:20]}-{text[20:]}"
 
 
-def request(size: int) -> bytes:
-    """A work_request of about `size` bytes with five places for ids."""
+def request(size: int, kind: str = "infra") -> bytes:
+    """A work_request of about `size` bytes with four places for ids."""
     head = (
-        b'{"protocol_version":"1.0","message_id":"%b","from_agent":"orchestrator","to_agent":"infra",'
+        b'{"protocol_version":"1.0","message_id":"%b","from_agent":"orchestrator","to_agent":"' + kind.encode() + b'",'
         b'"timestamp":"2026-01-19T04:21:04Z","trace_id":"%b","request_id":"%b","type":"work_request",'
         b'"payload":{"task_id":"%b","work_type":"run_playbook","parameters":{"playbook":"deploy_kuma.yml","text":"'
     )
@@ -84,7 +84,7 @@ class Bystanders:
     """The ids and tokens of the cast, made through the API before the load starts."""
 
     @staticmethod
-    def cast(hub: procs.Proc, ready: dict[str, Any], clients: int, agents: int) -> dict[str, Any]:
+    def cast(hub: procs.Proc, ready: dict[str, Any], clients: int, agents: int, kind: str = "infra") -> dict[str, Any]:
         import http.client
 
         place = urlsplit(ready["http"])
@@ -100,16 +100,16 @@ class Bystanders:
             return msgspec.json.decode(said)
 
         made: dict[str, list[str]] = {"clients": [], "agents": []}
-        for role, kind, count in (("clients", "orchestrator", clients), ("agents", "infra", agents)):
+        for role, type, count in (("clients", "orchestrator", clients), ("agents", kind, agents)):
             for _ in range(count):
-                id = f"{kind}-{uuid4()[:8]}"
-                body = {"agent_id": id, "protocol": "chiffon", "kind": kind}
+                id = f"{type}-{uuid4()[:8]}"
+                body = {"agent_id": id, "protocol": "chiffon", "kind": type}
                 token = ask("/api/v1/agents", body, ready["admin_token"])["token"]
                 made[role].append(token)
                 if role == "agents":
                     registration = {
                         "agent_id": id,
-                        "agent_type": kind,
+                        "agent_type": type,
                         "supported_versions": ["1.0"],
                         "work_types": ["run_playbook"],
                         "limits": {"max_concurrent_tasks": 1024},
@@ -122,8 +122,8 @@ class Bystanders:
 class Tasks:
     """Which slot waits for which task."""
 
-    def __init__(self, size: int) -> None:
-        self._request = request(size)
+    def __init__(self, size: int, kind: str = "infra") -> None:
+        self._request = request(size, kind)
         self._slots: dict[str, int] = {}
         self._meter: Meter
 
@@ -156,10 +156,10 @@ class Tasks:
 class ChiffonWs:
     """Requests, results and acknowledgments over WebSockets."""
 
-    def __init__(self, url: str, clients: list[str], agents: list[str], size: int) -> None:
+    def __init__(self, url: str, clients: list[str], agents: list[str], size: int, kind: str = "infra") -> None:
         self._url = url.replace("http://", "ws://", 1) + "/api/agent/ws"
         self._tokens = clients, agents
-        self._tasks = Tasks(size)
+        self._tasks = Tasks(size, kind)
         self._clients: list[WsConnection] = []
         self._agents: list[WsConnection] = []
 
@@ -314,6 +314,8 @@ def hub(
             str(procs.ROOT / ".venv/bin/dragoman"),
             "dev",
             "--port",
+            "0",
+            "--grpc-port",
             "0",
             "--data",
             data or scratch,
