@@ -85,7 +85,7 @@ class Nursery:
                     elif descriptor == self._wake:
                         self._drain()
                         self._bury()
-                    else:
+                    elif descriptor in self._verdicts:  # not judged meanwhile, by its burial
                         self._judge(descriptor)
         except (BrokenPipeError, ConnectionError):
             pass
@@ -126,6 +126,7 @@ class Nursery:
         key = wish["key"]
         wish["env"][BRAND] = f"{self._mark}:{key}"
         verdict, told = os.pipe()
+        os.set_blocking(verdict, False)
         us = os.getpid()
         try:
             pid = os.fork()
@@ -144,9 +145,12 @@ class Nursery:
 
     def _judge(self, verdict: int) -> None:
         """A start has succeeded when the pipe was closed by exec without a word."""
+        try:
+            why = os.read(verdict, 4096)
+        except BlockingIOError:  # another one's, by the same number
+            return
         key = self._verdicts.pop(verdict)
         self._heard.unregister(verdict)
-        why = os.read(verdict, 4096)
         os.close(verdict)
         if why:
             self._tell(key=key, failed=why.decode("utf-8", "replace"))

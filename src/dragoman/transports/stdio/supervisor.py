@@ -249,10 +249,11 @@ class Supervisor:
                 await self._hub.ask(RemoveAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent.id))
         for one in declared:
             there = self._hub.agent(AgentId(one.id))
+            known = None if there is None else recipe_of(there)
             if there is None:
                 recipe = msgspec.structs.replace(one.recipe, origin="config", digest=one.digest)
                 await self.admit(msgspec.structs.replace(one, recipe=recipe))
-            elif (recipe_of(there) or one.recipe).origin != "config":
+            elif known is None or known.origin != "config":
                 log.error("an agent of the configuration cannot be added: its id is taken", agent=one.id)
 
     def _same_values(self, recipe: Recipe, now: Declared) -> bool:

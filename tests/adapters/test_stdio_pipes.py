@@ -1,0 +1,201 @@
+"""A child's streams on a real event loop: bounded, paced, never waited for. The pipes are real; we are the child."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from dragoman.transports.stdio import pace
+from dragoman.transports.stdio.pipes import ROOM, Crowd, Inlet, Outlet
+from dragoman.wire.lines import Line, Overlong
+
+PATIENCE = 15.0
+
+
+class Ear:
+    """An outlet and what it took."""
+
+    def __init__(self, cost: float = pace.LINE, ready: Callable[[Line], bool] | None = None) -> None:
+        self.source, self.end = os.pipe()
+        self.lines: list[Line] = []
+        self.crowd = Crowd()
+        self.cost = cost
+        self.outlet = Outlet(self.source, self._take, crowd=self.crowd, ready=ready)
+        self.outlet.begin()
+
+    def _take(self, line: Line) -> float:
+        self.lines.append(line)
+        return self.cost
+
+    def pour(self, data: bytes, times: int = 1) -> threading.Thread:
+        """Print from a thread, as a child would: it waits when the pipe is full."""
+
+        def run() -> None:
+            try:
+                for _ in range(times):
+                    view = memoryview(data)
+                    while view:
+                        view = view[os.write(self.end, view) :]
+            except OSError:
+                pass  # nobody listens any more
+            finally:
+                os.close(self.end)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        return thread
+
+    async def ended(self) -> list[Line]:
+        async with asyncio.timeout(PATIENCE):
+            await self.outlet.ended
+        return self.lines
+
+
+async def test_lines_arrive_whole_and_in_order_whatever_the_pieces() -> None:
+    ear = Ear()
+    ear.pour(b"".join(b"line %d\r\n" % n for n in range(3000)) + b"\n\nlast without an end")
+    assert await ear.ended() == [b"line %d" % n for n in range(3000)] + [b"last without an end"]
+    assert ear.crowd.resting == 0
+
+
+async def test_a_hundred_megabytes_without_a_newline_cost_no_memory_and_little_time() -> None:
+    ear = Ear()
+    thread = ear.pour(b"x" * 65536, 1600)
+    async with asyncio.timeout(PATIENCE):
+        while ear.outlet.rests < 5:  # it is held back already
+            await asyncio.sleep(0)
+    assert thread.is_alive()  # it waits for us, not we for it
+    assert ear.crowd.resting == 1
+    ear.outlet.close()
+    assert ear.crowd.resting == 0
+    assert ear.lines == []
+    await asyncio.to_thread(thread.join, PATIENCE)
+
+
+async def test_an_overlong_line_is_told_by_its_length_and_the_next_is_heard() -> None:
+    ear = Ear()
+    ear.pour(b"y" * (3 << 20) + b"\nafter\n")
+    assert await ear.ended() == [Overlong(3 << 20), b"after"]
+
+
+async def test_a_million_lines_do_not_hold_up_others() -> None:
+    """Turns of the loop are short: a bounded number of lines is handed on in each."""
+    ear = Ear()
+    ear.pour(b"a\n" * 100_000, 10)
+    turns, most = 0, 0
+    async with asyncio.timeout(PATIENCE):
+        while ear.outlet.rests < 3:
+            before = len(ear.lines)
+            await asyncio.sleep(0)
+            most = max(most, len(ear.lines) - before)
+            turns += 1
+    assert most <= 2 * 128
+    assert turns > 100
+    ear.outlet.close()
+
+
+async def test_no_line_is_taken_while_stopped_and_none_is_lost() -> None:
+    ear = Ear()
+    ear.outlet.stop()
+    ear.pour(b"one\ntwo\n")
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+    assert ear.lines == []
+    ear.outlet.resume()
+    assert await ear.ended() == [b"one", b"two"]
+
+
+async def test_a_line_that_is_not_wanted_yet_waits_and_so_do_those_behind_it() -> None:
+    open_to_all = False
+    ear = Ear(ready=lambda line: open_to_all or line != b"request")
+    ear.pour(b"before\nrequest\nbehind\n")
+    async with asyncio.timeout(PATIENCE):
+        while not ear.lines:
+            await asyncio.sleep(0.001)
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+    assert ear.lines == [b"before"]
+    open_to_all = True
+    ear.outlet.look_again()
+    assert await ear.ended() == [b"before", b"request", b"behind"]
+
+
+async def test_many_who_drown_us_share_what_one_would_get() -> None:
+    crowd = Crowd()
+    assert crowd.factor == 1.0
+    crowd.resting = 40
+    assert crowd.factor == 10.0
+
+
+# -- stdin
+
+
+class Mouth:
+    def __init__(self) -> None:
+        self.end, target = os.pipe()
+        os.set_blocking(self.end, False)
+        self.drained = asyncio.Event()
+        self.arrived = asyncio.Event()
+        self.inlet = Inlet(target, drained=self.drained.set, arrived=self.arrived.set)
+
+    def read(self, most: int = 1 << 20) -> bytes:
+        try:
+            return os.read(self.end, most)
+        except BlockingIOError:
+            return b""
+
+
+@pytest.fixture
+async def mouth() -> AsyncIterator[Mouth]:
+    mouth = Mouth()
+    yield mouth
+    mouth.inlet.close()
+    os.close(mouth.end)
+
+
+async def test_every_message_is_a_line(mouth: Mouth) -> None:
+    mouth.inlet.write([b"a", b"b\n"])
+    mouth.inlet.write([])
+    assert mouth.read() == b"a\nb\n"
+
+
+async def test_a_child_that_never_reads_has_no_room_and_nobody_waits(mouth: Mouth) -> None:
+    line = b"z" * 10_000
+    while mouth.inlet.has_room:
+        mouth.inlet.write([line])
+    assert ROOM <= mouth.inlet.unwritten <= ROOM + len(line) + 1
+    assert not mouth.drained.is_set()
+    read = 0
+    async with asyncio.timeout(PATIENCE):
+        while not mouth.drained.is_set():
+            read += len(mouth.read(4096))
+            await asyncio.sleep(0)
+        while mouth.inlet.unwritten:
+            read += len(mouth.read())
+            await asyncio.sleep(0)
+    assert mouth.inlet.has_room
+
+
+async def test_what_was_written_has_arrived_when_the_child_has_read_it(mouth: Mouth) -> None:
+    mouth.inlet.write([b"work"])
+    mouth.inlet.mark()
+    for _ in range(30):
+        await asyncio.sleep(0.001)
+    assert not mouth.arrived.is_set()  # it lies in the pipe
+    mouth.read()
+    async with asyncio.timeout(PATIENCE):
+        await mouth.arrived.wait()
+
+
+async def test_a_child_that_closed_its_stdin_is_told_nothing_more(mouth: Mouth) -> None:
+    os.close(mouth.end)
+    mouth.end = os.open(os.devnull, os.O_RDONLY)
+    mouth.inlet.write([b"anybody?"])
+    assert not mouth.inlet.open
+    mouth.inlet.write([b"no"])
+    mouth.inlet.mark()
+    assert mouth.inlet.unwritten == 0
