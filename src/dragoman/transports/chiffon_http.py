@@ -106,12 +106,20 @@ class ChiffonHttp:
             return
         traceparent = header(scope, b"traceparent")
         heard = self._desk.understand(agent, data, traceparent=traceparent.decode("latin-1") if traceparent else None)
-        if heard.command is None:
-            assert heard.fault is not None
-            await self._no(send, "agent.message", heard.fault, agent=agent, about=heard.about, subject=heard.message_id)
+        command, fault = heard.command, heard.fault
+        if heard.look is not None:
+            try:
+                found = await heard.look()
+                assert isinstance(found, Command)
+                command = found
+            except Refused as refused:
+                fault = refused.fault
+        if command is None:
+            assert fault is not None
+            await self._no(send, "agent.message", fault, agent=agent, about=heard.about, subject=heard.message_id)
             return
         try:
-            await self._hub.ask(heard.command)
+            await self._hub.ask(command)
         except Refused as refused:
             await self._no(send, None, refused.fault, agent=agent, about=heard.about)
             return

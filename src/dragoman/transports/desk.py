@@ -6,6 +6,7 @@ HTTP and WebSocket share it, so that the same message is understood, refused and
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,9 +16,9 @@ from dragoman.bindings.chiffon.exchange import PROTOCOL, wire_name
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command
 from dragoman.core.delivery.model import Parcel
-from dragoman.core.errors import Fault, Kind, Refused
+from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import ADMIN, AgentId, DeliveryId, Instant
-from dragoman.core.ports import Intake
+from dragoman.core.ports import Files, Intake
 from dragoman.protocols.chiffon import codec
 from dragoman.protocols.chiffon.errors import ChiffonError
 from dragoman.protocols.chiffon.types import Correlation
@@ -45,8 +46,17 @@ _encode = msgspec.json.Encoder().encode
 class Desk:
     """One for all of chiffon's doors."""
 
-    def __init__(self, hub: Intake, *, limits: Limits, admin_hash: str | None, refusals: Refusals) -> None:
+    def __init__(
+        self,
+        hub: Intake,
+        *,
+        limits: Limits,
+        admin_hash: str | None,
+        refusals: Refusals,
+        files: Files | None = None,
+    ) -> None:
         self.hub = hub
+        self.files = files
         self.limits = limits
         self.refusals = refusals
         self._admin_hash = admin_hash
@@ -98,7 +108,20 @@ class Desk:
             return Heard(fault=chiffon.fault_of(error), message_id=message_id, about=error.about)
         except Refused as refused:
             return Heard(fault=refused.fault, message_id=message_id, about=about)
+        named = chiffon.files_named(message)
+        if named:
+            return Heard(look=partial(self._with_files, agent, command, named), message_id=message_id, about=about)
         return Heard(command=command, message_id=message_id, about=about)
+
+    async def _with_files(self, agent: Agent, command: Command, named: Sequence[str]) -> Command:
+        """The command with the files it names: they were kept before, by the same agent."""
+        refs = []
+        for id in named:
+            kept = None if self.files is None else await self.files.describe(id)
+            if kept is None or kept.owner != agent.id:
+                raise refuse(Kind.NOT_FOUND, f"no file {id[:40]!r} of yours; keep it at /api/agent/files first")
+            refs.append(kept.ref)
+        return chiffon.with_files(command, tuple(refs))
 
     def json(self, data: bytes) -> dict[str, Any]:
         """A small body of ours; raises `Refused`."""

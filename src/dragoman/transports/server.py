@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from email.utils import formatdate
 from time import time
-from typing import Literal
+from typing import Literal, Protocol
 
 import structlog
 import uvicorn
 
-from dragoman.core.ports import Intake, Store
+from dragoman.core.ports import Files, Intake, Store
 from dragoman.security.urls import Network, Resolve
+from dragoman.transports.agent_files import AgentFiles
 from dragoman.transports.asgi import ASGIApp, Router
 from dragoman.transports.chiffon_http import ChiffonHttp
 from dragoman.transports.chiffon_ws import ChiffonWs
@@ -41,11 +42,27 @@ class PortBusy(OSError):
     """Somebody else listens there; the text says what to do."""
 
 
+class Door(Protocol):
+    """A protocol's endpoints on the HTTP port."""
+
+    def routes(self) -> Mapping[str, ASGIApp]: ...
+
+    def under(self) -> Mapping[str, ASGIApp]:
+        """Handlers of everything below a path, which ends with a slash."""
+        ...
+
+    async def drain(self, seconds: float) -> None:
+        """Answer what was heard, and let go of whoever is connected."""
+        ...
+
+
 def serve(
     intake: Intake,
     store: Store,
     *,
     fallback: ASGIApp,
+    files: Files | None = None,
+    doors: Sequence[Door] = (),
     host: str = "127.0.0.1",
     port: int = 8420,
     admin_token_hash: str | None = None,
@@ -59,6 +76,8 @@ def serve(
         intake,
         store,
         fallback=fallback,
+        files=files,
+        doors=doors,
         host=host,
         port=port,
         admin_token_hash=admin_token_hash,
@@ -78,6 +97,8 @@ class Serving:
         store: Store,
         *,
         fallback: ASGIApp,
+        files: Files | None,
+        doors: Sequence[Door],
         host: str,
         port: int,
         admin_token_hash: str | None,
@@ -91,13 +112,21 @@ class Serving:
         self.limits = limits
         self._store = store
         self.refusals = Refusals(hub)
-        desk = Desk(hub, limits=limits, admin_hash=admin_token_hash, refusals=self.refusals)
+        desk = Desk(hub, limits=limits, admin_hash=admin_token_hash, refusals=self.refusals, files=files)
         self.push = Push(hub, allowed=callback_networks, resolve=resolve)
         self.http = ChiffonHttp(desk, callbacks=self.push, negotiation=negotiation)
         self.ws = ChiffonWs(desk)
-        self.app = Router(
-            {**self.http.routes(), "/api/agent/ws": self.ws}, fallback, under={"/api/tasks/": self.http.task}
-        )
+        routes: dict[str, ASGIApp] = {**self.http.routes(), "/api/agent/ws": self.ws}
+        under: dict[str, ASGIApp] = {"/api/tasks/": self.http.task}
+        if files is not None:
+            agent_files = AgentFiles(desk, store, files)
+            routes[agent_files.PATH] = agent_files.upload
+            under[f"{agent_files.PATH}/"] = agent_files.download
+        self._doors = doors
+        for door in doors:
+            routes.update(door.routes())
+            under.update(door.under())
+        self.app = Router(routes, fallback, under=under)
         self._server: uvicorn.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -152,7 +181,7 @@ class Serving:
             listening.close()
         self.http.drain()
         await self.push.stop()
-        await self.ws.drain(drain_seconds)
+        await asyncio.gather(self.ws.drain(drain_seconds), *(door.drain(drain_seconds) for door in self._doors))
         state = server.server_state
         for connection in list(state.connections):
             connection.shutdown()

@@ -18,6 +18,8 @@ What chiffon has no word for travels in `x_custom_fields`, which the document le
     message thinking  statuses, both ways    words beside the document's fields; the step's name says it in short
     tool_use          statuses, both ways    {id, name, input}
     tool_result       statuses, both ways    {id, output, is_error}
+    files             requests in            ids of files to attach, kept at /api/agent/files before
+    file              statuses in            the id of one, kept likewise
     file              statuses out           {id, name, mime_type, size, sha256}: fetch it at /api/agent/files/{id}
     attachments       requests out           a list of the same
     question          a `paused` status in   {question, options?, timeout_seconds?, default?}: ask a person
@@ -33,13 +35,14 @@ Our codes 5900-5902 (`bindings.errormap`) say to an agent "stop this task", and 
 
 from dragoman.bindings.chiffon.exchange import wire_name, wire_request_id
 from dragoman.bindings.chiffon.failures import fault_of, refusal, status_of
-from dragoman.bindings.chiffon.inbound import command_of
+from dragoman.bindings.chiffon.inbound import command_of, files_named, with_files
 from dragoman.bindings.chiffon.outbound import wire_of
 from dragoman.bindings.chiffon.registration import registered, registration_of
 
 __all__ = [
     "command_of",
     "fault_of",
+    "files_named",
     "refusal",
     "registered",
     "registration_of",
@@ -47,4 +50,5 @@ __all__ = [
     "wire_name",
     "wire_of",
     "wire_request_id",
+    "with_files",
 ]

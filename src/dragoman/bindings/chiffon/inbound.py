@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -18,12 +19,14 @@ from dragoman.bindings.chiffon.failures import fault_in
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Ask, Command, Finish, ReportFault, ReportProgress, Span, Submit
 from dragoman.core.errors import Fault, Kind, refuse
+from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.tasks.model import Priority
 from dragoman.protocols.chiffon import chunks, codec
 from dragoman.protocols.chiffon.types import Envelope, ErrorPayload, Payload, WorkRequest, WorkResult, WorkStatus
 
 RESULT_STREAM = "result"
+MOST_FILES = 100
 ASIDES: dict[str, type] = {"message": str, "thinking": str, "tool_use": dict, "tool_result": dict}
 """Custom fields of a status that other protocols have words for, by their JSON type."""
 
@@ -78,6 +81,29 @@ def command_of(
         return _result(agent, message, payload, tree["payload"], raw)
     assert type(payload) is ErrorPayload
     return _error(agent, message, payload, raw)
+
+
+def files_named(message: Envelope[Payload]) -> Sequence[str]:
+    """The ids of the files that a message brings; they were kept before (`/api/agent/files`). Raises nothing: what is
+    no id is found nowhere."""
+    custom = message.x_custom_fields
+    if not custom:
+        return ()
+    if message.type == "work_request":
+        said = custom.get("files")
+        return [str(id) for id in said[:MOST_FILES]] if type(said) is list else ()
+    said = custom.get("file") if message.type == "work_status" else None
+    return () if said is None else [str(said)]
+
+
+def with_files(command: Command, files: tuple[FileRef, ...]) -> Command:
+    """The same command, with its files."""
+    if isinstance(command, Submit):
+        body = {**msgspec.json.decode(command.body), "attachments": files}
+        return msgspec.structs.replace(command, files=files, body=_encode(body))
+    assert isinstance(command, ReportProgress)
+    body = {**msgspec.json.decode(command.body), "file": files[0]}
+    return msgspec.structs.replace(command, files=files, body=_encode(body))
 
 
 def _submit(agent: Agent, message: Envelope[Payload], work: WorkRequest, said: dict[str, Any], raw: bytes) -> Submit:

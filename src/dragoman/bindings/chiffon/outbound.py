@@ -74,7 +74,10 @@ def _work(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
         replaced = {"to_agent": wire_name(receiver), **_version(receiver)}
         if task.round:
             replaced["request_id"] = wire_request_id(task)
-        return (codec.reissue(event.raw, replaced, {**_marks(parcel, receiver.id), **_attempt(task)}),)
+        custom = {**_marks(parcel, receiver.id), **_attempt(task)}
+        if task.files and (attached := _body(event).get("attachments")):
+            custom |= {"attachments": attached, "files": None}
+        return (codec.reissue(event.raw, replaced, custom),)
     body = _body(event)
     parameters = body.get("input")
     if type(parameters) is not dict:
@@ -271,7 +274,10 @@ def _reissued(parcel: Parcel, receiver: Agent) -> bytes:
         "trace_id": trace_uuid(task.trace_id),
         **_version(receiver),
     }
-    return codec.reissue(parcel.event.raw, replaced, _marks(parcel, _worker(parcel)))
+    custom = _marks(parcel, _worker(parcel))
+    if b'"file"' in parcel.event.raw and (file := _body(parcel.event).get("file")) is not None:
+        custom["file"] = file  # the agent named it by its id
+    return codec.reissue(parcel.event.raw, replaced, custom)
 
 
 def _say(
