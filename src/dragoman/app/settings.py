@@ -29,6 +29,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from dragoman.app.declared import AgentSettings, from_there, misfit, shown
 from dragoman.core.ids import SECOND
 from dragoman.core.rules import Rules
 
@@ -48,7 +49,10 @@ SHORT = {
 NOT_SETTINGS = ("DRAGOMAN_URL", "DRAGOMAN_TOKEN", "DRAGOMAN_CONFIG", "DRAGOMAN_CRASH", "DRAGOMAN_TEST")
 """Variables of ours (and beginnings of such) that are no settings: the clients', the file's name, the fault tests'."""
 
-PATHS = frozenset({"data", "store.path"})
+PATHS = frozenset({"data", "store.path", "coven.tls_certificate", "coven.tls_key"})
+
+TABLES = frozenset({"agents"})
+"""Lists of tables, which only a file can hold."""
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Seconds = Annotated[float, Meta(ge=0)]
@@ -64,7 +68,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: Port = 8420
     grpc_port: Port = 50051
-    """Reserved for coven."""
+    """Where coven's agents connect; 0 picks a free one."""
     max_message_bytes: Annotated[int, Meta(ge=1024)] = 8 * 1024 * 1024
     """The largest body or frame; anything longer is refused before it is read."""
     max_connections: Count = 10_000
@@ -114,6 +118,34 @@ class ChiffonSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether callback URLs may lead into private networks. Off: only public addresses are called."""
 
 
+class CovenSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The gRPC port. `server.grpc_port` says which; without `enabled` it is not opened."""
+
+    enabled: bool = True
+    guests: bool = False
+    """Whether agents without a token are let in (only on loopback). `dragoman dev` turns it on."""
+    keepalive_seconds: Span = 30.0
+    """How often a silent stream is asked whether it is alive."""
+    keepalive_timeout_seconds: Span = 10.0
+    register_seconds: Span = 10.0
+    """A stream that has not registered by then is closed."""
+    shutdown_seconds: Seconds = 30.0
+    """At a stop, agents have so long to finish and leave; then their streams are closed."""
+    max_streams: Count = 2_000
+    max_message_bytes: Annotated[int, Meta(ge=1024)] = 16 * 1024 * 1024
+    tls_certificate: str | None = None
+    """A PEM file; with `tls_key` the port speaks TLS only."""
+    tls_key: str | None = None
+
+
+class FileSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Files that belong to tasks; they lie in `files` in the data directory."""
+
+    largest_bytes: Count = 16 * 1024 * 1024
+    quota_bytes: Count = 10 * 1024 * 1024 * 1024
+    """All of them together."""
+
+
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["text", "json"] = "text"
@@ -126,7 +158,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     store: StoreSettings = StoreSettings()
     rules: RuleSettings = RuleSettings()
     chiffon: ChiffonSettings = ChiffonSettings()
+    coven: CovenSettings = CovenSettings()
+    files: FileSettings = FileSettings()
     log: LogSettings = LogSettings()
+    agents: tuple[AgentSettings, ...] = ()
+    """Agents that the hub starts itself."""
 
     @property
     def store_path(self) -> Path:
@@ -190,6 +226,8 @@ def value_of(settings: Settings, name: str) -> Any:
     value: Any = settings
     for part in name.split("."):
         value = getattr(value, part)
+    if name in TABLES:  # for people: values that may be secrets are left out
+        return [shown(one) for one in value]
     return value
 
 
@@ -210,12 +248,14 @@ def load(
             values[name] = msgspec.convert(_spread(value, known[name]) if text else value, known[name], strict=not text)
             origins[name] = origin
         except msgspec.ValidationError as error:
-            problems.append(f"{place}: {_wanted(value, error)}")
+            problems.append(f"{place}: {misfit(error) if name in TABLES else _wanted(value, error)}")
 
     if file is not None:
         for name, value in _read(file, known, problems):
             if name in PATHS and isinstance(value, str) and value:
                 value = str(file.parent / value)
+            elif name == "agents":
+                value = from_there(value, file.parent)
             put(name, value, Origin("file", str(file)), f"{file}: {name}")
     for name, variable, value in _variables(environ or {}, known, problems):
         put(name, value, Origin("environment", variable), f"environment variable {variable}", text=True)
@@ -277,7 +317,7 @@ def _read(file: Path, known: Mapping[str, Any], problems: list[str]) -> Iterator
 def _variables(
     environ: Mapping[str, str], known: Mapping[str, Any], problems: list[str]
 ) -> Iterator[tuple[str, str, str]]:
-    names = {variable_of(name): name for name in known}
+    names = {variable_of(name): name for name in known if name not in TABLES}
     seen: dict[str, str] = {}
     for variable in sorted(environ):
         if not variable.startswith(PREFIX) or variable.startswith(NOT_SETTINGS):
@@ -335,6 +375,9 @@ def _nearest(name: str, choices: Any, instead: Any = None) -> str:
 
 def _contradictions(settings: Settings, origins: Mapping[str, Origin]) -> Iterator[str]:
     """What each value allows alone, but not together."""
+    ids = [agent.id for agent in settings.agents]
+    for id in sorted({id for id in ids if ids.count(id) > 1}):
+        yield f"agents ({origins['agents']}): {id!r} stands there twice: give each agent an id of its own."
     rules = settings.rules
     if not rules.retry_delays_seconds:
         origin = origins["rules.retry_delays_seconds"]

@@ -13,11 +13,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
+import ipaddress
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
@@ -28,12 +32,16 @@ from dragoman.app.datadir import DataDir, Whereabouts
 from dragoman.app.intake import Intake
 from dragoman.app.settings import Settings
 from dragoman.app.telemetry import Metrics, set_up_logs
-from dragoman.core.ports import Store
+from dragoman.core.ports import Files, Store
 from dragoman.security.tokens import token_hash
 from dragoman.security.urls import PRIVATE
+from dragoman.stores.files import DirectoryFiles, MemoryFiles
 from dragoman.transports.api import app as management
 from dragoman.transports.limits import Limits
-from dragoman.transports.server import Serving, serve
+from dragoman.transports.server import PortBusy, Serving, serve
+
+if TYPE_CHECKING:
+    from dragoman.transports.coven_grpc.door import CovenDoor
 
 log = structlog.get_logger("dragoman")
 
@@ -43,13 +51,13 @@ class Running(msgspec.Struct):
 
     intake: Intake
     serving: Serving
+    grpc: str
     admin_token: str
     data: DataDir
 
     @property
     def whereabouts(self) -> Whereabouts:
-        grpc = ""  # coven's door is not built yet
-        return Whereabouts(http=self.serving.url, grpc=grpc, admin_token=self.admin_token, pid=os.getpid())
+        return Whereabouts(http=self.serving.url, grpc=self.grpc, admin_token=self.admin_token, pid=os.getpid())
 
 
 @asynccontextmanager
@@ -61,7 +69,9 @@ async def hub(settings: Settings) -> AsyncIterator[Running]:
     clock = SystemClock()
     metrics = Metrics()
     store = open_store(settings)
-    intake = Intake(store, rules=settings.core_rules(), now=clock, mint=Mint(clock), observer=metrics)
+    mint = Mint(clock)
+    intake = Intake(store, rules=settings.core_rules(), now=clock, mint=mint, observer=metrics)
+    files = open_files(settings, mint)
     metrics.links_open = lambda: intake.links
     metrics.intake_depth = lambda: intake.depth
     await intake.start()
@@ -90,6 +100,7 @@ async def hub(settings: Settings) -> AsyncIterator[Running]:
         intake,
         store,
         fallback=api,
+        files=files,
         host=settings.server.host,
         port=settings.server.port,
         admin_token_hash=admin_hash,
@@ -97,15 +108,17 @@ async def hub(settings: Settings) -> AsyncIterator[Running]:
         negotiation=settings.chiffon.negotiation,
         callback_networks=PRIVATE if settings.chiffon.allow_private_callbacks else (),
     )
+    coven = open_coven(settings, intake, store, files, admin_hash)
     try:
         await serving.start()
-        running = Running(intake, serving, admin_token, data)
+        grpc = await start_coven(coven, settings)
+        running = Running(intake, serving, grpc, admin_token, data)
         data.announce(running.whereabouts)
         yield running
     finally:
         draining = True
         api.state.desk.waiters.close()
-        await serving.stop(settings.server.drain_seconds)
+        await asyncio.gather(serving.stop(settings.server.drain_seconds), stop_coven(coven, settings))
         ringing.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await ringing
@@ -121,6 +134,75 @@ def open_store(settings: Settings) -> Store:
     from dragoman.stores.sqlite.store import SqliteStore
 
     return SqliteStore(settings.store_path)
+
+
+def open_files(settings: Settings, mint: Callable[[], str]) -> Files:
+    limits = {"largest": settings.files.largest_bytes, "quota": settings.files.quota_bytes}
+    if settings.store.kind == "memory":
+        return MemoryFiles(mint, **limits)
+    files = DirectoryFiles(Path(settings.data) / "files", mint, **limits)
+    files.prepare()
+    return files
+
+
+def open_coven(settings: Settings, intake: Intake, store: Store, files: Files, admin_hash: str) -> CovenDoor | None:
+    """Coven's door, not yet open. gRPC is imported only where it is wanted."""
+    of = settings.coven
+    if not of.enabled:
+        return None
+    from dragoman.transports.coven_grpc.door import CovenDoor
+    from dragoman.transports.coven_grpc.limits import CovenLimits
+
+    return CovenDoor(
+        intake,
+        store,
+        files,
+        host=settings.server.host,
+        port=settings.server.grpc_port,
+        guests=of.guests and is_loopback(settings.server.host),
+        limits=CovenLimits(
+            message_bytes=of.max_message_bytes,
+            register_seconds=of.register_seconds,
+            keepalive_seconds=of.keepalive_seconds,
+            keepalive_timeout=of.keepalive_timeout_seconds,
+            shutdown_seconds=of.shutdown_seconds,
+            streams=of.max_streams,
+        ),
+        admin_token_hash=admin_hash,
+        tls_certificate=of.tls_certificate,
+        tls_key=of.tls_key,
+    )
+
+
+async def start_coven(door: CovenDoor | None, settings: Settings) -> str:
+    """Where it is reached."""
+    if door is None:
+        return ""
+    host, port = settings.server.host, settings.server.grpc_port
+    try:
+        bound = await door.start()
+    except OSError as error:
+        raise PortBusy(
+            errno.EADDRINUSE,
+            f"cannot listen on {host}:{port} for gRPC ({error}); stop what listens there, or choose another port with "
+            "--grpc-port (0 picks a free one)",
+        ) from None
+    return f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
+
+
+async def stop_coven(door: CovenDoor | None, settings: Settings) -> None:
+    if door is not None:
+        await door.drain(min(settings.coven.shutdown_seconds, settings.server.drain_seconds))
+        await door.stop()
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def limits_of(settings: Settings) -> Limits:

@@ -38,7 +38,8 @@ def dev(
     flags = {
         "server.host": host,
         "server.port": port,
-        "server.grpc_port": grpc_port,
+        "server.grpc_port": 0 if grpc_port is None and port == 0 else grpc_port,  # any free one means both
+        "coven.guests": True,
         "data": str(data) if data is not None else None,
     }
     return _start(load_settings(flags, config), demo=demo, ready_json=ready_json, command="dev")
@@ -78,7 +79,9 @@ def _start(settings: Settings, *, demo: bool, ready_json: bool, command: str) ->
     host, port = settings.server.host, settings.server.port
     try:
         _refuse_a_second(DataDir(settings.data))
-        _refuse_a_busy_port(host, port, command)
+        _refuse_a_busy_port(host, port, command, "--port", "server.port")
+        if settings.coven.enabled:
+            _refuse_a_busy_port(host, settings.server.grpc_port, command, "--grpc-port", "server.grpc_port")
 
         from dragoman.app.wiring import run
 
@@ -89,7 +92,7 @@ def _start(settings: Settings, *, demo: bool, ready_json: bool, command: str) ->
     except OSError as error:
         # The port may have been taken between our look and the server's.
         if error.errno == errno.EADDRINUSE:
-            raise _busy(host, port, command) from error
+            raise Stop(Exit.USAGE, error.strerror or str(error)) from error
         raise
 
 
@@ -130,7 +133,7 @@ def _refuse_a_second(directory: Any) -> None:
     )
 
 
-def _refuse_a_busy_port(host: str, port: int, command: str) -> None:
+def _refuse_a_busy_port(host: str, port: int, command: str, flag: str, setting: str) -> None:
     if port == 0:
         return
     try:
@@ -140,12 +143,12 @@ def _refuse_a_busy_port(host: str, port: int, command: str) -> None:
             probe.bind(address)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise _busy(host, port, command) from error
+            raise _busy(host, port, command, flag, setting) from error
         if error.errno == errno.EACCES:
             raise Stop(
                 Exit.NOT_ALLOWED,
                 f"port {port} is reserved for the system's administrator",
-                next="take one above 1023, for example --port 8420",
+                next=f"take one above 1023, for example {flag} 8420",
             ) from error
         raise Stop(
             Exit.USAGE,
@@ -154,10 +157,10 @@ def _refuse_a_busy_port(host: str, port: int, command: str) -> None:
         ) from error
 
 
-def _busy(host: str, port: int, command: str) -> Stop:
+def _busy(host: str, port: int, command: str, flag: str, setting: str) -> Stop:
     other = (
-        f"dragoman dev --port {port + 1 if port < 65535 else 0}   (or --port 0 for any free one)"
+        f"dragoman dev {flag} {port + 1 if port < 65535 else 0}   (or {flag} 0 for any free one)"
         if command == "dev"
-        else "set server.port in the settings file or DRAGOMAN_PORT to another one"
+        else f"set {setting} in the settings file to another one"
     )
     return Stop(Exit.USAGE, f"port {port} on {host} is taken by another program", next=other)

@@ -1,0 +1,86 @@
+"""The agents that the configuration declares: each `[[agents]]` of dragoman.toml is one that the hub runs itself.
+
+[[agents]]
+id = "reviewer"
+command = ["node", "reviewer.js"]
+cwd = "agents/reviewer"             # from the file's directory; a directory of its own if left out
+role = "reviewer"
+capabilities = ["typescript"]
+restart = "on-failure"              # never, on-failure, always
+env = { MODEL = "large" }           # values are never shown
+pass_env = ["OPENAI_API_KEY"]       # from the hub's own environment
+limits = { memory_mb = 512 }
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from dragoman.transports.stdio.recipe import ChildLimits, Recipe, Variable, Word
+from dragoman.transports.stdio.restarts import Policy
+
+
+class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An agent that speaks forge over its standard streams."""
+
+    id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}$(?!\n)")]
+    command: Annotated[tuple[Word, ...], Meta(min_length=1, max_length=1000)]
+    cwd: str | None = None
+    env: dict[Variable, Word] = {}
+    pass_env: tuple[Variable, ...] = ()
+    kind: str | None = None
+    role: str | None = None
+    name: str | None = None
+    domain: str | None = None
+    version: str | None = None
+    capabilities: tuple[str, ...] = ()
+    work_types: tuple[str, ...] | None = None
+    untrusted: bool = False
+    max_concurrent: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+    restart: Policy = "on-failure"
+    grace_seconds: Annotated[float, Meta(ge=0, le=3600)] = 10.0
+    """How long it may take to end when it is asked to."""
+    privileges: bool = False
+    """Whether it may gain privileges by programs such as sudo."""
+    limits: ChildLimits = ChildLimits()
+
+    def recipe(self) -> Recipe:
+        return Recipe(
+            command=self.command,
+            cwd=self.cwd,
+            pass_env=self.pass_env,
+            restart=self.restart,
+            grace_seconds=self.grace_seconds,
+            privileges=self.privileges,
+            limits=self.limits,
+            origin="config",
+        )
+
+
+def shown(agent: AgentSettings) -> dict[str, Any]:
+    """For people: of its environment only the names, for the values may be secrets."""
+    found: dict[str, Any] = msgspec.to_builtins(agent)
+    return {**found, "env": sorted(agent.env)} if agent.env else found
+
+
+def misfit(error: msgspec.ValidationError) -> str:
+    """What is wrong with the tables, and where, but none of their values."""
+    what, _, where = str(error).partition(" - at `$")
+    place = f" ({where.rstrip('`').lstrip('.')})" if where else ""
+    return f"{what[:1].lower()}{what[1:]}{place}."
+
+
+def from_there(agents: Any, directory: Path) -> Any:
+    """Relative directories are meant from the file's."""
+    if not isinstance(agents, list):
+        return agents
+    return [
+        {**one, "cwd": str((directory / one["cwd"]).absolute())}
+        if isinstance(one, dict) and isinstance(one.get("cwd"), str)
+        else one
+        for one in agents
+    ]
