@@ -15,6 +15,9 @@ from dragoman.sdk.errors import TaskCancelled, TaskFailed
 from dragoman.sdk.events import Event, value_of
 from dragoman.sdk.words_chiffon import CANCELLED
 
+ASIDES = ("message", "thinking", "tool_use", "tool_result", "file")
+"""Custom fields that the hub's form has, too."""
+
 
 class Call:
     """A request on its way, at work, or done."""
@@ -54,6 +57,7 @@ class Call:
             if payload.step is not None:
                 data["step"] = {"number": payload.step.number, "name": payload.step.name}
                 data["output"] = payload.step.output
+            data.update((name, said) for name in ASIDES if (said := message.x_custom_fields.get(name)) is not None)
             self._tell("paused" if payload.status == "paused" else "progress", message, data)
 
     def _ended(self, message: Envelope[Payload], result: WorkResult) -> None:

@@ -74,7 +74,7 @@ class Desk:
         if handler is None:
             return self._refuse_unknown(work)
         errand = work.errand
-        print = hashlib.blake2b(_canonical([work.type, work.input]), digest_size=16).hexdigest()
+        print = _print(work)
         known = self._by_request.get(errand.request_id)
         if known is not None:
             self._mailbox.acknowledge(work.receipt)
@@ -175,6 +175,9 @@ class Desk:
                 traced = None if isinstance(error, Rejected) else error  # to say no is nothing to trace
                 log.warning("task %s (%s) failed: %s", task.id, task.type, ending.output, exc_info=traced)
             task._deadline = None
+            if not ending.exit_code and not ending.output and task._spoken:
+                # The hub will ask again if it lost a piece, so what is remembered for it is the whole answer.
+                ending = msgspec.structs.replace(ending, output="".join(task._spoken))
             outcome = self._outcome(task._errand, ending, self._world.monotonic() - began)
             await self._journal.record(outcome, task._print, task._requests)
             if not task.cancelled:
@@ -280,6 +283,13 @@ class Desk:
         chore = self._loop.create_task(coroutine)
         self._chores.add(chore)
         chore.add_done_callback(self._chores.discard)
+
+
+def _print(work: Work) -> str:
+    """What identifies the content of a request."""
+    files = [(file.name, file.mime_type, hashlib.blake2b(file.data).digest()) for file in work.files]
+    content = [work.type, work.input, files] if files else [work.type, work.input]
+    return hashlib.blake2b(_canonical(content), digest_size=16).hexdigest()
 
 
 def _without_answer(work: Work, handler: Handler, *, is_asking: bool) -> tuple[dict[str, Any], bool]:

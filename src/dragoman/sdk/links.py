@@ -52,6 +52,36 @@ class Errand(Struct, frozen=True, kw_only=True):
     sender: str
 
 
+class Manners(Struct, frozen=True, kw_only=True):
+    """What a link's protocol can and cannot do, as far as the engine must know."""
+
+    name: str
+    largest_file: int = 0
+    """Bytes of the largest file it carries; 0 if it carries none."""
+    has_receipts: bool = True
+    """Whether the hub says what it has. If not, it asks again for what it lost, and results must be whole."""
+
+
+class File(Struct, frozen=True):
+    """A file that came with the work, or comes out of it. The name is for display: never a path to write to."""
+
+    name: str
+    mime_type: str
+    data: bytes
+
+
+class ToolUse(Struct, frozen=True):
+    id: str
+    name: str
+    input: Any
+
+
+class ToolResult(Struct, frozen=True):
+    id: str
+    output: str
+    is_error: bool = False
+
+
 class Work(Struct, frozen=True, kw_only=True):
     """Do this. `answer` is there when the work goes on after a question; `question` which one, if the hub says."""
 
@@ -63,6 +93,7 @@ class Work(Struct, frozen=True, kw_only=True):
     traceparent: str | None = None
     answer: Any | UnsetType = UNSET
     question: str | None = None
+    files: tuple[File, ...] = ()
 
 
 class Cancel(Struct, frozen=True, kw_only=True):
@@ -100,7 +131,7 @@ Inbound: TypeAlias = Work | Cancel | Hold | Release | Accepted | Refused
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """How far the work is. `output` is what is new since the last report."""
+    """How far the work is. `output` is what is new since the last report; the rest is said beside the answer."""
 
     id: str
     at: datetime
@@ -111,6 +142,15 @@ class Report(Struct, frozen=True, kw_only=True):
     number: int = 0
     total: int | None = None
     output: str = ""
+    thinking: str = ""
+    tool_use: ToolUse | None = None
+    tool_result: ToolResult | None = None
+    file: File | None = None
+
+    @property
+    def has_content(self) -> bool:
+        """Whether there is more to it than that the work goes on: then it must arrive."""
+        return bool(self.output or self.thinking or self.tool_use or self.tool_result or self.file)
 
 
 class Query(Struct, frozen=True, kw_only=True):
@@ -180,6 +220,9 @@ class Link(Protocol):
     nothing; only `Accepted` says that the hub has a message, and whoever needs it there sends it again over the
     next link until then. Everything is called on one event loop.
     """
+
+    @property
+    def manners(self) -> Manners: ...
 
     async def open(self, who: Introduction) -> None:
         """Connect and introduce ourselves. Raises `LinkDown`, or `NotAllowed` where trying again is no use."""

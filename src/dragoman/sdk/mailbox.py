@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dragoman.sdk.links import Link, Outbound
+from dragoman.sdk.links import Link, Manners, Outbound
 from dragoman.sdk.task import Task
 from dragoman.sdk.world import World
 
@@ -23,12 +23,14 @@ class Mailbox:
         self._link: Link | None = None
         self._kept: dict[str, Outbound] = {}
         self._silent: list[Task] = []
+        self.manners = Manners(name="no link")
+        """Of the last link: there is no task without one."""
 
     # --- links come and go ---
 
     def attach(self, link: Link) -> None:
         """A new link: everything the hub has not got goes out again, in order."""
-        self._link = link
+        self._link, self.manners = link, link.manners
         for message in self._kept.values():
             link.send(message)
 

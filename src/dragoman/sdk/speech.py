@@ -1,6 +1,6 @@
-"""What is said about the work in hand: progress, signs of life, questions.
+"""What is said about the work in hand: progress, pieces of the answer, thoughts, tools, files, life signs, questions.
 
-Output and questions must arrive, so they are kept until the hub has them. Progress alone is only worth its moment.
+All but bare progress must arrive, so it is kept until the hub has it. Progress alone is only worth its moment.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any
 
 from msgspec import UnsetType
 
-from dragoman.sdk.errors import Rejected
+from dragoman.sdk.errors import Misconfigured, Rejected
 from dragoman.sdk.journal import Journal
-from dragoman.sdk.links import Outcome, Query, Report
+from dragoman.sdk.links import File, Outcome, Query, Report
 from dragoman.sdk.mailbox import Mailbox
 from dragoman.sdk.task import Task
 from dragoman.sdk.world import World
@@ -33,9 +33,10 @@ class Speech:
         self._world = world
         self._reports: dict[str, Task] = {}
 
-    async def report(self, task: Task, output: str) -> None:
-        """Progress. With output it must arrive, so it waits for room; without, it is only worth its moment."""
-        while output and task._unheard >= MOST_UNHEARD:
+    async def report(self, task: Task, output: str = "", **aside: Any) -> None:
+        """Progress, and what is said beside it. With content it must arrive, so it waits for room."""
+        must_arrive = bool(output or aside)
+        while must_arrive and task._unheard >= MOST_UNHEARD:
             if task.cancelled:
                 raise Rejected("the task was cancelled")
             task._room = task._room or asyncio.Event()
@@ -43,8 +44,10 @@ class Speech:
             await task._room.wait()
         if len(output) > LONG_OUTPUT:  # it may travel in blocks, which are counted per step
             task._step_number += 1
-        message = self._report_on(task, output)
-        if output:
+        message = self._report_on(task, output, **aside)
+        if output and not self._mailbox.manners.has_receipts:
+            task._spoken.append(output)
+        if must_arrive:
             task._unheard += 1
             self._reports[message.id] = task
             self._mailbox.post(message)
@@ -52,6 +55,16 @@ class Speech:
             self._mailbox.mention(message)
         self._spoke(task)
         await self._mailbox.drain()
+
+    async def send_file(self, task: Task, file: File) -> None:
+        manners = self._mailbox.manners
+        if not manners.largest_file:
+            raise Misconfigured(
+                f"{manners.name} carries no files: put {file.name!r} where others can fetch it, and return where"
+            )
+        if len(file.data) > manners.largest_file:
+            raise ValueError(f"{file.name!r} has {len(file.data)} bytes; {manners.name} carries {manners.largest_file}")
+        await self.report(task, file=file)
 
     def sign_of_life(self, task: Task) -> None:
         """Nothing new, but alive. Silent while a person is asked or holds the task: no clock runs then."""
@@ -69,12 +82,15 @@ class Speech:
         if is_running and not task.cancelled and task._words == words:
             self.sign_of_life(task)
 
+    def mint(self) -> str:
+        return self._world.mint()
+
     def _spoke(self, task: Task) -> None:
         task._receipt = None
         task._words += 1
         task._last_sign = self._world.monotonic()
 
-    def _report_on(self, task: Task, output: str = "") -> Report:
+    def _report_on(self, task: Task, output: str = "", **aside: Any) -> Report:
         return Report(
             id=self._world.mint(),
             at=self._world.now(),
@@ -83,6 +99,7 @@ class Speech:
             step=task._step,
             number=task._step_number,
             output=output,
+            **aside,
         )
 
     def accepted(self, id: str) -> None:

@@ -43,6 +43,7 @@ class Task:
         "_room",
         "_runner",
         "_speech",
+        "_spoken",
         "_step",
         "_step_number",
         "_turn",
@@ -73,6 +74,7 @@ class Task:
         self._answer: asyncio.Future[Answered] | None = None
         self._unheard = 0
         self._words = 0
+        self._spoken: list[str] = []
         self._overdue = False
         self._room: asyncio.Event | None = None
         self.input = given
@@ -99,6 +101,11 @@ class Task:
     def attempt(self) -> int:
         """1 at first; more when the hub had to give the work out again."""
         return self._work.attempt or 1
+
+    @property
+    def files(self) -> tuple[links.File, ...]:
+        """The files that came with the work: `name` (for display only), `mime_type`, `data`."""
+        return self._work.files
 
     @property
     def is_held(self) -> bool:
@@ -134,6 +141,30 @@ class Task:
     async def log(self, text: str) -> None:
         """Add a line to the task's output."""
         await self._speech.report(self, text if text.endswith("\n") else text + "\n")
+
+    async def text(self, chunk: str) -> None:
+        """Say a piece of the answer, as it comes; pieces are joined as they are."""
+        if chunk:
+            await self._speech.report(self, chunk)
+
+    async def think(self, text: str) -> None:
+        """Tell what the agent is thinking: shown, but not part of the answer."""
+        if text:
+            await self._speech.report(self, thinking=text)
+
+    async def tool_use(self, name: str, input: Any = None, *, id: str | None = None) -> str:
+        """Tell that a tool is used, with what input; returns the id by which its result is told."""
+        use = links.ToolUse(id or self._speech.mint(), name, input)
+        await self._speech.report(self, tool_use=use)
+        return use.id
+
+    async def tool_result(self, id: str, output: str, *, is_error: bool = False) -> None:
+        """Tell what a tool gave."""
+        await self._speech.report(self, tool_result=links.ToolResult(id, output, is_error))
+
+    async def send_file(self, name: str, data: bytes, mime_type: str = "application/octet-stream") -> None:
+        """Give a file to whoever asked for the work. Raises where the protocol carries none, or none so large."""
+        await self._speech.send_file(self, links.File(name, mime_type, bytes(data)))
 
     async def ask(
         self,
@@ -219,8 +250,27 @@ class SyncTask:
     def progress(self, percent: float, step: str | None = None, output: str | None = None) -> None:
         self._wait(self._task.progress(percent, step, output))
 
+    @property
+    def files(self) -> tuple[links.File, ...]:
+        return self._task.files
+
     def log(self, text: str) -> None:
         self._wait(self._task.log(text))
+
+    def text(self, chunk: str) -> None:
+        self._wait(self._task.text(chunk))
+
+    def think(self, text: str) -> None:
+        self._wait(self._task.think(text))
+
+    def tool_use(self, name: str, input: Any = None, *, id: str | None = None) -> str:
+        return self._wait(self._task.tool_use(name, input, id=id))
+
+    def tool_result(self, id: str, output: str, *, is_error: bool = False) -> None:
+        self._wait(self._task.tool_result(id, output, is_error=is_error))
+
+    def send_file(self, name: str, data: bytes, mime_type: str = "application/octet-stream") -> None:
+        self._wait(self._task.send_file(name, data, mime_type))
 
     def ask(
         self,

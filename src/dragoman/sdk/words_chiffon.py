@@ -3,6 +3,7 @@
     the engine says   chiffon says                                    the hub says            the engine hears
     ----------------  ----------------------------------------------  ----------------------  ----------------
     Report            work_status; above 1 MiB several (D4)           work_request            Work
+    - thinking, tool  + x_custom_fields of the same names
     Query             work_status `paused` + x_custom_fields.question error 5900              Cancel
     Outcome           work_result + x_custom_fields.result            error, any other code   Refused
     Decline           error 5003 or 5006                              work_status `paused`    Hold
@@ -50,6 +51,7 @@ from dragoman.sdk.links import (
     Inbound,
     Introduction,
     LinkDown,
+    Manners,
     Outbound,
     Outcome,
     Pipe,
@@ -64,6 +66,9 @@ from dragoman.sdk.world import World
 log = logging.getLogger("dragoman.sdk")
 
 CANCELLED = 5900
+MANNERS = Manners(name="chiffon")
+ASIDES = ("thinking", "tool_use", "tool_result")
+"""What chiffon has no field for: custom fields of a status."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -78,6 +83,10 @@ class ChiffonLink:
         self._version = PROTOCOL_VERSION
         self._parts: dict[str, str] = {}
         self._missing: dict[str, int] = {}
+
+    @property
+    def manners(self) -> Manners:
+        return MANNERS
 
     async def open(self, who: Introduction) -> None:
         self._name = who.kind or who.agent_id
@@ -233,6 +242,7 @@ class ChiffonLink:
         if chunks.must_split(report.output):
             blocks = [(block.text, str(block.label)) for block in chunks.split(report.output)]
             ids = self._part_ids(report.id, len(blocks))
+        asides = {name: said for name in ASIDES if (said := getattr(report, name))}
         for id, (text, label) in zip(ids, blocks, strict=True):
             step = None
             if report.step is not None or text:
@@ -240,7 +250,8 @@ class ChiffonLink:
             status = WorkStatus(
                 task_id=report.errand.task_id, status=report.status, progress_percent=report.percent, step=step
             )
-            yield id, status, {}
+            yield id, status, dict(asides)
+            asides.clear()
 
     def _part_ids(self, message_id: str, count: int) -> list[str]:
         ids = [self._world.mint() for _ in range(count)]

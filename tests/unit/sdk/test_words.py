@@ -1,0 +1,86 @@
+"""What a handler says beside progress and its result: pieces, thoughts, tools, files."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.sdk.harness import FakeHub, FakeWorld, Running
+
+from dragoman import Agent, SyncTask, Task
+from dragoman.sdk.links import Report
+
+
+async def test_in_chiffon_thoughts_and_tools_are_custom_fields_and_text_is_output(agent: Agent, hub: FakeHub) -> None:
+    @agent.on("chat")
+    async def chat(task: Task) -> None:
+        await task.think("which disk?")
+        use = await task.tool_use("df", {"path": "/"}, id="t1")
+        await task.tool_result(use, "90 %")
+        await task.tool_result("t2", "no such tool", is_error=True)
+        await task.text("Nearly ")
+        await task.text("full.")
+
+    async with Running(agent, hub):
+        hub.request("chat")
+        said = [await hub.next("work_status") for _ in range(6)]
+        result = await hub.next("work_result")
+    custom = [{k: v for k, v in message.x_custom_fields.items() if k != "traceparent"} for message in said]
+    assert custom == [
+        {"thinking": "which disk?"},
+        {"tool_use": {"id": "t1", "name": "df", "input": {"path": "/"}}},
+        {"tool_result": {"id": "t1", "output": "90 %", "is_error": False}},
+        {"tool_result": {"id": "t2", "output": "no such tool", "is_error": True}},
+        {},
+        {},
+    ]
+    assert [message.payload.step.output for message in said[4:]] == ["Nearly ", "full."]
+    assert result.payload.output == ""
+
+
+async def test_a_plain_function_has_the_same_words(agent: Agent, hub: FakeHub) -> None:
+    @agent.on("chat")
+    def chat(task: SyncTask) -> int:
+        task.think("hm")
+        task.tool_result(task.tool_use("ls"), "a b")
+        task.text("so")
+        return len(task.files)
+
+    async with Running(agent, hub):
+        hub.request("chat")
+        said = [await hub.next("work_status") for _ in range(4)]
+        result = await hub.next("work_result")
+    used, gave = said[1].x_custom_fields["tool_use"], said[2].x_custom_fields["tool_result"]
+    assert (used["name"], used["id"]) == ("ls", gave["id"])
+    assert result.x_custom_fields["result"] == 0
+
+
+async def test_chiffon_refuses_a_file_in_the_handler_and_says_what_to_do(agent: Agent, hub: FakeHub) -> None:
+    @agent.on("draw")
+    async def draw(task: Task) -> None:
+        await task.send_file("a.png", b"...", "image/png")
+
+    async with Running(agent, hub):
+        hub.request("draw")
+        result = await hub.next("work_result")
+    assert result.payload.status == "failed"
+    assert "chiffon carries no files: put 'a.png' where others can fetch it" in result.payload.output
+
+
+async def test_thoughts_lost_on_the_wire_are_said_again(agent: Agent, hub: FakeHub, world: FakeWorld) -> None:
+    @agent.on("chat")
+    async def chat(task: Task) -> None:
+        await task.think("one")
+
+    hub.accepts = False
+    async with Running(agent, hub):
+        hub.request("chat")
+        first = await hub.next("work_status")
+        hub.cut()
+        await world.advance(1)
+        again = await hub.next("work_status")
+    assert (first.message_id, again.x_custom_fields["thinking"]) == (again.message_id, "one")
+
+
+@pytest.mark.parametrize(("said", "content"), [({}, False), ({"thinking": "x"}, True), ({"percent": 5}, False)])
+def test_only_content_must_arrive(said: dict[str, object], content: bool) -> None:
+    report = Report(id="i", at=FakeWorld().now(), errand=None, **said)  # type: ignore[arg-type]
+    assert report.has_content is content
