@@ -132,6 +132,16 @@ def noted(suite: str, key: str, in_flight: int = 0) -> Callable[[Figures], float
     return value
 
 
+def mistakes(suite: str) -> Callable[[Figures], float | None]:
+    """Operations that went wrong, where that is itself what is judged."""
+
+    def value(figures: Figures) -> float | None:
+        figure = figures.get(suite)
+        return float(figure.errors) if figure else None
+
+    return value
+
+
 def growth(small: str, large: str, in_flight: int) -> Callable[[Figures], float | None]:
     return percent(large, small, in_flight)
 
@@ -176,7 +186,9 @@ TARGETS = (
     Target("forge ÷ Agent Client Protocol SDK, 1 in flight", best_rates("hub-forge", "acp-sdk", 1), "≥", 3),
     Target("others' p99 while a child writes 1 GB without a newline ÷ quiet", noted("flood-bytes", "ratio"), "≤", 3),
     Target("others' p99 while a child writes lines without end ÷ quiet", noted("flood-lines", "ratio"), "≤", 3),
-    Target("pieces lost by 100 streaming coven agents", noted("fleet-100", "lost"), "≤", 0, ""),
+    Target(
+        "pieces lost or doubled between 100 streaming coven agents and their callers", mistakes("fleet-100"), "≤", 0, ""
+    ),
 )
 
 
