@@ -158,8 +158,10 @@ class Pump:
             self.acknowledges = True
             self._hub.mention(Acknowledge(principal=self._agent, deliveries=heard.acks, session=self._session))
             return
-        if heard.parts or heard.answers:
+        if heard.answers:
             self._write(heard.answers)
+            return
+        if heard.parts:
             for part in heard.parts:
                 self.heard(part)
             return
@@ -276,6 +278,9 @@ class Pump:
     def part(self) -> None:
         """The link is gone: nothing more is heard or said over it."""
         self._closed = True
+        self._fall_silent()
+
+    def _fall_silent(self) -> None:
         if isinstance(self._tongue, Talkative):
             self._tongue.part()
 
@@ -326,3 +331,4 @@ class Pump:
         self._wire.stop_reading()
         await self._idle.wait()
         self._send_receipts()
+        self._fall_silent()
