@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.app.settings import Origin, Settings, SettingsError, keys, load, value_of, variable_of
+from dragoman.app.declared import AgentSettings
+from dragoman.app.settings import TABLES, Origin, Settings, SettingsError, keys, load, value_of, variable_of
 from dragoman.core.rules import Rules
 
 
@@ -46,7 +47,7 @@ def test_flags_beat_environment_beats_file_beats_default(file: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(("name", "type"), [(name, type) for name, type, _ in keys()])
+@pytest.mark.parametrize(("name", "type"), [(name, type) for name, type, _ in keys() if name not in TABLES])
 def test_every_setting_can_be_set_by_file_and_by_environment(name: str, type: Any, file: Path) -> None:
     default = value_of(Settings(), name)
     text, value = {
@@ -182,3 +183,63 @@ def test_the_doors_defaults_are_the_ones_the_doors_have() -> None:
         doors.message_bytes, doors.max_connections, doors.header_seconds, doors.body_seconds, doors.idle_seconds,
         doors.poll_seconds,
     )  # fmt: skip
+
+
+AGENTS = """
+[[agents]]
+id = "reviewer"
+command = ["node", "reviewer.js"]
+cwd = "agents"
+restart = "always"
+role = "reviewer"
+capabilities = ["typescript"]
+env = { MODEL = "large", KEY = "canary" }
+pass_env = ["HTTPS_PROXY"]
+limits = { memory_mb = 512 }
+
+[[agents]]
+id = "echo"
+command = ["cat"]
+"""
+
+
+def test_agents_are_declared_in_the_file(file: Path) -> None:
+    file.write_text(AGENTS)
+    loaded = load(file=file)
+    reviewer, echo = loaded.settings.agents
+    assert (reviewer.command, reviewer.restart, reviewer.role) == (("node", "reviewer.js"), "always", "reviewer")
+    assert reviewer.cwd == str(file.parent / "agents")
+    assert reviewer.limits.for_the_kernel() == {"core": 0, "open_files": 1024, "memory": 512 << 20}
+    assert echo == AgentSettings(id="echo", command=("cat",))
+    assert str(loaded.origins["agents"]) == f"file {file}"
+
+
+def test_of_an_agents_environment_only_names_are_shown(file: Path) -> None:
+    file.write_text(AGENTS)
+    shown = value_of(load(file=file).settings, "agents")
+    assert shown[0]["env"] == ["KEY", "MODEL"]
+    assert "canary" not in str(shown)
+    file.write_text(AGENTS.replace("large", "a\\u0000b"))
+    (problem,) = problems(file)
+    assert "canary" not in problem
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ('[[agents]]\nid = "a"', "FILE: agents: object missing required field `command` ([0])."),
+        ('[[agents]]\nid = "a"\ncommand = []', "FILE: agents: expected `array` of length >= 1 ([0].command)."),
+        (
+            '[[agents]]\nid = "a"\ncommand = ["x"]\nrestrat = "never"',
+            "FILE: agents: object contains unknown field `restrat` ([0]).",
+        ),
+        (
+            '[[agents]]\nid = "a"\ncommand = ["x"]\n[[agents]]\nid = "a"\ncommand = ["y"]',
+            "agents (file FILE): 'a' stands there twice: give each agent an id of its own.",
+        ),
+        ("[agents]\nid = 'a'", "FILE: agents: expected `array`, got `object`."),
+    ],
+)
+def test_what_is_wrong_with_a_declared_agent_is_said(file: Path, wrong: str, said: str) -> None:
+    file.write_text(wrong)
+    assert problems(file) == [said]

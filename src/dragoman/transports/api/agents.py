@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
@@ -9,40 +11,113 @@ from starlette.responses import Response
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import AddAgent, RemoveAgent, RotateToken
 from dragoman.core.errors import Kind
-from dragoman.core.ids import ADMIN, HUB, AgentId
+from dragoman.core.ids import ADMIN, HUB, AgentId, rfc3339
 from dragoman.core.ports import TaskFilter
 from dragoman.core.queries import AgentOut, LogLine, agent_out, log_line
 from dragoman.security.tokens import new_token, token_hash
-from dragoman.transports.api.bodies import AgentIn, AgentsQuery, Nothing, Page, read_body, read_query
+from dragoman.transports.api.bodies import AgentIn, AgentsQuery, LogsQuery, Nothing, read_body, read_query
 from dragoman.transports.api.desk import Desk
 from dragoman.transports.api.endpoint import respond
 from dragoman.transports.api.problems import Problem
 from dragoman.transports.api.tasks import PROTOCOL
+from dragoman.transports.stdio.logbook import Log
+from dragoman.transports.stdio.recipe import DETAIL, ChildLimits, Recipe, State, recipe_of
+from dragoman.transports.stdio.recipe import PROTOCOL as CHILD_PROTOCOL
+from dragoman.transports.stdio.restarts import Policy
+from dragoman.transports.stdio.supervisor import Declared
 
 RESERVED = frozenset({HUB, ADMIN, "anonymous", "protocol-broker-agent"})
 EVENTS_A_TASK = 100
+LONGEST_COMMAND = 128 * 1024
+CHILDS = ("cwd", "env", "pass_env", "restart", "limits", "grace_seconds", "privileges")
+"""Fields that only an agent with a command has."""
 
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True):
-    """The token is shown this once; the hub keeps only its hash."""
+    """The token is shown this once; the hub keeps only its hash. An agent that the hub runs itself needs none."""
 
     agent_id: str
-    token: str
+    token: str | None
+
+
+class ChildOut(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent that the hub runs. Of its environment only the names are told: values may be secrets."""
+
+    state: State
+    since: str
+    pid: int | None
+    restarts: int
+    last_end: str | None
+    command: tuple[str, ...]
+    cwd: str | None
+    env: tuple[str, ...]
+    pass_env: tuple[str, ...]
+    restart: Policy
+    limits: ChildLimits
+    grace_seconds: float
+    privileges: bool
+    origin: str
+
+
+class AgentTold(AgentOut, frozen=True, kw_only=True, omit_defaults=True):
+    """`child` is there for an agent that the hub runs."""
+
+    child: ChildOut | None = None
 
 
 class AgentList(msgspec.Struct, frozen=True, kw_only=True):
-    agents: tuple[AgentOut, ...]
+    agents: tuple[AgentTold, ...]
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of a log. Of a child: what it printed (`stream` stdout or stderr), logged in its protocol (event), or what
+    the hub wrote about it (hub). Of another agent: an event of a task."""
+
+    seq: int
+    at: str
+    kind: str
+    text: str
+    task_id: str | None
+    level: str | None = None
+    stream: str | None = None
+    context: dict[str, Any] = {}
 
 
 class AgentLogs(msgspec.Struct, frozen=True, kw_only=True):
-    """Oldest first. `next` leads to older tasks."""
+    """Oldest first. `next` leads to older tasks; for a child it is the number to go on after."""
 
-    logs: tuple[LogLine, ...]
+    logs: tuple[Line, ...]
     next: str | None
 
 
-def told(desk: Desk, agent: Agent) -> AgentOut:
-    return agent_out(agent, reachable=desk.intake.reachable(agent.id), tasks=desk.intake.load_of(agent.id))
+def told(desk: Desk, agent: Agent) -> AgentTold:
+    plain = agent_out(agent, reachable=desk.intake.reachable(agent.id), tasks=desk.intake.load_of(agent.id))
+    facts = {field: getattr(plain, field) for field in plain.__struct_fields__}
+    facts["details"] = {name: value for name, value in agent.details.items() if name != DETAIL}
+    return AgentTold(**facts, child=_child(desk, agent))
+
+
+def _child(desk: Desk, agent: Agent) -> ChildOut | None:
+    found = None if desk.children is None else desk.children.report(agent.id)
+    if found is None:
+        return None
+    of = found.recipe
+    return ChildOut(
+        state=found.state,
+        since=rfc3339(found.since),
+        pid=found.pid,
+        restarts=found.restarts,
+        last_end=found.last_end,
+        command=of.command,
+        cwd=of.cwd,
+        env=of.env,
+        pass_env=of.pass_env,
+        restart=of.restart,
+        limits=of.limits,
+        grace_seconds=of.grace_seconds,
+        privileges=of.privileges,
+        origin=of.origin,
+    )
 
 
 def find_agent(desk: Desk, request: Request) -> Agent:
@@ -66,9 +141,12 @@ async def add(desk: Desk, request: Request) -> Response:
             next=f"Use one of: {spoken}.",
             spoken=list(desk.protocols),
         )
-    for field in ("command", "cwd", "env"):
+    if wish.command is not None:
+        return await _run(desk, wish)
+    for field in CHILDS:
         if getattr(wish, field) is not None:
-            raise Problem(Kind.INVALID, f"{field} is only for agents the hub runs as child processes", field=field)
+            message = f"{field} is only for agents the hub runs as child processes, by a command"
+            raise Problem(Kind.INVALID, message, field=field)
     token = new_token()
     agent = Agent(
         id=AgentId(wish.agent_id),
@@ -88,6 +166,38 @@ async def add(desk: Desk, request: Request) -> Response:
         agent = msgspec.structs.replace(agent, max_concurrent=wish.max_concurrent)
     await desk.intake.ask(AddAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent))
     return respond(201, Credential(agent_id=agent.id, token=token), {"Location": f"/api/v1/agents/{agent.id}"})
+
+
+async def _run(desk: Desk, wish: AgentIn) -> Response:
+    """An agent that the hub itself starts, now and whenever it starts."""
+    assert wish.command is not None
+    if desk.children is None:
+        raise Problem(Kind.INVALID, "this hub runs no agents itself", field="command")
+    if wish.protocol != CHILD_PROTOCOL:
+        message = f"an agent that the hub runs speaks {CHILD_PROTOCOL} over its standard streams, not {wish.protocol}"
+        raise Problem(Kind.INVALID, message, field="protocol", next=f"Write {CHILD_PROTOCOL!r}, or leave command out.")
+    if not wish.command[0]:
+        raise Problem(Kind.INVALID, "the command has no name", field="command")
+    if sum(map(len, wish.command)) + sum(len(k) + len(v) for k, v in (wish.env or {}).items()) > LONGEST_COMMAND:
+        raise Problem(Kind.TOO_LARGE, f"command and environment may have {LONGEST_COMMAND} characters", field="command")
+    given = {field: value for field in CHILDS if (value := getattr(wish, field)) is not None and field != "env"}
+    agent = await desk.children.admit(
+        Declared(
+            id=wish.agent_id,
+            recipe=Recipe(command=wish.command, **given),
+            env=wish.env or {},
+            kind=wish.kind,
+            role=wish.role,
+            name=wish.name,
+            domain=wish.domain,
+            version=wish.version,
+            capabilities=wish.capabilities,
+            work_types=wish.work_types,
+            untrusted=wish.untrusted,
+            max_concurrent=wish.max_concurrent,
+        )
+    )
+    return respond(201, Credential(agent_id=agent.id, token=None), {"Location": f"/api/v1/agents/{agent.id}"})
 
 
 async def listing(desk: Desk, request: Request) -> Response:
@@ -110,21 +220,39 @@ async def one(desk: Desk, request: Request) -> Response:
 async def remove(desk: Desk, request: Request) -> Response:
     agent = find_agent(desk, request)
     await desk.intake.ask(RemoveAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent.id))
+    if desk.children is not None:
+        desk.children.dismiss(agent.id)  # it has its grace period; nobody need wait for that
     return Response(status_code=204, headers={"Cache-Control": "no-store"})
 
 
 async def rotate(desk: Desk, request: Request) -> Response:
     await read_body(desk, request, Nothing, optional=True)
     agent = find_agent(desk, request)
+    if recipe_of(agent) is not None:
+        raise Problem(Kind.CONFLICT, f"{agent.id} is run by the hub itself and needs no token")
     token = new_token()
     await desk.intake.ask(RotateToken(principal=ADMIN, protocol=PROTOCOL, agent=agent.id, token_hash=token_hash(token)))
     return respond(200, Credential(agent_id=agent.id, token=token))
 
 
-async def logs(desk: Desk, request: Request) -> Response:
-    """The newest events of its newest tasks."""
-    query = read_query(request, Page)
+async def restart(desk: Desk, request: Request) -> Response:
+    await read_body(desk, request, Nothing, optional=True)
     agent = find_agent(desk, request)
+    if desk.children is None or desk.children.report(agent.id) is None:
+        raise Problem(
+            Kind.CONFLICT, f"{agent.id} is not run by this hub", next="Start it again where it runs; it will connect."
+        )
+    await desk.children.restart(agent.id)
+    return respond(200, told(desk, find_agent(desk, request)))
+
+
+async def logs(desk: Desk, request: Request) -> Response:
+    """What a child printed; of any other agent the newest events of its newest tasks."""
+    query = read_query(request, LogsQuery)
+    agent = find_agent(desk, request)
+    kept = None if desk.children is None else desk.children.log_of(agent.id)
+    if kept is not None:
+        return await _printed(desk, kept, query)
     try:
         tasks, on = await desk.store.tasks(
             TaskFilter(agent=agent.id), after=query.cursor or None, limit=min(query.limit, 50)
@@ -136,4 +264,30 @@ async def logs(desk: Desk, request: Request) -> Response:
         newest = await desk.store.events(task.id, after=max(0, task.seq - EVENTS_A_TASK), limit=EVENTS_A_TASK)
         lines += [log_line(event) for event in newest]
     lines.sort(key=lambda line: (line.at, line.task_id, line.seq))
-    return respond(200, AgentLogs(logs=tuple(lines), next=on))
+    told = [Line(seq=one.seq, at=one.at, kind=one.kind, text=one.text, task_id=one.task_id) for one in lines]
+    return respond(200, AgentLogs(logs=tuple(told), next=on))
+
+
+async def _printed(desk: Desk, kept: Log, query: LogsQuery) -> Response:
+    after = query.after
+    if query.cursor:
+        if not (query.cursor.isascii() and query.cursor.isdigit()):
+            raise Problem(Kind.INVALID, "this is no cursor", field="cursor")
+        after = int(query.cursor[:20])
+    if query.wait and not desk.waiters.closed:
+        await kept.changed(after, query.wait)
+    found = await kept.tail(query.tail or query.limit, level=query.level, after=after)
+    lines = tuple(
+        Line(
+            seq=entry.seq,
+            at=rfc3339(entry.at),
+            kind="log",
+            level=entry.level,
+            stream=entry.stream,
+            text=entry.message,
+            task_id=entry.task,
+            context=entry.context,
+        )
+        for entry in found
+    )
+    return respond(200, AgentLogs(logs=lines, next=str(found[-1].seq if found else after)))

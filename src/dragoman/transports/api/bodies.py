@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -18,6 +18,8 @@ from dragoman.core.errors import Kind
 from dragoman.core.tasks.model import Priority, QuestionStatus, Status
 from dragoman.transports.api.desk import Desk
 from dragoman.transports.api.problems import Problem, misshapen
+from dragoman.transports.stdio.recipe import ChildLimits, Directory, Variable, Word
+from dragoman.transports.stdio.restarts import Policy
 from dragoman.wire import guard
 from dragoman.wire.errors import RemoteProtocolError, Stage
 
@@ -71,9 +73,15 @@ class AgentIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     version: Name | None = None
     untrusted: bool = False
     max_concurrent: Annotated[int, Meta(ge=1, le=10_000)] | None = None
-    command: tuple[str, ...] | None = None
-    cwd: str | None = None
-    env: dict[str, str] | None = None
+    command: Annotated[tuple[Word, ...], Meta(min_length=1, max_length=1000)] | None = None
+    """With it, the hub itself runs the agent as a child process that speaks forge; the rest is about that."""
+    cwd: Directory | None = None
+    env: dict[Variable, Word] | None = None
+    pass_env: Annotated[tuple[Variable, ...], Meta(max_length=100)] | None = None
+    restart: Policy | None = None
+    limits: ChildLimits | None = None
+    grace_seconds: Annotated[float, Meta(ge=0, le=3600)] | None = None
+    privileges: bool | None = None
 
 
 class CancelIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -138,6 +146,16 @@ class EventsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     after: Annotated[int, Meta(ge=0)] = 0
     raw: bool = False
+
+
+class LogsQuery(Page, frozen=True, kw_only=True):
+    """`level` leaves out what is less grave. Of a child: `tail` is how many of the newest lines; `after` is the number
+    of the last line seen, and `wait` how many seconds to wait for another one."""
+
+    tail: Limit | None = None
+    level: Literal["debug", "info", "warn", "error"] | None = None
+    after: Annotated[int, Meta(ge=0)] = 0
+    wait: Annotated[float, Meta(ge=0, le=60)] = 0
 
 
 class AgentsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,6 +13,7 @@ from dragoman.security.tokens import bearer, same, token_hash
 from dragoman.transports.api.problems import Problem
 from dragoman.transports.operations import Exposition
 from dragoman.transports.refusals import Refusals
+from dragoman.transports.stdio.supervisor import Supervisor
 from dragoman.wire import guard
 
 
@@ -37,6 +38,8 @@ class Desk:
         self.limits = limits
         self.waiters = Waiters(heartbeat)
         self.refusals = Refusals(intake)
+        self.children: Supervisor | None = None
+        """Set where the hub runs agents itself."""
         self._admin_token_hash = admin_token_hash
 
     def admit(self, request: Request) -> None:

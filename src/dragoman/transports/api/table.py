@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.core.errors import Kind
-from dragoman.core.queries import AgentOut, DeadLetterOut, QuestionOut, TaskOut, WhyOut
+from dragoman.core.queries import DeadLetterOut, QuestionOut, TaskOut, WhyOut
 from dragoman.protocols.chiffon.types import ErrorPayload, Registered, Registration
 from dragoman.transports import operations
 from dragoman.transports.api import agents, audit, backup, bodies, deadletters, questions, stream, tasks
@@ -65,7 +65,7 @@ MANAGEMENT = (
     ),
     Endpoint(
         method="GET", path=f"{V1}/agents/{{id}}", handler=agents.one, tag="agents", summary="Look at an agent",
-        answers={200: AgentOut}, refusals=(NOT_FOUND,),
+        answers={200: agents.AgentTold}, refusals=(NOT_FOUND,),
     ),
     Endpoint(
         method="DELETE", path=f"{V1}/agents/{{id}}", handler=agents.remove, tag="agents",
@@ -75,12 +75,17 @@ MANAGEMENT = (
     Endpoint(
         method="POST", path=f"{V1}/agents/{{id}}/token", handler=agents.rotate, tag="agents",
         summary="Give an agent a new token; the old one ends at once",
-        body=bodies.Nothing, body_optional=True, answers={200: agents.Credential}, refusals=(NOT_FOUND,),
+        body=bodies.Nothing, body_optional=True, answers={200: agents.Credential}, refusals=(NOT_FOUND, CONFLICT),
+    ),
+    Endpoint(
+        method="POST", path=f"{V1}/agents/{{id}}/restart", handler=agents.restart, tag="agents",
+        summary="Stop an agent that the hub runs, and start it afresh; also one that has crashed for good",
+        body=bodies.Nothing, body_optional=True, answers={200: agents.AgentTold}, refusals=(NOT_FOUND, CONFLICT),
     ),
     Endpoint(
         method="GET", path=f"{V1}/agents/{{id}}/logs", handler=agents.logs, tag="agents",
-        summary="The events of its newest tasks, in words",
-        query=bodies.Page, answers={200: agents.AgentLogs}, refusals=(INVALID, NOT_FOUND),
+        summary="What a child printed; of another agent the events of its newest tasks, in words",
+        query=bodies.LogsQuery, answers={200: agents.AgentLogs}, refusals=(INVALID, NOT_FOUND),
     ),
     # tasks
     Endpoint(

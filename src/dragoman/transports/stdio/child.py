@@ -27,7 +27,7 @@ import structlog
 from dragoman.core.agents.model import BreakerState
 from dragoman.core.commands import CloseLink, OpenLink
 from dragoman.core.errors import Fault, Kind, Refused
-from dragoman.core.ids import SECOND, AgentId, Instant, SessionId
+from dragoman.core.ids import SECOND, AgentId, Instant, SessionId, TaskId
 from dragoman.core.ports import Intake
 from dragoman.transports.driver import Pump, Tongue
 from dragoman.transports.stdio import pace, restarts
@@ -207,7 +207,8 @@ class Child:
         self.keep(message, "hub", level=level)
 
     def keep(self, message: str, stream: str, *, level: str, context: dict[str, Any] | None = None) -> Entry:
-        task = self._scribe.current()
+        named = context.get("taskId") if context else None
+        task = TaskId(named) if isinstance(named, str) else self._scribe.current()
         entry = self.log.add(self._hub.now(), stream, message, level=level, task=task, context=context)
         if task is not None:
             self._scribe.add(task, entry)
@@ -322,6 +323,7 @@ class Run:
             retryable=True,
             facts={"agent_id": agent, "exit_code": how.code, "signal": how.signal},
         )
+        self._pump.part()
         with contextlib.suppress(Refused):  # the hub stops: the next one finds out by itself
             await self._hub.ask(CloseLink(principal=agent, session=self._session, fault=fault))
         self._hub.detach(self._session)

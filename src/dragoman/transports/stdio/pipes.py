@@ -197,7 +197,7 @@ class Inlet:
         """What is written to a child that has closed its stdin is lost, as on any pipe."""
         if not self.open or not lines:
             return
-        data = memoryview(b"".join(line if line.endswith(b"\n") else line + b"\n" for line in lines))
+        data = memoryview(b"".join(line if line.endswith(b"\n") else line + b"\n" for line in lines if line))
         self._size += len(data)
         self._unwritten.append(data)
         if not self._writing:

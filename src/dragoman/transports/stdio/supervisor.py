@@ -23,7 +23,7 @@ import structlog
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import AddAgent, RemoveAgent
 from dragoman.core.errors import Refused
-from dragoman.core.ids import ADMIN, AgentId
+from dragoman.core.ids import ADMIN, AgentId, Instant
 from dragoman.core.ports import Intake
 from dragoman.transports.stdio.channel import Nursery
 from dragoman.transports.stdio.child import Child, LogSink, Surroundings, Words
@@ -62,7 +62,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Where a child stands, for people. Of its environment only the names are told."""
 
     state: State
-    since: int
+    since: Instant
     pid: int | None
     restarts: int
     last_end: str | None
