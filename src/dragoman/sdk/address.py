@@ -10,6 +10,9 @@
     http  https                    the management API       clients
     chiffon+http  chiffon+https    chiffon over HTTP        agents, clients
     chiffon+ws  chiffon+wss        chiffon over WebSocket   agents, clients
+    forge+ws  forge+wss            forge over WebSocket     agents, clients
+    stdio:                         forge over the standard  agents that the
+                                   streams                  hub starts
 
 An agent given a plain http address speaks chiffon over WebSocket there. The token never shows in a repr.
 """
@@ -37,7 +40,11 @@ SCHEMES: dict[str, tuple[str, str, str]] = {
     "chiffon+https": ("chiffon", "http", "https"),
     "chiffon+ws": ("chiffon", "ws", "http"),
     "chiffon+wss": ("chiffon", "ws", "https"),
+    "forge+ws": ("forge", "ws", "http"),
+    "forge+wss": ("forge", "ws", "https"),
 }
+STDIO = "stdio"
+"""No place, so no token either: whoever started the agent is at the other end of its pipes."""
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -103,12 +110,12 @@ def resolve_agent(
     address = parse(asked, token)
     if address.protocol == API:
         address = msgspec.structs.replace(address, protocol="chiffon", transport="ws")
-    if not address.token:
+    if not address.token and address.transport != STDIO:
         address = msgspec.structs.replace(address, token=environ.get("DRAGOMAN_TOKEN"))
-    if not address.token:
+    if not address.token and address.transport != STDIO:
         raise Misconfigured(
-            f"agent {agent_id!r} has no token: get one with `dragoman agent add {agent_id} --protocol chiffon`"
-            " and set DRAGOMAN_TOKEN"
+            f"agent {agent_id!r} has no token: get one with `dragoman agent add {agent_id} --protocol"
+            f" {address.protocol}` and set DRAGOMAN_TOKEN"
         )
     return address
 
@@ -116,10 +123,13 @@ def resolve_agent(
 def parse(url: str, token: str | None = None) -> Address:
     """Take an address apart; the userinfo goes no further than the token."""
     parts = urlsplit(url)
+    if parts.scheme == STDIO and not (parts.netloc or parts.path.strip("/")):
+        return Address(protocol="forge", transport=STDIO, base="stdio:")
     known = SCHEMES.get(parts.scheme)
     if known is None or not parts.hostname:
         place = f"{parts.scheme}://{parts.hostname or ''}" if parts.scheme else "that"
-        raise Misconfigured(f"{place} is not an address we can speak with; known schemes: {', '.join(SCHEMES)}")
+        spoken = ", ".join((*SCHEMES, STDIO))
+        raise Misconfigured(f"{place} is not an address we can speak with; known schemes: {spoken}")
     protocol, transport, scheme = known
     try:
         port = parts.port

@@ -31,7 +31,7 @@ from dragoman.sdk import outcome as ends
 from dragoman.sdk import trace
 from dragoman.sdk.errors import BadInput, Rejected
 from dragoman.sdk.journal import Answered, Journal
-from dragoman.sdk.links import Decline, Errand, Introduction, Outcome, Work
+from dragoman.sdk.links import Decline, Errand, Introduction, Outcome, Reply, Work
 from dragoman.sdk.mailbox import Mailbox
 from dragoman.sdk.signature import Handler
 from dragoman.sdk.speech import Speech
@@ -252,6 +252,21 @@ class Desk:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     # --- answers ---
+
+    def reply(self, reply: Reply) -> None:
+        """An answer came to a question that a handler waits with."""
+        task = self.tasks.get(reply.task_id)
+        if task is None or task._asking is None or task._asking.id != reply.id or task._answer is None:
+            return log.info("an answer came for task %s, which no longer waits for it", reply.task_id)
+        if not task._answer.done():
+            question = task._asking.question
+            task._answer.set_result(
+                Answered(
+                    task_id=task.id, request_id=reply.id, at=self._world.now(), answer=reply.answer, question=question
+                )
+            )
+            self.speech.sign_of_life_soon(task)
+        return None
 
     async def _go_on(self, task: Task, work: Work, print: str) -> None:
         """An answer came for work in hand. It comes as a new request, and the result will answer that."""

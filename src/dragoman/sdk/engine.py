@@ -17,6 +17,7 @@ from dragoman.sdk.journal import Journal
 from dragoman.sdk.links import (
     Accepted,
     Cancel,
+    Dismiss,
     Hold,
     Introduction,
     Link,
@@ -24,6 +25,7 @@ from dragoman.sdk.links import (
     Outbound,
     Refused,
     Release,
+    Reply,
     Work,
 )
 from dragoman.sdk.mailbox import Mailbox
@@ -64,6 +66,7 @@ class Engine:
         self._mailbox = Mailbox(world)
         self._desk = Desk(who, handlers, self._mailbox, journal, world)
         self._stopping = asyncio.Event()
+        self._is_heard = True
         self._loop = asyncio.get_running_loop()
         self._later: set[asyncio.Task[None]] = set()
         self._hear: dict[type, Callable[[Any], None]] = {
@@ -73,6 +76,8 @@ class Engine:
             Refused: self._on_refused,
             Hold: self._on_hold,
             Release: self._on_release,
+            Reply: self._desk.reply,
+            Dismiss: self._on_dismiss,
         }
 
     async def run(self) -> None:
@@ -109,7 +114,7 @@ class Engine:
 
     async def _until_quiet(self) -> None:
         """Nothing runs and everything said has arrived. Who waits for a person can do so without us."""
-        while not (self._mailbox.is_empty and all(task._asking for task in self._desk.tasks.values())):
+        while (self._is_heard and self._mailbox.owes) or not all(task._asking for task in self._desk.tasks.values()):
             await self._world.sleep(0.02)
 
     # --- the link ---
@@ -195,6 +200,13 @@ class Engine:
             self._desk.drop(task)
         for message in kept:
             self._desk.speech.accepted(message.id)
+
+    def _on_dismiss(self, dismiss: Dismiss) -> None:
+        log.info("%s ends: %s", self._who.agent_id, dismiss.reason)
+        self._is_heard = self._is_heard and dismiss.hears
+        if dismiss.grace is not None:
+            self._grace = min(self._grace, dismiss.grace)
+        self.stop()
 
     async def _say_again(self, messages: list[Outbound]) -> None:
         await self._world.sleep(SAY_AGAIN)

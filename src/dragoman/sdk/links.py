@@ -7,11 +7,14 @@ of `Link`, and name it in the table.
     inbound                                    outbound
     -----------------------------------------  ---------------------------------------------------------
     Work       do this (also: the answer)      Report   how far it is; output as it comes
-    Cancel     stop doing it                   Query    a question to a person; the work waits
-    Hold       pause it                        Outcome  how it ended: kept until the hub has it
-    Release    go on                           Decline  cannot be begun: unknown work, unfit input
+    Reply      the answer, where asking is     Query    a question to a person; the work waits
+               a request                       Outcome  how it ended: kept until the hub has it
+    Cancel     stop doing it                   Decline  cannot be begun: unknown work, unfit input
+    Hold       pause it
+    Release    go on
     Accepted   the hub has these, durably
     Refused    the hub will not have it
+    Dismiss    end, for good
 """
 
 from __future__ import annotations
@@ -32,6 +35,8 @@ from dragoman.sdk.world import World
 LINKS: dict[tuple[str, str], str] = {
     ("chiffon", "http"): "dragoman.sdk.io_chiffon_http:agent_link",
     ("chiffon", "ws"): "dragoman.sdk.io_chiffon_ws:agent_link",
+    ("forge", "stdio"): "dragoman.sdk.io_stdio:agent_link",
+    ("forge", "ws"): "dragoman.sdk.io_forge_ws:agent_link",
 }
 
 
@@ -127,7 +132,25 @@ class Refused(Struct, frozen=True, kw_only=True):
     receipt: str | None = None
 
 
-Inbound: TypeAlias = Work | Cancel | Hold | Release | Accepted | Refused
+class Reply(Struct, frozen=True, kw_only=True):
+    """A person answered the question with this id, while the work stood still. Nothing to remember: asked again at the
+    same place, the hub answers the same."""
+
+    id: str
+    task_id: str
+    answer: Any
+
+
+class Dismiss(Struct, frozen=True, kw_only=True):
+    """Whoever started us lets us go: what runs may end within `grace` seconds, or within our own time. If not `hears`,
+    nobody is left to say what arrived."""
+
+    reason: str
+    grace: float | None = None
+    hears: bool = True
+
+
+Inbound: TypeAlias = Work | Reply | Cancel | Hold | Release | Accepted | Refused | Dismiss
 
 
 class Report(Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dragoman.sdk.links import Link, Manners, Outbound
+from dragoman.sdk.links import Link, Manners, Outbound, Query
 from dragoman.sdk.task import Task
 from dragoman.sdk.world import World
 
@@ -64,8 +64,10 @@ class Mailbox:
                 yield message
 
     @property
-    def is_empty(self) -> bool:
-        return not self._kept
+    def owes(self) -> bool:
+        """Whether something has yet to arrive. A question that is on its way does not count: where its answer is the
+        only receipt, it is kept until a person has spoken."""
+        return any(self._link is None or type(message) is not Query for message in self._kept.values())
 
     # --- what is only worth its moment ---
 
