@@ -10,11 +10,13 @@
     http  https                    the management API       clients
     chiffon+http  chiffon+https    chiffon over HTTP        agents, clients
     chiffon+ws  chiffon+wss        chiffon over WebSocket   agents, clients
+    coven  covens                  coven over gRPC          agents, clients
     forge+ws  forge+wss            forge over WebSocket     agents, clients
     stdio:                         forge over the standard  agents that the
                                    streams                  hub starts
 
-An agent given a plain http address speaks chiffon over WebSocket there. The token never shows in a repr.
+An agent given a plain http address speaks chiffon over WebSocket there. Coven on loopback needs no token (coven-D11).
+The token never shows in a repr.
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ SCHEMES: dict[str, tuple[str, str, str]] = {
     "chiffon+https": ("chiffon", "http", "https"),
     "chiffon+ws": ("chiffon", "ws", "http"),
     "chiffon+wss": ("chiffon", "ws", "https"),
+    "coven": ("coven", "grpc", "http"),
+    "covens": ("coven", "grpc", "https"),
     "forge+ws": ("forge", "ws", "http"),
     "forge+wss": ("forge", "ws", "https"),
 }
@@ -70,6 +74,11 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def headers(self) -> dict[str, str]:
         return {"authorization": f"Bearer {self.token}"} if self.token else {}
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether who speaks there must prove who it is."""
+        return self.transport != STDIO and not (self.protocol == "coven" and self.is_loopback)
 
     def websocket(self, path: str) -> str:
         """The address of a WebSocket endpoint."""
@@ -112,7 +121,7 @@ def resolve_agent(
         address = msgspec.structs.replace(address, protocol="chiffon", transport="ws")
     if not address.token and address.transport != STDIO:
         address = msgspec.structs.replace(address, token=environ.get("DRAGOMAN_TOKEN"))
-    if not address.token and address.transport != STDIO:
+    if not address.token and address.needs_token:
         raise Misconfigured(
             f"agent {agent_id!r} has no token: get one with `dragoman agent add {agent_id} --protocol"
             f" {address.protocol}` and set DRAGOMAN_TOKEN"

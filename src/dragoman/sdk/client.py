@@ -123,6 +123,12 @@ def _backend(address: Address, id: str | None, kind: str | None, world: World) -
         from dragoman.sdk.client_api import ApiClient
 
         return ApiClient(address, world)
+    if address.protocol == "coven":
+        if not address.token and address.needs_token:
+            raise Misconfigured("coven beyond this machine needs a token: pass token=… or set DRAGOMAN_TOKEN")
+        from dragoman.sdk.client_coven import CovenClient
+
+        return CovenClient(address, id or "", world)
     if id is None:
         raise Misconfigured("say who calls: Client(url, id=…), an agent added with `dragoman agent add`")
     if not address.token:

@@ -31,10 +31,12 @@ from dragoman.sdk.address import Address
 from dragoman.sdk.errors import DragomanError, Misconfigured
 from dragoman.sdk.world import World
 
-#: (protocol, transport) → the link's class, imported when it is wanted.
+#: (protocol, transport) → what makes a link, imported when it is wanted. `agent_link` makes one; `agent_links` is called
+#: once and returns what makes them, where links share a memory.
 LINKS: dict[tuple[str, str], str] = {
     ("chiffon", "http"): "dragoman.sdk.io_chiffon_http:agent_link",
     ("chiffon", "ws"): "dragoman.sdk.io_chiffon_ws:agent_link",
+    ("coven", "grpc"): "dragoman.sdk.io_coven:agent_links",
     ("forge", "stdio"): "dragoman.sdk.io_stdio:agent_link",
     ("forge", "ws"): "dragoman.sdk.io_forge_ws:agent_link",
 }
@@ -283,8 +285,10 @@ def dialler(address: Address, world: World) -> Callable[[], Link]:
         spoken = ", ".join(f"{protocol}+{transport}" for protocol, transport in LINKS)
         raise Misconfigured(f"agents cannot speak {address.protocol}+{address.transport} yet; they speak {spoken}")
     module, name = place.split(":")
-    make = cast(Callable[[Address, World], Link], getattr(importlib.import_module(module), name))
-    return lambda: make(address, world)
+    make = getattr(importlib.import_module(module), name)
+    if name == "agent_links":
+        return cast(Callable[[], Link], make(address, world))
+    return lambda: cast(Link, make(address, world))
 
 
 class Pipe(Protocol):
