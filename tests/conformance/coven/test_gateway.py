@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import sys
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -18,6 +21,7 @@ from dragoman.protocols.coven.types import Done, Error, FileData, SendMessage, T
 from dragoman.stores.files import MemoryFiles
 
 Code = grpc.StatusCode
+ROOT = Path(__file__).resolve().parents[3]
 NEWER = b"\xba\x06\x05later"  # field 103, a string
 
 
@@ -115,6 +119,50 @@ async def test_a_dead_stream_is_replaced_when_it_ends_and_only_by_its_own_princi
         task = await hub.submit()
         await second.respond((await second.work()).request_id, done={})
         await hub.status(task.id, "completed")
+
+
+FROZEN = """
+import asyncio, sys
+from tests.support import coven
+async def main():
+    async with coven.channel(sys.argv[1]) as channel:
+        agent = coven.stream(channel)
+        await agent.register("worker")
+        print("registered", flush=True)
+        await asyncio.sleep(600)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.requirement("coven-D4")
+async def test_a_stream_whose_client_is_frozen_fails_the_ping_and_is_replaced() -> None:
+    async with gateway(limits={"keepalive_seconds": 0.5, "keepalive_timeout": 0.5}) as hub:
+        frozen = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", FROZEN, hub.address, stdout=asyncio.subprocess.PIPE, cwd=ROOT
+        )
+        try:
+            assert frozen.stdout is not None
+            assert await outside.soon(frozen.stdout.readline()) == b"registered\n"
+            frozen.send_signal(signal.SIGSTOP)
+            task = await hub.submit()
+            await hub.status(task.id, "assigned")
+
+            async def welcomed() -> outside.Agent | None:
+                agent = await hub.stream()
+                await agent.say(register={"agent_id": "worker"})
+                try:
+                    await agent.hear()
+                except grpc.aio.AioRpcError:
+                    return None  # the old one spoke too recently, or may still answer
+                return agent
+
+            while (agent := await outside.soon(welcomed())) is None:
+                pass
+            await agent.respond((await agent.work()).request_id, done={"full_response": "done by the living"})
+            await hub.status(task.id, "completed")
+        finally:
+            frozen.kill()
+            await frozen.wait()
 
 
 # --- one request ---

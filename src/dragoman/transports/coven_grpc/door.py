@@ -9,6 +9,7 @@ Stop order: agents are asked to finish and leave, callers are told to come back,
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -141,18 +142,17 @@ class CovenDoor:
         self._callers.drain()
         for link in list(self._links):
             link.shut_down("the hub is stopping")
-        patience = self._limits.shutdown_seconds if seconds is None else seconds
-        try:
-            if self._links:
-                self._emptied.clear()
-                await asyncio.wait_for(self._emptied.wait(), patience)
-        except TimeoutError:
-            pass
+        await self._empty(self._limits.shutdown_seconds if seconds is None else seconds)
         for link in list(self._links):
             link.end((grpc.StatusCode.UNAVAILABLE, "the hub is stopping; connect again in a moment"))
+        await self._empty(5.0)
+
+    async def _empty(self, seconds: float) -> None:
+        """Until the last agent has left, or the time is up."""
         if self._links:
             self._emptied.clear()
-            await asyncio.wait_for(self._emptied.wait(), 5.0)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._emptied.wait(), seconds)
 
     async def stop(self) -> None:
         """Close the port. Whoever is still there is cut off."""

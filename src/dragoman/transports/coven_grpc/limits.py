@@ -51,6 +51,7 @@ class CovenLimits(msgspec.Struct, frozen=True, kw_only=True):
             ("grpc.max_concurrent_streams", self.streams_per_connection),
             ("grpc.keepalive_time_ms", int(self.keepalive_seconds * 1000)),
             ("grpc.keepalive_timeout_ms", int(self.keepalive_timeout * 1000)),
+            ("grpc.http2.ping_timeout_ms", int(self.keepalive_timeout * 1000)),  # else a frozen peer has a minute
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.max_pings_without_data", 0),
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),

@@ -25,7 +25,7 @@ class Roster:
 
     def __init__(self, *, keepalive_seconds: float, keepalive_timeout: float) -> None:
         self._interval = keepalive_seconds
-        self._cycle = keepalive_seconds + keepalive_timeout
+        self._cycle = 1.1 * (keepalive_seconds + keepalive_timeout)  # the end must also be noticed
         self._here: dict[AgentId, Present] = {}
         self._awaited: set[AgentId] = set()
 
