@@ -106,7 +106,8 @@ async def test_the_end_of_a_child_is_told(start: Start, command: tuple[str, ...]
 
 async def test_a_command_that_cannot_be_started_says_why(start: Start, tmp_path: Path) -> None:
     child = await start("no-such-program")
-    assert await child.ended() == Ended(failed="'no-such-program' cannot be started: No such file or directory")
+    why = "'no-such-program' cannot be started: No such file or directory"
+    assert await child.ended() == Ended(failed=why, hopeless=True)
     assert await child.handle.started is None
     child = await start("true", cwd=str(tmp_path / "nowhere"))
     assert "cannot be entered" in (await child.ended()).failed  # type: ignore[operator]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -13,7 +14,10 @@ from dragoman.cli.hubclient import Hub
 from dragoman.cli.options import HERE, Output, Reach
 from dragoman.cli.printing import Column, col
 
-app = App(name="agent", help="Let agents in: add, ls, show, rm, token.")
+app = App(name="agent", help="Let agents in, or run them: add, run, ls, show, logs, restart, rm, token.")
+app.command("dragoman.cli.children:run", name="run", help="Run a program as an agent under the hub.")
+app.command("dragoman.cli.children:logs", name="logs", help="Show what an agent printed.")
+app.command("dragoman.cli.children:restart", name="restart", help="Start an agent that the hub runs afresh.")
 
 COLUMNS = (
     col("id"),
@@ -112,12 +116,15 @@ def show(id: AgentName, /, *, output: Output = "table", reach: Reach = HERE) -> 
             ("work types", agent.get("work_types")),
             ("trusted", "no" if agent.get("untrusted") else None),
             ("breaker", _breaker(agent.get("breaker"))),
+            *_process(agent.get("child")),
             ("seen", f"{printing.age(agent.get('last_seen'))} ago" if agent.get("last_seen") else "never"),
             ("tasks", tasks),
         ]
     )
     if tasks:
         printing.following(f"dragoman task show {line(tasks[0])}")
+    elif agent.get("child"):
+        printing.following(f"dragoman agent logs {line(id)} -f", f"dragoman agent restart {line(id)}")
     elif status == "offline":
         printing.following(f"start it with its token (a new one: dragoman agent token {line(id)})")
     else:
@@ -133,6 +140,21 @@ def rm(id: AgentName, /, *, output: Output = "table", reach: Reach = HERE) -> No
         return
     printing.verdict(True, f"agent {line(id)} is out; its unfinished work went back to the queue")
     printing.following("dragoman agent ls")
+
+
+def _process(child: object) -> list[tuple[str, object]]:
+    """What is known of an agent that the hub runs."""
+    if not isinstance(child, dict):
+        return []
+    return [
+        ("process", f"{child['state']}, process {child['pid']}" if child.get("pid") else child.get("state")),
+        ("command", shlex.join(map(str, child.get("command") or ()))),
+        ("directory", child.get("cwd")),
+        ("environment", child.get("env")),
+        ("restart", child.get("restart")),
+        ("restarts", child.get("restarts") or None),
+        ("last end", child.get("last_end")),
+    ]
 
 
 def _breaker(breaker: object) -> str:

@@ -19,7 +19,7 @@ SERVE, WORK, LOOK = (Group(name, sort_key=place) for place, name in enumerate(("
 COMMANDS = (
     ("dev", "dragoman.cli.serving:dev", SERVE, "Start a hub on this machine, with everything in one process."),
     ("serve", "dragoman.cli.serving:serve", SERVE, "Start a hub as its settings file says."),
-    ("agent", "dragoman.cli.agent:app", WORK, "Let agents in: add, ls, show, rm, token."),
+    ("agent", "dragoman.cli.agent:app", WORK, "Let agents in, or run them: add, run, ls, show, logs, …"),
     ("call", "dragoman.cli.call:call", WORK, "Give work to an agent, or to a kind of agent, and wait for the result."),
     ("task", "dragoman.cli.task:app", WORK, "Tasks: ls, show, logs, why, retry, cancel, pause, resume."),
     ("ask", "dragoman.cli.ask:app", WORK, "Questions that agents put to people: ls, answer."),

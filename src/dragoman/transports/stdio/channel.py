@@ -41,11 +41,13 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """How a process ended: with an exit code, by a signal, or never started (`failed` says why)."""
+    """How a process ended: with an exit code, by a signal, or never started (`failed` says why; `hopeless`: and never
+    will be, as things stand)."""
 
     code: int | None = None
     signal: int | None = None
     failed: str | None = None
+    hopeless: bool = False
 
     @property
     def clean(self) -> bool:
@@ -98,7 +100,7 @@ class Nursery:
             wish = msgspec.json.encode({"do": "start", "key": handle.key, **msgspec.to_builtins(launch)})
             if len(wish) > nursery.LARGEST:
                 handle.started.set_result(None)
-                handle.ended.set_result(Ended(failed="command and environment are too long"))
+                handle.ended.set_result(Ended(failed="command and environment are too long", hopeless=True))
                 return handle
             self._handles[handle.key] = handle
             self._send(wish, tuple(os.dup(stream) for stream in streams))
@@ -206,7 +208,7 @@ class Nursery:
             self._pids[handle.key] = said["started"]
             _settle(handle.started, said["started"])
         elif "failed" in said:
-            self._end(handle, Ended(failed=said["failed"]))
+            self._end(handle, Ended(failed=said["failed"], hopeless=not said.get("later")))
         else:
             self._end(handle, Ended(code=said["code"], signal=said["signal"]))
 

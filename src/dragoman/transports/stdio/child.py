@@ -143,7 +143,8 @@ class Child:
             if self._stop.is_set():
                 break
             now = self._hub.now()
-            self._exits = (*restarts.remembered(self._exits, now), restarts.Exit(at=now, clean=how.clean))
+            last = restarts.Exit(at=now, clean=how.clean, hopeless=how.hopeless)
+            self._exits = (*restarts.remembered(self._exits, now), last)
             verdict = restarts.verdict(self.recipe.restart, self._exits, now)
             if not isinstance(verdict, restarts.Again):
                 self._say(f"{how}; not started again", level="info" if verdict == "stopped" else "error")
@@ -164,8 +165,7 @@ class Child:
             values = await asyncio.to_thread(self._around.vault.fetch, recipe.vault) if recipe.vault else {}
             home = recipe.cwd or str(await asyncio.to_thread(self._home))
         except (OSError, ValueError) as error:
-            self._say(f"cannot be prepared: {error}", level="error")
-            return Ended(failed=f"cannot be prepared: {error}")
+            return Ended(failed=f"it cannot be prepared: {error}", hopeless=True)
         launch = Launch(
             argv=recipe.command,
             env=environment(recipe, self.agent, values, self._around.environ),
@@ -179,7 +179,6 @@ class Child:
         if self.pid is None:
             how = await handle.ended
             run.abandon()
-            self._say(str(how), level="error")
             return how
         self._move(State.STOPPING if self._stop.is_set() else State.IDLE)
         log.info("child started", agent=self.agent, pid=self.pid)

@@ -16,7 +16,8 @@ Messages are JSON, one a packet (SOCK_SEQPACKET):
 
     hub → nursery   {"do": "start", "key", "argv", "env", "cwd", "limits", "privileges"}, with stdin, stdout and stderr
                     {"do": "signal", "key", "signal"}: to its whole group
-    nursery → hub   {"key", "started": pid} | {"key", "failed": why} | {"key", "code": n, "signal": n}
+    nursery → hub   {"key", "started": pid} | {"key", "failed": why, "later": whether it may work yet}
+                    {"key", "code": n, "signal": n}
 """
 
 import array
@@ -133,7 +134,7 @@ class Nursery:
         except OSError as error:
             for descriptor in (*streams, verdict, told):
                 os.close(descriptor)
-            self._tell(key=key, failed=f"no process can be started now: {error.strerror}")
+            self._tell(key=key, failed=f"no process can be started now: {error.strerror}", later=True)
             return
         if pid == 0:
             _become(wish, streams, told, us)

@@ -6,6 +6,8 @@
     on-failure   stopped           started again after a pause, at most 5 times in 10 minutes, then crashed
     always       started again, likewise
 
+What could not be started at all, because there is no such program or directory, is crashed at once.
+
 The pause grows with the ends of the last ten minutes. A child that has run for longer than that begins afresh.
 """
 
@@ -29,6 +31,7 @@ PAUSES = (SECOND // 4, SECOND, 2 * SECOND, 5 * SECOND, 10 * SECOND)
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
     at: Instant
     clean: bool
+    hopeless: bool = False
 
 
 class Again(msgspec.Struct, frozen=True):
@@ -44,6 +47,8 @@ Verdict = Again | Literal["stopped", "crashed"]
 def verdict(policy: Policy, exits: Sequence[Exit], now: Instant) -> Verdict:
     """`exits` are this child's ends, the last one last; at least one."""
     last = exits[-1]
+    if last.hopeless:
+        return "crashed"
     if policy == "never" or (policy == "on-failure" and last.clean):
         return "stopped" if last.clean else "crashed"
     recent = sum(now - exit.at < WITHIN for exit in exits)

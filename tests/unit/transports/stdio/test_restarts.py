@@ -30,6 +30,10 @@ def test_the_policy_decides_about_the_first_end(policy: Policy, clean: bool, sai
     assert verdict(policy, exits(0, clean=clean), NOW) == said
 
 
+def test_what_cannot_be_started_is_not_tried_again() -> None:
+    assert verdict("always", (Exit(at=NOW, clean=False, hopeless=True),), NOW) == "crashed"
+
+
 @pytest.mark.parametrize("policy", ["on-failure", "always"])
 def test_five_restarts_in_ten_minutes_with_growing_pauses_then_no_more(policy: Policy) -> None:
     ends = exits(50, 40, 30, 20, 10, 0)

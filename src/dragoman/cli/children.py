@@ -1,0 +1,193 @@
+"""`dragoman agent run`, `logs`, `restart`: agents that the hub runs itself, as child processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from cyclopts import Parameter
+
+from dragoman.cli import printing
+from dragoman.cli.escaping import line
+from dragoman.cli.exits import Exit, Stop
+from dragoman.cli.hubclient import Hub
+from dragoman.cli.options import HERE, Output, Reach
+
+PAGE = 500
+WAIT = 20.0
+"""Seconds that the hub may keep us waiting for the next line."""
+ABSENCE = 30.0
+"""Seconds for which a hub may be away while we follow: time to restart it."""
+PAUSE = 0.5
+OVER = ("stopped", "crashed")
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+Id = Annotated[str, Parameter(name="ID", help="The agent's id.")]
+Level = Annotated[
+    Literal["debug", "info", "warn", "error"] | None, Parameter(help="Leave out what is less grave than this.")
+]
+
+
+def run(
+    *command: Annotated[str, Parameter(name="CMD", allow_leading_hyphen=True, help="The program and its arguments.")],
+    id: Annotated[str | None, Parameter(name="--id", help="What to call it [after the program].")] = None,
+    kind: Annotated[str | None, Parameter(help="What sort of agent it is, for example infra.")] = None,
+    role: Annotated[str | None, Parameter(help="worker, planner, reviewer, …")] = None,
+    capability: Annotated[
+        list[str] | None, Parameter(negative=(), help="What it can be asked to do; may be repeated.")
+    ] = None,
+    restart: Annotated[
+        Literal["never", "on-failure", "always"], Parameter(help="Whether to start it again when it ends.")
+    ] = "on-failure",
+    env: Annotated[
+        list[str] | None, Parameter(negative=(), help="NAME=VALUE for its environment, or NAME to pass ours on.")
+    ] = None,
+    cwd: Annotated[Path | None, Parameter(help="Where it runs, on the hub's machine [here].")] = None,
+    detach: Annotated[bool, Parameter(negative=(), help="Leave it running under the hub, and return.")] = False,
+    output: Output = "table",
+    reach: Reach = HERE,
+) -> int:
+    """Run a program as an agent under the hub: JSON lines on its stdin and stdout, or just text.
+
+    Without --detach its log is shown until Ctrl-C, which stops and removes it.
+    """
+    if not command:
+        raise Stop(Exit.USAGE, "there is no command to run", next="dragoman agent run -- node agent.js")
+    hub = Hub.find(reach)
+    here = urlsplit(hub.url).hostname in LOOPBACK
+    agent = id or f"{re.sub(r'[^A-Za-z0-9]+', '-', Path(command[0]).name).strip('-') or 'agent'}-{os.urandom(3).hex()}"
+    body = {
+        "agent_id": agent,
+        "protocol": "forge",
+        "kind": kind,
+        "role": role,
+        "capabilities": capability or None,
+        "command": [_found(command[0], here), *command[1:]],
+        "restart": restart,
+        "env": dict(map(_variable, env)) if env else None,
+        "cwd": str(cwd.absolute()) if cwd is not None else os.getcwd() if here else None,
+    }
+    hub.post("agents", body={key: value for key, value in body.items() if value is not None})
+    if detach:
+        if output == "table":
+            printing.verdict(True, f"agent {line(agent)} runs under the hub")
+            print(line(agent))
+            printing.following(f"dragoman agent logs {line(agent)} -f", f"dragoman agent rm {line(agent)}")
+        else:
+            printing.document(hub.get("agents", agent), output)
+        return Exit.OK
+    printing.verdict(None, f"agent {line(agent)} runs under the hub; Ctrl-C stops it")
+    return _attend(hub, agent, output)
+
+
+def logs(
+    id: Id,
+    /,
+    *,
+    lines: Annotated[int, Parameter(name=["--lines", "-n"], help="How many of the newest lines.")] = 100,
+    level: Level = None,
+    follow: Annotated[bool, Parameter(name=["--follow", "-f"], negative=(), help="Go on as more come.")] = False,
+    output: Output = "table",
+    reach: Reach = HERE,
+) -> None:
+    """Show what an agent printed."""
+    hub = Hub.find(reach)
+    told = hub.get("agents", id, "logs", tail=max(1, min(lines, PAGE)), level=level)
+    if output == "json" and not follow:
+        printing.document(told)
+        return
+    for one in told["logs"]:
+        _show(one, output)
+    if follow:
+        if "child" not in hub.get("agents", id):
+            raise Stop(
+                Exit.USAGE, f"agent {line(id)} is not run by the hub: what it prints stays where it runs",
+                next="dragoman tail",
+            )  # fmt: skip
+        for one in _follow(hub, id, str(told["next"] or 0), level):
+            _show(one, output)
+
+
+def restart(id: Id, /, *, output: Output = "table", reach: Reach = HERE) -> None:
+    """Stop an agent that the hub runs, and start it afresh."""
+    agent = Hub.find(reach).ask("POST", "agents", id, "restart", body={}, patience=120.0)
+    if output != "table":
+        printing.document(agent, output)
+        return
+    printing.verdict(True, f"agent {line(id)} was started afresh")
+    printing.following(f"dragoman agent logs {line(id)} -f")
+
+
+def _found(program: str, here: bool) -> str:
+    """The program that this shell would start, if the hub is on this machine: its own PATH may be another."""
+    found = shutil.which(program) if here else None
+    return os.path.abspath(found) if found else program
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if equals:
+        return name, value
+    if name in os.environ:
+        return name, os.environ[name]
+    raise Stop(Exit.USAGE, f"{line(name)} is not set here, so it cannot be passed on", next="write --env NAME=VALUE")
+
+
+def _attend(hub: Hub, agent: str, output: Output) -> int:
+    """Show its log until it ends or we are told to stop; then it is removed."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        for one in _follow(hub, agent, "0", None):
+            _show(one, output)
+        child: Mapping[str, Any] = hub.get("agents", agent).get("child") or {}
+        hub.delete("agents", agent)
+    except KeyboardInterrupt:
+        hub.delete("agents", agent)
+        printing.verdict(True, f"agent {line(agent)} is asked to end; its unfinished work went back to the queue")
+        raise
+    crashed = child.get("state") == "crashed"
+    printing.verdict(not crashed, f"agent {line(agent)} ended: {line(child.get('last_end'))}")
+    return Exit.FAILED if crashed else Exit.OK
+
+
+def _follow(hub: Hub, agent: str, after: str, level: str | None) -> Iterator[Mapping[str, Any]]:
+    """Lines as they come, until its process has ended for good. A hub that is away for a moment is waited for."""
+    gone_since: float | None = None
+    while True:
+        try:
+            # Asked before the lines are, so that the last lines of an ended one are not missed.
+            over = (hub.get("agents", agent).get("child") or {}).get("state") in OVER
+            told = hub.ask(
+                "GET", "agents", agent, "logs",
+                query={"after": after, "limit": PAGE, "wait": 0 if over else WAIT, "level": level}, patience=WAIT + 30,
+            )  # fmt: skip
+            gone_since = None
+        except Stop as stop:
+            if stop.code is not Exit.UNREACHABLE:
+                raise
+            now = time.monotonic()
+            gone_since = gone_since or now
+            if now - gone_since > ABSENCE:
+                raise
+            time.sleep(PAUSE)
+            continue
+        yield from told["logs"]
+        after = told["next"]
+        if over and not told["logs"]:
+            return
+
+
+def _show(one: Mapping[str, Any], output: Output) -> None:
+    if output != "table":
+        printing.document(one, "jsonl")
+        return
+    mark = {"stderr": "!", "hub": "•", "event": "›"}.get(str(one.get("stream")), " ")
+    level = f"{line(one['level'])}: " if one.get("level") in ("warn", "error") and one.get("stream") == "event" else ""
+    print(f"{line(one.get('at'))} {mark} {level}{line(one.get('text'))}", flush=True)
