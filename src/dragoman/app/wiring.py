@@ -32,18 +32,28 @@ from dragoman.app.datadir import DataDir, Whereabouts
 from dragoman.app.intake import Intake
 from dragoman.app.settings import Settings
 from dragoman.app.telemetry import Metrics, set_up_logs
+from dragoman.buses.inproc import Bus
+from dragoman.core.ids import AgentId
 from dragoman.core.ports import Files, Store
+from dragoman.protocols.forge.types import AgentStatus
 from dragoman.security.tokens import token_hash
 from dragoman.security.urls import PRIVATE
 from dragoman.stores.files import DirectoryFiles, MemoryFiles
 from dragoman.transports.api import app as management
+from dragoman.transports.forge.desk import ForgeDesk
+from dragoman.transports.forge.tongue import ForgeTongue
 from dragoman.transports.limits import Limits
 from dragoman.transports.server import PortBusy, Serving, serve
+from dragoman.transports.stdio.supervisor import Declared, Supervisor
 
 if TYPE_CHECKING:
     from dragoman.transports.coven_grpc.door import CovenDoor
 
 log = structlog.get_logger("dragoman")
+
+
+PROTOCOLS = ("chiffon", "coven", "forge")
+"""What agents may be added to speak."""
 
 
 class Running(msgspec.Struct):
@@ -94,7 +104,9 @@ async def hub(settings: Settings) -> AsyncIterator[Running]:
         admin_token_hash=admin_hash,
         ready=ready,
         metrics=metrics,
+        protocols=PROTOCOLS,
         max_body_bytes=settings.server.max_message_bytes,
+        files=files,
     )
     serving = serve(
         intake,
@@ -109,16 +121,24 @@ async def hub(settings: Settings) -> AsyncIterator[Running]:
         callback_networks=PRIVATE if settings.chiffon.allow_private_callbacks else (),
     )
     coven = open_coven(settings, intake, store, files, admin_hash)
+    children = open_children(settings, intake, store, files)
+    api.state.desk.children = children
     try:
         await serving.start()
         grpc = await start_coven(coven, settings)
+        await children.start(declared(settings))
         running = Running(intake, serving, grpc, admin_token, data)
         data.announce(running.whereabouts)
         yield running
     finally:
         draining = True
         api.state.desk.waiters.close()
-        await asyncio.gather(serving.stop(settings.server.drain_seconds), stop_coven(coven, settings))
+        await asyncio.gather(
+            serving.stop(settings.server.drain_seconds),
+            stop_coven(coven, settings),
+            children.drain(settings.server.drain_seconds),
+        )
+        await children.stop()
         ringing.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await ringing
@@ -143,6 +163,39 @@ def open_files(settings: Settings, mint: Callable[[], str]) -> Files:
     files = DirectoryFiles(Path(settings.data) / "files", mint, **limits)
     files.prepare()
     return files
+
+
+def open_children(settings: Settings, intake: Intake, store: Store, files: Files) -> Supervisor:
+    """The agents that the hub runs itself, not yet started."""
+
+    def condition(agent: AgentId) -> AgentStatus | None:
+        state = children.status(agent)
+        return None if state is None else state.value
+
+    desk = ForgeDesk(intake, store, files=files, bus=Bus(), limits=limits_of(settings), condition=condition)
+    children = Supervisor(intake, data=Path(settings.data), tongue=lambda agent, log: ForgeTongue(desk, agent, log))
+    return children
+
+
+def declared(settings: Settings) -> tuple[Declared, ...]:
+    """What the configuration says of them."""
+    return tuple(
+        Declared(
+            id=one.id,
+            recipe=one.recipe(),
+            env=one.env,
+            kind=one.kind,
+            role=one.role,
+            name=one.name,
+            domain=one.domain,
+            version=one.version,
+            capabilities=one.capabilities,
+            work_types=one.work_types,
+            untrusted=one.untrusted,
+            max_concurrent=one.max_concurrent,
+        )
+        for one in settings.agents
+    )
 
 
 def open_coven(settings: Settings, intake: Intake, store: Store, files: Files, admin_hash: str) -> CovenDoor | None:

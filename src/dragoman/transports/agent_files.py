@@ -79,16 +79,18 @@ class AgentFiles:
 
 
 async def send_file(send: Send, ref: FileRef, data: bytes) -> None:
-    """A file as a download: whatever it claims to be, no browser of ours shall show it as a page."""
-    disposition = f"attachment; filename*=UTF-8''{quote(ref.name, safe='')}".encode("latin-1")
-    headers = (
-        (b"content-disposition", disposition),
+    kind = (b"content-type", ref.mime_type.encode("latin-1", "replace"))
+    await answer(send, 200, data, headers=download_headers(ref), kind=kind)
+
+
+def download_headers(ref: FileRef) -> tuple[tuple[bytes, bytes], ...]:
+    """A file is a download: whatever it claims to be, no browser shall show it as a page of ours."""
+    return (
+        (b"content-disposition", f"attachment; filename*=UTF-8''{quote(ref.name, safe='')}".encode("latin-1")),
         (b"x-content-type-options", b"nosniff"),
         (b"content-security-policy", b"sandbox; default-src 'none'"),
         (b"cache-control", b"no-store"),
     )
-    kind = (b"content-type", ref.mime_type.encode("latin-1", "replace"))
-    await answer(send, 200, data, headers=headers, kind=kind)
 
 
 def _require(scope: Scope, method: str) -> None:

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from dragoman.core.errors import Fault
+from dragoman.core.files import FileRef
 from dragoman.core.ids import Instant, rfc3339
 from dragoman.core.queries.transcript import Account
 from dragoman.core.tasks.model import Event, EventKind, Priority, Status, Task, Waiting
@@ -71,6 +72,7 @@ class TaskOut(msgspec.Struct, frozen=True, kw_only=True):
     dependencies: tuple[str, ...]
     blocked_by: tuple[str, ...]
     constraints: dict[str, Any]
+    files: tuple[FileRef, ...]
     events: int
     input: Raw | UnsetType | None = UNSET
     output: str | UnsetType = UNSET
@@ -159,6 +161,7 @@ def task_out(
         dependencies=tuple(task.dependencies),
         blocked_by=tuple(task.blocked_by),
         constraints=task.constraints,
+        files=task.files,
         events=task.seq,
         input=UNSET if account is None else account.input,
         output=UNSET if account is None else account.output,

@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import ADMIN
-from dragoman.core.ports import Intake, Store, StoreFailed
+from dragoman.core.ports import Files, Intake, Store, StoreFailed
 from dragoman.transports.api.desk import Desk
 from dragoman.transports.api.endpoint import Endpoint
 from dragoman.transports.api.problems import Problem, problem
@@ -51,6 +51,7 @@ def app(
     protocols: Collection[str] = ("chiffon",),
     max_body_bytes: int = MOST_BYTES,
     heartbeat: float = HEARTBEAT,
+    files: Files | None = None,
 ) -> Starlette:
     desk = Desk(
         intake,
@@ -61,6 +62,7 @@ def app(
         protocols=protocols,
         limits=guard.Limits(bytes=max_body_bytes),
         heartbeat=heartbeat,
+        files=files,
     )
     served = Starlette(routes=_routes(desk, SERVED), exception_handlers={HTTPException: _unrouted})
     served.router.redirect_slashes = False

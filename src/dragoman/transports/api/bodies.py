@@ -57,6 +57,8 @@ class TaskIn(msgspec.Struct, frozen=True, kw_only=True):
     thread: Name | None = None
     parent: Name | None = None
     hints: TaskHints | None = None
+    attachments: Annotated[tuple[Name, ...], Meta(max_length=100)] = ()
+    """Ids of files that were kept before (POST /api/v1/files)."""
 
 
 class AgentIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -82,6 +84,15 @@ class AgentIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     limits: ChildLimits | None = None
     grace_seconds: Annotated[float, Meta(ge=0, le=3600)] | None = None
     privileges: bool | None = None
+
+
+class FileQuery(msgspec.Struct, frozen=True, kw_only=True):
+    name: Annotated[str, Meta(max_length=1000)] = ""
+
+
+class LossesQuery(msgspec.Struct, frozen=True, kw_only=True):
+    caller: str | None = None
+    agent: str | None = None
 
 
 class CancelIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

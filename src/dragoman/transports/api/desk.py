@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from starlette.requests import Request
 
 from dragoman.core.errors import Kind
-from dragoman.core.ports import Intake, Store, Watch
+from dragoman.core.ports import Files, Intake, Store, Watch
 from dragoman.security.tokens import bearer, same, token_hash
 from dragoman.transports.api.problems import Problem
 from dragoman.transports.operations import Exposition
@@ -29,8 +29,10 @@ class Desk:
         protocols: Collection[str],
         limits: guard.Limits,
         heartbeat: float,
+        files: Files | None = None,
     ) -> None:
         self.intake = intake
+        self.files = files
         self.store = store
         self.ready = ready
         self.metrics = metrics

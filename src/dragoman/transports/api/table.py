@@ -1,7 +1,7 @@
 """Every route there is, in one list.
 
 `MANAGEMENT` and `OPERATIONS` are served from here; `CHIFFON` is served by the protocol's own transport and only
-documented here. `/api/v1/losses` is not in the list yet: the loss matrix needs a second protocol to lose something to.
+documented here.
 """
 
 from __future__ import annotations
@@ -13,10 +13,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.core.errors import Kind
+from dragoman.core.files import FileRef
 from dragoman.core.queries import DeadLetterOut, QuestionOut, TaskOut, WhyOut
 from dragoman.protocols.chiffon.types import ErrorPayload, Registered, Registration
 from dragoman.transports import operations
-from dragoman.transports.api import agents, audit, backup, bodies, deadletters, questions, stream, tasks
+from dragoman.transports.api import (
+    agents,
+    audit,
+    backup,
+    bodies,
+    deadletters,
+    files,
+    losses,
+    questions,
+    stream,
+    tasks,
+)
 from dragoman.transports.api.desk import Desk
 from dragoman.transports.api.endpoint import Endpoint, respond
 from dragoman.transports.api.page import status_page
@@ -134,6 +146,26 @@ MANAGEMENT = (
         method="POST", path=f"{V1}/tasks/{{id}}/resume", handler=tasks.resume, tag="tasks",
         summary="Let a held or paused task go on, with an answer if one was waited for",
         body=bodies.ResumeIn, body_optional=True, answers={200: TaskOut}, refusals=(NOT_FOUND, CONFLICT),
+    ),
+    # files
+    Endpoint(
+        method="POST", path=f"{V1}/files", handler=files.keep, tag="files",
+        summary="Keep a file, to attach it to a task; the body is the file, `name` what it is called",
+        query=bodies.FileQuery, answers={201: FileRef}, refusals=(Kind.TOO_LARGE, Kind.RESOURCES),
+    ),
+    Endpoint(
+        method="GET", path=f"{V1}/tasks/{{id}}/files", handler=files.listing, tag="files",
+        summary="The files that belong to a task", answers={200: files.FileList}, refusals=(NOT_FOUND,),
+    ),
+    Endpoint(
+        method="GET", path=f"{V1}/tasks/{{id}}/files/{{file}}", handler=files.fetch, tag="files",
+        summary="Fetch a file of a task", answers={200: "application/octet-stream"}, refusals=(NOT_FOUND,),
+    ),
+    # protocols
+    Endpoint(
+        method="GET", path=f"{V1}/losses", handler=losses.matrix, tag="protocols",
+        summary="What cannot be carried between two protocols", query=bodies.LossesQuery,
+        answers={200: losses.LossMatrix}, refusals=(NOT_FOUND,),
     ),
     # questions
     Endpoint(

@@ -32,6 +32,7 @@ from dragoman.transports.api.bodies import (
 )
 from dragoman.transports.api.desk import Desk
 from dragoman.transports.api.endpoint import respond
+from dragoman.transports.api.files import attached
 from dragoman.transports.api.problems import Problem
 from dragoman.transports.api.reading import agent_protocol, find_task, whole_task
 
@@ -60,6 +61,9 @@ async def submit(desk: Desk, request: Request) -> Response:
     body: dict[str, Any] = {"input": wish.input}
     if wish.hints is not None:
         body["hints"] = wish.hints
+    files = await attached(desk, wish.attachments) if wish.attachments else ()
+    if files:
+        body["attachments"] = files
     extra = {name: value for name, value in tree.items() if name not in _KNOWN}
     if extra:
         body["extra"] = extra
@@ -92,6 +96,7 @@ async def submit(desk: Desk, request: Request) -> Response:
             parent=None if wish.parent is None else await _reference(desk, wish.parent, "parent"),
             thread=wish.thread,
             constraints=constraints,
+            files=files,
         )
     )
     return respond(202, await whole_task(desk, task), {"Location": f"/api/v1/tasks/{task.id}"})
