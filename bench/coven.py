@@ -2,7 +2,8 @@
 
 One operation of ours is a whole durable task, as in bench/hub.py, done by an agent that speaks coven: the caller's
 work_request is committed, a SendMessage goes down the agent's stream, its `done` is committed, the caller has the
-result and acknowledges it. The caller is a chiffon WebSocket, the fastest door for one. Agents have a stream and a
+result and acknowledges it. The caller is a chiffon WebSocket: in a trial beside it, callers over
+coven's own client rpc had two fifths of its rate at 32 in flight. Agents have a stream and a
 connection each, registered with their token. An agent does one thing at a time (coven-D5): over 1 stream everything
 waits for one agent, whatever is in flight.
 """
