@@ -1,14 +1,36 @@
-"""Forge for tests: two ends of a link with nothing between them but bytes."""
+"""Forge for tests: two ends of a link with nothing between them but bytes; a hub with a forge door, and clients."""
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
+from websockets.asyncio.client import connect
+
+from dragoman.buses.inproc import Bus
+from dragoman.core.agents.model import Agent
+from dragoman.core.commands import AddAgent
+from dragoman.core.ids import ADMIN, AgentId
 from dragoman.protocols.forge.connection import Connection
 from dragoman.protocols.forge.types import Stamp
+from dragoman.security.tokens import token_hash
+from dragoman.stores.files import MemoryFiles
+from dragoman.transports.forge.desk import ForgeDesk
+from dragoman.transports.forge.ws import ForgeWs
+from dragoman.transports.limits import Limits as TransportLimits
+from dragoman.transports.server import serve
 from dragoman.wire import Role
+from tests.support.world import World
+
+T = TypeVar("T")
+PATIENCE = 5.0
 
 
 class Link:
@@ -22,3 +44,152 @@ class Link:
     def stamp(self, id: str | None = None) -> Stamp:
         number = next(self._numbers)
         return Stamp(id or f"id-{number}", datetime(2026, 2, 4, tzinfo=UTC) + timedelta(seconds=number))
+
+
+# -- a hub with a forge door, under a clock that only moves when told ------------------------------------------------
+
+
+class ForgeHub:
+    """A whole hub in memory: real intake and decisions, a real port on loopback, time that stands still."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.bus = Bus()
+        self.files = MemoryFiles(world.mint)
+        self.ticks = 0.0
+        self.desk = ForgeDesk(
+            world.intake, world.store, files=self.files, bus=self.bus, clock=lambda: self.ticks, limits=LIMITS
+        )
+        self.door = ForgeWs(self.desk)
+        self.serving = serve(world.intake, world.store, fallback=_elsewhere, doors=[self.door], port=0, limits=LIMITS)
+        self._peers: list[ForgePeer] = []
+
+    async def add(self, id: str, *, protocol: str = "forge", **fields: Any) -> str:
+        """A new agent; its token."""
+        token = hashlib.md5(id.encode()).hexdigest()
+        agent = Agent(
+            id=AgentId(id), protocol=protocol, created_at=self.world.time, token_hash=token_hash(token), **fields
+        )
+        await self.world.ask(AddAgent(principal=ADMIN, agent=agent))
+        return token
+
+    async def connect(self, id: str, *, token: str | None = None, **how: Any) -> ForgePeer:
+        peer = ForgePeer(self, id)
+        await peer.open(token or hashlib.md5(id.encode()).hexdigest(), **how)
+        self._peers.append(peer)
+        return peer
+
+    async def close(self) -> None:
+        for peer in self._peers:
+            await peer.close()
+
+    async def audited(self) -> list[tuple[str, str, str]]:
+        return [(r.principal, r.action, r.outcome) for r in await self.world.store.audit()]
+
+
+LIMITS = TransportLimits(message_bytes=1024 * 1024)
+
+
+async def _elsewhere(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 299, "headers": []})
+    await send({"type": "http.response.body", "body": b"elsewhere"})
+
+
+class ForgePeer:
+    """An agent that shares nothing with the hub but the document: `websockets`, `json`, and MessagePack by msgspec."""
+
+    def __init__(self, hub: ForgeHub, id: str) -> None:
+        self.hub = hub
+        self.id = id
+        self.heard: list[dict[str, Any]] = []
+        self._numbers = count(1)
+        self._packs = False
+
+    async def open(
+        self, token: str, *, subprotocol: str | None = "forge.v1.json", compression: str | None = None
+    ) -> None:
+        url = self.hub.serving.url.replace("http", "ws") + "/forge/ws"
+        self._packs = subprotocol == "forge.v1.msgpack"
+        self.ws = await soon(
+            connect(
+                url,
+                additional_headers={"Authorization": f"Bearer {token}"},
+                subprotocols=None if subprotocol is None else [subprotocol],  # type: ignore[list-item]
+                compression=compression,
+                proxy=None,
+                max_queue=None,  # a test that does not read is not a peer that cannot be closed
+            )
+        )
+        await self.hub.world.settle()
+
+    async def close(self) -> None:
+        await soon(self.ws.close())
+
+    async def say(self, *messages: Any) -> None:
+        """One message, or several as a batch; text as it is."""
+        said = messages[0] if len(messages) == 1 else list(messages)
+        if isinstance(said, str | bytes):
+            await self.ws.send(said)
+        else:
+            await self.ws.send(msgspec.msgpack.encode(said) if self._packs else json.dumps(said, ensure_ascii=False))
+
+    def message(self, type: str, payload: dict[str, Any], **more: Any) -> dict[str, Any]:
+        given = {"type": type, "id": f"{self.id}-{next(self._numbers)}", "timestamp": "2026-02-04T14:30:00Z"}
+        return {**given, "payload": payload, **more}
+
+    async def tell(self, event: str, **payload: Any) -> str:
+        message = self.message(f"event:{event}", payload)
+        await self.say(message)
+        id: str = message["id"]
+        return id
+
+    async def hear(self) -> dict[str, Any]:
+        data = await soon(self.ws.recv())
+        said: dict[str, Any] = msgspec.msgpack.decode(data) if isinstance(data, bytes) else json.loads(data)
+        return said
+
+    async def until(self, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The next message that fits; the others are kept in `heard`."""
+        for index, message in enumerate(self.heard):
+            if fits(message):
+                return self.heard.pop(index)
+        while True:
+            message = await self.hear()
+            if fits(message):
+                return message
+            self.heard.append(message)
+
+    async def ask(self, request: str, *, id: str | None = None, meta: Any = None, **payload: Any) -> Any:
+        """The response's payload, or its error."""
+        more = {**({"id": id} if id else {}), **({"_meta": meta} if meta else {})}
+        message = self.message(f"request:{request}", payload, **more)
+        await self.say(message)
+        return await self.response(message["id"])
+
+    async def response(self, id: str) -> Any:
+        answer = await self.until(lambda message: message.get("correlationId") == id)
+        return answer["payload"] if answer["type"] == "response:success" else answer["error"]
+
+    async def notice(self, name: str) -> dict[str, Any]:
+        message = await self.until(lambda message: message["type"] == f"notify:{name}")
+        payload: dict[str, Any] = message["payload"]
+        return payload
+
+
+@asynccontextmanager
+async def forge_hub() -> AsyncIterator[ForgeHub]:
+    world = await World().start()
+    hub = ForgeHub(world)
+    try:
+        async with hub.serving:
+            try:
+                yield hub
+            finally:
+                await hub.close()
+    finally:
+        await world.intake.stop()
+
+
+async def soon(what: Awaitable[T]) -> T:
+    """Every wait is bounded."""
+    return await asyncio.wait_for(what, PATIENCE)

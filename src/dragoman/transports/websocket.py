@@ -8,15 +8,19 @@ stays with the `websockets` library.
 `mark` sends a ping behind everything written so far, and `marked` is called when the peer's WebSocket answers it: then
 all of that has arrived there. A peer whose frames we have stopped reading, because the hub is behind, cannot be heard
 answering pings; it is not blamed for that.
+
+Compression costs memory and time for each connection, so only the paths that want it offer it. What a peer sends is
+inflated no further than the largest message allowed: a bomb ends its link with 1009.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidState
+from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
 from websockets.frames import Frame
 from websockets.http11 import Request
 
@@ -24,6 +28,14 @@ EXTENSION = "dragoman.socket"
 """Where the application finds the socket in its ASGI scope, under `extensions`."""
 
 MARK = b"dragoman"
+
+COMPRESSED_PATHS = frozenset({"/forge/ws"})
+DEFLATE = ServerPerMessageDeflateFactory(
+    server_max_window_bits=12,
+    client_max_window_bits=12,
+    compress_settings={"memLevel": 5},
+)
+"""Small windows: 64 KiB for each connection instead of 300."""
 
 
 class Listener(Protocol):
@@ -48,6 +60,8 @@ class Socket(WebSocketsSansIOProtocol):
     listener: Listener | None = None
 
     def handle_connect(self, event: Request) -> None:
+        if event.path.partition("?")[0] in COMPRESSED_PATHS:
+            self.conn.available_extensions = [DEFLATE]
         super().handle_connect(event)
         scope: dict[str, Any] | None = getattr(self, "scope", None)
         if scope is not None:
@@ -88,11 +102,17 @@ class Socket(WebSocketsSansIOProtocol):
 
     def write(self, frames: Iterable[bytes]) -> None:
         """Send text frames. What is written to a socket that is closing is lost, as on any socket."""
+        self._send(self.conn.send_text, frames)
+
+    def write_binary(self, frames: Iterable[bytes]) -> None:
+        self._send(self.conn.send_binary, frames)
+
+    def _send(self, send: Callable[[bytes], None], frames: Iterable[bytes]) -> None:
         if not self.open:
             return
         try:
             for frame in frames:
-                self.conn.send_text(frame)
+                send(frame)
         except InvalidState:
             return
         self.transport.write(b"".join(self.conn.data_to_send()))

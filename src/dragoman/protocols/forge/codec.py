@@ -28,6 +28,7 @@ import msgspec
 from dragoman.protocols.forge import packed
 from dragoman.protocols.forge.errors import Code, ForgeError
 from dragoman.protocols.forge.events import (
+    Dropped,
     Event,
     EventReceived,
     Invalid,
@@ -109,6 +110,20 @@ def read(
         what = f"a batch of {len(tree)} messages; send at most {MOST_BATCHED} at a time"
         return [Invalid.of(ForgeError(what, stage=Stage.SIZE, asks=True))]
     return [_one(item, None, reader, encoding, agent_id) for item in tree]
+
+
+def split(data: bytes, *, encoding: Encoding = Encoding.JSON, limits: Limits = LIMITS) -> list[bytes]:
+    """The messages of a batch, each in the same encoding; nothing if it is none that `read` would take apart."""
+    packs = encoding is Encoding.MSGPACK
+    if (data[:1] < b"\x90" or b"\xa0" <= data[:1] < b"\xdc") if packs else data[:64].lstrip()[:1] != b"[":
+        return []
+    try:
+        tree = packed.unpack(data, limits)[0] if packs else guard.check(data, limits)
+    except RemoteProtocolError:
+        return []
+    if type(tree) is not list or len(tree) > MOST_BATCHED or not any(map(_family, tree)):
+        return []
+    return [packed.pack(item) if packs else _encode(item) for item in tree if type(item) is not list]
 
 
 def message(
@@ -215,6 +230,8 @@ def _broken(data: bytes, error: RemoteProtocolError, reader: Role, encoding: Enc
     if encoding is Encoding.MSGPACK:  # a binary frame is never a line of a log
         return Invalid.of(ForgeError(error.what, stage=error.stage, field=error.field, asks=True))
     if kind is None or SAID_BY[_FAMILIES[kind.partition(":")[0]]] is reader:
+        if error.stage is Stage.SIZE:
+            return Dropped(len(data))
         return LogReceived(data.decode("utf-8", "replace"))
     asks = kind.startswith("request:")
     return Invalid.of(ForgeError(error.what, stage=error.stage, field=error.field, about=about, asks=asks))

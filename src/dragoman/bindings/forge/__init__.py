@@ -1,0 +1,30 @@
+"""Forge's spoke: its messages ⇄ the hub's commands and deliveries.
+
+inbound     a message of an agent becomes a command        views         tasks and agents; who sees what
+outbound    a parcel becomes one or more messages          failures      faults become errors of six codes, and back
+vocabulary  statuses, priorities, names, side by side      registration  what an agent says of itself
+"""
+
+from dragoman.bindings.forge.failures import error_of, fault_in
+from dragoman.bindings.forge.inbound import claim, command_of, submission
+from dragoman.bindings.forge.outbound import messages_of, stamp
+from dragoman.bindings.forge.views import agent_view, file_view, may_see, task_view
+from dragoman.bindings.forge.vocabulary import PROTOCOL, STATUS_IN, role_is_known, status_of
+
+__all__ = [
+    "PROTOCOL",
+    "STATUS_IN",
+    "agent_view",
+    "claim",
+    "command_of",
+    "error_of",
+    "fault_in",
+    "file_view",
+    "may_see",
+    "messages_of",
+    "role_is_known",
+    "stamp",
+    "status_of",
+    "submission",
+    "task_view",
+]

@@ -1,0 +1,64 @@
+"""The hub's faults in forge's six codes, and an agent's errors as faults. `bindings.errormap` has the table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dragoman.bindings import errormap
+from dragoman.core.errors import Fault, Kind
+from dragoman.protocols.forge.errors import RATE_LIMITED, Code
+from dragoman.protocols.forge.types import ErrorBody
+
+FIELDS = {
+    "task_id": "payload.taskId",
+    "request_id": "id",
+    "dependencies": "payload.dependencies",
+    "parent": "payload.parentId",
+    "work_type": "payload.type",
+    "question": "payload.question",
+}
+"""The hub's names for fields, as forge writes them."""
+
+LONGEST_STACK = 32 * 1024
+
+
+def error_of(fault: Fault) -> ErrorBody:
+    """What an agent is told of a fault: the code, a sentence that says what to do next, and the facts."""
+    details: dict[str, Any] = {name: value for name, value in fault.facts.items() if value is not None}
+    if fault.kind is Kind.RATE_LIMITED:
+        details["reason"] = RATE_LIMITED
+    else:
+        details.setdefault("reason", fault.kind.value)
+    if fault.field is not None:
+        details["field"] = FIELDS.get(fault.field, fault.field)
+    details["retryable"] = fault.retryable or errormap.TABLE[fault.kind].retryable
+    return ErrorBody(code=errormap.TABLE[fault.kind].forge, message=errormap.sentence(fault), details=details)
+
+
+def fault_in(said: Any, *, stack: str | None = None, retryable: bool = False) -> Fault:
+    """Why an agent says that its work failed: words, or an object with a message and perhaps a code.
+
+    What it calls retryable is tried again; a TIMEOUT is by its nature.
+    """
+    facts: dict[str, Any] = {}
+    message, code = "", ""
+    if type(said) is dict:
+        message = str(said.get("message") or "")
+        code = str(said.get("code") or "")
+        details = said.get("details")
+        facts = dict(details) if type(details) is dict else {}
+        retryable = retryable or said.get("retryable") is True or facts.get("retryable") is True
+        stack = stack or (said["stack"] if type(said.get("stack")) is str else None)
+    elif said is not None:
+        message = str(said)
+    if code:
+        facts["code"] = code
+    if stack:
+        facts["stack"] = stack[:LONGEST_STACK]
+    kind = Kind.TIMEOUT if code == Code.TIMEOUT else Kind.UNAVAILABLE if retryable else Kind.WORK_FAILED
+    return Fault(
+        kind=kind,
+        message=message or "the work failed",
+        retryable=retryable or kind is Kind.TIMEOUT,
+        facts=facts,
+    )

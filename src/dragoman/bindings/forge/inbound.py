@@ -1,0 +1,243 @@
+"""A message of a forge agent becomes a command of the hub.
+
+The codec has checked its shape. `tree` is the JSON object as it came, unknown fields included: what identifies the
+content, and what is kept of it, must not depend on which fields we happen to know.
+
+    message                                  command
+    ---------------------------------------  ----------------------------------------------------------
+    request:submit-task                      Submit, idempotent by the request's id
+    request:update-task running              ReportProgress, or Claim if the task stands in the queue
+    request:update-task completed            Finish
+    request:update-task failed               ReportFault, or Finish where it came with a result
+    request:cancel-task                      Cancel
+    request:ask-user                         AskPerson; the answer is the response, whenever it comes
+    request:register                         RegisterAgent
+    event:progress                           ReportProgress; with progress 1 and a result Finish (D6)
+    event:error, not recoverable             ReportFault (D6)
+    event:question                           AskPerson, without waiting
+
+The other requests only read, and the other events are lines of a log: they are no commands.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+import msgspec
+
+from dragoman.bindings.forge.failures import fault_in
+from dragoman.bindings.forge.registration import registration_of
+from dragoman.bindings.forge.vocabulary import PRIORITY_IN, PROTOCOL
+from dragoman.core.agents.model import Agent
+from dragoman.core.commands import (
+    Ask,
+    AskPerson,
+    Cancel,
+    Claim,
+    Command,
+    Finish,
+    ReportFault,
+    ReportProgress,
+    Submit,
+)
+from dragoman.core.files import FileRef
+from dragoman.core.ids import AgentId, TaskId
+from dragoman.protocols.forge.types import (
+    PROGRESS_DONE,
+    AskUser,
+    CancelTask,
+    ErrorEvent,
+    Message,
+    Progress,
+    QuestionEvent,
+    Register,
+    SubmitTask,
+    UpdateTask,
+)
+
+_traceparent = re.compile(r"00-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
+_encode = msgspec.json.Encoder().encode
+_canonical = msgspec.json.Encoder(order="deterministic").encode
+
+
+def command_of(agent: Agent, message: Message, tree: dict[str, Any]) -> Command | None:
+    """What `agent` asks by this message, or None where it asks for nothing that changes anything; raises `Refused`."""
+    match message.payload:
+        case SubmitTask():
+            return submission(agent, message, tree)
+        case UpdateTask() as said:
+            return update(agent, message, said, tree)
+        case Progress() as said:
+            return _progress(agent, message, said, tree)
+        case ErrorEvent() as said if not said.recoverable and said.task_id is not None:
+            return _lost(agent, message, said, tree)
+        case AskUser() | QuestionEvent() as said:
+            return _question(agent, message, said)
+        case CancelTask() as said:
+            reason = said.reason or "cancelled on request"
+            return Cancel(principal=agent.id, protocol=PROTOCOL, task_id=TaskId(said.task_id), reason=reason)
+        case Register() as said:
+            return registration_of(agent, said)
+        case _:
+            return None
+
+
+def submission(agent: Agent, message: Message, tree: dict[str, Any], files: tuple[FileRef, ...] = ()) -> Submit:
+    """A new task. Its attachments were kept before; where they lay in the message, `files` stands for them."""
+    said: SubmitTask = message.payload
+    body: dict[str, Any] = {"input": tree["payload"].get("payload", {})}
+    raw = tree
+    if said.attachments:
+        body["attachments"] = files
+        told = {name: value for name, value in tree["payload"].items() if name != "attachments"}
+        raw = {**tree, "payload": told}
+    seconds = None if said.timeout is None else said.timeout / 1000
+    trace = _traceparent(str(message.meta.get("traceparent", "")))
+    return Submit(
+        principal=agent.id,
+        protocol=PROTOCOL,
+        request_id=message.id,
+        digest=_digest(("submit-task", tree["payload"])),
+        type=said.type,
+        body=_encode(body),
+        raw=_encode(raw),
+        name=said.name,
+        description=said.description,
+        kind=said.kind,
+        pinned=None if said.agent is None else AgentId(said.agent),
+        required_role=said.required_role,
+        required_capabilities=said.required_capabilities,
+        priority=PRIORITY_IN[said.priority],
+        dependencies=tuple(map(TaskId, said.dependencies)),
+        parent=None if said.parent_id is None else TaskId(said.parent_id),
+        thread=said.thread,
+        files=files,
+        idle_seconds=seconds,
+        total_seconds=seconds,
+        trace_id=None if trace is None else trace[1],
+    )
+
+
+def update(agent: Agent, message: Message, said: UpdateTask, tree: dict[str, Any]) -> Command:
+    """How the agent says a task of its own stands (D6)."""
+    task_id = TaskId(said.task_id)
+    if said.status == "running":
+        progress = Progress(task_id=said.task_id, progress=said.progress, message=said.message, output=said.output)
+        return _progress(agent, message, progress, tree)
+    body: dict[str, Any] = {}
+    if said.result is not msgspec.UNSET:
+        body["result"] = said.result
+    if said.output is not None:
+        body["output"] = said.output
+    fault = None
+    if said.status == "failed":
+        fault = fault_in(said.error or said.message, retryable=said.retryable)
+        if fault.retryable or not body:
+            return _fault(agent, message, task_id, fault, tree)
+    return Finish(
+        principal=agent.id,
+        protocol=PROTOCOL,
+        task_id=task_id,
+        digest=_digest((said.status, body, None if fault is None else fault.message)),
+        message_id=message.id,
+        body=_encode(body),
+        raw=_encode(tree),
+        output=said.output or "",
+        fault=fault,
+    )
+
+
+def claim(agent: Agent, task_id: TaskId) -> Claim:
+    """`running` on a task that stands in the queue."""
+    return Claim(principal=agent.id, protocol=PROTOCOL, task_id=task_id)
+
+
+def _progress(agent: Agent, message: Message, said: Progress, tree: dict[str, Any]) -> ReportProgress | Finish:
+    task_id = TaskId(said.task_id)
+    if said.progress == PROGRESS_DONE and said.result is not msgspec.UNSET:
+        body: dict[str, Any] = {"result": said.result}
+        if said.output is not None:
+            body["output"] = said.output
+        return Finish(
+            principal=agent.id,
+            protocol=PROTOCOL,
+            task_id=task_id,
+            digest=_digest(("completed", body, None)),
+            message_id=message.id,
+            body=_encode(body),
+            raw=_encode(tree),
+            output=said.output or "",
+        )
+    percent = None if said.progress is None else round(said.progress * 100)
+    body = {"status": "running"}
+    for name, value in (
+        ("percent", percent),
+        ("output", said.output),
+        ("message", said.message),
+        ("thinking", said.thinking),
+    ):
+        if value is not None:
+            body[name] = value
+    if said.step is not None:
+        body["step"] = {"number": said.step.number, "name": said.step.name}
+        if said.step.total is not None:
+            body["step"]["total"] = said.step.total
+    if said.tool_use is not None:
+        use = said.tool_use
+        body["tool_use"] = {"id": use.id, "name": use.name, "input": use.input}
+    if said.tool_result is not None:
+        came = said.tool_result
+        body["tool_result"] = {"id": came.id, "output": came.output, "is_error": came.is_error}
+    return ReportProgress(
+        principal=agent.id,
+        protocol=PROTOCOL,
+        task_id=task_id,
+        message_id=message.id,
+        body=_encode(body),
+        raw=_encode(tree),
+        percent=percent,
+        step=None if said.step is None else said.step.name,
+        output=said.output or "",
+    )
+
+
+def _lost(agent: Agent, message: Message, said: ErrorEvent, tree: dict[str, Any]) -> ReportFault:
+    assert said.task_id is not None
+    return _fault(agent, message, TaskId(said.task_id), fault_in(said.error, stack=said.stack), tree)
+
+
+def _fault(agent: Agent, message: Message, task_id: TaskId, fault: Any, tree: dict[str, Any]) -> ReportFault:
+    return ReportFault(
+        principal=agent.id,
+        protocol=PROTOCOL,
+        fault=fault,
+        task_id=task_id,
+        message_id=message.id,
+        body=_encode({"fault": fault}),
+        raw=_encode(tree),
+    )
+
+
+def _question(agent: Agent, message: Message, said: AskUser | QuestionEvent) -> AskPerson:
+    has_default = said.default is not msgspec.UNSET
+    return AskPerson(
+        principal=agent.id,
+        protocol=PROTOCOL,
+        request_id=message.id,
+        ask=Ask(
+            question=said.question,
+            options=said.options,
+            timeout_seconds=None if said.timeout is None else said.timeout / 1000,
+            default=said.default if has_default else None,
+            has_default=has_default,
+        ),
+        task_id=None if said.task_id is None else TaskId(said.task_id),
+        blocking=isinstance(said, AskUser),
+        details={"context": said.context} if said.context else {},
+    )
+
+
+def _digest(content: object) -> str:
+    return hashlib.sha256(_canonical(content)).hexdigest()

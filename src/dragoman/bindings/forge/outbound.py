@@ -1,0 +1,215 @@
+"""A parcel becomes the forge messages that tell of it.
+
+    cargo      says                                                     to
+    ---------  -------------------------------------------------------  ---------------
+    work       notify:task-assigned, with the task                      the agent
+    progress   notify:task-updated                                      who submitted it
+    result     notify:task-updated, final                               who submitted it
+    failure    notify:task-updated, final, with the error               who submitted it
+    cancel     notify:task-cancelled                                    the agent
+    pause      notify:task-paused                                       the agent
+    resume     notify:task-resumed                                      the agent
+    answer     response:success or :error to the ask-user that waits,   the agent that asked
+               else notify:question-answered
+
+A message has the delivery's id as its own: offered twice, it is recognisably the same. An output too long for one
+message is told in pieces, the last of them with the outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from dragoman.bindings.forge.failures import error_of
+from dragoman.bindings.forge.views import file_view, task_view
+from dragoman.bindings.forge.vocabulary import ASSIGNED_MESSAGE, PROTOCOL, status_of
+from dragoman.core.agents.model import Agent
+from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.errors import Fault, Kind
+from dragoman.core.files import FileRef
+from dragoman.core.ids import EPOCH, Instant, rfc3339
+from dragoman.core.tasks.model import Event, EventKind, Question, QuestionStatus, Task
+from dragoman.protocols.forge import codec
+from dragoman.protocols.forge.errors import Code
+from dragoman.protocols.forge.types import (
+    Anything,
+    ErrorBody,
+    Payload,
+    QuestionAnswered,
+    Stamp,
+    Step,
+    TaskAssigned,
+    TaskCancelled,
+    TaskPaused,
+    TaskResumed,
+    TaskUpdated,
+    ToolResult,
+    ToolUse,
+)
+
+LONGEST_PIECE = 150_000
+"""Characters of output in one message: JSON may write each of them as six bytes, and a line has a mebibyte."""
+
+_parse = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def messages_of(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[Anything, ...]:
+    """The messages of a parcel, in order; nearly always one."""
+    return _WORDS[parcel.delivery.cargo](parcel, now)
+
+
+def stamp(id: str, now: Instant) -> Stamp:
+    return Stamp(id, EPOCH + timedelta(microseconds=now))
+
+
+def _work(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
+    task: Task = parcel.task
+    said = TaskAssigned(task_id=task.id, message=ASSIGNED_MESSAGE, task=task_view(task, source=parcel.event))
+    return (_say(said, parcel, now),)
+
+
+def _progress(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
+    task: Task = parcel.task
+    body = _parse(bytes(parcel.event.body))
+    percent, step, file = body.get("percent"), body.get("step"), body.get("file")
+    if type(step) is str:
+        step = {"name": step}
+    output = str(body.get("output") or "")
+    said = TaskUpdated(
+        task_id=task.id,
+        status="running" if parcel.event.kind is EventKind.PROGRESS else status_of(task),
+        final=False,
+        progress=percent / 100 if type(percent) is int else None,
+        message=_text(body.get("message")) or _asked(parcel.event, body),
+        thinking=_text(body.get("thinking")),
+        tool_use=_fit(body.get("tool_use"), ToolUse),
+        tool_result=_tool_result(body.get("tool_result")),
+        step=_fit(step, Step),
+        file=None if file is None else file_view(msgspec.convert(file, FileRef)),
+    )
+    return _with_output(said, output, parcel, now)
+
+
+def _result(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
+    task: Task = parcel.task
+    event: Event = parcel.event
+    body = _parse(bytes(event.body))
+    failed = event.kind is not EventKind.COMPLETED
+    said = TaskUpdated(
+        task_id=task.id,
+        status="cancelled" if event.kind is EventKind.CANCELLED else "failed" if failed else "completed",
+        final=True,
+        progress=None if failed else 1.0,
+        result=body.get("result", msgspec.UNSET),
+        error=msgspec.to_builtins(error_of(_fault(body, task))) if failed else None,
+    )
+    return _with_output(said, str(body.get("output") or ""), parcel, now)
+
+
+def _with_output(said: TaskUpdated, output: str, parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
+    """`said` with an output of any length: what does not fit goes before it, in pieces."""
+    if len(output) <= LONGEST_PIECE:
+        return (_say(msgspec.structs.replace(said, output=output or None), parcel, now),)
+    pieces = [output[start : start + LONGEST_PIECE] for start in range(0, len(output), LONGEST_PIECE)]
+    before = [
+        _say(TaskUpdated(task_id=said.task_id, status="running", final=False, output=piece), parcel, now, index)
+        for index, piece in enumerate(pieces[:-1], 1)
+    ]
+    return (*before, _say(msgspec.structs.replace(said, output=pieces[-1]), parcel, now))
+
+
+def _cancel(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
+    fault = _fault(_parse(bytes(parcel.event.body)), parcel.task)
+    return (_say(TaskCancelled(task_id=parcel.task.id, reason=fault.message), parcel, now),)
+
+
+def _pause(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
+    return (_say(TaskPaused(task_id=parcel.task.id, reason="paused by a person"), parcel, now),)
+
+
+def _resume(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
+    return (_say(TaskResumed(task_id=parcel.task.id), parcel, now),)
+
+
+def _answer(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
+    question: Question = parcel.event
+    answered = question.status is QuestionStatus.ANSWERED or question.has_default
+    at = None if question.answered_at is None else rfc3339(question.answered_at)
+    mark = stamp(parcel.delivery.id, now)
+    if question.blocking:
+        request_id = question.request_id or question.id
+        if not answered:
+            message = "Nobody answered the question in time. Ask again, or give a default."
+            error = ErrorBody(code=Code.TIMEOUT, message=message, details={"questionId": question.id})
+            return (codec.failure(request_id, error, mark),)
+        metadata: dict[str, Any] = {"answeredAt": at, "questionId": question.id}
+        if question.status is QuestionStatus.EXPIRED:
+            metadata["default"] = True
+        return (codec.success(request_id, {"answer": question.answer, "metadata": metadata}, mark),)
+    said = QuestionAnswered(
+        question_id=question.request_id or question.id,
+        question=question.question,
+        answer=question.answer if answered else msgspec.UNSET,
+        task_id=question.task,
+        answered_at=at if answered else None,
+        timed_out=not answered,
+    )
+    return (codec.message(said, mark),)
+
+
+_WORDS: dict[Cargo, Callable[[Parcel, Instant], tuple[Anything, ...]]] = {
+    Cargo.WORK: _work,
+    Cargo.PROGRESS: _progress,
+    Cargo.RESULT: _result,
+    Cargo.FAILURE: _result,
+    Cargo.CANCEL: _cancel,
+    Cargo.PAUSE: _pause,
+    Cargo.RESUME: _resume,
+    Cargo.ANSWER: _answer,
+}
+
+
+def _say(said: Payload, parcel: Parcel, now: Instant, index: int = 0) -> Anything:
+    delivery = parcel.delivery
+    id = delivery.id if not index else f"{delivery.id}/{index}"
+    trace = f"00-{parcel.task.trace_id}-{delivery.id.replace('-', '')[16:]}-01"
+    return codec.message(said, stamp(id, now), meta={"traceparent": trace})
+
+
+def _asked(event: Event, body: dict[str, Any]) -> str | None:
+    """A question that the agent put to a person is news for whoever waits."""
+    return f"Waiting for an answer: {body.get('question')}" if event.kind is EventKind.ASKED else None
+
+
+def _text(value: object) -> str | None:
+    return value if type(value) is str else None
+
+
+def _tool_result(value: Any) -> ToolResult | None:
+    if type(value) is not dict or type(value.get("id")) is not str:
+        return None
+    return ToolResult(id=value["id"], output=str(value.get("output") or ""), is_error=value.get("is_error") is True)
+
+
+def _fit(value: object, form: type[Any]) -> Any:
+    """A part in forge's form, if it fits."""
+    if value is None:
+        return None
+    try:
+        return msgspec.convert(value, form)
+    except msgspec.ValidationError:
+        return None
+
+
+def _fault(body: dict[str, Any], task: Task) -> Fault:
+    said = body.get("fault")
+    if said is not None:
+        return msgspec.convert(said, Fault)
+    return task.fault or Fault(kind=Kind.WORK_FAILED, message=str(body.get("reason") or "the work failed"))
+
+
+__all__ = ["PROTOCOL", "messages_of", "stamp"]

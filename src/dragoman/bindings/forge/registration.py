@@ -1,0 +1,35 @@
+"""An agent says what it is and can do. It may fill in what is open, never change who it is (all-D1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dragoman.bindings.forge.vocabulary import PROTOCOL
+from dragoman.core.agents.model import Agent
+from dragoman.core.commands import RegisterAgent
+from dragoman.core.errors import Kind, refuse
+from dragoman.protocols.forge.types import PLANNER, Register
+
+
+def registration_of(agent: Agent, said: Register) -> RegisterAgent:
+    """The command; raises `Refused`.
+
+    A role decides what an agent sees (D5), so it is given where the agent is added: one that names its role must name
+    that one, and nobody makes itself a planner.
+    """
+    if said.role is not None and said.role != agent.role and (agent.role is not None or said.role == PLANNER):
+        given = f"was added as {agent.role!r}" if agent.role else "was added without a role"
+        message = f"{agent.id} {given} and cannot register as {said.role!r}; a role is given with `dragoman agent add`"
+        raise refuse(Kind.FORBIDDEN, message, field="payload.role", agent_id=agent.id)
+    told = {"version": said.version, "role": said.role}
+    details: dict[str, Any] = agent.details | {name: value for name, value in told.items() if value is not None}
+    return RegisterAgent(
+        principal=agent.id,
+        protocol=PROTOCOL,
+        name=said.name,
+        work_types=said.work_types if said.work_types is not None else agent.work_types,
+        capabilities=said.capabilities or (),
+        max_concurrent=said.max_concurrent,
+        callback_url=agent.callback_url,
+        details=details,
+    )

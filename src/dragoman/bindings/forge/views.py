@@ -1,0 +1,116 @@
+"""Tasks and agents as forge shows them, and who may see which (D5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from dragoman.bindings.forge.failures import error_of
+from dragoman.bindings.forge.vocabulary import PRIORITY_OUT, PROTOCOL, agent_status, status_of
+from dragoman.core.agents.model import Agent
+from dragoman.core.files import FileRef, shown_name
+from dragoman.core.ids import TaskId, rfc3339
+from dragoman.core.queries.transcript import Account
+from dragoman.core.routing.routes import route_of, serves
+from dragoman.core.tasks.model import Event, Status, Task
+from dragoman.protocols.forge.types import PLANNER, AgentStatus, SubmitTask
+
+_read = msgspec.json.Decoder().decode
+_SUBMITTED = frozenset(field.encode_name for field in msgspec.structs.fields(SubmitTask))
+_TASK_FIELDS = frozenset(
+    {"id", "status", "assignedTo", "submittedBy", "progress", "result", "error", "output", "createdAt", "updatedAt",
+     "attempt", "answer", "question", "files", "waitingFor", "traceId"}
+)  # fmt: skip
+
+
+def may_see(agent: Agent, task: Task) -> bool:
+    """Whether a task is there for an agent at all: its own, one it submitted, a queued one that it could claim. A
+    planner sees all. To everybody else the task does not exist."""
+    if agent.role == PLANNER or agent.id in (task.owner, task.origin.principal):
+        return True
+    return task.status is Status.QUEUED and serves(agent, route_of(task.route))
+
+
+def task_view(task: Task, *, account: Account | None = None, source: Event | None = None) -> dict[str, Any]:
+    """A task. With its `account` also what went in and what came out; with its `source` what the agent is to do."""
+    view: dict[str, Any] = {
+        "id": task.id,
+        "type": task.type,
+        "name": task.name or task.type,
+        "description": task.description,
+        "status": status_of(task),
+        "priority": PRIORITY_OUT[task.priority],
+        "requiredRole": task.required_role,
+        "requiredCapabilities": list(task.required_capabilities),
+        "dependencies": list(task.dependencies),
+        "assignedTo": task.owner,
+        "submittedBy": task.origin.principal,
+        "progress": None if task.progress is None else task.progress / 100,
+        "createdAt": rfc3339(task.created_at),
+        "updatedAt": rfc3339(task.updated_at),
+        "attempt": task.attempts,
+    }
+    if task.waiting is not None:
+        view["waitingFor"] = task.waiting.value
+    if task.parent is not None:
+        view["parentId"] = task.parent
+    if task.files:
+        view["files"] = [file_view(file) for file in task.files]
+    if task.fault is not None:
+        view["error"] = msgspec.to_builtins(error_of(task.fault))
+    if account is not None:
+        view["payload"] = {} if account.input is None else _read(account.input)
+        view["result"] = None if account.result is None else _read(account.result)
+        view["output"] = account.output
+    if source is not None:
+        _add_order(view, source)
+    return view
+
+
+def _add_order(view: dict[str, Any], source: Event) -> None:
+    """What the agent is to do, from the event that says so. A forge sender's fields that nobody knows go along."""
+    body = _read(source.body)
+    given = body.get("input")
+    view["payload"] = given if type(given) is dict else {} if given is None else {"input": given}
+    for name in ("answer", "question"):
+        if name in body:
+            view[name] = body[name]
+    if source.raw is not None and source.protocol == PROTOCOL:
+        said = _read(source.raw).get("payload", {})
+        view["priority"] = said.get("priority", view["priority"])
+        for name, value in said.items():
+            if name not in _SUBMITTED and name not in _TASK_FIELDS:
+                view.setdefault(name, value)
+
+
+def file_view(file: FileRef) -> dict[str, Any]:
+    return {
+        "id": file.id,
+        "name": shown_name(file.name),
+        "mimeType": file.mime_type,
+        "size": file.size,
+        "sha256": file.sha256,
+    }
+
+
+def agent_view(
+    agent: Agent, *, reachable: bool, load: int, current: TaskId | None, status: AgentStatus | None = None
+) -> dict[str, Any]:
+    """An agent. `current` is a task it holds, if whoever asks may know of it; `status` what its supervisor says."""
+    view: dict[str, Any] = {
+        "id": agent.id,
+        "role": agent.role,
+        "status": status or agent_status(agent, reachable=reachable, load=load),
+        "capabilities": list(agent.capabilities),
+        "currentTask": current,
+    }
+    more: Mapping[str, Any] = {
+        "name": agent.name,
+        "kind": agent.kind,
+        "version": agent.version,
+        "workTypes": None if agent.work_types is None else list(agent.work_types),
+    }
+    view.update({name: value for name, value in more.items() if value is not None})
+    return view

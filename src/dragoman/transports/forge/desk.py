@@ -1,0 +1,169 @@
+"""What all forge links share, WebSockets and child processes alike: limits on talking, logs, the bus.
+
+One bucket for each principal, over all its links and reconnections (D9). Beyond it a request is refused with
+RATE_LIMITED, an event is dropped, and one line in the agent's log says how many, about once a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from dragoman.core.commands import LogEntry, WriteLog
+from dragoman.core.errors import Refused
+from dragoman.core.ids import AgentId, TaskId
+from dragoman.core.ports import Files, Intake, Store
+from dragoman.protocols.forge.ratelimit import Bucket
+from dragoman.protocols.forge.types import AgentStatus
+from dragoman.transports.limits import Limits
+
+LONGEST_LINE = 16 * 1024
+"""Characters of a log line that are kept with a task."""
+MOST_LINES = 500
+"""Log lines of one agent that may wait for their commit."""
+TELL_SECONDS = 1.0
+
+
+class Subscriptions(Protocol):
+    """One link's share of the bus (`buses.inproc.Reader`)."""
+
+    def subscribe(self, pattern: str) -> bool: ...
+
+    def unsubscribe(self, pattern: str) -> bool: ...
+
+    def leave(self) -> None: ...
+
+
+class Bus(Protocol):
+    """Traffic that nobody keeps. `take` gets topic, publisher, data and how many were missed, and returns at once."""
+
+    def join(self, take: Callable[[str, str, Any, int], bool]) -> Subscriptions: ...
+
+    def publish(self, topic: str, publisher: str, data: Any) -> int: ...
+
+
+class LogSink(Protocol):
+    """Where an agent's log lines go: level, message, context, and the task they are about, if it said so."""
+
+    def __call__(self, level: str, message: str, context: dict[str, Any], /) -> None: ...
+
+
+class ForgeDesk:
+    """One for all links. `condition` is what a supervisor knows of an agent's process, where it has one."""
+
+    def __init__(
+        self,
+        hub: Intake,
+        store: Store,
+        *,
+        files: Files,
+        bus: Bus,
+        limits: Limits | None = None,
+        condition: Callable[[AgentId], AgentStatus | None] = lambda agent: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.hub = hub
+        self.store = store
+        self.files = files
+        self.bus = bus
+        self.limits = limits or Limits()
+        self.condition = condition
+        self.clock = clock
+        self.dropped = 0
+        self._buckets: dict[AgentId, Bucket] = {}
+
+    def admit(self, agent: AgentId) -> bool:
+        """Whether this agent may say one more thing now."""
+        bucket = self._buckets.get(agent)
+        now = self.clock()
+        if bucket is None:
+            bucket = Bucket(at=now)
+        self._buckets[agent], granted = bucket.take(now)
+        if not granted:
+            self.dropped += 1
+        return bool(granted)
+
+    def wait(self, agent: AgentId) -> float:
+        """Seconds until it may."""
+        bucket = self._buckets.get(agent)
+        return 0.0 if bucket is None else bucket.wait(self.clock())
+
+    def forget(self, known: Callable[[AgentId], bool]) -> None:
+        """Let go of the buckets of agents that are no more."""
+        self._buckets = {agent: bucket for agent, bucket in self._buckets.items() if known(agent)}
+
+
+class Excess:
+    """What one link said beyond its measure, told in one line."""
+
+    def __init__(self, log: LogSink) -> None:
+        self._log = log
+        self._requests = 0
+        self._events = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def fresh(self) -> bool:
+        """Whether nothing was dropped since the last line about it."""
+        return self._timer is None
+
+    def count(self, *, event: bool) -> None:
+        if event:
+            self._events += 1
+        else:
+            self._requests += 1
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(TELL_SECONDS, self.tell)
+
+    def tell(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        requests, events, self._requests, self._events = self._requests, self._events, 0, 0
+        if requests or events:
+            message = f"more than 100 messages a second: {requests} requests refused, {events} events dropped"
+            self._log("warn", message, {"refused": requests, "dropped": events, "reason": "RATE_LIMITED"})
+
+
+class TaskLog:
+    """A log sink for agents that are elsewhere: what they log is kept with the task they work on.
+
+    Lines are gathered while a commit is under way, so that many lines cost one. An agent without a task, or with
+    several and a line that names none, has nowhere to keep it: the line is counted.
+    """
+
+    def __init__(self, hub: Intake, agent: AgentId) -> None:
+        self._hub = hub
+        self._agent = agent
+        self._lines: list[tuple[TaskId, LogEntry]] = []
+        self._busy = False
+        self.homeless = 0
+
+    def __call__(self, level: str, message: str, context: dict[str, Any], /) -> None:
+        named = context.get("taskId")
+        held = self._hub.load_of(self._agent)
+        task = TaskId(named) if type(named) is str else held[0] if len(held) == 1 else None
+        if task is None or len(self._lines) >= MOST_LINES:
+            self.homeless += 1
+            return
+        text = message if len(message) <= LONGEST_LINE else f"{message[:LONGEST_LINE]} …"
+        self._lines.append((task, LogEntry(at=self._hub.now(), level=level, message=text, context=context)))
+        if not self._busy:
+            self._busy = True
+            asyncio.get_running_loop().call_soon(self._send)
+
+    def _send(self) -> None:
+        if not self._lines:
+            self._busy = False
+            return
+        task = self._lines[0][0]
+        told = [line for about, line in self._lines if about == task]
+        self._lines = [(about, line) for about, line in self._lines if about != task]
+        note = WriteLog(principal=self._agent, protocol="forge", task_id=task, lines=tuple(told))
+        self._hub.hand_in(note, self._kept)
+
+    def _kept(self, outcome: Any, refusal: Refused | None) -> None:
+        # A refusal means that the task is not this agent's: the lines are nobody's business then.
+        asyncio.get_running_loop().call_soon(self._send)

@@ -1,0 +1,132 @@
+"""The requests that only read: agents, tasks, a task, a file. What an agent may not see is not there (D5)."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any
+
+from dragoman.bindings import forge
+from dragoman.core.agents.model import Agent
+from dragoman.core.errors import Kind, refuse
+from dragoman.core.ids import TaskId
+from dragoman.core.ports import TaskFilter
+from dragoman.core.queries.transcript import Account, Transcript
+from dragoman.core.tasks.model import Status, Task
+from dragoman.protocols.forge.types import PLANNER, GetFile, QueryAgents, QueryTasks
+from dragoman.transports.forge.desk import ForgeDesk
+
+PAGE = 200
+MOST_PAGES = 25
+"""Pages of tasks one query looks through: 5000 tasks of a status."""
+MOST_OUTPUT = 512 * 1024
+"""Characters of output that get-task shows."""
+FILE_PIECE = 512 * 1024
+"""Bytes of a file in one response, unless fewer are asked for: as base64 it still fits into a line."""
+
+
+async def agents(desk: ForgeDesk, asker: Agent, asked: QueryAgents) -> dict[str, Any]:
+    """Whoever has the role, the status and all of the capabilities."""
+    everybody = list(desk.hub.agents())
+    if asked.role is not None and not forge.role_is_known(asked.role, everybody):
+        raise refuse(Kind.INVALID, "Invalid role specified", field="payload.role", role=asked.role)
+    wanted = set(asked.capabilities)
+    found = []
+    for agent in everybody:
+        if (asked.role is not None and agent.role != asked.role) or not wanted <= set(agent.capabilities):
+            continue
+        held = desk.hub.load_of(agent.id)
+        view = forge.agent_view(
+            agent,
+            reachable=desk.hub.reachable(agent.id),
+            load=len(held),
+            current=await _shown(desk, asker, held),
+            status=desk.condition(agent.id),
+        )
+        if asked.status is None or view["status"] == asked.status:
+            found.append(view)
+    return {"agents": found}
+
+
+async def _shown(desk: ForgeDesk, asker: Agent, held: Sequence[TaskId]) -> TaskId | None:
+    """The first of these tasks, if the asker may know of it."""
+    task = await desk.store.task(held[0]) if held else None
+    return task.id if task is not None and forge.may_see(asker, task) else None
+
+
+async def tasks(desk: ForgeDesk, asker: Agent, asked: QueryTasks) -> dict[str, Any]:
+    """The newest tasks that the asker may see, within its filters."""
+    found: dict[TaskId, Task] = {}
+    for where in _places(asker, asked):
+        after: str | None = None
+        for _ in range(MOST_PAGES):
+            page, after = await desk.store.tasks(where, after=after, limit=PAGE)
+            for task in page:
+                if _wanted(task, asked) and forge.may_see(asker, task):
+                    found[task.id] = task
+            if after is None or len(found) >= asked.limit:
+                break
+    newest = sorted(found.values(), key=lambda task: (task.created_at, task.id), reverse=True)
+    return {"tasks": [forge.task_view(task) for task in newest[: asked.limit]]}
+
+
+def _places(asker: Agent, asked: QueryTasks) -> list[TaskFilter]:
+    """Where to look: everywhere for a planner, among what concerns the asker otherwise."""
+    statuses: tuple[Status | None, ...] = (None,) if asked.status is None else forge.STATUS_IN[asked.status]
+    if asker.role == PLANNER:
+        return [TaskFilter(status=status) for status in statuses]
+    places = [TaskFilter(status=status, agent=asker.id) for status in statuses]
+    places += [TaskFilter(status=status, principal=asker.id) for status in statuses]
+    if None in statuses or Status.QUEUED in statuses:
+        places.append(TaskFilter(status=Status.QUEUED))
+    return places
+
+
+def _wanted(task: Task, asked: QueryTasks) -> bool:
+    if asked.required_role is not None and task.required_role != asked.required_role:
+        return False
+    return asked.status is None or forge.status_of(task) == asked.status
+
+
+async def seen(desk: ForgeDesk, asker: Agent, task_id: str, field: str = "payload.taskId") -> Task:
+    """The task, if it is there for the asker; raises `Refused`."""
+    task = await desk.store.task(TaskId(task_id))
+    if task is None or not forge.may_see(asker, task):
+        raise refuse(Kind.NOT_FOUND, "no such task", field=field, taskId=task_id)
+    return task
+
+
+async def task(desk: ForgeDesk, asker: Agent, task_id: str) -> dict[str, Any]:
+    """A task with what went in and what came out."""
+    found = await seen(desk, asker, task_id)
+    return {"task": forge.task_view(found, account=await _account(desk, found))}
+
+
+async def _account(desk: ForgeDesk, task: Task) -> Account:
+    transcript = Transcript(MOST_OUTPUT)
+    after = 0
+    while after < task.seq:
+        page = await desk.store.events(task.id, after=after, limit=PAGE)
+        for event in page:
+            transcript.feed(event)
+        if not page:
+            break
+        after = page[-1].seq
+    return transcript.account
+
+
+async def file(desk: ForgeDesk, asker: Agent, asked: GetFile) -> dict[str, Any]:
+    """A piece of a file that belongs to a task the asker may see."""
+    found = await seen(desk, asker, asked.task_id)
+    ref = next((ref for ref in found.files if ref.id == asked.file_id), None)
+    data = None if ref is None else await desk.files.fetch(ref.id)
+    if ref is None or data is None:
+        raise refuse(Kind.NOT_FOUND, "no such file", field="payload.fileId", fileId=asked.file_id)
+    length = min(asked.length or FILE_PIECE, FILE_PIECE)
+    piece = data[asked.offset : asked.offset + length]
+    return {
+        **forge.file_view(ref),
+        "data": base64.b64encode(piece).decode(),
+        "offset": asked.offset,
+        "length": len(piece),
+    }

@@ -1,0 +1,319 @@
+"""Forge's words on one link: what a line or frame means, and how the hub's side is put into lines or frames.
+
+A batch is heard message by message. The pump keeps the order of requests; each is answered under its id.
+
+    heard                                     becomes
+    ----------------------------------------  -------------------------------------------------------------
+    a request or event that changes something a command; the response follows its commit
+    a request that reads                      a look into the store, and a note in the audit record
+    a new task with attachments, dependencies
+    or a parent                               a look (files are kept, names checked), then the command
+    a line that is no message, an event:log   a line in the agent's log
+    too much (D9)                             RATE_LIMITED for a request; a count for an event
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from dragoman.bindings import forge
+from dragoman.bindings.forge.inbound import update
+from dragoman.core.agents.model import Agent
+from dragoman.core.commands import Command, NoteRead
+from dragoman.core.delivery.model import Parcel
+from dragoman.core.errors import Fault, Kind, Refused, refuse
+from dragoman.core.files import FileRef
+from dragoman.core.ids import AgentId, Instant
+from dragoman.core.tasks.model import Status, Task
+from dragoman.protocols.forge import codec
+from dragoman.protocols.forge.events import Dropped, EventReceived, Invalid, LogReceived, RequestReceived
+from dragoman.protocols.forge.types import (
+    Anything,
+    Encoding,
+    ErrorBody,
+    ErrorEvent,
+    GetFile,
+    GetTask,
+    LogEvent,
+    Message,
+    Publish,
+    Published,
+    QueryAgents,
+    QueryTasks,
+    Shutdown,
+    SubmitTask,
+    Subscribe,
+    Unsubscribe,
+    UpdateTask,
+)
+from dragoman.transports.driver import Heard
+from dragoman.transports.forge import reading
+from dragoman.transports.forge.desk import Excess, ForgeDesk, LogSink, Subscriptions, TaskLog
+from dragoman.wire.guard import Limits
+from dragoman.wire.role import Role
+
+ANY = "*"
+
+
+class About(msgspec.Struct, frozen=True):
+    """What an answer answers: the request's id, its type, and whether anybody waits."""
+
+    id: str | None
+    type: str
+    asks: bool
+    answer: ErrorBody | None = None
+
+
+class ForgeTongue:
+    """One for each link. `log` takes the agent's log lines; without one they are kept with its task."""
+
+    protocol = forge.PROTOCOL
+
+    def __init__(
+        self,
+        desk: ForgeDesk,
+        agent: AgentId,
+        log: LogSink | None = None,
+        *,
+        encoding: Encoding = Encoding.JSON,
+        limits: Limits = codec.LIMITS,
+    ) -> None:
+        self._desk = desk
+        self._hub = desk.hub
+        self._log: LogSink = log or TaskLog(desk.hub, agent)
+        self._encoding = encoding
+        self._limits = limits
+        self._kept: dict[str, tuple[FileRef, ...]] = {}
+        self._dropping: set[asyncio.Task[None]] = set()
+        self._excess = Excess(self._log)
+        self._tell: Callable[[Sequence[bytes]], bool] | None = None
+        self._subscriptions: Subscriptions | None = None
+
+    # -- in
+
+    def hear(self, agent: Agent, frame: bytes) -> Heard:
+        parts = codec.split(frame, encoding=self._encoding, limits=self._limits)
+        if parts:
+            return Heard(parts=tuple(parts))
+        heard = codec.read(frame, Role.HUB, encoding=self._encoding, limits=self._limits, agent_id=agent.id)
+        return self._heard(agent, heard[0]) if heard else Heard()
+
+    def _heard(self, agent: Agent, event: Any) -> Heard:
+        match event:
+            case LogReceived(text=text, type=type):
+                self._log("info", text, {} if type is None else {"type": type})
+                return Heard()
+            case Dropped(length=length):
+                self._log("error", f"a message of {length} bytes was dropped; it is too long", {"length": length})
+                return Heard()
+        asks = event.asks if isinstance(event, Invalid) else isinstance(event, RequestReceived)
+        if not self._desk.admit(agent.id):
+            return self._too_much(agent, event, asks=asks)
+        if isinstance(event, Invalid):
+            return self._invalid(event)
+        assert isinstance(event, RequestReceived | EventReceived)
+        message = event.message
+        about = About(message.id, message.type, asks)
+        look = self._look_of(agent, message, event.tree)
+        if look is not None:
+            return Heard(look=look, message_id=message.id, about=about)
+        try:
+            command = forge.command_of(agent, message, event.tree)
+        except Refused as refused:
+            return Heard(fault=refused.fault, message_id=message.id, about=about)
+        if command is None:
+            self._jot(message)
+            return Heard()
+        return Heard(command=command, message_id=message.id, about=about)
+
+    def _invalid(self, event: Invalid) -> Heard:
+        kind = Kind.TOO_LARGE if event.stage.value == "size" else Kind.INVALID
+        fault = Fault(kind=kind, message=event.what, field=event.field, facts={"stage": event.stage.value})
+        about = About(event.about, "request" if event.asks else "event", event.asks, event.answer)
+        return Heard(fault=fault, message_id=event.about, about=about)
+
+    def _too_much(self, agent: Agent, event: Any, *, asks: bool) -> Heard:
+        """Refuse or drop; only the first of a flood is kept in the audit record."""
+        first = self._excess.fresh
+        self._excess.count(event=not asks)
+        if not asks:
+            return Heard()
+        request_id = event.about if isinstance(event, Invalid) else event.message.id
+        about = About(request_id, "request", asks=True)
+        fault = Fault(
+            kind=Kind.RATE_LIMITED,
+            message="more than 100 messages a second; slow down",
+            retryable=True,
+            facts={"retryAfterMs": int(self._desk.wait(agent.id) * 1000) + 1},
+        )
+        if first:
+            return Heard(fault=fault, message_id=request_id, about=about)
+        return Heard(answers=(self.refuse(fault, about, agent, self._hub.now(), self._hub.mint()),))
+
+    def _jot(self, message: Message) -> None:
+        """An event that is a line of a log."""
+        match message.payload:
+            case LogEvent(level=level, message=text, context=context, task_id=task):
+                self._log(level, text, context if task is None else {**context, "taskId": task})
+            case ErrorEvent(error=text, stack=stack, task_id=task):
+                given = {"stack": stack, "taskId": task}
+                self._log("error", text, {name: value for name, value in given.items() if value is not None})
+
+    # -- what needs a look
+
+    def _look_of(
+        self, agent: Agent, message: Message, tree: dict[str, Any]
+    ) -> Callable[[], Awaitable[Sequence[bytes] | Command]] | None:
+        desk = self._desk
+        match message.payload:
+            case QueryAgents() as asked:
+                return partial(self._read, agent, message, None, partial(reading.agents, desk, agent, asked))
+            case QueryTasks() as asked:
+                return partial(self._read, agent, message, None, partial(reading.tasks, desk, agent, asked))
+            case GetTask(task_id=id):
+                return partial(self._read, agent, message, id, partial(reading.task, desk, agent, id))
+            case GetFile(task_id=id) as asked:
+                return partial(self._read, agent, message, id, partial(reading.file, desk, agent, asked))
+            case Subscribe(topic=topic) | Unsubscribe(topic=topic) | Publish(topic=topic):
+                return partial(self._read, agent, message, topic, partial(self._bus, agent, message))
+            case UpdateTask(status="running") as said:
+                return partial(self._take_up, agent, message, said, tree)
+            case SubmitTask() as task if task.attachments or task.dependencies or task.parent_id:
+                return partial(self._submit, agent, message, task, tree)
+            case _:
+                return None
+
+    async def _read(
+        self, agent: Agent, message: Message, about: str | None, read: Callable[[], Awaitable[dict[str, Any]]]
+    ) -> Sequence[bytes]:
+        """Every request is in the audit record, also one that only reads."""
+        what = message.type.replace("request:", "forge.")
+        await self._hub.ask(NoteRead(principal=agent.id, protocol=self.protocol, what=what, about=about))
+        return [self._success(message.id, await read())]
+
+    async def _take_up(self, agent: Agent, message: Message, said: UpdateTask, tree: dict[str, Any]) -> Command:
+        """`running`: on one's own task that is progress, on one in the queue a claim."""
+        task = await reading.seen(self._desk, agent, said.task_id)
+        if task.owner != agent.id and task.status is Status.QUEUED:
+            return forge.claim(agent, task.id)
+        return update(agent, message, said, tree)
+
+    async def _submit(self, agent: Agent, message: Message, said: SubmitTask, tree: dict[str, Any]) -> Command:
+        for name, ids in (("dependencies", said.dependencies), ("parentId", (said.parent_id,))):
+            for id in ids:
+                if id is not None:
+                    await reading.seen(self._desk, agent, id, f"payload.{name}")
+        contents = [_content(index, attachment.data) for index, attachment in enumerate(said.attachments)]
+        files: list[FileRef] = []
+        for attachment, data in zip(said.attachments, contents, strict=True):
+            kept = await self._desk.files.keep(
+                data, name=attachment.filename, mime_type=attachment.mime_type, owner=agent.id
+            )
+            files.append(kept)
+        if files:
+            self._kept[message.id] = tuple(files)
+        return forge.submission(agent, message, tree, tuple(files))
+
+    def _drop_unused(self, about: About, used: Task | None) -> None:
+        """Files that came with a request which was refused, or said before, belong to nothing."""
+        kept = self._kept.pop(about.id, ()) if about.id is not None else ()
+        for file in kept:
+            if used is None or file not in used.files:
+                dropping = asyncio.ensure_future(self._desk.files.drop(file.id))
+                self._dropping.add(dropping)
+                dropping.add_done_callback(self._dropping.discard)
+
+    async def _bus(self, agent: Agent, message: Message) -> dict[str, Any]:
+        said: Subscribe | Unsubscribe | Publish = message.payload
+        topic = said.topic
+        if isinstance(said, Publish):
+            if ANY in topic:
+                raise refuse(Kind.INVALID, "a topic has no `*`; that is for subscriptions", field="payload.topic")
+            return {"topic": topic, "delivered": self._desk.bus.publish(topic, agent.id, said.data)}
+        if ANY in topic[:-1]:
+            raise refuse(Kind.INVALID, "a pattern has its `*` at the end", field="payload.topic")
+        if self._subscriptions is None:
+            self._subscriptions = self._desk.bus.join(self._published)
+        if isinstance(said, Subscribe):
+            return {"topic": topic, "subscribed": True, "new": self._subscriptions.subscribe(topic)}
+        return {"topic": topic, "subscribed": False, "had": self._subscriptions.unsubscribe(topic)}
+
+    # -- the bus
+
+    def meet(self, tell: Callable[[Sequence[bytes]], bool]) -> None:
+        self._tell = tell
+
+    def part(self) -> None:
+        self._tell = None
+        if self._subscriptions is not None:
+            self._subscriptions.leave()
+            self._subscriptions = None
+        self._excess.tell()
+
+    def _published(self, topic: str, publisher: str, data: Any, missed: int) -> bool:
+        if self._tell is None:
+            return False
+        said = Published(topic=topic, publisher=publisher, data=data, missed=missed)
+        stamp = forge.stamp(self._hub.mint(), self._hub.now())
+        return self._tell([self._write(codec.message(said, stamp))])
+
+    # -- out
+
+    def say(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
+        return [self._write(said) for said in forge.messages_of(parcel, agent, now)]
+
+    def answer(self, heard: Heard, outcome: Any, agent: Agent) -> Sequence[bytes]:
+        about: About = heard.about
+        if not about.asks or about.id is None:
+            return ()
+        if isinstance(outcome, Task):
+            self._drop_unused(about, outcome)
+            return [self._success(about.id, {"task": forge.task_view(outcome)})]
+        if isinstance(outcome, Agent):
+            return [self._success(about.id, {"agent": self._introduced(outcome)})]
+        return ()  # a question: its answer is the response, whenever it comes
+
+    def _introduced(self, agent: Agent) -> dict[str, Any]:
+        held = self._hub.load_of(agent.id)
+        return forge.agent_view(agent, reachable=True, load=len(held), current=held[0] if held else None)
+
+    def refuse(self, fault: Fault, about: Any, agent: Agent, now: Instant, message_id: str) -> bytes:
+        said: About = about
+        self._drop_unused(said, None)
+        error = said.answer or forge.error_of(fault)
+        if not said.asks:
+            self._log("warn", f"{said.type} was refused: {fault}", {"code": error.code, **_told(said)})
+            return b""
+        return self._write(codec.failure(said.id, error, forge.stamp(message_id, now)))
+
+    def receipt(self, message_ids: Sequence[str]) -> bytes:
+        return b""  # forge answers requests, and nothing else
+
+    def shutdown(self, grace_ms: int, reason: str, now: Instant, message_id: str) -> bytes:
+        """The farewell before a link is closed (D10)."""
+        said = Shutdown(grace_period=grace_ms, reason=reason)
+        return self._write(codec.message(said, forge.stamp(message_id, now)))
+
+    def _write(self, said: Anything) -> bytes:
+        return codec.write(said, self._encoding)
+
+    def _success(self, request_id: str, payload: dict[str, Any]) -> bytes:
+        return self._write(codec.success(request_id, payload, forge.stamp(self._hub.mint(), self._hub.now())))
+
+
+def _content(index: int, data: str) -> bytes:
+    try:
+        return base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        raise refuse(Kind.INVALID, "expected base64", field=f"payload.attachments[{index}].data") from None
+
+
+def _told(about: About) -> dict[str, Any]:
+    return {} if about.id is None else {"about": about.id}

@@ -1,0 +1,114 @@
+"""Who sees which task, and in which words; every fault has a code."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from dragoman.bindings import errormap
+from dragoman.bindings.forge import error_of, fault_in, may_see, status_of
+from dragoman.bindings.forge.vocabulary import PRIORITY_IN, PRIORITY_OUT, STATUS_IN, agent_status
+from dragoman.core.agents.model import Agent, Breaker, BreakerState
+from dragoman.core.errors import Fault, Kind
+from dragoman.core.ids import AgentId, Instant, TaskId
+from dragoman.core.routing.routes import Route
+from dragoman.core.tasks.model import Origin, Priority, Status, Task, Waiting
+from dragoman.protocols.forge.errors import Code, is_retryable
+from dragoman.protocols.forge.types import TaskStatus
+
+NOW = Instant(1)
+
+
+def agent(id: str = "me", **fields: Any) -> Agent:
+    return Agent(id=AgentId(id), protocol="forge", created_at=NOW, token_hash="-", **fields)
+
+
+def task(**fields: Any) -> Task:
+    given: dict[str, Any] = {
+        "id": TaskId("t"), "type": "x", "status": Status.QUEUED, "created_at": NOW, "updated_at": NOW,
+        "origin": Origin(principal=AgentId("boss"), protocol="forge", request_id="r", digest="-"),
+        "route": Route(type="x", role="worker", capabilities=("go",)).queue, "deadline": NOW, "idle_limit": 1,
+        "rank": 0, "trace_id": "0" * 32,
+    }  # fmt: skip
+    return Task(**(given | fields))
+
+
+@pytest.mark.requirement("forge-D5")
+@pytest.mark.parametrize(
+    ("who", "what", "sees"),
+    [
+        (agent("boss"), task(), True),
+        (agent(), task(owner=AgentId("me"), status=Status.RUNNING), True),
+        (agent(role="planner"), task(status=Status.FAILED), True),
+        (agent(role="worker", capabilities=("go", "c")), task(), True),
+        (agent(role="worker", capabilities=("c",)), task(), False),
+        (agent(role="reviewer", capabilities=("go",)), task(), False),
+        (agent(role="worker", capabilities=("go",), work_types=("y",)), task(), False),
+        (agent(role="worker", capabilities=("go",)), task(status=Status.RUNNING, owner=AgentId("you")), False),
+        (agent(role="worker", capabilities=("go",)), task(status=Status.COMPLETED), False),
+        (agent(), task(route=Route(type="x", pinned=AgentId("you")).queue), False),
+        (agent(), task(route=Route(type="x", pinned=AgentId("me")).queue), True),
+    ],
+)
+def test_who_may_see_a_task(who: Agent, what: Task, sees: bool) -> None:
+    assert may_see(who, what) is sees
+
+
+@pytest.mark.requirement("forge-all-D8", "forge-D7")
+def test_every_status_has_a_word_and_every_word_a_place() -> None:
+    assert set(STATUS_IN) == set(get_args(TaskStatus))
+    for status in Status:
+        for waiting in (None, *Waiting):
+            for attempts in (0, 1):
+                word = status_of(task(status=status, waiting=waiting, attempts=attempts))
+                assert status in STATUS_IN[word]
+    assert status_of(task(attempts=1)) == "retrying"
+    assert status_of(task(status=Status.WAITING, waiting=Waiting.DEPENDENCY)) == "pending"
+    assert status_of(task(status=Status.WAITING, waiting=Waiting.PERSON, attempts=1)) == "running"
+
+
+@pytest.mark.requirement("forge-D7")
+def test_priorities_both_ways() -> None:
+    assert {PRIORITY_IN[PRIORITY_OUT[priority]] for priority in Priority} == set(Priority)
+    assert [PRIORITY_IN[n].value for n in range(1, 6)] == ["critical", "high", "normal", "low", "low"]
+
+
+def test_an_agents_status() -> None:
+    seen = msgspec.structs.replace(agent(), last_seen_at=NOW)
+    shy = msgspec.structs.replace(seen, breaker=Breaker(state=BreakerState.OPEN))
+    assert agent_status(agent(), reachable=False, load=0) == "initializing"
+    assert agent_status(seen, reachable=False, load=0) == "stopped"
+    assert agent_status(seen, reachable=True, load=0) == "idle"
+    assert agent_status(seen, reachable=True, load=1) == "busy"
+    assert agent_status(shy, reachable=True, load=0) == "unhealthy"
+
+
+@pytest.mark.requirement("FG-ERR-2")
+@pytest.mark.parametrize("kind", Kind)
+def test_every_fault_has_a_code_a_sentence_and_a_reason(kind: Kind) -> None:
+    error = error_of(Fault(kind=kind, message="it did not work", field="task_id", facts={"a": 1, "b": None}))
+    assert error.code in set(Code)
+    assert error.details["field"] == "payload.taskId"
+    assert error.details["reason"] == ("RATE_LIMITED" if kind is Kind.RATE_LIMITED else kind.value)
+    assert error.details["a"] == 1
+    assert error.message.endswith(".")
+    assert is_retryable(error) == errormap.TABLE[kind].retryable
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "message"),
+    [
+        (None, Kind.WORK_FAILED, "the work failed"),
+        ("broken", Kind.WORK_FAILED, "broken"),
+        ({"code": "TIMEOUT", "message": "slow"}, Kind.TIMEOUT, "slow"),
+        ({"message": "later", "retryable": True}, Kind.UNAVAILABLE, "later"),
+        ({"message": "later", "details": {"retryable": True}}, Kind.UNAVAILABLE, "later"),
+        (["odd"], Kind.WORK_FAILED, "['odd']"),
+    ],
+)
+def test_what_an_agent_says_went_wrong(said: Any, kind: Kind, message: str) -> None:
+    fault = fault_in(said)
+    assert (fault.kind, fault.message) == (kind, message)
+    assert fault.retryable == (kind is not Kind.WORK_FAILED)

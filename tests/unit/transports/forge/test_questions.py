@@ -1,0 +1,113 @@
+"""A person is asked: with and without waiting, over restarts, in time and too late."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.support.forge import ForgeHub, ForgePeer
+
+from dragoman.core.commands import Answer
+from dragoman.core.ids import ADMIN, QuestionId
+from dragoman.core.tasks.model import Status
+
+OPTIONS = [{"label": "OAuth 2.0", "value": "oauth"}, {"label": "JWT", "value": "jwt"}]
+
+
+async def at_work(hub: ForgeHub) -> tuple[ForgePeer, str]:
+    planner, worker = await hub.connect("planner-1"), await hub.connect("worker-1")
+    id = (await planner.ask("submit-task", type="x", agent="worker-1"))["task"]["id"]
+    await worker.notice("task-assigned")
+    return worker, id
+
+
+async def question(hub: ForgeHub) -> Any:
+    [asked] = await hub.world.store.questions()
+    return asked
+
+
+async def asked(hub: ForgeHub, worker: ForgePeer, **payload: Any) -> str:
+    """The question is put, and in the store."""
+    message = worker.message("request:ask-user", {"question": "Which method?", "options": OPTIONS, **payload})
+    await worker.say(message)
+    await worker.ask("query-agents")  # behind it
+    id: str = message["id"]
+    return id
+
+
+@pytest.mark.requirement("FG-ASK-2", "forge-D8")
+async def test_the_answer_is_the_response(hub: ForgeHub) -> None:
+    worker, task = await at_work(hub)
+    id = await asked(hub, worker, timeout=300_000)
+    put = await question(hub)
+    assert (put.question, list(put.options), put.agent, put.task) == ("Which method?", OPTIONS, "worker-1", task)
+    assert (await hub.world.task(task)).status is Status.WAITING  # type: ignore[arg-type]
+    await hub.world.advance(120)  # four times a request's own time
+    await hub.world.ask(Answer(principal=ADMIN, question=put.id, answer="oauth"))
+    answer = await worker.response(id)
+    assert answer["answer"] == "oauth"
+    assert answer["metadata"]["answeredAt"] == "2027-01-15T08:02:00Z"
+    assert (await hub.world.refused(Answer(principal=ADMIN, question=put.id, answer="jwt"))).kind.value == "conflict"
+    assert (await hub.world.task(task)).status is Status.RUNNING  # type: ignore[arg-type]
+
+
+@pytest.mark.requirement("forge-D8")
+async def test_nobody_answers_in_time(hub: ForgeHub) -> None:
+    worker, _ = await at_work(hub)
+    id = await asked(hub, worker, timeout=60_000)
+    await hub.world.advance(61)
+    refused = await worker.response(id)
+    assert refused["code"] == "TIMEOUT"
+
+
+async def test_a_default_stands_in(hub: ForgeHub) -> None:
+    worker, _ = await at_work(hub)
+    id = await asked(hub, worker, timeout=60_000, default="jwt")
+    await hub.world.advance(61)
+    answer = await worker.response(id)
+    assert (answer["answer"], answer["metadata"]["default"]) == ("jwt", True)
+
+
+@pytest.mark.requirement("forge-D8")
+async def test_an_answer_finds_the_agent_that_was_away(hub: ForgeHub) -> None:
+    worker, _ = await at_work(hub)
+    id = await asked(hub, worker)
+    put = await question(hub)
+    await worker.close()
+    worker = await hub.connect("worker-1")
+    await hub.world.ask(Answer(principal=ADMIN, question=put.id, answer="jwt"))
+    assert (await worker.response(id))["answer"] == "jwt"
+
+
+@pytest.mark.requirement("FG-EVT-5", "forge-D8")
+async def test_a_question_that_does_not_block(hub: ForgeHub) -> None:
+    worker, task = await at_work(hub)
+    id = await worker.tell("question", question="Break things?", context={"affectedFiles": 15}, taskId=task)
+    assert (await worker.ask("update-task", taskId=task, status="running", progress=0.5))["task"]["status"] == "running"
+    put = await question(hub)
+    assert put.details == {"context": {"affectedFiles": 15}}
+    await hub.world.ask(Answer(principal=ADMIN, question=put.id, answer=False))
+    assert await worker.notice("question-answered") == {
+        "questionId": id, "question": "Break things?", "answer": False, "taskId": task,
+        "answeredAt": "2027-01-15T08:00:00Z",
+    }  # fmt: skip
+
+
+async def test_a_question_without_a_task(hub: ForgeHub) -> None:
+    planner = await hub.connect("planner-1")
+    message = planner.message("request:ask-user", {"question": "What next?"})
+    await planner.say(message)
+    await planner.ask("query-agents")
+    put = await question(hub)
+    assert put.task is None
+    await hub.world.ask(Answer(principal=ADMIN, question=QuestionId(put.id), answer="rest"))
+    assert (await planner.response(message["id"]))["answer"] == "rest"
+
+
+@pytest.mark.requirement("FG-SEC-4", "forge-D13")
+async def test_what_people_are_shown_is_kept_as_it_came(hub: ForgeHub) -> None:
+    """Escaping is done where it is shown: in the command line, in the page."""
+    hostile = "<img onerror=alert(1)> \x1b[31m \u202e"
+    worker, _ = await at_work(hub)
+    await asked(hub, worker, question=hostile)
+    assert (await question(hub)).question == hostile

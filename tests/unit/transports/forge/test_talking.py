@@ -1,0 +1,109 @@
+"""Logs, floods, publish and subscribe, registration."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from tests.support.forge import ForgeHub, ForgePeer
+
+from dragoman.core.tasks.model import EventKind
+
+
+async def at_work(hub: ForgeHub, id: str = "worker-1") -> tuple[ForgePeer, str]:
+    planner, worker = await hub.connect("planner-1"), await hub.connect(id)
+    task = (await planner.ask("submit-task", type="x", agent=id))["task"]["id"]
+    await worker.notice("task-assigned")
+    return worker, task
+
+
+async def log_lines(hub: ForgeHub, task: Any) -> list[tuple[str, str]]:
+    lines = [
+        line
+        for event in await hub.world.store.events(task)
+        if event.kind is EventKind.LOG
+        for line in json.loads(bytes(event.body))["lines"]
+    ]
+    return [(line["level"], line["message"]) for line in lines]
+
+
+@pytest.mark.requirement("FG-EVT-3", "FG-BCK-1", "forge-D3")
+async def test_what_is_logged_and_what_is_no_message_is_kept_with_the_task(hub: ForgeHub) -> None:
+    worker, task = await at_work(hub)
+    await worker.tell("log", level="warn", message="Completed migration", context={"rows": 1000})
+    await worker.say("Compiling…")
+    await worker.say('{"level": "info"}')
+    await worker.tell("mood", mood="good")
+    await worker.tell("error", error="hiccup", stack="at x", taskId=task)
+    await worker.tell("progress", taskId="not mine", progress=0.5)
+    await worker.ask("query-agents")
+    await worker.ask("query-agents")
+    lines = await log_lines(hub, task)
+    assert lines[:3] == [("warn", "Completed migration"), ("info", "Compiling…"), ("info", '{"level": "info"}')]
+    assert json.loads(lines[3][1])["type"] == "event:mood"
+    assert lines[4] == ("error", "hiccup")
+    assert lines[5][0] == "warn"
+    assert lines[5][1].startswith("event:progress was refused: no such task")
+
+
+@pytest.mark.requirement("forge-D9")
+async def test_beyond_the_burst_requests_are_refused_and_events_dropped_and_counted(hub: ForgeHub) -> None:
+    worker, task = await at_work(hub)
+    for _ in range(150):
+        await worker.tell("progress", taskId=task, progress=0.5)
+    answers = [await worker.ask("query-agents") for _ in range(60)]
+    refused = [answer for answer in answers if "code" in answer]
+    assert len(refused) == 10
+    assert refused[0]["code"] == "INVALID_REQUEST"
+    assert refused[0]["details"]["reason"] == "RATE_LIMITED"
+    for _ in range(5):
+        await worker.tell("log", level="info", message="dropped")
+    # One bucket for the agent, whatever link it comes by.
+    await worker.close()
+    worker = await hub.connect("worker-1")
+    assert (await worker.ask("query-agents"))["details"]["reason"] == "RATE_LIMITED"
+    hub.ticks += 1.0
+    assert "agents" in await worker.ask("query-agents")
+    told = [line for line in await log_lines(hub, task) if "more than 100" in line[1]]
+    assert told == [("warn", "more than 100 messages a second: 10 requests refused, 5 events dropped")]
+    noted = [outcome for who, action, outcome in await hub.audited() if action == "forge.frame"]
+    assert noted == ["refused", "refused"]  # once for each link's flood, not for each message
+
+
+@pytest.mark.requirement("FG-FUT-4", "forge-D12")
+async def test_agents_publish_and_subscribe(hub: ForgeHub) -> None:
+    one, two, three = [await hub.connect(id) for id in ("worker-1", "worker-2", "reviewer-1")]
+    assert await one.ask("subscribe", topic="builds.done") == {"topic": "builds.done", "subscribed": True, "new": True}
+    await one.ask("subscribe", topic="builds.*")
+    await two.ask("subscribe", topic="builds.*")
+    message = three.message("request:publish", {"topic": "builds.done", "data": {"ok": True}}, agentId="worker-1")
+    await three.say(message)
+    assert await three.response(message["id"]) == {"topic": "builds.done", "delivered": 2}
+    for peer in (one, two):
+        told = await peer.notice("published")
+        assert told == {"topic": "builds.done", "publisher": "reviewer-1", "data": {"ok": True}}
+    await two.ask("unsubscribe", topic="builds.*")
+    assert (await three.ask("publish", topic="builds.failed", data=1))["delivered"] == 1
+    await one.close()
+    async with asyncio.timeout(5):
+        while hub.door.open_links > 2:  # until the hub has seen the link's end
+            await asyncio.sleep(0)
+    assert (await three.ask("publish", topic="builds.done", data=1))["delivered"] == 0
+    for topic in ("a*b", "*a"):
+        assert (await three.ask("subscribe", topic=topic))["code"] == "INVALID_REQUEST"
+    assert (await three.ask("publish", topic="a.*"))["code"] == "INVALID_REQUEST"
+
+
+async def test_an_agent_introduces_itself_but_does_not_promote_itself(hub: ForgeHub) -> None:
+    await hub.add("plain-1")
+    plain = await hub.connect("plain-1")
+    answer = await plain.ask("register", name="Plain", capabilities=["go"], workTypes=["build"], maxConcurrent=3)
+    assert (answer["agent"]["name"], answer["agent"]["capabilities"]) == ("Plain", ["go"])
+    assert answer["agent"]["workTypes"] == ["build"]
+    refused = await plain.ask("register", role="planner")
+    assert refused["code"] == "UNAUTHORIZED"
+    worker = await hub.connect("worker-1")
+    assert (await worker.ask("register", role="reviewer"))["code"] == "UNAUTHORIZED"
+    assert (await worker.ask("register", role="worker"))["agent"]["role"] == "worker"
