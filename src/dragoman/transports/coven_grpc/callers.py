@@ -20,11 +20,12 @@ from dragoman.core.commands import Cancel
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, TaskId
-from dragoman.core.ports import Files, Intake, Store, Watch
+from dragoman.core.ports import Intake, Store, Watch
 from dragoman.core.tasks.model import Event, Task
 from dragoman.protocols.coven import codec
 from dragoman.protocols.coven.types import CancelReply, SendMessage
 from dragoman.transports.coven_grpc.identity import Identity, metadata_of
+from dragoman.transports.coven_grpc.keeping import Keeping
 from dragoman.transports.coven_grpc.limits import CovenLimits
 from dragoman.transports.refusals import Refusals
 from dragoman.wire.errors import RemoteProtocolError
@@ -45,7 +46,7 @@ class Callers:
         self,
         hub: Intake,
         store: Store,
-        files: Files,
+        keeping: Keeping,
         *,
         identity: Identity,
         limits: CovenLimits,
@@ -54,7 +55,7 @@ class Callers:
     ) -> None:
         self._hub = hub
         self._store = store
-        self._files = files
+        self._keeping = keeping
         self._identity = identity
         self._limits = codec.Limits(message_bytes=limits.message_bytes, attachments=limits.attachments)
         self._refusals = refusals
@@ -106,7 +107,9 @@ class Callers:
         principal = await self._identity.caller(metadata, message.sender)
         if self._draining.is_set():
             raise refuse(Kind.OVERLOADED, "the hub is stopping; try again in a moment", retryable=True)
-        task = await self._submit(principal, message, metadata.get("traceparent"))
+        # A caller that goes away in the middle has asked, or has not: never half of it.
+        asked = self._submit(principal, message, metadata.get("traceparent"))
+        task = await self._keeping.to_its_end(asked)
         await self._tell(context, task, 0, task.origin.request_id)
 
     async def _submit(self, principal: AgentId, message: SendMessage, traceparent: str | None) -> Task:
@@ -114,9 +117,7 @@ class Callers:
         task: Task | None = None
         try:
             for file in message.attachments:
-                kept += [
-                    await self._files.keep(file.data, name=file.filename, mime_type=file.mime_type, owner=principal)
-                ]
+                kept += [await self._keeping.keep(file, owner=principal)]
             task = await self._hub.ask(
                 coven.submit_of(
                     principal,
@@ -133,7 +134,7 @@ class Callers:
             theirs = {file.id for file in task.files} if task is not None else set()
             for ref in kept:
                 if ref.id not in theirs:
-                    await self._files.drop(ref.id)
+                    self._keeping.drop(ref.id)
 
     async def _follow(self, request: bytes, context: Any) -> None:
         asked = codec.decode_follow(request, self._limits)
@@ -181,7 +182,7 @@ class Callers:
 
     async def _write(self, context: Any, event: Event, task: Task, request_id: str) -> None:
         file = coven.file_in(event)
-        data = None if file is None else await self._files.fetch(file.id)
+        data = None if file is None else await self._keeping.fetch(file.id)
         for response in coven.responses_of(event, task, request_id=request_id, data=data):
             await context.write(codec.encode_response(response))
 

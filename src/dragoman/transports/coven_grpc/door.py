@@ -30,6 +30,7 @@ from dragoman.protocols.coven.connection import Connection
 from dragoman.protocols.coven.events import Invalid, Registered
 from dragoman.transports.coven_grpc.callers import Callers, turn_away
 from dragoman.transports.coven_grpc.identity import Identity, metadata_of, token_in
+from dragoman.transports.coven_grpc.keeping import Keeping
 from dragoman.transports.coven_grpc.limits import CovenLimits
 from dragoman.transports.coven_grpc.link import LEFT, AgentLink, Verdict
 from dragoman.transports.coven_grpc.roster import Roster
@@ -62,7 +63,7 @@ class CovenDoor:
         self.counts: Counter[str] = Counter()
         self._hub = hub
         self._store = store
-        self._files = files
+        self._keeping = Keeping(files)
         self._host = host
         self._port = port
         self._limits = limits or CovenLimits()
@@ -94,7 +95,7 @@ class CovenDoor:
         self._callers = Callers(
             self._hub,
             self._store,
-            self._files,
+            self._keeping,
             identity=self._identity,
             limits=limits,
             refusals=self._refusals,
@@ -203,7 +204,7 @@ class CovenDoor:
             link = AgentLink(
                 self._hub,
                 self._store,
-                self._files,
+                self._keeping,
                 agent=agent.id,
                 session=SessionId(self._hub.mint()),
                 connection=connection,
@@ -294,7 +295,7 @@ class CovenDoor:
 
     def _close(self, link: AgentLink) -> None:
         """The stream is over: what was open on it has failed, retryably (D6)."""
-        interrupted = link.connection.end_of_stream()
+        interrupted = link.interrupted()
         if interrupted:
             self.counts["interrupted"] += 1
         fault = None

@@ -5,13 +5,14 @@ An agent whose id has a token must bring it: being a guest is no way around a cr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
 from dragoman.bindings import coven
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import AdmitGuest
-from dragoman.core.errors import Fault, Kind, Refused
+from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.ports import Intake
 from dragoman.protocols.coven.types import RegisterAgent
@@ -19,6 +20,9 @@ from dragoman.security import tokens
 
 GUEST_CALLER = AgentId("guest")
 """A caller without a token that gives no name."""
+
+_name = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}").fullmatch
+"""The ids that agents may be added under; a guest has no other."""
 
 
 class Identity:
@@ -60,6 +64,9 @@ class Identity:
     async def _guest(self, id: AgentId, name: str | None) -> Agent:
         if not self._guests:
             raise _unauthenticated("no bearer token")
+        if not _name(id):
+            what = "expected 1 to 128 letters, digits or . _ : @ + -, beginning with a letter or a digit"
+            raise refuse(Kind.INVALID, what, field="agent_id")
         admitted: Agent = await self._hub.ask(AdmitGuest(principal=id, protocol=coven.PROTOCOL, name=name))
         return admitted
 

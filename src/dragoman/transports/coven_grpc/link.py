@@ -23,12 +23,13 @@ from dragoman.core.commands import Acknowledge, Command, Finish, ReportFault, Re
 from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import HUB, AgentId, DeliveryId, SessionId, TaskId
-from dragoman.core.ports import Files, Intake, Store
+from dragoman.core.ports import Intake, Store
 from dragoman.core.tasks.model import EventKind
 from dragoman.protocols.coven.connection import Connection
 from dragoman.protocols.coven.events import Beat, Completed, Event, Ignored, Invalid, Responded
 from dragoman.protocols.coven.state import State
 from dragoman.protocols.coven.types import FileData, MessageResponse, Text
+from dragoman.transports.coven_grpc.keeping import Keeping
 from dragoman.transports.coven_grpc.limits import CovenLimits
 from dragoman.transports.coven_grpc.reports import Reports
 
@@ -48,7 +49,7 @@ class AgentLink:
         self,
         hub: Intake,
         store: Store,
-        files: Files,
+        keeping: Keeping,
         *,
         agent: AgentId,
         session: SessionId,
@@ -64,7 +65,7 @@ class AgentLink:
         self.gone = asyncio.Event()
         self._hub = hub
         self._store = store
-        self._files = files
+        self._keeping = keeping
         self._context = context
         self._limits = limits
         self._counts = counts
@@ -108,6 +109,11 @@ class AgentLink:
         log.error("a stream broke", agent=self.agent, exc_info=error)
         self.end((grpc.StatusCode.INTERNAL, "the hub failed to serve this stream; connect again"))
 
+    def interrupted(self) -> bool:
+        """The stream is over: what was heard goes in, and whether a request was left open is told (D6)."""
+        self._reports.flush()
+        return bool(self.connection.end_of_stream())
+
     def end(self, verdict: Verdict) -> None:
         if not self._verdict.done():
             self._verdict.set_result(verdict)
@@ -146,7 +152,6 @@ class AgentLink:
                     self._over()
             case Invalid():
                 self._counts["broken"] += 1
-                self._reports.flush()
                 fault = coven.fault_of(event.error)
                 self.end((grpc.StatusCode.INVALID_ARGUMENT, coven.status_of(fault)[1]))
             case Beat():
@@ -166,7 +171,7 @@ class AgentLink:
     async def _file(self, task: TaskId, message: MessageResponse, file: FileData) -> None:
         """Kept before it is told of. Nothing is read meanwhile, so nothing overtakes it."""
         try:
-            kept = await self._files.keep(file.data, name=file.filename, mime_type=file.mime_type, owner=self.agent)
+            kept = await self._keeping.keep(file, owner=self.agent)
         except Refused as refused:
             self._give_up(task, refused.fault)
             return
@@ -183,7 +188,7 @@ class AgentLink:
         fault = refused.fault
         if isinstance(command, ReportProgress):
             for file in command.files:
-                asyncio.get_running_loop().create_task(self._drop(file.id))
+                self._keeping.drop(file.id)
         if fault.kind in UNSTORED:
             self.end((grpc.StatusCode.UNAVAILABLE, coven.status_of(fault)[1]))
         elif isinstance(command, ReportProgress | Finish):
@@ -191,12 +196,6 @@ class AgentLink:
                 self._give_up(command.task_id, fault)
             elif command.task_id == self._task:
                 self._abandon(fault.message)
-
-    async def _drop(self, file: str) -> None:
-        try:
-            await self._files.drop(file)
-        except Exception:
-            log.exception("a file nobody refers to could not be dropped", file=file)
 
     def _give_up(self, task: TaskId, fault: Fault) -> None:
         """What the agent sent cannot be kept, and never will: the task has failed."""
@@ -316,7 +315,7 @@ class AgentLink:
             event = (await self._store.events(parcel.task.id, limit=1))[0]
         found = []
         for file in coven.attachments_in(event):
-            data = await self._files.fetch(file.id)
+            data = await self._keeping.fetch(file.id)
             if data is None:
                 raise Refused(Fault(kind=Kind.NOT_FOUND, message=f"the attachment {file.name!r} is no longer there"))
             found.append(coven.attached(file, data))

@@ -16,11 +16,14 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tests.support import coven as outside
 from tests.support.coven_world import RULES, gateway
 
+from dragoman.app.clock import Mint, SystemClock
 from dragoman.core.commands import Cancel, RotateToken
+from dragoman.core.files import FileRef
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.ports import StoreFailed
 from dragoman.core.tasks.model import Status
-from dragoman.protocols.coven.types import Done, Error, SendMessage, Text
+from dragoman.protocols.coven.types import Done, Error, FileData, SendMessage, Text
+from dragoman.stores.files import MemoryFiles
 from dragoman.stores.memory import MemoryStore
 from dragoman.transports.coven_grpc import CovenDoor
 from dragoman.transports.coven_grpc.roster import Roster
@@ -153,6 +156,56 @@ async def test_an_agent_cannot_take_a_name_of_the_hubs_own() -> None:
             agent = await hub.stream()
             await agent.say(register={"agent_id": name})
             assert await agent.code() is Code.PERMISSION_DENIED
+
+
+@pytest.mark.parametrize("name", ["../x", "a b", "<b>", "x" * 129, "é"])
+async def test_a_guest_has_a_name_that_anybody_could_have(name: str) -> None:
+    async with gateway() as hub:
+        agent = await hub.stream()
+        await agent.say(register={"agent_id": name})
+        assert await agent.code() is Code.INVALID_ARGUMENT
+
+
+class Gate(MemoryFiles):
+    """Files that are kept only when the test says so."""
+
+    def __init__(self, mint: Any) -> None:
+        super().__init__(mint)
+        self.reached, self.opened = asyncio.Event(), asyncio.Event()
+
+    async def keep(self, data: bytes, **more: Any) -> FileRef:
+        self.reached.set()
+        await self.opened.wait()
+        return await super().keep(data, **more)
+
+
+async def test_a_caller_cut_off_in_the_middle_has_asked_whole() -> None:
+    files = Gate(Mint(SystemClock()))
+    async with gateway(files=files) as hub:
+        agent = await hub.agent("worker")
+        attached = (FileData("a", "text/plain", b"abc"),)
+        call = await hub.call(SendMessage(request_id="q", content="x", to_agent="worker", attachments=attached))
+        await outside.soon(files.reached.wait())
+        call.call.cancel()
+        await call.code()
+        files.opened.set()
+        work = await agent.work()
+        assert [file.data for file in work.attachments] == [b"abc"]
+
+
+async def test_a_file_of_a_stream_that_broke_meanwhile_is_not_kept() -> None:
+    files = Gate(Mint(SystemClock()))
+    async with gateway(files=files) as hub:
+        agent = await hub.agent("worker")
+        await hub.submit()
+        work = await agent.work()
+        await agent.respond(work.request_id, file={"filename": "a", "data": b"abc"})
+        await outside.soon(files.reached.wait())
+        agent.vanish()
+        await hub.until(lambda: not hub.intake.reachable(AgentId("worker")))
+        files.opened.set()
+        await hub.until(lambda: not hub.door._keeping._under_way)
+        assert not files._kept
 
 
 # --- breakdowns ---
