@@ -31,8 +31,8 @@ from dragoman.sdk.address import Address
 from dragoman.sdk.errors import DragomanError, Misconfigured
 from dragoman.sdk.world import World
 
-#: (protocol, transport) → what makes a link, imported when it is wanted. `agent_link` makes one; `agent_links` is called
-#: once and returns what makes them, where links share a memory.
+#: (protocol, transport) → what makes a link, imported when it is wanted. `agent_link` makes one; `agent_links` is
+#: called once and returns what makes them, where links share a memory.
 LINKS: dict[tuple[str, str], str] = {
     ("chiffon", "http"): "dragoman.sdk.io_chiffon_http:agent_link",
     ("chiffon", "ws"): "dragoman.sdk.io_chiffon_ws:agent_link",

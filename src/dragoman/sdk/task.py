@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from dragoman.sdk import links
@@ -154,13 +155,14 @@ class Task:
 
     async def tool_use(self, name: str, input: Any = None, *, id: str | None = None) -> str:
         """Tell that a tool is used, with what input; returns the id by which its result is told."""
-        use = links.ToolUse(id or self._speech.mint(), name, input)
+        use = links.ToolUse(id or self._speech.mint(), name, msgspec.to_builtins(input))
         await self._speech.report(self, tool_use=use)
         return use.id
 
-    async def tool_result(self, id: str, output: str, *, is_error: bool = False) -> None:
-        """Tell what a tool gave."""
-        await self._speech.report(self, tool_result=links.ToolResult(id, output, is_error))
+    async def tool_result(self, id: str, output: Any, *, is_error: bool = False) -> None:
+        """Tell what a tool gave: text, or anything with a JSON form."""
+        text = output if isinstance(output, str) else msgspec.json.encode(output).decode()
+        await self._speech.report(self, tool_result=links.ToolResult(id, text, is_error))
 
     async def send_file(self, name: str, data: bytes, mime_type: str = "application/octet-stream") -> None:
         """Give a file to whoever asked for the work. Raises where the protocol carries none, or none so large."""
@@ -266,7 +268,7 @@ class SyncTask:
     def tool_use(self, name: str, input: Any = None, *, id: str | None = None) -> str:
         return self._wait(self._task.tool_use(name, input, id=id))
 
-    def tool_result(self, id: str, output: str, *, is_error: bool = False) -> None:
+    def tool_result(self, id: str, output: Any, *, is_error: bool = False) -> None:
         self._wait(self._task.tool_result(id, output, is_error=is_error))
 
     def send_file(self, name: str, data: bytes, mime_type: str = "application/octet-stream") -> None:

@@ -11,8 +11,8 @@
     Outcome             done + result_json; error + fault
     Decline             error + fault
 
-A gateway of other make knows neither task ids nor work types: then a request is its own task, its work is `chat` (or the
-one thing the agent does), and an answer is the next message in the thread of the question.
+A gateway of other make knows neither task ids nor work types: then a request is its own task, its work is `chat` (or
+the one thing the agent does), and an answer is the next message in the thread of the question.
 """
 
 from __future__ import annotations
@@ -128,9 +128,9 @@ def responses_of(message: links.Outbound, turn: Turn) -> Iterator[MessageRespons
     elif isinstance(message, links.Query):
         yield _said(turn, Done(question=_question(message)))
     elif isinstance(message, links.Decline):
-        facts = {"supported": message.supported} if message.supported else {}
+        facts: dict[str, Any] = {"supported_types": message.supported} if message.supported else {}
         if message.field:
-            facts["field"] = (message.field,)
+            facts["field"] = message.field
         words = f"{message.field}: {message.message}" if message.field else message.message
         yield _failure(turn, DECLINED[message.kind], words, facts)
     elif message.exit_code:
@@ -144,6 +144,11 @@ def responses_of(message: links.Outbound, turn: Turn) -> Iterator[MessageRespons
 def cancelled(turn: Turn, reason: str) -> MessageResponse:
     """Every request ends, one that nobody wants any more, too."""
     return _failure(turn, "cancelled", reason or "cancelled", {})
+
+
+def unspeakable(turn: Turn, why: str) -> MessageResponse:
+    """The end of a request whose real end does not fit into a message."""
+    return _failure(turn, "internal", f"the agent's answer cannot be said in coven: {why}", {})
 
 
 def _report(report: links.Report, turn: Turn) -> Iterator[MessageResponse]:

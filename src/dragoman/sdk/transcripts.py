@@ -1,0 +1,69 @@
+"""What was said about the last few requests, for a hub without receipts: it asks again for what it lost.
+
+When a stream breaks, such a hub counts the attempt as failed and gives the same request out again, and the answer
+begins anew. The handler does not: it may still run, wait for a person, or be done. So everything it has said so far is
+said again over the new stream, in order, and then it goes on from there.
+
+One of these outlives all the links of an agent. It is bounded: of a request that grew too large only its end is said
+again, which has the whole answer in it.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from dragoman.sdk.links import Decline, Outbound, Outcome, Report
+
+MOST_REQUESTS = 64
+MOST_BYTES = 32 * 1024 * 1024
+
+
+class Transcript(Struct):
+    """One request: `print` identifies its content, for one id cannot mean two things."""
+
+    print: str
+    said: dict[str, Outbound]
+    size: int = 0
+
+
+class Transcripts:
+    def __init__(self, most: int = MOST_REQUESTS, most_bytes: int = MOST_BYTES) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._kept: dict[str, Transcript] = {}
+        self.asked: dict[str, str] = {}
+        """Thread → the task that put a question there."""
+
+    def begin(self, request_id: str, print: str) -> list[Outbound]:
+        """A request came. What was said about it before, if it is the same."""
+        known = self._kept.pop(request_id, None)
+        if known is None or known.print != print:
+            known = Transcript(print, {})
+        self._kept[request_id] = known  # the latest is last
+        while len(self._kept) > self._most:
+            del self._kept[next(iter(self._kept))]
+        return list(known.said.values())
+
+    def add(self, message: Outbound) -> None:
+        """Remember what must be said again; the same message twice is one."""
+        transcript = self._kept.get(message.errand.request_id)
+        if transcript is None or message.id in transcript.said or isinstance(message, Decline):
+            return
+        if isinstance(message, Report):
+            if not message.has_content:
+                return
+            transcript.size += len(message.output) + len(message.thinking)
+            transcript.size += len(message.file.data) if message.file is not None else 0
+            if transcript.size > self._most_bytes:
+                transcript.said.clear()
+                return
+        elif isinstance(message, Outcome):
+            transcript.size += len(message.output) + len(bytes(message.result))
+        transcript.said[message.id] = message
+
+    def forget(self, request_id: str) -> None:
+        """The hub has all of it, or wants none of it."""
+        self._kept.pop(request_id, None)
+
+    def __len__(self) -> int:
+        return len(self._kept)
