@@ -124,6 +124,7 @@ class Tasks:
 
     def __init__(self, size: int, kind: str = "infra") -> None:
         self._request = request(size, kind)
+        self._result = RESULT.replace(b'"infra"', b'"%b"' % kind.encode())
         self._slots: dict[str, int] = {}
         self._meter: Meter
 
@@ -137,7 +138,7 @@ class Tasks:
 
     def answer(self, order: dict[str, Any]) -> bytes:
         ids = (uuid4(), order["trace_id"], order["request_id"], order["payload"]["task_id"])
-        return RESULT % tuple(id.encode() for id in ids)
+        return self._result % tuple(id.encode() for id in ids)
 
     def heard(self, message: dict[str, Any]) -> int | None:
         """The slot whose task this ends, or None."""
