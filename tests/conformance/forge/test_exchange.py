@@ -29,6 +29,7 @@ from dragoman.protocols.forge.types import (
     Progress,
     QueryTasks,
     Shutdown,
+    TaskAssigned,
 )
 from dragoman.wire import LocalProtocolError, Role
 
@@ -192,3 +193,15 @@ def test_a_bucket_lets_200_through_at_once_and_100_a_second() -> None:
     assert granted == 0
     bucket, granted = bucket.take(1000.0, 1000)
     assert granted == 200
+
+
+@pytest.mark.requirement("forge-D1")
+def test_an_agent_may_be_told_more_than_it_may_say(pipe: Any) -> None:
+    """The input of a task came from elsewhere, and an agent must not lose it to a limit on lines."""
+    long = "x" * (2 * 1024 * 1024)
+    with pytest.raises(LocalProtocolError, match="exceeds the limit"):
+        pipe.agent.request(AskUser(question=long), pipe.stamp("r"))
+    assert pipe.agent.state("r") is State.IDLE
+    told = TaskAssigned(task_id="t", message="m", task={"payload": {"text": long}})
+    event = one(pipe.agent.receive(pipe.hub.notify(told, pipe.stamp())), NoticeReceived)
+    assert event.message.payload.task["payload"]["text"] == long

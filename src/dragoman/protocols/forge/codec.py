@@ -61,6 +61,9 @@ from dragoman.wire.guard import Limits
 from dragoman.wire.role import Role
 
 LIMITS = Limits(bytes=1024 * 1024, depth=64)
+"""What an agent may say in one line (D1). What it is told may be longer: a task's input came from somewhere else."""
+AGENT_HEARS = 16 * 1024 * 1024
+
 MOST_BATCHED = 1000
 
 SAID_BY: dict[Family, Role] = {

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 from dragoman.protocols.forge import codec
 from dragoman.protocols.forge.errors import TABLE, Code
 from dragoman.protocols.forge.events import (
@@ -50,8 +52,9 @@ from dragoman.wire.role import Role
 class Connection(BaseConnection[Event, Anything]):
     """A forge link as seen from one end.
 
-    `agent_id` is who is at the other end of an orchestrator's link (D4). `seconds` is how long a request waits that
-    does not say so itself; `most` bounds the open requests, and those remembered after their end.
+    `limits` bound what an agent says; what it hears may be longer. `agent_id` is who is at the other end of an
+    orchestrator's link (D4). `seconds` is how long a request waits that does not say so itself; `most` bounds the open
+    requests, and those remembered after their end.
     """
 
     def __init__(
@@ -70,8 +73,10 @@ class Connection(BaseConnection[Event, Anything]):
         super().__init__(role)
         self.encoding = encoding
         self.logs = 0
-        self._framing = LineFraming(limits.bytes) if lines else None
-        self._limits = limits
+        hears = limits.bytes if role is Role.HUB else max(limits.bytes, codec.AGENT_HEARS)
+        self._framing = LineFraming(hears) if lines else None
+        self._limits = msgspec.structs.replace(limits, bytes=hears)
+        self._longest = limits.bytes if role is Role.AGENT else None
         self._agent_id = agent_id if role is Role.HUB else None
         self._seconds = seconds
         self._requests = Requests(most)
@@ -118,19 +123,22 @@ class Connection(BaseConnection[Event, Anything]):
 
     def send(self, message: Anything, now: float = 0.0, *, timeout: float | None = None) -> bytes:
         """The bytes of any message that this end may say."""
+        data = self._sized(codec.write(message, self.encoding))
         self._check(message, now, timeout)
-        data = codec.write(message, self.encoding)
-        if len(data) > self._limits.bytes:
-            raise LocalProtocolError(f"a message of {len(data)} bytes exceeds the limit of {self._limits.bytes}")
         return data + b"\n" if self._framing is not None else data
 
     def send_batch(self, messages: Iterable[Anything], now: float = 0.0) -> bytes:
         """Several messages in one frame or line (D12)."""
         said = list(messages)
+        data = self._sized(codec.write_batch(said, self.encoding))
         for message in said:
             self._check(message, now, None)
-        data = codec.write_batch(said, self.encoding)
         return data + b"\n" if self._framing is not None else data
+
+    def _sized(self, data: bytes) -> bytes:
+        if self._longest is not None and len(data) > self._longest:
+            raise LocalProtocolError(f"a message of {len(data)} bytes exceeds the limit of {self._longest}")
+        return data
 
     def _check(self, message: Anything, now: float, timeout: float | None) -> None:
         if isinstance(message, Message):

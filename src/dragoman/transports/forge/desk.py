@@ -45,7 +45,7 @@ class Bus(Protocol):
 
 
 class LogSink(Protocol):
-    """Where an agent's log lines go: level, message, context, and the task they are about, if it said so."""
+    """Where an agent's log lines go: level, message, context; `taskId` in the context, if the line named a task."""
 
     def __call__(self, level: str, message: str, context: dict[str, Any], /) -> None: ...
 
@@ -89,10 +89,6 @@ class ForgeDesk:
         """Seconds until it may."""
         bucket = self._buckets.get(agent)
         return 0.0 if bucket is None else bucket.wait(self.clock())
-
-    def forget(self, known: Callable[[AgentId], bool]) -> None:
-        """Let go of the buckets of agents that are no more."""
-        self._buckets = {agent: bucket for agent, bucket in self._buckets.items() if known(agent)}
 
 
 class Excess:

@@ -88,6 +88,7 @@ class ForgeTongue:
         self._desk = desk
         self._hub = desk.hub
         self._log: LogSink = log or TaskLog(desk.hub, agent)
+        self._counts_lines = log is None  # a sink of somebody else's has its own measure
         self._encoding = encoding
         self._limits = limits
         self._kept: dict[str, tuple[FileRef, ...]] = {}
@@ -108,7 +109,10 @@ class ForgeTongue:
     def _heard(self, agent: Agent, event: Any) -> Heard:
         match event:
             case LogReceived(text=text, type=type):
-                self._log("info", text, {} if type is None else {"type": type})
+                if self._counts_lines and not self._desk.admit(agent.id):
+                    self._excess.count(event=True)
+                else:
+                    self._log("info", text, {} if type is None else {"type": type})
                 return Heard()
             case Dropped(length=length):
                 self._log("error", f"a message of {length} bytes was dropped; it is too long", {"length": length})
