@@ -46,12 +46,17 @@ def _portable(value: Any) -> Any:
 _encode = msgspec.json.Encoder(enc_hook=_portable).encode
 
 
+def clean(text: str) -> str:
+    """Text that can be written down and sent: half a character (a lone surrogate) becomes a question mark."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
 def returned(value: Any) -> Ending:
     """The handler came to its end."""
     if value is None:
         return Ending(exit_code=SUCCESS)
     if isinstance(value, str):
-        return Ending(exit_code=SUCCESS, output=value)
+        return Ending(exit_code=SUCCESS, output=clean(value))
     try:
         data = _encode(value)
     except (TypeError, ValueError) as error:
@@ -69,9 +74,10 @@ def returned(value: Any) -> Ending:
 def raised(error: BaseException) -> Ending:
     """The handler failed."""
     if isinstance(error, Rejected):
-        return Ending(exit_code=FAILURE, output=error.reason, error={"type": "Rejected", "message": error.reason})
+        reason = clean(error.reason)
+        return Ending(exit_code=FAILURE, output=reason, error={"type": "Rejected", "message": reason})
     name = type(error).__name__
-    message = next(iter(str(error).strip().splitlines()[-1:]), "")[:LONGEST_MESSAGE]
+    message = next(iter(clean(str(error)).strip().splitlines()[-1:]), "")[:LONGEST_MESSAGE]
     text = f"{name}: {message}" if message else name
     return Ending(exit_code=FAILURE, output=text, error={"type": name, "message": message})
 

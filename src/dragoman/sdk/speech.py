@@ -14,6 +14,7 @@ from dragoman.sdk.errors import Misconfigured, Rejected
 from dragoman.sdk.journal import Journal
 from dragoman.sdk.links import File, Outcome, Query, Report
 from dragoman.sdk.mailbox import Mailbox
+from dragoman.sdk.outcome import clean
 from dragoman.sdk.task import Task
 from dragoman.sdk.world import World
 
@@ -35,7 +36,7 @@ class Speech:
 
     async def report(self, task: Task, output: str = "", **aside: Any) -> None:
         """Progress, and what is said beside it. With content it must arrive, so it waits for room."""
-        must_arrive = bool(output or aside)
+        output, must_arrive = clean(output), bool(output or aside)
         while must_arrive and task._unheard >= MOST_UNHEARD:
             if task.cancelled:
                 raise Rejected("the task was cancelled")

@@ -41,6 +41,7 @@ from dragoman.protocols.coven.types import (
     ToolUse,
 )
 from dragoman.sdk import links, trace
+from dragoman.sdk.outcome import clean
 
 CHAT = "chat"
 PIECE = 1024 * 1024
@@ -215,8 +216,3 @@ def _said(turn: Turn, event: ResponseEvent | None, **beside: Any) -> MessageResp
 
 def _text(value: Any) -> str:
     return _encode(value).decode()
-
-
-def clean(text: str) -> str:
-    """Text that protobuf can carry: half a character (a lone surrogate) becomes a question mark."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -84,3 +84,15 @@ async def test_thoughts_lost_on_the_wire_are_said_again(agent: Agent, hub: FakeH
 def test_only_content_must_arrive(said: dict[str, object], content: bool) -> None:
     report = Report(id="i", at=FakeWorld().now(), errand=None, **said)  # type: ignore[arg-type]
     assert report.has_content is content
+
+
+async def test_half_a_character_is_no_reason_to_lose_the_rest(agent: Agent, hub: FakeHub) -> None:
+    @agent.on("odd")
+    async def odd(task: Task) -> str:
+        await task.text("a\ud800b")
+        return "c\udc00"
+
+    async with Running(agent, hub):
+        hub.request("odd")
+        status, result = await hub.next("work_status"), await hub.next("work_result")
+    assert (status.payload.step.output, result.payload.output) == ("a?b", "c?")
