@@ -96,9 +96,8 @@ class Conversation:
 
     async def open(self) -> None:
         encoding = await self._wire.open()
-        lines = self._wire.is_lines
-        limits = codec.LIMITS if lines else Limits(bytes=LARGEST_HEARD, depth=codec.LIMITS.depth)
-        self._connection = Connection(Role.AGENT, lines=lines, encoding=encoding, limits=limits)
+        limits = Limits(bytes=LARGEST_HEARD, depth=codec.LIMITS.depth)
+        self._connection = Connection(Role.AGENT, lines=self._wire.is_lines, encoding=encoding, limits=limits)
         self._is_open = True
 
     # --- out ---
