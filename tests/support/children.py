@@ -52,3 +52,29 @@ if os.fork() == 0:
 os.wait()
 """
 """Leaves behind a process in a session of its own, whose number it writes into a file."""
+
+
+WORKER = """
+import json, os, sys
+def say(type, **payload):
+    said = {'type': type, 'id': os.urandom(8).hex(), 'timestamp': '2026-01-01T00:00:00Z', 'payload': payload}
+    print(json.dumps(said), flush=True)
+for line in sys.stdin:
+    heard = json.loads(line)
+    if heard['type'] == 'notify:shutdown':
+        break
+    if heard['type'] != 'notify:task-assigned':
+        continue
+    task = heard['payload']['task']
+    wish, id = task['payload'], task['id']
+    print('working on', task['type'], flush=True)
+    if wish.get('die') and task['attempt'] <= wish['die']:
+        os._exit(9)
+    if wish.get('hang'):
+        continue
+    say('event:progress', taskId=id, progress=0.5, output='half ')
+    say('request:update-task', taskId=id, status='completed', result={'echo': wish, 'attempt': task['attempt']})
+"""
+"""A forge agent: does what it is given, dies in the first `die` attempts, or never ends if told to `hang`."""
+
+worker = (*PYTHON, WORKER)

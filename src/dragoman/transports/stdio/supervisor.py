@@ -106,9 +106,9 @@ class Supervisor:
         if left := await self.nursery.sweep():
             log.warning("killed what an earlier hub left behind", processes=left)
         await self._reconcile(declared)
-        recipes = {agent: recipe for agent in self._hub.agents() if (recipe := recipe_of(agent)) is not None}
-        await asyncio.to_thread(self._vault.clear_out, {recipe.vault for recipe in recipes.values() if recipe.vault})
-        for agent in recipes:
+        recipes = [(agent, recipe) for agent in self._hub.agents() if (recipe := recipe_of(agent)) is not None]
+        await asyncio.to_thread(self._vault.clear_out, {recipe.vault for _, recipe in recipes if recipe.vault})
+        for agent, _ in recipes:
             self.add(agent)
 
     async def drain(self, seconds: float) -> None:
@@ -118,7 +118,9 @@ class Supervisor:
             child.stop("Orchestrator stopping", min(seconds, child.recipe.grace_seconds))
             for child in self._children.values()
         ]
-        await asyncio.gather(*stops, *self._farewells, return_exceptions=True)
+        for outcome in await asyncio.gather(*stops, *self._farewells, return_exceptions=True):
+            if isinstance(outcome, Exception):  # the others shall end in order all the same
+                log.error("a child could not be stopped in order", exc_info=outcome)
 
     async def stop(self) -> None:
         """Kill what is left, and end the nursery."""

@@ -1,0 +1,416 @@
+"""Children that misbehave, and a hub that dies, from outside: real programs under a real hub.
+
+Whatever a child prints, or does not read, others work on; and whoever dies, nothing a child started is left.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.children import DAEMON, PYTHON, children_of, program, runs, stat, worker, zombies_of
+from tests.support.hubproc import HubProcess, until
+
+CANARY = "canary-5f1b9c"
+
+
+class Kids:
+    """The children of one hub, by the API."""
+
+    def __init__(self, hub: HubProcess) -> None:
+        self.hub = hub
+
+    def run(self, id: str, *command: str, **more: Any) -> str:
+        wish = {"agent_id": id, "protocol": "forge", "kind": id, "command": command, "restart": "never", **more}
+        made = self.hub.admin.post("/api/v1/agents", wish)
+        assert made.status == 201, made
+        return id
+
+    def look(self, id: str) -> dict[str, Any]:
+        answer = self.hub.admin.get(f"/api/v1/agents/{id}")
+        assert answer.status == 200, answer
+        return dict(answer.json)
+
+    def child(self, id: str) -> dict[str, Any]:
+        return dict(self.look(id)["child"])
+
+    def state(self, id: str) -> str:
+        return str(self.child(id)["state"])
+
+    def pid(self, id: str) -> int:
+        return int(until(lambda: self.child(id)["pid"], f"{id} runs"))
+
+    def log(self, id: str, **query: Any) -> list[dict[str, Any]]:
+        asked = "&".join(f"{key}={value}" for key, value in {"tail": 500, **query}.items())
+        return list(self.hub.admin.get(f"/api/v1/agents/{id}/logs?{asked}").json["logs"])
+
+    def printed(self, id: str) -> list[str]:
+        return [line["text"] for line in self.log(id) if line["stream"] != "hub"]
+
+    def submit(self, agent: str, **input: Any) -> str:
+        made = self.hub.admin.post("/api/v1/tasks", {"type": "work", "agent": agent, "input": input})
+        assert made.status == 202, made
+        return str(made.json["id"])
+
+    def done(self, task: str) -> dict[str, Any]:
+        until(lambda: self.hub.status(task) in ("completed", "failed", "cancelled"), "the task ends")
+        return self.hub.task(task)
+
+    def works(self, agent: str, times: int = 5) -> None:
+        """Others are served."""
+        for number in range(times):
+            assert self.done(self.submit(agent, n=number))["result"] == {"echo": {"n": number}, "attempt": 1}
+
+    def nursery(self) -> int:
+        """The hub's child whose command line says so."""
+        for pid in children_of(self.hub.pid):
+            if b"nursery.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return pid
+        raise AssertionError("no nursery")
+
+
+def memory_of(pid: int) -> int:
+    """Resident MiB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) // 1024
+    raise AssertionError
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[HubProcess]:
+    hub = HubProcess(tmp_path / "hub", DRAGOMAN_GRPC_PORT="0")
+    try:
+        yield hub.start()
+    finally:
+        hub.kill()
+
+
+@pytest.fixture
+def kids(hub: HubProcess) -> Kids:
+    return Kids(hub)
+
+
+# -- ordinary lives ---------------------------------------------------------------------------------------------
+
+
+def test_a_program_that_speaks_forge_does_work(kids: Kids) -> None:
+    kids.run("w", *worker)
+    task = kids.done(kids.submit("w", a=1))
+    assert (task["status"], task["result"], task["output"]) == ("completed", {"echo": {"a": 1}, "attempt": 1}, "half ")
+    assert kids.printed("w") == ["working on work"]
+    events = kids.hub.admin.get(f"/api/v1/tasks/{task['id']}?history=1").json["history"]
+    said = [line["message"] for event in events if event["kind"] == "log" for line in event["body"]["lines"]]
+    assert said == ["working on work"]  # kept with the task, too
+
+
+def test_a_program_that_only_prints_is_an_agent_whose_words_are_logged(kids: Kids) -> None:
+    kids.run("plain", "sh", "-c", 'echo one; echo "two words" >&2; echo "{not json"; echo "[1, 2]"; sleep 600')
+    until(lambda: len(kids.printed("plain")) == 4)
+    assert {(line["stream"], line["level"], line["text"]) for line in kids.log("plain")} == {
+        ("stdout", "info", "one"),
+        ("stderr", "warn", "two words"),
+        ("event", "info", "{not json"),
+        ("event", "info", "[1, 2]"),
+    }
+    assert kids.state("plain") == "idle"
+
+
+def test_a_process_that_ends_with_a_task_fails_the_attempt_and_the_next_one_succeeds(kids: Kids) -> None:
+    kids.run("w", *worker, restart="on-failure")
+    task = kids.done(kids.submit("w", die=1))
+    assert (task["status"], task["result"]["attempt"]) == ("completed", 2)
+    assert kids.child("w")["restarts"] == 1
+    assert kids.child("w")["last_end"] == "exit code 9"
+
+
+def test_what_a_child_says_last_is_heard_although_it_has_ended(kids: Kids) -> None:
+    last = "print(json.dumps({'type': 'request:update-task', 'id': '1', 'timestamp': '2026-01-01T00:00:00Z',"
+    kids.run(
+        "once",
+        *program(
+            "import json, sys",
+            "id = json.loads(sys.stdin.readline())['payload']['taskId']",
+            "[print('line', n) for n in range(1000)]",
+            f"{last} 'payload': {{'taskId': id, 'status': 'completed', 'result': 7}}}}))",
+        ),
+    )
+    assert kids.done(kids.submit("once"))["result"] == 7
+    until(lambda: kids.state("once") == "stopped")
+    assert kids.printed("once")[-1] == "line 999"
+
+
+@pytest.mark.parametrize(("code", "state"), [("0", "stopped"), ("3", "crashed")])
+def test_a_child_that_ends_at_once(kids: Kids, code: str, state: str) -> None:
+    kids.run("brief", "sh", "-c", f"exit {code}")
+    until(lambda: kids.state("brief") == state)
+    assert kids.child("brief")["last_end"] == f"exit code {code}"
+    assert kids.hub.admin.post("/api/v1/agents/brief/restart", {}).status == 200
+    until(lambda: kids.state("brief") == state)
+    kids.run("nowhere", "no-such-program", restart="always")
+    until(lambda: kids.state("nowhere") == "crashed")
+    assert "No such file" in kids.child("nowhere")["last_end"]
+
+
+def test_a_removed_child_is_asked_to_end_and_leaves_nothing(kids: Kids, tmp_path: Path) -> None:
+    kids.run("w", *worker, env={"SECRET": CANARY})
+    pid = kids.pid("w")
+    assert list((kids.hub.data / "vault").iterdir())
+    assert kids.hub.admin.ask("DELETE", "/api/v1/agents/w").status == 204
+    until(lambda: not runs(pid), "it ends by itself: it was told")
+    until(lambda: not list((kids.hub.data / "vault").iterdir()))
+    until(lambda: not list((kids.hub.data / "logs").glob("w.*")))
+    kids.run("w", *worker)  # the name is free again
+
+
+def test_a_child_that_ignores_everything_is_killed(kids: Kids) -> None:
+    ignore = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True)"
+    kids.run("deaf", *program(ignore, "while True: time.sleep(60)"), grace_seconds=0.1)
+    pid = kids.pid("deaf")
+    until(lambda: kids.printed("deaf") == ["deaf"])
+    kids.hub.admin.ask("DELETE", "/api/v1/agents/deaf")
+    until(lambda: not runs(pid), "SIGKILL follows")
+
+
+def test_a_child_finds_no_secret_of_the_hub_and_no_descriptor(tmp_path: Path) -> None:
+    hub = HubProcess(
+        tmp_path / "hub", DRAGOMAN_GRPC_PORT="0", SECRET=CANARY, DRAGOMAN_TOKEN=CANARY, PASSED="on", LC_TIME="C"
+    )
+    try:
+        kids = Kids(hub.start())
+        kids.run("env", "sh", "-c", "env; ls -l /proc/self/fd; pwd; ulimit -c; ulimit -n",
+                 pass_env=["PASSED", "DRAGOMAN_TOKEN"],
+                 env={"MINE": "yes"}, limits={"open_files": 77})  # fmt: skip
+        until(lambda: kids.state("env") == "stopped")
+        printed = kids.printed("env")
+        assert CANARY not in "\n".join(printed)
+        assert {"DRAGOMAN_AGENT_ID=env", "DRAGOMAN_URL=stdio:", "PASSED=on", "LC_TIME=C", "MINE=yes"} <= set(printed)
+        assert sum(" -> " in line for line in printed) == 4  # the last is the listing's own
+        assert printed[-3:] == [str(hub.data / "agents" / "env"), "0", "77"]
+    finally:
+        hub.kill()
+
+
+def test_the_values_of_an_environment_are_nowhere_but_in_the_vault(kids: Kids) -> None:
+    kids.run("w", *worker, env={"SECRET": CANARY})
+    kids.works("w", 1)
+    answers = [
+        kids.look("w"),
+        kids.log("w"),
+        kids.hub.admin.get("/api/v1/agents").json,
+        kids.hub.admin.get("/api/v1/audit").json,
+    ]
+    assert CANARY not in str(answers)
+    assert kids.child("w")["env"] == ["SECRET"]
+    kids.hub.stop()
+    found = [
+        path.parent.name for path in kids.hub.home.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()
+    ]
+    assert found == ["vault"]
+
+
+# -- children that misbehave --------------------------------------------------------------------------------------
+
+
+def repeated(line: str, times: int) -> tuple[str, ...]:
+    """Prints a line so often, a thousand at a time."""
+    return (
+        "import os",
+        f"lines = {line.encode() + b'%c' % 10!r} * 1000",
+        f"[os.write(1, lines) for _ in range({times // 1000})]",
+    )
+
+
+WHEN = '"id": "1", "timestamp": "2026-01-01T00:00:00Z"'
+LOG = f'{{"type": "event:log", {WHEN}, "payload": {{"level": "info", "message": "m"}}}}'
+QUERY = f'{{"type": "request:query-agents", {WHEN}, "payload": {{}}}}'
+FLOODS = {
+    "no newline for 100 MB": ("import os", "[os.write(1, b'x' * 65536) for _ in range(1600)]"),
+    "a million lines": repeated("spam", 1_000_000),
+    "a million events": repeated(LOG, 1_000_000),
+    "a million requests": repeated(QUERY, 1_000_000),
+    "grumbling on stderr": ("import os", "[os.write(2, b'grr\\n' * 10000) for _ in range(100)]"),
+    "binary": ("import os", "[os.write(1, os.urandom(65536)) for _ in range(1600)]"),
+}
+
+
+@pytest.mark.parametrize("what", FLOODS)
+def test_a_flood_does_not_hold_up_others(kids: Kids, what: str) -> None:
+    kids.run("w", *worker)
+    kids.works("w", 1)
+    kids.run("flood", *program(*FLOODS[what]))
+    kids.pid("flood")
+    before = memory_of(kids.hub.pid)
+    kids.works("w", 10)
+    kids.run("flood2", *program(*FLOODS[what]))
+    kids.works("w", 10)
+    assert memory_of(kids.hub.pid) < before + 60
+    assert kids.state("flood") in ("idle", "busy", "unhealthy", "stopped")
+    files = list((kids.hub.data / "logs").iterdir())
+    assert sum(file.stat().st_size for file in files) < 17 * 1024 * 1024
+
+
+def test_a_line_beyond_the_limit_is_told_and_the_next_is_heard(kids: Kids) -> None:
+    kids.run("long", *program("import os", "os.write(1, b'x' * (3 << 20) + b'\\nshort\\n')"))
+    until(lambda: kids.state("long") == "stopped")
+    assert [line["text"] for line in kids.log("long")][:2] == [
+        f"a line of {3 << 20} bytes was dropped; the most is 1 MiB",
+        "short",
+    ]
+
+
+def test_a_child_that_never_reads_its_stdin_stalls_nobody(kids: Kids) -> None:
+    kids.run("w", *worker)
+    kids.run("mute", *program("import time", "while True: time.sleep(60)"), max_concurrent=8)
+    owed = [kids.submit("mute", text="y" * 200_000) for _ in range(12)]
+    until(lambda: kids.state("mute") == "unhealthy")
+    kids.works("w", 10)
+    for task in owed:
+        assert kids.hub.admin.post(f"/api/v1/tasks/{task}/cancel", {}).status == 200
+    kids.works("w", 1)
+
+
+def test_garbage_is_logged_and_the_work_goes_on(kids: Kids) -> None:
+    noise = (
+        "import os, sys, json",
+        "os.write(1, bytes(range(256)) + b'\\n' + b'[' * 500000 + b'\\n' + b'{\"type\": \"event:nonsense\"}\\n')",
+        'os.write(1, b\'{"type": "request:get-task", "id": "\\\\ud800"}\\n\' + b\'\\xff\\xfe\\n\')',
+    )
+    kids.run("noisy", *program(*noise, "id = json.loads(sys.stdin.readline())", "sys.stdin.read()"))
+    until(lambda: len(kids.log("noisy")) >= 4)
+    assert any("\\xff" in line["text"] for line in kids.log("noisy"))
+    kids.run("w", *worker)
+    kids.works("w", 2)
+    assert kids.state("noisy") == "idle"
+
+
+# -- deaths -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def brood(kids: Kids, tmp_path: Path) -> list[int]:
+    """The processes of a child with a child of its own and a daemon that broke away."""
+    note = tmp_path / "daemon"
+    kids.run("parent", "sh", "-c", 'sleep 600 & echo $!; "$@"; wait', "sh", *PYTHON, DAEMON, str(note),
+             grace_seconds=0.2)  # fmt: skip
+    until(note.exists, "the daemon runs")
+    until(lambda: kids.printed("parent"))
+    found = [kids.pid("parent"), int(kids.printed("parent")[0]), int(note.read_text())]
+    assert all(map(runs, found))
+    return found
+
+
+def test_killing_the_hub_leaves_no_child_and_no_grandchild(kids: Kids, brood: list[int]) -> None:
+    nursery = kids.nursery()
+    kids.hub.kill()
+    until(lambda: not any(map(runs, (*brood, nursery))), "all of them die")
+
+
+def test_killing_hub_and_nursery_at_once_leaves_nothing_after_the_next_start(kids: Kids, brood: list[int]) -> None:
+    os.kill(kids.nursery(), signal.SIGKILL)
+    kids.hub.kill()
+    until(lambda: not runs(brood[0]), "the child dies with the nursery")
+    kids.hub.start()
+    until(lambda: not any(map(runs, brood)), "the next hub finds the rest")
+
+
+def test_stopping_the_hub_leaves_nothing(kids: Kids, brood: list[int]) -> None:
+    nursery = kids.nursery()
+    assert kids.hub.stop() == 0
+    assert not any(map(runs, (*brood, nursery)))
+
+
+def test_killing_the_nursery_costs_an_attempt_and_no_more(kids: Kids, brood: list[int]) -> None:
+    kids.run("w", *worker, restart="always")
+    kids.works("w", 1)
+    first = kids.nursery()
+    held = kids.submit("w", hang=True)
+    until(lambda: kids.hub.status(held) in ("assigned", "running"))
+    os.kill(first, signal.SIGKILL)
+    until(lambda: not any(map(runs, brood)), "its children and theirs die")
+    until(lambda: kids.child("w")["restarts"] == 1, "and are started again")
+    assert kids.done(kids.submit("w", n=0))["status"] == "completed"
+    assert kids.nursery() != first
+    assert kids.hub.task(held)["attempts"] >= 2
+
+
+def test_nobody_is_left_a_zombie(kids: Kids) -> None:
+    for number in range(20):
+        kids.run(f"brief{number}", "sh", "-c", "sleep 0 & sleep 0 & exit 0")
+    until(lambda: all(kids.state(f"brief{number}") == "stopped" for number in range(20)))
+    nursery = kids.nursery()
+    until(lambda: not zombies_of(nursery) and not zombies_of(kids.hub.pid))
+    assert children_of(nursery) == []
+
+
+def test_children_come_back_with_the_hub_and_their_work_goes_on(kids: Kids) -> None:
+    kids.run("w", *worker, restart="always", env={"A": "b"})
+    kids.works("w", 1)
+    held = kids.submit("w", hang=True)
+    until(lambda: len(kids.printed("w")) == 2)
+    old = kids.pid("w")
+    kids.hub.restart()
+    assert kids.pid("w") != old
+    until(lambda: len(kids.printed("w")) == 3, "the order leaves again; what was printed before is still there")
+    assert kids.hub.status(held) == "assigned"
+    assert kids.done(kids.submit("w", n=0))["status"] == "completed"
+    assert kids.child("w")["env"] == ["A"]
+
+
+def test_agents_of_the_configuration_come_change_and_go(tmp_path: Path) -> None:
+    hub = HubProcess(tmp_path / "hub", DRAGOMAN_GRPC_PORT="0")
+    config = hub.home / "dragoman.toml"
+    kids = Kids(hub)
+
+    def declare(text: str, value: str) -> None:
+        config.write_text(
+            f'[[agents]]\nid = "c1"\ncommand = ["sh", "-c", "{text}; exec sleep 600"]\nenv = {{ X = "{value}" }}\n'
+        )
+
+    try:
+        declare("echo $X", "one")
+        hub.start()
+        until(lambda: kids.printed("c1") == ["one"])
+        assert kids.child("c1")["origin"] == "config"
+        waiting = kids.submit("c1")
+        declare("echo $X", "two")  # only a value
+        hub.restart()
+        until(lambda: kids.printed("c1")[-1:] == ["two"])
+        assert hub.status(waiting) in ("queued", "assigned")
+        config.write_text("")
+        hub.restart()
+        assert hub.admin.get("/api/v1/agents/c1").status == 404
+    finally:
+        hub.kill()
+
+
+def test_the_hub_asks_its_children_to_end_and_they_may_finish(kids: Kids, tmp_path: Path) -> None:
+    note = tmp_path / "farewell"
+    kids.run(
+        "polite",
+        *PYTHON,
+        f"""
+import json, sys
+for line in sys.stdin:
+    heard = json.loads(line)
+    if heard['type'] == 'notify:shutdown':
+        open({str(note)!r}, 'w').write(json.dumps(heard['payload']))
+        break
+""",
+    )
+    kids.pid("polite")
+    assert kids.hub.stop() == 0
+    assert note.read_text() == '{"gracePeriod": 10000, "reason": "Orchestrator stopping"}'
+
+
+def test_the_hub_itself_has_no_children_but_its_helpers(kids: Kids) -> None:
+    kids.run("w", *worker)
+    pid = kids.pid("w")
+    found = stat(pid)
+    assert found is not None
+    assert found[1] == kids.nursery()
+    assert pid not in children_of(kids.hub.pid)
