@@ -156,8 +156,10 @@ def _parts(body: Mapping[str, Any], data: bytes | None) -> list[tuple[ResponseEv
     progress = _progress(body)
     if progress is None:
         return [(part, None) for part in parts]
-    if not parts or (progress.message and not isinstance(parts[-1], Thinking)):
+    if not parts or progress.message:
         parts.append(Thinking(progress.message or _words(progress)))
+    elif isinstance(parts[-1], Thinking):
+        parts.append(None)  # beside a thought, figures would make it look like words about them
     return [(part, progress if index == len(parts) - 1 else None) for index, part in enumerate(parts)]
 
 
