@@ -54,6 +54,11 @@ class ForgeHub:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self._peers: list[ForgePeer] = []
+        self._stand()
+
+    def _stand(self) -> None:
+        world = self.world
         self.bus = Bus()
         self.files = MemoryFiles(world.mint)
         self.ticks = 0.0
@@ -62,7 +67,13 @@ class ForgeHub:
         )
         self.door = ForgeWs(self.desk)
         self.serving = serve(world.intake, world.store, fallback=_elsewhere, doors=[self.door], port=0, limits=LIMITS)
-        self._peers: list[ForgePeer] = []
+
+    async def restart(self) -> None:
+        """The hub dies and comes back on another port: nothing but the store survives."""
+        await self.serving.stop(0.1)
+        await self.world.restart()
+        self._stand()
+        await self.serving.start()
 
     async def add(self, id: str, *, protocol: str = "forge", **fields: Any) -> str:
         """A new agent; its token."""
@@ -106,8 +117,14 @@ class ForgePeer:
         self._packs = False
 
     async def open(
-        self, token: str, *, subprotocol: str | None = "forge.v1.json", compression: str | None = None
+        self,
+        token: str,
+        *,
+        subprotocol: str | None = "forge.v1.json",
+        compression: str | None = None,
+        patient: bool = True,
     ) -> None:
+        """`patient`: takes in whatever comes, whether or not the test reads it."""
         url = self.hub.serving.url.replace("http", "ws") + "/forge/ws"
         self._packs = subprotocol == "forge.v1.msgpack"
         self.ws = await soon(
@@ -117,7 +134,7 @@ class ForgePeer:
                 subprotocols=None if subprotocol is None else [subprotocol],  # type: ignore[list-item]
                 compression=compression,
                 proxy=None,
-                max_queue=None,  # a test that does not read is not a peer that cannot be closed
+                max_queue=None if patient else 1,
             )
         )
         await self.hub.world.settle()
@@ -181,12 +198,11 @@ async def forge_hub() -> AsyncIterator[ForgeHub]:
     world = await World().start()
     hub = ForgeHub(world)
     try:
-        async with hub.serving:
-            try:
-                yield hub
-            finally:
-                await hub.close()
+        await hub.serving.start()
+        yield hub
     finally:
+        await hub.close()
+        await hub.serving.stop(1.0)
         await world.intake.stop()
 
 

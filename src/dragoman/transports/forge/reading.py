@@ -59,12 +59,13 @@ async def tasks(desk: ForgeDesk, asker: Agent, asked: QueryTasks) -> dict[str, A
     found: dict[TaskId, Task] = {}
     for where in _places(asker, asked):
         after: str | None = None
+        here = 0
         for _ in range(MOST_PAGES):
             page, after = await desk.store.tasks(where, after=after, limit=PAGE)
-            for task in page:
-                if _wanted(task, asked) and forge.may_see(asker, task):
-                    found[task.id] = task
-            if after is None or len(found) >= asked.limit:
+            fitting = [task for task in page if _wanted(task, asked) and forge.may_see(asker, task)]
+            found.update((task.id, task) for task in fitting)
+            here += len(fitting)
+            if after is None or here >= asked.limit:
                 break
     newest = sorted(found.values(), key=lambda task: (task.created_at, task.id), reverse=True)
     return {"tasks": [forge.task_view(task) for task in newest[: asked.limit]]}

@@ -91,7 +91,7 @@ class ForgeTongue:
         self._counts_lines = log is None  # a sink of somebody else's has its own measure
         self._encoding = encoding
         self._limits = limits
-        self._kept: dict[str, tuple[FileRef, ...]] = {}
+        self._kept: dict[str, list[FileRef]] = {}  # with requests that are not decided yet
         self._dropping: set[asyncio.Task[None]] = set()
         self._excess = Excess(self._log)
         self._tell: Callable[[Sequence[bytes]], bool] | None = None
@@ -215,20 +215,17 @@ class ForgeTongue:
                 if id is not None:
                     await reading.seen(self._desk, agent, id, f"payload.{name}")
         contents = [_content(index, attachment.data) for index, attachment in enumerate(said.attachments)]
-        files: list[FileRef] = []
+        files = self._kept[message.id] = []
         for attachment, data in zip(said.attachments, contents, strict=True):
             kept = await self._desk.files.keep(
                 data, name=attachment.filename, mime_type=attachment.mime_type, owner=agent.id
             )
             files.append(kept)
-        if files:
-            self._kept[message.id] = tuple(files)
         return forge.submission(agent, message, tree, tuple(files))
 
     def _drop_unused(self, about: About, used: Task | None) -> None:
         """Files that came with a request which was refused, or said before, belong to nothing."""
-        kept = self._kept.pop(about.id, ()) if about.id is not None else ()
-        for file in kept:
+        for file in self._kept.pop(about.id or "", ()):
             if used is None or file not in used.files:
                 dropping = asyncio.ensure_future(self._desk.files.drop(file.id))
                 self._dropping.add(dropping)

@@ -79,6 +79,30 @@ async def test_an_answer_finds_the_agent_that_was_away(hub: ForgeHub) -> None:
     assert (await worker.response(id))["answer"] == "jwt"
 
 
+@pytest.mark.requirement("forge-D8")
+async def test_a_question_survives_the_hub(hub: ForgeHub) -> None:
+    worker, _ = await at_work(hub)
+    id = await asked(hub, worker, timeout=300_000)
+    put = await question(hub)
+    await hub.restart()
+    worker = await hub.connect("worker-1")
+    await hub.world.ask(Answer(principal=ADMIN, question=put.id, answer="oauth"))
+    assert (await worker.response(id))["answer"] == "oauth"
+
+
+async def test_asking_again_under_the_same_id_is_the_same_question(hub: ForgeHub) -> None:
+    worker, _ = await at_work(hub)
+    message = worker.message("request:ask-user", {"question": "Which?"})
+    await worker.say(message)
+    await worker.say(message)
+    await worker.ask("query-agents")
+    put = await question(hub)
+    await hub.world.ask(Answer(principal=ADMIN, question=put.id, answer=1))
+    assert (await worker.response(message["id"]))["answer"] == 1
+    await worker.say(message)
+    assert (await worker.response(message["id"]))["answer"] == 1
+
+
 @pytest.mark.requirement("FG-EVT-5", "forge-D8")
 async def test_a_question_that_does_not_block(hub: ForgeHub) -> None:
     worker, task = await at_work(hub)

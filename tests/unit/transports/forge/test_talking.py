@@ -96,6 +96,37 @@ async def test_agents_publish_and_subscribe(hub: ForgeHub) -> None:
     assert (await three.ask("publish", topic="a.*"))["code"] == "INVALID_REQUEST"
 
 
+@pytest.mark.requirement("FG-FUT-4")
+async def test_a_subscriber_that_does_not_read_loses_messages_and_holds_up_nobody(hub: ForgeHub) -> None:
+    slow, talker = await hub.connect("worker-1", patient=False), await hub.connect("worker-2")
+    await slow.ask("subscribe", topic="t")
+    big, sent = "x" * 200_000, 0
+    while (await talker.ask("publish", topic="t", data=[sent, big]))["delivered"]:
+        hub.ticks += 1
+        sent += 1
+        assert sent < 500
+    lost = sent
+    got = [(await slow.notice("published"))["data"][0] for _ in range(sent)]
+    assert got == list(range(sent))
+    async with asyncio.timeout(5):
+        while not (await talker.ask("publish", topic="t", data=["after"]))["delivered"]:
+            hub.ticks += 1
+            lost += 1
+    told = await slow.notice("published")
+    assert (told["data"], told["missed"]) == (["after"], lost - sent + 1)
+    assert hub.bus.lost == told["missed"]
+
+
+@pytest.mark.requirement("forge-D9")
+async def test_a_flood_of_one_agent_is_not_the_others_trouble(hub: ForgeHub) -> None:
+    flooder, other = await hub.connect("worker-1"), await hub.connect("worker-2")
+    for number in range(3000):
+        await flooder.say(f"line {number}")
+    assert "agents" in await other.ask("query-agents")
+    assert (await flooder.ask("query-agents"))["details"]["reason"] == "RATE_LIMITED"
+    assert hub.desk.dropped > 2500
+
+
 async def test_an_agent_introduces_itself_but_does_not_promote_itself(hub: ForgeHub) -> None:
     await hub.add("plain-1")
     plain = await hub.connect("plain-1")
