@@ -20,6 +20,8 @@ from dragoman.sdk.address import parse, resolve, resolve_agent
         ("chiffon+http://h:1/", "chiffon", "http", "http://h:1"),
         ("chiffon+ws://h/hub", "chiffon", "ws", "http://h/hub"),
         ("chiffon+wss://[::1]:9", "chiffon", "ws", "https://[::1]:9"),
+        ("coven://h", "coven", "grpc", "http://h"),
+        ("covens://:t@h:1", "coven", "grpc", "https://h:1"),
     ],
 )
 def test_an_address_says_what_is_spoken_and_where(url: str, protocol: str, transport: str, base: str) -> None:
@@ -91,7 +93,7 @@ def test_importing_dragoman_loads_next_to_nothing() -> None:
         "import sys; import dragoman; assert 'Agent' in dir(dragoman); "
         "print([m for m in sys.modules if m.startswith(('dragoman.', 'msgspec', 'httpx', 'websockets', 'asyncio'))]);"
         "from dragoman import Agent, TaskFailed; Agent('a');"
-        "print([m for m in sys.modules if m in ('httpx2', 'websockets')])"
+        "print([m for m in sys.modules if m in ('httpx2', 'websockets', 'grpc', 'google.protobuf')])"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
     assert said.stdout.splitlines() == ["[]", "[]"]
