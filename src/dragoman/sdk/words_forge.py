@@ -77,6 +77,7 @@ class ForgeLink:
         self._reading: asyncio.Task[None] | None = None
         self._fetching: dict[str, asyncio.Task[None]] = {}
         self._steps: dict[str, int] = {}
+        self._begun: set[str] = set()
         self.talk = Conversation(wire, world)
 
     @property
@@ -104,9 +105,18 @@ class ForgeLink:
         return heard
 
     def acknowledge(self, receipt: str) -> None:
-        """Forge has no receipts of ours: the transport's own say what arrived."""
+        """The receipt of work is its task: that somebody has begun is progress, unless more is said at once."""
+        if not self._begun:
+            asyncio.get_running_loop().call_soon(self._acknowledge)
+        self._begun.add(receipt)
+
+    def _acknowledge(self) -> None:
+        begun, self._begun = self._begun, set()
+        for task_id in begun:
+            self.talk.event(forge.Progress(task_id=task_id))
 
     def send(self, message: Outbound) -> None:
+        self._begun.discard(message.errand.task_id)
         if type(message) is Report:
             self._report(message)
         elif type(message) is Query:
@@ -323,6 +333,7 @@ def _work(notice: Message, task_id: str, task: dict[str, Any], world: World, fil
         ),
         type=str(task.get("type") or ""),
         input=given if isinstance(given, dict) else {} if given is None else {"input": given},
+        receipt=task_id,
         attempt=attempt if type(attempt) is int else None,
         traceparent=traceparent if span is not None else None,
         answer=task.get("answer", UNSET),
