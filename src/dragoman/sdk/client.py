@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Protocol
 
-from dragoman.sdk.address import API, Address, resolve
+from dragoman.sdk.address import API, STDIO, Address, resolve
 from dragoman.sdk.errors import Conflict, HubUnreachable, Misconfigured, NotAllowed, NotFound
 from dragoman.sdk.events import Event, Question, TaskInfo
 from dragoman.sdk.links import Pipe
@@ -129,6 +129,15 @@ def _backend(address: Address, id: str | None, kind: str | None, world: World) -
         from dragoman.sdk.client_coven import CovenClient
 
         return CovenClient(address, id or "", world)
+    if address.transport == STDIO:
+        raise Misconfigured("a client cannot use the agent's own pipes: give it an address, as http://localhost:8420")
+    if address.protocol == "forge":
+        if not address.token:
+            raise Misconfigured("no token: pass token=… or set DRAGOMAN_TOKEN; `dragoman agent add` gives one")
+        from dragoman.sdk.client_forge import ForgeClient
+        from dragoman.sdk.io_forge_ws import WebSocketWire
+
+        return ForgeClient(lambda: WebSocketWire(address), world)
     if id is None:
         raise Misconfigured("say who calls: Client(url, id=…), an agent added with `dragoman agent add`")
     if not address.token:
