@@ -1,0 +1,393 @@
+"""kill -9 of a coven agent, and of the hub under it, in every state of a stream. Judged from outside.
+
+state of the stream     what is open             after the kill of either
+----------------------  -----------------------  ------------------------------------------------------------
+unregistered            nothing                  nothing happened
+idle                    nothing                  the next task waits for the agent, and is its first attempt
+unanswered              a request, sent          the same request again, under the same id
+streaming               a request, half said     the same request again; the answer is the second one's alone
+file                    a file on its way        as above; no half of it is left, and what is listed can be read
+done                    `done` on its way        finished, or the same request again: one outcome either way
+shutting down           a request, Shutdown      as above
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import queue
+import random
+import signal
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.coven_process import AgentProcess
+from tests.support.fleet import BROKEN, Fleet
+from tests.support.hubproc import HubProcess, running, until
+from tests.support.ledger import Ledger
+from tests.support.sse import Reader
+
+STATES = ("unregistered", "idle", "unanswered", "streaming", "file", "done")
+FIRST_ATTEMPT = ("unregistered", "idle")
+LARGE = base64.b64encode(bytes(range(256)) * 20_000).decode()
+"""Five megabytes: still on their way when the kill comes."""
+PIECES = [f"piece {n}, " for n in range(5)]
+ANSWER = "".join(PIECES)
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
+    with running(tmp_path_factory.mktemp("hub"), DRAGOMAN_RULES__IDLE_SECONDS="20") as hub:
+        yield hub
+        assert "Traceback" not in hub.log.read_text()
+
+
+class Memory:
+    """What an agent remembers over its own death: which requests had their effect."""
+
+    def __init__(self) -> None:
+        self.effects: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def does(self, request: Mapping[str, Any]) -> bool:
+        """Whether it was the first time."""
+        with self._lock:
+            new = request["request_id"] not in self.effects
+            self.effects[request["request_id"]] += new
+            return new
+
+
+def connected(hub: HubProcess, id: str, token: str | None = None) -> AgentProcess:
+    return AgentProcess(hub.ready["grpc"], token=token).register(id, "chat")
+
+
+def submit(hub: HubProcess, id: str, key: str) -> str:
+    wish = {"type": "chat", "agent": id, "input": {"content": "go on"}}
+    made = hub.admin.post("/api/v1/tasks", wish, **{"Idempotency-Key": key})
+    assert made.status == 202, made
+    return str(made.json["id"])
+
+
+def answer(agent: AgentProcess, request: Mapping[str, Any]) -> None:
+    for piece in PIECES:
+        agent.respond(dict(request), text=piece)
+    agent.respond(dict(request), file={"filename": "a.bin", "mime_type": "a/b", "data": "AAECAw=="})
+    agent.respond(dict(request), done={})
+
+
+def brought_to(state: str, hub: HubProcess, id: str) -> tuple[AgentProcess, str | None, str | None]:
+    """An agent whose stream is in this state, its task, and the request it was sent."""
+    if state == "unregistered":
+        return AgentProcess(hub.ready["grpc"]), None, None
+    agent = connected(hub, id)
+    if state == "idle":
+        return agent, None, None
+    task = submit(hub, id, id)
+    request = agent.work()
+    if state != "unanswered":
+        agent.respond(request, text="half of ")
+        until(lambda: hub.task(task)["output"] == "half of ", "the text is there")
+    if state == "file":
+        agent.respond(request, file={"filename": "large", "mime_type": "a/b", "data": LARGE})
+    if state == "done":
+        agent.respond(request, done={"full_response": ANSWER})
+    return agent, task, request["request_id"]
+
+
+def judge(hub: HubProcess, state: str, task: str, request: str | None, memory: Memory, watching: Reader) -> None:
+    done = hub.task(task)
+    assert (done["status"], done["output"]) == ("completed", ANSWER)
+    if state in FIRST_ATTEMPT:
+        assert done["attempts"] == 1
+    elif state != "done":
+        assert done["attempts"] <= 2  # one, if the hub died before it knew that the request had arrived
+        assert list(memory.effects) == [request]  # the same id again, so that an agent can know it
+    assert set(memory.effects.values()) <= {1}
+    # Who reads along, over the kill or from the beginning, misses nothing and hears nothing twice.
+    until(lambda: watching.read(hub.url, hub.ready["admin_token"]).ended, "the end of the events")
+    afresh = Reader(task).read(hub.url, hub.ready["admin_token"])
+    assert watching.seen == afresh.seen
+    assert afresh.numbers == list(range(1, len(afresh.numbers) + 1))
+    assert [told.kind for told in afresh.seen].count("completed") == 1
+    for file in hub.admin.get(f"/api/v1/tasks/{task}/files").json["files"]:
+        assert len(hub.admin.get(f"/api/v1/tasks/{task}/files/{file['id']}").body) == file["size"]
+    assert not list((hub.data / "files").glob("*.part"))
+    until(lambda: hub.pending == 0, "nothing is pending")
+
+
+def finish(hub: HubProcess, id: str, task: str, memory: Memory) -> None:
+    """A new process of the agent does what there is to do."""
+    again = connected(hub, id)
+    try:
+        if hub.status(task) != "completed":
+            request = again.work()
+            memory.does(request)
+            answer(again, request)
+        until(lambda: hub.status(task) == "completed", "the task is done")
+    finally:
+        again.kill()
+
+
+def watched(hub: HubProcess, task: str) -> tuple[Reader, threading.Thread]:
+    reader = Reader(task)
+    thread = threading.Thread(target=reader.read, args=(hub.url, hub.ready["admin_token"]), daemon=True)
+    thread.start()
+    return reader, thread
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_kill_of_the_agent_loses_and_doubles_nothing(hub: HubProcess, state: str) -> None:
+    id, memory = f"agent-{state}", Memory()
+    agent, task, request = brought_to(state, hub, id)
+    if request is not None:
+        memory.effects[request] += 1
+    reader, thread = watched(hub, task) if task else (None, None)
+    agent.kill()
+    if task is None:
+        if state == "unregistered":
+            connected(hub, id).kill()  # the id is free, and now the hub knows it
+        until(lambda: hub.admin.get(f"/api/v1/agents/{id}").json["status"] == "offline", "its stream is gone")
+        task = submit(hub, id, id)
+    finish(hub, id, task, memory)
+    if thread is not None:
+        thread.join(15)
+    judge(hub, state, task, request, memory, reader or Reader(task))
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_kill_of_the_hub_loses_and_doubles_nothing(hub: HubProcess, state: str) -> None:
+    id, memory = f"hub-{state}", Memory()
+    agent, task, request = brought_to(state, hub, id)
+    reader, thread = watched(hub, task) if task else (None, None)
+    if request is not None:
+        memory.effects[request] += 1
+    if reader is not None:
+        until(lambda: reader.seen, "the reader reads")
+    hub.restart()
+    assert agent.ended() == "UNAVAILABLE"
+    agent.kill()
+    if thread is not None:
+        thread.join(15)
+    if task is None:
+        if state == "unregistered":
+            connected(hub, id).kill()
+        task = submit(hub, id, id)
+    finish(hub, id, task, memory)
+    judge(hub, state, task, request, memory, reader or Reader(task))
+
+
+# -- stopping
+
+
+def test_a_kill_of_the_agent_while_the_hub_stops_gives_the_work_back(tmp_path: Path) -> None:
+    with running(tmp_path) as hub:
+        agent, task, request = brought_to("streaming", hub, "leaves")
+        assert hub.process is not None
+        hub.process.send_signal(signal.SIGTERM)
+        assert agent.hear("shutdown")["reason"]
+        agent.kill()
+        assert hub.died() == 0  # it waited for this agent, and for no longer
+        hub.start()
+        memory = Memory()
+        assert task is not None
+        finish(hub, "leaves", task, memory)
+        judge(hub, "streaming", task, request, memory, Reader(task))
+
+
+def test_a_kill_of_the_hub_while_it_stops_loses_nothing_that_was_said(tmp_path: Path) -> None:
+    with running(tmp_path) as hub:
+        agent, task, request = brought_to("streaming", hub, "stays")
+        assert hub.process is not None
+        assert task is not None
+        hub.process.send_signal(signal.SIGTERM)
+        assert agent.hear("shutdown")["reason"]
+        agent.respond({"request_id": request}, text="the other half")
+        agent.respond({"request_id": request}, done={})
+        assert agent.process.poll() is None
+        hub.restart()
+        agent.kill()
+        memory = Memory()
+        if hub.status(task) == "completed":
+            assert hub.task(task)["output"] == "half of the other half"
+        else:
+            finish(hub, "stays", task, memory)
+            judge(hub, "streaming", task, request, memory, Reader(task))
+
+
+def test_an_agent_that_finishes_while_the_hub_stops_is_heard(tmp_path: Path) -> None:
+    with running(tmp_path) as hub:
+        agent, task, request = brought_to("streaming", hub, "finishes")
+        assert hub.process is not None
+        hub.process.send_signal(signal.SIGTERM)
+        agent.hear("shutdown")
+        agent.respond({"request_id": request}, text="it")
+        agent.respond({"request_id": request}, done={})
+        agent.close()
+        assert hub.died() == 0
+        hub.start()
+        done = hub.task(str(task))
+        assert (done["status"], done["output"], done["attempts"]) == ("completed", "half of it", 1)
+
+
+# -- at every named step of the road
+
+
+def play(hub: HubProcess, memory: Memory, readers: list[Reader]) -> None:
+    """From nothing to a finished task; may be begun again at any point."""
+    task = submit_when_known(hub)
+    readers[:] = readers or [Reader(task)]
+    threads = [threading.Thread(target=readers[0].read, args=(hub.url, hub.ready["admin_token"]), daemon=True)]
+    threads[0].start()
+    agent = connected(hub, "walker")
+    try:
+        while hub.status(task) != "completed":
+            request = agent.work()
+            memory.does(request)
+            answer(agent, request)
+            until(lambda: hub.status(task) in ("completed", "queued"), "done, or once more")
+    finally:
+        agent.kill()
+        threads[0].join(15)
+
+
+def submit_when_known(hub: HubProcess) -> str:
+    if hub.admin.get("/api/v1/agents/walker").status == 404:
+        connected(hub, "walker").kill()
+    return submit(hub, "walker", "the-one-task")
+
+
+def walk(home: Path, step: str) -> None:
+    hub, memory, readers = HubProcess(home), Memory(), list[Reader]()
+    try:
+        hub.start()
+        hub.restart(DRAGOMAN_CRASH_AT=step)
+        try:
+            play(hub, memory, readers)
+        except (*BROKEN, AssertionError, queue.Empty):
+            assert hub.died(2) == -signal.SIGKILL, step
+            hub.start()
+            play(hub, memory, readers)
+        (task,) = hub.tasks()
+        judge(hub, "done", task["id"], None, memory, readers[0])
+        assert task["attempts"] <= 2
+    finally:
+        hub.kill()
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "before_commit:5",
+        "after_commit:7",
+        "after_send",
+        pytest.param("writer:after_commit:6", marks=pytest.mark.soak),
+        pytest.param("before_send", marks=pytest.mark.soak),
+        pytest.param("before_ack:5", marks=pytest.mark.soak),
+    ],
+)
+def test_nothing_is_lost_or_doubled_by_a_kill_at(step: str, tmp_path: Path) -> None:
+    walk(tmp_path, step)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("step", ["before_commit", "writer:before_commit", "writer:after_commit", "after_commit"])
+@pytest.mark.parametrize("number", range(1, 15))
+def test_nothing_is_lost_or_doubled_by_a_kill_at_any_commit(step: str, number: int, tmp_path: Path) -> None:
+    walk(tmp_path, f"{step}:{number}")
+
+
+# -- under load
+
+
+class CovenLedger(Ledger):
+    """Coven's text has no numbers, and pieces may come together: the order is judged by what was said in the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: dict[str, str] = {}
+
+    def hears(self, message: Mapping[str, Any]) -> None:
+        if message["type"] == "work_status":
+            return
+        super().hears(message)
+        with self._lock:
+            self.answers[message["payload"]["task_id"]] = message["payload"].get("output", "")
+
+
+class CovenFleet(Fleet):
+    """Chiffon's submitters, coven's workers: processes that are killed, too."""
+
+    def __init__(self, hub: HubProcess, ledger: Ledger, *, seed: int, agents: int = 2) -> None:
+        super().__init__(hub, ledger, seed=seed, workers=0, senders=1)
+        self.agents: dict[int, AgentProcess] = {}
+        for n in range(agents):
+            wish = {"agent_id": f"c{n}", "protocol": "coven", "kind": "infra"}
+            token = hub.admin.post("/api/v1/agents", wish).json["token"]
+            self._threads.append(self._thread(self._stream, n, token))
+
+    def _stream(self, number: int, token: str) -> None:
+        memory = Memory()
+        while self.running.is_set():
+            try:
+                socket.create_connection(self.hub.ready["grpc"].split(":")).close()  # a process is dear
+                self.agents[number] = agent = connected(self.hub, f"c{number}", token)
+                while self.running.is_set():
+                    request = agent.work()
+                    if memory.does(request):
+                        self.ledger.does(request)
+                    for piece in (request["content"], " done"):
+                        agent.respond(request, text=piece)
+                    agent.respond(request, done={})
+            except (*BROKEN, AssertionError, queue.Empty, KeyError):
+                threading.Event().wait(0.05)
+        self.agents[number].kill()
+
+    def __exit__(self, *_: object) -> None:
+        self.running.clear()
+        for agent in self.agents.values():
+            agent.kill()
+        super().__exit__()
+
+
+def kill_in_a_loop(home: Path, seed: int, kills: int, seconds: float) -> CovenLedger:
+    settings = {"DRAGOMAN_RULES__IDLE_SECONDS": "5", "DRAGOMAN_RULES__BREAKER_THRESHOLD": "1000"}
+    hub = HubProcess(home, **settings).start()
+    ledger, rng = CovenLedger(), random.Random(seed)
+    try:
+        with CovenFleet(hub, ledger, seed=seed) as fleet:
+            for turn in range(kills):
+                before = len(ledger.outcomes)
+                until(lambda: len(ledger.outcomes) > before or fleet.failures, "traffic")  # noqa: B023
+                threading.Event().wait(rng.random() * seconds)  # the moment is what is random
+                if turn % 2:
+                    rng.choice(list(fleet.agents.values())).process.kill()
+                else:
+                    hub.restart()
+            fleet.sending.clear()
+            until(lambda: not ledger.unanswered or fleet.failures, "every acknowledged task is answered", 60)
+            until(lambda: hub.pending == 0 or fleet.failures, "nothing is pending", 60)
+        assert fleet.failures == []
+        assert ledger.verdict(hub.dead_letters()) == [], f"seed {seed}"
+        for task, said in ledger.answers.items():
+            assert said.endswith(" done"), (task, said)
+            assert json.loads(said.removesuffix(" done").partition("\n\n")[2]) == hub.task(task)["input"]
+    finally:
+        hub.kill()
+    return ledger
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_nothing_acknowledged_is_lost_over_random_kills_of_hub_and_agents(seed: int, tmp_path: Path) -> None:
+    ledger = kill_in_a_loop(tmp_path, seed, kills=3, seconds=0.3)
+    assert len(ledger.acknowledged) > 10
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(5))
+def test_nothing_acknowledged_is_lost_over_many_random_kills(seed: int, tmp_path: Path) -> None:
+    kill_in_a_loop(tmp_path, 1000 + seed, kills=30, seconds=1.0)
