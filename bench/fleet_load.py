@@ -26,20 +26,16 @@ from bench.coven_load import CovenAgent
 from bench.figures import Figure, percentile
 from bench.hub import uuid4
 from bench.load import WsConnection, ws_connect
+from bench.readers import LAST, Ledger, Reader, SseReader, now
 from bench.streams import coven_types
 
 FILLING = "the quick brown fox jumps"
-LAST = "and that was all"
 SETTLING = 1.0
 """Seconds at either end of a run that count neither for CPU nor for latency: everybody starts and stops then."""
 PATIENCE = 20.0
 """Seconds after the last piece was made in which it must have arrived."""
 
 _decode = msgspec.json.Decoder().decode
-
-
-def _now() -> int:
-    return time.monotonic_ns() // 1000
 
 
 # --------------------------------------------------------------------------------------------------- agents
@@ -65,7 +61,7 @@ async def agents(cast: Cast) -> None:
 
         def piece(number: int) -> None:
             last = number == count - 1
-            text = f"{number}:{_now()}:{LAST if last else FILLING};"
+            text = f"{number}:{now()}:{LAST if last else FILLING};"
             agent.say(request_id=order.request_id, text=text)
             if last:
                 agent.say(request_id=order.request_id, done=types.Done())
@@ -98,129 +94,6 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """Every so many-th reader over SSE leaves again and again, and comes back with Last-Event-ID."""
 
 
-class Reader:
-    """What came of one task, in whatever pieces of pieces it came."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._next = 0
-        self._rest = ""
-        self.complete = False
-
-    def heard(self, output: str) -> None:
-        now, ledger = _now(), self._ledger
-        ledger.events += 1
-        *pieces, self._rest = (self._rest + output).split(";")
-        for piece in pieces:
-            number, at, filling = piece.split(":")
-            if int(number) != self._next:
-                ledger.wrong(self._next, int(number))
-            self._next = int(number) + 1
-            ledger.times.append((int(at), now))
-            self.complete = self.complete or filling == LAST
-
-    def ended(self) -> None:
-        """The task is final; a piece may not come after that."""
-        self._ledger.end(self)
-
-
-class Ledger:
-    def __init__(self, tasks: int) -> None:
-        self.times: list[tuple[int, int]] = []
-        self.events = 0
-        self.lost = 0
-        self.doubled = 0
-        self.resumed = 0
-        self.unfinished = tasks
-        self.all_ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def wrong(self, expected: int, got: int) -> None:
-        self.lost += max(0, got - expected)
-        self.doubled += got < expected
-
-    def end(self, reader: Reader) -> None:
-        self.lost += not reader.complete
-        self.unfinished -= 1
-        if not self.unfinished and not self.all_ended.done():
-            self.all_ended.set_result(None)
-
-    def lose(self, why: str) -> None:
-        if not self.all_ended.done():
-            self.all_ended.set_exception(ConnectionError(why))
-
-
-class SseReader(asyncio.Protocol):
-    """One task's events over one connection: HTTP/1.1 chunks, `id:` and `data:` lines, nothing else."""
-
-    def __init__(self, path: str, token: str, reader: Reader, ledger: Ledger, stay: int) -> None:
-        self._head = f"GET {path} HTTP/1.1\r\nhost: hub\r\nauthorization: Bearer {token}\r\n"
-        self._reader, self._ledger, self._stay = reader, ledger, stay
-        self._last, self._seen, self._done = "", 0, False
-        self._text = self._raw = b""
-        self._in_body = False
-
-    def connection_made(self, transport: Any) -> None:
-        self._transport = transport
-        again = f"last-event-id: {self._last}\r\n" if self._last else ""
-        transport.write(f"{self._head}{again}\r\n".encode())
-
-    def data_received(self, data: bytes) -> None:
-        self._raw += data
-        if not self._in_body:
-            head, split, self._raw = self._raw.partition(b"\r\n\r\n")
-            if not split:
-                self._raw = head
-                return
-            if not head.startswith(b"HTTP/1.1 200"):
-                self._ledger.lose(f"events: {head[:200]!r}")
-                return
-            self._in_body = True
-        while (at := self._raw.find(b"\r\n")) > 0:
-            size = int(self._raw[:at], 16)
-            if len(self._raw) < at + size + 4:
-                break
-            self._text += self._raw[at + 2 : at + 2 + size]
-            self._raw = self._raw[at + size + 4 :]
-        *frames, self._text = self._text.split(b"\n\n")
-        for frame in frames:
-            if not self._transport.is_closing():
-                self._frame(frame)
-
-    def _frame(self, frame: bytes) -> None:
-        fields: dict[str, bytes] = {}
-        for line in frame.split(b"\n"):
-            name, _, value = line.partition(b": ")
-            fields[name.decode()] = fields.get(name.decode(), b"") + value
-        kind = fields.get("event")
-        if kind == b"end":
-            self._done = True
-            self._reader.ended()
-            self._transport.close()
-        elif "id" in fields:
-            self._last = fields["id"].decode()
-            if kind == b"progress":
-                self._reader.heard(_decode(fields["data"])["body"].get("output", ""))
-                self._seen += 1
-                if self._stay and self._seen % self._stay == 0:
-                    self._ledger.resumed += 1
-                    self._transport.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._done:
-            return
-        if not self._transport.is_closing():
-            self._ledger.lose(f"events: connection lost, {exc}")
-            return
-        self._text = self._raw = b""
-        self._in_body = False
-        asyncio.get_running_loop().create_task(self.connect(self.url))
-
-    async def connect(self, url: str) -> None:
-        self.url = url
-        place = urlsplit(url)
-        await asyncio.get_running_loop().create_connection(lambda: self, place.hostname, place.port)
-
-
 async def callers(order: Order) -> Figure:
     ledger = Ledger(len(order.agents))
     half = len(order.agents) // 2
@@ -249,7 +122,7 @@ async def callers(order: Order) -> Figure:
 
 async def _sample(order: Order, at: float) -> tuple[int, dict[int, procs.Usage]]:
     await asyncio.sleep(at)
-    return _now(), procs.group_usage(order.group)
+    return now(), procs.group_usage(order.group)
 
 
 def _figure(
