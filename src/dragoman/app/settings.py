@@ -138,6 +138,13 @@ class CovenSettings(msgspec.Struct, frozen=True, kw_only=True):
     tls_key: str | None = None
 
 
+class ForgeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How much one agent may say (forge-D9)."""
+
+    messages_per_second: Span = 100.0
+    burst: Count = 200
+
+
 class FileSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Files that belong to tasks; they lie in `files` in the data directory."""
 
@@ -159,6 +166,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     rules: RuleSettings = RuleSettings()
     chiffon: ChiffonSettings = ChiffonSettings()
     coven: CovenSettings = CovenSettings()
+    forge: ForgeSettings = ForgeSettings()
     files: FileSettings = FileSettings()
     log: LogSettings = LogSettings()
     agents: tuple[AgentSettings, ...] = ()

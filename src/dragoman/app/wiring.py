@@ -35,6 +35,7 @@ from dragoman.app.telemetry import Metrics, set_up_logs
 from dragoman.buses.inproc import Bus
 from dragoman.core.ids import AgentId
 from dragoman.core.ports import Files, Store
+from dragoman.protocols.forge.ratelimit import Bucket
 from dragoman.protocols.forge.types import AgentStatus
 from dragoman.security.tokens import token_hash
 from dragoman.security.urls import PRIVATE
@@ -42,6 +43,7 @@ from dragoman.stores.files import DirectoryFiles, MemoryFiles
 from dragoman.transports.api import app as management
 from dragoman.transports.forge.desk import ForgeDesk
 from dragoman.transports.forge.tongue import ForgeTongue
+from dragoman.transports.forge.ws import ForgeWs
 from dragoman.transports.limits import Limits
 from dragoman.transports.server import PortBusy, Serving, serve
 from dragoman.transports.stdio.supervisor import Declared, Supervisor
@@ -64,6 +66,7 @@ class Running(msgspec.Struct):
     grpc: str
     admin_token: str
     data: DataDir
+    children: Supervisor
 
     @property
     def whereabouts(self) -> Whereabouts:
@@ -108,11 +111,25 @@ async def hub(settings: Settings) -> AsyncIterator[Running]:
         max_body_bytes=settings.server.max_message_bytes,
         files=files,
     )
+    forge = ForgeDesk(
+        intake,
+        store,
+        files=files,
+        bus=Bus(),
+        limits=limits_of(settings),
+        measure=Bucket(
+            tokens=settings.forge.burst, rate=settings.forge.messages_per_second, burst=settings.forge.burst
+        ),
+        condition=lambda agent: _condition(children, agent),
+    )
+    children = Supervisor(intake, data=Path(settings.data), tongue=lambda agent, log: ForgeTongue(forge, agent, log))
+    api.state.desk.children = children
     serving = serve(
         intake,
         store,
         fallback=api,
         files=files,
+        doors=(ForgeWs(forge),),
         host=settings.server.host,
         port=settings.server.port,
         admin_token_hash=admin_hash,
@@ -121,13 +138,11 @@ async def hub(settings: Settings) -> AsyncIterator[Running]:
         callback_networks=PRIVATE if settings.chiffon.allow_private_callbacks else (),
     )
     coven = open_coven(settings, intake, store, files, admin_hash)
-    children = open_children(settings, intake, store, files)
-    api.state.desk.children = children
     try:
         await serving.start()
         grpc = await start_coven(coven, settings)
         await children.start(declared(settings))
-        running = Running(intake, serving, grpc, admin_token, data)
+        running = Running(intake, serving, grpc, admin_token, data, children)
         data.announce(running.whereabouts)
         yield running
     finally:
@@ -165,16 +180,10 @@ def open_files(settings: Settings, mint: Callable[[], str]) -> Files:
     return files
 
 
-def open_children(settings: Settings, intake: Intake, store: Store, files: Files) -> Supervisor:
-    """The agents that the hub runs itself, not yet started."""
-
-    def condition(agent: AgentId) -> AgentStatus | None:
-        state = children.status(agent)
-        return None if state is None else state.value
-
-    desk = ForgeDesk(intake, store, files=files, bus=Bus(), limits=limits_of(settings), condition=condition)
-    children = Supervisor(intake, data=Path(settings.data), tongue=lambda agent, log: ForgeTongue(desk, agent, log))
-    return children
+def _condition(children: Supervisor, agent: AgentId) -> AgentStatus | None:
+    """How the process of an agent is, if the hub runs it."""
+    state = children.status(agent)
+    return None if state is None else state.value
 
 
 def declared(settings: Settings) -> tuple[Declared, ...]:

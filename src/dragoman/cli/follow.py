@@ -79,8 +79,28 @@ def in_words(event: Event) -> str:
         f"attempt {body['attempt']}" if body.get("attempt") else "",
         "" if percent is None else f"{percent} %",
         " ".join(part for part in (place, str(step.get("name") or "")) if part),
+        str(body.get("message") or ""),
+        f"thinking: {body['thinking']}" if body.get("thinking") else "",
+        _tool(body),
+        f"file {_part(body, 'file').get('name')}" if body.get("file") else "",
         str(body.get("question") or ""),
+        f"answer {body['answer']}" if body.get("answer") is not None else "",
         f"exit code {body['exit_code']}" if body.get("exit_code") is not None else "",
         reason(body.get("fault")) or "",
     ]
     return line(" · ".join(part for part in parts if part))
+
+
+def _part(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = body.get(name)
+    return part if isinstance(part, Mapping) else {}
+
+
+def _tool(body: Mapping[str, Any]) -> str:
+    """A tool that is used, or what it gave; its input is often long, so only the beginning."""
+    used, gave = _part(body, "tool_use"), _part(body, "tool_result")
+    if used:
+        return f"uses {used.get('name')} {str(used.get('input') or '')[:200]}".rstrip()
+    if gave:
+        return f"{'tool failed' if gave.get('is_error') else 'tool gave'}: {str(gave.get('output') or '')[:200]}"
+    return ""

@@ -183,6 +183,19 @@ class _Fault(msgspec.Struct):
     message: str = ""
 
 
+class _Tool(msgspec.Struct):
+    """A tool, what it gave, or a file: whatever of these a line shows."""
+
+    name: str | None = None
+    output: str | None = None
+    is_error: bool = False
+
+
+class _Line(msgspec.Struct):
+    level: str = "info"
+    message: str = ""
+
+
 class _Said(msgspec.Struct):
     """Every field of an event's body that a log line may use."""
 
@@ -195,6 +208,12 @@ class _Said(msgspec.Struct):
     question: str | None = None
     retry_at: Instant | None = None
     fault: _Fault | None = None
+    message: str | None = None
+    thinking: str | None = None
+    tool_use: _Tool | None = None
+    tool_result: _Tool | None = None
+    file: _Tool | None = None
+    lines: tuple[_Line, ...] = ()
 
 
 _said = msgspec.json.Decoder(_Said).decode
@@ -209,14 +228,23 @@ def log_line(event: Event) -> LogLine:
         "" if said.percent is None else f"{said.percent} %",
         said.step.name or "" if said.step else "",
         f"exit code {said.exit_code}" if said.exit_code is not None else "",
+        said.message or "",
+        f"thinking: {said.thinking}" if said.thinking else "",
+        f"uses {said.tool_use.name}" if said.tool_use else "",
+        _gave(said.tool_result) if said.tool_result else "",
+        f"file {said.file.name}" if said.file else "",
         said.question or "",
         said.fault.message if said.fault else "",
         f"again at {rfc3339(said.retry_at)}" if said.retry_at else "",
     ]
     text = " · ".join(word for word in words if word)
-    output = (said.output or "").rstrip("\n")
+    output = (said.output or "").rstrip("\n") or "\n".join(f"{entry.level}: {entry.message}" for entry in said.lines)
     if output:
         text = f"{text}\n{output}" if text else output
     if len(text) > MOST_LINE:
         text = text[:MOST_LINE] + "…"
     return LogLine(task_id=event.task, seq=event.seq, at=rfc3339(event.at), kind=event.kind, text=text)
+
+
+def _gave(result: _Tool) -> str:
+    return f"{'tool failed' if result.is_error else 'tool gave'}: {result.output or ''}"

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import msgspec
+
 from dragoman.core.commands import LogEntry, WriteLog
 from dragoman.core.errors import Refused
 from dragoman.core.ids import AgentId, TaskId
@@ -61,6 +63,7 @@ class ForgeDesk:
         files: Files,
         bus: Bus,
         limits: Limits | None = None,
+        measure: Bucket | None = None,
         condition: Callable[[AgentId], AgentStatus | None] = lambda agent: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -72,6 +75,7 @@ class ForgeDesk:
         self.condition = condition
         self.clock = clock
         self.dropped = 0
+        self._measure = measure or Bucket()
         self._buckets: dict[AgentId, Bucket] = {}
 
     def admit(self, agent: AgentId) -> bool:
@@ -79,7 +83,7 @@ class ForgeDesk:
         bucket = self._buckets.get(agent)
         now = self.clock()
         if bucket is None:
-            bucket = Bucket(at=now)
+            bucket = msgspec.structs.replace(self._measure, at=now)
         self._buckets[agent], granted = bucket.take(now)
         if not granted:
             self.dropped += 1
@@ -119,7 +123,7 @@ class Excess:
             self._timer = None
         requests, events, self._requests, self._events = self._requests, self._events, 0, 0
         if requests or events:
-            message = f"more than 100 messages a second: {requests} requests refused, {events} events dropped"
+            message = f"too many messages a second: {requests} requests refused, {events} events dropped"
             self._log("warn", message, {"refused": requests, "dropped": events, "reason": "RATE_LIMITED"})
 
 

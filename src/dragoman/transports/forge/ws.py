@@ -220,7 +220,14 @@ class ForgeWs:
         try:
             # Notices are acknowledged by the pong behind them, so the hub's window bounds the link.
             await self._hub.ask(
-                OpenLink(principal=agent.id, protocol=forge.PROTOCOL, session=session, ordered=True, acknowledges=True)
+                OpenLink(
+                    principal=agent.id,
+                    protocol=forge.PROTOCOL,
+                    session=session,
+                    ordered=True,
+                    acknowledges=True,
+                    vouches=True,
+                )
             )
             log.info("connected", agent=agent.id, session=session)
             while (message := await receive())["type"] != "websocket.disconnect":
