@@ -48,6 +48,7 @@ def task_view(task: Task, *, account: Account | None = None, source: Event | Non
         "assignedTo": task.owner,
         "submittedBy": task.origin.principal,
         "progress": None if task.progress is None else task.progress / 100,
+        "error": None if task.fault is None else msgspec.to_builtins(error_of(task.fault)),
         "createdAt": rfc3339(task.created_at),
         "updatedAt": rfc3339(task.updated_at),
         "attempt": task.attempts,
@@ -56,10 +57,10 @@ def task_view(task: Task, *, account: Account | None = None, source: Event | Non
         view["waitingFor"] = task.waiting.value
     if task.parent is not None:
         view["parentId"] = task.parent
+    if task.thread is not None:
+        view["thread"] = task.thread
     if task.files:
         view["files"] = [file_view(file) for file in task.files]
-    if task.fault is not None:
-        view["error"] = msgspec.to_builtins(error_of(task.fault))
     if account is not None:
         view["payload"] = {} if account.input is None else _read(account.input)
         view["result"] = None if account.result is None else _read(account.result)

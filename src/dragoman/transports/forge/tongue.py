@@ -153,7 +153,7 @@ class ForgeTongue:
         about = About(request_id, "request", asks=True)
         fault = Fault(
             kind=Kind.RATE_LIMITED,
-            message="more than 100 messages a second; slow down",
+            message="too many messages a second; slow down",
             retryable=True,
             facts={"retryAfterMs": int(self._desk.wait(agent.id) * 1000) + 1},
         )
