@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -148,7 +149,10 @@ class Child:
             verdict = restarts.verdict(self.recipe.restart, self._exits, now)
             if not isinstance(verdict, restarts.Again):
                 self._say(f"{how}; not started again", level="info" if verdict == "stopped" else "error")
-                log.warning("child ended for good", agent=self.agent, how=str(how), state=verdict)
+                log.log(
+                    logging.INFO if verdict == "stopped" else logging.ERROR,
+                    "child ended for good", agent=self.agent, how=str(how), state=verdict,
+                )  # fmt: skip
                 self._move(State(verdict))
                 return
             seconds = max(0.0, (verdict.at - now) / SECOND)

@@ -33,6 +33,7 @@ GENERATION = 4 * 1024 * 1024
 NEWEST_LINES, NEWEST_BYTES = 1000, 512 * 1024
 UNWRITTEN = 4 * 1024 * 1024
 """Bytes of one agent that may wait for the disk."""
+GATHER_SECONDS = 0.05
 GATHERED_LINES, GATHERED_BYTES = 500, 256 * 1024
 """What may wait for a commit to be kept with the task."""
 LINE_WITH_TASK = 16 * 1024
@@ -172,6 +173,8 @@ class Logbook:
                         found.lost = 0
                 self._dirty.clear()
                 await asyncio.to_thread(_append, batches)
+                if self._dirty:
+                    await asyncio.sleep(GATHER_SECONDS)  # what comes line by line is not written line by line
         except OSError as error:
             log.error("logs cannot be written", why=str(error))
         finally:

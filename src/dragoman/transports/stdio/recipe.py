@@ -40,7 +40,7 @@ class State(enum.StrEnum):
     INITIALIZING = "initializing"  # about to be started, or started anew after a pause
     IDLE = "idle"
     BUSY = "busy"
-    PAUSED = "paused"  # everything it works on was paused by a person
+    PAUSED = "paused"  # forge's word for what we do not do: tasks are paused here, not processes
     STOPPING = "stopping"
     STOPPED = "stopped"  # ended as it should, and not to be started again
     CRASHED = "crashed"  # ended as it should not, and not to be started again

@@ -184,6 +184,8 @@ class Supervisor:
         await child.stop(reason)
         if child.recipe.vault:
             await asyncio.to_thread(self._vault.drop, child.recipe.vault)
+        if id in self._children:
+            return  # another of that name came meanwhile; it goes on with the log
         await self.logbook.forget(id)
         with contextlib.suppress(OSError):  # what it wrote there is its user's
             await asyncio.to_thread((self._around.homes / id).rmdir)
@@ -197,11 +199,13 @@ class Supervisor:
 
     async def restart(self, id: AgentId) -> None:
         """Stop it and start it afresh, also one that has crashed for good."""
-        child = self._children.pop(id, None)
-        if child is not None:
-            await child.stop("restarted on request")
+        child = self._children.get(id)
+        if child is None:
+            return
+        await child.stop("restarted on request")
         agent = self._hub.agent(id)
-        if agent is not None:
+        if agent is not None and self._children.get(id) is child:  # not removed meanwhile
+            del self._children[id]
             self.add(agent)
 
     def _gone(self, id: AgentId) -> None:
