@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-import grpc
-import grpc.aio
 import msgspec
 
 from dragoman.protocols.coven import codec
@@ -38,7 +36,7 @@ from dragoman.sdk.errors import (
     RequestRefused,
 )
 from dragoman.sdk.events import Event, Question, TaskInfo
-from dragoman.sdk.io_coven import BROKEN, open_channel
+from dragoman.sdk.grpc_channel import BROKEN, grpc, open_channel
 from dragoman.sdk.links import File
 from dragoman.sdk.world import World, backoff
 

@@ -11,7 +11,7 @@ answers from memory. So nothing is lost, and nothing is done twice.
     shutdown            closes its half when nothing is open; the engine connects again
     the end             `LinkDown`, or what the status says where trying again is no use
 
-gRPC is imported here and in `client_coven` only, and both are imported when an address says `coven`.
+gRPC costs a tenth of a second to load, so this module is imported only when an address says `coven`.
 """
 
 from __future__ import annotations
@@ -22,18 +22,15 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
-from urllib.parse import urlsplit
-
-import grpc
-import grpc.aio
 
 from dragoman.protocols.coven.codec import LIMITS
 from dragoman.protocols.coven.connection import Connection
 from dragoman.protocols.coven.events import CancelReceived, Invalid, MessageReceived, ShutdownReceived, Welcomed
-from dragoman.protocols.coven.types import AGENT_STREAM, DEFAULT_PORT, MessageResponse, SendMessage
+from dragoman.protocols.coven.types import AGENT_STREAM, MessageResponse, SendMessage
 from dragoman.sdk import words_coven
 from dragoman.sdk.address import Address
 from dragoman.sdk.errors import DragomanError, Misconfigured, NotAllowed, RequestRefused
+from dragoman.sdk.grpc_channel import BROKEN, grpc, open_channel
 from dragoman.sdk.links import (
     Accepted,
     Cancel,
@@ -60,13 +57,8 @@ HEARTBEAT = 30.0
 STILL_THERE = 5.0
 """Seconds before the next try when the hub thinks that we are connected already."""
 CONGESTED = 256 * 1024
-
-OPTIONS: list[tuple[str, Any]] = [
-    ("grpc.use_local_subchannel_pool", 1),  # a connection of its own, whose failures are not held against the next
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.max_send_message_length", -1),
-]
+LARGEST = LIMITS.message_bytes + 1024 * 1024
+"""A message above the limit is refused by our codec, in words."""
 
 #: Status before the welcome → what is raised, where trying again is no use.
 FINAL: dict[grpc.StatusCode, type[DragomanError]] = {
@@ -75,21 +67,6 @@ FINAL: dict[grpc.StatusCode, type[DragomanError]] = {
     grpc.StatusCode.UNIMPLEMENTED: Misconfigured,
     grpc.StatusCode.INVALID_ARGUMENT: RequestRefused,
 }
-BROKEN = (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
-"""What a call raises when it is over."""
-
-
-def open_channel(address: Address, largest: int = LIMITS.message_bytes + 1024 * 1024) -> grpc.aio.Channel:
-    """A channel to the hub's gRPC port; `https` in the base means TLS."""
-    place = urlsplit(address.base)
-    host = f"[{place.hostname}]" if ":" in (place.hostname or "") else place.hostname
-    target = f"{host}:{place.port or DEFAULT_PORT}"
-    options = [*OPTIONS, ("grpc.max_receive_message_length", largest)]
-    if address.is_loopback:
-        options.append(("grpc.enable_http_proxy", 0))
-    if place.scheme == "https":
-        return grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(), options)
-    return grpc.aio.insecure_channel(target, options)
 
 
 def agent_links(address: Address, world: World) -> Callable[[], Link]:
@@ -130,7 +107,7 @@ class CovenLink:
 
     async def open(self, who: Introduction) -> None:
         self._does = who.work_types
-        self._channel = open_channel(self._address)
+        self._channel = open_channel(self._address, LARGEST)
         token = self._address.token
         metadata = (("authorization", f"Bearer {token}"),) if token else None
         self._call = self._channel.stream_stream(AGENT_STREAM)(metadata=metadata)

@@ -9,8 +9,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-import grpc
-import grpc.aio
 from tests.unit.sdk.harness import PATIENCE
 
 from dragoman import Agent
@@ -29,6 +27,7 @@ from dragoman.protocols.coven.types import (
     Text,
 )
 from dragoman.sdk.address import Address, parse
+from dragoman.sdk.grpc_channel import grpc
 from dragoman.sdk.world import RealWorld
 from dragoman.wire.role import Role
 
