@@ -23,6 +23,7 @@ What chiffon has no word for travels in `x_custom_fields`, which the document le
     file              statuses out           {id, name, mime_type, size, sha256}: fetch it at /api/agent/files/{id}
     attachments       requests out           a list of the same
     question          a `paused` status in   {question, options?, timeout_seconds?, default?}: ask a person
+    question          a `paused` status out  {question, options}: a person is being asked
     result            results, both ways     the result as JSON, beside the text in `output`
     task_id           errors out             the task that the error is about
     traceparent       everything, both ways  the W3C trace context (all-D7)

@@ -152,6 +152,9 @@ def _status(agent: Agent, message: Envelope[Payload], status: WorkStatus, raw: b
             body["chunk"], body["stream"] = (span.start, span.end, span.total), stream
     body.update(_asides(message.x_custom_fields))
     paused = status.status == "paused"
+    ask = _ask(message.x_custom_fields) if paused else None
+    if ask is not None:
+        body.setdefault("message", ask.question)  # whoever waits for the task is to know what for
     return ReportProgress(
         principal=agent.id,
         protocol=PROTOCOL,
@@ -165,7 +168,7 @@ def _status(agent: Agent, message: Envelope[Payload], status: WorkStatus, raw: b
         stream=stream,
         span=span,
         paused=paused,
-        ask=_ask(message.x_custom_fields) if paused else None,
+        ask=ask,
     )
 
 

@@ -49,6 +49,7 @@ from dragoman.protocols.chiffon.types import (
 
 ASIDES: dict[str, Callable[[Any], str]] = {
     "message": str,
+    "question": str,
     "thinking": lambda _: "thinking",
     "tool_use": lambda used: f"tool {used.get('name', '')}".strip(),
     "tool_result": lambda result: "tool failed" if result.get("is_error") else "tool result",
@@ -118,6 +119,8 @@ def _progress(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...
     elif chunks.must_split(output):
         blocks = [(block.text, str(block.label)) for block in chunks.split(output)]
     asides = {name: body[name] for name in ASIDES if body.get(name) is not None}
+    if event.kind is EventKind.ASKED:
+        asides["question"] = {"question": body.get("question"), "options": body.get("options") or []}
     return tuple(
         _say(_status_payload(parcel.task, body, status, text, label), parcel, receiver, now, index=index, extra=asides)
         for index, (text, label) in enumerate(blocks)
