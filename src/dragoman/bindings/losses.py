@@ -170,7 +170,7 @@ VOICES: Mapping[str, Voice] = {
     "forge": Voice(
         agent_hears={
             F.DEADLINE: near(HUB_KEEPS_IT),
-            F.THREAD: lost("forge has no conversations"),
+            F.THREAD: near("in a field of ours"),
             F.ATTACHMENT: near("as a reference, fetched with request:get-file"),
         },
         agent_says={
