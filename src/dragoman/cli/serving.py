@@ -92,7 +92,9 @@ def _start(settings: Settings, *, demo: bool, ready_json: bool, command: str) ->
     except OSError as error:
         # The port may have been taken between our look and the server's.
         if error.errno == errno.EADDRINUSE:
-            raise Stop(Exit.USAGE, error.strerror or str(error)) from error
+            if "gRPC" in str(error):
+                raise Stop(Exit.USAGE, str(error.strerror)) from error
+            raise _busy(host, port, command, "--port", "server.port") from error
         raise
 
 
