@@ -17,7 +17,7 @@ from tests.support import coven as outside
 from tests.support.coven_world import RULES, gateway
 
 from dragoman.app.clock import Mint, SystemClock
-from dragoman.core.commands import Cancel, RotateToken
+from dragoman.core.commands import Cancel, Finish, RotateToken
 from dragoman.core.files import FileRef
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.ports import StoreFailed
@@ -294,7 +294,54 @@ async def flood(agent: outside.Agent, request_id: str, piece: str, times: int) -
         await agent.respond(request_id, text=piece)
 
 
+async def test_what_an_agent_held_when_the_hub_was_killed_is_done_again_at_once(monkeypatch: Any) -> None:
+    store = MemoryStore()
+    async with gateway(store=store) as hub:
+        agent = await hub.agent("worker")
+        task = await hub.submit()
+        work = await agent.work()
+        await agent.respond(work.request_id, text="half")
+        await hub.status(task.id, "running")
+        monkeypatch.setattr(hub.door, "_close", lambda link: None)  # nobody is left to say that the link broke
+    async with gateway(store=store) as hub:
+        again = await hub.agent("worker")
+        assert (await again.work()).request_id == work.request_id
+        await again.respond(work.request_id, done={"full_response": "whole"})
+        await hub.status(task.id, "completed")
+
+
+async def test_a_health_check_is_answered_by_the_stream_and_never_sent() -> None:
+    rules = msgspec.structs.replace(RULES, breaker_threshold=1, breaker_pause=50_000)
+    async with gateway(rules=rules) as hub:
+        agent = await hub.agent("worker")
+        task = await hub.submit(input={"content": "real work"})
+        await agent.work()
+        agent.vanish()
+        await hub.until(lambda: hub.intake.agent(AgentId("worker")).breaker.state != "closed")  # type: ignore[union-attr]
+        again = await hub.agent("worker")
+        work = await again.work()
+        assert work.content == "real work"
+        await again.respond(work.request_id, done={})
+        await hub.status(task.id, "completed")
+
+
 # --- given up ---
+
+
+async def test_an_agent_that_works_on_what_is_over_is_heard_no_more() -> None:
+    async with gateway() as hub:
+        agent = await hub.agent("worker")
+        task = await hub.submit()
+        work = await agent.work()
+        await hub.intake.ask(Finish(principal=AgentId("worker"), task_id=task.id, digest="by another way"))
+        await agent.respond(work.request_id, text="still at it")
+        (link,) = hub.door._links
+        await hub.until(lambda: link.connection.abandoned)
+        await agent.respond(work.request_id, done={})
+        following = await hub.submit()
+        await agent.respond((await agent.work()).request_id, done={})
+        await hub.status(following.id, "completed")
+        assert hub.door.counts["ignored.abandoned_request"] == 1
 
 
 async def test_an_agent_that_never_ends_a_cancelled_request_is_let_go_when_other_work_waits() -> None:
