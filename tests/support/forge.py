@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any, TypeVar
 
 import msgspec
 from websockets.asyncio.client import connect
+from websockets.sync.client import connect as sync_connect
 
 from dragoman.buses.inproc import Bus
 from dragoman.core.agents.model import Agent
@@ -209,3 +211,43 @@ async def forge_hub() -> AsyncIterator[ForgeHub]:
 async def soon(what: Awaitable[T]) -> T:
     """Every wait is bounded."""
     return await asyncio.wait_for(what, PATIENCE)
+
+
+class ForgeClient:
+    """A forge agent of a hub in another process, one step at a time."""
+
+    def __init__(self, url: str, id: str, token: str) -> None:
+        self.id = id
+        self.heard: list[dict[str, Any]] = []
+        headers = {"Authorization": f"Bearer {token}"}
+        address = url.replace("http", "ws") + "/forge/ws"
+        link = sync_connect(address, additional_headers=headers, proxy=None, open_timeout=PATIENCE)
+        self.ws = ExitStack().enter_context(link)  # it ends with the hub, or with the test
+
+    def say(self, type: str, payload: dict[str, Any], id: str | None = None) -> str:
+        id = id or str(uuid.uuid4())
+        message = {"type": type, "id": id, "timestamp": "2026-02-04T14:30:00Z", "payload": payload}
+        self.ws.send(json.dumps(message))
+        return id
+
+    def until(self, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        for index, message in enumerate(self.heard):
+            if fits(message):
+                return self.heard.pop(index)
+        while True:
+            message = json.loads(self.ws.recv(timeout=3 * PATIENCE))
+            if fits(message):
+                return message
+            self.heard.append(message)
+
+    def response(self, id: str) -> Any:
+        answer = self.until(lambda message: message.get("correlationId") == id)
+        return answer["payload"] if answer["type"] == "response:success" else answer["error"]
+
+    def ask(self, request: str, payload: dict[str, Any], id: str | None = None) -> Any:
+        return self.response(self.say(f"request:{request}", payload, id))
+
+    def notice(self, name: str) -> dict[str, Any]:
+        message = self.until(lambda message: message["type"] == f"notify:{name}")
+        payload: dict[str, Any] = message["payload"]
+        return payload
