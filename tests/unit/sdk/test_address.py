@@ -22,6 +22,9 @@ from dragoman.sdk.address import parse, resolve, resolve_agent
         ("chiffon+wss://[::1]:9", "chiffon", "ws", "https://[::1]:9"),
         ("coven://h", "coven", "grpc", "http://h"),
         ("covens://:t@h:1", "coven", "grpc", "https://h:1"),
+        ("forge+ws://h:1", "forge", "ws", "http://h:1"),
+        ("forge+wss://h/hub", "forge", "ws", "https://h/hub"),
+        ("stdio:", "forge", "stdio", "stdio:"),
     ],
 )
 def test_an_address_says_what_is_spoken_and_where(url: str, protocol: str, transport: str, base: str) -> None:
@@ -41,7 +44,9 @@ def test_a_token_in_the_address_is_taken_out_and_never_shown() -> None:
     assert "s3cret" not in f"{address!r} {address} {address.base}"
 
 
-@pytest.mark.parametrize("url", ["ftp://h", "localhost:8420", "chiffon+ws://", "http://h:99999", "secret@h"])
+@pytest.mark.parametrize(
+    "url", ["ftp://h", "stdio://h", "localhost:8420", "chiffon+ws://", "http://h:99999", "secret@h"]
+)
 def test_an_address_we_cannot_speak_with_is_refused_without_showing_it(url: str) -> None:
     with pytest.raises(Misconfigured) as caught:
         parse(url)
@@ -58,6 +63,12 @@ def test_the_argument_beats_the_environment() -> None:
 def test_an_agent_without_a_token_is_told_how_to_get_one() -> None:
     with pytest.raises(Misconfigured, match="dragoman agent add worker"):
         resolve_agent("worker", "chiffon+ws://h:1", None, {})
+
+
+def test_an_agent_that_the_hub_starts_needs_no_token_and_gives_none_away() -> None:
+    environ = {"DRAGOMAN_URL": "stdio:", "DRAGOMAN_TOKEN": "env"}
+    address = resolve_agent("worker", None, None, environ)
+    assert (address.protocol, address.transport, address.token) == ("forge", "stdio", None)
 
 
 def test_an_agent_with_a_plain_address_speaks_chiffon_over_a_websocket() -> None:
