@@ -9,6 +9,8 @@
     mailbox.py   what must reach the hub     links.py                 the port, and its words
     journal.py   what survives a restart     words_chiffon.py         the words in chiffon
     engine.py    link, heartbeat, end        io_chiffon_http/ws.py    the bytes
+    transcripts.py  what is said again       words_coven.py  calls_coven.py  io_coven.py  client_coven.py
+                 where there are no receipts grpc_channel.py          the same in coven, over gRPC
     trace.py  world.py  errors.py            trace, time and chance, what is raised
 
 Stands on `wire` and `protocols`; knows nothing of the hub's core. Import from `dragoman`.

@@ -261,7 +261,7 @@ class CovenLink:
         self._mark(message.id)
         if self._connection.request is None:
             if isinstance(message, Query) and turn.is_plain:
-                self._memory.asked[turn.thread_id] = turn.task_id
+                self._memory.ask(turn.thread_id, turn.task_id)
             self._end_turn(turn)
 
     def _end_turn(self, turn: words_coven.Turn) -> None:

@@ -15,6 +15,7 @@ from msgspec import Struct
 from dragoman.sdk.links import Decline, Outbound, Outcome, Report
 
 MOST_REQUESTS = 64
+MOST_THREADS = 1024
 MOST_BYTES = 32 * 1024 * 1024
 
 
@@ -60,6 +61,12 @@ class Transcripts:
         elif isinstance(message, Outcome):
             transcript.size += len(message.output) + len(bytes(message.result))
         transcript.said[message.id] = message
+
+    def ask(self, thread_id: str, task_id: str) -> None:
+        """A task put a question; the answer is the next message in the thread."""
+        self.asked[thread_id] = task_id
+        while len(self.asked) > MOST_THREADS:
+            del self.asked[next(iter(self.asked))]
 
     def forget(self, request_id: str) -> None:
         """The hub has all of it, or wants none of it."""
