@@ -190,6 +190,7 @@ class Work:
                 del active[old]
         if new is not None:
             active.setdefault(new, set()).add(row.id)
+            self.floor.gave_work_to(new)
 
     # -- reading ----------------------------------------------------------------------------------------------
 

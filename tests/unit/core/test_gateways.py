@@ -298,3 +298,16 @@ async def test_a_question_ends_with_its_task(world):
     question = await world.ask(asks("i1", "Which?", "req-1"))
     await world.finish("i1", task.id)
     assert (await world.store.question(question.id)).status is QuestionStatus.WITHDRAWN
+
+
+async def test_idle_agents_of_a_kind_take_turns(world):
+    peers = []
+    for name in ("i1", "i2", "i3"):
+        await world.add(name, "infra", concurrent=1)
+        peers.append(await world.connect(name))
+    owners = []
+    for _ in range(6):
+        task = await world.submit()
+        owners.append((await world.task(task.id)).owner)
+        await world.finish(owners[-1], task.id)
+    assert owners == ["i1", "i2", "i3"] * 2

@@ -78,6 +78,15 @@ class Floor:
             if not called:
                 del self.by_kind[agent.called]
 
+    def gave_work_to(self, id: AgentId) -> None:
+        """Let others of its kind be asked first next time: whoever was chosen long ago is most likely idle, so the
+        search for an idle one ends soon, however many there are."""
+        agent = self.agents.get(id)
+        kind = None if agent is None else self.by_kind.get(agent.called)
+        if kind is not None and id in kind:
+            del kind[id]
+            kind[id] = None
+
     def put_link(self, link: Link) -> None:
         self.links[link.session] = link
         self.links_of.setdefault(link.agent, {})[link.session] = None
