@@ -16,60 +16,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import msgspec
 import structlog
 
 from dragoman.core.agents.model import BreakerState
-from dragoman.core.commands import CloseLink, OpenLink
-from dragoman.core.errors import Fault, Kind, Refused
-from dragoman.core.ids import SECOND, AgentId, Instant, SessionId, TaskId
-from dragoman.core.ports import Intake
-from dragoman.transports.driver import Pump, Tongue
-from dragoman.transports.stdio import pace, restarts
-from dragoman.transports.stdio.channel import Ended, Handle, Launch, Nursery
+from dragoman.core.ids import SECOND, AgentId, Instant, TaskId
+from dragoman.transports.stdio import restarts
+from dragoman.transports.stdio.channel import Ended, Handle, Launch
 from dragoman.transports.stdio.logbook import Entry, Log, Scribe
-from dragoman.transports.stdio.pipes import Crowd, Inlet, Outlet
-from dragoman.transports.stdio.recipe import PROTOCOL, Recipe, State, environment
-from dragoman.transports.stdio.vault import Vault
-from dragoman.wire.lines import Line, Overlong
+from dragoman.transports.stdio.recipe import Recipe, State, environment
+from dragoman.transports.stdio.run import LAST_WORDS_SECONDS, Run, Surroundings
 
 log = structlog.get_logger("dragoman.children")
-
-TERM_SECONDS = 5.0
-"""Between SIGTERM and SIGKILL."""
-LAST_WORDS_SECONDS = 10.0
-"""What an ended child printed last is read for so long."""
-UNANSWERED = 64
-STUCK_BYTES = 64 * 1024
-"""A child that leaves this much unread beyond what its pipe holds is not well."""
-
-
-class Words(Tongue, Protocol):
-    """Forge's words, as a child needs them."""
-
-    def shutdown(self, grace_ms: int, reason: str, now: Instant, message_id: str) -> bytes: ...
-
-
-LogSink = Callable[[str, str, dict[str, Any]], None]
-"""Level, message, context: for what an agent logs in the protocol's own words."""
-
-
-class Surroundings(msgspec.Struct, frozen=True, eq=False):
-    """What all children share."""
-
-    hub: Intake
-    nursery: Nursery
-    vault: Vault
-    crowd: Crowd
-    homes: Path
-    tongue: Callable[[AgentId, LogSink], Words]
-    environ: dict[str, str]
 
 
 class Child:
@@ -118,7 +80,7 @@ class Child:
         self._stop.set()
         if self._run is not None:
             await self._run.end(reason, self.recipe.grace_seconds if grace is None else grace)
-        await asyncio.wait({self._life})
+        await asyncio.wait({self._life}, timeout=LAST_WORDS_SECONDS)
 
     def kill(self) -> None:
         """At once."""
@@ -126,9 +88,9 @@ class Child:
         if self._run is not None:
             self._run.signal(signal.SIGKILL)
 
-    async def ended(self) -> None:
+    async def ended(self, seconds: float) -> None:
         if self._life is not None:
-            await asyncio.wait({self._life})
+            await asyncio.wait({self._life}, timeout=seconds)
 
     # -- life
 
@@ -137,6 +99,8 @@ class Child:
             self._move(State.INITIALIZING)
             try:
                 how = await self._once()
+            except OSError as error:  # no descriptor, no memory: that may pass
+                how = Ended(failed=f"it cannot be started now: {error.strerror}")
             except Exception as error:  # a fault of ours must not end the agent for good, nor spin
                 log.error("child failed to start", agent=self.agent, exc_info=error)
                 how = Ended(failed="something broke inside the hub")
@@ -178,12 +142,17 @@ class Child:
             privileges=recipe.privileges,
         )
         self._run = run = Run(self, self._around)
-        handle = await run.begin(launch)
+        try:
+            return await self._oversee(run, await run.begin(launch))
+        except BaseException:  # nobody would look after it
+            run.scrap()
+            raise
+
+    async def _oversee(self, run: Run, handle: Handle) -> Ended:
         self.pid = await handle.started
         if self.pid is None:
-            how = await handle.ended
             run.abandon()
-            return how
+            return await handle.ended
         self._move(State.STOPPING if self._stop.is_set() else State.IDLE)
         log.info("child started", agent=self.agent, pid=self.pid)
         await run.serve()
@@ -217,190 +186,10 @@ class Child:
             self._scribe.add(task, entry)
         return entry
 
+    def flush(self) -> None:
+        self._scribe.flush()
+
     def let_go(self) -> None:
         """The hub hung up: the agent was removed."""
         if not self._stop.is_set():
             self._gone(self.agent)
-
-
-class Run:
-    """One process: its streams, and its link to the hub. The pump's `Wire`."""
-
-    def __init__(self, child: Child, around: Surroundings) -> None:
-        self._child = child
-        self._around = around
-        self._hub = around.hub
-        self._nursery = around.nursery
-        self._loop = asyncio.get_running_loop()
-        self._logs = pace.Bucket(pace.LOG_RATE, pace.LOG_BURST, self._loop.time())
-        self._skipped = 0
-        self._handle: Handle | None = None
-        self._session = SessionId(self._hub.mint())
-        self._tongue = around.tongue(child.agent, self._logged)
-        self._pump = Pump(
-            self._hub, child.agent, self._session, self._tongue, self, hang_up=self._hung_up, unanswered=UNANSWERED
-        )
-        self._ours: tuple[int, int, int] | None = None
-        self._stdin: Inlet | None = None
-        self._stdout: Outlet | None = None
-        self._stderr: Outlet | None = None
-
-    # -- life
-
-    async def begin(self, launch: Launch) -> Handle:
-        (stdin, to), (out, stdout), (err, stderr) = os.pipe(), os.pipe(), os.pipe()
-        self._ours = (to, out, err)
-        self._handle = await self._nursery.start(launch, (stdin, stdout, stderr))
-        return self._handle
-
-    def abandon(self) -> None:
-        for descriptor in self._ours or ():
-            os.close(descriptor)
-        self._ours = None
-
-    async def serve(self) -> None:
-        """Connect its streams, and open its link."""
-        assert self._ours is not None
-        (to, out, err), self._ours = self._ours, None
-        crowd = self._around.crowd
-        self._stdin = Inlet(to, drained=self._drained, arrived=self._pump.marked)
-        self._stdout = Outlet(out, self._printed, crowd=crowd, ready=self._ready)
-        self._stderr = Outlet(err, self._grumbled, crowd=crowd)
-        self._hub.attach(self._session, self._pump)
-        opened = self._hub.post(
-            OpenLink(
-                principal=self._child.agent,
-                protocol=PROTOCOL,
-                session=self._session,
-                ordered=True,
-                acknowledges=True,
-                fresh=True,
-                vouches=True,
-            )
-        )
-        self._stdout.begin()
-        self._stderr.begin()
-        try:
-            await opened
-        except Refused as refused:
-            self._child.keep(f"no link to the hub: {refused.fault}", "hub", level="error")
-            self.signal(signal.SIGKILL)
-
-    async def end(self, reason: str, grace: float) -> None:
-        """Ask it to end, then see to it (D10)."""
-        if self._handle is None:
-            return
-        ended = self._handle.ended
-        if self._stdin is not None:
-            self._stdin.write([self._tongue.shutdown(int(grace * 1000), reason, self._hub.now(), self._hub.mint())])
-            await asyncio.wait({ended}, timeout=grace)
-        for number, seconds in ((signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, None)):
-            if ended.done():
-                return
-            self.signal(number)
-            if self._stdin is not None:
-                self._stdin.close()
-            await asyncio.wait({ended}, timeout=seconds)
-
-    def signal(self, number: int) -> None:
-        if self._handle is not None:
-            self._nursery.signal(self._handle, number)
-
-    async def finish(self, how: Ended) -> None:
-        """It has ended: hear its last words, then close the link. What it still held is given back."""
-        outlets = [outlet for outlet in (self._stdout, self._stderr) if outlet is not None]
-        if outlets:
-            await asyncio.wait([outlet.ended for outlet in outlets], timeout=LAST_WORDS_SECONDS)
-        for outlet in outlets:
-            outlet.close()
-        self._tell_skipped()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORDS_SECONDS):
-                await self._pump.drain()
-        if self._stdin is not None:
-            self._stdin.close()
-        agent = self._child.agent
-        fault = Fault(
-            kind=Kind.UNAVAILABLE,
-            message=f"the process of {agent} ended ({how}) while it worked on the task",
-            retryable=True,
-            facts={"agent_id": agent, "exit_code": how.code, "signal": how.signal},
-        )
-        self._pump.part()
-        with contextlib.suppress(Refused):  # the hub stops: the next one finds out by itself
-            await self._hub.ask(CloseLink(principal=agent, session=self._session, fault=fault))
-        self._hub.detach(self._session)
-
-    def _hung_up(self, reason: str) -> None:
-        self._child.let_go()
-
-    # -- the wire, as the pump needs it
-
-    @property
-    def has_room(self) -> bool:
-        return self._stdin is not None and self._stdin.has_room
-
-    @property
-    def stuck(self) -> bool:
-        return self._stdin is not None and self._stdin.unwritten > STUCK_BYTES
-
-    def write(self, frames: Sequence[bytes]) -> None:
-        if self._stdin is not None:
-            self._stdin.write(frames)
-
-    def mark(self) -> None:
-        if self._stdin is not None:
-            self._stdin.mark()
-
-    def stop_reading(self) -> None:
-        if self._stdout is not None and self._handle is not None and not self._handle.ended.done():
-            self._stdout.stop()
-
-    def go_on_reading(self) -> None:
-        if self._stdout is not None:
-            self._stdout.resume()
-
-    def _drained(self) -> None:
-        self._pump.writable()
-        if self._stdout is not None:
-            self._stdout.look_again()
-
-    # -- what it prints
-
-    def _ready(self, line: Line) -> bool:
-        """A child that does not read its answers may not ask more; what it logs and tells is heard all the same."""
-        return self.has_room or isinstance(line, Overlong) or b'"request:' not in line
-
-    def _printed(self, line: Line) -> float:
-        if isinstance(line, bytes) and line.lstrip()[:1] in (b"{", b"["):
-            self._pump.heard(line)
-            return pace.MESSAGE
-        return self._log(line, "stdout", "info")
-
-    def _grumbled(self, line: Line) -> float:
-        return self._log(line, "stderr", "warn")
-
-    def _log(self, line: Line, stream: str, level: str) -> float:
-        if isinstance(line, Overlong):
-            message, level = f"a line of {line.length} bytes was dropped; the most is 1 MiB", "error"
-            self._keep(message, "hub", level)
-        else:
-            self._keep(line, stream, level)
-        return pace.LINE
-
-    def _logged(self, level: str, message: str, context: dict[str, Any]) -> None:
-        """In the protocol's own words, or what turned out to be none of them."""
-        self._keep(message, "event", level, context)
-
-    def _keep(self, message: str | bytes, stream: str, level: str, context: dict[str, Any] | None = None) -> None:
-        if not self._logs.take(self._loop.time()):
-            self._skipped += 1
-            return
-        self._tell_skipped()
-        text = message if isinstance(message, str) else message.decode("utf-8", "backslashreplace")
-        self._child.keep(text, stream, level=level, context=context)
-
-    def _tell_skipped(self) -> None:
-        skipped, self._skipped = self._skipped, 0
-        if skipped:
-            self._child.keep(f"{skipped} lines were not kept: they came too fast", "hub", level="warn")

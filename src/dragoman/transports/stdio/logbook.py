@@ -212,6 +212,11 @@ class Scribe:
             self._busy = True
             asyncio.get_running_loop().call_soon(self._send)
 
+    def flush(self) -> None:
+        """What was printed goes before what is said next: that may be the task's end."""
+        if self._lines:
+            self._send()
+
     def _send(self) -> None:
         """Everything gathered, as one event."""
         if self._task is None or not self._lines:

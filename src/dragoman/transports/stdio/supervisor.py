@@ -26,13 +26,17 @@ from dragoman.core.errors import Refused
 from dragoman.core.ids import ADMIN, AgentId, Instant
 from dragoman.core.ports import Intake
 from dragoman.transports.stdio.channel import Nursery
-from dragoman.transports.stdio.child import Child, LogSink, Surroundings, Words
+from dragoman.transports.stdio.child import Child
 from dragoman.transports.stdio.logbook import Log, Logbook
 from dragoman.transports.stdio.pipes import Crowd
 from dragoman.transports.stdio.recipe import DETAIL, PROTOCOL, Recipe, State, recipe_of
+from dragoman.transports.stdio.run import LogSink, Surroundings, Words
 from dragoman.transports.stdio.vault import Vault
 
 log = structlog.get_logger("dragoman.children")
+
+KILL_SECONDS = 5.0
+"""For a killed child to be gone."""
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,8 +88,7 @@ class Supervisor:
         self._hub = hub
         self._vault = Vault(data / "vault")
         self.logbook = Logbook(data / "logs")
-        mark = hashlib.sha256(f"{os.getuid()}:{data}".encode()).hexdigest()[:24]
-        self.nursery = Nursery(mark)
+        self.nursery = Nursery(_mark(data))
         self._around = Surroundings(
             hub=hub,
             nursery=self.nursery,
@@ -127,10 +130,11 @@ class Supervisor:
         self._stopping = True
         for child in self._children.values():
             child.kill()
-        await asyncio.gather(*(child.ended() for child in self._children.values()), return_exceptions=True)
         for farewell in list(self._farewells):
             farewell.cancel()
-        await self.nursery.close()
+        await asyncio.gather(*(child.ended(KILL_SECONDS) for child in self._children.values()))
+        await self.nursery.close()  # it kills what would not die; then all is over
+        await asyncio.gather(*(child.ended(KILL_SECONDS) for child in self._children.values()))
         await self.logbook.flushed()
 
     # -- one
@@ -267,3 +271,15 @@ class Supervisor:
             return (self._vault.fetch(recipe.vault) if recipe.vault else {}) == now.env
         except (OSError, ValueError):
             return False
+
+
+def _mark(data: Path) -> str:
+    """What the descendants of this data directory's hubs are known by; made once."""
+    file = data / "brood.id"
+    data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError), open(file, "x", encoding="ascii") as note:
+        note.write(os.urandom(12).hex())
+    mark = file.read_text("ascii").strip()
+    if not (mark.isalnum() and len(mark) >= 16):
+        raise ValueError(f"{file} is damaged. Remove it while no hub runs: a new one is made at the next start.")
+    return mark

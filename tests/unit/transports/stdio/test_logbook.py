@@ -163,3 +163,15 @@ async def test_lines_go_with_a_task_only_while_it_is_the_only_one(tmp_path: Path
         hub.given[-1][1](None, None)
         await asyncio.sleep(0)
     assert [(c.task_id, c.lines[0].message) for c, _ in hub.given] == [("t1", "of the first"), ("t2", "of the second")]
+
+
+async def test_what_was_printed_goes_before_what_is_said_next(tmp_path: Path) -> None:
+    hub = Hub()
+    scribe = Scribe(hub, A1)  # type: ignore[arg-type]
+    log = Logbook(tmp_path / "logs").of(A1)
+    scribe.add(TaskId("t1"), log.add(NOW, "stdout", "first"))
+    scribe.flush()
+    scribe.add(TaskId("t1"), log.add(NOW, "stdout", "second"))
+    scribe.flush()  # although the first has not been committed
+    scribe.flush()
+    assert [command.lines[0].message for command, _ in hub.given] == ["first", "second"]

@@ -1,0 +1,289 @@
+"""One process of a child agent: its streams, its link to the hub, its end.
+
+Towards the hub it is a link like any other: a `Pump` with forge's words, for which it is the wire. Towards the process
+it is three pipes (`pipes`): what is no message on its stdout, and everything on its stderr, is a line of its log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from dragoman.core.commands import CloseLink, OpenLink
+from dragoman.core.errors import Fault, Kind, Refused
+from dragoman.core.ids import AgentId, Instant, SessionId
+from dragoman.core.ports import Intake
+from dragoman.transports.driver import Pump, Tongue
+from dragoman.transports.stdio import pace
+from dragoman.transports.stdio.channel import Ended, Handle, Launch, Nursery
+from dragoman.transports.stdio.pipes import Crowd, Inlet, Outlet
+from dragoman.transports.stdio.recipe import PROTOCOL
+from dragoman.transports.stdio.vault import Vault
+from dragoman.wire.lines import Line, Overlong
+
+TERM_SECONDS = 5.0
+"""Between SIGTERM and SIGKILL."""
+LAST_WORDS_SECONDS = 10.0
+"""What an ended child printed last is read for so long."""
+UNANSWERED = 64
+STUCK_BYTES = 64 * 1024
+"""A child that leaves this much unread beyond what its pipe holds is not well."""
+
+
+class Words(Tongue, Protocol):
+    """Forge's words, as a child needs them."""
+
+    def shutdown(self, grace_ms: int, reason: str, now: Instant, message_id: str) -> bytes: ...
+
+
+LogSink = Callable[[str, str, dict[str, Any]], None]
+"""Level, message, context: for what an agent logs in the protocol's own words."""
+
+
+class Surroundings(msgspec.Struct, frozen=True, eq=False):
+    """What all children share."""
+
+    hub: Intake
+    nursery: Nursery
+    vault: Vault
+    crowd: Crowd
+    homes: Path
+    tongue: Callable[[AgentId, LogSink], Words]
+    environ: dict[str, str]
+
+
+class Owner(Protocol):
+    """Whose process it is (`child.Child`)."""
+
+    agent: AgentId
+
+    def keep(self, message: str, stream: str, *, level: str, context: dict[str, Any] | None = None) -> object:
+        """A line for its log."""
+        ...
+
+    def flush(self) -> None:
+        """The lines so far go before what it says next."""
+        ...
+
+    def let_go(self) -> None:
+        """The hub hung up: the agent was removed."""
+        ...
+
+
+class Run:
+    """One process: its streams, and its link to the hub. The pump's `Wire`."""
+
+    def __init__(self, child: Owner, around: Surroundings) -> None:
+        self._child = child
+        self._around = around
+        self._hub = around.hub
+        self._nursery = around.nursery
+        self._loop = asyncio.get_running_loop()
+        self._logs = pace.Bucket(pace.LOG_RATE, pace.LOG_BURST, self._loop.time())
+        self._skipped = 0
+        self._handle: Handle | None = None
+        self._session = SessionId(self._hub.mint())
+        self._tongue = around.tongue(child.agent, self._logged)
+        self._pump = Pump(
+            self._hub, child.agent, self._session, self._tongue, self, hang_up=self._hung_up, unanswered=UNANSWERED
+        )
+        self._ours: tuple[int, int, int] | None = None
+        self._stdin: Inlet | None = None
+        self._stdout: Outlet | None = None
+        self._stderr: Outlet | None = None
+
+    # -- life
+
+    async def begin(self, launch: Launch) -> Handle:
+        (stdin, to), (out, stdout), (err, stderr) = _pipes(3)
+        self._ours = (to, out, err)
+        self._handle = await self._nursery.start(launch, (stdin, stdout, stderr))
+        return self._handle
+
+    def abandon(self) -> None:
+        for descriptor in self._ours or ():
+            os.close(descriptor)
+        self._ours = None
+
+    def scrap(self) -> None:
+        """Let go of everything at once, whatever state it is in."""
+        self.signal(signal.SIGKILL)
+        self.abandon()
+        for outlet in (self._stdout, self._stderr):
+            if outlet is not None:
+                outlet.close()
+        if self._stdin is not None:
+            self._stdin.close()
+            self._pump.part()
+            closed = self._hub.post(CloseLink(principal=self._child.agent, session=self._session))
+            closed.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._hub.detach(self._session)
+
+    async def serve(self) -> None:
+        """Connect its streams, and open its link."""
+        assert self._ours is not None
+        (to, out, err), self._ours = self._ours, None
+        crowd = self._around.crowd
+        self._stdin = Inlet(to, drained=self._drained, arrived=self._pump.marked)
+        self._stdout = Outlet(out, self._printed, crowd=crowd, ready=self._ready)
+        self._stderr = Outlet(err, self._grumbled, crowd=crowd)
+        self._hub.attach(self._session, self._pump)
+        opened = self._hub.post(
+            OpenLink(
+                principal=self._child.agent,
+                protocol=PROTOCOL,
+                session=self._session,
+                ordered=True,
+                acknowledges=True,
+                fresh=True,
+                vouches=True,
+            )
+        )
+        self._stdout.begin()
+        self._stderr.begin()
+        try:
+            await opened
+        except Refused as refused:
+            self._child.keep(f"no link to the hub: {refused.fault}", "hub", level="error")
+            self.signal(signal.SIGKILL)
+
+    async def end(self, reason: str, grace: float) -> None:
+        """Ask it to end, then see to it (D10)."""
+        if self._handle is None:
+            return
+        ended = self._handle.ended
+        if self._stdin is not None:
+            self._stdin.write([self._tongue.shutdown(int(grace * 1000), reason, self._hub.now(), self._hub.mint())])
+            await asyncio.wait({ended}, timeout=grace)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if ended.done():
+                return
+            self.signal(number)
+            if self._stdin is not None:
+                self._stdin.close()
+            await asyncio.wait({ended}, timeout=TERM_SECONDS)
+
+    def signal(self, number: int) -> None:
+        if self._handle is not None:
+            self._nursery.signal(self._handle, number)
+
+    async def finish(self, how: Ended) -> None:
+        """It has ended: hear its last words, then close the link. What it still held is given back."""
+        outlets = [outlet for outlet in (self._stdout, self._stderr) if outlet is not None]
+        if outlets:
+            await asyncio.wait([outlet.ended for outlet in outlets], timeout=LAST_WORDS_SECONDS)
+        for outlet in outlets:
+            outlet.close()
+        self._tell_skipped()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_SECONDS):
+                await self._pump.drain()
+        if self._stdin is not None:
+            self._stdin.close()
+        agent = self._child.agent
+        fault = Fault(
+            kind=Kind.UNAVAILABLE,
+            message=f"the process of {agent} ended ({how}) while it worked on the task",
+            retryable=True,
+            facts={"agent_id": agent, "exit_code": how.code, "signal": how.signal},
+        )
+        self._pump.part()
+        with contextlib.suppress(Refused):  # the hub stops: the next one finds out by itself
+            await self._hub.ask(CloseLink(principal=agent, session=self._session, fault=fault))
+        self._hub.detach(self._session)
+
+    def _hung_up(self, reason: str) -> None:
+        self._child.let_go()
+
+    # -- the wire, as the pump needs it
+
+    @property
+    def has_room(self) -> bool:
+        return self._stdin is not None and self._stdin.has_room
+
+    @property
+    def stuck(self) -> bool:
+        return self._stdin is not None and self._stdin.unwritten > STUCK_BYTES
+
+    def write(self, frames: Sequence[bytes]) -> None:
+        if self._stdin is not None:
+            self._stdin.write(frames)
+
+    def mark(self) -> None:
+        if self._stdin is not None:
+            self._stdin.mark()
+
+    def stop_reading(self) -> None:
+        if self._stdout is not None and self._handle is not None and not self._handle.ended.done():
+            self._stdout.stop()
+
+    def go_on_reading(self) -> None:
+        if self._stdout is not None:
+            self._stdout.resume()
+
+    def _drained(self) -> None:
+        self._pump.writable()
+        if self._stdout is not None:
+            self._stdout.look_again()
+
+    # -- what it prints
+
+    def _ready(self, line: Line) -> bool:
+        """A child that does not read its answers may not ask more; what it logs and tells is heard all the same."""
+        return self.has_room or isinstance(line, Overlong) or b'"request:' not in line
+
+    def _printed(self, line: Line) -> float:
+        if isinstance(line, bytes) and line.lstrip()[:1] in (b"{", b"["):
+            self._child.flush()
+            self._pump.heard(line)
+            return pace.MESSAGE
+        return self._log(line, "stdout", "info")
+
+    def _grumbled(self, line: Line) -> float:
+        return self._log(line, "stderr", "warn")
+
+    def _log(self, line: Line, stream: str, level: str) -> float:
+        if isinstance(line, Overlong):
+            message, level = f"a line of {line.length} bytes was dropped; the most is 1 MiB", "error"
+            self._keep(message, "hub", level)
+        else:
+            self._keep(line, stream, level)
+        return pace.LINE
+
+    def _logged(self, level: str, message: str, context: dict[str, Any]) -> None:
+        """In the protocol's own words, or what turned out to be none of them."""
+        self._keep(message, "event", level, context)
+
+    def _keep(self, message: str | bytes, stream: str, level: str, context: dict[str, Any] | None = None) -> None:
+        if not self._logs.take(self._loop.time()):
+            self._skipped += 1
+            return
+        self._tell_skipped()
+        text = message if isinstance(message, str) else message.decode("utf-8", "backslashreplace")
+        self._child.keep(text, stream, level=level, context=context)
+
+    def _tell_skipped(self) -> None:
+        skipped, self._skipped = self._skipped, 0
+        if skipped:
+            self._child.keep(f"{skipped} lines were not kept: they came too fast", "hub", level="warn")
+
+
+def _pipes(number: int) -> list[tuple[int, int]]:
+    """All of them or none: descriptors may run out."""
+    made: list[tuple[int, int]] = []
+    try:
+        while len(made) < number:
+            made.append(os.pipe())
+    except OSError:
+        for pair in made:
+            for descriptor in pair:
+                os.close(descriptor)
+        raise
+    return made
