@@ -11,6 +11,8 @@
     engine.py    link, heartbeat, end        io_chiffon_http/ws.py    the bytes
     transcripts.py  what is said again       words_coven.py  calls_coven.py  io_coven.py  client_coven.py
                  where there are no receipts grpc_channel.py          the same in coven, over gRPC
+    io_websocket.py  one WebSocket           words_forge.py  calls_forge.py  io_forge_ws.py  client_forge.py
+                                             talk_forge.py  io_stdio.py       the same in forge; over pipes
     trace.py  world.py  errors.py            trace, time and chance, what is raised
 
 Stands on `wire` and `protocols`; knows nothing of the hub's core. Import from `dragoman`.
