@@ -29,7 +29,7 @@ from dragoman.transports.stdio import restarts
 from dragoman.transports.stdio.channel import Ended, Handle, Launch
 from dragoman.transports.stdio.logbook import Entry, Log, Scribe
 from dragoman.transports.stdio.recipe import Recipe, State, environment
-from dragoman.transports.stdio.run import LAST_WORDS_SECONDS, Run, Surroundings
+from dragoman.transports.stdio.run import LAST_WORDS_SECONDS, TERM_SECONDS, Run, Surroundings
 
 log = structlog.get_logger("dragoman.children")
 
@@ -54,6 +54,7 @@ class Child:
         self._phase = State.INITIALIZING
         self._exits: tuple[restarts.Exit, ...] = ()
         self._stop = asyncio.Event()
+        self._farewell = ("stopping", 0.0)
         self._run: Run | None = None
         self._life: asyncio.Task[None] | None = None
 
@@ -77,10 +78,12 @@ class Child:
             return
         if not self._life.done():
             self._move(State.STOPPING)
+        grace = self.recipe.grace_seconds if grace is None else grace
+        self._farewell = (reason, grace)
         self._stop.set()
         if self._run is not None:
-            await self._run.end(reason, self.recipe.grace_seconds if grace is None else grace)
-        await asyncio.wait({self._life}, timeout=LAST_WORDS_SECONDS)
+            await self._run.end(reason, grace)
+        await asyncio.wait({self._life}, timeout=grace + 2 * TERM_SECONDS + LAST_WORDS_SECONDS)
 
     def kill(self) -> None:
         """At once."""
@@ -157,7 +160,7 @@ class Child:
         log.info("child started", agent=self.agent, pid=self.pid)
         await run.serve()
         if self._stop.is_set():  # asked to stop while it was about to start
-            await run.end("stopping", 0)
+            await run.end(*self._farewell)
         how = await handle.ended
         log.info("child ended", agent=self.agent, how=str(how))
         await run.finish(how)

@@ -88,6 +88,7 @@ class Run:
         self._loop = asyncio.get_running_loop()
         self._logs = pace.Bucket(pace.LOG_RATE, pace.LOG_BURST, self._loop.time())
         self._skipped = 0
+        self.ending = False
         self._handle: Handle | None = None
         self._session = SessionId(self._hub.mint())
         self._tongue = around.tongue(child.agent, self._logged)
@@ -155,19 +156,18 @@ class Run:
             self.signal(signal.SIGKILL)
 
     async def end(self, reason: str, grace: float) -> None:
-        """Ask it to end, then see to it (D10)."""
-        if self._handle is None:
+        """Ask it to end, then see to it (D10). One that is not connected yet is left to whoever connects it."""
+        if self._handle is None or self._stdin is None or self.ending:
             return
+        self.ending = True
         ended = self._handle.ended
-        if self._stdin is not None:
-            self._stdin.write([self._tongue.shutdown(int(grace * 1000), reason, self._hub.now(), self._hub.mint())])
-            await asyncio.wait({ended}, timeout=grace)
+        self._stdin.write([self._tongue.shutdown(int(grace * 1000), reason, self._hub.now(), self._hub.mint())])
+        await asyncio.wait({ended}, timeout=grace)
         for number in (signal.SIGTERM, signal.SIGKILL):
             if ended.done():
                 return
             self.signal(number)
-            if self._stdin is not None:
-                self._stdin.close()
+            self._stdin.close()
             await asyncio.wait({ended}, timeout=TERM_SECONDS)
 
     def signal(self, number: int) -> None:
