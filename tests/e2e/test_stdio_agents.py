@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -170,3 +171,34 @@ def test_ctrl_c_stops_and_removes_it(hub: HubProcess, number: signal.Signals) ->
     finally:
         process.kill()
         process.communicate()
+
+
+DOCUMENTED = """
+// Send request
+const request = {
+  type: 'request:query-tasks',
+  id: randomUUID(),
+  timestamp: new Date().toISOString(),
+  payload: { status: 'queued' }
+};
+console.log(JSON.stringify(request));
+
+// Listen for response
+process.stdin.on('data', (data) => {
+  const message = JSON.parse(data.toString());
+  if (message.correlationId === request.id) {
+    // Handle response
+    console.error('Received response:', message.payload);
+  }
+});
+"""
+"""The document's usage example, word for word."""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_the_documents_own_example_runs_as_a_child(hub: HubProcess, tmp_path: Path) -> None:
+    (tmp_path / "agent.mjs").write_text("import { randomUUID } from 'node:crypto';\n" + DOCUMENTED)
+    ask(hub, {"command": ["node", "agent.mjs"], "cwd": str(tmp_path)}, 201, id="documented")
+    lines = until(lambda: hub.admin.get("/api/v1/agents/documented/logs").json["logs"])
+    assert (lines[0]["stream"], lines[0]["text"]) == ("stderr", "Received response: { tasks: [] }")
+    assert hub.admin.get("/api/v1/agents/documented").json["child"]["state"] == "idle"

@@ -39,6 +39,9 @@ GATHERED_LINES, GATHERED_BYTES = 500, 256 * 1024
 LINE_WITH_TASK = 16 * 1024
 """Characters of a line that are kept with the task; the whole of it is in the log."""
 
+LINES_A_TASK, BYTES_A_TASK = 10_000, 4 * 1024 * 1024
+"""What one run of an agent may add to one task."""
+
 LEVELS = ("debug", "info", "warn", "error")
 
 
@@ -192,6 +195,7 @@ class Scribe:
         self._size = 0
         self._left_out = 0
         self._busy = False
+        self._kept_lines = self._kept_bytes = 0  # of this task
 
     def current(self) -> TaskId | None:
         held = self._hub.load_of(self._agent)
@@ -200,12 +204,18 @@ class Scribe:
     def add(self, task: TaskId, entry: Entry) -> None:
         if task != self._task:
             self._send()
-            self._task = task
+            self._task, self._kept_lines, self._kept_bytes = task, 0, 0
+        if self._kept_lines > LINES_A_TASK or self._kept_bytes > BYTES_A_TASK:
+            return
         message = entry.message if len(entry.message) <= LINE_WITH_TASK else f"{entry.message[:LINE_WITH_TASK]} …"
         if len(self._lines) >= GATHERED_LINES or self._size > GATHERED_BYTES:
             self._left_out += 1
             return
         self._size += len(message)
+        self._kept_lines += 1
+        self._kept_bytes += len(message)
+        if self._kept_lines > LINES_A_TASK or self._kept_bytes > BYTES_A_TASK:
+            message = "this task has enough lines; what follows is only in the agent's log"
         context = {"stream": entry.stream, **entry.context}
         self._lines.append(LogEntry(at=entry.at, level=entry.level, message=message, context=context))
         if not self._busy:

@@ -175,3 +175,19 @@ async def test_what_was_printed_goes_before_what_is_said_next(tmp_path: Path) ->
     scribe.flush()  # although the first has not been committed
     scribe.flush()
     assert [command.lines[0].message for command, _ in hub.given] == ["first", "second"]
+
+
+async def test_a_task_takes_so_many_lines_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logbook, "LINES_A_TASK", 10)
+    hub = Hub()
+    scribe = Scribe(hub, A1)  # type: ignore[arg-type]
+    log = Logbook(tmp_path / "logs").of(A1)
+    for number in range(30):
+        scribe.add(TaskId("t1"), log.add(NOW, "stdout", f"{number}"))
+    scribe.flush()
+    said = [line.message for command, _ in hub.given for line in command.lines]
+    assert said[:10] == [f"{number}" for number in range(10)]
+    assert said[10:] == ["this task has enough lines; what follows is only in the agent's log"]
+    scribe.add(TaskId("t2"), log.add(NOW, "stdout", "another task"))
+    scribe.flush()
+    assert hub.given[-1][0].task_id == "t2"
