@@ -21,6 +21,7 @@ from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.ports import Intake, Store, Watch
+from dragoman.core.queries.transcript import Transcript
 from dragoman.core.tasks.model import Event, Task
 from dragoman.protocols.coven import codec
 from dragoman.protocols.coven.types import CancelReply, SendMessage
@@ -183,8 +184,22 @@ class Callers:
     async def _write(self, context: Any, event: Event, task: Task, request_id: str) -> None:
         file = coven.file_in(event)
         data = None if file is None else await self._keeping.fetch(file.id)
-        for response in coven.responses_of(event, task, request_id=request_id, data=data):
+        whole = await self._whole(task) if coven.ends_in_pieces(event) else None
+        for response in coven.responses_of(event, task, request_id=request_id, data=data, whole=whole):
             await context.write(codec.encode_response(response))
+
+    async def _whole(self, task: Task) -> str:
+        """An output that came in pieces: who reads only `full_response` is to have all of it."""
+        transcript = Transcript()
+        after = 0
+        while after < task.seq:
+            page = await self._store.events(task.id, after=after, limit=PAGE)
+            if not page:
+                break
+            for event in page:
+                transcript.feed(event)
+            after = page[-1].seq
+        return transcript.account.output
 
     async def _told_before(self, context: Any, task: Task, request_id: str) -> None:
         """Who resumes after the very end hears the end again: never a silent one."""

@@ -57,6 +57,10 @@ class CovenLimits(msgspec.Struct, frozen=True, kw_only=True):
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             ("grpc.server_handshake_timeout_ms", int(self.handshake_seconds * 1000)),
             ("grpc.max_connection_idle_ms", int(self.idle_seconds * 1000)),
+            # Beyond these gRPC itself cancels new streams, which an agent would take for its own doing: let a flood
+            # come to us first, to be refused in words.
+            ("grpc.server.max_pending_requests", max(self.streams, 10_000)),
+            ("grpc.server.max_pending_requests_hard_limit", 2 * max(self.streams, 10_000)),
             ("grpc.max_metadata_size", 16 * 1024),
             ("grpc.so_reuseport", 0),  # a second hub on the same port is refused, not given half of the agents
         ]
