@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -230,3 +231,27 @@ async def test_a_hub_that_is_killed_in_mid_sentence_gets_the_whole_story(tmp_pat
                     relay.target = hub.ready["grpc"]
 
             check(*await streamed(hub, relay, interrupt))
+
+
+async def test_of_many_calls_over_a_bad_wire_each_is_done_once_and_answered(hub: HubProcess) -> None:
+    """The wire is cut while work is handed out, done and answered, wherever that happens to be."""
+    agent = Agent("counter")
+    runs: Counter[int] = Counter()
+
+    @agent.on("count")
+    async def count(task: Task, n: int) -> int:
+        runs[n] += 1
+        await task.text(f"{n}")
+        if n % 10 == 3:
+            relay.cut()
+        await task.think("done")
+        if n % 10 == 7:
+            asyncio.get_running_loop().call_soon(relay.cut)  # about when the answer leaves
+        return n
+
+    async with Relay(hub.ready["grpc"]) as relay:
+        url = f"coven://{relay.address}"
+        async with serving(agent, url, hub), Client(url) as caller:
+            results = await soon(asyncio.gather(*(caller.call("counter", "count", n=n) for n in range(60))))
+    assert results == list(range(60))
+    assert runs == Counter(range(60))
