@@ -115,7 +115,8 @@ class Stream:
 class Gateway:
     """`turn_away`: how the next streams are refused, before any welcome."""
 
-    def __init__(self) -> None:
+    def __init__(self, credentials: Any = None) -> None:
+        self._credentials = credentials
         self.turn_away: list[tuple[grpc.StatusCode, str]] = []
         self.send: Callable[[SendMessage, Any], Awaitable[None]] | None = None
         self.follow: Callable[[FollowRequest, Any], Awaitable[None]] | None = None
@@ -136,9 +137,11 @@ class Gateway:
                 grpc.method_handlers_generic_handler(CLIENT, client),
             )
         )
-        self.port = self._server.add_insecure_port("127.0.0.1:0")
+        if self._credentials is None:
+            self.url = f"coven://127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        else:
+            self.url = f"covens://localhost:{self._server.add_secure_port('127.0.0.1:0', self._credentials)}"
         await self._server.start()
-        self.url = f"coven://127.0.0.1:{self.port}"
         return self
 
     async def __aexit__(self, *exc: object) -> None:

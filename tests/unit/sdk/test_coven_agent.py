@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,9 @@ from dragoman.protocols.coven.types import (
     ToolUse,
 )
 from dragoman.sdk.address import resolve_agent
+from dragoman.sdk.io_coven import CovenLink
+from dragoman.sdk.links import Introduction, LinkDown
+from dragoman.sdk.transcripts import Transcripts
 from dragoman.sdk.words_coven import LONGEST_END, PIECE
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -425,3 +429,36 @@ async def test_a_file_too_large_for_one_message_is_refused_in_the_handler(gatewa
         end = await stream.end()
     assert isinstance(end, Error)
     assert "'big.png' has 16777216 bytes; coven carries" in end.message
+
+
+async def test_over_tls_only_a_hub_that_is_trusted_is_spoken_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
+    try:
+        subprocess.run(
+            [*command, "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", certificate],
+            capture_output=True,
+            timeout=60,
+            check=True,
+        )
+    except FileNotFoundError:
+        pytest.skip("no openssl here to make a certificate")
+    who = Introduction(agent_id="worker", work_types=("steps",))
+    async with Gateway(grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])) as gateway:
+        stranger = CovenLink(gateway.address(), Hasty(), Transcripts())
+        with pytest.raises(LinkDown):
+            await stranger.open(who)
+        await stranger.close()
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        agent = worker()
+        steps = Steps(agent)
+        async with Serving(agent, gateway):
+            stream = await gateway.stream()
+            await work(stream, "r", "steps")
+            steps.go.put_nowait(None)
+            assert await stream.end() == Done()
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none"))
+    with pytest.raises(Misconfigured, match="cannot be read"):
+        await CovenLink(gateway.address(), Hasty(), Transcripts()).open(who)
