@@ -93,10 +93,18 @@ def file_in(event: Event) -> FileRef | None:
     return msgspec.convert(said, FileRef) if said else None
 
 
+def ends_in_pieces(event: Event) -> bool:
+    """Whether an ending has only the last piece of its output: the whole is needed to tell it."""
+    if event.kind is not EventKind.COMPLETED or b'"chunk"' not in bytes(event.body):
+        return False
+    return _parse(bytes(event.body)).get("chunk") is not None
+
+
 def responses_of(
-    event: Event, task: Task, *, request_id: str, data: bytes | None = None
+    event: Event, task: Task, *, request_id: str, data: bytes | None = None, whole: str | None = None
 ) -> tuple[MessageResponse, ...]:
-    """An event of a task, for whoever asked for it. `data` are the bytes of its file, if it has one.
+    """An event of a task, for whoever asked for it. `data` are the bytes of its file, if it has one; `whole` is the
+    whole output of one that ends in pieces.
 
     `task` was read after `event`: an ending that is not the task's outcome is one that somebody has undone.
     """
@@ -123,13 +131,13 @@ def responses_of(
     if not (task.final and event.seq == task.outcome):
         return (said(Thinking(f"The task was {event.kind.value}, and is done once more.")),)
     if event.kind is EventKind.COMPLETED:
-        return (said(_done(body), unknown=own),)
+        return (said(_done(body, whole), unknown=own),)
     fault = fault_told(body, task, event)
     return (said(Error(errormap.sentence(fault)), fault=fault_out(fault), unknown=own),)
 
 
-def _done(body: dict[str, Any]) -> Done:
-    output, result = body.get("output"), body.get("result")
+def _done(body: dict[str, Any], whole: str | None) -> Done:
+    output, result = whole or body.get("output"), body.get("result")
     if not output and isinstance(result, str):
         output = result
     return Done(full_response=str(output or ""), result_json="" if result is None else as_json(result))
