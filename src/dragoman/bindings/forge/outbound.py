@@ -12,13 +12,14 @@
     answer     response:success or :error to the ask-user that waits,   the agent that asked
                else notify:question-answered
 
-A message has the delivery's id as its own: offered twice, it is recognisably the same. An output too long for one
-message is told in pieces, the last of them with the outcome.
+A message has the delivery's id as its own: offered twice, it is recognisably the same. A final output too long for
+one message is told in parts, the last of them with the outcome; `_meta.part` says of each which bytes it has, as
+[first, end, total]. Without it, an output is a piece told on the way, or, in a final message, all of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -53,6 +54,9 @@ from dragoman.protocols.forge.types import (
 
 LONGEST_PIECE = 150_000
 """Characters of output in one message: JSON may write each of them as six bytes, and a line has a mebibyte."""
+
+RESULT_STREAM = "result"
+"""The stream of a final output that its agent sent in pieces."""
 
 _parse = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -91,7 +95,8 @@ def _progress(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
         step=_fit(step, Step),
         file=None if file is None else file_view(msgspec.convert(file, FileRef)),
     )
-    return _with_output(said, output, parcel, now)
+    place = body.get("chunk") if body.get("stream") == RESULT_STREAM else None
+    return _with_output(said, output, parcel, now, place)
 
 
 def _result(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
@@ -107,19 +112,35 @@ def _result(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
         result=body.get("result", msgspec.UNSET),
         error=msgspec.to_builtins(error_of(_fault(body, task))) if failed else None,
     )
-    return _with_output(said, str(body.get("output") or ""), parcel, now)
+    output = str(body.get("output") or "")
+    place = body.get("chunk")
+    if place is None and len(output) > LONGEST_PIECE:
+        size = len(output.encode())
+        place = (0, size, size)
+    return _with_output(said, output, parcel, now, place)
 
 
-def _with_output(said: TaskUpdated, output: str, parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
-    """`said` with an output of any length: what does not fit goes before it, in pieces."""
-    if len(output) <= LONGEST_PIECE:
-        return (_say(msgspec.structs.replace(said, output=output or None), parcel, now),)
-    pieces = [output[start : start + LONGEST_PIECE] for start in range(0, len(output), LONGEST_PIECE)]
-    before = [
-        _say(TaskUpdated(task_id=said.task_id, status="running", final=False, output=piece), parcel, now, index)
-        for index, piece in enumerate(pieces[:-1], 1)
-    ]
-    return (*before, _say(msgspec.structs.replace(said, output=pieces[-1]), parcel, now))
+def _with_output(
+    said: TaskUpdated, output: str, parcel: Parcel, now: Instant, place: Sequence[int | None] | None
+) -> tuple[Anything, ...]:
+    """`said` with an output of any length: what does not fit goes before it, in pieces.
+
+    `place` (first byte, end, total) is where `output` stands in the final one, if it is a part of that: pieces that an
+    agent told on the way and parts of its last word would look the same without it.
+    """
+    pieces = [output[start : start + LONGEST_PIECE] for start in range(0, len(output), LONGEST_PIECE)] or [""]
+    part = TaskUpdated(task_id=said.task_id, status="running", final=False)
+    told = []
+    start, total = (place[0] or 0, place[2]) if place is not None else (0, None)
+    for index, piece in enumerate(pieces, 1):
+        last = index == len(pieces)
+        meta: dict[str, Any] = {}
+        if place is not None:
+            end = start + len(piece.encode())
+            start, meta["part"] = end, [start, end, total]
+        words = msgspec.structs.replace(said if last else part, output=piece or None)
+        told.append(_say(words, parcel, now, 0 if last else index, **meta))
+    return tuple(told)
 
 
 def _cancel(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
@@ -173,11 +194,11 @@ _WORDS: dict[Cargo, Callable[[Parcel, Instant], tuple[Anything, ...]]] = {
 }
 
 
-def _say(said: Payload, parcel: Parcel, now: Instant, index: int = 0) -> Anything:
+def _say(said: Payload, parcel: Parcel, now: Instant, index: int = 0, **meta: Any) -> Anything:
     delivery = parcel.delivery
     id = delivery.id if not index else f"{delivery.id}/{index}"
     trace = f"00-{parcel.task.trace_id}-{delivery.id.replace('-', '')[16:]}-01"
-    return codec.message(said, stamp(id, now), meta={"traceparent": trace})
+    return codec.message(said, stamp(id, now), meta={"traceparent": trace, **meta})
 
 
 def _asked(event: Event, body: dict[str, Any]) -> str | None:
