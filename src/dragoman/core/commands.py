@@ -93,6 +93,8 @@ class RegisterAgent(Command, frozen=True, gc=False, kw_only=True):
     work_types: tuple[str, ...] | None = None
     capabilities: tuple[str, ...] = ()
     max_concurrent: int | None = None
+    role: str | None = None
+    version: str | None = None
     protocol_version: str | None = None
     callback_url: str | None = None
     details: dict[str, Any] = {}

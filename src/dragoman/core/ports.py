@@ -77,7 +77,7 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
 
     agents: Sequence[Agent] = ()
     active: Mapping[AgentId, Sequence[TaskId]] = {}
-    """The tasks each agent holds: its own, in a status of `tasks.model.HELD`."""
+    """The tasks each agent holds (`Task.holder`)."""
     backlog: Mapping[str, int] = {}
     """How many tasks stand in each queue."""
     audit_seq: int = 0

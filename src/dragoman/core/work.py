@@ -38,7 +38,7 @@ from dragoman.core.lookups import (
 )
 from dragoman.core.ports import Changes
 from dragoman.core.rules import Rules
-from dragoman.core.tasks.model import HELD, Event, EventKind, Question, Task
+from dragoman.core.tasks.model import Event, EventKind, Question, Task
 
 R = TypeVar("R", Task, Event, Delivery, DeadLetter, Question)
 Key = tuple[type[Any], Any]
@@ -487,4 +487,4 @@ def _standing(row: Task, queue: str, dirty: dict[Any, _Entry]) -> Task | None:
 
 def _holder(task: Any) -> AgentId | None:
     """The agent that a task keeps busy."""
-    return task.owner if task is not None and task.status in HELD else None
+    return task.holder if task is not None else None

@@ -24,7 +24,7 @@ from dragoman.core.delivery.model import DeadLetter, Delivery, DeliveryState
 from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import DeadLetterById, DeliveryById, EventOf, Lookup, QuestionById, Row, TaskById
 from dragoman.core.ports import Changes, Due, Recovered, StoreFailed, TaskFilter
-from dragoman.core.tasks.model import FINAL, HELD, Event, Question, QuestionStatus, Status, Task
+from dragoman.core.tasks.model import FINAL, Event, Question, QuestionStatus, Status, Task
 from dragoman.stores.paging import cursor_of, task_cursor
 
 AnyRow = TypeVar("AnyRow", Agent, Task, Event, Delivery, DeadLetter, Question)
@@ -78,8 +78,8 @@ class MemoryStore:
         active: dict[AgentId, list[TaskId]] = defaultdict(list)
         backlog: Counter[str] = Counter()
         for task in self.rows(Task):
-            if task.owner is not None and task.status in HELD:
-                insort(active[task.owner], task.id)
+            if task.holder is not None:
+                insort(active[task.holder], task.id)
             if task.queue is not None:
                 backlog[task.queue] += 1
         last = max(self._audit, default=0)

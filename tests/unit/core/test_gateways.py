@@ -311,3 +311,21 @@ async def test_idle_agents_of_a_kind_take_turns(world):
         owners.append((await world.task(task.id)).owner)
         await world.finish(owners[-1], task.id)
     assert owners == ["i1", "i2", "i3"] * 2
+
+
+async def test_an_agent_whose_turn_ended_with_a_question_is_free_for_other_work(world):
+    await world.add("i1", "infra", concurrent=1)
+    i1 = await world.connect("i1")
+    task = await world.submit()
+    other = await world.submit()
+    i1.take()
+    await world.progress("i1", task.id, paused=True, ask=Ask(question="Restart?"))
+    assert i1.work == [other.id]
+    await world.restart()
+    assert world.intake.load_of(AgentId("i1")) == [other.id]
+    i1 = await world.connect("i1")
+    [question] = await world.store.questions()
+    await world.ask(Answer(principal=ADMIN, question=question.id, answer="yes"))
+    await world.finish("i1", other.id)
+    await world.settle()
+    assert i1.work[-1] == task.id

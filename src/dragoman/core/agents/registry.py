@@ -98,6 +98,8 @@ def register(work: Work, command: RegisterAgent) -> Agent:
         agent,
         kind=command.kind or agent.kind,
         name=command.name or agent.name,
+        role=agent.role or command.role,
+        version=command.version or agent.version,
         work_types=command.work_types,
         capabilities=tuple(dict.fromkeys((*agent.capabilities, *command.capabilities))),
         max_concurrent=command.max_concurrent or agent.max_concurrent,

@@ -119,6 +119,13 @@ def lease(work: Work, delivery: Delivery, link: Link, task: Task | None = None) 
     return delivery
 
 
+def repeat(work: Work, delivery: Delivery, task: Task) -> None:
+    """Say again over the same ordered link what it holds already: the same message, recognisable by its id."""
+    link = None if delivery.session is None else work.link(delivery.session)
+    if delivery.state is DeliveryState.LEASED and link is not None and link.ordered:
+        work.send(link, Parcel(delivery, task, work.event(delivery.task, delivery.event)))
+
+
 def acknowledge(work: Work, command: Acknowledge) -> int:
     """The receiver has these. Not found and not yours are the same: nothing happens."""
     known = 0
@@ -307,5 +314,7 @@ OUTCOME_CARGO = {
     Status.FAILED: Cargo.FAILURE,
     Status.CANCELLED: Cargo.FAILURE,
 }
+
+OUTCOMES = frozenset({Cargo.RESULT, Cargo.FAILURE})
 
 TO_CALLERS = frozenset({Cargo.PROGRESS, Cargo.RESULT, Cargo.FAILURE})

@@ -16,7 +16,7 @@ from dragoman.core.delivery.model import Cargo, Delivery
 from dragoman.core.delivery.outbox import lease
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import AgentId, DeliveryId, Instant
-from dragoman.core.routing.routes import choose, queues_for, reach, route_of, seat, serves
+from dragoman.core.routing.routes import choose, queues_for, route_of, seat, serves
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import EventKind, Status, Task
 from dragoman.core.work import Work
@@ -27,7 +27,7 @@ def place(work: Work, task: Task, *, prefer: AgentId | None = None) -> Task:
     chosen = None
     if prefer is not None:
         agent = work.agent(prefer)
-        link = reach(work, prefer)
+        link = None if agent is None else seat(work, agent)
         chosen = (agent, link) if agent is not None and link is not None else None
     if chosen is None and work.backlog(task.route) == 0:  # nobody stands before it
         chosen = choose(work, route_of(task.route))

@@ -20,13 +20,19 @@ from dragoman.core.agents.model import Agent, BreakerState
 from dragoman.core.ids import AgentId
 from dragoman.core.work import Work
 
+UNDECLARED = 1 << 30
+"""What it weighs to have declared no work types, where anybody may be asked."""
+
 
 class Route(msgspec.Struct, frozen=True, array_like=True):
+    """`besides`: whoever asked for it, where it is addressed to nobody: that means somebody else."""
+
     type: str
     kind: str | None = None
     pinned: AgentId | None = None
     role: str | None = None
     capabilities: tuple[str, ...] = ()
+    besides: AgentId | None = None
 
     @property
     def queue(self) -> str:
@@ -54,6 +60,8 @@ def serves(agent: Agent, route: Route) -> bool:
     elif route.kind is not None and agent.called != route.kind:
         return False
     if route.role is not None and agent.role != route.role:
+        return False
+    if route.besides == agent.id:
         return False
     return agent.can_do(route.type) and all(c in agent.capabilities for c in route.capabilities)
 
@@ -87,11 +95,15 @@ def reach(work: Work, agent: AgentId) -> Link | None:
 
 
 def choose(work: Work, route: Route) -> tuple[Agent, Link] | None:
-    """Who should do it now: idle first, then the least loaded."""
+    """Who should do it now: idle first, then the least loaded. Where anybody may, those who said that they do such work
+    come before those who said nothing."""
     best: tuple[Agent, Link] | None = None
     least = 1 << 60
+    anybody = route.kind is None and route.pinned is None
     for agent in addressed(work, route):
         load = work.load_of(agent.id)
+        if anybody and agent.work_types is None:
+            load += UNDECLARED
         if load >= least or not serves(agent, route):
             continue
         link = seat(work, agent)

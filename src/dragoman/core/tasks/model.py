@@ -142,6 +142,13 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
         return self.status in FINAL
 
     @property
+    def holder(self) -> AgentId | None:
+        """The agent that it keeps busy. One whose turn ended with a question is free: the answer will be new work."""
+        if self.status not in HELD or (self.waiting is Waiting.PERSON and self.session is None):
+            return None
+        return self.owner
+
+    @property
     def request_id(self) -> str:
         """The request id towards the agent, the same in every attempt of a round.
 
@@ -154,7 +161,7 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
 
 FINAL = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
 HELD = frozenset({Status.ASSIGNED, Status.RUNNING, Status.WAITING})
-"""In these an agent that owns the task is busy with it."""
+"""In these an agent that owns the task is busy with it, save for a question that ended its turn (`Task.holder`)."""
 
 
 class EventKind(enum.StrEnum):

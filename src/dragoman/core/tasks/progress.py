@@ -9,6 +9,7 @@ from dragoman.core.delivery.model import Cargo
 from dragoman.core.delivery.outbox import offer, withdraw
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import HUB, Instant
+from dragoman.core.routing.dispatch import fill
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import EventKind, Status, Task, Waiting
 from dragoman.core.tasks.outcome import heard, owned
@@ -65,6 +66,8 @@ def report_progress(work: Work, command: ReportProgress) -> Task:
         )
     work.put(task)
     offer(work, task, task.origin.principal, Cargo.PROGRESS, said)
+    if command.ask is not None:  # its turn is over: it has a seat for somebody else
+        fill(work, command.principal)
     if task.origin.principal == HUB:  # a health check that gets going is answered
         heard(work, command.principal, probe=True)
     return task

@@ -23,7 +23,8 @@ from uuid import UUID, uuid5
 import msgspec
 
 from dragoman.core.commands import Answer, Ask, AskPerson
-from dragoman.core.delivery.outbox import offer_answer, withdraw
+from dragoman.core.delivery.model import Cargo
+from dragoman.core.delivery.outbox import offer, offer_answer, withdraw
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import ADMIN, HUB, SECOND, AgentId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import QuestionById
@@ -92,6 +93,7 @@ def ask_person(work: Work, command: AskPerson) -> Question:
         withdraw(work, task, command.principal)  # who asks has begun
         if new:
             task = told_of(work, task, question)
+            offer(work, task, task.origin.principal, Cargo.PROGRESS, task.seq)
         task = msgspec.structs.replace(task, delivery=None, last_sign_at=work.now, lost_at=None)
         if command.blocking and question.status is QuestionStatus.OPEN:
             task = move(
@@ -167,6 +169,7 @@ def go_on(work: Work, task: Task | None, question: Question) -> None:
         return
     said = {"question_id": question.id, "answer": question.answer}
     task = work.record(task, EventKind.ANSWERED, body=msgspec.Raw(msgspec.json.encode(said)))
+    offer(work, task, task.origin.principal, Cargo.PROGRESS, task.seq)
     if task.question == question.id:
         waited = work.now - (task.last_sign_at or work.now)
         deadline = Instant(task.deadline + waited)

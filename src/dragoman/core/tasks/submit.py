@@ -7,7 +7,7 @@ from functools import lru_cache
 import msgspec
 
 from dragoman.core.commands import Submit
-from dragoman.core.delivery.outbox import OUTCOME_CARGO, offer
+from dragoman.core.delivery.outbox import OUTCOME_CARGO, OUTCOMES, offer, repeat
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import ADMIN, HOUR, HUB, SECOND, Instant, TaskId
 from dragoman.core.lookups import Claims, Lane
@@ -39,6 +39,7 @@ def submit(work: Work, command: Submit) -> Task:
         pinned=command.pinned,
         role=command.required_role or command.constraints.get("required_role"),
         capabilities=tuple(sorted(command.required_capabilities)),
+        besides=None if command.pinned or command.kind or command.principal in (ADMIN, HUB) else command.principal,
     )
     chosen = None if command.dependencies or work.backlog(route.queue) else choose(work, route)
     if chosen is None:
@@ -201,6 +202,9 @@ def again(work: Work, command: Submit, first: Task) -> Task:
         )
     if first.final:
         cargo = OUTCOME_CARGO[first.status]
-        if not any(d.cargo is cargo for d in work.find(Lane(first.id, command.principal))):
+        told = [d for d in work.find(Lane(first.id, command.principal)) if d.cargo in OUTCOMES]
+        if not told:
             offer(work, first, command.principal, cargo, first.outcome or first.seq)
+        for delivery in told:  # on its way, or arrived and not acknowledged: whoever asks again has not seen it
+            repeat(work, delivery, first)
     return first

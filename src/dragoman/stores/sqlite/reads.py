@@ -143,7 +143,11 @@ def of_task(connection: apsw.Connection, task: TaskId) -> list[Delivery]:
 def recovered(connection: apsw.Connection) -> tuple[Recovered, int]:
     """What a hub begins with, and the next free number of a task."""
     active: dict[AgentId, list[TaskId]] = defaultdict(list)
-    sql = f"SELECT owner, id FROM task WHERE status {_in(HELD)} AND owner IS NOT NULL ORDER BY id"
+    sql = (
+        f"SELECT owner, id FROM task WHERE status {_in(HELD)} AND owner IS NOT NULL AND NOT"
+        " (coalesce(json_extract(body, '$.waiting'), '') = 'person' AND json_extract(body, '$.session') IS NULL)"
+        " ORDER BY id"
+    )
     for owner, id in connection.execute(sql):
         active[owner].append(id)
     last = connection.execute("SELECT body FROM audit ORDER BY seq DESC LIMIT 1").fetchone()
