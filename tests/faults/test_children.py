@@ -98,6 +98,7 @@ def kids(hub: HubProcess) -> Kids:
 # -- ordinary lives ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("FG-BCK-2")
 def test_a_program_that_speaks_forge_does_work(kids: Kids) -> None:
     kids.run("w", *worker)
     task = kids.done(kids.submit("w", a=1))
@@ -156,6 +157,7 @@ def test_a_child_that_ends_at_once(kids: Kids, code: str, state: str) -> None:
     assert "No such file" in kids.child("nowhere")["last_end"]
 
 
+@pytest.mark.requirement("forge-D10")
 def test_a_removed_child_is_asked_to_end_and_leaves_nothing(kids: Kids, tmp_path: Path) -> None:
     kids.run("w", *worker, env={"SECRET": CANARY})
     pid = kids.pid("w")
@@ -167,6 +169,7 @@ def test_a_removed_child_is_asked_to_end_and_leaves_nothing(kids: Kids, tmp_path
     kids.run("w", *worker)  # the name is free again
 
 
+@pytest.mark.requirement("forge-D10")
 def test_a_child_that_ignores_everything_is_killed(kids: Kids) -> None:
     ignore = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True)"
     kids.run("deaf", *program(ignore, "while True: time.sleep(60)"), grace_seconds=0.1)

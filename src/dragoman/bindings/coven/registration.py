@@ -24,15 +24,12 @@ def speaks_for_itself(agent: Agent, said: RegisterAgent) -> None:
 
 def registration_of(agent: AgentId, said: RegisterAgent) -> commands.RegisterAgent:
     """One seat: an agent does one thing at a time per stream (D5), and the hub keeps the rest."""
-    details: dict[str, Any] = {}
-    if said.version:
-        details["version"] = said.version
-    if said.extensions:
-        details["extensions"] = list(said.extensions)
+    details: dict[str, Any] = {"extensions": list(said.extensions)} if said.extensions else {}
     return commands.RegisterAgent(
         principal=agent,
         protocol=PROTOCOL,
         name=said.name or None,
+        version=said.version or None,
         work_types=said.work_types or None,
         capabilities=said.capabilities,
         max_concurrent=1,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dragoman.bindings.forge.vocabulary import PROTOCOL
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import RegisterAgent
@@ -21,15 +19,15 @@ def registration_of(agent: Agent, said: Register) -> RegisterAgent:
         given = f"was added as {agent.role!r}" if agent.role else "was added without a role"
         message = f"{agent.id} {given} and cannot register as {said.role!r}; a role is given with `dragoman agent add`"
         raise refuse(Kind.FORBIDDEN, message, field="payload.role", agent_id=agent.id)
-    told = {"version": said.version, "role": said.role}
-    details: dict[str, Any] = agent.details | {name: value for name, value in told.items() if value is not None}
     return RegisterAgent(
         principal=agent.id,
         protocol=PROTOCOL,
         name=said.name,
+        role=said.role,
+        version=said.version,
         work_types=said.work_types if said.work_types is not None else agent.work_types,
         capabilities=said.capabilities or (),
         max_concurrent=said.max_concurrent,
         callback_url=agent.callback_url,
-        details=details,
+        details=agent.details,
     )

@@ -66,6 +66,7 @@ def task_view(task: Task, *, account: Account | None = None, source: Event | Non
         view["result"] = None if account.result is None else _read(account.result)
         view["output"] = account.output
     if source is not None:
+        view["requestId"] = task.request_id  # the same in every attempt of a round
         _add_order(view, source)
     return view
 

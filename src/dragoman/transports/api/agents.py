@@ -60,7 +60,9 @@ class ChildOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentTold(AgentOut, frozen=True, kw_only=True, omit_defaults=True):
-    """`child` is there for an agent that the hub runs."""
+    """`child` is there for an agent that the hub runs; then `status` may also be how its process is."""
+
+    status: str  # type: ignore[assignment]
 
     child: ChildOut | None = None
 
@@ -94,7 +96,10 @@ def told(desk: Desk, agent: Agent) -> AgentTold:
     plain = agent_out(agent, reachable=desk.intake.reachable(agent.id), tasks=desk.intake.load_of(agent.id))
     facts = {field: getattr(plain, field) for field in plain.__struct_fields__}
     facts["details"] = {name: value for name, value in agent.details.items() if name != DETAIL}
-    return AgentTold(**facts, child=_child(desk, agent))
+    child = _child(desk, agent)
+    if child is not None and child.state not in (State.IDLE, State.BUSY):
+        facts["status"] = child.state
+    return AgentTold(**facts, child=child)
 
 
 def _child(desk: Desk, agent: Agent) -> ChildOut | None:
@@ -208,7 +213,7 @@ async def listing(desk: Desk, request: Request) -> Response:
         for agent in agents
         if query.protocol in (None, agent.protocol)
         and query.kind in (None, agent.kind)
-        and query.status in (None, agent.status.value)
+        and query.status in (None, agent.status)
     ]
     return respond(200, AgentList(agents=tuple(wanted)))
 

@@ -143,7 +143,6 @@ async def test_a_key_that_is_none_is_refused(world: Any, key: str) -> None:
 
 async def test_unknown_addresses_and_methods_are_problems_too(world: Any) -> None:
     assert_problem(await world.client.get("/api/v1/nothing"), 404, "not_found")
-    assert_problem(await world.client.get("/api/v1/losses"), 404, "not_found")
     assert_problem(await world.client.get("/api/v1/tasks/"), 404, "not_found")
     wrong = await world.client.put("/api/v1/tasks")
     assert_problem(wrong, 405, "invalid")

@@ -34,6 +34,7 @@ def test_what_cannot_be_started_is_not_tried_again() -> None:
     assert verdict("always", (Exit(at=NOW, clean=False, hopeless=True),), NOW) == "crashed"
 
 
+@pytest.mark.requirement("forge-D11")
 @pytest.mark.parametrize("policy", ["on-failure", "always"])
 def test_five_restarts_in_ten_minutes_with_growing_pauses_then_no_more(policy: Policy) -> None:
     ends = exits(50, 40, 30, 20, 10, 0)
