@@ -43,8 +43,10 @@ def fault_out(fault: Fault) -> types.Fault:
 
 
 def status_of(fault: Fault) -> tuple[str, str]:
-    """The name of the gRPC status that goes with a fault, and its words."""
-    return errormap.TABLE[fault.kind].grpc, errormap.sentence(fault)
+    """The name of the gRPC status that goes with a fault, and its words: they are all there is to name a field."""
+    words = errormap.sentence(fault)
+    named = fault.field is None or fault.field in words
+    return errormap.TABLE[fault.kind].grpc, words if named else f"{fault.field}: {words}"
 
 
 def fault_of(error: RemoteProtocolError) -> Fault:

@@ -223,7 +223,7 @@ def _input(message: SendMessage) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise refuse(Kind.INVALID, "expected a JSON object", field="input_json")
         given |= value
-    if message.content or not given:
+    if message.content or not message.input_json:
         given["content"] = message.content
     return given
 

@@ -3,7 +3,7 @@
 An agent hears of work, and of its cancellation if it said that it understands that. Coven has no words for the rest.
 
 A caller's stream is a task's events, read from the store by number. Each event becomes any number of responses, all
-but the last of which carry the cursor *before* it: who resumes may hear something twice, but misses nothing.
+but the last of which carry no cursor (0): who resumes may hear something twice, but misses nothing.
 
     event of the task              response
     -----------------------------  --------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def responses_of(
         parts = _parts(body, data)
         last = len(parts) - 1
         return tuple(
-            said(part, event.seq - (index < last), progress=progress, unknown=own if index == last else b"")
+            said(part, event.seq if index == last else 0, progress=progress, unknown=own if index == last else b"")
             for index, (part, progress) in enumerate(parts)
         )
     if event.kind is EventKind.ASKED:

@@ -222,4 +222,12 @@ async def turn_away(context: Any, fault: Fault) -> None:
     """End a call with what a fault means in gRPC, and with the fault's own name for programs."""
     code, words = coven.status_of(fault)
     trailing = (("dragoman-fault", fault.kind.value), ("dragoman-retryable", "1" if fault.retryable else "0"))
-    await context.abort(grpc.StatusCode[code], words, trailing)
+    await end_call(context, grpc.StatusCode[code], words, trailing)
+
+
+async def end_call(context: Any, code: Any, words: str, trailing: tuple[tuple[str, str], ...] = ()) -> None:
+    """Say how a call ended, to a peer that may be gone: that is no failure of ours, and nothing to fill a log with."""
+    try:
+        await context.abort(code, words, trailing)
+    except grpc.aio.InternalError:
+        raise asyncio.CancelledError from None

@@ -28,8 +28,8 @@ from dragoman.core.ports import Files, Intake, Store
 from dragoman.protocols.coven import codec, types
 from dragoman.protocols.coven.connection import Connection
 from dragoman.protocols.coven.events import Invalid, Registered
-from dragoman.transports.coven_grpc.callers import Callers, turn_away
-from dragoman.transports.coven_grpc.identity import Identity, metadata_of, token_in
+from dragoman.transports.coven_grpc.callers import Callers, end_call, turn_away
+from dragoman.transports.coven_grpc.identity import Identity, metadata_of
 from dragoman.transports.coven_grpc.keeping import Keeping
 from dragoman.transports.coven_grpc.limits import CovenLimits
 from dragoman.transports.coven_grpc.link import LEFT, AgentLink, Verdict
@@ -181,7 +181,7 @@ class CovenDoor:
             log.exception("a stream failed")
             verdict = (grpc.StatusCode.INTERNAL, "the hub failed to serve this stream; its log says why")
         if verdict is not LEFT:
-            await context.abort(*verdict)
+            await end_call(context, *verdict)
 
     async def _serve(self, context: Any) -> Verdict:
         metadata = metadata_of(context.invocation_metadata())
@@ -193,8 +193,10 @@ class CovenDoor:
             raise refuse(Kind.OVERLOADED, "the hub is stopping; connect again in a moment", retryable=True)
         if self._unregistered >= self._limits.unregistered:
             raise refuse(Kind.RATE_LIMITED, "too many streams wait to register", retryable=True)
-        if token_in(metadata) is None and not self._identity.admits_strangers():
-            await self._record_refusal(Fault(kind=Kind.UNAUTHENTICATED, message="no bearer token"), None)
+        try:
+            self._identity.credential(metadata)  # who cannot register takes nobody's place among those who wait to
+        except Refused as refused:
+            await self._record_refusal(refused.fault, None)
         self._unregistered += 1
         try:
             said = await self._registration(connection, context)

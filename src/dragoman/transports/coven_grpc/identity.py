@@ -33,8 +33,13 @@ class Identity:
         self._guests = guests
         self._admin_hash = admin_hash
 
-    def admits_strangers(self) -> bool:
-        return self._guests
+    def credential(self, metadata: dict[str, str]) -> None:
+        """Whether somebody may register at all, before their registration is waited for; raises `Refused`."""
+        token = token_in(metadata)
+        if token is not None:
+            self._holder(token)
+        elif not self._guests:
+            raise _unauthenticated("no bearer token")
 
     async def agent(self, metadata: dict[str, str], said: RegisterAgent) -> Agent:
         """The agent behind a registration; raises `Refused`."""
