@@ -1,0 +1,107 @@
+"""A hub for the whole bridge, and a caller and a worker at either end of it, in every pair of protocols.
+
+The hub is a real one in this process: HTTP, WebSocket and gRPC on free ports of loopback. All tests share it, each
+with agents of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from itertools import product
+from typing import Any
+
+import httpx2
+import pytest
+import pytest_asyncio
+
+from dragoman.app.settings import CovenSettings, RuleSettings, Server, Settings, StoreSettings
+from dragoman.app.wiring import hub
+from tests.bridge.players import PLAYERS
+from tests.bridge.players.neutral import PATIENCE, Caller, Handle, Job, Order, Party, Worker
+from tests.bridge.players.stage import Stage
+
+PAIRS = list(product(PLAYERS, PLAYERS))
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
+    settings = Settings(
+        data=str(tmp_path_factory.mktemp("bridge")),
+        store=StoreSettings(kind="memory"),
+        server=Server(port=0, grpc_port=0, drain_seconds=1),
+        coven=CovenSettings(guests=True, shutdown_seconds=0.1),
+        rules=RuleSettings(grace_seconds=0.05, retry_delays_seconds=(0, 0, 0, 0)),
+    )
+    async with AsyncExitStack() as held:
+        running = await held.enter_async_context(hub(settings))
+        url = running.serving.url
+        http, admin = [
+            await held.enter_async_context(httpx2.AsyncClient(base_url=url, timeout=PATIENCE, headers=headers))
+            for headers in ({}, {"Authorization": f"Bearer {running.admin_token}"})
+        ]
+        yield Stage(url=url, grpc=running.grpc, http=http, admin=admin)
+
+
+class Scene:
+    """One caller, one worker. `messy` is for tests in which the hub has reason to refuse something."""
+
+    def __init__(self, stage: Stage, names: tuple[str, str]) -> None:
+        self.stage = stage
+        self.names = names
+        self.messy = False
+        self.caller: Caller
+        self.worker: Worker
+        self._parties: list[Party] = []
+
+    async def enter(self, role: type[Any], **settings: Any) -> Any:
+        """Somebody new, added and connected."""
+        id = f"{role.__name__.lower()}-{uuid.uuid4().hex[:12]}"
+        party = role(self.stage, id, await self.stage.add(id, role.protocol))
+        for name, value in settings.items():
+            setattr(party, name, value)
+        await party.connect()
+        self._parties.append(party)
+        return party
+
+    async def begin(self, **order: Any) -> tuple[Handle, Job]:
+        """Work that the worker has in hand."""
+        handle = await self.caller.submit(Order(**{"to": self.worker.id, **order}))
+        job = await self.worker.take()
+        assert job.id == handle.task_id
+        return handle, job
+
+    async def question(self, handle: Handle, *, status: str = "open") -> dict[str, Any]:
+        """The task's question to a person, once it is there."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                found = (await self.stage.get("questions", task=handle.task_id, status=status))["questions"]
+                if found:
+                    assert len(found) == 1
+                    return dict(found[0])
+                await asyncio.sleep(0.005)
+
+    async def leave(self) -> None:
+        for party in self._parties:
+            await party.leave()
+        if not self.messy:
+            assert [party.refused for party in self._parties if party.refused] == []
+
+
+@pytest.fixture(params=PAIRS, ids=["-to-".join(pair) for pair in PAIRS])
+def pair(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """Who calls, and who works."""
+    names: tuple[str, str] = request.param
+    return names
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def scene(stage: Stage, pair: tuple[str, str]) -> AsyncIterator[Scene]:
+    caller, worker = pair
+    set_up = Scene(stage, pair)
+    set_up.caller = await set_up.enter(PLAYERS[caller].caller)
+    set_up.worker = await set_up.enter(PLAYERS[worker].worker)
+    yield set_up
+    await set_up.leave()

@@ -1,0 +1,208 @@
+"""What every protocol's players can do, in words of none of them.
+
+A `Caller` has work done, a `Worker` does it. Each player speaks one protocol raw on the wire, and nothing of dragoman
+but its addresses; what its protocol has no word for raises `Unsayable`. A story is what a caller heard about its
+task, in order, each piece a dict with some of these keys:
+
+    percent  message  thinking  output       as they came
+    step                                     {number, name, total?}
+    tool_use  tool_result                    {id, name, input}  {id, output, is_error}
+    file                                     File, its bytes fetched the way this protocol fetches
+    question                                 words that tell of a question to a person
+    trace                                    a W3C trace id
+    final                                    completed | failed | cancelled; the last piece has it, and beside it
+    result  text  error  exit_code  usage    what there was of these
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+from tests.bridge.players.stage import Stage
+
+T = TypeVar("T")
+PATIENCE = 15.0
+"""Seconds that anything may take on a busy machine; a wait ends as soon as what it waits for is there."""
+
+CANCELLED = "cancelled"
+Piece = dict[str, Any]
+
+
+async def soon(what: Awaitable[T]) -> T:
+    """Every wait is bounded."""
+    return await asyncio.wait_for(what, PATIENCE)
+
+
+class Unsayable(Exception):
+    """This protocol has no word for it."""
+
+
+class File(NamedTuple):
+    name: str
+    data: bytes
+
+
+@dataclass(kw_only=True)
+class Order:
+    """Work to be done by the agent `to`. What is None is not said."""
+
+    to: str
+    type: str = "examine"
+    input: dict[str, Any] = field(default_factory=lambda: {"subject": "the bridge"})
+    priority: str | None = None
+    description: str | None = None
+    thread: str | None = None
+    attachments: tuple[File, ...] = ()
+    deadline: float | None = None
+    dependencies: tuple[str, ...] = ()
+    parent: str | None = None
+    trace: str | None = None
+    request_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+
+    def cannot(self, *fields: str) -> None:
+        """Raise `Unsayable` if any of these fields is to be said."""
+        for name in fields:
+            if getattr(self, name):
+                raise Unsayable(name)
+
+
+@dataclass(kw_only=True)
+class Handle:
+    """A task as its caller knows it. `native` is the player's own."""
+
+    task_id: str
+    native: Any = None
+
+
+@dataclass(kw_only=True)
+class Job:
+    """A task as its worker knows it. `native` is the message that brought it."""
+
+    id: str
+    type: str
+    input: Mapping[str, Any]
+    native: Any
+    priority: str | None = None
+    description: str | None = None
+    thread: str | None = None
+    attachments: tuple[File, ...] = ()
+    answer: Any = None
+    attempt: int = 1
+    trace: str | None = None
+    percent: int = 0
+
+
+class Party(ABC):
+    """Somebody with an id and a token. `refused` is what the hub would not take from it."""
+
+    protocol: ClassVar[str]
+
+    def __init__(self, stage: Stage, id: str, token: str) -> None:
+        self.stage = stage
+        self.id = id
+        self.token = token
+        self.refused: list[str] = []
+
+    @property
+    def bearer(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}"}
+
+    @abstractmethod
+    async def connect(self) -> None: ...
+
+    @abstractmethod
+    async def leave(self) -> None: ...
+
+
+class Caller(Party):
+    @abstractmethod
+    async def submit(self, order: Order) -> Handle:
+        """Have it done; returns when the hub has taken it."""
+
+    @abstractmethod
+    async def piece(self, handle: Handle) -> Piece:
+        """The next piece of the story."""
+
+    @abstractmethod
+    async def cancel(self, handle: Handle, reason: str) -> None: ...
+
+    async def story(self, handle: Handle) -> list[Piece]:
+        """Everything from here to the end."""
+        told: list[Piece] = []
+        while not told or "final" not in told[-1]:
+            told.append(await soon(self.piece(handle)))
+        return told
+
+
+class Worker(Party):
+    """Does one job after the other."""
+
+    def __init__(self, stage: Stage, id: str, token: str) -> None:
+        super().__init__(stage, id, token)
+        self.jobs: asyncio.Queue[Job] = asyncio.Queue()
+        self._cancelled: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+
+    @abstractmethod
+    def die(self) -> None:
+        """Break off without a word."""
+
+    async def come_back(self) -> None:
+        """Connect again, as a new process would."""
+        await self.connect()
+
+    @abstractmethod
+    async def say(self, job: Job, **features: Any) -> None:
+        """One report: percent, message, step, output, thinking, tool_use, tool_result, file."""
+
+    @abstractmethod
+    async def ask(self, job: Job, question: str, options: tuple[Any, ...] = ()) -> None: ...
+
+    @abstractmethod
+    async def answered(self, job: Job) -> Job:
+        """Wait for the answer, and go on with the job that has it."""
+
+    @abstractmethod
+    async def finish(
+        self, job: Job, *, result: Any = None, text: str | None = None, usage: Mapping[str, Any] | None = None
+    ) -> None: ...
+
+    @abstractmethod
+    async def fail(self, job: Job, message: str, *, retryable: bool = False, exit_code: int | None = None) -> None: ...
+
+    async def take(self) -> Job:
+        return await soon(self.jobs.get())
+
+    async def until_cancelled(self, job: Job) -> None:
+        """Wait until the hub says to stop; raises `Unsayable` where it cannot."""
+        await soon(self._cancelled[job.id].wait())
+
+
+class Player(NamedTuple):
+    """A protocol's two roles."""
+
+    caller: type[Caller]
+    worker: type[Worker]
+
+
+def heard(story: list[Piece], what: str) -> list[Any]:
+    """All that a story says of something, in order."""
+    return [piece[what] for piece in story if what in piece]
+
+
+def trace_in(traceparent: str | None) -> str | None:
+    return traceparent.split("-")[1] if traceparent else None
+
+
+def traceparent_of(trace: str) -> str:
+    return f"00-{trace}-{uuid.uuid4().hex[:16]}-01"
+
+
+def said(**fields: Any) -> Piece:
+    """A piece of a story, without what was not there."""
+    return {name: value for name, value in fields.items() if value is not None and value != ""}

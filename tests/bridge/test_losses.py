@@ -1,0 +1,194 @@
+"""The table of losses against what really happens: every feature over every pair.
+
+What the table calls lost is not heard; everything else is, exactly or in other words. A speaker whose protocol has no
+word for something is never heard with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from dragoman.bindings.losses import TO_AGENT, TO_CALLER, VOICES, Carriage, Feature, carried, matrix
+from tests.bridge.conftest import Scene
+from tests.bridge.players import PLAYERS
+from tests.bridge.players.neutral import File, Order, Piece, Unsayable, heard
+from tests.bridge.players.stage import Stage
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+F = Feature
+FILE = File("plan.bin", bytes(range(256)))
+HOURS = 7200
+QUESTION = "Which bank shall we start from?"
+WORDS = "the third pier is missing"
+USAGE = {"duration_seconds": 7, "gpu_vram_mb": 0, "cpu_time_ms": 5}
+Trial = Callable[[Scene], Awaitable[bool]]
+
+
+# -- towards the agent ---------------------------------------------------------------------------------------------
+
+
+def ordered(name: str, value: Any) -> Trial:
+    """The job says of itself what the order said."""
+
+    async def trial(scene: Scene) -> bool:
+        _, job = await scene.begin(**{name: value})
+        return bool(getattr(job, name) == value)
+
+    return trial
+
+
+async def describes(scene: Scene) -> bool:
+    _, job = await scene.begin(description=WORDS)
+    return WORDS in (job.description or "")
+
+
+async def ranks(scene: Scene) -> bool:
+    """The hub obeys; whoever is told of it is told the same."""
+    handle, job = await scene.begin(priority="high")
+    assert job.priority in (None, "high")
+    return bool((await scene.stage.task(handle.task_id))["priority"] == "high")
+
+
+async def limits(scene: Scene) -> bool:
+    handle, _ = await scene.begin(deadline=HOURS)
+    task = await scene.stage.task(handle.task_id)
+    allowed = datetime.fromisoformat(task["deadline"]) - datetime.fromisoformat(task["created_at"])
+    return allowed == timedelta(seconds=HOURS)
+
+
+async def depends(scene: Scene) -> bool:
+    first, job = await scene.begin()
+    order = Order(to=scene.worker.id, dependencies=(first.task_id,), type="after")
+    second = await scene.caller.submit(order)
+    assert (await scene.stage.task(second.task_id))["waiting"] == "dependency"
+    await scene.worker.finish(job, text="done")
+    return (await scene.worker.take()).type == "after"
+
+
+async def cancels(scene: Scene) -> bool:
+    handle, job = await scene.begin()
+    await scene.caller.cancel(handle, "no longer wanted")
+    await scene.worker.until_cancelled(job)
+    return True
+
+
+async def answers(scene: Scene) -> bool:
+    handle, job = await scene.begin()
+    await scene.worker.ask(job, QUESTION)
+    assert await scene.stage.answer((await scene.question(handle))["id"], {"bank": "left"}) == 200
+    return bool((await scene.worker.answered(job)).answer == {"bank": "left"})
+
+
+# -- towards the caller --------------------------------------------------------------------------------------------
+
+
+def told(name: str, value: Any) -> Trial:
+    """The story has what the worker said."""
+
+    async def trial(scene: Scene) -> bool:
+        handle, job = await scene.begin()
+        await scene.worker.say(job, **{name: value})
+        await scene.worker.finish(job, text="done")
+        return value in heard(await scene.caller.story(handle), name)
+
+    return trial
+
+
+def ended(name: str, value: Any, wanted: Callable[[Piece], bool]) -> Trial:
+    async def trial(scene: Scene) -> bool:
+        handle, job = await scene.begin()
+        await scene.worker.finish(job, **{name: value})
+        return wanted((await scene.caller.story(handle))[-1])
+
+    return trial
+
+
+async def questions(scene: Scene) -> bool:
+    handle, job = await scene.begin()
+    await scene.worker.ask(job, QUESTION)
+    assert await scene.stage.answer((await scene.question(handle))["id"], "left") == 200
+    await scene.worker.finish(await scene.worker.answered(job), text="done")
+    story = await scene.caller.story(handle)
+    told = [words for name in ("question", "message", "thinking") for words in heard(story, name)]
+    return any(QUESTION in words for words in told)
+
+
+async def fails(scene: Scene) -> bool:
+    handle, job = await scene.begin()
+    await scene.worker.fail(job, WORDS)
+    end = (await scene.caller.story(handle))[-1]
+    return end["final"] == "failed" and WORDS in end["error"].lower()
+
+
+async def exits(scene: Scene) -> bool:
+    handle, job = await scene.begin()
+    await scene.worker.fail(job, WORDS, exit_code=3)
+    return (await scene.caller.story(handle))[-1].get("exit_code") == 3
+
+
+TRIALS: Mapping[Feature, Trial] = {
+    F.WORK_TYPE: ordered("type", "demolish"),
+    F.INPUT: ordered("input", {"deep": [{"er": None}], "n": 1.5}),
+    F.PRIORITY: ranks,
+    F.DEADLINE: limits,
+    F.DEPENDENCIES: depends,
+    F.DESCRIPTION: describes,
+    F.THREAD: ordered("thread", "thread-7"),
+    F.ATTACHMENT: ordered("attachments", (FILE,)),
+    F.CANCEL: cancels,
+    F.ANSWER: answers,
+    F.PERCENT: told("percent", 42),
+    F.MESSAGE: told("message", "halfway over"),
+    F.STEP: told("step", {"number": 2, "name": "piers", "total": 4}),
+    F.OUTPUT: told("output", "stone upon stone"),
+    F.THINKING: told("thinking", "is it deep?"),
+    F.TOOL_USE: told("tool_use", {"id": "t1", "name": "measure", "input": {"span": 1}}),
+    F.TOOL_RESULT: told("tool_result", {"id": "t1", "output": "42 m", "is_error": True}),
+    F.FILE: told("file", FILE),
+    F.QUESTION: questions,
+    F.RESULT: ended("result", {"verdict": [1, None]}, lambda end: end.get("result") == {"verdict": [1, None]}),
+    F.TEXT: ended("text", "It stands.", lambda end: end.get("text") == "It stands."),
+    F.FAILURE: fails,
+    F.EXIT_CODE: exits,
+    F.USAGE: ended("usage", USAGE, lambda end: end.get("usage") == USAGE),
+}
+
+
+@pytest.mark.parametrize("feature", Feature, ids=lambda feature: feature.name.lower())
+async def test_what_is_lost_is_what_the_table_says(scene: Scene, feature: Feature) -> None:
+    try:
+        arrived = await TRIALS[feature](scene)
+    except Unsayable:
+        arrived = False
+    cell = carried(feature, *scene.names)
+    assert arrived == (cell.how is not Carriage.LOST), cell
+
+
+async def test_every_feature_has_a_direction_and_a_trial() -> None:
+    assert set(TRIALS) == set(Feature) == {*TO_AGENT, *TO_CALLER}
+    assert not set(TO_AGENT) & set(TO_CALLER)
+
+
+async def test_every_protocol_that_plays_has_a_voice_and_every_voice_plays() -> None:
+    assert set(PLAYERS) == set(VOICES)
+
+
+async def test_whatever_is_not_exact_says_why() -> None:
+    for name, voice in VOICES.items():
+        for cells in (voice.caller_says, voice.agent_hears, voice.agent_says, voice.caller_hears):
+            for feature, cell in cells.items():
+                assert cell.words, f"{name}: {feature}"
+
+
+async def test_people_can_read_the_table(stage: Stage) -> None:
+    answer = await stage.admin.get("/api/v1/losses")
+    assert answer.status_code == 200, answer.text
+    served = {(pair["caller"], pair["agent"]): pair["losses"] for pair in answer.json()["pairs"]}
+    for pair in matrix():
+        told = served[pair.caller, pair.agent]
+        assert [(loss["feature"], loss["how"]) for loss in told] == [(loss.feature, loss.how) for loss in pair.losses]

@@ -1,0 +1,32 @@
+"""One trace from end to end (all-D7): the caller's own is what the worker, the story and the management API tell."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from tests.bridge.conftest import Scene
+from tests.bridge.players.neutral import heard
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_both_sides_are_in_the_callers_trace(scene: Scene) -> None:
+    trace = uuid.uuid4().hex
+    handle, job = await scene.begin(trace=trace)
+    await scene.worker.say(job, percent=10)
+    await scene.worker.finish(job, text="done")
+    story = await scene.caller.story(handle)
+    assert job.trace == trace
+    assert set(heard(story, "trace")) <= {trace}
+    assert (await scene.stage.task(handle.task_id))["trace_id"] == trace
+
+
+async def test_without_a_trace_the_hub_makes_one_for_both_sides(scene: Scene) -> None:
+    handle, job = await scene.begin()
+    await scene.worker.finish(job, text="done")
+    story = await scene.caller.story(handle)
+    made = (await scene.stage.task(handle.task_id))["trace_id"]
+    assert job.trace == made
+    assert set(heard(story, "trace")) <= {made}
