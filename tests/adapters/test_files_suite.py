@@ -12,6 +12,9 @@ from dragoman.core.errors import Kind, Refused
 from dragoman.core.files import FileRef, KeptFile
 from dragoman.stores.files import DirectoryFiles, MemoryFiles
 
+LARGE, QUOTA = 10_000, 25_000
+"""Two fit, three do not, however a place counts what it writes beside them."""
+
 
 def _mint():
     count = itertools.count(1)
@@ -21,8 +24,8 @@ def _mint():
 @pytest.fixture(params=["memory", "directory"])
 def files(request, tmp_path):
     if request.param == "memory":
-        return MemoryFiles(_mint(), largest=100, quota=250)
-    made = DirectoryFiles(tmp_path / "files", _mint(), largest=100, quota=250)
+        return MemoryFiles(_mint(), largest=LARGE, quota=QUOTA)
+    made = DirectoryFiles(tmp_path / "files", _mint(), largest=LARGE, quota=QUOTA)
     made.prepare()
     return made
 
@@ -43,16 +46,24 @@ async def test_what_is_kept_can_be_fetched_and_is_described(files):
 
 
 async def test_a_dropped_file_is_gone_and_its_room_is_free(files):
-    kept = [await files.keep(b"x" * 100, name="x", mime_type="") for _ in range(2)]
-    assert await refused(files.keep(b"x" * 100, name="x", mime_type="")) is Kind.RESOURCES
+    kept = [await files.keep(b"x" * LARGE, name="x", mime_type="") for _ in range(2)]
+    assert await refused(files.keep(b"x" * LARGE, name="x", mime_type="")) is Kind.RESOURCES
     await files.drop(kept[0].id)
     assert await files.fetch(kept[0].id) is None
     await files.drop(kept[0].id)
-    assert (await files.keep(b"x" * 100, name="x", mime_type="")).mime_type == "application/octet-stream"
+    assert (await files.keep(b"x" * LARGE, name="x", mime_type="")).mime_type == "application/octet-stream"
+
+
+async def test_files_that_come_and_go_neither_make_nor_take_room(files):
+    for _ in range(100):
+        await files.drop((await files.keep(b"x" * 10, name="x", mime_type="a/b")).id)
+    for _ in range(2):
+        await files.keep(b"x" * LARGE, name="x", mime_type="a/b")
+    assert await refused(files.keep(b"x" * LARGE, name="x", mime_type="a/b")) is Kind.RESOURCES
 
 
 async def test_one_file_too_large_is_refused(files):
-    assert await refused(files.keep(b"x" * 101, name="x", mime_type="a/b")) is Kind.TOO_LARGE
+    assert await refused(files.keep(b"x" * (LARGE + 1), name="x", mime_type="a/b")) is Kind.TOO_LARGE
 
 
 @pytest.mark.parametrize("id", ["../secret", "/etc/passwd", "", "x" * 36, "00000000-0000-7000-8000-000000000099"])

@@ -74,12 +74,14 @@ class DirectoryFiles:
 
     async def keep(self, data: bytes, *, name: str, mime_type: str, owner: str = "") -> FileRef:
         _check_size(len(data), self._used, self._largest, self._quota)
-        self._used += len(data)
         ref = _described(self._mint(), data, name, mime_type)
+        head = _encode(KeptFile(ref=ref, owner=owner)) + b"\n"
+        size = len(head) + len(data)  # what lies on the disk, as `prepare` and `_remove` count it
+        self._used += size
         try:
-            await asyncio.to_thread(self._write, ref.id, _encode(KeptFile(ref=ref, owner=owner)), data)
+            await asyncio.to_thread(self._write, ref.id, head, data)
         except OSError as error:
-            self._used -= len(data)
+            self._used -= size
             raise refuse(
                 Kind.OVERLOADED, f"the file could not be kept ({error.strerror}); try again later", retryable=True
             ) from error
@@ -90,7 +92,7 @@ class DirectoryFiles:
         part = self._path / f"{id}.part"
         try:
             with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(head + b"\n")
+                file.write(head)
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
