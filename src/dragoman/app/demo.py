@@ -1,6 +1,7 @@
 """The demo beside a hub: its agents, let in, started as processes of their own, and stopped with it.
 
-They are outsiders like any other agent: they come in by the hub's doors with a token of their own. Tokens are made
+They are outsiders like any other agent: they come in by the hub's doors with a token of their own, save for the scribe,
+which the hub runs itself. Tokens are made
 anew at every start and reach the children by their environment, which only their user can read; the hub keeps
 hashes. A child lives no longer than the hub, even if that is killed (`dragoman.demo.leash`).
 
@@ -13,6 +14,7 @@ import asyncio
 import contextlib
 import os
 import shlex
+import shutil
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator
@@ -22,21 +24,23 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from dragoman import demo
 from dragoman.app import datadir
 from dragoman.app.program import program
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import AddAgent, RotateToken
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.tasks.model import QuestionStatus
-from dragoman.demo.cast import CAST, DOMAIN, INFRA, PLANNER, Part
+from dragoman.demo.cast import CAST, DOMAIN, INFRA, PLANNER, SCRIBE, Part
 from dragoman.security.tokens import new_token, token_hash
+from dragoman.transports.stdio.recipe import Recipe
+from dragoman.transports.stdio.supervisor import Declared
 
 if TYPE_CHECKING:
     from dragoman.app.wiring import Running
 
 log = structlog.get_logger("dragoman.demo")
 
-PROTOCOL = "chiffon"
 ON_STAGE = 20.0
 """Seconds for all of them to connect, on a slow machine."""
 STOP = 3.0
@@ -59,7 +63,10 @@ async def demo_agents(running: Running) -> AsyncIterator[None]:
             tokens = await let_in(running)
             asked = await question_waits(running)
             for part in CAST:
-                await start(children, part, running, tokens[AgentId(part.id)], asked=asked)
+                if part is SCRIBE:
+                    await under_the_hub(running)
+                else:
+                    await start(children, part, running, tokens[AgentId(part.id)], asked=asked)
             telling = asyncio.create_task(_tell(running), name="demo")
         except (DemoRefused, OSError) as error:
             log.error("the demo does not play", why=str(error))
@@ -81,13 +88,15 @@ async def let_in(running: Running) -> dict[AgentId, str]:
             )
     tokens = {AgentId(part.id): new_token() for part in CAST}
     for part in CAST:
+        if part is SCRIBE:  # a child of the hub needs no token
+            continue
         id, hashed = AgentId(part.id), token_hash(tokens[AgentId(part.id)])
         if intake.agent(id) is not None:
             await intake.ask(RotateToken(principal=ADMIN, agent=id, token_hash=hashed))
             continue
         agent = Agent(
             id=id,
-            protocol=PROTOCOL,
+            protocol=part.protocol,
             created_at=intake.now(),
             token_hash=hashed,
             kind=part.kind,
@@ -107,7 +116,7 @@ async def question_waits(running: Running) -> bool:
 async def start(children: list[Process], part: Part, running: Running, token: str, *, asked: bool) -> None:
     """One child more, in a session of its own: Ctrl-C in the terminal is for the hub, which says when to stop."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
-    environment |= {"DRAGOMAN_URL": address(running.serving.url), "DRAGOMAN_TOKEN": token}
+    environment |= {"DRAGOMAN_URL": address(running, part.protocol), "DRAGOMAN_TOKEN": token}
     if asked and part is PLANNER:
         environment["DRAGOMAN_DEMO_ASKED"] = "1"
     # -P: a file in the working directory must not stand in for a module of the same name.
@@ -118,12 +127,34 @@ async def start(children: list[Process], part: Part, running: Running, token: st
     children.append(child)
 
 
-def address(http: str) -> str:
+async def under_the_hub(running: Running) -> None:
+    """The scribe is a program that the hub runs itself: in JavaScript where there is a node, else in Python."""
+    there = running.intake.agent(AgentId(SCRIBE.id))
+    if there is not None:  # it was started with the hub, as it was the last time
+        return
+    node = shutil.which("node")
+    script = Path(demo.__file__).with_name("scribe.mjs")
+    command = (node, str(script)) if node else (sys.executable, "-P", "-m", "dragoman.demo", SCRIBE.name, SCRIBE.id)
+    await running.children.admit(
+        Declared(
+            id=SCRIBE.id,
+            recipe=Recipe(command=command, restart="on-failure", grace_seconds=STOP),
+            kind=SCRIBE.kind,
+            name=SCRIBE.does,
+            domain=DOMAIN,
+        )
+    )
+
+
+def address(running: Running, protocol: str) -> str:
     """The hub's address for an agent beside it."""
-    scheme, _, place = http.partition("://")
+    if protocol == "coven":
+        host, colon, port = running.grpc.rpartition(":")
+        return f"coven://{ANYWHERE.get(host, host)}{colon}{port}"
+    scheme, _, place = running.serving.url.partition("://")
     host, colon, port = place.rpartition(":")
     secure = "s" if scheme == "https" else ""
-    return f"{PROTOCOL}+ws{secure}://{ANYWHERE.get(host, host)}{colon}{port}"
+    return f"{protocol}+ws{secure}://{ANYWHERE.get(host, host)}{colon}{port}"
 
 
 async def stop(children: list[Process]) -> None:
@@ -160,11 +191,13 @@ def words(data: Path) -> str:
     """What there is to see, as commands that work as they stand."""
     here = "" if data == Path(datadir.DEFAULT) else f" --data {shlex.quote(str(data))}"
     dragoman = program()
-    others = " and ".join(part.id for part in CAST if part is not PLANNER)
+    *most, last = [f"{part.id} ({part.protocol})" for part in CAST if part is not PLANNER]
+    others = f"{', '.join(most)} and {last}"
     lines = [
         f"  the demo plays      {PLANNER.id} gives work to {others}",
         f"  look                {dragoman} task ls{here}",
         f"  have work done      {dragoman} call {INFRA.id} run_playbook playbook=site.yml{here}",
+        f"  over three of them  {dragoman} call {SCRIBE.id} write_report topic=backups{here}",
         f"  answer a question   {dragoman} ask ls{here}",
         "",
     ]

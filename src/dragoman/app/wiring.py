@@ -212,6 +212,7 @@ def open_coven(settings: Settings, intake: Intake, store: Store, files: Files, a
     of = settings.coven
     if not of.enabled:
         return None
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # its handlers crash whoever forks; we only spawn
     from dragoman.transports.coven_grpc.door import CovenDoor
     from dragoman.transports.coven_grpc.limits import CovenLimits
 

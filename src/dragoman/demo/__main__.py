@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dragoman import DragomanError
 from dragoman.demo import leash
-from dragoman.demo.cast import CAST
+from dragoman.demo.cast import CAST, SCRIBE
 
 PARTS = {part.name: part for part in CAST}
 
@@ -24,7 +24,8 @@ def main(arguments: list[str]) -> int:
     part, id, *state = arguments
     # Beside a hub that logs on the same terminal; a broken link is the hub's stop more often than news.
     logging.basicConfig(level=logging.ERROR, format=f"%(asctime)s [demo {id}] %(levelname)s %(message)s")
-    leash.end_with_parent()
+    if part != SCRIBE.name:  # its standard input is its way to the hub, which sees to its end
+        leash.end_with_parent()
     try:
         importlib.import_module(f"dragoman.demo.{part}").run(id, Path(state[0]) if state else None)
     except DragomanError as error:

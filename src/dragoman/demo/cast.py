@@ -13,6 +13,7 @@ class Part(NamedTuple):
     id: str
     kind: str
     does: str
+    protocol: str = "chiffon"
 
     @property
     def address(self) -> str:
@@ -22,7 +23,9 @@ class Part(NamedTuple):
 
 INFRA = Part("infra", "infra-1", "infra", "runs playbooks, and asks before it stops a database")
 CODE = Part("code", "code-1", "code", "reviews changes and runs tests")
+RESEARCH = Part("research", "researcher", "research", "looks things up, thinking aloud", "coven")
+SCRIBE = Part("scribe", "scribe", "scribe", "writes reports; has the researcher look things up", "forge")
 PLANNER = Part("planner", "planner", "orchestrator", "gives the others something to do")
 
-CAST = (INFRA, CODE, PLANNER)
+CAST = (INFRA, CODE, RESEARCH, SCRIBE, PLANNER)
 """In the order in which they come on stage."""

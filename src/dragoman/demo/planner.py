@@ -1,4 +1,4 @@
-"""An orchestrator: keeps a gentle stream of work going between the demo's agents, over chiffon.
+"""An orchestrator: keeps a gentle stream of work going between the demo's agents, over chiffon, whatever they speak.
 
 It begins with a handful at once, so that there is something to see, and slows down from there. It calls the demo's own
 agents by name: work must not reach somebody's real ones of the same kind. At most one question waits for a
@@ -21,6 +21,8 @@ from dragoman.demo import cast
 
 INFRA = cast.INFRA.address
 CODE = cast.CODE.address
+RESEARCH = cast.RESEARCH.address
+SCRIBE = cast.SCRIBE.address
 
 
 class Errand(NamedTuple):
@@ -41,12 +43,15 @@ OPENING = (
     Errand(INFRA, "run_playbook", {"playbook": "site.yml"}),
     Errand(CODE, "review_change", {"change": 1841}),
     Errand(CODE, "run_tests", {"suite": "unit"}, then=DEPLOY),
+    Errand(SCRIBE, "write_report", {"topic": "latency"}),
 )
 
 ROUND = (
+    Errand(RESEARCH, "research", {"content": "What do we know about our certificates?"}),
     Errand(INFRA, "check_host", {"host": "web-01"}),
     Errand(CODE, "run_tests", {"suite": "integration"}),
     Errand(INFRA, "run_playbook", {"playbook": "rotate_logs.yml"}),
+    Errand(SCRIBE, "write_report", {"topic": "backups"}),
     Errand(CODE, "review_change", {"change": 1842}),
     Errand(INFRA, "check_host", {"host": "web-02"}),
     Errand(CODE, "run_tests", {"suite": "unit"}, then=DEPLOY),

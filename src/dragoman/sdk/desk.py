@@ -175,7 +175,9 @@ class Desk:
                 traced = None if isinstance(error, Rejected) else error  # to say no is nothing to trace
                 log.warning("task %s (%s) failed: %s", task.id, task.type, ending.output, exc_info=traced)
             task._deadline = None
-            if not ending.exit_code and not ending.output and task._spoken:
+            if not ending.exit_code and task._said and bytes(ending.result):  # JSON is for who has no words to read
+                ending = msgspec.structs.replace(ending, output=ends.clean("".join(task._said)))
+            elif not ending.exit_code and not ending.output and task._spoken:
                 # The hub will ask again if it lost a piece, so what is remembered for it is the whole answer.
                 ending = msgspec.structs.replace(ending, output="".join(task._spoken))
             outcome = self._outcome(task._errand, ending, self._world.monotonic() - began)

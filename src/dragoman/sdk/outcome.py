@@ -6,6 +6,7 @@
     returns None           0           empty                           -
     returns anything else  0           its JSON, for whoever only      the same, as JSON
                                        reads text
+    and said task.text()   0           all of that, joined             the same, as JSON
     raises task.reject()   1           the reason                      -
     raises anything        1           the last line of the traceback  -
     takes too long         124         how long it took                -

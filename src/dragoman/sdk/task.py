@@ -43,6 +43,7 @@ class Task:
         "_requests",
         "_room",
         "_runner",
+        "_said",
         "_speech",
         "_spoken",
         "_step",
@@ -76,6 +77,7 @@ class Task:
         self._unheard = 0
         self._words = 0
         self._spoken: list[str] = []
+        self._said: list[str] = []
         self._overdue = False
         self._room: asyncio.Event | None = None
         self.input = given
@@ -146,6 +148,7 @@ class Task:
     async def text(self, chunk: str) -> None:
         """Say a piece of the answer, as it comes; pieces are joined as they are."""
         if chunk:
+            self._said.append(chunk)
             await self._speech.report(self, chunk)
 
     async def think(self, text: str) -> None:

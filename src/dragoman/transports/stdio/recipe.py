@@ -83,7 +83,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     limits: ChildLimits = ChildLimits()
     grace_seconds: float = 10.0
     privileges: bool = False
-    origin: Literal["api", "config"] = "api"
+    origin: Literal["api", "config", "demo"] = "api"
     digest: str | None = None
     """Of what the configuration said: whether it still says the same."""
 

@@ -286,7 +286,7 @@ def test_one_report_that_says_much_is_several_events_with_one_cursor_at_the_end(
     said = {"thinking": "hm", "tool_use": {"id": "t", "name": "n", "input": {"a": 1}}, "output": "x", "percent": 3}
     heard = coven.responses_of(event(EventKind.PROGRESS, said), task(), request_id="q1")
     assert [one.event for one in heard] == [Thinking("hm"), ToolUse("t", "n", '{"a":1}'), Text("x")]
-    assert [one.cursor for one in heard] == [4, 4, 5]
+    assert [one.cursor for one in heard] == [0, 0, 5]
     assert [one.progress and one.progress.percent for one in heard] == [None, None, 3]
 
 
