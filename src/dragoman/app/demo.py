@@ -130,7 +130,8 @@ async def start(children: list[Process], part: Part, running: Running, token: st
 async def under_the_hub(running: Running) -> None:
     """The scribe is a program that the hub runs itself: in JavaScript where there is a node, else in Python."""
     there = running.intake.agent(AgentId(SCRIBE.id))
-    if there is not None:  # it was started with the hub, as it was the last time
+    if there is not None:
+        running.children.add(there)
         return
     node = shutil.which("node")
     script = Path(demo.__file__).with_name("scribe.mjs")
@@ -138,7 +139,7 @@ async def under_the_hub(running: Running) -> None:
     await running.children.admit(
         Declared(
             id=SCRIBE.id,
-            recipe=Recipe(command=command, restart="on-failure", grace_seconds=STOP),
+            recipe=Recipe(command=command, restart="on-failure", grace_seconds=STOP, origin="demo"),
             kind=SCRIBE.kind,
             name=SCRIBE.does,
             domain=DOMAIN,

@@ -111,8 +111,9 @@ class Supervisor:
         await self._reconcile(declared)
         recipes = [(agent, recipe) for agent in self._hub.agents() if (recipe := recipe_of(agent)) is not None]
         await asyncio.to_thread(self._vault.clear_out, {recipe.vault for _, recipe in recipes if recipe.vault})
-        for agent, _ in recipes:
-            self.add(agent)
+        for agent, recipe in recipes:
+            if recipe.origin != "demo":  # the demo starts its own, when it plays
+                self.add(agent)
 
     async def drain(self, seconds: float) -> None:
         """Ask all children to end, and see to it. They have their grace period, or this long if that is less."""
