@@ -283,8 +283,8 @@ def walk(home: Path, step: str) -> None:
     "step",
     [
         "before_commit:5",
-        "after_commit:7",
         "after_send",
+        pytest.param("after_commit:7", marks=pytest.mark.soak),
         pytest.param("writer:after_commit:6", marks=pytest.mark.soak),
         pytest.param("before_send", marks=pytest.mark.soak),
         pytest.param("before_ack:5", marks=pytest.mark.soak),
