@@ -86,10 +86,9 @@ async def let_in(running: Running) -> dict[AgentId, str]:
             raise DemoRefused(
                 f"there is an agent {part.id!r} that is not the demo's. Start with --no-demo, or with another --data"
             )
-    tokens = {AgentId(part.id): new_token() for part in CAST}
-    for part in CAST:
-        if part is SCRIBE:  # a child of the hub needs no token
-            continue
+    comers = [part for part in CAST if part is not SCRIBE]  # a child of the hub needs no token
+    tokens = {AgentId(part.id): new_token() for part in comers}
+    for part in comers:
         id, hashed = AgentId(part.id), token_hash(tokens[AgentId(part.id)])
         if intake.agent(id) is not None:
             await intake.ask(RotateToken(principal=ADMIN, agent=id, token_hash=hashed))
@@ -116,7 +115,7 @@ async def question_waits(running: Running) -> bool:
 async def start(children: list[Process], part: Part, running: Running, token: str, *, asked: bool) -> None:
     """One child more, in a session of its own: Ctrl-C in the terminal is for the hub, which says when to stop."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
-    environment |= {"DRAGOMAN_URL": address(running, part.protocol), "DRAGOMAN_TOKEN": token}
+    environment |= {"DRAGOMAN_URL": address(part.protocol, running.serving.url, running.grpc), "DRAGOMAN_TOKEN": token}
     if asked and part is PLANNER:
         environment["DRAGOMAN_DEMO_ASKED"] = "1"
     # -P: a file in the working directory must not stand in for a module of the same name.
@@ -147,12 +146,12 @@ async def under_the_hub(running: Running) -> None:
     )
 
 
-def address(running: Running, protocol: str) -> str:
+def address(protocol: str, http: str, grpc: str) -> str:
     """The hub's address for an agent beside it."""
     if protocol == "coven":
-        host, colon, port = running.grpc.rpartition(":")
+        host, colon, port = grpc.rpartition(":")
         return f"coven://{ANYWHERE.get(host, host)}{colon}{port}"
-    scheme, _, place = running.serving.url.partition("://")
+    scheme, _, place = http.partition("://")
     host, colon, port = place.rpartition(":")
     secure = "s" if scheme == "https" else ""
     return f"{protocol}+ws{secure}://{ANYWHERE.get(host, host)}{colon}{port}"

@@ -216,7 +216,7 @@ class Intake:
             waiting, mentioned = self._waiting, self._mentioned
             batch = [waiting.popleft() for _ in range(min(len(waiting), LARGEST_UNIT))]
             if mentioned:
-                batch += mentioned
+                batch[:0] = mentioned  # what arrived came before what is asked
                 mentioned.clear()
             try:
                 await self._unit(batch)
