@@ -248,7 +248,7 @@ def _glimpse(data: bytes, stage: Stage) -> tuple[str | None, str | None]:
             return None, None
         return kind[1].decode("utf-8", "replace"), None if about is None else about[1].decode("utf-8", "replace")
     try:
-        tree = json.loads(data)
+        tree = json.loads(data, parse_int=str)  # Python itself refuses to read very long integers
     except (ValueError, RecursionError):
         return None, None
     return (tree["type"], _id(tree)) if _family(tree) else (None, None)
