@@ -159,7 +159,9 @@ def test_a_kill_of_the_agent_loses_and_doubles_nothing(hub: HubProcess, state: s
     judge(hub, state, task, request, memory, reader or Reader(task))
 
 
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize(
+    "state", [pytest.param(state, marks=pytest.mark.soak) if state in FIRST_ATTEMPT else state for state in STATES]
+)
 def test_a_kill_of_the_hub_loses_and_doubles_nothing(hub: HubProcess, state: str) -> None:
     id, memory = f"hub-{state}", Memory()
     agent, task, request = brought_to(state, hub, id)
@@ -270,8 +272,8 @@ def walk(home: Path, step: str) -> None:
             play(hub, memory, readers)
         except (*BROKEN, AssertionError, queue.Empty):
             assert hub.died(2) == -signal.SIGKILL, step
-            hub.start()
-            play(hub, memory, readers)
+        hub.restart()
+        play(hub, memory, readers)
         (task,) = hub.tasks()
         judge(hub, "done", task["id"], None, memory, readers[0])
         assert task["attempts"] <= 2

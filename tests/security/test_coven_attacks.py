@@ -112,7 +112,7 @@ async def test_thousands_of_streams_that_never_register_are_capped_and_closed(hu
     before = resident(hub)
     async with contextlib.AsyncExitStack() as opened, agent_of(hub, "patient") as agent:
         channels = [await opened.enter_async_context(outside.channel(hub.ready["grpc"])) for _ in range(4)]
-        streams = [outside.stream(channels[n % 4]) for n in range(3000)]
+        streams = [outside.stream(channels[n % 4]) for n in range(2500)]
         ends = asyncio.gather(*(outside.soon(stream.call.code(), 60) for stream in streams))
         await outside.soon(streams[0].call.initial_metadata())
         # While they wait, others are served.
