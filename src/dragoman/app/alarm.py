@@ -34,4 +34,5 @@ async def ring(intake: Intake) -> None:
         if intake.next_wake is not None:
             seconds = min(seconds, max(0.0, (intake.next_wake - intake.now()) / SECOND))
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(intake.wake_changed.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await intake.wake_changed.wait()

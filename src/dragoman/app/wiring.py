@@ -289,6 +289,7 @@ async def serve_until_stopped(settings: Settings, greet: Greet, *, demo: bool) -
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
+    loop.add_signal_handler(signal.SIGUSR1, tell_what_runs)
     async with hub(settings) as running:
         greet(running.whereabouts)
         async with contextlib.AsyncExitStack() as beside:
@@ -299,6 +300,16 @@ async def serve_until_stopped(settings: Settings, greet: Greet, *, demo: bool) -
             await stopped.wait()
             log.info("stopping")
     return 0
+
+
+def tell_what_runs() -> None:
+    """`kill -USR1`: where everything under way stands, into the log. For whoever looks at a hub that hangs."""
+    for task in asyncio.all_tasks():
+        at, awaited = [], task.get_coro()
+        while (frame := getattr(awaited, "cr_frame", None)) is not None:
+            at.append(f"{frame.f_code.co_qualname}:{frame.f_lineno}")
+            awaited = awaited.cr_await  # type: ignore[union-attr]
+        log.info("under way", task=task.get_name(), at=" > ".join(at))
 
 
 def run(settings: Settings, greet: Greet, *, demo: bool = False) -> int:

@@ -67,7 +67,8 @@ async def pin(url: str, *, allowed: Sequence[Network] = (), resolve: Resolve | N
     """Resolve `url` and hold it to its address, or raise `UrlRefused`."""
     scheme, host, port, target = _parts(url)
     try:
-        found = await asyncio.wait_for((resolve or _resolve)(host, port), RESOLVE_SECONDS)
+        async with asyncio.timeout(RESOLVE_SECONDS):
+            found = await (resolve or _resolve)(host, port)
     except (OSError, UnicodeError, TimeoutError):
         raise UrlRefused(f"{host} cannot be resolved; name a host that this hub can reach.") from None
     if not found:

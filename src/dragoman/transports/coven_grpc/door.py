@@ -153,7 +153,8 @@ class CovenDoor:
         if self._links:
             self._emptied.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._emptied.wait(), seconds)
+                async with asyncio.timeout(seconds):
+                    await self._emptied.wait()
 
     async def stop(self) -> None:
         """Close the port. Whoever is still there is cut off."""

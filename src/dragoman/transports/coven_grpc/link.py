@@ -280,7 +280,8 @@ class AgentLink:
             await self._stir.wait()
             return
         try:
-            await asyncio.wait_for(self._stir.wait(), self._limits.cancel_seconds)
+            async with asyncio.timeout(self._limits.cancel_seconds):
+                await self._stir.wait()
         except TimeoutError:
             if self._work and self.connection.abandoned:
                 message = "a request that was given up was not ended, and other work waits; connect again"

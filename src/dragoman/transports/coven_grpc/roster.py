@@ -44,7 +44,8 @@ class Roster:
                 return False
             self._awaited.add(agent)
             try:
-                await asyncio.wait_for(old.gone.wait(), self._cycle)
+                async with asyncio.timeout(self._cycle):
+                    await old.gone.wait()
             except TimeoutError:
                 return False
             finally:

@@ -127,7 +127,8 @@ class Child:
             self.restarts += 1
             self._move(State.INITIALIZING)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), seconds)
+                async with asyncio.timeout(seconds):
+                    await self._stop.wait()
         self._move(State.STOPPED)
 
     async def _once(self) -> Ended:
