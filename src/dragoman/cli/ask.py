@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
 from dragoman.cli import arguments, printing
 from dragoman.cli.escaping import line
 from dragoman.cli.exits import Exit, Stop
-from dragoman.cli.hubclient import Hub
+from dragoman.cli.hubclient import Hub, deadline
 from dragoman.cli.options import HERE, Output, Reach
 from dragoman.cli.printing import Column, col
 
-app = App(name="ask", help="Questions that agents put to people: ls, answer.")
+app = App(name="ask", help="Questions that agents put to people: ls, answer, watch.")
 
 COLUMNS = (
     col("id"),
@@ -66,6 +67,54 @@ def answer(
         return
     printing.verdict(True, f"answered {line(question.get('agent'))}: {line(said)}")
     printing.following(f"dragoman task show {line(question.get('task_id'))}")
+
+
+@app.command
+def watch(
+    *,
+    interval: Annotated[float, Parameter(help="Seconds between two looks.")] = 1.0,
+    seconds: Annotated[float | None, Parameter(name="--for", help="Stop after so many seconds.")] = None,
+    output: Annotated[
+        Literal["table", "json", "jsonl"],
+        Parameter(name=["--output", "-o"], help="table, or jsonl (json means it too)."),
+    ] = "table",
+    reach: Reach = HERE,
+) -> None:
+    """Show questions as they come, and on a terminal take the answers. What is left stays open."""
+    hub = Hub.find(reach)
+    until = deadline(seconds)
+    seen: set[str] = set()
+    if output == "table":
+        printing.words("waiting for questions; Ctrl-C ends this")
+    while True:
+        for question in hub.get("questions", status="open").get("questions") or ():
+            if question["id"] in seen:
+                continue
+            seen.add(question["id"])
+            if output != "table":
+                printing.document(question, "jsonl")
+            elif sys.stdin.isatty():
+                _take(hub, question)
+            else:
+                print(f"{line(question['id'])}  {line(question.get('agent'))} asks: {line(question.get('question'))}")
+                sys.stdout.flush()
+        if time.monotonic() >= until:
+            return
+        time.sleep(max(0.0, min(interval, until - time.monotonic())))
+
+
+def _take(hub: Hub, question: Mapping[str, Any]) -> None:
+    """Ask the person at the terminal; nothing typed leaves the question for later."""
+    said = _prompt(question)
+    if not said:
+        printing.words("  left open")
+        return
+    try:
+        hub.post("questions", str(question["id"]), "answer", body={"answer": _meant(question, said)})
+    except Stop as stop:  # not one of the options, or somebody was faster: the next question may go better
+        printing.words(f"  {stop.sentence}")
+        return
+    printing.verdict(True, f"answered {line(question.get('agent'))}: {line(said)}")
 
 
 def _meant(question: Mapping[str, Any], said: str) -> Any:

@@ -22,7 +22,7 @@ COMMANDS = (
     ("agent", "dragoman.cli.agent:app", WORK, "Let agents in, or run them: add, run, ls, show, logs, …"),
     ("call", "dragoman.cli.call:call", WORK, "Give work to an agent, or to a kind of agent, and wait for the result."),
     ("task", "dragoman.cli.task:app", WORK, "Tasks: ls, show, logs, why, retry, cancel, pause, resume."),
-    ("ask", "dragoman.cli.ask:app", WORK, "Questions that agents put to people: ls, answer."),
+    ("ask", "dragoman.cli.ask:app", WORK, "Questions that agents put to people: ls, answer, watch."),
     ("tail", "dragoman.cli.tail:tail", WORK, "Follow what happens."),
     ("dlq", "dragoman.cli.dlq:app", LOOK, "Dead letters: ls, show, redrive, discard."),
     ("audit", "dragoman.cli.audit:app", LOOK, "The audit record: query, verify."),

@@ -1,7 +1,8 @@
 """One call in forge, and what has been heard of it: values only, no link.
 
 A call is *taken* when the hub has told the task's id, and *done* when its end was told, or seen. An output too long for
-one message comes in pieces before it, named after it: `D/1`, `D/2`, then `D` itself.
+one message comes in pieces before it, named after it: `D/1`, `D/2`, then `D` itself. Parts of the last word say in
+`_meta.part` which bytes they are.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Call:
         self.news = asyncio.Event()
         self._heard: set[str] = set()
         self._pieces: dict[str, str] = {}
+        self._parts: dict[int, str] = {}
         self._output: list[str] = []
 
     def hear(self, notice: Message, said: TaskUpdated) -> None:
@@ -39,6 +41,12 @@ class Call:
         if notice.id in self._heard or self.done.done():
             return  # told again
         self._heard.add(notice.id)
+        part = notice.meta.get("part")
+        if isinstance(part, list) and part and isinstance(part[0], int):
+            self._parts[part[0]] = said.output or ""
+            if not said.final:
+                return
+            said = msgspec.structs.replace(said, output="".join(text for _, text in sorted(self._parts.items())))
         whole, slash, _ = notice.id.partition("/")
         if slash:
             self._pieces[whole] = self._pieces.get(whole, "") + (said.output or "")

@@ -257,6 +257,26 @@ def test_a_prompt_on_a_terminal(hub: Any, run: Any, monkeypatch: pytest.MonkeyPa
     assert "deployer asks: Restart prod?" in ran.err
 
 
+def test_watching_shows_each_question_once_and_takes_answers_on_a_terminal(
+    hub: Any, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = {**QUESTION, "id": "q2", "question": "Really?"}
+    hub.answers["GET /api/v1/questions"] = (200, {"questions": [QUESTION, other]})
+    hub.answers["POST /api/v1/questions/q1/answer"] = (409, {"detail": "already answered."})
+    hub.answers["POST /api/v1/questions/q2/answer"] = (200, other)
+    monkeypatch.setattr(sys, "stdin", StringIO(""))
+    watched = run("ask", "watch", "--for", "0.05", "--interval", "0.01")
+    assert watched.out.splitlines() == ["q1  deployer asks: Restart prod?", "q2  deployer asks: Really?"]
+    lines = run("ask", "watch", "--for", "0", "-o", "jsonl").out.splitlines()
+    assert [json.loads(each)["id"] for each in lines] == ["q1", "q2"]
+    monkeypatch.setattr(sys, "stdin", Terminal("yes\nno\n"))
+    taken = run("ask", "watch", "--for", "0")
+    assert "already answered." in taken.err
+    assert "answered deployer: no" in taken.err
+    monkeypatch.setattr(sys, "stdin", Terminal("\n\n"))
+    assert run("ask", "watch", "--for", "0").err.count("left open") == 2
+
+
 def test_a_second_answer_is_not_allowed(hub: Any, run: Any) -> None:
     hub.answers["GET /api/v1/questions/q1"] = (200, {**QUESTION, "status": "answered"})
     hub.answers["POST /api/v1/questions/q1/answer"] = (409, {"detail": "already answered. Read the current state."})

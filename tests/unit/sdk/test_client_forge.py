@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -23,9 +24,11 @@ from dragoman import TaskFailed as Failed
 from dragoman.protocols.forge import types as forge
 from dragoman.protocols.forge.types import ErrorBody, Message, TaskUpdated
 from dragoman.sdk import trace
+from dragoman.sdk.calls_forge import Call
 from dragoman.sdk.client_forge import ForgeClient
 
 SUBMIT = "request:submit-task"
+NOON = datetime(2026, 1, 19, 12, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -259,3 +262,14 @@ def test_without_a_token_or_over_pipes_nothing_is_tried() -> None:
         Client("forge+ws://127.0.0.1:1")
     with pytest.raises(Misconfigured, match="own pipes"):
         SyncClient("stdio:")
+
+
+async def test_parts_of_the_last_word_are_joined_by_the_bytes_they_are() -> None:
+    """An agent of another protocol may send its result in several messages, each of which comes as its own."""
+    call = Call(forge.SubmitTask(type="x"), forge.Stamp("r", NOON), None)
+    for id, start, text, final in (("D1", 0, "one ", False), ("D2", 4, "two ", False), ("D3", 8, "three", True)):
+        said = TaskUpdated(task_id="t1", status="completed" if final else "running", final=final, output=text)
+        notice = Message(type="notify:task-updated", id=id, timestamp=NOON, payload=said, meta={"part": [start, 0, 13]})
+        call.hear(notice, said)
+    assert await call.done == "one two three"
+    assert [event.kind for event in call.events] == ["completed"]

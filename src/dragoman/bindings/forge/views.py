@@ -65,6 +65,8 @@ def task_view(task: Task, *, account: Account | None = None, source: Event | Non
         view["payload"] = {} if account.input is None else _read(account.input)
         view["result"] = None if account.result is None else _read(account.result)
         view["output"] = account.output
+        if account.truncated:
+            view["outputTruncated"] = True
     if source is not None:
         view["requestId"] = task.request_id  # the same in every attempt of a round
         _add_order(view, source)
