@@ -133,6 +133,9 @@ class Work:
                 undo(what, before)
 
     def changes(self) -> Changes:
+        """What the store must commit. The decisions are over: nothing will be undone any more, and the undo log, which
+        refers back to this unit, must not keep it and all its rows alive until the cycle collector comes by."""
+        self._undo.clear()
         added: list[Row] = []
         changed: list[Row] = []
         removed: list[Row] = []
