@@ -15,20 +15,32 @@ from collections.abc import Sequence
 
 from tests.support.world import World
 
-from dragoman.core.commands import Acknowledge, Cancel, CloseLink, Finish, OpenLink, ReportFault, ReportProgress, Submit
+from dragoman.core.commands import (
+    Acknowledge,
+    Answer,
+    Ask,
+    AskPerson,
+    Cancel,
+    CloseLink,
+    Finish,
+    OpenLink,
+    ReportFault,
+    ReportProgress,
+    Submit,
+)
 from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind, Refused
-from dragoman.core.ids import SECOND, AgentId, SessionId, TaskId
+from dragoman.core.ids import ADMIN, SECOND, AgentId, SessionId, TaskId
 from dragoman.core.ports import StoreFailed, TaskFilter
-from dragoman.core.tasks.model import Event, Task
+from dragoman.core.tasks.model import Event, QuestionStatus, Task
 from dragoman.stores.memory import MemoryStore
 
 BOSS = AgentId("boss")
 
-WEIGHTS = (6, 2, 12, 4, 4, 1, 1, 1)
-"""How often, among each other: submit, repeat, work, link, time, crash, break the disk, cancel."""
+WEIGHTS = (6, 2, 12, 4, 4, 1, 1, 1, 1)
+"""How often, among each other: submit, repeat, work, link, time, crash, break the disk, cancel, answer."""
 
-BUSY_LANES = (2, 0, 24, 8, 1, 0, 0, 0)
+BUSY_LANES = (2, 0, 24, 8, 1, 0, 0, 0, 0)
 """Few tasks with much to tell, over links that come and go."""
 
 
@@ -42,6 +54,7 @@ class Ledger:
         self.heard: dict[TaskId, list[int]] = defaultdict(list)  # event numbers, in the order the boss first saw them
         self.outcomes: dict[TaskId, set[str]] = defaultdict(set)
         self.settled: set[str] = set()  # deliveries whose acknowledgment was confirmed
+        self.answers: dict[str, int] = {}  # question → what the person said, and was told to have counted
         self.broken: str | None = None
 
     def boss_got(self, parcel: Parcel) -> None:
@@ -132,6 +145,63 @@ class Actor:
         # else: it forgets the work: only the clocks can save it
 
 
+class Gateway(Actor):
+    """An agent on a stream or a pipe: its link vouches for it, and when that ends its head is empty. It asks people in
+    the course of its work, and stands still until it is told the answer."""
+
+    def __init__(self, simulation: Simulation, id: str) -> None:
+        super().__init__(simulation, id, polls=False)
+        self.standing: dict[str, Parcel] = {}
+
+    async def connect(self) -> None:
+        world = self.simulation.world
+        session = SessionId(world.mint())
+        self.tray, self.standing = [], {}
+        world.intake.attach(session, self)
+        command = OpenLink(
+            principal=self.id, session=session, ordered=True, acknowledges=True, fresh=True, vouches=True
+        )
+        if await self.simulation.try_ask(command) is not None:
+            self.session = session
+
+    async def disconnect(self) -> None:
+        if self.session is not None:
+            session, self.session = self.session, None
+            self.simulation.world.intake.detach(session)
+            gone = Fault(kind=Kind.UNAVAILABLE, message="the stream ended", retryable=True)
+            await self.simulation.try_ask(CloseLink(principal=self.id, session=session, fault=gone))
+
+    async def act(self, rng: random.Random, *, healthy: bool) -> None:
+        parcel = self.tray[0] if self.tray else None
+        if parcel is None:
+            return
+        if parcel.delivery.cargo is Cargo.ANSWER:
+            self.tray.pop(0)
+            await self.told(parcel)
+        elif parcel.delivery.cargo is Cargo.WORK and rng.random() < (0.2 if healthy else 0.4):
+            self.tray.pop(0)
+            request = self.simulation.world.uuid()
+            ask = AskPerson(
+                principal=self.id, request_id=request, task_id=parcel.delivery.task, ask=Ask(question="Go on?")
+            )
+            if await self.simulation.try_ask(ask) is not None:
+                self.standing[request] = parcel
+        else:
+            await super().act(rng, healthy=healthy)
+
+    async def told(self, parcel: Parcel) -> None:
+        """The answer it stood still for, or one to a question of an earlier life."""
+        simulation, question = self.simulation, parcel.event
+        await simulation.try_ask(Acknowledge(principal=self.id, deliveries=(parcel.delivery.id,), session=self.session))
+        said = simulation.ledger.answers.get(question.id)
+        if said is not None and said != question.answer:
+            raise Violation(f"{question.id} was answered {said}, and told as {question.answer}")
+        work = self.standing.pop(question.request_id, None)
+        if work is not None:
+            digest = self.done.setdefault(work.task.request_id, f"{self.id}/{work.task.request_id}")
+            await simulation.try_ask(Finish(principal=self.id, task_id=work.delivery.task, digest=digest))
+
+
 class Simulation:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -139,6 +209,7 @@ class Simulation:
         self.ledger = Ledger()
         self.boss = Actor(self, BOSS, polls=self.rng.random() < 0.4)
         self.agents = [Actor(self, f"i{n}", polls=self.rng.random() < 0.4) for n in range(3)]
+        self.agents.append(Gateway(self, "g1"))
         self.requests: list[Submit] = []
         self.lossy = True
 
@@ -160,9 +231,12 @@ class Simulation:
             await world.add(agent.id, "infra", concurrent=rng.choice([1, 2, 8]))
         for _ in range(steps):
             await rng.choices(
-                [self.submit, self.repeat, self.work, self.link, self.time, self.crash, self.break_disk, self.cancel],
+                [
+                    self.submit, self.repeat, self.work, self.link, self.time, self.crash, self.break_disk,
+                    self.cancel, self.answer,
+                ],
                 weights,
-            )[0]()
+            )[0]()  # fmt: skip
         await self.heal()
         await self.judge()
         await world.intake.stop()
@@ -200,6 +274,15 @@ class Simulation:
         if self.ledger.acked and self.rng.random() < 0.3:
             await self.try_ask(Cancel(principal=BOSS, task_id=self.rng.choice(list(self.ledger.acked))))
 
+    async def answer(self) -> None:
+        """A person answers whatever is open, sometimes twice: only what was accepted counts."""
+        for question in await self.world.store.questions(status=QuestionStatus.OPEN):
+            for _ in range(self.rng.choice([1, 2])):
+                said = self.rng.randrange(1000)
+                done = await self.try_ask(Answer(principal=ADMIN, question=question.id, answer=said))
+                if done is not None and self.ledger.answers.setdefault(question.id, said) != said:
+                    raise Violation(f"{question.id} was answered twice")
+
     async def crash(self) -> None:
         """kill -9: links, intake and everything in memory are gone."""
         if self.rng.random() < 0.5:  # in the middle of a command, before or after its commit
@@ -232,6 +315,7 @@ class Simulation:
                     await actor.connect()
                 while actor.tray:
                     await actor.act(self.rng, healthy=True)
+            await self.answer()
             await world.advance(7)
             if not await self.pending():
                 return
