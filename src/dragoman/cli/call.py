@@ -16,11 +16,11 @@ from dragoman.cli import arguments, printing, story
 from dragoman.cli.agent import must_exist
 from dragoman.cli.escaping import block, line
 from dragoman.cli.exits import Exit, Stop
-from dragoman.cli.follow import follow, in_words
+from dragoman.cli.follow import body_of, follow, in_words
 from dragoman.cli.hubclient import Event, Hub
 from dragoman.cli.options import HERE, Output, Reach
 
-Via = Literal["api", "chiffon"]
+Via = Literal["api", "chiffon", "coven", "forge"]
 
 TELLING = frozenset({"assigned", "progress", "paused", "resumed", "asked", "answered", "attempt_failed", "released"})
 """The events worth a line while one waits."""
@@ -49,8 +49,8 @@ def call(
     extras = {"name": name, "priority": priority, "dependencies": after, "required_capabilities": require}
     body |= {key: value for key, value in extras.items() if value}
 
-    if via == "chiffon":
-        return _by_envelope(hub, body, wait, timeout, output)
+    if via != "api":
+        return _by_another_door(hub, via, body, wait, timeout, output, reach)
     # Under a key, so that the hub would take a repetition for the same request.
     task = hub.ask("POST", "tasks", body=body, headers={"Idempotency-Key": os.urandom(16).hex()})
     if wait:
@@ -65,17 +65,20 @@ def call(
     return Exit.OK
 
 
-def _by_envelope(hub: Hub, body: Mapping[str, Any], wait: bool, timeout: float | None, output: Output) -> int:
-    from dragoman.cli.envelope import Orchestrator, require_words
+def _by_another_door(
+    hub: Hub, via: Via, body: Mapping[str, Any], wait: bool, timeout: float | None, output: Output, reach: Reach
+) -> int:
+    from dragoman.cli.envelope import Orchestrator
+    from dragoman.cli.passing import Passer, require_words
 
     if not wait:
-        raise Stop(Exit.USAGE, "--via chiffon needs somebody who takes the result", next="leave --detach or --via out")
-    require_words(body)
-    orchestrator = Orchestrator(hub)
+        raise Stop(Exit.USAGE, f"--via {via} needs somebody who takes the result", next="leave --detach or --via out")
+    require_words(via, body)
+    caller = Orchestrator(hub) if via == "chiffon" else Passer(hub, via, reach)
     try:
-        return _watch(hub, orchestrator.submit(body), timeout, output)
+        return _watch(hub, caller.submit(body), timeout, output)
     finally:
-        orchestrator.leave()
+        caller.leave()
 
 
 def _watch(hub: Hub, task: Mapping[str, Any], timeout: float | None, output: Output) -> int:
@@ -95,7 +98,10 @@ def _tell(event: Event, output: Output) -> None:
     if output == "jsonl":
         printing.document(event.data, output)
     elif event.kind in TELLING:
-        printing.words(f"  {in_words(event)}")
+        words, piece = in_words(event), str(body_of(event).get("output") or "")
+        if words == "progress" and piece:  # a piece of an answer, as it comes
+            words = f"“{line(piece[:120])}”"
+        printing.words(f"  {words}")
         if event.kind == "asked":
             printing.words("  a person must answer: dragoman ask ls")
 

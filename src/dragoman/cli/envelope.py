@@ -12,20 +12,13 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from dragoman.cli.exits import Exit, Stop
+from dragoman.cli.exits import Stop
 from dragoman.cli.hubclient import Hub
 from dragoman.cli.printing import words
 
 DOOR = "/api/agent"
 VERSION = "1.0"
 KIND = "orchestrator"
-
-
-def require_words(body: Mapping[str, Any]) -> None:
-    """Refuse what this door cannot carry, before anybody is let in."""
-    unsaid = sorted({"name", "dependencies", "priority", "required_capabilities"} & body.keys())
-    if unsaid:
-        raise Stop(Exit.USAGE, f"chiffon has no words for {', '.join(unsaid)}", next="leave it out, or leave --via out")
 
 
 class Orchestrator:

@@ -1,0 +1,81 @@
+"""`dragoman call --via coven|forge`: the same work, through the front door that agents of that protocol use.
+
+For a moment the command is a caller of its own, as with `--via chiffon` (`envelope`): it is let in under a fresh name,
+asks in the protocol's own words through the SDK, and is put out again when the task is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from dragoman.app.datadir import DEFAULT, DataDir
+from dragoman.cli.exits import Exit, Stop
+from dragoman.cli.hubclient import Hub
+from dragoman.cli.options import Reach
+from dragoman.cli.printing import words
+
+UNSAID = {
+    "chiffon": frozenset({"name", "dependencies", "priority", "required_capabilities"}),
+    "coven": frozenset({"name", "dependencies", "required_capabilities"}),
+    "forge": frozenset[str](),
+}
+"""What a door cannot carry."""
+
+
+def require_words(via: str, body: Mapping[str, Any]) -> None:
+    """Refuse what this door cannot carry, before anybody is let in."""
+    unsaid = sorted(UNSAID[via] & body.keys())
+    if unsaid:
+        raise Stop(Exit.USAGE, f"{via} has no words for {', '.join(unsaid)}", next="leave it out, or leave --via out")
+
+
+class Passer:
+    """Let in at once, put out by `leave`."""
+
+    def __init__(self, hub: Hub, protocol: str, reach: Reach) -> None:
+        self._admin = hub
+        self._address = _address(hub, protocol, reach)
+        self.name = f"cli-{secrets.token_hex(4)}"
+        made = hub.post("agents", body={"agent_id": self.name, "protocol": protocol})
+        self._token = str(made["token"])
+
+    def submit(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The task that the hub made of it."""
+        from dragoman.sdk.errors import DragomanError
+
+        try:
+            task = asyncio.run(self._ask(body))
+        except DragomanError as error:
+            raise Stop(Exit.FAILED, str(error)) from error
+        found: Mapping[str, Any] = self._admin.get("tasks", task)
+        return found
+
+    async def _ask(self, body: Mapping[str, Any]) -> str:
+        from dragoman.sdk.client import Client
+
+        given = {"name", "dependencies", "priority", "required_capabilities"} & body.keys()
+        options = {name: body[name] for name in given}
+        async with Client(self._address, token=self._token, id=self.name) as door:
+            return await door.submit(body.get("agent") or body.get("kind"), body["type"], body["input"], **options)
+
+    def leave(self) -> None:
+        try:
+            self._admin.delete("agents", self.name)
+        except Stop as stop:  # what the task came to counts more than our own leaving
+            words(f"  {self.name} could not be put out ({stop.sentence}): dragoman agent rm {self.name}")
+
+
+def _address(hub: Hub, protocol: str, reach: Reach) -> str:
+    if protocol == "forge":
+        return f"forge+ws{hub.url.removeprefix('http')}"
+    here = DataDir(reach.data or DEFAULT).whereabouts()
+    if here is None or not here.grpc or Hub(here.http, None).url != hub.url:
+        raise Stop(
+            Exit.USAGE,
+            "only the hub of this data directory says where its gRPC port is",
+            next="leave --via out, or run this beside the hub",
+        )
+    return f"coven://{here.grpc}"
