@@ -1,0 +1,91 @@
+"""The eight error types of agentmsg, and a peer's broken message as an exception that knows its answer.
+
+The protocol has one form for every failure, the ErrorReport. A refusal becomes one with `report`, once somebody says
+who reports and under which id: a pure layer has neither.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from dragoman.protocols.agentmsg.records import ErrorContext, ErrorReport, ErrorType, Level
+from dragoman.wire.errors import RemoteProtocolError, Stage
+
+
+class Rule(Struct, frozen=True):
+    """Whether sending the same again can help, how bad it is unless somebody knows better, and what to do next."""
+
+    retry: bool
+    severity: Level
+    action: str
+
+
+TABLE: dict[ErrorType, Rule] = {
+    ErrorType.TIMEOUT: Rule(True, "medium", "Send it again, or allow more time with metadata.ttl_ms."),
+    ErrorType.RATE_LIMIT: Rule(True, "low", "Slow down and send it again shortly."),
+    ErrorType.VALIDATION_ERROR: Rule(False, "medium", "Correct the message and send it under a new id."),
+    ErrorType.NETWORK_ERROR: Rule(True, "medium", "Wait until the other side is back, then send it again."),
+    ErrorType.AUTHENTICATION_ERROR: Rule(False, "high", "Speak only for the agent whose token you hold."),
+    ErrorType.RESOURCE_EXHAUSTED: Rule(True, "high", "Ask for less, or wait until there is room."),
+    ErrorType.INTERNAL_ERROR: Rule(True, "high", "Send it again; if it stays, look into the log of who reports it."),
+    ErrorType.EXTERNAL_SERVICE_ERROR: Rule(False, "medium", "Read its details for what failed."),
+}
+
+
+def is_retryable(report: ErrorReport) -> bool:
+    """Whether trying again can help: the report's own word if it has one, else the table's."""
+    said = report.context.details.get("retryable")
+    return said if type(said) is bool else TABLE[report.error_type].retry
+
+
+class Refusal(Struct, frozen=True, kw_only=True):
+    """An error report that lacks its id and its author."""
+
+    error_type: ErrorType
+    message: str
+    details: dict[str, Any] = {}
+    task_id: str | None = None
+
+    def report(self, error_id: str, agent_id: str) -> ErrorReport:
+        """The whole report; `agent_id` is who reports."""
+        rule = TABLE[self.error_type]
+        return ErrorReport(
+            error_id=error_id,
+            agent_id=agent_id,
+            error_type=self.error_type,
+            severity=rule.severity,
+            message=self.message,
+            context=ErrorContext(details=self.details),
+            recovery_attempts=(),
+            suggested_actions=(rule.action,),
+            task_id=self.task_id,
+        )
+
+
+class AgentmsgError(RemoteProtocolError):
+    """A peer's message was refused. `about` is its id where one can be read: an answer names it."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        stage: Stage,
+        field: str | None = None,
+        about: str | None = None,
+        error_type: ErrorType = ErrorType.VALIDATION_ERROR,
+        task_id: str | None = None,
+    ) -> None:
+        super().__init__(what, stage=stage, field=field, retryable=TABLE[error_type].retry)
+        self.about = about
+        self.error_type = error_type
+        self.task_id = task_id
+
+    @property
+    def answer(self) -> Refusal:
+        """What to tell the sender; all-D3: the field is named."""
+        details = {"stage": self.stage.value}
+        if self.field is not None:
+            details["field"] = self.field
+        return Refusal(error_type=self.error_type, message=str(self), details=details, task_id=self.task_id)
