@@ -259,9 +259,15 @@ class CovenClient:
         return RequestRefused(words or code.name, kind=str(fault) if fault else code.name.lower())
 
     def _give_up(self, error: Exception, since: float) -> None:
-        """Raise, unless it is worth trying again."""
-        if not self._was_reached or self._world.monotonic() - since > self._patience:
+        """Raise, unless it is worth trying again. Who never answered is not waited for; a wire that was cut after it
+        had been made says that somebody is there."""
+        nobody = not self._was_reached and NO_CONNECTION in str(error)
+        if nobody or self._world.monotonic() - since > self._patience:
             raise HubUnreachable(f"no answer from {self._address.base}: {error}. Is the hub running?") from None
+
+
+NO_CONNECTION = "failed to connect"
+"""What gRPC says of an address where nobody listens."""
 
 
 class _Passing(Exception):

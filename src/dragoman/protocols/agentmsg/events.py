@@ -24,7 +24,7 @@ class Received(Struct, frozen=True):
 
 
 class Repeated(Struct, frozen=True):
-    """A message came again and is not acted on again. `acknowledged`: it was before, and the ACK is to be said again."""
+    """A message came again and is not acted on again. `acknowledged`: it was before; say the ACK again."""
 
     message: Message
     acknowledged: bool
