@@ -41,8 +41,8 @@ from dragoman.core.rules import Rules
 from dragoman.core.tasks.model import Event, EventKind, Question, Task
 
 R = TypeVar("R", Task, Event, Delivery, DeadLetter, Question)
-Key = tuple[type[Any], Any]
 
+TABLES: tuple[type[Any], ...] = (Agent, Task, Event, Delivery, DeadLetter, Question)
 BY_ID = frozenset({TaskById, DeliveryById, DeadLetterById, QuestionById})
 
 
@@ -54,8 +54,9 @@ class NotLoaded(Exception):
         self.lookups = lookups
 
 
-def key_of(row: Row) -> Key:
-    return (Event, (row.task, row.seq)) if type(row) is Event else (type(row), row.id)  # type: ignore[union-attr]
+def key_of(row: Row) -> Any:
+    """What a row is known by within its table."""
+    return (row.task, row.seq) if type(row) is Event else row.id  # type: ignore[union-attr]
 
 
 class _Entry:
@@ -92,9 +93,8 @@ class Work:
         self.afterwards: list[Command] = []
         self.births = 0
         self._loaded: dict[Lookup[Any], Sequence[Any]] = {}
-        self._base: dict[Key, Any] = {}
-        self._dirty: dict[Key, _Entry] = {}
-        self._dirty_of: dict[type[Any], dict[Any, _Entry]] = {}
+        self._base: dict[type[Any], dict[Any, Any]] = {table: {} for table in TABLES}
+        self._dirty: dict[type[Any], dict[Any, _Entry]] = {table: {} for table in TABLES}
         self._lanes: dict[TaskId, list[Any]] = {}
         self._requests: dict[tuple[str, str], TaskId] = {}
         self._ready: dict[str, tuple[Sequence[Task], int, int]] = {}
@@ -113,7 +113,7 @@ class Work:
         base = self._base
         for rows in loaded.values():
             for row in rows:
-                base[key_of(row)] = row
+                base[type(row)][key_of(row)] = row
 
     def knows(self, lookup: Lookup[Any]) -> bool:
         return lookup in self._loaded
@@ -133,33 +133,36 @@ class Work:
                 undo(what, before)
 
     def changes(self) -> Changes:
-        """What the store must commit. The decisions are over: nothing will be undone any more, and the undo log, which
-        refers back to this unit, must not keep it and all its rows alive until the cycle collector comes by."""
+        """What the store must commit. The decisions are over: nothing will be undone any more.
+
+        The undo log must never refer back to this unit, nor anything else in it: units are freed when they are done, not
+        when the cycle collector comes by, or it would come often and find thousands of rows.
+        """
         self._undo.clear()
         added: list[Row] = []
         changed: list[Row] = []
         removed: list[Row] = []
-        for entry in self._dirty.values():
-            if entry.row is None:
-                if entry.base is not None:
-                    removed.append(entry.base)
-            elif entry.base is None:
-                added.append(entry.row)
-            elif entry.row is not entry.base:
-                changed.append(entry.row)
+        for entries in self._dirty.values():
+            for entry in entries.values():
+                if entry.row is None:
+                    if entry.base is not None:
+                        removed.append(entry.base)
+                elif entry.base is None:
+                    added.append(entry.row)
+                elif entry.row is not entry.base:
+                    changed.append(entry.row)
         return Changes(added=added, changed=changed, removed=removed, audit=self._audit)
 
     def settle(self) -> None:
         """The commit is done: bring the floor up to date."""
         floor = self.floor
-        for (table, _), entry in self._dirty.items():
-            if table is Task:
-                self._settle_task(entry)
-            elif table is Agent:
-                if isinstance(entry.row, Agent):
-                    floor.put_agent(entry.row)
-                elif isinstance(entry.base, Agent):
-                    floor.drop_agent(entry.base)
+        for entry in self._dirty[Agent].values():
+            if isinstance(entry.row, Agent):
+                floor.put_agent(entry.row)
+            elif isinstance(entry.base, Agent):
+                floor.drop_agent(entry.base)
+        for entry in self._dirty[Task].values():
+            self._settle_task(entry)
         for queue, n in self._backlog.items():
             total = floor.backlog.get(queue, 0) + n
             if total > 0:
@@ -200,11 +203,11 @@ class Work:
     def find(self, lookup: Lookup[R]) -> Sequence[R]:
         """The rows a lookup means, with this unit's changes laid over them."""
         rows = self._fetch(lookup)
-        dirty = self._dirty_of.get(lookup.row)
+        dirty = self._dirty[lookup.row]
         changed = self._changed(lookup, dirty) if dirty else None
-        if changed is None or dirty is None:
+        if changed is None:
             return rows
-        kept = [row for row in rows if key_of(row)[1] not in dirty]
+        kept = [row for row in rows if key_of(row) not in dirty]
         if len(kept) < len(rows) and len(rows) >= lookup.most and not lookup.single:
             return self.find(lookup.widened())[: lookup.most]  # some of them changed: look further back
         kept += [row for row in changed if lookup.matches(row)]
@@ -236,9 +239,10 @@ class Work:
     def _fetch(self, lookup: Lookup[R]) -> Sequence[R]:
         if self._peek is not None:  # the store remembers for itself
             rows = self._peek(lookup)
-            base = self._base
-            for row in rows:
-                base[key_of(row)] = row
+            if rows:
+                base = self._base[lookup.row]
+                for row in rows:
+                    base[key_of(row)] = row
             return rows
         loaded = self._loaded.get(lookup)
         if loaded is None:
@@ -250,10 +254,10 @@ class Work:
         return rows[0] if rows else None
 
     def task(self, id: TaskId) -> Task | None:
-        entry = self._dirty.get((Task, id))
+        entry = self._dirty[Task].get(id)
         if entry is not None:
             return entry.row  # type: ignore[return-value]
-        row = self._base.get((Task, id))
+        row = self._base[Task].get(id)
         return row if row is not None else self.one(TaskById(id))
 
     def tasks(self, ids: Iterable[TaskId]) -> list[Task]:
@@ -279,21 +283,22 @@ class Work:
         return task
 
     def event(self, task: TaskId, seq: int) -> Event:
-        entry = self._dirty.get((Event, (task, seq)))
-        row = entry.row if entry is not None else self._base.get((Event, (task, seq)))
+        key = (task, seq)
+        entry = self._dirty[Event].get(key)
+        row = entry.row if entry is not None else self._base[Event].get(key)
         if row is None:
             row = self.one(EventOf(task, seq))
         assert isinstance(row, Event), f"event {seq} of task {task} is not in the store"
         return row
 
     def agent(self, id: AgentId) -> Agent | None:
-        entry = self._dirty.get((Agent, id))
+        entry = self._dirty[Agent].get(id)
         if entry is not None:
             return entry.row  # type: ignore[return-value]
         return self.floor.agents.get(id)
 
     def agents_of_kind(self, kind: str) -> Iterable[Agent]:
-        dirty = self._dirty_of.get(Agent, {})
+        dirty = self._dirty[Agent]
         for id in self.floor.by_kind.get(kind, ()):
             if id not in dirty:
                 yield self.floor.agents[id]
@@ -302,7 +307,7 @@ class Work:
                 yield entry.row
 
     def all_agents(self) -> Iterable[Agent]:
-        dirty = self._dirty_of.get(Agent, {})
+        dirty = self._dirty[Agent]
         for id, agent in self.floor.agents.items():
             if id not in dirty:
                 yield agent
@@ -326,7 +331,7 @@ class Work:
         return len(self.floor.active.get(agent, ())) + self._load.get(agent, 0)
 
     def tasks_of(self, agent: AgentId) -> list[TaskId]:
-        dirty = self._dirty_of.get(Task, {})
+        dirty = self._dirty[Task]
         ids = [id for id in self.floor.active.get(agent, ()) if id not in dirty]
         ids += [id for id, entry in dirty.items() if _holder(entry.row) == agent]
         return ids
@@ -341,7 +346,7 @@ class Work:
         again: it walks along what it fetched, and fetches more at the end of that.
         """
         rows, at, limit = self._ready.get(queue) or (self._fetch(Ready(queue, PAGE)), 0, PAGE)
-        dirty = self._dirty_of.get(Task, {})
+        dirty = self._dirty[Task]
         best: Task | None = None
         while True:
             while at < len(rows) and (best := _standing(rows[at], queue, dirty)) is None:  # taken
@@ -371,23 +376,19 @@ class Work:
 
     def put(self, row: Row) -> None:
         """Add the row, or change it if it is there."""
-        self._write(key_of(row), row)
+        self._write(type(row), key_of(row), row)
 
     def remove(self, row: Row) -> None:
-        self._write(key_of(row), None)
+        self._write(type(row), key_of(row), None)
 
-    def _write(self, key: Key, row: Row | None) -> None:
-        table, id = key
-        entry = self._dirty.get(key)
+    def _write(self, table: type[Any], id: Any, row: Row | None) -> None:
+        dirty = self._dirty[table]
+        entry = dirty.get(id)
         if entry is None:
-            base = self.floor.agents.get(id) if table is Agent else self._base.get(key)
+            base = self.floor.agents.get(id) if table is Agent else self._base[table].get(id)
             old: Any = base
-            entry = self._dirty[key] = _Entry(base, row)
-            of_table = self._dirty_of.get(table)
-            if of_table is None:
-                of_table = self._dirty_of[table] = {}
-            of_table[id] = entry
-            self._undo.append((self._untouch, key, None))
+            dirty[id] = _Entry(base, row)
+            self._undo.append((dirty.pop, id, ...))
             # The shortcuts of `_changed`. They are not undone: what they name is looked up among the dirty rows.
             if table is Delivery:
                 self._lanes.setdefault((row or base).task, []).append(id)  # type: ignore[union-attr,arg-type]
@@ -401,10 +402,6 @@ class Work:
         if table is Task:
             self._count(old, row)  # type: ignore[arg-type]
             self.touched_tasks.add(id)
-
-    def _untouch(self, key: Key, _: None) -> None:
-        del self._dirty[key]
-        del self._dirty_of[key[0]][key[1]]
 
     def _count(self, old: Task | None, new: Task | None) -> None:
         held, holds = _holder(old), _holder(new)
