@@ -1,0 +1,25 @@
+"""The document's interfaces and enums, and two ends of a link with nothing between them but bytes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conformance.agentmsg.samples import Link
+
+DOCUMENT = Path(__file__).with_name("document.json")
+
+
+@pytest.fixture(scope="session")
+def document() -> dict[str, Any]:
+    """What the document declares: `enums` by name, and `interfaces` with their fields."""
+    loaded: dict[str, Any] = json.loads(DOCUMENT.read_text("utf-8"))
+    return loaded
+
+
+@pytest.fixture
+def link() -> Link:
+    """Two fresh ends of a link."""
+    return Link()
