@@ -56,3 +56,14 @@ def test_a_refusal_names_the_field() -> None:
     [event] = Connection(Role.HUB).receive(b'{"payload":{"parameters":[{"a":1,"a":2}]}}')
     assert isinstance(event, Invalid)
     assert event.field == "payload.parameters[0].a"
+
+
+@pytest.mark.requirement("all-D2")
+@pytest.mark.parametrize("moment", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_time_that_no_calendar_has_in_utc_is_refused(moment: str, examples: dict[str, Any]) -> None:
+    agent = Connection(Role.AGENT)
+    [event] = agent.receive(json.dumps({**examples["envelope"], "timestamp": moment}).encode())
+    assert isinstance(event, Invalid)
+    assert (event.stage, event.field) == (Stage.MEANING, "timestamp")
+    [event] = agent.receive(json.dumps(examples["envelope"]).encode())
+    assert isinstance(event, RequestReceived)

@@ -97,7 +97,11 @@ def interpret(tree: dict[str, Any], data: bytes, versions: Collection[str] = SUP
     fault = contradiction(envelope.payload)
     if fault is not None:
         raise InvalidMessage(fault[1], f"payload.{fault[0]}", about=correlation(tree))
-    return _canonical(envelope)
+    try:
+        return _canonical(envelope)
+    except OverflowError:  # the first or the last day of the calendar, in a zone where it is the day outside
+        what = "a time that no calendar has in UTC"
+        raise InvalidMessage(what, "timestamp", stage=Stage.MEANING, about=correlation(tree)) from None
 
 
 def envelope(
