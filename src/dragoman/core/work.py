@@ -135,8 +135,8 @@ class Work:
     def changes(self) -> Changes:
         """What the store must commit. The decisions are over: nothing will be undone any more.
 
-        The undo log must never refer back to this unit, nor anything else in it: units are freed when they are done, not
-        when the cycle collector comes by, or it would come often and find thousands of rows.
+        Neither the undo log nor anything else in a unit may refer back to it: it is freed when it is done, not when the
+        cycle collector comes by, which would come often then, and find thousands of rows.
         """
         self._undo.clear()
         added: list[Row] = []
