@@ -80,6 +80,12 @@ def blot_secrets(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     return {blot(name): _under(name, value, 0) for name, value in event.items()}
 
 
+def not_about_peers_that_left(record: logging.LogRecord) -> bool:
+    """gRPC logs an error with a traceback when a peer resets a stream while something is under way on it. Anybody can
+    do that at any time, and our own line about the stream says it."""
+    return "ExecuteBatchError" not in record.getMessage()
+
+
 def set_up_logs(*, level: str = "info", form: str = "json", stream: TextIO | None = None) -> None:
     """Everything that logs, ours and the libraries', goes through the same chain to `stream` (stderr).
 
@@ -112,6 +118,7 @@ def set_up_logs(*, level: str = "info", form: str = "json", stream: TextIO | Non
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    logging.getLogger("grpc._cython.cygrpc").addFilter(not_about_peers_that_left)
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "websockets", "httpx2", "httpcore2"):
         library = logging.getLogger(name)
         library.handlers.clear()

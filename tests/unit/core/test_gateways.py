@@ -329,3 +329,17 @@ async def test_an_agent_whose_turn_ended_with_a_question_is_free_for_other_work(
     await world.finish("i1", other.id)
     await world.settle()
     assert i1.work[-1] == task.id
+
+
+async def test_an_agent_that_was_lost_is_asked_first_when_it_is_back(world):
+    for name in ("i1", "i2"):
+        await world.add(name, "infra", concurrent=1)
+    i1 = await world.connect("i1")
+    task = await world.submit()
+    await i1.close(fault=GONE)
+    i2, i1 = await world.connect("i2"), await world.connect("i1", fresh=True)
+    await world.advance(1)
+    assert (i1.work, i2.work) == ([task.id], [])
+    await i1.close(fault=GONE)
+    await world.advance(2)
+    assert i2.work == [task.id]

@@ -88,7 +88,7 @@ def give_back(work: Work, link: Link, fault: Fault) -> None:
     """The agent is gone, and what it held over this link with it. That, too, is one failure."""
     held = [task for task in work.tasks(work.tasks_of(link.agent)) if task.session == link.session]
     for task in held:
-        fail_attempt(work, task, fault, counts=False)
+        fail_attempt(work, task, fault, counts=False, lost=True)
     if held:
         failed(work, link.agent)
     fill(work, link.agent)
@@ -105,7 +105,7 @@ def forgotten(work: Work, link: Link) -> None:
     )
     for task in work.tasks(work.tasks_of(link.agent)):
         if task.status in HELD and _of_an_earlier(task, link):
-            fail_attempt(work, task, fault, counts=False)
+            fail_attempt(work, task, fault, counts=False, lost=True)
 
 
 def _of_an_earlier(task: Task, link: Link) -> bool:

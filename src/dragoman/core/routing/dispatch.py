@@ -64,6 +64,7 @@ def assign(work: Work, task: Task, agent: Agent, link: Link) -> Task:
         queue=None,
         waiting=None,
         owner=agent.id,
+        prefers=None,
         session=link.session,
         delivery=delivery_id,
         attempts=attempt,

@@ -28,7 +28,7 @@ def task_woke(work: Work, task: Task) -> None:
         deadline_passed(work, task)
     elif task.status is Status.QUEUED:
         if task.queue is None:
-            place(work, task)  # its retry is due
+            place(work, task, prefer=task.prefers)  # its retry is due
         else:
             still_queued(work, task)
     elif task.status in (Status.ASSIGNED, Status.RUNNING):
@@ -122,5 +122,7 @@ def still_at_work(work: Work, task: Task) -> None:
             due = min(due, Instant(task.lost_at + work.rules.grace))
         work.put(msgspec.structs.replace(task, wake_at=min(task.deadline, due)))
         return
-    fail_attempt(work, task, fault, counts=not lost)  # a broken link was counted when it broke, once for all its work
+    fail_attempt(
+        work, task, fault, counts=not lost, lost=lost
+    )  # a broken link was counted when it broke, once for all its work
     fill(work, owner)

@@ -81,6 +81,7 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     recognised. `delivery` is the work order now out for it. `round` counts the times the work was begun anew on
     purpose (an answer came, a person retried): attempts of one round share a request id towards the agent. `source`
     is the event that says what to do: the request, or what replaced it; `outcome` the one that says how it ended.
+    `prefers` is who shall try again, if there: an agent that was lost may have done the work, and remember it.
     `asks` counts the questions of this attempt: an agent that begins anew asks the same ones in the same order.
     """
 
@@ -108,6 +109,7 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     queue: str | None = None
     wake_at: Instant | None = None
     owner: AgentId | None = None
+    prefers: AgentId | None = None
     session: SessionId | None = None
     delivery: DeliveryId | None = None
     round: int = 0

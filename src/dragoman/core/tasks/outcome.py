@@ -97,8 +97,11 @@ def owned(work: Work, task_id: Any, principal: AgentId) -> Task:
     return task
 
 
-def fail_attempt(work: Work, task: Task, fault: Fault, *, counts: bool = True) -> Task:
-    """An attempt failed: try again later, if that may help; otherwise that was it."""
+def fail_attempt(work: Work, task: Task, fault: Fault, *, counts: bool = True, lost: bool = False) -> Task:
+    """An attempt failed: try again later, if that may help; otherwise that was it.
+
+    `lost`: the link to the agent was, not the agent's will. It may have done the work and know it: it is asked first.
+    """
     owner = task.owner
     if owner is not None:
         withdraw(work, task, owner)
@@ -119,6 +122,7 @@ def fail_attempt(work: Work, task: Task, fault: Fault, *, counts: bool = True) -
         delivery=None,
         waiting=None,
         lost_at=None,
+        prefers=owner if lost else None,
         fault=fault,
         wake_at=retry_at,
     )

@@ -84,3 +84,12 @@ def test_libraries_do_not_log_addresses(log: io.StringIO) -> None:
 )
 def test_plain_values_stay(value: Any, told: Any) -> None:
     assert blot(value) == told
+
+
+def test_a_peer_that_leaves_in_the_middle_fills_no_log() -> None:
+    out = io.StringIO()
+    set_up_logs(level="info", form="json", stream=out)
+    grpc = logging.getLogger("grpc._cython.cygrpc")
+    grpc.error("ExecuteBatchError raised in core by servicer method [%s]", "/coven.CovenControl/AgentStream")
+    grpc.error("something else")
+    assert [json.loads(line)["event"] for line in out.getvalue().splitlines()] == ["something else"]
