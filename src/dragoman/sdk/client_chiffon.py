@@ -28,6 +28,7 @@ from dragoman.sdk import trace
 from dragoman.sdk.calls import Call
 from dragoman.sdk.errors import DragomanError, HubUnreachable, Misconfigured, RequestRefused
 from dragoman.sdk.events import Event, Question, TaskInfo
+from dragoman.sdk.following import follow
 from dragoman.sdk.links import Accepted, Frame, LinkDown, Pipe
 from dragoman.sdk.world import World, backoff
 
@@ -98,18 +99,8 @@ class ChiffonClient:
     async def events(self, task_id: str, after: int) -> AsyncIterator[Event]:
         call = self._known(task_id)
         try:
-            while True:
-                while after < len(call.events):
-                    after += 1
-                    event = call.events[after - 1]
-                    yield event
-                    if event.is_final:
-                        return
-                if call.done.done():
-                    call.done.result()
-                    return
-                call.news.clear()
-                await call.news.wait()
+            async for event in follow(call, after):
+                yield event
         finally:
             if call.done.done():
                 call.done.exception()

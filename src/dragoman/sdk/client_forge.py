@@ -30,6 +30,7 @@ from dragoman.sdk.errors import (
     RequestRefused,
 )
 from dragoman.sdk.events import Event, Question, TaskInfo
+from dragoman.sdk.following import follow
 from dragoman.sdk.links import File, LinkDown
 from dragoman.sdk.talk_forge import Conversation, Declined, Wire
 from dragoman.sdk.world import World, backoff
@@ -132,18 +133,8 @@ class ForgeClient:
     async def events(self, task_id: str, after: int) -> AsyncIterator[Event]:
         call = self._known(task_id)
         try:
-            while True:
-                while after < len(call.events):
-                    after += 1
-                    event = call.events[after - 1]
-                    yield event
-                    if event.is_final:
-                        return
-                if call.done.done():
-                    call.done.result()
-                    return
-                call.news.clear()
-                await call.news.wait()
+            async for event in follow(call, after):
+                yield event
         finally:
             if call.done.done():
                 self._forget(call)

@@ -226,7 +226,9 @@ async def test_attachments_and_files_travel_byte_for_byte() -> None:
         )
         work = await agent.work()
         assert [(one.filename, one.data) for one in work.attachments] == [("passwd", data), ("b", b"")]
-        await agent.respond(work.request_id, file={"filename": "/root/out.bin", "mime_type": "x/y", "data": data[::-1]})
+        await agent.respond(
+            work.request_id, file={"filename": "/elsewhere/out.bin", "mime_type": "x/y", "data": data[::-1]}
+        )
         await agent.respond(work.request_id, done={})
         heard = await call.rest()
         assert [type(one.event) for one in heard] == [FileData, Done]
