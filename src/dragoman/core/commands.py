@@ -9,12 +9,13 @@ their credential says; no field of a message can change it (all-D1).
 
 from __future__ import annotations
 
+import enum
 from typing import Any, ClassVar
 
 import msgspec
 
 from dragoman.core.agents.model import Agent
-from dragoman.core.delivery.model import DeadLetter
+from dragoman.core.delivery.model import DeadLetter, Letter
 from dragoman.core.errors import Fault
 from dragoman.core.files import FileRef
 from dragoman.core.ids import ADMIN, HUB, AgentId, DeliveryId, Instant, QuestionId, SessionId, TaskId
@@ -29,6 +30,7 @@ from dragoman.core.lookups import (
     QuestionById,
     TaskById,
 )
+from dragoman.core.state.model import Entity, Operation, Registry
 from dragoman.core.tasks.model import Priority, Question, Task
 
 
@@ -212,6 +214,8 @@ class Submit(Command, frozen=True, gc=False, kw_only=True):
     files: tuple[FileRef, ...] = ()
     follows: bool = False
     """The caller reads the task's events itself: nothing is delivered to it."""
+    called: str | None = None
+    """What the caller calls the task, where its protocol allows any name."""
 
     def wants(self) -> tuple[Lookup[Any], ...]:
         ids = (*self.dependencies, *((self.parent,) if self.parent else ()))
@@ -392,6 +396,198 @@ class Answer(Command, frozen=True, gc=False, kw_only=True):
         return self.question
 
 
+# -- between agents ---------------------------------------------------------------------------------------------
+
+
+class Tell(Command, frozen=True, gc=False, kw_only=True):
+    """Carry a message to another agent, word for word. Outcome: the id of its delivery.
+
+    The same message again is carried once; other content under the same id is refused with MISMATCH. What is promised
+    at least once is committed before this is answered. What is promised at most once touches no disk if its receiver
+    can be reached now, and waits in the store if not. `lane`: messages of one lane to one receiver keep their order.
+    """
+
+    letter: Letter
+    to: AgentId
+    priority: Priority = Priority.NORMAL
+    lane: TaskId | None = None
+
+    @property
+    def subject(self) -> str:
+        return self.letter.message_id
+
+
+class AskHelp(Command, frozen=True, gc=False, kw_only=True):
+    """An agent asks another one for help, or whoever can, or in the end a person. Outcome: the question.
+
+    Its task, if the hub knows it and it is the asker's, waits until help came. `topic` is what somebody must be able to
+    do who helps; `letter` is carried to one that speaks the same protocol, others get a task.
+    """
+
+    action: ClassVar = "help.ask"
+    letter: Letter
+    question: str
+    topic: str
+    to: AgentId | None = None
+    task_id: TaskId | None = None
+    priority: Priority = Priority.HIGH
+    deadline: Instant | None = None
+    details: dict[str, Any] = {}
+
+    def wants(self) -> tuple[Lookup[Any], ...]:
+        return (TaskById(self.task_id),) if self.task_id else ()
+
+    @property
+    def subject(self) -> str | None:
+        return self.task_id
+
+
+class HelpVerdict(enum.StrEnum):
+    ANSWERED = "answered"
+    ESCALATED = "escalated"  # somebody better should: a person
+    UNABLE = "unable"
+
+
+class GiveHelp(Command, frozen=True, gc=False, kw_only=True):
+    """Whoever was asked for help answers. `request_id` is the message that asked. Outcome: the question.
+
+    `letter` is carried to the asker; `more`: another answer will follow, for the same request.
+    """
+
+    action: ClassVar = "help.give"
+    request_id: str
+    letter: Letter
+    verdict: HelpVerdict
+    answer: Any = None
+    more: bool = False
+
+    @property
+    def subject(self) -> str:
+        return self.request_id
+
+
+class Handing(enum.StrEnum):
+    """Why a task is handed over. Each leads to somebody else (`core.tasks.handover`)."""
+
+    CAPABILITY_LIMIT = "capability_limit"
+    RATE_LIMIT = "rate_limit"
+    ERROR_RECOVERY = "error_recovery"
+    ESCALATION = "escalation"
+    LOAD_BALANCING = "load_balancing"
+
+
+class HandOver(AboutTask, frozen=True, gc=False, kw_only=True):
+    """The owner wants somebody else to go on with a task; until they accept it stays where it is. Outcome: the question.
+
+    `letter` is carried to whoever is asked. `known` is all that the owner tells about it: `metadata`, `history`,
+    `dependencies`, `constraints`, the `error` and the recovery attempts; it moves with the task, beside what the hub
+    knows itself. A task that the hub has never heard of is taken down first, as the asker's own: `type`, `trace_id`.
+    """
+
+    action: ClassVar = "task.hand_over"
+    letter: Letter
+    reason: Handing
+    deadline: Instant
+    to: AgentId | None = None
+    required_capabilities: tuple[str, ...] = ()
+    type: str = "task"
+    called: str | None = None
+    trace_id: str | None = None
+    known: dict[str, Any] = {}
+    fault: Fault | None = None
+    priority: Priority = Priority.NORMAL
+
+
+class AnswerHandover(Command, frozen=True, gc=False, kw_only=True):
+    """Whoever was asked to take a task over says yes or no. `request_id` is the message that asked. Outcome: the question.
+
+    With a yes, the task is theirs in the same commit, and they are told all that is known of it.
+    """
+
+    action: ClassVar = "task.take_over"
+    request_id: str
+    letter: Letter
+    accepted: bool
+    terms: dict[str, Any] = {}
+
+    @property
+    def subject(self) -> str:
+        return self.request_id
+
+
+# -- what agents say of themselves ------------------------------------------------------------------------------
+
+
+class Beat(Command, frozen=True, gc=False, kw_only=True):
+    """An agent is alive. Nothing is committed for it."""
+
+    state: str | None = None
+
+
+class ReportStatus(Command, frozen=True, gc=False, kw_only=True):
+    """How an agent is: its state, its health, what it has used. Outcome: the version of its entry in the registry.
+
+    `status` has the fields of its registry entry; `usage`, `health` and `next_available` are kept beside it.
+    """
+
+    status: dict[str, Any]
+    current_tasks: tuple[str, ...] = ()
+    usage: dict[str, Any] = {}
+    health: dict[str, Any] = {}
+    next_available: Instant | None = None
+
+
+class Severity(enum.StrEnum):
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+    CRITICAL = "critical"
+
+
+class ReportError(Command, frozen=True, gc=False, kw_only=True):
+    """Something went wrong at an agent, in the course of a task or not. Outcome: the task, or None.
+
+    It is kept with the task and with the agent. A high or critical one counts against the agent; a critical one about
+    a task that it owns ends the attempt. `report` is what it said, in the hub's form.
+    """
+
+    action: ClassVar = "agent.error"
+    fault: Fault
+    severity: Severity
+    report: dict[str, Any]
+    message_id: str | None = None
+    task_id: TaskId | None = None
+
+    def wants(self) -> tuple[Lookup[Any], ...]:
+        return (TaskById(self.task_id),) if self.task_id else ()
+
+    @property
+    def subject(self) -> str | None:
+        return self.task_id
+
+
+# -- shared state -----------------------------------------------------------------------------------------------
+
+
+class ChangeState(Command, frozen=True, gc=False, kw_only=True):
+    """Write a shared entity. Outcome: the entity. `version` is what the writer read, 0 for one that is new.
+
+    `changes` is a JSON merge patch. Refused with CONFLICT and the current version if somebody was faster, with
+    FORBIDDEN if the table of who may write what says so.
+    """
+
+    action: ClassVar = "state.change"
+    operation: Operation
+    entity: Registry
+    entity_id: str
+    changes: dict[str, Any]
+    version: int
+
+    @property
+    def subject(self) -> str:
+        return f"{self.entity.value}/{self.entity_id}"
+
+
 # -- dead letters -----------------------------------------------------------------------------------------------
 
 
@@ -460,4 +656,4 @@ class NoteRefusal(Command, frozen=True, gc=False, kw_only=True):
     about: str | None = None
 
 
-Outcome = Task | Agent | Question | DeadLetter | int | None
+Outcome = Task | Agent | Question | DeadLetter | Entity | str | int | None

@@ -31,11 +31,32 @@ class Cargo(enum.StrEnum):
     PAUSE = "pause"
     RESUME = "resume"
     ANSWER = "answer"  # what a person said, or that nobody did
+    LETTER = "letter"  # what another agent wrote, word for word
+    YOURS = "yours"  # a task that was taken over, with all that is known of it
+    UNDELIVERED = "undelivered"  # a letter of yours did not arrive
 
 
 class DeliveryState(enum.StrEnum):
     WAITING = "waiting"
     LEASED = "leased"
+
+
+class Letter(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """A message between agents, word for word: the hub carries it. `message_id` is unique for its sender.
+
+    `once`: at most once; it is gone when it leaves. Otherwise it is kept until it is acknowledged, and leaves again
+    after the waits of `retry`, at most `attempts` times. After `expires_at` nobody is bothered with it.
+    """
+
+    sender: AgentId
+    message_id: str
+    kind: str
+    digest: str
+    body: msgspec.Raw
+    protocol: str
+    once: bool = False
+    attempts: int = 4
+    expires_at: Instant | None = None
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -44,7 +65,9 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     `session` holds the lease: over a link that keeps no order (long poll) it ends at `wake_at`, over one that
     does (`ordered`) it ends with the link. The lease of a work order that a poll took ends with its task's clocks.
 
-    An answer tells of a `question` instead of an event. If that belongs to no task, its id is the lane.
+    An answer tells of a `question` instead of an event. If that belongs to no task, its id is the lane. A `letter` is
+    its own content; its lane is the task that it is about, which the hub need not know, or its own. When it arrived it
+    stays a while as `done_at`, without its words, so that the same letter again is recognised.
     """
 
     id: DeliveryId
@@ -62,11 +85,14 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     ordered: bool = False
     wake_at: Instant | None = None
     question: QuestionId | None = None
+    letter: Letter | None = None
+    done_at: Instant | None = None
+    reason: Fault | None = None
 
     @property
     def alone(self) -> bool:
-        """Whether it tells of a question that belongs to no task."""
-        return self.question is not None and str(self.question) == self.task
+        """Whether it belongs to no task of the hub."""
+        return self.letter is not None or (self.question is not None and str(self.question) == self.task)
 
 
 class DeadLetter(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -80,6 +106,7 @@ class DeadLetter(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
     attempts: int
     at: Instant
     reason: Fault
+    letter: Letter | None = None
 
 
 class Parcel(msgspec.Struct, frozen=True, gc=False):
@@ -87,4 +114,4 @@ class Parcel(msgspec.Struct, frozen=True, gc=False):
 
     delivery: Delivery
     task: Any  # Task, or None with a question that belongs to none; Any keeps the two from importing each other
-    event: Any  # Event; the Question, where the cargo is an answer
+    event: Any  # Event; the Question, where the cargo is an answer; the Letter, where it is one

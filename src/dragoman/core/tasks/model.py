@@ -14,6 +14,7 @@ from uuid import UUID, uuid5
 
 import msgspec
 
+from dragoman.core.delivery.model import Letter
 from dragoman.core.errors import Fault
 from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, SessionId, TaskId
@@ -46,6 +47,7 @@ class Waiting(enum.StrEnum):
 
     DEPENDENCY = "dependency"
     PERSON = "person"  # a question is open
+    HELP = "help"  # another agent was asked for help
     AGENT = "agent"  # the agent said that it pauses
     HELD = "held"  # a person paused it
 
@@ -53,7 +55,8 @@ class Waiting(enum.StrEnum):
 class Origin(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Who asked, in which protocol, under which idempotency key, and what they exactly asked.
 
-    `follows`: they read the task's events themselves, so nothing is delivered to them.
+    `follows`: they read the task's events themselves, so nothing is delivered to them. `called`: their own name for the
+    task, where it is not its id.
     """
 
     principal: AgentId
@@ -62,6 +65,7 @@ class Origin(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     digest: str
     protocol_version: str | None = None
     follows: bool = False
+    called: str | None = None
 
 
 class OutputCursor(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -83,6 +87,8 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     is the event that says what to do: the request, or what replaced it; `outcome` the one that says how it ended.
     `prefers` is who shall try again, if there: an agent that was lost may have done the work, and remember it.
     `asks` counts the questions of this attempt: an agent that begins anew asks the same ones in the same order.
+    `version` counts what others can see of it change (the shared state). `handed` is through whose hands it went: pairs
+    of from and to. `helps` is the request for help that it answers.
     """
 
     id: TaskId
@@ -138,6 +144,9 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     recent: tuple[str, ...] = ()
     seq: int = 0
     constraints: dict[str, Any] = {}
+    version: int = 1
+    handed: tuple[tuple[AgentId, AgentId], ...] = ()
+    helps: QuestionId | None = None
 
     @property
     def final(self) -> bool:
@@ -173,6 +182,9 @@ class EventKind(enum.StrEnum):
     PAUSED = "paused"
     RESUMED = "resumed"
     LOG = "log"  # what an agent wrote beside its work
+    ERROR_REPORTED = "error_reported"
+    HANDOVER_ASKED = "handover_asked"
+    HANDED_OVER = "handed_over"
     ASKED = "asked"
     ANSWERED = "answered"
     ATTEMPT_FAILED = "attempt_failed"
@@ -203,9 +215,18 @@ class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
 
 class QuestionStatus(enum.StrEnum):
     OPEN = "open"
+    WITH_AGENT = "with_agent"  # an agent was asked, not a person
     ANSWERED = "answered"
     EXPIRED = "expired"
     WITHDRAWN = "withdrawn"  # its task ended first
+
+
+class Asking(enum.StrEnum):
+    """What is asked for."""
+
+    ANSWER = "answer"
+    HELP = "help"
+    TAKEOVER = "takeover"  # to go on with a task
 
 
 class Question(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -213,6 +234,9 @@ class Question(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
 
     `request_id` is there where the agent goes on while it waits, and is told the answer under that id; `blocking` says
     whether it stands still for it. Without one the question ended the agent's turn, and the answer is its next work.
+
+    Other agents are asked for help, and to take a task over, in the same form: `about` says which, `asked_of` who is
+    asked now (nobody: a person), `asked_before` who could not, `letter` the words that reach them.
     """
 
     id: QuestionId
@@ -231,3 +255,7 @@ class Question(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     request_id: str | None = None
     blocking: bool = True
     details: dict[str, Any] = {}
+    about: Asking = Asking.ANSWER
+    asked_of: AgentId | None = None
+    asked_before: tuple[AgentId, ...] = ()
+    letter: Letter | None = None

@@ -1,0 +1,1 @@
+"""What agents share: versioned entities, the policy, and what may be spent."""

@@ -1,0 +1,71 @@
+"""Shared state as rows: entities with versions, and the log of what changed in which order.
+
+Four registries. Who keeps their truth:
+
+    registry   an entity is                            its row
+    ---------  --------------------------------------  ------------------------------------------------------------
+    TASK       a task of the hub                       the task itself (`Task.version`); no entity row
+    TASK       a task agents keep among themselves     an entity
+    AGENT      what an agent said of itself            an entity, named by the agent's id
+    RESOURCE   an allocation, `agent_id:resource`      an entity
+    POLICY     the one policy                          an entity, named `policy`
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import msgspec
+
+from dragoman.core.ids import AgentId, Instant
+
+
+class Registry(enum.StrEnum):
+    TASK = "TASK"
+    AGENT = "AGENT"
+    RESOURCE = "RESOURCE"
+    POLICY = "POLICY"
+
+
+class Operation(enum.StrEnum):
+    CREATE = "CREATE"
+    UPDATE = "UPDATE"
+    DELETE = "DELETE"
+
+
+class Entity(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """One shared thing. `version` counts its changes, from 1. `past` are its last few values, where that is of use."""
+
+    registry: Registry
+    name: str
+    version: int
+    value: dict[str, Any]
+    created_at: Instant
+    updated_at: Instant
+    created_by: AgentId
+    updated_by: AgentId
+    past: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def id(self) -> str:
+        return f"{self.registry.value}/{self.name}"
+
+
+class Change(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """What one entity became."""
+
+    operation: Operation
+    registry: Registry
+    name: str
+    version: int
+    changes: dict[str, Any]
+    by: AgentId
+
+
+class Changed(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """All that one unit of work changed in the shared state: a row of the log. `cursor` numbers them without a gap."""
+
+    cursor: int
+    at: Instant
+    entries: tuple[Change, ...]
