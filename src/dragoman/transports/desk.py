@@ -22,15 +22,13 @@ from dragoman.core.ports import Files, Intake
 from dragoman.protocols.chiffon import codec
 from dragoman.protocols.chiffon.errors import ChiffonError
 from dragoman.protocols.chiffon.types import Correlation
-from dragoman.security import tokens
-from dragoman.transports.asgi import Scope, header
+from dragoman.transports import identity
+from dragoman.transports.asgi import Scope
 from dragoman.transports.driver import Heard
+from dragoman.transports.identity import UNKNOWN
 from dragoman.transports.limits import Limits
 from dragoman.transports.refusals import Refusals
 from dragoman.wire import guard
-
-UNKNOWN = "unknown"
-"""Whom an answer is addressed to when nobody knows who asked."""
 
 MOST_ACKS = 10_000
 
@@ -66,32 +64,11 @@ class Desk:
 
     def agent(self, scope: Scope) -> Agent:
         """The chiffon agent whose token this is; raises `Refused`."""
-        agent = self._holder(scope)
-        if agent.protocol != PROTOCOL:
-            fault = Fault(
-                kind=Kind.FORBIDDEN,
-                message=f"{agent.id} was added to speak {agent.protocol}; use that protocol's endpoints",
-                facts={"agent_id": agent.id, "token_status": "valid, but for another protocol"},
-            )
-            raise Refused(fault)
-        return agent
+        return identity.speaker(self.hub, scope, PROTOCOL)
 
     def principal(self, scope: Scope) -> AgentId:
         """Whoever may steer tasks: an agent of any protocol, or the admin."""
-        token = tokens.bearer(header(scope, b"authorization"))
-        if token and self._admin_hash and tokens.same(tokens.token_hash(token), self._admin_hash):
-            return ADMIN
-        return self._holder(scope).id
-
-    def _holder(self, scope: Scope) -> Agent:
-        token = tokens.bearer(header(scope, b"authorization"))
-        agent = None if token is None else self.hub.agent_of(tokens.token_hash(token))
-        if agent is None:
-            status = "missing" if token is None else "invalid"
-            message = "no bearer token" if token is None else "nobody here has this token"
-            facts = {"agent_id": UNKNOWN, "token_status": status}
-            raise Refused(Fault(kind=Kind.UNAUTHENTICATED, message=message, facts=facts))
-        return agent
+        return ADMIN if identity.is_admin(scope, self._admin_hash) else identity.holder(self.hub, scope).id
 
     # -- what
 
