@@ -116,7 +116,7 @@ class Serving:
         self.push = Push(hub, allowed=callback_networks, resolve=resolve)
         self.http = ChiffonHttp(desk, callbacks=self.push, negotiation=negotiation)
         self.ws = ChiffonWs(desk)
-        routes: dict[str, ASGIApp] = {**self.http.routes(), "/api/agent/ws": self.ws}
+        routes: dict[str, ASGIApp] = {**self.http.routes(), **self.ws.routes()}
         under: dict[str, ASGIApp] = {"/api/tasks/": self.http.task}
         if files is not None:
             agent_files = AgentFiles(desk, store, files)
@@ -179,7 +179,7 @@ class Serving:
         end = loop.time() + drain_seconds
         for listening in server.servers:
             listening.close()
-        self.http.drain()
+        self.http.wake()
         await self.push.stop()
         await asyncio.gather(self.ws.drain(drain_seconds), *(door.drain(drain_seconds) for door in self._doors))
         state = server.server_state

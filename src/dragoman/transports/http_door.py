@@ -1,0 +1,252 @@
+"""What a protocol's HTTP endpoints share: long polls, acknowledgments, and saying no.
+
+    GET  …/messages?wait=SECONDS&max=COUNT    200 {"messages":[{"delivery_id":…,"message":{…}}]}
+    POST …/ack {"delivery_ids":[…]}           200 {"acknowledged":COUNT}
+
+A poll is a link that takes what waits, or waits for it, and is gone. What it took and did not acknowledge is offered
+again when its lease ends, so a client that goes away in the middle loses nothing.
+
+Everything that is refused is answered with the protocol's own error and its status, and is in the audit record: by the
+hub, if it decided (`Decided`), by us, if it did not get that far.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, ClassVar
+from urllib.parse import parse_qs
+
+import structlog
+
+from dragoman.core.agents.model import Agent
+from dragoman.core.commands import Acknowledge, CloseLink, Command, OpenLink
+from dragoman.core.delivery.model import Parcel
+from dragoman.core.errors import Fault, Kind, Refused, refuse
+from dragoman.core.ids import AgentId, DeliveryId, Instant, SessionId
+from dragoman.core.ports import Intake
+from dragoman.transports.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, read_body
+from dragoman.transports.limits import Limits
+from dragoman.transports.refusals import Refusals
+from dragoman.wire.errors import RemoteProtocolError
+
+log = structlog.get_logger("dragoman.transports")
+
+SMALL_BODY = 1024 * 1024
+"""Registrations, acknowledgments and controls are never longer."""
+DEFAULT_COUNT = 32
+MOST_ACKS = 10_000
+
+Handler = Callable[[Agent, Scope, Receive, Send], Awaitable[None]]
+
+
+class Decided(Exception):
+    """The hub refused a command, and has recorded that itself."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(str(fault))
+        self.fault = fault
+
+
+class HttpDoor(ABC):
+    """The handlers of one protocol; `guarded` makes an endpoint of one."""
+
+    protocol: ClassVar[str]
+
+    def __init__(self, hub: Intake, *, limits: Limits, refusals: Refusals) -> None:
+        self._hub = hub
+        self._limits = limits
+        self._refusals = refusals
+        self._polls: set[_Poll] = set()
+        self._draining = False
+
+    # -- what a protocol says
+
+    @abstractmethod
+    def agent(self, scope: Scope) -> Agent:
+        """Whose token this is; raises `Refused`."""
+
+    @abstractmethod
+    def words(self, fault: Fault, agent: Agent | None, about: Any) -> bytes:
+        """A refusal in the protocol's words; `about` is the protocol's own."""
+
+    @abstractmethod
+    def status_of(self, fault: Fault) -> int: ...
+
+    @abstractmethod
+    def fault_of(self, error: RemoteProtocolError) -> Fault: ...
+
+    @abstractmethod
+    def json(self, data: bytes) -> dict[str, Any]:
+        """A small body; raises `Refused`."""
+
+    @abstractmethod
+    def frames(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
+        """What a poll gets for one parcel."""
+
+    # -- endpoints
+
+    async def poll(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
+        wait, count = self._wishes(scope["query_string"])
+        parcels = await self._take(agent.id, wait, count, receive)
+        now = self._hub.now()
+        entries = [
+            b'{"delivery_id":"%b","message":%b}' % (parcel.delivery.id.encode(), frame)
+            for parcel in parcels
+            for frame in self.frames(parcel, agent, now)
+        ]
+        await answer(send, 200, b'{"messages":[%b]}' % b",".join(entries))
+
+    async def _take(self, agent: AgentId, wait: float, count: int, receive: Receive) -> Sequence[Parcel]:
+        session = SessionId(self._hub.mint())
+        poll = _Poll()
+        self._hub.attach(session, poll)
+        self._polls.add(poll)
+        try:
+            await self._hub.ask(
+                OpenLink(principal=agent, protocol=self.protocol, session=session, ordered=False, credit=count)
+            )
+            if not poll.parcels and wait > 0 and not self._draining:
+                await poll.wait(wait, receive)
+        finally:
+            self._polls.discard(poll)
+            if not poll.parcels:  # else the hub has let go of it: a poll takes parcels once
+                closed = self._hub.post(CloseLink(principal=agent, session=session, lost=False))
+                closed.add_done_callback(lambda done: self._closed(session, done))
+                with contextlib.suppress(Refused):  # then nothing was given to it either
+                    await closed  # until then something may still be given to it
+            else:
+                self._hub.detach(session)
+        return poll.parcels
+
+    def _closed(self, session: SessionId, closed: asyncio.Future[Any]) -> None:
+        self._hub.detach(session)
+        if not closed.cancelled() and closed.exception() is not None:
+            log.warning("poll not closed", session=session)
+
+    def _wishes(self, query: bytes) -> tuple[float, int]:
+        said = parse_qs(query.decode("latin-1"))
+        try:
+            wait = float(said.get("wait", ["0"])[-1])
+            count = int(said.get("max", [str(DEFAULT_COUNT)])[-1])
+        except ValueError:
+            wait, count = -1.0, 0
+        if not 0 <= wait < float("inf") or count < 1:
+            what = "expected wait=SECONDS (0 or more) and max=COUNT (1 or more)"
+            raise refuse(Kind.INVALID, what, field="query", stage="shape")
+        return min(wait, self._limits.poll_seconds), min(count, self._limits.poll_messages)
+
+    async def ack(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
+        ids = self.json(await read_body(scope, receive, SMALL_BODY)).get("delivery_ids")
+        if type(ids) is not list or len(ids) > MOST_ACKS or not all(type(id) is str for id in ids):
+            what = f"expected a list of at most {MOST_ACKS} delivery ids"
+            raise refuse(Kind.INVALID, what, field="delivery_ids", stage="shape")
+        known = await self.acknowledged(agent, tuple(map(DeliveryId, ids)))
+        await answer(send, 200, b'{"acknowledged":%d}' % known)
+
+    async def acknowledged(self, agent: Agent, deliveries: tuple[DeliveryId, ...]) -> int:
+        """How many of them were known."""
+        if not deliveries:
+            return 0
+        command = Acknowledge(principal=agent.id, protocol=self.protocol, deliveries=deliveries)
+        return int(await self._hub.ask(command))
+
+    def wake(self) -> None:
+        """Answer every parked poll, and park no more."""
+        self._draining = True
+        for poll in self._polls:
+            poll.wake()
+
+    # -- saying no
+
+    def guarded(self, method: str, what: str, handle: Handler) -> ASGIApp:
+        """A handler that only has to say what goes well."""
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            agent: Agent | None = None
+            try:
+                if scope["method"] != method:
+                    await self.wrong_method(send, method)
+                    return
+                agent = self.agent(scope)
+                await handle(agent, scope, receive, send)
+            except Disconnected:
+                return
+            except Decided as decided:
+                await self.no(send, None, decided.fault, agent=agent)
+            except (Refused, RemoteProtocolError) as error:
+                await self.no(send, what, self.fault(error), agent=agent)
+
+        return app
+
+    async def ask(self, command: Command) -> Any:
+        """Ask the hub; its refusal is in the audit record already."""
+        try:
+            return await self._hub.ask(command)
+        except Refused as refused:
+            raise Decided(refused.fault) from None
+
+    def fault(self, error: Refused | RemoteProtocolError) -> Fault:
+        return error.fault if isinstance(error, Refused) else self.fault_of(error)
+
+    async def no(
+        self,
+        send: Send,
+        what: str | None,
+        fault: Fault,
+        *,
+        agent: Agent | None = None,
+        about: Any = None,
+        subject: str | None = None,
+    ) -> None:
+        """Refuse; `what` was tried, or None if the hub decided and recorded it itself."""
+        if what is not None:
+            who = agent.id if agent is not None else None
+            await self._refusals.note(what, fault, principal=who, protocol=self.protocol, about=subject)
+        headers: tuple[tuple[bytes, bytes], ...] = ()
+        status = self.status_of(fault)
+        if status == 401:
+            headers = ((b"www-authenticate", b"Bearer"),)
+        elif status in (429, 503):
+            headers = ((b"retry-after", b"1"),)
+        await answer(send, status, self.words(fault, agent, about), headers=headers)
+
+    async def wrong_method(self, send: Send, allowed: str) -> None:
+        fault = Fault(kind=Kind.INVALID, message=f"this path takes {allowed}; use that method")
+        await answer(send, 405, self.words(fault, None, None), headers=((b"allow", allowed.encode()),))
+
+
+class _Poll:
+    """A parked poll: `core.ports.LinkEnd`."""
+
+    def __init__(self) -> None:
+        self.parcels: list[Parcel] = []
+        self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def deliver(self, parcels: Sequence[Parcel]) -> None:
+        self.parcels.extend(parcels)
+        self.wake()
+
+    def hang_up(self, reason: str) -> None:
+        self.wake()
+
+    def wake(self) -> None:
+        if not self._woken.done():
+            self._woken.set_result(None)
+
+    async def wait(self, seconds: float, receive: Receive) -> None:
+        """Until something comes, the time is up, or the client is gone."""
+        timer = asyncio.get_running_loop().call_later(seconds, self.wake)
+        watcher = asyncio.ensure_future(self._watch(receive))
+        try:
+            await self._woken
+        finally:
+            timer.cancel()
+            watcher.cancel()
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.wake()
