@@ -43,9 +43,14 @@ class Heard(msgspec.Struct, frozen=True):
     It may raise `Refused`. Frames that come after it do not overtake a command that comes out of it.
     `parts` are the messages of a frame that had several; each is heard in its turn. `answers` are written at once, for
     what is answered without the hub. `about` is the tongue's own.
+
+    `also` are commands that the same message becomes, behind the first: it is accepted when all of them are, and its
+    outcome is the first one's. `receipt`: whether the peer is told that it was accepted, where receipts are given.
     """
 
     command: Command | None = None
+    also: tuple[Command, ...] = ()
+    receipt: bool = True
     message_id: str | None = None
     acks: tuple[DeliveryId, ...] = ()
     fault: Fault | None = None
@@ -87,6 +92,15 @@ class Talkative(Protocol):
 
     def part(self) -> None:
         """The link ends."""
+        ...
+
+
+@runtime_checkable
+class Streaming(Talkative, Protocol):
+    """A talkative tongue that goes on as fast as its peer reads."""
+
+    def room(self) -> None:
+        """There may be room again for what `tell` had none for."""
         ...
 
 
@@ -140,6 +154,7 @@ class Pump:
         self._marked: list[DeliveryId] = []
         self._closed = False
         self._draining = False
+        self._streaming = tongue if isinstance(tongue, Streaming) else None
         if isinstance(tongue, Talkative):
             tongue.meet(self.tell)
 
@@ -183,7 +198,16 @@ class Pump:
         else:
             return
         self._begin()
-        self._hub.hand_in(command, partial(self._answered, heard))
+        self._hand_in(heard, command)
+
+    def _hand_in(self, heard: Heard, command: Command) -> None:
+        then = partial(self._answered, heard)
+        if not heard.also or heard.fault is not None:
+            self._hub.hand_in(command, then)
+            return
+        verdicts = _Verdicts(1 + len(heard.also), then)
+        for one in (command, *heard.also):
+            self._hub.hand_in(one, verdicts)
 
     def _begin(self) -> None:
         self.under_way += 1
@@ -204,7 +228,7 @@ class Pump:
             found = await look()
             if isinstance(found, Command):
                 self._begin()
-                self._hub.hand_in(found, partial(self._answered, heard))
+                self._hand_in(heard, found)
             else:
                 self._write(found)
         except Refused as refused:
@@ -230,7 +254,7 @@ class Pump:
         agent = self._hub.agent(self._agent)
         if agent is not None and (said := self._tongue.answer(heard, outcome, agent)):
             self._write(said)
-        if self._receipts and heard.message_id is not None:
+        if self._receipts and heard.receipt and heard.message_id is not None:
             if not self._accepted:
                 asyncio.get_running_loop().call_soon(self._send_receipts)
             self._accepted.append(heard.message_id)
@@ -305,6 +329,8 @@ class Pump:
             self._wire.write([self._held.popleft()])
         if not self._held:
             self._mark()
+            if self._streaming is not None and self._wire.has_room:
+                self._streaming.room()
 
     def _mark(self) -> None:
         """Ask for a sign that what was written arrived, one at a time."""
@@ -332,3 +358,19 @@ class Pump:
         await self._idle.wait()
         self._send_receipts()
         self._fall_silent()
+
+
+class _Verdicts:
+    """What the commands of one message came to, in their order: the first one's outcome, and the first refusal."""
+
+    def __init__(self, expected: int, then: Callable[[Any, Refused | None], None]) -> None:
+        self._expected = expected
+        self._then = then
+        self._outcomes: list[Any] = []
+        self._refusal: Refused | None = None
+
+    def __call__(self, outcome: Any, refusal: Refused | None) -> None:
+        self._outcomes.append(outcome)
+        self._refusal = self._refusal or refusal
+        if len(self._outcomes) == self._expected:
+            self._then(self._outcomes[0], self._refusal)
