@@ -1,0 +1,300 @@
+"""Tokens: issued and verified, as a2acp's document, a2acp-D3…D5 and RFC 8725 have it.
+
+PyJWT makes and checks the signature. What a token must be otherwise is decided here, because PyJWT reads the clock
+itself, takes the last of two equal claims, and lets one audience of many suffice. In this order:
+
+    1  size, three parts of canonical base64url          7  the signature, by an engine that knows no other algorithm
+    2  header: strict JSON, each name once               8  claims: strict JSON, each name once, of the right types
+    3  no key in it or behind an address in it           9  issuer, audience (one string), subject, domain
+    4  no crit, no b64: we know no extension            10  exp, nbf, iat with 60 s leeway; at most 24 h from iat to exp
+    5  typ is JWT                                       11  not revoked
+    6  kid is in the ring, and alg is that key's own
+
+Steps 1 to 8 say the same about a token for ever, as long as its key is in the ring. They are remembered under the
+token's hash, since an agent sends one token with many messages, and verifying costs a hundred times what looking up
+does. Steps 6 (the key may still verify) and 9 to 11 are taken every time: a remembered token outlives neither its
+expiry nor its key nor a revocation. Only good tokens are remembered, so nobody without one can push others out.
+
+Times are whole Unix seconds, as in tokens; the caller passes `now`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import secrets
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import jwt as pyjwt
+import msgspec
+from msgspec import Meta
+
+from dragoman.security.grants import MOST, NONE_REVOKED, Revocations
+from dragoman.security.keys import LEEWAY, LONGEST_TTL, Algorithm, Key, KeyRing, decode64
+from dragoman.security.refusals import Reason, Refusal
+from dragoman.wire import guard
+from dragoman.wire.errors import RemoteProtocolError
+
+ISSUER = "a_domain-auth-service"
+LARGEST = 8192
+"""Characters of a token: 64 capabilities of 64 characters fit."""
+
+REMEMBERED = 4096
+
+_FORM = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
+_HEADER = guard.Limits(bytes=1024, depth=4, containers=16)
+_PAYLOAD = guard.Limits(bytes=LARGEST, depth=8, containers=64)
+_EMBEDDED = ("jku", "jwk", "x5u", "x5c", "x5t", "x5t#S256")
+_EXTENSIONS = ("crit", "b64")
+_LATEST = 2**53
+
+# Two engines, each of which knows one algorithm: neither can be talked into the other.
+_ENGINES = {
+    algorithm: pyjwt.PyJWS(algorithms=[algorithm.value], options={"enforce_minimum_key_length": True})
+    for algorithm in Algorithm
+}
+
+Name = Annotated[str, Meta(min_length=1, max_length=256)]
+Numeric = Annotated[int, Meta(ge=0, le=_LATEST)] | Annotated[float, Meta(ge=0, le=_LATEST)]
+
+
+class Claims(msgspec.Struct, frozen=True, kw_only=True):
+    """What a good token says. Claims nobody here knows are not errors (all-D6), and are not kept."""
+
+    sub: str
+    iss: str
+    aud: str
+    exp: int
+    iat: int
+    domain: str
+    capabilities: tuple[str, ...]
+    nbf: int | None = None
+    jti: str | None = None
+
+
+class _Wire(msgspec.Struct, kw_only=True):
+    """The claims as they came. Times may have fractions (RFC 7519)."""
+
+    sub: Name
+    iss: Name
+    aud: Name
+    exp: Numeric
+    iat: Numeric
+    domain: Name
+    capabilities: Annotated[list[Name], Meta(max_length=MOST)]
+    nbf: Numeric | None = None
+    jti: Name | None = None
+
+
+class Issued(msgspec.Struct, frozen=True, kw_only=True):
+    """A fresh token. Its text appears in no representation of this value."""
+
+    token: str
+    claims: Claims
+
+    def __repr__(self) -> str:
+        return f"Issued(sub={self.claims.sub!r}, aud={self.claims.aud!r}, exp={self.claims.exp})"
+
+
+class Authority:
+    """The auth service's hand and eye: signs with the ring's newest key, verifies with any that still may."""
+
+    def __init__(self, ring: KeyRing, *, issuer: str = ISSUER, remembered: int = REMEMBERED) -> None:
+        self.ring = ring
+        self.issuer = issuer
+        self._room = remembered
+        self._good: OrderedDict[bytes, tuple[str, Claims]] = OrderedDict()
+
+    def use(self, ring: KeyRing) -> None:
+        """Another ring from now on. What the old one verified is verified again."""
+        self.ring = ring
+        self._good.clear()
+
+    def issue(
+        self,
+        *,
+        subject: str,
+        audience: str,
+        domain: str,
+        capabilities: Sequence[str],
+        ttl: int,
+        now: int,
+        kid: str | None = None,
+    ) -> Issued | Refusal:
+        """A token of `ttl` seconds. `kid` names an HS256 secret to sign with instead of the ring's own key."""
+        if not _whole(ttl) or not 1 <= ttl <= LONGEST_TTL:
+            return Refusal(Reason.LIFETIME, "ttl")
+        key = self.ring.signing if kid is None else self.ring.find(kid, now)
+        if key is None or key.retired_at is not None:
+            return Refusal(Reason.KEY, "kid")
+        claims = Claims(
+            sub=subject,
+            iss=self.issuer,
+            aud=audience,
+            exp=now + ttl,
+            iat=now,
+            nbf=now,
+            domain=domain,
+            capabilities=tuple(capabilities),
+            jti=secrets.token_urlsafe(16),
+        )
+        try:
+            msgspec.convert(msgspec.to_builtins(claims), _Wire)
+        except msgspec.ValidationError as error:
+            return _misfit(error)
+        token = _ENGINES[key.algorithm].encode(
+            msgspec.json.encode(claims), key.material, key.algorithm.value, headers={"kid": key.kid}
+        )
+        if len(token) > LARGEST:
+            return Refusal(Reason.SIZE, "requested_capabilities")
+        return Issued(token=token, claims=claims)
+
+    def verify(
+        self,
+        token: object,
+        *,
+        audience: str,
+        now: int,
+        subject: str | None = None,
+        domain: str | None = None,
+        revoked: Revocations = NONE_REVOKED,
+    ) -> Claims | Refusal:
+        """What the token says, if it is for `audience` and good now. `subject` and `domain`: whose it must be."""
+        if not isinstance(token, str):
+            return Refusal(Reason.FORM)
+        if len(token) > LARGEST:
+            return Refusal(Reason.SIZE)
+        mark = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+        known = self._good.get(mark)
+        if known is not None:
+            kid, claims = known
+            if self.ring.find(kid, now) is None:
+                del self._good[mark]
+                return Refusal(Reason.KEY, "kid")
+            self._good.move_to_end(mark)
+        else:
+            read = self._read(token, now)
+            if isinstance(read, Refusal):
+                return read
+            kid, claims = read
+        refusal = self._judge(claims, audience, now, subject, domain, revoked)
+        if refusal is not None:
+            if refusal.reason in (Reason.EXPIRED, Reason.REVOKED):
+                self._good.pop(mark, None)
+            return refusal
+        if known is None and self._room:
+            self._good[mark] = (kid, claims)
+            if len(self._good) > self._room:
+                self._good.popitem(last=False)
+        return claims
+
+    def _read(self, token: str, now: int) -> tuple[str, Claims] | Refusal:
+        """Steps 1 to 8: what is in the token, if one of our keys signed it."""
+        if not _FORM.fullmatch(token):
+            return Refusal(Reason.FORM)
+        header = _object(token[: token.index(".")], _HEADER)
+        if isinstance(header, Refusal):
+            return header
+        key = self._key(header, now)
+        if isinstance(key, Refusal):
+            return key
+        try:
+            payload: bytes = _ENGINES[key.algorithm].decode(token, key.verifier, algorithms=[key.algorithm.value])
+        except (pyjwt.InvalidTokenError, ValueError):
+            return Refusal(Reason.SIGNATURE)
+        body = _strict(payload, _PAYLOAD)
+        if isinstance(body, Refusal):
+            return body
+        try:
+            wire = msgspec.convert(body, _Wire)
+        except msgspec.ValidationError as error:
+            return _misfit(error)
+        return key.kid, Claims(
+            sub=wire.sub,
+            iss=wire.iss,
+            aud=wire.aud,
+            # Fractions are rounded to the strict side.
+            exp=math.floor(wire.exp),
+            iat=math.ceil(wire.iat),
+            nbf=None if wire.nbf is None else math.ceil(wire.nbf),
+            domain=wire.domain,
+            capabilities=tuple(wire.capabilities),
+            jti=wire.jti,
+        )
+
+    def _key(self, header: dict[str, Any], now: int) -> Key | Refusal:
+        """The key that must have signed, whatever else the header would like."""
+        for name in _EMBEDDED:
+            if name in header:
+                return Refusal(Reason.EMBEDDED_KEY, name)
+        for name in _EXTENSIONS:
+            if name in header:
+                return Refusal(Reason.CRITICAL, name)
+        typ = header.get("typ")
+        if not isinstance(typ, str) or typ.upper() != "JWT":
+            return Refusal(Reason.TYPE, "typ")
+        key = self.ring.find(header.get("kid"), now)
+        if key is None:
+            return Refusal(Reason.KEY, "kid")
+        if header.get("alg") != key.algorithm.value:
+            return Refusal(Reason.ALGORITHM, "alg")
+        return key
+
+    def _judge(
+        self,
+        claims: Claims,
+        audience: str,
+        now: int,
+        subject: str | None,
+        domain: str | None,
+        revoked: Revocations,
+    ) -> Refusal | None:
+        """Steps 9 to 11: whether it is good here and now."""
+        if claims.iss != self.issuer:
+            return Refusal(Reason.ISSUER, "iss")
+        if claims.aud != audience:
+            return Refusal(Reason.AUDIENCE, "aud")
+        if subject is not None and claims.sub != subject:
+            return Refusal(Reason.SUBJECT, "sub")
+        if domain is not None and claims.domain != domain:
+            return Refusal(Reason.DOMAIN, "domain")
+        if not 0 < claims.exp - claims.iat <= LONGEST_TTL:
+            return Refusal(Reason.LIFETIME, "exp")
+        if now >= claims.exp + LEEWAY:
+            return Refusal(Reason.EXPIRED, "exp")
+        if claims.iat > now + LEEWAY:
+            return Refusal(Reason.NOT_YET, "iat")
+        if claims.nbf is not None and claims.nbf > now + LEEWAY:
+            return Refusal(Reason.NOT_YET, "nbf")
+        if revoked.cover(subject=claims.sub, jti=claims.jti, issued_at=claims.iat):
+            return Refusal(Reason.REVOKED)
+        return None
+
+
+def _whole(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool)
+
+
+def _object(segment: str, limits: guard.Limits) -> dict[str, Any] | Refusal:
+    try:
+        data = decode64(segment)
+    except ValueError:
+        return Refusal(Reason.FORM)
+    return _strict(data, limits)
+
+
+def _strict(data: bytes, limits: guard.Limits) -> dict[str, Any] | Refusal:
+    try:
+        tree = guard.check(data, limits)
+    except RemoteProtocolError:
+        return Refusal(Reason.JSON)
+    return tree if isinstance(tree, dict) else Refusal(Reason.JSON)
+
+
+def _misfit(error: msgspec.ValidationError) -> Refusal:
+    """Which claim does not fit. msgspec's sentence is not passed on: it may quote names out of the token."""
+    field = next((name for name in _Wire.__struct_fields__ if re.search(rf"\$\.{name}\b|`{name}`", str(error))), None)
+    return Refusal(Reason.AUDIENCE if field == "aud" else Reason.CLAIM, field)

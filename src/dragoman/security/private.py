@@ -1,0 +1,101 @@
+"""Files that only their owner may read: signing keys, master keys, the keys of certificates.
+
+    what                 mode   otherwise
+    -------------------  -----  -------------------------------------------------------
+    a directory of ours  0700   refused, never changed in silence: whoever could read it may have done so already
+    a file of ours       0600   refused likewise; appears whole or not at all, and is on the disk when we return
+    owner                we, or root
+
+Every refusal names the file and the command that mends it, and never what the file holds.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+LARGEST = 1 << 20
+
+
+class PrivateFileError(Exception):
+    """A secret cannot be kept or read there. The sentence ends with what to do."""
+
+
+def directory(path: Path) -> Path:
+    """The directory, made if it is missing, and closed to others."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.stat()
+    except OSError as error:
+        raise PrivateFileError(f"{path} cannot be made: {error.strerror}. Name another directory.") from None
+    if not stat.S_ISDIR(found.st_mode):
+        raise PrivateFileError(f"{path} is not a directory. Name another one.")
+    _owned(path, found, "700")
+    return path
+
+
+def read(path: Path) -> bytes:
+    """What the file holds. Raises `FileNotFoundError` as it is, since its absence is often the first start."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise PrivateFileError(
+            f"{path} cannot be read: {error.strerror}. Run as its owner, or give it to the user that runs this."
+        ) from None
+    try:
+        # The file that was opened is the one that is looked at: nothing can be swapped in between.
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise PrivateFileError(f"{path} is not a plain file. Name one.")
+        _owned(path, found, "600")
+        if found.st_size > LARGEST:
+            raise PrivateFileError(f"{path} is too large for a key ({found.st_size:,} bytes). Is it the right file?")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(LARGEST)
+    finally:
+        os.close(descriptor)
+
+
+def write(path: Path, data: bytes, *, replace: bool) -> None:
+    """Atomic and durable. Without `replace`, raises `FileExistsError` when somebody was faster."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as out:
+                os.fchmod(out.fileno(), 0o600)  # whatever the umask says
+                out.write(data)
+                out.flush()
+                os.fsync(out.fileno())
+            if replace:
+                os.replace(draft, path)
+            else:
+                os.link(draft, path)
+        finally:
+            draft.unlink(missing_ok=True)
+        _sync(path.parent)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise PrivateFileError(f"{path} cannot be written: {error.strerror}. Check space and permissions.") from None
+
+
+def _owned(path: Path, found: os.stat_result, mode: str) -> None:
+    if found.st_uid not in (os.geteuid(), 0):
+        raise PrivateFileError(f"{path} belongs to another user, who knows what is in it. Use one of your own.")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        raise PrivateFileError(
+            f"{path} can be read by others (mode {stat.S_IMODE(found.st_mode):04o}), so it is no secret."
+            f" Replace what is in it if others may have looked, then: chmod {mode} {path}"
+        )
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
