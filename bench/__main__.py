@@ -33,6 +33,9 @@ SUITES = {
     "forge": "bench.forge:measure",
     "fleet": "bench.fleet:measure",
     "flood": "bench.flood:measure",
+    "rabbitmq": "bench.peer_rabbitmq:measure",
+    "agentmsg": "bench.agentmsg:measure",
+    "lanes": "bench.lanes:measure",
 }
 """Name → `measure(settings) -> Iterable[Figure]`. `coven` and `forge` bring their own peers and raw limits."""
 
@@ -45,6 +48,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, help="length of a point (4)")
     parser.add_argument("--repeats", type=int, help="runs of a point, the median counts (3)")
     parser.add_argument("--data", default="", help="directory on a real disk for durable files")
+    parser.add_argument("--messages", type=int, help="the backlog of `lanes` (1,000,000; quick: 20,000)")
+    parser.add_argument("--lanes", type=int, help="how many lanes it lies in (10,000; quick: 200)")
     parser.add_argument("--write-readme", action="store_true", help="replace the figures in bench/README.md")
     asked = parser.parse_args()
     names = [*asked.names, *(asked.only or ())] or list(SUITES)
@@ -54,10 +59,16 @@ def main() -> int:
     settings = Settings(data=os.path.abspath(asked.data) if asked.data else "")
     if asked.quick:
         settings = msgspec.structs.replace(settings, seconds=1.5, warmup=0.5, repeats=1, quick=True)
+        settings = msgspec.structs.replace(settings, messages=20_000, lanes=200)
     if asked.seconds:
         settings = msgspec.structs.replace(settings, seconds=asked.seconds)
     if asked.repeats:
         settings = msgspec.structs.replace(settings, repeats=asked.repeats)
+
+    if asked.messages:
+        settings = msgspec.structs.replace(settings, messages=asked.messages)
+    if asked.lanes:
+        settings = msgspec.structs.replace(settings, lanes=asked.lanes)
 
     machine = report.machine()
     figures = Figures()

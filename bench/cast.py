@@ -41,6 +41,11 @@ class Office:
         ids = [f"{kind}-{uuid4()[:8]}" for _ in range(count)]
         return [(id, self._add({"agent_id": id, "protocol": "coven", "kind": kind})) for id in ids]
 
+    def agentmsg(self, count: int) -> list[list[str]]:
+        """Ids and tokens of agentmsg agents."""
+        ids = [f"writer-{uuid4()[:8]}" for _ in range(count)]
+        return [[id, self._add({"agent_id": id, "protocol": "agentmsg"})] for id in ids]
+
     def children(self, count: int, command: list[str], kind: str = "infra") -> list[str]:
         """Ids of forge agents that the hub runs as child processes, all of them up."""
         ids = [f"{kind}-{uuid4()[:8]}" for _ in range(count)]

@@ -26,6 +26,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     quick: bool = False
     data: str = ""
     """Where durable files go; a real disk, never tmpfs. Empty: below bench/results."""
+    messages: int = 1_000_000
+    lanes: int = 10_000
+    """The backlog of the suite `lanes`."""
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):

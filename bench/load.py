@@ -24,7 +24,7 @@ import sys
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
@@ -48,6 +48,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     warmup: float
     group: int = 0
     """Process group whose CPU is charged to the operations; 0: none; -1: the scenario's own children."""
+    companion: int = 0
+    """Process group of whoever else is a client: its CPU is the client's, too."""
 
 
 class Meter:
@@ -68,9 +70,10 @@ class Meter:
             self.began[slot] = self._clock()
             begin(slot)
 
-    def finish(self, slot: int) -> None:
+    def finish(self, slot: int, at: float = 0.0) -> None:
+        """The operation has ended now, or ended `at` already, by the clock that every process reads."""
         now = self._clock()
-        self.latencies.append(now - self.began[slot])
+        self.latencies.append((at or now) - self.began[slot])
         self.began[slot] = now
         self._begin(slot)
 
@@ -296,12 +299,13 @@ async def closed_loop(scenario: Scenario, order: Order) -> Figure:
     await _elapse(order.warmup, meter)
 
     first, errors = len(meter.latencies), meter.errors
-    client, server = time.process_time(), _usage(order.group)
+    client, server, beside = time.process_time(), _usage(order.group), procs.group_usage(order.companion)
     start = time.perf_counter()
     await _elapse(order.seconds, meter)
     seconds = time.perf_counter() - start
     last = len(meter.latencies)
     client, after = time.process_time() - client, _usage(order.group)
+    companion = procs.total(procs.group_usage(order.companion)).cpu - procs.total(beside).cpu
     errors = meter.errors - errors
 
     meter.stop()
@@ -320,15 +324,17 @@ async def closed_loop(scenario: Scenario, order: Order) -> Figure:
         p50=percentile(window, 0.50) * 1e6,
         p99=percentile(window, 0.99) * 1e6,
         server_cpu=sum(cpu.values()) / count * 1e6,
-        client_cpu=client / count * 1e6,
+        client_cpu=(client + companion) / count * 1e6,
         rss_mb=procs.total(after).rss / 1e6,
-        errors=errors,
+        # A window in which nothing ended is not a slow one, it is a broken one.
+        errors=errors if window else max(1, errors),
         operations=len(window),
         # The hub's own process, without its helpers; and how busy the two sides were (1.0 = a whole core).
         extra={
             "leader_cpu": leader / count * 1e6,
             "server_busy": sum(cpu.values()) / seconds,
             "client_busy": client / seconds,
+            **({"companion_busy": companion / seconds} if order.companion else {}),
         },
     )
 
@@ -356,6 +362,8 @@ def measure(
     settings: Settings,
     server: procs.Proc | Literal["children"] | None = None,
     interpreter: str = sys.executable,
+    companion: procs.Proc | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> Figure:
     """Run the scenario in load processes of its own, `settings.repeats` times; the run of median rate."""
     order = Order(
@@ -366,10 +374,13 @@ def measure(
         seconds=settings.seconds,
         warmup=settings.warmup,
         group=-1 if server == "children" else server.group if server else 0,
+        companion=companion.group if companion else 0,
     )
     timeout = settings.seconds + settings.warmup + 30
     runs = [
-        msgspec.convert(procs.ask("bench.load", order, timeout=timeout, interpreter=interpreter), Figure)
+        msgspec.convert(
+            procs.ask("bench.load", order, timeout=timeout, interpreter=interpreter, pass_fds=pass_fds), Figure
+        )
         for _ in range(settings.repeats)
     ]
     return median_run(runs)

@@ -65,7 +65,9 @@ def _die_with_parent() -> None:
 class Proc:
     """A child in its own process group. Use as a context manager: leaving it stops the whole group."""
 
-    def __init__(self, command: Sequence[str], *, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, command: Sequence[str], *, env: dict[str, str] | None = None, pass_fds: Sequence[int] = ()
+    ) -> None:
         self.started_at = time.perf_counter()
         self._child = subprocess.Popen(
             command,
@@ -75,6 +77,7 @@ class Proc:
             stdout=subprocess.PIPE,
             start_new_session=True,
             preexec_fn=_die_with_parent,
+            pass_fds=tuple(pass_fds),
         )
         self.group = self._child.pid
         self._said = b""
@@ -127,12 +130,20 @@ class Proc:
         self.stop()
 
 
-def python(module: str, *arguments: str, env: dict[str, str] | None = None, interpreter: str = sys.executable) -> Proc:
+def python(
+    module: str,
+    *arguments: str,
+    env: dict[str, str] | None = None,
+    interpreter: str = sys.executable,
+    pass_fds: Sequence[int] = (),
+) -> Proc:
     """Start `python -m module arguments…` with the interpreter of this run, or a given one."""
-    return Proc([interpreter, "-m", module, *arguments], env=env)
+    return Proc([interpreter, "-m", module, *arguments], env=env, pass_fds=pass_fds)
 
 
-def ask(module: str, question: Any, *, timeout: float, interpreter: str = sys.executable) -> Any:
+def ask(
+    module: str, question: Any, *, timeout: float, interpreter: str = sys.executable, pass_fds: Sequence[int] = ()
+) -> Any:
     """Run `python -m module '<json>'` to its end and return the JSON line that it prints."""
-    with python(module, msgspec.json.encode(question).decode(), interpreter=interpreter) as child:
+    with python(module, msgspec.json.encode(question).decode(), interpreter=interpreter, pass_fds=pass_fds) as child:
         return msgspec.json.decode(child.line(timeout))

@@ -14,7 +14,7 @@ from pathlib import Path
 import apsw
 import msgspec
 
-from bench import peers
+from bench import broker, peers
 from bench.figures import Figure, Figures, Settings
 from bench.targets import PEER, Verdict, peer
 
@@ -37,7 +37,18 @@ FIGURE_COLUMNS = (
     "÷ raw",
     "errors",
 )
-PACKAGES = ("a2a-sdk", "uvicorn", "uvloop", "httptools", "websockets", "picows", "apsw", "msgspec", "grpcio")
+PACKAGES = (
+    "a2a-sdk",
+    "uvicorn",
+    "uvloop",
+    "httptools",
+    "websockets",
+    "picows",
+    "apsw",
+    "msgspec",
+    "grpcio",
+    "aio-pika",
+)
 VERDICT_COLUMNS = ("target", "bound", "measured", "verdict")
 
 RAW = {
@@ -84,20 +95,10 @@ def machine() -> Machine:
         pgo="--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or ""),
         sqlite=apsw.sqlite_lib_version(),
         packages={
-            name: importlib.metadata.version(name)
-            for name in (
-                "a2a-sdk",
-                "uvicorn",
-                "uvloop",
-                "httptools",
-                "websockets",
-                "picows",
-                "apsw",
-                "msgspec",
-                "grpcio",
-            )
-        }
-        | peers.versions("autogen-ext", "agent-client-protocol"),
+            **{name: importlib.metadata.version(name) for name in PACKAGES},
+            **peers.versions("autogen-ext", "agent-client-protocol"),
+            "RabbitMQ": broker.version() or "absent",
+        },
     )
 
 
@@ -144,11 +145,12 @@ def commit_rows(figures: Figures) -> list[str]:
 
 
 def note_rows(figures: Figures) -> list[str]:
-    """What only the suites about fleets, floods and children have, one line each, in the suite's own words."""
-    return [
+    """What only the suites about fleets, floods, children and lanes have, one line each, in the suite's own words."""
+    absent = [] if broker.installed() or not figures.get("hub-agentmsg-kept", 256) else [f"rabbitmq: {broker.INSTALL}"]
+    return absent + [
         f"{f.suite}: " + ", ".join(f"{name.replace('_', ' ')} {value:,.4g}" for name, value in f.extra.items())
         for f in figures.all()
-        if f.suite.startswith(("fleet", "flood", "hub-children"))
+        if f.suite.startswith(("fleet", "flood", "hub-children", "hub-lanes"))
     ]
 
 
@@ -209,7 +211,8 @@ def _caption(run: Run) -> str:
     return (
         f"{run.at[:10]}: {m.cores} × {m.cpu}, load before {m.load:.2f}; {m.python} {pgo} PGO, SQLite {m.sqlite}, "
         f"a2a-sdk {m.packages['a2a-sdk']}, uvicorn {m.packages['uvicorn']}, grpcio {m.packages['grpcio']}, "
-        f"autogen-ext {m.packages['autogen-ext']}, agent-client-protocol {m.packages['agent-client-protocol']}; "
+        f"autogen-ext {m.packages['autogen-ext']}, agent-client-protocol {m.packages['agent-client-protocol']}, "
+        f"RabbitMQ {m.packages['RabbitMQ']}, aio-pika {m.packages['aio-pika']}; "
         f"{s.seconds:g} s a point, "
         f"median of {s.repeats}."
     )

@@ -22,10 +22,12 @@ PEERS = {
     "hub-forge": "acp-sdk",
     "pipe": "acp-sdk",
     "acp-sdk-bare": "acp-sdk",
+    "hub-agentmsg": "rabbitmq",
+    "rabbitmq": "rabbitmq",
 }
 """Family of suites (the name without its number) → the family of its peer. Everything else: `PEER`."""
 
-ALONE = ("autogen", "acp-sdk", "hub-children", "fleet", "flood")
+ALONE = ("autogen", "acp-sdk", "hub-children", "fleet", "flood", "rabbitmq", "hub-lanes")
 """Families that are put beside nobody."""
 
 
@@ -36,6 +38,8 @@ def peer(figures: Figures, suite: str, in_flight: int) -> Figure | None:
         # AutoGen is compared at the same number of agents; the SDK over stdio with what served it best.
         if PEERS[family] == "autogen":
             return figures.get(f"autogen-{count}", in_flight)
+        if PEERS[family] == "rabbitmq":
+            return figures.get("rabbitmq", in_flight)
         return best(figures, PEERS[family], in_flight)
     return None if suite.startswith(ALONE) else figures.get(PEER, in_flight)
 
@@ -132,6 +136,24 @@ def noted(suite: str, key: str, in_flight: int = 0) -> Callable[[Figures], float
     return value
 
 
+def times(suite: str, other: str) -> Callable[[Figures], float | None]:
+    """The p99 of one suite over that of another."""
+
+    def value(figures: Figures) -> float | None:
+        top, bottom = _sound(figures, suite, 0), _sound(figures, other, 0)
+        return top.p99 / bottom.p99 if top and bottom and bottom.p99 else None
+
+    return value
+
+
+def memory(suite: str, other: str) -> Callable[[Figures], float | None]:
+    def value(figures: Figures) -> float | None:
+        top, bottom = _sound(figures, suite, 0), _sound(figures, other, 0)
+        return top.rss_mb / bottom.rss_mb if top and bottom and bottom.rss_mb else None
+
+    return value
+
+
 def mistakes(suite: str) -> Callable[[Figures], float | None]:
     """Operations that went wrong, where that is itself what is judged."""
 
@@ -189,6 +211,23 @@ TARGETS = (
     Target(
         "pieces lost or doubled between 100 streaming coven agents and their callers", mistakes("fleet-100"), "≤", 0, ""
     ),
+    Target("agentmsg at least once ÷ RabbitMQ, 256 in flight", rates("hub-agentmsg-kept", "rabbitmq", 256), "≥", 2),
+    Target(
+        "agentmsg at most once ÷ at least once, 256 in flight",
+        rates("hub-agentmsg-once", "hub-agentmsg-kept", 256),
+        "≥",
+        3,
+    ),
+    Target(
+        "p99 of a claim with 1,000,000 waiting in 10,000 lanes ÷ with 1,000",
+        times("hub-lanes-1000000", "hub-lanes-1000"),
+        "≤",
+        2,
+    ),
+    Target(
+        "memory of the hub with 1,000,000 waiting ÷ with 1,000", memory("hub-lanes-1000000", "hub-lanes-1000"), "≤", 1.1
+    ),
+    Target("a critical message past all of them", noted("hub-lanes-1000000", "overtake_ms"), "≤", 50, "ms"),
 )
 
 
