@@ -1,0 +1,321 @@
+"""Bytes to A2ACP values and back.
+
+What comes in is checked in the order of all-D3: size, depth, strict JSON, the size of the payload, version, shape,
+meaning. Each refusal names its field and, where they can be read, the ids that an answer needs.
+
+Values are canonical: ids in lower case, times in UTC, so that equal things compare equal. The JSON object they came
+from is kept as it was, and `reissue` carries it on with the fields nobody here knows (all-D6), but never with the
+sender's credential (all-D4).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from datetime import UTC
+from typing import Any, TypeVar
+
+import msgspec
+
+from dragoman.protocols.a2acp import intents, versions
+from dragoman.protocols.a2acp.errors import A2acpError, Code, ErrorBody, Refusal
+from dragoman.protocols.a2acp.sealing import Sealed
+from dragoman.protocols.a2acp.types import (
+    MESSAGE_BYTES,
+    PAYLOAD_BYTES,
+    PROTOCOL_VERSION,
+    UUID_PATTERN,
+    Agent,
+    Encryption,
+    Id,
+    Message,
+    MessageType,
+    Record,
+    Security,
+    Stamp,
+)
+from dragoman.protocols.a2acp.versions import TRANSLATIONS, Translations
+from dragoman.wire import guard
+from dragoman.wire.errors import LocalProtocolError, RemoteProtocolError, Stage
+from dragoman.wire.guard import Limits
+
+T = TypeVar("T")
+
+LIMITS = Limits(bytes=MESSAGE_BYTES, depth=64)
+
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_encode = msgspec.json.Encoder().encode
+_canonical = msgspec.json.Encoder(order="sorted").encode
+_UUID = re.compile(UUID_PATTERN)
+_VERSION_4 = re.compile("^.{14}4.{21}$(?!\\n)")
+_PLACE = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>.*)`)?", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(?P<name>.*)`")
+#: What a pattern in `types` or `sealing` means, by the last name of the field's path.
+_FORMS: dict[str, str] = {
+    "message_id": "expected a UUID",
+    "protocol_version": "expected a version MAJOR.MINOR",
+    "version": "expected a version MAJOR.MINOR.PATCH",
+    "target_version": "expected a version MAJOR.MINOR.PATCH",
+    "capability_version": "expected a version MAJOR.MINOR.PATCH",
+    "nonce": "expected 12 bytes as base64url without padding",
+    "ciphertext": "expected at least 16 bytes as base64url without padding",
+    "wrapped": "expected at least 16 bytes as base64url without padding",
+    "public_key": "expected 32 bytes as base64url without padding",
+}
+
+
+def decode(data: bytes, limits: Limits = LIMITS, translations: Translations = TRANSLATIONS) -> Message:
+    """The message in `data`, checked whole; raises `A2acpError`."""
+    return interpret(parse(data, limits), translations)
+
+
+def parse(data: bytes, limits: Limits = LIMITS) -> dict[str, Any]:
+    """Pass the guard: the JSON object in `data`, strict and bounded but of any shape."""
+    try:
+        tree = guard.check(data, limits)
+    except RemoteProtocolError as error:
+        details = {"limit": limits.bytes, "size": len(data)} if error.stage is Stage.SIZE else None
+        raise A2acpError(error.what, stage=error.stage, field=error.field, details=details) from None
+    if type(tree) is not dict:
+        raise A2acpError("expected a JSON object", stage=Stage.SHAPE)
+    if len(data) > PAYLOAD_BYTES and "payload" in tree:
+        size = len(_FIELDS.decode(data)["payload"])
+        if size > PAYLOAD_BYTES:
+            what = f"payload of {size} bytes exceeds the limit of {PAYLOAD_BYTES}"
+            raise refused(tree, what, stage=Stage.SIZE, field="payload", details={"limit": PAYLOAD_BYTES, "size": size})
+    return tree
+
+
+def interpret(tree: dict[str, Any], translations: Translations = TRANSLATIONS) -> Message:
+    """A JSON object as a message: its version, its shape and its meaning."""
+    tree = understood(tree, translations)
+    try:
+        message = _shaped(tree, Message, "")
+        _check_payload(message)
+        return msgspec.structs.replace(
+            message, message_id=message.message_id.lower(), timestamp=message.timestamp.astimezone(UTC)
+        )
+    except _Misfit as misfit:
+        raise refused(tree, misfit.what, stage=misfit.stage, field=misfit.field) from None
+    except OverflowError:
+        what = "a time outside of the calendar in UTC"
+        raise refused(tree, what, stage=Stage.MEANING, field="timestamp") from None
+
+
+def message(
+    kind: MessageType,
+    stamp: Stamp,
+    *,
+    source: Agent,
+    target: Agent,
+    intent: str | None = None,
+    payload: Mapping[str, Any] | None = None,
+    encryption: Encryption = "none",
+    correlation_id: str | None = None,
+) -> Message:
+    """A message of ours; a `correlation_id` goes where it belongs (D9)."""
+    body = None if payload is None else dict(payload)
+    if correlation_id is not None:
+        body = {**(body or {}), "correlation_id": correlation_id}
+        if kind is MessageType.ERROR and isinstance(body.get("error"), dict):
+            body["error"] = {**body["error"], "correlation_id": correlation_id}
+    if not _UUID.match(stamp.id) or not _VERSION_4.match(stamp.id):
+        raise LocalProtocolError("expected a UUID of version 4", field="message_id")
+    made = Message(
+        protocol_version=PROTOCOL_VERSION,
+        message_id=stamp.id.lower(),
+        timestamp=stamp.timestamp.astimezone(UTC),
+        source_agent=source,
+        target_agent=target,
+        message_type=kind,
+        intent=intent,
+        payload=body,
+        security=Security(auth_token=stamp.token, encryption=encryption),
+    )
+    try:
+        _check_payload(_shaped(msgspec.to_builtins(made), Message, ""))
+    except _Misfit as misfit:
+        raise LocalProtocolError(misfit.what, field=misfit.field) from None
+    return made
+
+
+def answer(
+    asked: Message, stamp: Stamp, payload: Mapping[str, Any], *, source: Agent, encryption: Encryption = "none"
+) -> Message:
+    """The response to a request: same intent, same thread, same contract."""
+    body = dict(payload)
+    if asked.contract_id is not None:
+        body.setdefault("contract_id", asked.contract_id)
+    return message(
+        MessageType.RESPONSE,
+        stamp,
+        source=source,
+        target=asked.source_agent,
+        intent=asked.intent,
+        payload=body,
+        encryption=encryption,
+        correlation_id=asked.thread,
+    )
+
+
+def complaint(
+    refusal: Refusal, stamp: Stamp, *, source: Agent, target: Agent, thread: str | None, intent: str | None = None
+) -> Message:
+    """The error message about something that was refused."""
+    kind, payload = MessageType.ERROR, refusal.payload(thread)
+    return message(kind, stamp, source=source, target=target, intent=intent, payload=payload, correlation_id=thread)
+
+
+def encode(message: Message) -> bytes:
+    """The bytes of a message of ours; raises `LocalProtocolError` where it is too large."""
+    data = _encode(message)
+    if len(data) > PAYLOAD_BYTES:
+        size = len(_encode(message.payload))
+        if size > PAYLOAD_BYTES:
+            what = f"payload of {size} bytes exceeds the limit of {PAYLOAD_BYTES}"
+            raise LocalProtocolError(what, field="payload")
+    if len(data) > MESSAGE_BYTES:
+        raise LocalProtocolError(f"a message of {len(data)} bytes exceeds the limit of {MESSAGE_BYTES}")
+    return data
+
+
+def reissue(
+    tree: Mapping[str, Any],
+    token: str,
+    *,
+    version: str = PROTOCOL_VERSION,
+    translations: Translations = TRANSLATIONS,
+    **replaced: Any,
+) -> bytes:
+    """A message that passed `interpret`, for its receiver: with the broker's word for who sent it instead of the
+    sender's credential, in the receiver's version, and all else as it came."""
+    given = versions.translate(dict(tree), version, translations)
+    if given is None:
+        raise LocalProtocolError(f"nobody translates {tree['protocol_version']} to {version}", field="protocol_version")
+    return _encode({**given, "security": {**given["security"], "auth_token": token}, **replaced})
+
+
+def fingerprint(tree: Mapping[str, Any]) -> bytes:
+    """What a message says, independent of the order of its keys, of its time and of its credential."""
+    names = ("source_agent", "target_agent", "message_type", "intent", "payload")
+    return hashlib.sha256(_canonical([tree.get(name) for name in names])).digest()
+
+
+def error(message: Message) -> ErrorBody:
+    """What an error message says; `interpret` has checked it."""
+    return msgspec.convert((message.payload or {})["error"], ErrorBody)
+
+
+def identity(tree: Mapping[str, Any]) -> str | None:
+    """The id of a message, if it is a good one."""
+    value = tree.get("message_id")
+    return value.lower() if isinstance(value, str) and _UUID.match(value) else None
+
+
+def thread(tree: Mapping[str, Any]) -> str | None:
+    """The correlation id that an answer to a broken message should have, as far as it can be read."""
+    payload = tree.get("payload")
+    places = [payload, payload.get("error")] if isinstance(payload, dict) else []
+    for place in places:
+        value = place.get("correlation_id") if isinstance(place, dict) else None
+        if isinstance(value, str) and 0 < len(value) <= 200:
+            return value
+    return identity(tree)
+
+
+def sender(tree: Mapping[str, Any]) -> Agent | None:
+    """Who says it sent a broken message, if that much can be read."""
+    try:
+        return msgspec.convert(tree.get("source_agent"), Agent)
+    except msgspec.ValidationError:
+        return None
+
+
+def refused(
+    tree: Mapping[str, Any], what: str, *, stage: Stage, field: str | None = None, code: Code = Code.SCHEMA_MISMATCH,
+    details: dict[str, Any] | None = None, after: float | None = None,
+) -> A2acpError:  # fmt: skip
+    """The refusal of a message, with the ids that its answer needs."""
+    about, link = identity(tree), thread(tree)
+    return A2acpError(what, stage=stage, field=field, code=code, about=about, thread=link, details=details, after=after)
+
+
+# -- shape and meaning -------------------------------------------------------------------------------------------
+
+
+class _Misfit(Exception):
+    """Something does not fit: whose fault that is depends on who said it."""
+
+    def __init__(self, what: str, field: str | None, stage: Stage) -> None:
+        super().__init__(what)
+        self.what, self.field, self.stage = what, field, stage
+
+
+def _shaped(value: Any, kind: type[T], base: str) -> T:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise _explain(error, base) from None
+
+
+def understood(tree: dict[str, Any], translations: Translations = TRANSLATIONS) -> dict[str, Any]:
+    """The message in our major; its version is looked at before anything else, since all else depends on it."""
+    said = tree.get("protocol_version")
+    if not isinstance(said, str) or re.fullmatch(r"[0-9]{1,9}\.[0-9]{1,9}", said) is None:
+        return tree  # its shape will be refused
+    known = versions.translate(tree, PROTOCOL_VERSION, translations)
+    if known is None:
+        details = {"supported_versions": versions.supported(translations=translations), "received_version": said}
+        what = f"version {said} is not spoken here"
+        raise refused(tree, what, stage=Stage.MEANING, field="protocol_version", details=details)
+    return known
+
+
+def _check_payload(message: Message) -> None:
+    kind, payload = message.message_type, message.payload
+    if kind is MessageType.REQUEST and message.intent is None:
+        raise _Misfit("missing; a request says what is wanted", "intent", Stage.SHAPE)
+    if payload is None:
+        if kind in (MessageType.REQUEST, MessageType.ERROR):
+            raise _Misfit(f"missing; every {kind} has one", "payload", Stage.SHAPE)
+        payload = {}
+    _shaped(payload, _Routing, "payload")
+    if kind is MessageType.ERROR:
+        if "error" not in payload:
+            raise _Misfit("missing required field", "payload.error", Stage.SHAPE)
+        inner = _shaped(payload["error"], ErrorBody, "payload.error")
+        own = payload.get("correlation_id")
+        if None not in (own, inner.correlation_id) and own != inner.correlation_id:
+            raise _Misfit("contradicts payload.correlation_id", "payload.error.correlation_id", Stage.MEANING)
+        return
+    if intents.is_brokers(message):
+        found = intents.words(message)
+        if found is None:
+            raise _Misfit(f"{message.intent} is never a {kind}", "intent", Stage.MEANING)
+        if message.security.encryption != "none":
+            raise _Misfit("the broker's own intents travel in clear", "security.encryption", Stage.MEANING)
+        _shaped(payload, found[1], "payload")
+    elif message.security.encryption == "aes256":
+        _shaped(payload, Sealed, "payload")
+
+
+class _Routing(Record, frozen=True, kw_only=True):
+    """What the protocol itself reads in every payload."""
+
+    contract_id: Id | None = None
+    correlation_id: Id | None = None
+
+
+def _explain(error: msgspec.ValidationError, base: str) -> _Misfit:
+    """msgspec's sentence as (what, dotted field name)."""
+    place = _PLACE.fullmatch(str(error))
+    assert place is not None  # the pattern matches any text
+    what, path = place["what"], place["path"] or ""
+    missing = _MISSING.fullmatch(what)
+    if missing is not None:
+        what, path = "missing required field", f"{path}.{missing['name']}" if path else missing["name"]
+    field = ".".join(part for part in (base, path) if part) or None
+    if "matching regex" in what:
+        what = _FORMS.get((field or "").rpartition(".")[2], "is not of the form it has to have")
+    return _Misfit(what, field, Stage.SHAPE)

@@ -1,0 +1,322 @@
+"""Contracts as values: who may ask whom for what, on which terms, for how long (D7, D8, D13, D19).
+
+`collaboration_id` names the relation of two agents for one intent, `contract_id` the terms in force. A renewal keeps
+the relation and replaces the terms. Where a contract stands:
+
+    ACTIVE --renew--> SUPERSEDED, and the new one is ACTIVE
+    ACTIVE --terminate--> TERMINATED        ACTIVE --expire--> EXPIRED
+
+A superseded contract is honoured for `OVERLAP_SECONDS` for what was on its way, and so is a key after its rotation.
+Only the two parties and the broker may end or renew one. What is over is never brought back: shake hands again.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypeAlias
+
+from msgspec import structs
+
+from dragoman.protocols.a2acp.errors import Code, Refusal
+from dragoman.protocols.a2acp.types import (
+    ROUTING_SECONDS,
+    Agent,
+    Date,
+    Encryption,
+    Id,
+    Message,
+    MessageType,
+    Name,
+    Record,
+    Seconds,
+    SemVer,
+)
+from dragoman.wire.errors import LocalProtocolError
+from dragoman.wire.machine import Table
+
+CONTRACT_SECONDS = 24 * 3600.0
+OVERLAP_SECONDS = 60.0
+
+Mode: TypeAlias = Literal["broker", "end-to-end"]
+Schema: TypeAlias = dict[str, Any] | bool
+
+
+class Standing(enum.StrEnum):
+    ACTIVE = "active"
+    SUPERSEDED = "superseded"
+    TERMINATED = "terminated"
+    EXPIRED = "expired"
+
+
+class Change(enum.StrEnum):
+    RENEW = "renew"
+    TERMINATE = "terminate"
+    EXPIRE = "expire"
+
+
+STANDINGS: Table[Standing, Change] = Table(
+    {
+        Standing.ACTIVE: {
+            Change.RENEW: Standing.SUPERSEDED,
+            Change.TERMINATE: Standing.TERMINATED,
+            Change.EXPIRE: Standing.EXPIRED,
+        },
+        Standing.SUPERSEDED: {},
+        Standing.TERMINATED: {},
+        Standing.EXPIRED: {},
+    },
+    start=Standing.ACTIVE,
+)
+
+
+class Capability(Record, frozen=True, kw_only=True):
+    """One intent that an agent serves (D6). Schemas are draft-07 or 2020-12, and versioned apart from the agent."""
+
+    intent: Name
+    input_schema: Schema
+    output_schema: Schema = True
+    version: SemVer = "1.0.0"
+    required_capabilities: tuple[Name, ...] = ()
+    pii: bool = False
+    timeout_seconds: Seconds = ROUTING_SECONDS
+    description: str = ""
+
+
+class SecurityPolicy(Record, frozen=True, kw_only=True, omit_defaults=False):
+    """`validated` is false where the broker cannot read payloads, and so cannot hold anybody to the schemas (D12)."""
+
+    encryption: Encryption = "none"
+    mode: Mode = "broker"
+    pii: bool = False
+    validated: bool = True
+    required_capabilities: tuple[Name, ...] = ()
+    sandbox: Name | None = None
+
+
+class Contract(Record, frozen=True, kw_only=True, omit_defaults=False):
+    """The terms, as both agents are told them."""
+
+    contract_id: Id
+    collaboration_id: Id
+    intent: Name
+    source_agent: Agent
+    target_agent: Agent
+    input_schema: Schema
+    output_schema: Schema
+    capability_version: SemVer
+    security: SecurityPolicy
+    timeout_seconds: Seconds
+    created_at: Date
+    expires_at: Date
+    kid: Id | None = None
+
+    @property
+    def parties(self) -> tuple[str, str]:
+        return self.source_agent.agent_id, self.target_agent.agent_id
+
+
+class Held(Record, frozen=True, kw_only=True):
+    """A contract and how it stands: what a contract store keeps."""
+
+    contract: Contract
+    standing: Standing = Standing.ACTIVE
+    since: Date
+    by: Id | None = None
+    reason: str = ""
+    former_kid: Id | None = None
+    rotated_at: Date | None = None
+
+    def at(self, now: datetime) -> Standing:
+        """How it stands now: time ends a contract without anybody's doing."""
+        return (
+            Standing.EXPIRED if self.standing is Standing.ACTIVE and now >= self.contract.expires_at else self.standing
+        )
+
+    def honoured(self, now: datetime) -> bool:
+        """Whether messages may still refer to it."""
+        if self.at(now) is Standing.ACTIVE:
+            return True
+        recent = now < min(self.since + timedelta(seconds=OVERLAP_SECONDS), self.contract.expires_at)
+        return self.standing is Standing.SUPERSEDED and recent
+
+    def keys(self, now: datetime) -> frozenset[str]:
+        """The keys that payloads may be sealed with."""
+        current = {self.contract.kid} if self.contract.kid else set()
+        if self.former_kid and self.rotated_at and now < self.rotated_at + timedelta(seconds=OVERLAP_SECONDS):
+            current.add(self.former_kid)
+        return frozenset(current)
+
+
+def agree(
+    capability: Capability,
+    source: Agent,
+    target: Agent,
+    *,
+    contract_id: str,
+    collaboration_id: str,
+    now: datetime,
+    mode: Mode = "broker",
+    encrypt: bool = False,
+    seconds: float = CONTRACT_SECONDS,
+    kid: str | None = None,
+    sandbox: str | None = None,
+) -> Contract:
+    """The terms that follow from a capability and a handshake: the target's schemas, both versions, both domains.
+
+    Personal data is always encrypted (D13), and so is what only the two agents may read.
+    """
+    encrypted = encrypt or capability.pii or mode == "end-to-end"
+    if encrypted and kid is None:
+        raise LocalProtocolError("a contract that wants encryption needs a key", field="kid")
+    return Contract(
+        contract_id=contract_id,
+        collaboration_id=collaboration_id,
+        intent=capability.intent,
+        source_agent=source,
+        target_agent=target,
+        input_schema=capability.input_schema,
+        output_schema=capability.output_schema,
+        capability_version=capability.version,
+        security=SecurityPolicy(
+            encryption="aes256" if encrypted else "none",
+            mode=mode,
+            pii=capability.pii,
+            validated=mode == "broker",
+            required_capabilities=capability.required_capabilities,
+            sandbox=sandbox,
+        ),
+        timeout_seconds=capability.timeout_seconds,
+        created_at=now,
+        expires_at=now + timedelta(seconds=seconds),
+        kid=kid,
+    )
+
+
+def change(held: Held, what: Change, now: datetime, *, by: str, reason: str = "") -> Held:
+    """The contract after a change; raises `LocalProtocolError` where it is over already."""
+    after = STANDINGS.after(held.at(now), what)
+    if after is None:
+        raise LocalProtocolError(f"contract {held.contract.contract_id} is {held.at(now)}; shake hands for a new one")
+    return structs.replace(held, standing=after, since=now, by=by, reason=reason)
+
+
+def renew(
+    held: Held, contract_id: str, now: datetime, *, by: str, seconds: float = CONTRACT_SECONDS
+) -> tuple[Held, Held]:
+    """The old contract, superseded, and the same terms under a new id and for a new time."""
+    terms = structs.replace(
+        held.contract, contract_id=contract_id, created_at=now, expires_at=now + timedelta(seconds=seconds)
+    )
+    old = change(held, Change.RENEW, now, by=by, reason=f"renewed as {contract_id}")
+    return old, structs.replace(held, contract=terms, since=now, by=by)
+
+
+def rotate(held: Held, kid: str, now: datetime) -> Held:
+    """The same contract under a new key. The old key opens what was on its way, for a while."""
+    if held.at(now) is not Standing.ACTIVE:
+        raise LocalProtocolError(f"contract {held.contract.contract_id} is {held.at(now)}")
+    if held.contract.kid is None or kid == held.contract.kid:
+        raise LocalProtocolError("rotation replaces one key by another", field="kid")
+    terms = structs.replace(held.contract, kid=kid)
+    return structs.replace(held, contract=terms, former_kid=held.contract.kid, rotated_at=now)
+
+
+# -- is a message within the terms? ------------------------------------------------------------------------------
+
+
+def judge(held: Held | None, message: Message, now: datetime) -> Refusal | None:
+    """Why a message breaks its contract, or None (D8, D13). Payloads against schemas are for `schemas` to check."""
+    if held is None or message.source_agent.agent_id not in held.contract.parties:
+        named = message.contract_id
+        what = "names no contract; shake hands first" if named is None else "names a contract that you have no part in"
+        return _violation(f"{message.message_type} {what}", contract_id=named)
+    terms = held.contract
+    if not held.honoured(now):
+        return _violation(
+            f"contract {terms.contract_id} is {held.at(now)}",
+            contract_id=terms.contract_id,
+            standing=held.at(now).value,
+        )
+    for field, said, agreed in _terms(terms, message):
+        if said != agreed:
+            return _violation(
+                f"{field} is {said!r}, the contract says {agreed!r}", contract_id=terms.contract_id, field=field
+            )
+    return _sealed(held, message, now)
+
+
+def _terms(terms: Contract, message: Message) -> Iterable[tuple[str, str | None, str]]:
+    asks = message.message_type is MessageType.REQUEST
+    source, target = terms.source_agent, terms.target_agent
+    if asks or message.source_agent.agent_id == source.agent_id:
+        speaker, hearer = source, target
+    else:
+        speaker, hearer = target, source
+    yield "source_agent.agent_id", message.source_agent.agent_id, speaker.agent_id
+    yield "source_agent.domain", message.source_agent.domain, speaker.domain
+    yield "target_agent.agent_id", message.target_agent.agent_id, hearer.agent_id
+    yield "target_agent.domain", message.target_agent.domain, hearer.domain
+    if asks or (message.intent is not None and message.message_type is MessageType.RESPONSE):
+        yield "intent", message.intent, terms.intent
+
+
+def _sealed(held: Held, message: Message, now: datetime) -> Refusal | None:
+    terms = held.contract
+    if message.message_type is MessageType.ERROR:
+        return None
+    if terms.security.encryption == "aes256" and message.security.encryption != "aes256":
+        why = "carries personal data" if terms.security.pii else "was agreed to be encrypted"
+        details = {"contract_id": terms.contract_id, "field": "security.encryption", "pii": terms.security.pii}
+        return Refusal(
+            code=Code.SECURITY_POLICY_VIOLATION, message=f"{terms.intent} {why}: send it as aes256", details=details
+        )
+    if message.security.encryption == "aes256":
+        kid = (message.payload or {}).get("kid")
+        if kid not in held.keys(now):
+            what = "the payload is sealed with a key that this contract does not have"
+            return _violation(what, contract_id=terms.contract_id, field="payload.kid")
+    return None
+
+
+def _violation(what: str, **details: Any) -> Refusal:
+    kept = {name: value for name, value in details.items() if value is not None}
+    return Refusal(code=Code.CONTRACT_VIOLATION, message=what, details=kept)
+
+
+# -- may these two work together at all? -------------------------------------------------------------------------
+
+ANY = "*"
+
+
+class DomainPolicy(Record, frozen=True, kw_only=True):
+    """Whether agents of one domain may ask those of another (D19). `*` is any domain, no intents means all of them."""
+
+    source_domain: Name
+    target_domain: Name
+    allow: bool = True
+    intents: tuple[Name, ...] = ()
+    encrypt: bool = False
+
+    def covers(self, source: str, target: str, intent: str) -> bool:
+        return (
+            self.source_domain in (ANY, source)
+            and self.target_domain in (ANY, target)
+            and (not self.intents or intent in self.intents)
+        )
+
+
+def policy(policies: Iterable[DomainPolicy], source: str, target: str, intent: str) -> DomainPolicy | Refusal:
+    """The policy that lets `source` ask `target`. One that forbids beats all that allow; within one domain nothing has
+    to allow it."""
+    found = [entry for entry in policies if entry.covers(source, target, intent)]
+    allowed = all(entry.allow for entry in found) and (bool(found) or source == target)
+    if not allowed:
+        return Refusal(
+            code=Code.SECURITY_POLICY_VIOLATION,
+            message=f"no domain policy lets {source} ask {target} for {intent}",
+            details={"source_domain": source, "target_domain": target, "intent": intent},
+        )
+    encrypt = any(entry.encrypt for entry in found)
+    return DomainPolicy(source_domain=source, target_domain=target, intents=(intent,), encrypt=encrypt)

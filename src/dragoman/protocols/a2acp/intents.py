@@ -1,0 +1,192 @@
+"""What the broker itself is asked and tells: the five intents (D14), and the cancel event (B4).
+
+    intent                   request, by whom            response to it            event, from the broker
+    -----------------------  --------------------------  ------------------------  -------------------------------------
+    discover_capabilities    Discover, an agent          Discovered                -
+    initiate_handshake       Initiate, the source        Established               -
+    accept_handshake         Offer, the broker           Decision, the target      Established: the target is notified
+    terminate_collaboration  Terminate, either party     Terminated                Terminated: the other is notified
+    rotate_key               Rotate, either party        Rotated                   Rotated: the other is notified
+    cancel                   -                           -                         Cancel: stop what was asked; the
+                                                                                   source may say it, too
+
+All but accept_handshake are asked of the broker, which is then the message's target. They travel in clear: there is no
+key before the handshake, and nothing secret in them. Renewal is a handshake that names its collaboration.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct
+
+from dragoman.protocols.a2acp.contracts import Capability, Contract, Mode, Schema
+from dragoman.protocols.a2acp.sealing import KeyGrant, PublicKey
+from dragoman.protocols.a2acp.types import Agent, Id, Message, MessageType, Name, Record, SemVer
+from dragoman.wire.role import Role
+
+DISCOVER = "discover_capabilities"
+INITIATE = "initiate_handshake"
+ACCEPT = "accept_handshake"
+TERMINATE = "terminate_collaboration"
+ROTATE = "rotate_key"
+CANCEL = "cancel"
+
+Page: TypeAlias = Annotated[int, Meta(ge=1, le=1000)]
+
+
+class Body(Record, frozen=True, kw_only=True):
+    """A payload of the broker's intents, with what the protocol itself puts into every payload."""
+
+    correlation_id: Id | None = None
+    traceparent: str | None = None
+
+
+class Discover(Body, frozen=True, kw_only=True):
+    """Who can do it? Everything that is given must fit; `version` by its major."""
+
+    intent: Name | None = None
+    capability: Name | None = None
+    domain: Name | None = None
+    version: SemVer | None = None
+    agent_id: Id | None = None
+    limit: Page = 100
+
+
+class Offering(Record, frozen=True, kw_only=True):
+    """One agent and what it serves. `available` is whether it can be reached now."""
+
+    agent: Agent
+    capability: Capability
+    available: bool = True
+
+
+class Discovered(Body, frozen=True, kw_only=True, omit_defaults=False):
+    capabilities: tuple[Offering, ...]
+    more: bool = False
+
+
+class Initiate(Body, frozen=True, kw_only=True):
+    """The source wants to work with the target. `request_schema` is what it will send, `response_schema` what it can
+    read; without them the target's own schemas stand. With `collaboration_id` the contract is renewed."""
+
+    target_agent_id: Id
+    requested_intent: Name
+    target_version: SemVer | None = None
+    request_schema: Schema | None = None
+    response_schema: Schema | None = None
+    mode: Mode = "broker"
+    encrypt: bool = False
+    public_key: PublicKey | None = None
+    collaboration_id: Id | None = None
+
+
+class Offer(Body, frozen=True, kw_only=True):
+    """The broker asks the target. `contract` has the terms that will stand if it accepts."""
+
+    handshake_id: Id
+    source_agent: Agent
+    requested_intent: Name
+    contract: Contract
+    public_key: PublicKey | None = None
+
+
+class Decision(Body, frozen=True, kw_only=True):
+    accepted: bool
+    reason: str = ""
+    public_key: PublicKey | None = None
+
+
+class Established(Body, frozen=True, kw_only=True):
+    """The contract is in force. `key` is for this receiver only."""
+
+    collaboration_id: Id
+    contract: Contract
+    key: KeyGrant | None = None
+
+
+class Terminate(Body, frozen=True, kw_only=True):
+    collaboration_id: Id
+    reason: str = ""
+
+
+class Terminated(Body, frozen=True, kw_only=True):
+    collaboration_id: Id
+    by: Id
+    reason: str = ""
+
+
+class Rotate(Body, frozen=True, kw_only=True):
+    collaboration_id: Id
+    public_key: PublicKey
+
+
+class Rotated(Body, frozen=True, kw_only=True):
+    collaboration_id: Id
+    contract_id: Id
+    key: KeyGrant
+
+
+class Cancel(Body, frozen=True, kw_only=True):
+    """The request with this correlation id is not wanted any more."""
+
+    contract_id: Id | None = None
+    reason: str = ""
+
+
+class Registration(Record, frozen=True, kw_only=True):
+    """What an agent declares about itself before it is asked for anything (D6); not a message of the document."""
+
+    agent: Agent
+    capabilities: tuple[Capability, ...] = ()
+    untrusted: bool = False
+
+
+Word: TypeAlias = tuple[Role | None, type[Body]]
+
+
+class Words(Struct, frozen=True):
+    """The payloads of one intent, and which end of a link says each; no role means either."""
+
+    request: Word | None = None
+    response: Word | None = None
+    event: Word | None = None
+
+
+INTENTS: dict[str, Words] = {
+    DISCOVER: Words((Role.AGENT, Discover), (Role.HUB, Discovered)),
+    INITIATE: Words((Role.AGENT, Initiate), (Role.HUB, Established)),
+    ACCEPT: Words((Role.HUB, Offer), (Role.AGENT, Decision), (Role.HUB, Established)),
+    TERMINATE: Words((Role.AGENT, Terminate), (Role.HUB, Terminated), (Role.HUB, Terminated)),
+    ROTATE: Words((Role.AGENT, Rotate), (Role.HUB, Rotated), (Role.HUB, Rotated)),
+    CANCEL: Words(event=(None, Cancel)),
+}
+
+
+def words(message: Message) -> Word | None:
+    """Who says this and what its payload is, if it is one of the broker's intents and not an error."""
+    known = INTENTS.get(message.intent or "")
+    if known is None or message.message_type is MessageType.ERROR:
+        return None
+    found: Word | None = getattr(known, message.message_type.value)
+    return found
+
+
+def is_brokers(message: Message) -> bool:
+    """Whether a message is between an agent and the broker itself, and not under a contract."""
+    return message.intent in INTENTS
+
+
+def read(message: Message) -> Body:
+    """The payload of one of the broker's intents; the codec has checked that it fits."""
+    found = words(message)
+    if found is None:
+        raise ValueError(f"{message.intent} as {message.message_type} is not one of the broker's")
+    return msgspec.convert(message.payload or {}, found[1])
+
+
+def payload(body: Record) -> dict[str, Any]:
+    """A payload as a message carries it."""
+    built: dict[str, Any] = msgspec.to_builtins(body)
+    return built

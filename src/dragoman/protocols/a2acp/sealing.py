@@ -1,0 +1,91 @@
+"""What an encrypted payload looks like, and what its encryption is bound to (D12).
+
+    payload = {"alg": "A256GCM", "kid": …, "nonce": …, "ciphertext": …}    base64url without padding
+
+and beside these, in clear, what the protocol itself needs on the way: contract_id, correlation_id, traceparent. The
+plaintext is the JSON of the payload that was meant. The associated data binds the ciphertext to its envelope: who to
+whom, which message, which intent, under which terms and key. Moved to another envelope it does not open.
+
+    shared secret    X25519, an ephemeral pair of each side, public keys exchanged in the handshake
+    key              HKDF-SHA256(secret, salt, info), 32 bytes, one for each collaboration and `kid`
+    nonce            12 bytes, never twice under one key: after `KEY_MESSAGES` messages the key is rotated
+
+This module has the bytes that go into these functions. The functions themselves, and the keys, live above.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from dragoman.protocols.a2acp.types import Id, Message, Record
+
+ALGORITHM = "A256GCM"
+KEY_BYTES = 32
+NONCE_BYTES = 12
+TAG_BYTES = 16
+KEY_MESSAGES = 100_000
+
+Nonce: TypeAlias = Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{16}$(?!\\n)")]
+Ciphertext: TypeAlias = Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{22,}$(?!\\n)")]
+PublicKey: TypeAlias = Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{43}$(?!\\n)")]
+"""32 bytes of X25519."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class KeyGrant(Record, frozen=True, kw_only=True):
+    """How one agent gets at the key of a collaboration. `public_key` is the other end of its X25519: the other agent's
+    in mode `end-to-end`, and the key is what follows from it; the broker's otherwise, and what follows opens `wrapped`.
+    """
+
+    kid: Id
+    public_key: PublicKey
+    nonce: Nonce | None = None
+    wrapped: Ciphertext | None = None
+
+
+class Sealed(Record, frozen=True, kw_only=True):
+    alg: Literal["A256GCM"]
+    kid: Id
+    nonce: Nonce
+    ciphertext: Ciphertext
+    contract_id: Id | None = None
+    correlation_id: Id | None = None
+    traceparent: str | None = None
+
+
+def associated_data(message: Message, kid: str) -> bytes:
+    """What the ciphertext of a message under a key is bound to. The version of the protocol and the credential are
+    not in it: the broker changes both on the way."""
+    parts = [
+        "a2acp",
+        ALGORITHM,
+        kid,
+        message.message_id.lower(),
+        message.source_agent.agent_id,
+        message.target_agent.agent_id,
+        message.message_type.value,
+        message.intent,
+        message.contract_id,
+        message.correlation_id,
+    ]
+    return _encode(parts)
+
+
+def key_salt(one: PublicKey, other: PublicKey) -> bytes:
+    """HKDF's salt: both public keys, as they stood in the handshake, in the order of their letters."""
+    return hashlib.sha256(_encode(["a2acp", *sorted((one, other))])).digest()
+
+
+def wrap_data(collaboration_id: str, kid: str, receiver_id: str) -> bytes:
+    """What a wrapped key is bound to."""
+    return _encode(["a2acp", "wrap", collaboration_id, kid, receiver_id])
+
+
+def key_info(collaboration_id: str, kid: str, source_id: str, target_id: str) -> bytes:
+    """HKDF's info: whose key this is, and for what."""
+    return _encode(["a2acp", ALGORITHM, collaboration_id, kid, source_id, target_id])

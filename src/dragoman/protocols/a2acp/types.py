@@ -1,0 +1,127 @@
+"""The one form of every A2ACP message, and the numbers of the document.
+
+Shape is declared once and msgspec enforces it, formats included (D1). A field is required where the document's schema
+says so, and where D2 adds to it:
+
+    message_type   intent      payload    payload.error
+    -------------  ----------  ---------  -------------
+    request        required    required   -
+    response       optional    optional   -
+    event          optional    optional   -
+    error          optional    required   required
+
+Fields that nobody here names are accepted and kept (all-D6), not in these values but in the JSON object they came from.
+"""
+
+from __future__ import annotations
+
+import enum
+from datetime import datetime
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+
+from msgspec import Meta, Struct
+
+SUBPROTOCOL = "a2acp.v1"
+PROTOCOL_VERSION = "1.0"
+BROKER_ID = "protocol-broker-agent"
+"""The broker's own name, as the document's error example has it."""
+
+# Sizes are decimal (D10).
+MESSAGE_BYTES = 1_000_000
+PAYLOAD_BYTES = 900_000
+RECOMMENDED_BYTES = 100_000
+
+HANDSHAKE_SECONDS = 5.0
+VALIDATION_SECONDS = 2.0
+ROUTING_SECONDS = 30.0
+SANDBOX_SECONDS = 60.0
+
+# `$` alone would let a final newline through, and `\d` digits of other scripts.
+UUID_PATTERN = "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}$(?!\\n)"
+PROTOCOL_PATTERN = "^[0-9]{1,9}\\.[0-9]{1,9}$(?!\\n)"
+SEMVER_PATTERN = "^[0-9]{1,9}\\.[0-9]{1,9}\\.[0-9]{1,9}$(?!\\n)"
+
+Uuid: TypeAlias = Annotated[str, Meta(pattern=UUID_PATTERN)]
+ProtocolVersion: TypeAlias = Annotated[str, Meta(pattern=PROTOCOL_PATTERN)]
+SemVer: TypeAlias = Annotated[str, Meta(pattern=SEMVER_PATTERN)]
+Id: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
+Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
+Date: TypeAlias = Annotated[datetime, Meta(tz=True)]
+Seconds: TypeAlias = Annotated[int, Meta(ge=0, le=10**9)] | Annotated[float, Meta(ge=0, le=10**9)]
+Encryption: TypeAlias = Literal["none", "aes256"]
+
+
+class MessageType(enum.StrEnum):
+    REQUEST = "request"
+    RESPONSE = "response"
+    EVENT = "event"
+    ERROR = "error"
+
+
+class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Anything a message can hold. What may be left out is left out when it is not there."""
+
+
+class Agent(Record, frozen=True, kw_only=True):
+    """Who speaks or is spoken to."""
+
+    agent_id: Id
+    domain: Name
+    version: SemVer
+
+
+class Security(Record, frozen=True, kw_only=True, omit_defaults=False):
+    """The credential never shows in a log, however this value gets there (all-D4)."""
+
+    auth_token: Annotated[str, Meta(min_length=1, max_length=16_384)]
+    encryption: Encryption = "none"
+
+    def __repr__(self) -> str:
+        return f"Security(auth_token=…, encryption={self.encryption!r})"
+
+    def __rich_repr__(self) -> Any:
+        yield "encryption", self.encryption
+
+
+class Message(Record, frozen=True, kw_only=True):
+    """`payload` stays the JSON object it was; `intents` and `errors` read it where its form is known."""
+
+    protocol_version: ProtocolVersion
+    message_id: Uuid
+    timestamp: Date
+    source_agent: Agent
+    target_agent: Agent
+    message_type: MessageType
+    security: Security
+    intent: Name | None = None
+    payload: dict[str, Any] | None = None
+
+    @property
+    def correlation_id(self) -> str | None:
+        """What links an answer with its question: read in the payload and in its error (D9)."""
+        payload = self.payload or {}
+        inner = payload.get("error")
+        own = payload.get("correlation_id")
+        return own if own is not None else inner.get("correlation_id") if isinstance(inner, dict) else None
+
+    @property
+    def contract_id(self) -> str | None:
+        """The terms a message refers to (D8)."""
+        return None if self.payload is None else self.payload.get("contract_id")
+
+    @property
+    def thread(self) -> str:
+        """What an answer to this message has to say as its correlation id."""
+        return self.correlation_id or self.message_id
+
+
+class Stamp(NamedTuple):
+    """What a message needs and a pure layer cannot make: a fresh id (a UUID of version 4), the time, and a token."""
+
+    id: str
+    timestamp: datetime
+    token: str
+
+
+#: What the protocol itself puts into a payload, beside what the agents agreed on.
+RESERVED: frozenset[str] = frozenset({"contract_id", "collaboration_id", "correlation_id", "traceparent"})
