@@ -77,9 +77,30 @@ CHIFFON_KINDS: Mapping[int, Kind] = {
 """What a chiffon agent means by a code. One that is not here is a failure of its own making."""
 
 
+AGENTMSG_KINDS: Mapping[str, tuple[Kind, Kind]] = {
+    #                          tried again       final
+    "TIMEOUT":                (Kind.TIMEOUT,     Kind.WORK_FAILED),
+    "RATE_LIMIT":             (Kind.RESOURCES,   Kind.RATE_LIMITED),
+    "VALIDATION_ERROR":       (Kind.UNAVAILABLE, Kind.INVALID),
+    "NETWORK_ERROR":          (Kind.UNAVAILABLE, Kind.WORK_FAILED),
+    "AUTHENTICATION_ERROR":   (Kind.UNAVAILABLE, Kind.UNAUTHENTICATED),
+    "RESOURCE_EXHAUSTED":     (Kind.RESOURCES,   Kind.WORK_FAILED),
+    "INTERNAL_ERROR":         (Kind.UNAVAILABLE, Kind.INTERNAL),
+    "EXTERNAL_SERVICE_ERROR": (Kind.UNAVAILABLE, Kind.WORK_FAILED),
+}  # fmt: skip
+"""What an agentmsg agent means by a type: whether the hub tries again follows from the kind, so there is one for each
+answer. The word itself is kept with the fault, and goes out as it came in."""
+
+
 def chiffon_kind(code: int) -> Kind:
     """The hub's word for a code that an agent sent."""
     return CHIFFON_KINDS.get(code, Kind.WORK_FAILED)
+
+
+def agentmsg_kind(error_type: str, *, retryable: bool) -> Kind:
+    """The hub's word for a type of error that an agent reported."""
+    again, final = AGENTMSG_KINDS[error_type]
+    return again if retryable else final
 
 
 def sentence(fault: Fault) -> str:

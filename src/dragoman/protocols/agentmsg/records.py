@@ -120,6 +120,16 @@ class ResourceUsage(Record, frozen=True, kw_only=True):
     memory_usage: Percent
 
 
+class Usage(Record, frozen=True, kw_only=True):
+    """What one task took (ours): of a ResourceUsage what its agent knows, and whatever else it counts."""
+
+    tokens_used: Number | None = None
+    tokens_remaining: Number | None = None
+    cost_usd: Number | None = None
+    cpu_usage: Percent | None = None
+    memory_usage: Percent | None = None
+
+
 class HealthMetrics(Record, frozen=True, kw_only=True):
     uptime_seconds: Number
     success_rate: Fraction

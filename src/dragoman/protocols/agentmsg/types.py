@@ -39,6 +39,7 @@ from dragoman.protocols.agentmsg.records import (
     ResourceUsage,
     TaskConstraints,
     TaskContext,
+    Usage,
     Uuid,
 )
 
@@ -137,7 +138,7 @@ class TaskUpdate(Record, frozen=True, kw_only=True):
 class TaskComplete(Record, frozen=True, kw_only=True):
     task_id: Id
     result: Any
-    usage: ResourceUsage | None = None
+    usage: Usage | None = None
 
 
 class TaskFailed(Record, frozen=True, kw_only=True):

@@ -1,0 +1,49 @@
+"""Agentmsg's spoke: its messages ⇄ the hub's commands and deliveries.
+
+inbound       a message of an agent becomes commands          outbound   a parcel becomes a message
+reports       what is said about tasks                        answers    what the hub itself answers
+conversation  what agents ask of each other                   failures   faults become ErrorReports, and back
+views         tasks in agentmsg's words                       names      what tasks and messages are called
+exchange      one message, and the letter it is carried as
+"""
+
+from dragoman.bindings.agentmsg.answers import (
+    acknowledgment,
+    change_view,
+    entity_view,
+    state_answer,
+    state_update,
+    welcome,
+)
+from dragoman.bindings.agentmsg.failures import fault_in, fault_of, outlived, refusal, report, report_of, status_of
+from dragoman.bindings.agentmsg.inbound import CARRIED, acknowledged, change_of, commands_of, otherwise
+from dragoman.bindings.agentmsg.names import PROTOCOL, called, delivery_named, derived_v4, task_id
+from dragoman.bindings.agentmsg.outbound import ends_in_pieces, wire_of
+
+__all__ = [
+    "CARRIED",
+    "PROTOCOL",
+    "acknowledged",
+    "acknowledgment",
+    "called",
+    "change_of",
+    "change_view",
+    "commands_of",
+    "delivery_named",
+    "derived_v4",
+    "ends_in_pieces",
+    "entity_view",
+    "fault_in",
+    "fault_of",
+    "otherwise",
+    "outlived",
+    "refusal",
+    "report",
+    "report_of",
+    "state_answer",
+    "state_update",
+    "status_of",
+    "task_id",
+    "welcome",
+    "wire_of",
+]

@@ -1,0 +1,133 @@
+"""What agents ask of each other, as commands: help, and to go on with a task. Both carry the message word for word.
+
+response_type                                                    verdict
+---------------------------------------------------------------  ---------
+DIRECT_ANSWER, RESOURCE_PROVISION, COLLABORATIVE_SESSION         answered
+ESCALATION                                                       escalated
+UNABLE_TO_HELP                                                   unable
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dragoman.bindings.agentmsg.exchange import PRIORITIES, Said, builtin, effective
+from dragoman.bindings.agentmsg.failures import fault_in
+from dragoman.bindings.agentmsg.names import PROTOCOL, name_to_keep, somebody, task_id
+from dragoman.core.commands import AnswerHandover, AskHelp, Command, GiveHelp, Handing, HandOver, HelpVerdict
+from dragoman.core.ids import AgentId, instant
+from dragoman.core.tasks.model import Priority
+from dragoman.protocols.agentmsg import codec, routing
+from dragoman.protocols.agentmsg.types import (
+    HandoffReason,
+    HelpRequest,
+    HelpResponse,
+    HelpResponseType,
+    TaskHandoffRequest,
+    TaskHandoffResponse,
+)
+
+VERDICTS: Mapping[HelpResponseType, HelpVerdict] = {
+    HelpResponseType.DIRECT_ANSWER: HelpVerdict.ANSWERED,
+    HelpResponseType.RESOURCE_PROVISION: HelpVerdict.ANSWERED,
+    HelpResponseType.COLLABORATIVE_SESSION: HelpVerdict.ANSWERED,
+    HelpResponseType.ESCALATION: HelpVerdict.ESCALATED,
+    HelpResponseType.UNABLE_TO_HELP: HelpVerdict.UNABLE,
+}
+REASONS: Mapping[HandoffReason, Handing] = {reason: Handing(reason.value.lower()) for reason in HandoffReason}
+TERMS = ("estimated_completion", "requirements", "constraints", "error")
+
+
+def ask_help(said: Said, request: HelpRequest) -> tuple[Command, ...]:
+    urgent = PRIORITIES[routing.URGENCY[request.urgency]]
+    return (
+        AskHelp(
+            principal=said.agent.id,
+            protocol=PROTOCOL,
+            letter=said.letter(),
+            question=request.description,
+            topic=request.help_type.value,
+            to=somebody(said.message.to),
+            task_id=task_id(request.task_id),
+            priority=Priority.CRITICAL if urgent is Priority.CRITICAL else effective(said.message),
+            deadline=None if request.deadline is None else instant(request.deadline),
+            details={
+                "help_type": request.help_type.value,
+                "urgency": request.urgency,
+                "context": said.payload["context"],
+                "task": request.task_id,
+            },
+        ),
+    )
+
+
+def give_help(said: Said, response: HelpResponse) -> tuple[Command, ...]:
+    answer: dict[str, Any] = {"content": response.content, "response_type": response.response_type.value}
+    for name in ("resources", "answer"):
+        if said.payload.get(name) is not None:
+            answer[name] = said.payload[name]
+    return (
+        GiveHelp(
+            principal=said.agent.id,
+            protocol=PROTOCOL,
+            request_id=codec.lowered(response.request_id),
+            letter=said.letter(),
+            verdict=VERDICTS[response.response_type],
+            answer=answer,
+            more=response.follow_up_required,
+        ),
+    )
+
+
+def hand_over(said: Said, request: TaskHandoffRequest) -> tuple[Command, ...]:
+    given = said.payload
+    report: dict[str, Any] = given.get("error") or {}
+    known: dict[str, Any] = {
+        **given["context"],
+        "constraints": given["constraints"],
+    }
+    if request.error is not None:
+        known["error"] = report
+        known["recovery_attempts"] = report["recovery_attempts"]
+    for name in ("task_id", "task_type", "priority"):  # the command has fields for these
+        known.pop(name, None)
+    return (
+        HandOver(
+            principal=said.agent.id,
+            protocol=PROTOCOL,
+            letter=said.letter(),
+            task_id=task_id(request.task_id),
+            called=name_to_keep(request.task_id),
+            reason=REASONS[request.reason],
+            deadline=instant(request.due),
+            to=_wished_for(said, request),
+            required_capabilities=request.constraints.required_capabilities,
+            type=request.context.task_type,
+            trace_id=said.trace_id,
+            known=known,
+            fault=None if request.error is None else fault_in(request.error, report),
+            priority=PRIORITIES[request.context.priority],
+        ),
+    )
+
+
+def _wished_for(said: Said, request: TaskHandoffRequest) -> AgentId | None:
+    """Who shall have it: whom the message is for; one for the hub may name somebody, or leave the choice to it."""
+    return somebody(said.message.to) or somebody(request.to_agent)
+
+
+def answer_handover(said: Said, response: TaskHandoffResponse) -> tuple[Command, ...]:
+    correlation = said.message.metadata.correlation_id
+    assert correlation is not None  # the codec insists
+    said_terms = builtin(response)
+    return (
+        AnswerHandover(
+            principal=said.agent.id,
+            protocol=PROTOCOL,
+            request_id=correlation,
+            letter=said.letter(),
+            accepted=response.accepted,
+            terms={name: said_terms[name] for name in TERMS if said_terms.get(name) is not None},
+        ),
+    )

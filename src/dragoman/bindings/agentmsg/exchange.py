@@ -1,0 +1,100 @@
+"""One message as the binding holds it, and what every kind of it has in common: its letter, its priority, its trace."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dragoman.bindings.agentmsg.names import PROTOCOL, task_id
+from dragoman.core.agents.model import Agent
+from dragoman.core.commands import Tell
+from dragoman.core.delivery.model import Letter
+from dragoman.core.ids import AgentId, Instant, instant
+from dragoman.core.tasks.model import Priority
+from dragoman.protocols.agentmsg import codec, routing
+from dragoman.protocols.agentmsg.records import Priority as Urgency
+from dragoman.protocols.agentmsg.types import Message, MessageType
+
+PRIORITIES: Mapping[Urgency, Priority] = {urgency: Priority(urgency.value) for urgency in Urgency}
+
+_EFFECTIVE: Mapping[tuple[str, str], tuple[Priority, bool]] = {
+    (kind.value, urgency.value): (
+        PRIORITIES[higher := max(urgency, routing.PRIORITY[kind], key=routing.RANK.__getitem__)],
+        routing.GUARANTEE[higher] is routing.Guarantee.AT_MOST_ONCE,
+    )
+    for kind in MessageType
+    for urgency in Urgency
+}
+"""Type and own priority: the effective priority (D3), and whether it is carried at most once (D4)."""
+
+_trace = re.compile(r"00-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
+encode = msgspec.json.Encoder().encode
+
+
+class Said(NamedTuple):
+    """A message of an agent: as a value, as JSON, as bytes; and the transport's traceparent, if it has one."""
+
+    agent: Agent
+    message: Message
+    tree: dict[str, Any]
+    data: bytes
+    traceparent: str | None
+    now: Instant
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """The payload with all its fields, also those that nobody here knows."""
+        payload: dict[str, Any] = self.tree["payload"]
+        return payload
+
+    @property
+    def trace_id(self) -> str | None:
+        """The trace it belongs to: its own word, else the transport's (all-D7)."""
+        for text in (self.message.metadata.traceparent, self.traceparent):
+            found = _trace(text) if text else None
+            if found is not None and int(found[1], 16):
+                return found[1]
+        return None
+
+    def letter(self) -> Letter:
+        """The message as it is carried to somebody else: word for word."""
+        message = self.message
+        metadata = message.metadata
+        end = None if metadata.ttl_ms is None else routing.expires_at(message)
+        return Letter(
+            sender=self.agent.id,
+            message_id=message.id,
+            kind=message.type.value,
+            digest=codec.fingerprint(self.tree).hex(),
+            body=msgspec.Raw(self.data),
+            protocol=PROTOCOL,
+            once=_EFFECTIVE[message.type.value, metadata.priority.value][1],
+            attempts=metadata.max_retries + 1,
+            expires_at=None if end is None else instant(end),
+        )
+
+    def tell(self, to: AgentId) -> Tell:
+        """Carry it to another agent."""
+        message = self.message
+        about = routing.task(message)
+        return Tell(
+            principal=self.agent.id,
+            protocol=PROTOCOL,
+            letter=self.letter(),
+            to=to,
+            priority=_EFFECTIVE[message.type.value, message.metadata.priority.value][0],
+            lane=None if about is None else task_id(about),
+        )
+
+
+def effective(message: Message) -> Priority:
+    """How urgent a message is (D3)."""
+    return _EFFECTIVE[message.type.value, message.metadata.priority.value][0]
+
+
+def builtin(value: Any) -> Any:
+    """A record in JSON's own terms: every time in UTC."""
+    return msgspec.to_builtins(value)

@@ -1,0 +1,350 @@
+"""A parcel becomes the agentmsg message that tells of it.
+
+    cargo         says                                              priority      to
+    ------------  ------------------------------------------------  ------------  ----------------------------
+    work, yours   TASK_ASSIGNMENT                                   high          the agent
+    progress      TASK_UPDATE                                       normal        who assigned it
+    result        TASK_COMPLETE, or TASK_FAILED                     high          who assigned it
+    failure       TASK_FAILED                                       high          who assigned it
+    cancel        TASK_UPDATE `cancelled`                           high          the agent
+    pause         TASK_UPDATE `paused`                              high          the agent
+    resume        TASK_UPDATE `in_progress`                         high          the agent
+    answer        HELP_RESPONSE; TASK_HANDOFF to a takeover         high          the agent that asked
+    letter        what its sender wrote, word for word              its own       whom it was written to
+    undelivered   ERROR_REPORT about the letter                     critical      its sender
+
+What came in agentmsg goes out in the fields it came in, also those that nobody here knows (all-D6), under its sender's
+name; everything else comes from the hub. A message of ours has an id that follows from the delivery's, and its time:
+offered again, it is the same message with a higher `retry_count`. `metadata.delivery_id` is what to acknowledge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import msgspec
+
+from dragoman.bindings.agentmsg.answers import handoff_response, help_response
+from dragoman.bindings.agentmsg.failures import report
+from dragoman.bindings.agentmsg.names import PROTOCOL, called, derived_v4
+from dragoman.bindings.agentmsg.views import constraints_of, context_of, update_status
+from dragoman.core.agents.model import Agent
+from dragoman.core.delivery.model import Cargo, Letter, Parcel
+from dragoman.core.errors import Fault, Kind
+from dragoman.core.files import FileRef, shown_name
+from dragoman.core.ids import Instant, rfc3339
+from dragoman.core.tasks.model import Asking, Event, EventKind, Priority, Question, Task
+from dragoman.protocols.agentmsg.routing import PRIORITY
+from dragoman.protocols.agentmsg.types import HUB, MAX_RETRIES, MessageType
+
+ASIDES = ("step", "thinking", "tool_use", "tool_result")
+"""What a task's story has and a TASK_UPDATE has no field for: fields of the same names."""
+
+_Fields = dict[str, msgspec.Raw]
+_parse = msgspec.json.Decoder(dict[str, Any]).decode
+_fields = msgspec.json.Decoder(_Fields).decode
+_encode = msgspec.json.Encoder().encode
+_EMPTY = msgspec.Raw(b"{}")
+
+
+def wire_of(parcel: Parcel, agent: Agent, now: Instant, *, whole: str | None = None) -> tuple[bytes, str]:
+    """The frame of a parcel, and the id of its message. `whole` is the output of a result that `ends_in_pieces`."""
+    cargo = parcel.delivery.cargo
+    if cargo is Cargo.LETTER:
+        return _letter(parcel, agent)
+    if cargo is Cargo.RESULT:
+        return _result(parcel, agent, whole)
+    return _WORDS[cargo](parcel, agent)
+
+
+def ends_in_pieces(event: Event) -> bool:
+    """Whether an ending has only the last piece of its output: updates are carried at most once, so whoever waits for
+    the result is told the whole of it (`wire_of`)."""
+    return event.kind is EventKind.COMPLETED and b'"chunk"' in bytes(event.body) and "chunk" in _parse(event.body)
+
+
+# -- letters -----------------------------------------------------------------------------------------------------
+
+
+def _letter(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
+    """The same bytes, but for the metadata and, where the hub chose the receiver, its name."""
+    letter: Letter = parcel.event
+    delivery = parcel.delivery
+    fields: dict[str, Any] = cast(dict[str, Any], _fields(letter.body))
+    metadata = _parse(fields.get("metadata", _EMPTY))
+    metadata["delivery_id"] = delivery.id
+    metadata["retry_count"] = delivery.attempt - 1 if delivery.attempt else 0
+    fields["metadata"] = metadata
+    if fields["to"] != (to := _name(agent.id)):
+        fields["to"] = to
+        if letter.kind == MessageType.TASK_HANDOFF and "to_agent" in (payload := _fields(fields["payload"])):
+            fields["payload"] = {**payload, "to_agent": to}
+    return _encode(fields), letter.message_id
+
+
+def _name(id: str) -> msgspec.Raw:
+    return msgspec.Raw(_encode(id))
+
+
+# -- to the agent ------------------------------------------------------------------------------------------------
+
+
+def _work(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
+    task: Task = parcel.task
+    event: Event = parcel.event
+    body = _parse(event.body)
+    own = _own(event, MessageType.TASK_ASSIGNMENT)
+    given: dict[str, Any] = {} if own is None else _parse(own["payload"]).get("task") or {}
+    taken_over = body.get("handover") or {}
+    said: dict[str, Any] = given.get("context") or body.get("context") or {}
+    known: dict[str, Any] = taken_over.get("context") or {}
+    if taken_over.get("history"):
+        known = {**known, "history": [*(known.get("history") or ()), *taken_over["history"]]}
+    terms = taken_over.get("constraints") or known.get("constraints") or {}
+    told: dict[str, Any] = {
+        **given,
+        "task_id": called(task),
+        "task_type": task.type,
+        "description": given.get("description") or task.description or "",
+        "context": context_of(task, said, {name: known[name] for name in known if name not in _BESIDE}),
+        "constraints": constraints_of(task, given.get("constraints") or {}, terms),
+        "input": body.get("input", {}),
+        "attempt": max(1, task.attempts),
+    }
+    for name in ("answer", "question", "expired"):
+        if name in body:
+            told[name] = body[name]
+    if body.get("attachments"):
+        told["attachments"] = [_file(msgspec.convert(file, FileRef)) for file in body["attachments"]]
+    if taken_over:
+        told["handover"] = {name: value for name, value in taken_over.items() if name not in ("history", "context")}
+        told["handover"] |= {name: known[name] for name in _BESIDE if name in known and name != "constraints"}
+    priority = "critical" if task.priority is Priority.CRITICAL else "high"
+    return _say(MessageType.TASK_ASSIGNMENT, {"task": told}, parcel, agent, own=own, priority=priority)
+
+
+_BESIDE = ("constraints", "error", "recovery_attempts")
+"""What an owner tells about a task that a TaskContext has no place for."""
+
+
+def _cancel(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
+    words = _fault(_parse(parcel.event.body), parcel.task, parcel.event).message
+    return _control(parcel, agent, "cancelled", words)
+
+
+def _pause(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
+    return _control(parcel, agent, "paused", "paused by a person")
+
+
+def _resume(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
+    return _control(parcel, agent, "in_progress", "go on")
+
+
+def _control(parcel: Parcel, agent: Agent, status: str, words: str) -> tuple[bytes, str]:
+    payload = {"task_id": called(parcel.task), "status": status, "message": words}
+    return _say(MessageType.TASK_UPDATE, payload, parcel, agent, priority="high")
+
+
+def _answer(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
+    question: Question = parcel.event
+    if question.about is Asking.TAKEOVER:
+        kind, payload = MessageType.TASK_HANDOFF, handoff_response(question)
+    else:
+        kind, payload = MessageType.HELP_RESPONSE, help_response(question)
+    return _say(kind, payload, parcel, agent, correlation=question.request_id or question.id)
+
+
+# -- to whoever assigned it --------------------------------------------------------------------------------------
+
+
+def _progress(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
+    task: Task = parcel.task
+    event: Event = parcel.event
+    own = _own(event, MessageType.TASK_UPDATE)
+    if own is not None:
+        return _say(MessageType.TASK_UPDATE, _retold(own, task), parcel, agent, own=own)
+    body = _parse(event.body)
+    percent, words = body.get("percent"), body.get("message")
+    if event.kind is EventKind.ASKED:
+        words = f"Waiting for an answer: {body.get('question')}"
+    said: dict[str, Any] = {"task_id": called(task), "status": _status(event, task)}
+    if type(percent) is int:
+        said["progress"] = max(0, min(100, percent))
+    if words:
+        said["message"] = str(words)
+    if body.get("output"):
+        said["output"] = str(body["output"])
+        if body.get("chunk") is not None:
+            said["chunk"], said["stream"] = body["chunk"], body.get("stream")
+    for name in ASIDES:
+        if body.get(name) is not None:
+            said[name] = body[name]
+    if type(said.get("step")) is str:
+        said["step"] = {"number": 0, "name": said["step"]}
+    if body.get("file"):
+        said["file"] = _file(msgspec.convert(body["file"], FileRef))
+    if event.agent:
+        said["agent_id"] = event.agent
+    return _say(MessageType.TASK_UPDATE, said, parcel, agent)
+
+
+def _status(event: Event, task: Task) -> str:
+    if event.kind is EventKind.PAUSED:
+        return "paused"
+    return "in_progress" if event.kind is EventKind.PROGRESS else update_status(task)
+
+
+def _result(parcel: Parcel, agent: Agent, whole: str | None) -> tuple[bytes, str]:
+    task: Task = parcel.task
+    event: Event = parcel.event
+    if event.kind is not EventKind.COMPLETED:
+        return _failure(parcel, agent)
+    own = _own(event, MessageType.TASK_COMPLETE)
+    if own is not None:
+        return _say(MessageType.TASK_COMPLETE, _retold(own, task), parcel, agent, own=own)
+    body = _parse(event.body)
+    output = whole if whole is not None else str(body.get("output") or "")
+    result = body.get("result")
+    said: dict[str, Any] = {"task_id": called(task), "result": output or None if result is None else result}
+    if output and result is not None and result != output:
+        said["output"] = output
+    if whole is None and body.get("chunk") is not None:
+        said["chunk"] = body["chunk"]
+    if type(body.get("usage")) is dict:
+        said["usage"] = body["usage"]
+    if event.agent:
+        said["agent_id"] = event.agent
+    return _say(MessageType.TASK_COMPLETE, said, parcel, agent)
+
+
+def _failure(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
+    task: Task = parcel.task
+    event: Event = parcel.event
+    own = _own(event, MessageType.TASK_FAILED)
+    if own is not None:
+        return _say(MessageType.TASK_FAILED, _retold(own, task), parcel, agent, own=own)
+    body = _parse(event.body)
+    fault = _fault(body, task, event)
+    error = report(
+        fault,
+        error_id=derived_v4(f"{task.id}/{event.seq}"),
+        task_id=called(task),
+        agent_id=event.agent or HUB,
+    )
+    said: dict[str, Any] = {"task_id": called(task), "error": error, "status": _ended(event, fault)}
+    output = body.get("output")
+    if output:
+        said["output"] = str(output)
+    return _say(MessageType.TASK_FAILED, said, parcel, agent)
+
+
+def _ended(event: Event, fault: Fault) -> str:
+    cancelled = event.kind is EventKind.CANCELLED or fault.kind is Kind.CANCELLED
+    return "cancelled" if cancelled else "failed"
+
+
+def _undelivered(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
+    delivery = parcel.delivery
+    letter = delivery.letter or cast(Letter, parcel.event)
+    what = f"{letter.kind} {letter.message_id} was never acknowledged; see whether its receiver is there, send it anew"
+    fault = delivery.reason or Fault(kind=Kind.UNAVAILABLE, message=what, retryable=True)
+    facts = {"message_id": letter.message_id, "type": letter.kind, **fault.facts}
+    told = msgspec.structs.replace(fault, facts=facts)
+    error = report(told, error_id=derived_v4(delivery.id))
+    return _say(MessageType.ERROR_REPORT, error, parcel, agent, correlation=letter.message_id)
+
+
+_WORDS: Mapping[Cargo, Callable[[Parcel, Agent], tuple[bytes, str]]] = {
+    Cargo.WORK: _work,
+    Cargo.YOURS: _work,
+    Cargo.PROGRESS: _progress,
+    Cargo.FAILURE: _failure,
+    Cargo.CANCEL: _cancel,
+    Cargo.PAUSE: _pause,
+    Cargo.RESUME: _resume,
+    Cargo.ANSWER: _answer,
+    Cargo.UNDELIVERED: _undelivered,
+}
+
+
+# -- the message -------------------------------------------------------------------------------------------------
+
+
+def _say(
+    kind: MessageType,
+    payload: Mapping[str, Any],
+    parcel: Parcel,
+    agent: Agent,
+    *,
+    own: _Fields | None = None,
+    priority: str | None = None,
+    correlation: str | None = None,
+) -> tuple[bytes, str]:
+    """`own` is the message that it was told by, if that was agentmsg: its sender speaks, and its other fields stay."""
+    delivery = parcel.delivery
+    id = derived_v4(delivery.id)
+    metadata: dict[str, Any] = {"priority": priority or PRIORITY[kind].value, "max_retries": MAX_RETRIES}
+    message: dict[str, Any] = {}
+    sender: Any = HUB
+    if own is not None:
+        message |= own
+        sender = own["from"]
+        metadata = {**metadata, **_parse(own.get("metadata", _EMPTY))}
+        if priority is not None:
+            metadata["priority"] = priority
+        metadata.pop("ttl_ms", None)  # it came in time, and is the hub's to tell now
+    metadata["retry_count"] = delivery.attempt - 1 if delivery.attempt else 0
+    metadata["delivery_id"] = delivery.id
+    if correlation is not None:
+        metadata["correlation_id"] = correlation
+    if parcel.task is not None:
+        metadata["traceparent"] = f"00-{parcel.task.trace_id}-{delivery.id.replace('-', '')[16:]}-01"
+    message |= {
+        "id": id,
+        "timestamp": rfc3339(delivery.created_at),
+        "from": sender,
+        "to": agent.id,
+        "type": kind.value,
+        "payload": payload,
+        "metadata": metadata,
+    }
+    return _encode(message), id
+
+
+def _own(event: Event, kind: MessageType) -> _Fields | None:
+    """The message that an event was told by, if it was an agentmsg message of this type."""
+    if event.raw is None or event.protocol != PROTOCOL:
+        return None
+    fields = _fields(event.raw)
+    return fields if bytes(fields["type"]) == _encode(kind.value) else None
+
+
+def _retold(own: _Fields, task: Task) -> dict[str, Any]:
+    """A payload about a task under the name that its caller knows."""
+    payload: dict[str, Any] = cast(dict[str, Any], _fields(own["payload"]))
+    name = _name(called(task))
+    if payload["task_id"] != name:
+        payload["task_id"] = name
+        if "error" in payload and "task_id" in (error := _fields(payload["error"])):
+            payload["error"] = {**error, "task_id": name}
+    return payload
+
+
+def _file(file: FileRef) -> dict[str, Any]:
+    return {
+        "id": file.id,
+        "name": shown_name(file.name),
+        "mime_type": file.mime_type,
+        "size": file.size,
+        "sha256": file.sha256,
+    }
+
+
+def _fault(body: dict[str, Any], task: Task, event: Event) -> Fault:
+    said = body.get("fault")
+    if said is not None:
+        return msgspec.convert(said, Fault)
+    if event.kind is EventKind.CANCELLED:
+        return Fault(kind=Kind.CANCELLED, message=str(body.get("reason") or "cancelled on request"))
+    return task.fault or Fault(kind=Kind.WORK_FAILED, message="the work failed")

@@ -1,0 +1,159 @@
+"""What agents say about tasks, as commands: an assignment, and how the work goes.
+
+A TASK_UPDATE can say more than the document's fields: `step` {number, name, total?}, `thinking`, `tool_use` {id, name,
+input}, `tool_result` {id, output, is_error}. A TASK_COMPLETE may have `output`, the text of the result, beside a
+structured one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from dragoman.bindings.agentmsg.exchange import PRIORITIES, Said, encode
+from dragoman.bindings.agentmsg.failures import fault_in
+from dragoman.bindings.agentmsg.names import PROTOCOL, name_to_keep, somebody, task_id
+from dragoman.bindings.agentmsg.views import NUMBERS, REQUIREMENTS
+from dragoman.core.commands import Cancel, Command, Finish, ReportFault, ReportProgress, Submit
+from dragoman.core.errors import Fault, Kind
+from dragoman.core.ids import SECOND, TaskId, instant
+from dragoman.protocols.agentmsg import codec
+from dragoman.protocols.agentmsg.types import TaskAssignment, TaskComplete, TaskFailed, TaskUpdate
+
+ASIDES: dict[str, type] = {"step": dict, "thinking": str, "tool_use": dict, "tool_result": dict}
+"""Fields of an update that other protocols have words for, by their JSON type."""
+CANCELLED = "cancelled on request"
+
+_canonical = msgspec.json.Encoder(order="deterministic").encode
+
+
+def submit(said: Said, assignment: TaskAssignment) -> tuple[Command, ...]:
+    task, context, constraints = assignment.task, assignment.task.context, assignment.task.constraints
+    given: dict[str, Any] = said.payload["task"]
+    body: dict[str, Any] = {"input": given.get("input", {})}
+    limits: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
+    if context is not None:
+        body["context"] = {name: given["context"][name] for name in ("metadata", "history", "dependencies")}
+        metadata = context.metadata
+    if constraints is not None:
+        limits = {name: value for name in NUMBERS if (value := getattr(constraints, name)) is not None}
+    limits |= {name: metadata[name] for name in REQUIREMENTS if metadata.get(name) is not None}
+    deadline = None if constraints is None or constraints.deadline is None else instant(constraints.deadline)
+    parent = metadata.get("parent_task_id")
+    priority = said.message.metadata.priority if context is None else context.priority
+    return (
+        Submit(
+            principal=said.agent.id,
+            protocol=PROTOCOL,
+            request_id=said.message.id,
+            digest=codec.fingerprint(said.tree).hex(),
+            type=task.task_type,
+            task_id=task_id(task.task_id),
+            called=name_to_keep(task.task_id),
+            body=encode(body),
+            raw=said.data,
+            name=_text(metadata.get("name")),
+            description=task.description or None,
+            pinned=somebody(said.message.to),
+            required_capabilities=() if constraints is None else constraints.required_capabilities,
+            priority=PRIORITIES[priority],
+            dependencies=() if context is None else tuple(map(task_id, context.dependencies)),
+            deadline=deadline,
+            # the deadline alone says how long it may take, also where that is longer than the hub's own patience
+            total_seconds=None if deadline is None else max(0.0, (deadline - said.now) / SECOND),
+            trace_id=said.trace_id,
+            parent=task_id(parent) if type(parent) is str and parent else None,
+            thread=_text(metadata.get("thread")),
+            constraints=limits,
+        ),
+    )
+
+
+def update(said: Said, update: TaskUpdate, id: TaskId) -> Command:
+    """How the sender says that its task stands."""
+    if update.status == "completed":
+        text = update.output if update.output is not None else update.message
+        return _finish(said, id, {"output": text} if text else {}, text)
+    if update.status == "failed":
+        return _fault(said, id, Fault(kind=Kind.WORK_FAILED, message=update.message or "the work failed"))
+    if update.status == "cancelled":
+        return _fault(said, id, Fault(kind=Kind.CANCELLED, message=update.message or "its agent gave it up"))
+    payload = said.payload
+    percent = None if update.progress is None else round(update.progress)
+    body: dict[str, Any] = {"status": "paused" if update.status == "paused" else "running"}
+    if percent is not None:
+        body["percent"] = percent
+    if update.message:
+        body["message"] = update.message
+    if update.output is not None:
+        body["output"] = update.output
+    for name, form in ASIDES.items():
+        if name in payload and type(payload[name]) is form:
+            body[name] = payload[name]
+    step = body.get("step")
+    return ReportProgress(
+        principal=said.agent.id,
+        protocol=PROTOCOL,
+        task_id=id,
+        message_id=said.message.id,
+        body=encode(body),
+        raw=said.data,
+        percent=percent,
+        step=None if step is None else _text(step.get("name")),
+        output=update.output or "",
+        paused=update.status == "paused",
+    )
+
+
+def cancel(said: Said, update: TaskUpdate, id: TaskId) -> Cancel:
+    """Whoever asked for the task does not want it any more (B4)."""
+    return Cancel(principal=said.agent.id, protocol=PROTOCOL, task_id=id, reason=update.message or CANCELLED)
+
+
+def complete(said: Said, done: TaskComplete) -> tuple[Command, ...]:
+    payload = said.payload
+    body: dict[str, Any] = {"result": done.result}
+    output = payload.get("output")
+    text = output if type(output) is str else done.result if type(done.result) is str else ""
+    if text:  # those who read only words read these
+        body["output"] = text
+    if done.usage is not None:
+        body["usage"] = payload["usage"]
+    return (_finish(said, task_id(done.task_id), body, text),)
+
+
+def failed(said: Said, failure: TaskFailed) -> tuple[Command, ...]:
+    fault = fault_in(failure.error, said.payload["error"])
+    return (_fault(said, task_id(failure.task_id), fault, said.payload["error"]),)
+
+
+def _finish(said: Said, id: TaskId, body: dict[str, Any], text: str) -> Finish:
+    return Finish(
+        principal=said.agent.id,
+        protocol=PROTOCOL,
+        task_id=id,
+        digest=hashlib.sha256(_canonical((said.message.type.value, said.payload))).hexdigest(),
+        message_id=said.message.id,
+        body=encode(body),
+        raw=said.data,
+        output=text,
+    )
+
+
+def _fault(said: Said, id: TaskId, fault: Fault, report: dict[str, Any] | None = None) -> ReportFault:
+    return ReportFault(
+        principal=said.agent.id,
+        protocol=PROTOCOL,
+        fault=fault,
+        task_id=id,
+        message_id=said.message.id,
+        body=encode({"fault": fault} if report is None else {"fault": fault, "report": report}),
+        raw=said.data,
+    )
+
+
+def _text(value: object) -> str | None:
+    return value[:200] if type(value) is str and value else None

@@ -1,0 +1,158 @@
+"""A task of the hub in agentmsg's words: its status, its context, its constraints, its history (all-D8).
+
+    hub          TaskState        TASK_UPDATE
+    -----------  ---------------  ----------------------------------------------
+    queued       pending          pending
+    assigned     pending          pending
+    running      in_progress      in_progress
+    waiting      in_progress      in_progress, or `paused` where somebody paused it
+    completed    completed        (TASK_COMPLETE)
+    failed       failed           (TASK_FAILED)
+    cancelled    cancelled        cancelled
+
+A task that waits and that nobody has begun is `pending`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from dragoman.bindings.agentmsg.names import called
+from dragoman.core.ids import Instant, rfc3339
+from dragoman.core.tasks.model import Event, Status, Task, Waiting
+from dragoman.protocols.agentmsg.records import TaskEvent, TaskStatus
+
+STATUS_OUT: Mapping[Status, TaskStatus] = {
+    Status.QUEUED: "pending",
+    Status.ASSIGNED: "pending",
+    Status.RUNNING: "in_progress",
+    Status.WAITING: "in_progress",
+    Status.COMPLETED: "completed",
+    Status.FAILED: "failed",
+    Status.CANCELLED: "cancelled",
+}
+STATUS_IN: Mapping[str, tuple[Status, ...]] = {
+    "pending": (Status.QUEUED, Status.ASSIGNED, Status.WAITING),
+    "in_progress": (Status.RUNNING, Status.WAITING),
+    "paused": (Status.WAITING,),
+    "completed": (Status.COMPLETED,),
+    "failed": (Status.FAILED,),
+    "cancelled": (Status.CANCELLED,),
+}
+"""Where tasks of an agentmsg status are to be looked for; `status_of` then decides."""
+
+UpdateStatus = Literal["pending", "in_progress", "paused", "completed", "failed", "cancelled"]
+PAUSED = frozenset({Waiting.AGENT, Waiting.HELD})
+
+NUMBERS = ("max_tokens", "budget_usd", "quality_threshold")
+"""Constraints that are numbers in both tongues."""
+REQUIREMENTS = ("chain", "risk", "cpu", "memory")
+"""Fields of a context's metadata that the hub obeys as constraints."""
+ASIDES = ("name", "thread", "parent_task_id")
+"""What the hub knows of a task and agentmsg has no field for: in the context's metadata, both ways."""
+
+
+def status_of(task: Task) -> TaskStatus:
+    """A task's status in the words of a TaskState."""
+    if task.status is Status.WAITING and (task.waiting is Waiting.DEPENDENCY or not task.attempts):
+        return "pending"
+    return STATUS_OUT[task.status]
+
+
+def update_status(task: Task) -> UpdateStatus:
+    """A task's status in the words of a TASK_UPDATE, which has one more."""
+    return "paused" if task.status is Status.WAITING and task.waiting in PAUSED else status_of(task)
+
+
+def context_of(task: Task, *said: Mapping[str, Any]) -> dict[str, Any]:
+    """The TaskContext: what callers and owners `said` of the task, and what the hub knows itself."""
+    metadata: dict[str, Any] = {}
+    history: list[dict[str, Any]] = []
+    dependencies: list[str] = []
+    for context in said:
+        metadata |= _object(context.get("metadata"))
+        history += history_of(context.get("history") or ())
+        dependencies += (str(name) for name in context.get("dependencies") or ())
+    for name, value in (("name", task.name), ("thread", task.thread), ("parent_task_id", task.parent)):
+        if value is not None:
+            metadata.setdefault(name, value)
+    unknown = {name: value for context in said for name, value in context.items() if name not in _CONTEXT}
+    return {
+        **unknown,
+        "task_id": called(task),
+        "task_type": task.type,
+        "priority": task.priority.value,
+        "metadata": metadata,
+        "dependencies": list(dict.fromkeys(dependencies)) or list(task.dependencies),
+        "history": _without_repetition(history),
+    }
+
+
+def constraints_of(task: Task, *said: Mapping[str, Any]) -> dict[str, Any]:
+    """The TaskConstraints in force: the deadline is the hub's."""
+    found: dict[str, Any] = {}
+    for constraints in said:
+        found |= constraints
+    for name in NUMBERS:
+        if name in task.constraints:
+            found[name] = task.constraints[name]
+    found["required_capabilities"] = list(task.required_capabilities) or found.get("required_capabilities") or []
+    found["deadline"] = rfc3339(task.deadline)
+    return found
+
+
+def history_of(events: Iterable[Any]) -> list[dict[str, Any]]:
+    """Events as TaskEvents: an agent's own as they are, the hub's (rows, or what was told of them) in other words."""
+    return [told for event in events if (told := _task_event(event)) is not None]
+
+
+def _task_event(event: Any) -> dict[str, Any] | None:
+    if isinstance(event, Event):
+        return _hub_event(event.at, event.kind.value, event.agent, msgspec.json.decode(event.body))
+    if type(event) is not dict:
+        return None
+    if "event_type" in event:
+        return event if _fits(event) else None
+    at, kind = event.get("at"), event.get("kind")
+    if not isinstance(kind, str) or not isinstance(at, int | str):
+        return None
+    details = event.get("details", event.get("body"))
+    return _hub_event(at, kind, event.get("agent"), details)
+
+
+def _hub_event(at: int | str, kind: str, agent: str | None, details: Any) -> dict[str, Any] | None:
+    told: dict[str, Any] = {
+        "timestamp": rfc3339(Instant(at)) if isinstance(at, int) else at,
+        "event_type": kind,
+        "details": details if type(details) is dict else {} if details is None else {"value": details},
+    }
+    if agent:
+        told["agent_id"] = agent
+    return told if _fits(told) else None
+
+
+def _fits(event: dict[str, Any]) -> bool:
+    try:
+        msgspec.convert(event, TaskEvent)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _without_repetition(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A history that went through several hands holds the same events again and again."""
+    seen: dict[bytes, dict[str, Any]] = {}
+    for event in history:
+        seen.setdefault(_canonical(event), event)
+    return list(seen.values())
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if type(value) is dict else {}
+
+
+_CONTEXT = frozenset({"task_id", "task_type", "priority", "metadata", "dependencies", "history"})
+_canonical = msgspec.json.Encoder(order="deterministic").encode
