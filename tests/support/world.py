@@ -21,8 +21,9 @@ from dragoman.core.commands import (
     ReportFault,
     ReportProgress,
     Submit,
+    Tell,
 )
-from dragoman.core.delivery.model import Parcel
+from dragoman.core.delivery.model import Letter, Parcel
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, SessionId, TaskId, uuid7
 from dragoman.core.rules import Rules
@@ -125,14 +126,21 @@ class World:
     # -- the cast ---------------------------------------------------------------------------------------------
 
     async def add(
-        self, id: str, kind: str | None = None, *, concurrent: int = 8, work_types: Any = None, **fields: Any
+        self,
+        id: str,
+        kind: str | None = None,
+        *,
+        concurrent: int = 8,
+        work_types: Any = None,
+        protocol: str = "chiffon",
+        **fields: Any,
     ) -> Agent:
         await self.ask(
             AddAgent(
                 principal=ADMIN,
                 agent=Agent(
                     id=AgentId(id),
-                    protocol="chiffon",
+                    protocol=protocol,
                     created_at=self.time,
                     token_hash=f"hash-{id}",
                     kind=kind,
@@ -160,6 +168,10 @@ class World:
         await peer.close(lost=False)
         return peer.inbox
 
+    async def ask_ack(self, id: str, parcels: Any) -> int:
+        """Acknowledge what came by a poll."""
+        return await self.ask(Acknowledge(principal=AgentId(id), deliveries=tuple(p.delivery.id for p in parcels)))
+
     def request(self, kind: str | None = "infra", **fields: Any) -> Submit:
         content = {"input": fields.pop("input", {"n": 1})}
         given: dict[str, Any] = {
@@ -185,6 +197,12 @@ class World:
             Finish(principal=AgentId(agent), task_id=task, digest=fields.pop("digest", "r1"), fault=fault, **fields)
         )
 
+    async def refused_finish(self, agent: str, task: TaskId) -> Fault:
+        return await self.refused(Finish(principal=AgentId(agent), task_id=task, digest="r1"))
+
+    def registration(self, agent: str) -> RegisterAgent:
+        return RegisterAgent(principal=AgentId(agent))
+
     async def progress(self, agent: str, task: TaskId, percent: int = 50, **fields: Any) -> Task:
         return await self.ask(ReportProgress(principal=AgentId(agent), task_id=task, percent=percent, **fields))
 
@@ -192,6 +210,22 @@ class World:
         return await self.ask(
             ReportFault(principal=AgentId(agent), task_id=task, fault=Fault(kind=kind, message=kind.value, **fields))
         )
+
+    def letter(self, sender: str, text: str = "hello", **fields: Any) -> Letter:
+        """A message of one agent to another, as the hub carries it."""
+        given: dict[str, Any] = {
+            "sender": AgentId(sender),
+            "message_id": self.uuid(),
+            "kind": "NOTE",
+            "digest": text,
+            "body": msgspec.Raw(msgspec.json.encode({"text": text})),
+            "protocol": "agentmsg",
+        }
+        return Letter(**(given | fields))
+
+    def tell(self, sender: str, to: str, text: str = "hello", **fields: Any) -> Tell:
+        how = {name: fields.pop(name) for name in ("priority", "lane") if name in fields}
+        return Tell(principal=AgentId(sender), to=AgentId(to), letter=self.letter(sender, text, **fields), **how)
 
     async def task(self, id: TaskId) -> Task:
         task = await self.store.task(id)

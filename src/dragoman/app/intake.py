@@ -22,14 +22,15 @@ import structlog
 
 from dragoman.core.agents.floor import Floor
 from dragoman.core.agents.model import Agent
-from dragoman.core.commands import CloseLink, Command, Wake
+from dragoman.core.commands import CloseLink, Command, Sweep, Wake
 from dragoman.core.delivery.model import Parcel
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.hub import decide
-from dragoman.core.ids import AgentId, Instant, Moment, SessionId, TaskId
+from dragoman.core.ids import MINUTE, AgentId, Instant, Moment, SessionId, TaskId
 from dragoman.core.lookups import Lookup
 from dragoman.core.ports import Changes, LinkEnd, Store, StoreFailed
 from dragoman.core.rules import Rules
+from dragoman.core.state.model import Entity
 from dragoman.core.work import NotLoaded, Work
 
 log = structlog.get_logger("dragoman.intake")
@@ -39,6 +40,9 @@ LARGEST_UNIT = 128
 
 MENTION_WITHIN = 0.005
 """Seconds after which what was only mentioned is committed by itself."""
+
+SWEEP_EVERY = MINUTE
+"""How often what need not be remembered any more is looked for, if anything else happens."""
 
 DEEPEST = 50_000
 """Commands waiting before new ones are refused: memory stays bounded when the disk does not keep up."""
@@ -82,6 +86,7 @@ class Intake:
         self._arrived = asyncio.Event()
         self._ends: dict[SessionId, LinkEnd] = {}
         self._watches: dict[TaskId, set[asyncio.Event]] = {}
+        self._state_watches: set[asyncio.Event] = set()
         self._floor: Floor
         self._serving_since = Instant(0)
         self._closing = False
@@ -89,6 +94,7 @@ class Intake:
         self.next_wake: Instant | None = None
         self.wake_changed = asyncio.Event()
         self.last_failure: str | None = None
+        self._swept_at = Instant(0)
         self._missing: Sequence[Lookup[Any]] = ()
 
     # -- life -------------------------------------------------------------------------------------------------
@@ -195,6 +201,28 @@ class Intake:
             if not watchers:
                 self._watches.pop(task, None)
 
+    @asynccontextmanager
+    async def watch_state(self) -> AsyncIterator[_Watch]:
+        event = asyncio.Event()
+        self._state_watches.add(event)
+        try:
+            yield _Watch(event)
+        finally:
+            self._state_watches.discard(event)
+
+    def entity(self, id: str) -> Entity | None:
+        return self._floor.entities.get(id)
+
+    def entities(self) -> Sequence[Entity]:
+        return list(self._floor.entities.values())
+
+    def heard_at(self, id: AgentId) -> Instant | None:
+        return self._floor.heard_at.get(id)
+
+    @property
+    def state_cursor(self) -> int:
+        return self._floor.state_cursor
+
     @property
     def depth(self) -> int:
         return len(self._waiting)
@@ -287,6 +315,9 @@ class Intake:
             for task in work.touched_tasks:
                 for event in self._watches.get(task, ()):
                     event.set()
+        if work.changed is not None:
+            for event in self._state_watches:
+                event.set()
         self._note_wakes(changes)
 
     def _send(self, parcels: list[tuple[SessionId, Parcel]]) -> None:
@@ -331,6 +362,9 @@ class Intake:
 
     async def wake_due(self, limit: int = 500) -> int:
         """Ask the store what is due now, and look at all of it. Returns how much was."""
+        if self.now() - self._swept_at >= SWEEP_EVERY:
+            self._swept_at = self.now()
+            self.tell(Sweep())
         due = await self.store.due(self.now(), limit)
         commands = [
             *(Wake(task=id) for id in due.tasks),

@@ -85,6 +85,9 @@ def redrive(
     if output != "table":
         printing.document(task, output)
         return
+    if "cargo" in task:  # a letter between agents
+        printing.verdict(True, f"on its way again to {line(task.get('receiver'))}")
+        return
     printing.verdict(True, f"on its way again: {story.headline(task)}")
     printing.following(*story.next_commands(task))
 

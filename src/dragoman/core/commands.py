@@ -48,6 +48,11 @@ class Command(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         """What it is about, for the audit record."""
         return None
 
+    @property
+    def recorded(self) -> bool:
+        """Whether it is in the audit record when it was accepted. Refusals always are."""
+        return self.action is not None
+
 
 # -- agents -----------------------------------------------------------------------------------------------------
 
@@ -407,10 +412,15 @@ class Tell(Command, frozen=True, gc=False, kw_only=True):
     can be reached now, and waits in the store if not. `lane`: messages of one lane to one receiver keep their order.
     """
 
+    action: ClassVar = "letter.send"
     letter: Letter
     to: AgentId
     priority: Priority = Priority.NORMAL
     lane: TaskId | None = None
+
+    @property
+    def recorded(self) -> bool:
+        return not self.letter.once  # a record of it would cost more than it does
 
     @property
     def subject(self) -> str:
@@ -477,7 +487,7 @@ class Handing(enum.StrEnum):
 
 
 class HandOver(AboutTask, frozen=True, gc=False, kw_only=True):
-    """The owner wants somebody else to go on with a task; until they accept it stays where it is. Outcome: the question.
+    """The owner wants somebody else to go on with a task; until they accept it stays where it is. Outcome: a question.
 
     `letter` is carried to whoever is asked. `known` is all that the owner tells about it: `metadata`, `history`,
     `dependencies`, `constraints`, the `error` and the recovery attempts; it moves with the task, beside what the hub
@@ -499,7 +509,7 @@ class HandOver(AboutTask, frozen=True, gc=False, kw_only=True):
 
 
 class AnswerHandover(Command, frozen=True, gc=False, kw_only=True):
-    """Whoever was asked to take a task over says yes or no. `request_id` is the message that asked. Outcome: the question.
+    """Whoever was asked to take a task over says yes or no. `request_id` is the message that asked. Outcome: a question.
 
     With a yes, the task is theirs in the same commit, and they are told all that is known of it.
     """
@@ -592,7 +602,8 @@ class ChangeState(Command, frozen=True, gc=False, kw_only=True):
 
 
 class Redrive(Command, frozen=True, gc=False, kw_only=True):
-    """Send a dead letter on its way again, with an edited input if one is given. Outcome: the task."""
+    """Send a dead letter on its way again, with an edited input if one is given. Outcome: the task, or, where it was a
+    letter between agents, the dead letter."""
 
     action: ClassVar = "deadletter.redrive"
     letter: DeliveryId
@@ -638,6 +649,23 @@ class Wake(Command, frozen=True, gc=False, kw_only=True):
         if self.delivery:
             return (DeliveryById(self.delivery),)
         return (QuestionById(self.question),) if self.question else ()
+
+
+class Unanswered(Command, frozen=True, gc=False, kw_only=True):
+    """The letter that asked an agent something did not arrive."""
+
+    principal: AgentId = HUB
+    question: QuestionId
+    agent: AgentId
+
+    def wants(self) -> tuple[Lookup[Any], ...]:
+        return (QuestionById(self.question),)
+
+
+class Sweep(Command, frozen=True, gc=False, kw_only=True):
+    """Forget what need not be remembered any more. Outcome: how much that was."""
+
+    principal: AgentId = HUB
 
 
 class NoteRead(Command, frozen=True, gc=False, kw_only=True):

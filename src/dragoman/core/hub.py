@@ -15,6 +15,8 @@ from dragoman.core.commands import (
     AddAgent,
     AdmitGuest,
     Answer,
+    AnswerHandover,
+    AskHelp,
     AskPerson,
     Cancel,
     Claim,
@@ -22,6 +24,8 @@ from dragoman.core.commands import (
     Command,
     Discard,
     Finish,
+    GiveHelp,
+    HandOver,
     NoteRead,
     NoteRefusal,
     OpenLink,
@@ -37,15 +41,18 @@ from dragoman.core.commands import (
     Retry,
     RotateToken,
     Submit,
+    Sweep,
+    Tell,
+    Unanswered,
     Wake,
     WriteLog,
 )
-from dragoman.core.delivery import deadletters, outbox
+from dragoman.core.delivery import deadletters, letters, outbox
 from dragoman.core.errors import Refused
 from dragoman.core.lookups import DeliveryById, QuestionById
 from dragoman.core.policy.chain import check
 from dragoman.core.routing import dispatch
-from dragoman.core.tasks import clock, control, outcome, progress, questions, submit
+from dragoman.core.tasks import assistance, clock, control, handover, outcome, progress, questions, submit
 from dragoman.core.work import Work
 
 
@@ -97,6 +104,13 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
     Retry: control.retry,
     AskPerson: questions.ask_person,
     Answer: questions.answer,
+    Tell: letters.tell,
+    AskHelp: assistance.ask_help,
+    GiveHelp: assistance.give_help,
+    Unanswered: assistance.unanswered,
+    HandOver: handover.hand_over,
+    AnswerHandover: handover.answer_handover,
+    Sweep: letters.sweep,
     Redrive: deadletters.redrive,
     Discard: deadletters.discard,
     Wake: wake,
@@ -127,10 +141,10 @@ def decide(work: Work, command: Command) -> Outcome:
     except BaseException:
         work.rollback()
         raise
-    if command.action is not None:
+    if command.recorded:
         work.audit(
             principal=command.principal,
-            action=command.action,
+            action=command.action or "",
             protocol=command.protocol,
             subject=command.subject or getattr(result, "id", None),
             digest=getattr(command, "digest", None),

@@ -14,11 +14,12 @@ import msgspec
 
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import DeadLetter, Delivery, DeliveryState
-from dragoman.core.ids import AgentId, DeliveryId, QuestionId, TaskId
+from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, TaskId
+from dragoman.core.state.model import Changed, Entity
 from dragoman.core.tasks.model import Event, Question, QuestionStatus, Task
 
-Row = Agent | Task | Event | Delivery | DeadLetter | Question
-R = TypeVar("R", Task, Event, Delivery, DeadLetter, Question)
+Row = Agent | Task | Event | Delivery | DeadLetter | Question | Entity | Changed
+R = TypeVar("R", Task, Event, Delivery, DeadLetter, Question, Entity)
 
 EVERYTHING = 1 << 30
 PAGE = 64
@@ -125,6 +126,20 @@ class EventOf(Lookup[Event], frozen=True, gc=False):
         return row.task == self.task and row.seq == self.seq
 
 
+class Story(Lookup[Event], frozen=True, gc=False):
+    """The last events of a task, the newest first."""
+
+    row: ClassVar = Event
+    task: TaskId
+    limit: int
+
+    def matches(self, row: Event) -> bool:
+        return row.task == self.task
+
+    def order(self, row: Event) -> int:
+        return -row.seq
+
+
 class DeliveryById(Lookup[Delivery], frozen=True, gc=False):
     row: ClassVar = Delivery
     single: ClassVar = True
@@ -135,17 +150,47 @@ class DeliveryById(Lookup[Delivery], frozen=True, gc=False):
 
 
 class Lane(Lookup[Delivery], frozen=True, gc=False):
-    """Everything on its way to one receiver about one task, in order."""
+    """What is on its way to one receiver about one task, in order."""
 
     row: ClassVar = Delivery
     task: TaskId
     receiver: AgentId
+    limit: int = EVERYTHING
 
     def matches(self, row: Delivery) -> bool:
-        return row.task == self.task and row.receiver == self.receiver
+        return row.task == self.task and row.receiver == self.receiver and row.done_at is None
 
     def order(self, row: Delivery) -> int:
         return row.seq
+
+
+class LaneEnd(Lookup[Delivery], frozen=True, gc=False):
+    """The same from behind: what went into a lane last comes first."""
+
+    row: ClassVar = Delivery
+    task: TaskId
+    receiver: AgentId
+    limit: int = 1
+
+    def matches(self, row: Delivery) -> bool:
+        return row.task == self.task and row.receiver == self.receiver and row.done_at is None
+
+    def order(self, row: Delivery) -> int:
+        return -row.seq
+
+
+class Spent(Lookup[Delivery], frozen=True, gc=False):
+    """Letters that arrived before a time: they are only remembered."""
+
+    row: ClassVar = Delivery
+    before: Instant
+    limit: int
+
+    def matches(self, row: Delivery) -> bool:
+        return row.done_at is not None and row.done_at < self.before
+
+    def order(self, row: Delivery) -> int:
+        return row.done_at or 0
 
 
 class Inbox(Lookup[Delivery], frozen=True, gc=False):
@@ -156,21 +201,26 @@ class Inbox(Lookup[Delivery], frozen=True, gc=False):
     limit: int
 
     def matches(self, row: Delivery) -> bool:
-        return row.receiver == self.receiver and row.head and row.state is DeliveryState.WAITING
+        return row.receiver == self.receiver and row.head and row.state is DeliveryState.WAITING and row.done_at is None
 
     def order(self, row: Delivery) -> tuple[int, str]:
         return (row.rank, row.id)
 
 
 class LeasedTo(Lookup[Delivery], frozen=True, gc=False):
-    """What one receiver holds under leases of sessions (not of polls), oldest first."""
+    """What one receiver holds under leases that end with a session or with a task's clocks, oldest first."""
 
     row: ClassVar = Delivery
     receiver: AgentId
     limit: int
 
     def matches(self, row: Delivery) -> bool:
-        return row.receiver == self.receiver and row.state is DeliveryState.LEASED and row.wake_at is None
+        return (
+            row.receiver == self.receiver
+            and row.state is DeliveryState.LEASED
+            and (row.ordered or row.wake_at is None)
+            and row.done_at is None
+        )
 
     def order(self, row: Delivery) -> tuple[int, str]:
         return (row.rank, row.id)
@@ -206,17 +256,31 @@ class QuestionById(Lookup[Question], frozen=True, gc=False):
 
 
 class OpenQuestions(Lookup[Question], frozen=True, gc=False):
+    """What is asked in the course of a task and not answered, of people and of agents."""
+
     row: ClassVar = Question
     task: TaskId
 
     def matches(self, row: Question) -> bool:
-        return row.task == self.task and row.status is QuestionStatus.OPEN
+        return row.task == self.task and row.status in (QuestionStatus.OPEN, QuestionStatus.WITH_AGENT)
 
     def order(self, row: Question) -> str:
         return row.id
 
 
+class EntityById(Lookup[Entity], frozen=True, gc=False):
+    """A task that agents keep among themselves. What else they share is on the floor."""
+
+    row: ClassVar = Entity
+    single: ClassVar = True
+    id: str
+
+    def matches(self, row: Entity) -> bool:
+        return row.id == self.id
+
+
 __all__ = [
-    "Children", "DeadLetterById", "DeadLettersOf", "DeliveryById", "Dependents", "EVERYTHING", "EventOf", "Inbox",
-    "Lane", "LeasedTo", "Lookup", "OpenQuestions", "PAGE", "QuestionById", "Ready", "Row", "TaskById",
+    "Children", "DeadLetterById", "DeadLettersOf", "DeliveryById", "Dependents", "EVERYTHING", "EntityById", "EventOf",
+    "Inbox", "Lane", "LaneEnd", "LeasedTo", "Lookup", "OpenQuestions", "PAGE", "QuestionById", "Ready", "Row", "Spent",
+    "Story", "TaskById",
 ]  # fmt: skip

@@ -20,6 +20,7 @@ from dragoman.core.errors import Refused
 from dragoman.core.files import FileRef, KeptFile
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, SessionId, TaskId
 from dragoman.core.lookups import Lookup, Row
+from dragoman.core.state.model import Changed, Entity, Registry
 from dragoman.core.tasks.model import Event, Question, QuestionStatus, Status, Task
 
 T = TypeVar("T", covariant=True)
@@ -33,6 +34,8 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     changed: Sequence[Row] = ()
     removed: Sequence[Row] = ()
     audit: Sequence[AuditRecord] = ()
+    forget: int = 0
+    """Rows of the log of the shared state (`Changed`) up to this number may be forgotten, some at every commit."""
 
     def __bool__(self) -> bool:
         return bool(self.added or self.changed or self.removed or self.audit)
@@ -82,6 +85,10 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
     """How many tasks stand in each queue."""
     audit_seq: int = 0
     audit_hash: str = GENESIS
+    entities: Sequence[Entity] = ()
+    """What agents share, save for the tasks that they keep among themselves."""
+    state_cursor: int = 0
+    """The number of the last change of the shared state."""
 
 
 class Due(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,6 +172,20 @@ class Store(Protocol):
         subject: str | None = None,
         outcome: str | None = None,
     ) -> Sequence[AuditRecord]: ...
+
+    async def entity(self, id: str) -> Entity | None: ...
+
+    async def entities(self, registry: Registry, *, after: str = "", limit: int = 1000) -> Sequence[Entity]:
+        """By their names."""
+        ...
+
+    async def changes(self, *, after: int = 0, limit: int = 100) -> Sequence[Changed]:
+        """The log of the shared state: rows whose `cursor` is above `after`, in order, without a gap."""
+        ...
+
+    async def oldest_change(self) -> int | None:
+        """The number of the oldest change that the log still has, or None if it has none."""
+        ...
 
     async def counts(self) -> Mapping[str, int]:
         """Cheap figures for gauges: tasks per unfinished status, deliveries waiting, dead letters, open questions."""
@@ -267,6 +288,25 @@ class Intake(Protocol):
 
     def watch(self, task: TaskId) -> AbstractAsyncContextManager[Watch]:
         """Be woken when something was committed about a task (its events are in the store then)."""
+        ...
+
+    def watch_state(self) -> AbstractAsyncContextManager[Watch]:
+        """Be woken when something of the shared state was committed (its log is in the store then)."""
+        ...
+
+    def entity(self, id: str) -> Entity | None:
+        """What agents share, save for the tasks that they keep among themselves. In memory."""
+        ...
+
+    def entities(self) -> Sequence[Entity]: ...
+
+    def heard_at(self, id: AgentId) -> Instant | None:
+        """When an agent that converses was last heard, since this hub runs."""
+        ...
+
+    @property
+    def state_cursor(self) -> int:
+        """The number of the last change of the shared state."""
         ...
 
     def now(self) -> Instant: ...

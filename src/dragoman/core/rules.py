@@ -28,6 +28,14 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     poll_presence: int = 60 * SECOND
     """An agent that polled so recently is there, even between two polls."""
     notice_attempts: int = 8
+    letter_waits: tuple[int, int, int] = (SECOND, 30 * SECOND, 2)
+    """What an agent that converses does not acknowledge leaves again after the first of these, then after so many times
+    as long as before, at most the second (agentmsg-D7)."""
+    letter_jitter: bool = True
+    letter_attempts: int = 4
+    """How often a work order or a notice is put before such an agent. Letters say so themselves."""
+    letter_memory: int = HOUR
+    """How long a letter that arrived is remembered, so that the same one again is recognised (all-D5)."""
     link_window: int = 1024
     """Unacknowledged notices on one ordered link whose peer acknowledges."""
     head_start: tuple[tuple[str, int], ...] = (
@@ -49,3 +57,16 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """How long a finished request answers for its id (all-D5)."""
     max_backlog: int = 2_000_000
     """Queued tasks per queue before new ones are refused."""
+    heartbeat: int = 10 * SECOND
+    heartbeats_missed: int = 3
+    """An agent that converses and is silent for so many heartbeats is offline (agentmsg-D12)."""
+    state_log: int = 100_000
+    """Changes of the shared state that a watcher may be behind before it must read everything anew."""
+    status_history: int = 32
+    """Earlier reports of an agent that are kept."""
+    error_history: int = 20
+    """Error reports of an agent that are kept with it."""
+    budget_per_task: float | None = None
+    budget_per_agent: float | None = None
+    budget_total: float | None = None
+    """USD; None is no limit. What the policy says before anybody changes it."""

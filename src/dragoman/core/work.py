@@ -22,12 +22,13 @@ from dragoman.core.audit.chain import AuditRecord, sealed
 from dragoman.core.commands import Command
 from dragoman.core.delivery.model import DeadLetter, Delivery, Parcel
 from dragoman.core.errors import Kind, refuse
-from dragoman.core.ids import AgentId, Instant, Moment, SessionId, TaskId
+from dragoman.core.ids import HUB, AgentId, DeliveryId, Instant, Moment, SessionId, TaskId
 from dragoman.core.lookups import (
     PAGE,
     Claims,
     DeadLetterById,
     DeliveryById,
+    EntityById,
     EventOf,
     Lane,
     Lookup,
@@ -38,12 +39,16 @@ from dragoman.core.lookups import (
 )
 from dragoman.core.ports import Changes
 from dragoman.core.rules import Rules
+from dragoman.core.state import policy
+from dragoman.core.state.model import Change, Changed, Entity, Operation, Registry
+from dragoman.core.state.standing import Standing, standing_of
+from dragoman.core.state.tasks import beginning, step
 from dragoman.core.tasks.model import Event, EventKind, Question, Task
 
-R = TypeVar("R", Task, Event, Delivery, DeadLetter, Question)
+R = TypeVar("R", Task, Event, Delivery, DeadLetter, Question, Entity)
 
-TABLES: tuple[type[Any], ...] = (Agent, Task, Event, Delivery, DeadLetter, Question)
-BY_ID = frozenset({TaskById, DeliveryById, DeadLetterById, QuestionById})
+TABLES: tuple[type[Any], ...] = (Agent, Task, Event, Delivery, DeadLetter, Question, Entity)
+BY_ID = frozenset({TaskById, DeliveryById, DeadLetterById, QuestionById, EntityById})
 
 
 class NotLoaded(Exception):
@@ -102,6 +107,11 @@ class Work:
         self._links: dict[SessionId, Link | None] = {}
         self._load: dict[AgentId, int] = {}
         self._backlog: dict[str, int] = {}
+        self._passed: dict[DeliveryId, str] = {}
+        self.changed: Changed | None = None
+        self._heard: set[AgentId] = set()
+        self._log: list[Change] = []
+        self._versioned: dict[TaskId, Task] = {}
         self._audit: list[AuditRecord] = []
         self._undo: list[tuple[Callable[..., object], Any, Any]] = []
 
@@ -139,6 +149,7 @@ class Work:
         cycle collector comes by, which would come often then, and find thousands of rows.
         """
         self._undo.clear()
+        self._log_tasks()
         added: list[Row] = []
         changed: list[Row] = []
         removed: list[Row] = []
@@ -151,7 +162,36 @@ class Work:
                     added.append(entry.row)
                 elif entry.row is not entry.base:
                     changed.append(entry.row)
-        return Changes(added=added, changed=changed, removed=removed, audit=self._audit)
+        forget = 0
+        if self._log:
+            cursor = self.floor.state_cursor + len(self._log)
+            self.changed = Changed(cursor=cursor, at=self.now, entries=tuple(self._log))
+            added.append(self.changed)
+            forget = max(0, cursor - self.rules.state_log)
+        return Changes(added=added, changed=changed, removed=removed, audit=self._audit, forget=forget)
+
+    def _log_tasks(self) -> None:
+        """Every step of a task that others can see raises its version and stands in the log, once for the unit."""
+        log, versioned = self._log, self._versioned
+        for id, entry in self._dirty[Task].items():
+            row: Any = entry.row
+            base: Any = entry.base
+            if row is base or row is None:
+                continue
+            told = versioned.get(id) if versioned else None
+            if base is None:
+                patch: dict[str, Any] | None = beginning(row)
+                raised = told is not None and step(told, row) is not None
+            else:
+                patch = step(base, row)
+                if patch is None and told is None:
+                    continue
+                raised = told is None or step(told, row) is not None
+            if raised:
+                entry.row = row = msgspec.structs.replace(row, version=row.version + 1)
+            operation = Operation.CREATE if base is None else Operation.UPDATE
+            by = row.origin.principal if base is None else row.owner or HUB
+            log.append(Change(operation, Registry.TASK, id, row.version, patch or {}, by))
 
     def settle(self) -> None:
         """The commit is done: bring the floor up to date."""
@@ -163,6 +203,17 @@ class Work:
                 floor.drop_agent(entry.base)
         for entry in self._dirty[Task].values():
             self._settle_task(entry)
+        for entry in self._dirty[Entity].values():
+            if isinstance(entry.row, Entity):
+                floor.put_entity(entry.row)
+            elif isinstance(entry.base, Entity):
+                floor.drop_entity(entry.base)
+        if self.changed is not None:
+            floor.state_cursor = self.changed.cursor
+        for id in self._heard:
+            agent = floor.agents.get(id)
+            if agent is not None and agent.converses:
+                floor.heard_at[id] = self.now
         for queue, n in self._backlog.items():
             total = floor.backlog.get(queue, 0) + n
             if total > 0:
@@ -181,6 +232,8 @@ class Work:
             if polled is not None and not polled.ordered:  # it has its answer: a poll takes parcels once
                 floor.polled_at[parcel.delivery.receiver] = self.now
                 floor.drop_link(session)
+        if self._passed:
+            floor.note_passed(self._passed)
         if self._audit:
             floor.audit_seq, floor.audit_hash = self._audit[-1].seq, self._audit[-1].hash
 
@@ -297,6 +350,46 @@ class Work:
             return entry.row  # type: ignore[return-value]
         return self.floor.agents.get(id)
 
+    def entity(self, registry: Registry, name: str) -> Entity | None:
+        """Something that agents share. The policy is `core.state.changes.policy_entity`: it is there from the start."""
+        id = f"{registry.value}/{name}"
+        entry = self._dirty[Entity].get(id)
+        if entry is not None:
+            return entry.row  # type: ignore[return-value]
+        return self.one(EntityById(id)) if registry is Registry.TASK else self.floor.entities.get(id)
+
+    @property
+    def policy(self) -> policy.Policy:
+        """What is in force."""
+        dirty = self._dirty[Entity]
+        if dirty:
+            entry = dirty.get(f"{Registry.POLICY.value}/{policy.NAME}")
+            if entry is not None and isinstance(entry.row, Entity):
+                return policy.read(entry.row.value)
+        floor = self.floor
+        if floor.policy is None:
+            floor.policy = policy.default(self.rules)
+        return floor.policy
+
+    def standing(self, agent: AgentId) -> Standing | None:
+        """How an agent stands, if it ever said so."""
+        dirty = self._dirty[Entity]
+        if dirty:
+            entry = dirty.get(f"{Registry.AGENT.value}/{agent}")
+            if entry is not None:
+                return standing_of(entry.row.value) if isinstance(entry.row, Entity) else None
+        return self.floor.standings.get(agent)
+
+    def allotted(self, agent: AgentId) -> bool:
+        """Whether there may be allocations of an agent."""
+        return agent in self.floor.allotted or bool(self._dirty[Entity])
+
+    def task_version(self, task: Task) -> int:
+        """The version of a task as if the unit ended here: steps of this unit that others will see count."""
+        entry = self._dirty[Task].get(task.id)
+        told: Any = self._versioned.get(task.id) or (entry and entry.base)
+        return task.version + (told is not None and step(told, task) is not None)
+
     def agents_of_kind(self, kind: str) -> Iterable[Agent]:
         dirty = self._dirty[Agent]
         for id in self.floor.by_kind.get(kind, ()):
@@ -363,6 +456,10 @@ class Work:
                 best = task
         return best
 
+    def passed(self, id: DeliveryId) -> str | None:
+        """The digest of a letter that left without a row, if it is remembered."""
+        return self._passed.get(id) or self.floor.passed.get(id)
+
     @property
     def anybody_queues(self) -> bool:
         return bool(self.floor.backlog or self._backlog)
@@ -385,7 +482,9 @@ class Work:
         dirty = self._dirty[table]
         entry = dirty.get(id)
         if entry is None:
-            base = self.floor.agents.get(id) if table is Agent else self._base[table].get(id)
+            base: Any = self.floor.agents.get(id) if table is Agent else self._base[table].get(id)
+            if table is Entity and base is None:
+                base = self.floor.entities.get(id)
             old: Any = base
             dirty[id] = _Entry(base, row)
             self._undo.append((dirty.pop, id, ...))
@@ -423,6 +522,33 @@ class Work:
         before = counts.get(name, 0)
         self._undo.append((counts.__setitem__, name, before))
         counts[name] = before + n
+
+    def note_passed(self, id: DeliveryId, digest: str) -> None:
+        self._passed[id] = digest
+        self._undo.append((self._passed.pop, id, ...))
+
+    def share(self, change: Change, entity: Entity | None, was: Entity | None = None) -> None:
+        """Write something that agents share, and the change of it into the log. None: it is gone."""
+        if entity is not None:
+            self.put(entity)
+        elif was is not None:
+            self.remove(was)
+        self._log.append(change)
+        self._undo.append((self._log.pop, -1, ...))
+
+    def put_versioned(self, task: Task) -> None:
+        """Put a task whose version was raised by the decision itself, which tells it to somebody."""
+        self.put(task)
+        before = self._versioned.get(task.id)
+        if before is None:
+            self._undo.append((self._versioned.pop, task.id, ...))
+        else:
+            self._undo.append((self._versioned.__setitem__, task.id, before))
+        self._versioned[task.id] = task
+
+    def heard_from(self, agent: AgentId) -> None:
+        """A sign of life. It is no change of anything, and is not undone."""
+        self._heard.add(agent)
 
     def put_link(self, link: Link) -> None:
         self._set_link(link.session, link)

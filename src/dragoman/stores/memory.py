@@ -22,16 +22,20 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.audit.chain import GENESIS, AuditRecord
 from dragoman.core.delivery.model import DeadLetter, Delivery, DeliveryState
 from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
-from dragoman.core.lookups import DeadLetterById, DeliveryById, EventOf, Lookup, QuestionById, Row, TaskById
+from dragoman.core.lookups import DeadLetterById, DeliveryById, EntityById, EventOf, Lookup, QuestionById, Row, TaskById
 from dragoman.core.ports import Changes, Due, Recovered, StoreFailed, TaskFilter
+from dragoman.core.state.model import Changed, Entity, Registry
 from dragoman.core.tasks.model import FINAL, Event, Question, QuestionStatus, Status, Task
 from dragoman.stores.paging import cursor_of, task_cursor
 
-AnyRow = TypeVar("AnyRow", Agent, Task, Event, Delivery, DeadLetter, Question)
+AnyRow = TypeVar("AnyRow", Agent, Task, Event, Delivery, DeadLetter, Question, Entity, Changed)
 
-TABLES: tuple[type[Row], ...] = (Agent, Task, Event, Delivery, DeadLetter, Question)
+TABLES: tuple[type[Row], ...] = (Agent, Task, Event, Delivery, DeadLetter, Question, Entity, Changed)
 
-BY_KEY = (TaskById, DeliveryById, DeadLetterById, QuestionById)
+FORGOTTEN = 64
+"""Rows of the log of the shared state that one commit forgets at most."""
+
+BY_KEY = (TaskById, DeliveryById, DeadLetterById, QuestionById, EntityById)
 """Lookups whose answer is one key: asked of the dictionary instead of every row, then held against `matches`."""
 
 
@@ -89,6 +93,10 @@ class MemoryStore:
             backlog=dict(backlog),
             audit_seq=last,
             audit_hash=self._audit[last].hash if last else GENESIS,
+            entities=sorted(
+                (row for row in self.rows(Entity) if row.registry is not Registry.TASK), key=lambda row: row.id
+            ),
+            state_cursor=max((row.cursor for row in self.rows(Changed)), default=0),
         )
 
     async def close(self) -> None:
@@ -132,6 +140,9 @@ class MemoryStore:
             if isinstance(row, Task):
                 self._requests[row.origin.principal, row.origin.request_id] = row.id
         self._audit.update((record.seq, record) for record in changes.audit)
+        log = self._tables[Changed]
+        for cursor in sorted(row.cursor for row in log.values() if row.cursor <= changes.forget)[:FORGOTTEN]:
+            del log[cursor]
         if failure is not None:
             raise failure
 
@@ -253,6 +264,20 @@ class MemoryStore:
             and outcome in (None, record.outcome)
         ]
         return found[:limit]
+
+    async def entity(self, id: str) -> Entity | None:
+        return self._tables[Entity].get(id)
+
+    async def entities(self, registry: Registry, *, after: str = "", limit: int = 1000) -> Sequence[Entity]:
+        found = [row for row in self.rows(Entity) if row.registry is registry and row.name > after]
+        return sorted(found, key=lambda row: row.name)[:limit]
+
+    async def changes(self, *, after: int = 0, limit: int = 100) -> Sequence[Changed]:
+        found = [row for row in self.rows(Changed) if row.cursor > after]
+        return sorted(found, key=lambda row: row.cursor)[:limit]
+
+    async def oldest_change(self) -> int | None:
+        return min((row.first for row in self.rows(Changed)), default=None)
 
     async def counts(self) -> Mapping[str, int]:
         statuses = Counter(task.status for task in self.rows(Task))

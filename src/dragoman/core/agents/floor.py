@@ -7,11 +7,19 @@ by `core.work`, so a failed commit leaves it as it was.
 
 from __future__ import annotations
 
+from itertools import islice
+
 import msgspec
 
 from dragoman.core.agents.model import Agent
-from dragoman.core.ids import AgentId, Instant, SessionId, TaskId
+from dragoman.core.ids import AgentId, DeliveryId, Instant, SessionId, TaskId
 from dragoman.core.ports import Recovered
+from dragoman.core.state import policy
+from dragoman.core.state.model import Entity, Registry
+from dragoman.core.state.standing import Standing, standing_of
+
+PASSED = 100_000
+"""How many letters that left at most once are remembered."""
 
 
 class Link(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -50,12 +58,26 @@ class Floor:
         self.links: dict[SessionId, Link] = {}
         self.links_of: dict[AgentId, dict[SessionId, None]] = {}
         self.polled_at: dict[AgentId, Instant] = {}
+        self.passed: dict[DeliveryId, str] = {}
         self.audit_seq = recovered.audit_seq
         self.audit_hash = recovered.audit_hash
+        self.heard_at: dict[AgentId, Instant] = {}
+        self.silent: set[AgentId] = set()
+        self.entities: dict[str, Entity] = {}
+        self.standings: dict[AgentId, Standing] = {}
+        self.allotted: dict[AgentId, set[str]] = {}
+        self.policy: policy.Policy | None = None
+        self.state_cursor = recovered.state_cursor
         for agent in recovered.agents:
             self._enrol(agent)
+        for entity in recovered.entities:
+            self.put_entity(entity)
 
     def _enrol(self, agent: Agent) -> None:
+        if agent.silent_since is not None:
+            self.silent.add(agent.id)
+        else:
+            self.silent.discard(agent.id)
         self.by_kind.setdefault(agent.called, {})[agent.id] = None
 
     def put_agent(self, agent: Agent) -> None:
@@ -69,6 +91,8 @@ class Floor:
     def drop_agent(self, agent: Agent) -> None:
         self._strike(agent)
         self.agents.pop(agent.id, None)
+        self.silent.discard(agent.id)
+        self.heard_at.pop(agent.id, None)
 
     def _strike(self, agent: Agent) -> None:
         self.by_token.pop(agent.token_hash, None)
@@ -86,6 +110,32 @@ class Floor:
         if kind is not None and id in kind:
             del kind[id]
             kind[id] = None
+
+    def note_passed(self, letters: dict[DeliveryId, str]) -> None:
+        """Letters that left without a row: the last ones are recognised when they come again."""
+        self.passed.update(letters)
+        if len(self.passed) > PASSED:
+            for id in list(islice(self.passed, PASSED // 8)):
+                del self.passed[id]
+
+    def put_entity(self, entity: Entity) -> None:
+        """Keep what agents share, and what routing reads from it. Tasks stay in the store: they are many."""
+        if entity.registry is Registry.TASK:
+            return
+        self.entities[entity.id] = entity
+        if entity.registry is Registry.AGENT:
+            self.standings[AgentId(entity.name)] = standing_of(entity.value)
+        elif entity.registry is Registry.RESOURCE:
+            self.allotted.setdefault(entity.value["agent_id"], set()).add(entity.value["resource_type"])
+        else:
+            self.policy = policy.read(entity.value)
+
+    def drop_entity(self, entity: Entity) -> None:
+        self.entities.pop(entity.id, None)
+        if entity.registry is Registry.AGENT:
+            self.standings.pop(AgentId(entity.name), None)
+        elif entity.registry is Registry.RESOURCE:
+            self.allotted[entity.value["agent_id"]].discard(entity.value["resource_type"])
 
     def put_link(self, link: Link) -> None:
         self.links[link.session] = link

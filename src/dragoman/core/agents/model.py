@@ -28,11 +28,16 @@ GUEST = "guest:"
 """The beginning of a `token_hash` that is none: nobody's token can have it."""
 
 
+CONVERSES = frozenset({"agentmsg"})
+"""The protocols whose agents talk with each other: they hear letters, and are asked for help and to take tasks over."""
+
+
 class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Who may speak, for what, and how it is reached.
 
     `work_types` is None for an agent that declared none: it is offered any work of its kind.
-    `wake_at` is when the hub must look at this row again (an open breaker).
+    `wake_at` is when the hub must look at this row again: an open breaker, `silent_at`, when it is to be seen whether
+    an agent that converses is still heard, or a time that it named itself. `silent_since`: it is not heard any more.
     """
 
     id: AgentId
@@ -55,12 +60,18 @@ class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     last_seen_at: Instant | None = None
     breaker: Breaker = Breaker()
     wake_at: Instant | None = None
+    silent_at: Instant | None = None
+    silent_since: Instant | None = None
     details: dict[str, Any] = {}
 
     @property
     def called(self) -> str:
         """The name by which work is addressed to it and its like: its kind, or its own id when it has none."""
         return self.kind or self.id
+
+    @property
+    def converses(self) -> bool:
+        return self.protocol in CONVERSES
 
     @property
     def guest(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dragoman.core.commands import Discard, Redrive
+from dragoman.core.delivery.letters import carry_again
 from dragoman.core.delivery.model import Cargo, DeadLetter
 from dragoman.core.delivery.outbox import offer
 from dragoman.core.errors import Kind, refuse
@@ -20,9 +21,13 @@ def letter_of(work: Work, id: DeliveryId, principal: AgentId) -> DeadLetter:
     return letter
 
 
-def redrive(work: Work, command: Redrive) -> Task:
-    """Work is done again from the start; a notice is offered to its receiver again."""
+def redrive(work: Work, command: Redrive) -> Task | DeadLetter:
+    """Work is done again from the start; a notice is offered to its receiver again, and a letter carried again."""
     letter = letter_of(work, command.letter, command.principal)
+    if letter.letter is not None:
+        carry_again(work, letter)
+        work.remove(letter)
+        return letter
     task = work.known_task(letter.task)
     work.remove(letter)
     if letter.cargo is not Cargo.WORK:

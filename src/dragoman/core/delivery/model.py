@@ -45,7 +45,8 @@ class Letter(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     """A message between agents, word for word: the hub carries it. `message_id` is unique for its sender.
 
     `once`: at most once; it is gone when it leaves. Otherwise it is kept until it is acknowledged, and leaves again
-    after the waits of `retry`, at most `attempts` times. After `expires_at` nobody is bothered with it.
+    growing waits, at most `attempts` times. After `expires_at` nobody is bothered with it. `asks`: it puts a question,
+    and if it does not arrive somebody else is asked.
     """
 
     sender: AgentId
@@ -57,6 +58,7 @@ class Letter(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     once: bool = False
     attempts: int = 4
     expires_at: Instant | None = None
+    asks: QuestionId | None = None
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

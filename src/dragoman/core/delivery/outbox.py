@@ -6,24 +6,31 @@
 - over a link that keeps order, a delivery is held by the link. When the link breaks the lease is worth nothing, and
   the delivery leaves again over the next one.
 - a poll holds it until `wake_at`. Then it is offered again.
+- an agent that converses (`Agent.converses`) is promised more: what it does not acknowledge until `wake_at` leaves
+  again, over whatever link, after growing waits. What it is promised at most once is gone when it leaves.
 
-Either way each offer is an attempt, and after the last one the delivery is a dead letter.
+In every case each offer is an attempt, and after the last one the delivery is a dead letter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from zlib import crc32
 
 import msgspec
 
 from dragoman.core.agents.floor import Link
-from dragoman.core.commands import Acknowledge, RefillLink
-from dragoman.core.delivery.model import Cargo, DeadLetter, Delivery, DeliveryState, Parcel
+from dragoman.core.commands import Acknowledge, RefillLink, Unanswered
+from dragoman.core.delivery.model import Cargo, DeadLetter, Delivery, DeliveryState, Letter, Parcel
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, HUB, AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.lookups import PAGE, DeliveryById, Inbox, Lane, LeasedTo, QuestionById
+from dragoman.core.rules import Rules
 from dragoman.core.tasks.model import Event, EventKind, Question, Status, Task
 from dragoman.core.work import Work
+
+LANE = 64
+"""How far into a lane is looked at a time: so much of it may be on its way at once."""
 
 NOBODY = frozenset({ADMIN, HUB})
 """They have no inbox: people read the store, the hub knows."""
@@ -47,11 +54,7 @@ def offer(work: Work, task: Task, receiver: AgentId, cargo: Cargo, event: int) -
         created_at=work.now,
         head=not lane,
     )
-    link = way_out(work, delivery, lane)
-    if link is None:
-        work.put(delivery)
-    else:
-        lease(work, delivery, link, task)
+    put_on_its_way(work, delivery, lane, task)
 
 
 def offer_answer(work: Work, question: Question) -> None:
@@ -73,15 +76,13 @@ def offer_answer(work: Work, question: Question) -> None:
         head=not lane,
         question=question.id,
     )
-    link = way_out(work, delivery, lane)
-    if link is None:
-        work.put(delivery)
-    else:
-        lease(work, delivery, link, task)
+    put_on_its_way(work, delivery, lane, task)
 
 
 def way_out(work: Work, delivery: Delivery, before: Sequence[Delivery]) -> Link | None:
     """The link over which a delivery may leave now, given what stands before it in its lane."""
+    if before and converses(work, delivery.receiver):  # only the head of a lane is delivered (agentmsg-D5)
+        return None
     found = None
     for link in work.links_to(delivery.receiver):
         if not link.has_room:
@@ -94,29 +95,75 @@ def way_out(work: Work, delivery: Delivery, before: Sequence[Delivery]) -> Link 
     return found
 
 
-def lease(work: Work, delivery: Delivery, link: Link, task: Task | None = None) -> Delivery:
-    """Give a delivery to a link: it leaves after the commit."""
+def lease(
+    work: Work, delivery: Delivery, link: Link, task: Task | None = None, *, fresh: bool = False
+) -> Delivery | None:
+    """Give a delivery to a link: it leaves after the commit. None if it is gone with that: it leaves once at most.
+
+    `fresh`: it has no row yet, and needs none if it is gone.
+    """
+    again = delivery.state is DeliveryState.LEASED and delivery.session == link.session
+    promised = converses(work, delivery.receiver)
+    attempt = delivery.attempt + 1
+    if promised:
+        wake_at: Instant | None = Instant(work.now + wait_of(work.rules, delivery.id, attempt))
+    elif link.ordered or delivery.cargo is Cargo.WORK:
+        wake_at = None
+    else:
+        wake_at = Instant(work.now + work.rules.poll_lease)
+    if delivery.letter is not None and delivery.letter.expires_at is not None and wake_at is not None:
+        wake_at = min(wake_at, delivery.letter.expires_at)
     delivery = msgspec.structs.replace(
         delivery,
         state=DeliveryState.LEASED,
         session=link.session,
         ordered=link.ordered,
-        attempt=delivery.attempt + 1,
-        wake_at=None if link.ordered or delivery.cargo is Cargo.WORK else Instant(work.now + work.rules.poll_lease),
+        attempt=attempt,
+        wake_at=wake_at,
     )
-    work.put(delivery)
+    gone = promised and leaves_once(delivery)
+    if gone:
+        if attempt > 1 or not fresh:
+            work.remove(delivery)
+    else:
+        work.put(delivery)
     if not link.ordered:
         work.put_link(msgspec.structs.replace(link, credit=link.credit - 1))
-    elif link.window is not None and delivery.cargo is not Cargo.WORK:  # the number of seats bounds work
-        work.put_link(msgspec.structs.replace(link, outstanding=link.outstanding + 1))
+    elif link.window is not None and delivery.cargo is not Cargo.WORK and not gone and not again:
+        work.put_link(msgspec.structs.replace(link, outstanding=link.outstanding + 1))  # seats bound work
     if task is None and not delivery.alone:
         task = work.known_task(delivery.task)
-    if delivery.question is None:
-        news: Event | Question | None = work.event(delivery.task, delivery.event)
-    else:
-        news = work.one(QuestionById(delivery.question))
-    work.send(link, Parcel(delivery, task, news))
-    return delivery
+    work.send(link, Parcel(delivery, task, news_of(work, delivery)))
+    return None if gone else delivery
+
+
+def converses(work: Work, id: AgentId) -> bool:
+    agent = work.agent(id)
+    return agent is not None and agent.converses
+
+
+def news_of(work: Work, delivery: Delivery) -> Event | Question | Letter | None:
+    """What a delivery tells of."""
+    if delivery.letter is not None:
+        return delivery.letter
+    if delivery.question is not None:
+        return work.one(QuestionById(delivery.question))
+    return work.event(delivery.task, delivery.event)
+
+
+def leaves_once(delivery: Delivery) -> bool:
+    """Whether an agent that converses is promised it at most once (agentmsg-D4)."""
+    return delivery.cargo is Cargo.PROGRESS if delivery.letter is None else delivery.letter.once
+
+
+def wait_of(rules: Rules, id: str, attempt: int) -> int:
+    """How long an acknowledgment of this attempt is waited for. The jitter follows from the id: a decision that is made
+    twice is the same, and letters that left together do not come back together."""
+    base, most, factor = rules.letter_waits
+    whole = min(base * factor ** min(attempt - 1, 40), most)
+    if not rules.letter_jitter:
+        return int(whole)
+    return int(whole * (1 + crc32(f"{id}{attempt}".encode()) / 0x1_0000_0000) / 2)
 
 
 def repeat(work: Work, delivery: Delivery, task: Task) -> None:
@@ -133,23 +180,41 @@ def acknowledge(work: Work, command: Acknowledge) -> int:
         delivery = work.one(DeliveryById(id))
         if delivery is None or delivery.receiver != command.principal:
             continue
-        known += 1
-        settle(work, delivery, ordered=command.session is not None)
+        if delivery.done_at is None:
+            known += 1
+            settle(work, delivery, ordered=command.session is not None and not converses(work, command.principal))
     return known
 
 
 def settle(work: Work, delivery: Delivery, *, ordered: bool = False) -> None:
     """A delivery arrived: take it out of its lane and let the next one leave."""
-    lane = work.find(Lane(delivery.task, delivery.receiver))
+    if delivery.task == TaskId(delivery.id):  # a lane of its own
+        forget(work, delivery)
+        _vacate(work, delivery)
+        return
+    lane = work.find(Lane(delivery.task, delivery.receiver, work.rules.link_window + LANE))
     arrived = [
         d for d in lane if d.id == delivery.id or (ordered and d.seq < delivery.seq and d.session == delivery.session)
     ]
     for gone in arrived:
-        work.remove(gone)
+        forget(work, gone)
         _vacate(work, gone)
         if gone.cargo is Cargo.WORK:
             _work_received(work, gone)
     advance(work, [d for d in lane if d not in arrived])
+
+
+def forget(work: Work, delivery: Delivery) -> None:
+    """It is not on its way any more. A letter is remembered, so that the same one again is recognised."""
+    if delivery.cargo is Cargo.LETTER and delivery.letter is not None:
+        letter = msgspec.structs.replace(delivery.letter, body=msgspec.Raw(b"null"))
+        done = msgspec.structs.replace(
+            delivery, state=DeliveryState.WAITING, session=None, ordered=False, wake_at=None, head=False,
+            letter=letter, done_at=work.now,
+        )  # fmt: skip
+        work.put(done)
+    else:
+        work.remove(delivery)
 
 
 def _vacate(work: Work, delivery: Delivery) -> None:
@@ -178,22 +243,35 @@ def advance(work: Work, lane: Sequence[Delivery]) -> None:
     before: list[Delivery] = []
     for delivery in lane:
         head = not before
-        if delivery.cargo is Cargo.WORK or held(work, delivery):
+        if (delivery.cargo is Cargo.WORK and delivery.state is DeliveryState.LEASED) or held(work, delivery):
             if head and not delivery.head:
                 work.put(msgspec.structs.replace(delivery, head=True))
         else:
-            free = msgspec.structs.replace(
-                delivery, state=DeliveryState.WAITING, session=None, ordered=False, wake_at=None, head=head
-            )
-            link = way_out(work, free, before)
+            free = waiting_again(delivery, head=head)
+            link = None if free.cargo is Cargo.WORK else way_out(work, free, before)
             if link is None:
                 if free != delivery:
                     work.put(free)
                 return
-            delivery = lease(work, free, link)
+            leased = lease(work, free, link)
+            if leased is None:
+                continue
             if not link.ordered:
                 return
+            delivery = leased
         before.append(delivery)
+
+
+def waiting_again(delivery: Delivery, *, head: bool) -> Delivery:
+    """The same, held by nobody."""
+    return msgspec.structs.replace(
+        delivery,
+        state=DeliveryState.WAITING,
+        session=None,
+        ordered=False,
+        wake_at=None if delivery.letter is None else delivery.letter.expires_at,
+        head=head,
+    )
 
 
 def withdraw(work: Work, task: Task, receiver: AgentId) -> None:
@@ -222,23 +300,30 @@ def pump(work: Work, link: Link) -> int:
         if current is None or not current.has_room:
             return sent
         task = None if some.alone else work.known_task(task_id)
-        for position, delivery in enumerate(work.find(Lane(task_id, receiver))):
+        ahead, one_at_a_time = 0, converses(work, receiver)
+        for delivery in work.find(Lane(task_id, receiver, LANE)):
             if delivery.cargo is Cargo.WORK and not held(work, delivery) and order_again(work, delivery, link, task):
                 sent += 1
+                ahead += 1
                 continue
             if delivery.cargo is Cargo.WORK or held(work, delivery):
                 if not link.ordered or delivery.session != link.session:
                     break  # somebody else holds the head of this lane
+                ahead += 1
                 continue
-            if position > 0 and not link.ordered:
+            if ahead and (not link.ordered or one_at_a_time):
                 break
-            if delivery.attempt >= work.rules.notice_attempts:
+            if outlived(work, delivery):
+                expire(work, delivery)
+                continue
+            if delivery.attempt >= attempts_of(work, delivery):
                 bury(work, delivery, _never_acknowledged(delivery))
                 continue
             current = work.link(link.session)
             if current is None or not current.has_room:
                 return sent
-            lease(work, msgspec.structs.replace(delivery, head=position == 0), current, task)
+            if lease(work, msgspec.structs.replace(delivery, head=ahead == 0), current, task) is not None:
+                ahead += 1
             sent += 1
     if link.ordered and (len(stale) >= PAGE or len(waiting) >= PAGE) and sent:
         work.ask_afterwards(RefillLink(principal=receiver, session=link.session))
@@ -251,7 +336,9 @@ def order_again(work: Work, order: Delivery, link: Link, task: Task | None) -> b
     Where a link did break while we looked on (`lost_at`), the agent has the grace time, and then it was an attempt.
     An agent that did get it recognises the request id.
     """
-    if task is None or not (link.ordered and order.ordered and task.delivery == order.id and task.lost_at is None):
+    if task is None or task.delivery != order.id or task.lost_at is not None:
+        return False
+    if not (link.ordered and order.ordered) and not converses(work, order.receiver):
         return False
     wake_at = min(task.deadline, Instant(work.now + task.idle_limit))
     task = msgspec.structs.replace(task, session=link.session, last_sign_at=work.now, wake_at=wake_at)
@@ -264,19 +351,104 @@ def held(work: Work, delivery: Delivery) -> bool:
     """Whether somebody has a lease on it that is worth something."""
     if delivery.state is not DeliveryState.LEASED:
         return False
-    if delivery.wake_at is not None:
-        return delivery.wake_at > work.now
-    return delivery.session is not None and work.link(delivery.session) is not None
+    if delivery.wake_at is not None and delivery.wake_at <= work.now:
+        return False
+    if delivery.ordered or delivery.wake_at is None:
+        return delivery.session is not None and work.link(delivery.session) is not None
+    return True
 
 
 def lease_expired(work: Work, delivery: Delivery) -> None:
-    """A poll took it and never acknowledged it: offer it again, or give up."""
-    if held(work, delivery) or delivery.wake_at is None:
+    """Nobody acknowledged it in time: offer it again, or give up. A letter may also have waited too long."""
+    if delivery.wake_at is None or delivery.wake_at > work.now or delivery.done_at is not None:
         return
-    if delivery.attempt >= work.rules.notice_attempts:
+    if outlived(work, delivery):
+        expire(work, delivery)
+    elif delivery.state is not DeliveryState.LEASED:
+        return
+    elif delivery.cargo is Cargo.WORK:
+        ordered_in_vain(work, delivery)
+    elif delivery.attempt >= attempts_of(work, delivery):
         bury(work, delivery, _never_acknowledged(delivery))
+    else:
+        link = None if delivery.session is None else work.link(delivery.session)
+        if link is not None and link.ordered:
+            lease(work, delivery, link)  # the same again; what stands behind it is on the same link, and stays there
+        else:
+            advance(work, work.find(Lane(delivery.task, delivery.receiver, LANE)))
+
+
+def ordered_in_vain(work: Work, order: Delivery) -> None:
+    """An agent that converses did not acknowledge a work order: put it before the agent again, as long as that makes
+    sense; the task's own clocks decide when it has failed."""
+    task = work.task(order.task)
+    if task is None or task.delivery != order.id:
+        work.remove(order)
         return
-    advance(work, work.find(Lane(delivery.task, delivery.receiver)))
+    if order.attempt >= work.rules.letter_attempts:
+        work.put(msgspec.structs.replace(order, wake_at=None))
+        soon = Instant(work.now)
+        work.put(msgspec.structs.replace(task, lost_at=soon - work.rules.grace, wake_at=soon))
+        return
+    link = None if order.session is None else work.link(order.session)
+    if link is not None and link.ordered:
+        lease(work, order, link, task)
+    else:
+        work.put(waiting_again(order, head=order.head))
+
+
+def attempts_of(work: Work, delivery: Delivery) -> int:
+    if delivery.letter is not None and delivery.cargo is Cargo.LETTER:
+        return delivery.letter.attempts
+    return work.rules.letter_attempts if converses(work, delivery.receiver) else work.rules.notice_attempts
+
+
+def outlived(work: Work, delivery: Delivery) -> bool:
+    """Whether nobody is to be bothered with it any more (agentmsg-D6)."""
+    letter = delivery.letter
+    return letter is not None and letter.expires_at is not None and letter.expires_at <= work.now
+
+
+def expire(work: Work, delivery: Delivery) -> None:
+    """A letter's time is over: it is dropped, that is recorded, and its sender told if it was promised more."""
+    letter = delivery.letter
+    assert letter is not None
+    message = f"{letter.kind} was not delivered to {delivery.receiver} in its time"
+    fault = Fault(kind=Kind.TIMEOUT, message=message, facts={"message_id": letter.message_id})
+    work.audit(
+        principal=letter.sender, action="letter.expire", protocol=letter.protocol, subject=letter.message_id,
+        reason=str(fault),
+    )  # fmt: skip
+    give_up(work, delivery, fault)
+
+
+def give_up(work: Work, delivery: Delivery, fault: Fault) -> None:
+    """A letter will not arrive: out of its lane, and tell its sender."""
+    forget(work, delivery)
+    _vacate(work, delivery)
+    letter = delivery.letter
+    told = letter is not None and not letter.once and delivery.cargo is Cargo.LETTER
+    if letter is not None and letter.asks is not None:
+        work.ask_afterwards(Unanswered(question=letter.asks, agent=delivery.receiver))
+        told = False
+    if letter is not None and told and converses(work, letter.sender):
+        id = DeliveryId(work.mint())
+        words = msgspec.structs.replace(letter, body=msgspec.Raw(b"null"), once=False, expires_at=None)
+        notice = Delivery(
+            id=id, task=TaskId(id), receiver=letter.sender, seq=1, cargo=Cargo.UNDELIVERED, event=0, rank=delivery.rank,
+            created_at=work.now, letter=words, reason=fault,
+        )  # fmt: skip
+        put_on_its_way(work, notice, ())
+    advance(work, [d for d in work.find(Lane(delivery.task, delivery.receiver, LANE)) if d.id != delivery.id])
+
+
+def put_on_its_way(work: Work, delivery: Delivery, before: Sequence[Delivery], task: Task | None = None) -> None:
+    """A new delivery leaves now if it can; otherwise it waits in its lane."""
+    link = way_out(work, delivery, before)
+    if link is None:
+        work.put(delivery)
+    else:
+        lease(work, delivery, link, task, fresh=True)
 
 
 def _never_acknowledged(delivery: Delivery) -> Fault:
@@ -289,7 +461,6 @@ def _never_acknowledged(delivery: Delivery) -> Fault:
 
 def bury(work: Work, delivery: Delivery, reason: Fault) -> None:
     """Into the dead letters, in the same commit that takes it out of its lane."""
-    work.remove(delivery)
     work.put(
         DeadLetter(
             id=delivery.id,
@@ -300,13 +471,14 @@ def bury(work: Work, delivery: Delivery, reason: Fault) -> None:
             attempts=delivery.attempt,
             at=work.now,
             reason=reason,
+            letter=delivery.letter,
         )
     )
     if not delivery.alone:
         task = work.known_task(delivery.task)
         body = msgspec.json.encode({"fault": reason, "letter": delivery.id, "cargo": delivery.cargo})
         work.put(work.record(task, EventKind.DEAD_LETTERED, agent=delivery.receiver, body=msgspec.Raw(body)))
-    advance(work, [d for d in work.find(Lane(delivery.task, delivery.receiver)) if d.id != delivery.id])
+    give_up(work, delivery, reason)
 
 
 OUTCOME_CARGO = {

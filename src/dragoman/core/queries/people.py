@@ -155,7 +155,7 @@ def dead_letter_out(
     """`body` is the content of the event it would have told of, where that was read."""
     return DeadLetterOut(
         id=letter.id,
-        task_id=letter.task,
+        task_id=letter.task if letter.letter is None else letter.task.removeprefix("~"),
         receiver=letter.receiver,
         cargo=letter.cargo,
         attempts=letter.attempts,

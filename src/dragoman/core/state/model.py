@@ -52,8 +52,9 @@ class Entity(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
         return f"{self.registry.value}/{self.name}"
 
 
-class Change(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What one entity became."""
+class Change(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What one entity became: `changes` is a merge patch onto what it was before. Of a task of the hub, `name` is the
+    task's id. There is one for every step of every task, so it is kept as small as it can be."""
 
     operation: Operation
     registry: Registry
@@ -64,8 +65,21 @@ class Change(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
 
 
 class Changed(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """All that one unit of work changed in the shared state: a row of the log. `cursor` numbers them without a gap."""
+    """All that one unit of work changed in the shared state: a row of the log.
+
+    Changes are numbered one by one, without a gap; `cursor` is the number of the last one in here. So a reader can stop
+    and go on anywhere, also in the middle of a row.
+    """
 
     cursor: int
     at: Instant
     entries: tuple[Change, ...]
+
+    @property
+    def id(self) -> int:
+        return self.cursor
+
+    @property
+    def first(self) -> int:
+        """The number of its first change."""
+        return self.cursor - len(self.entries) + 1

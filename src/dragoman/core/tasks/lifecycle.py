@@ -22,8 +22,9 @@ DONE, FAILED, CANCELLED = Status.COMPLETED, Status.FAILED, Status.CANCELLED
 TRANSITIONS: dict[Status, frozenset[Status]] = {
     # Q → Q re-queues a failed attempt; Q → DONE is a result that came while its retry was waiting.
     Q: frozenset({Q, A, W, DONE, FAILED, CANCELLED}),
-    A: frozenset({Q, R, W, DONE, FAILED, CANCELLED}),
-    R: frozenset({R, Q, W, DONE, FAILED, CANCELLED}),
+    # A → A and R → A hand it over to somebody else.
+    A: frozenset({Q, A, R, W, DONE, FAILED, CANCELLED}),
+    R: frozenset({R, Q, A, W, DONE, FAILED, CANCELLED}),
     W: frozenset({W, Q, A, R, DONE, FAILED, CANCELLED}),
     DONE: frozenset(),
     FAILED: frozenset({Q, W}),

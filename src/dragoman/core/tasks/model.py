@@ -76,6 +76,13 @@ class OutputCursor(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_def
     total: int | None = None
 
 
+class Reserved(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What is set aside for a task under way: from whose allocations, how much of which kind."""
+
+    agent: AgentId
+    amounts: dict[str, float]
+
+
 class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """The head of a task.
 
@@ -88,7 +95,8 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     `prefers` is who shall try again, if there: an agent that was lost may have done the work, and remember it.
     `asks` counts the questions of this attempt: an agent that begins anew asks the same ones in the same order.
     `version` counts what others can see of it change (the shared state). `handed` is through whose hands it went: pairs
-    of from and to. `helps` is the request for help that it answers.
+    of from and to. `helps` is the request for help that it answers. `reserved` is what is set aside for it now, and
+    `metadata` what agents wrote into its context since it came.
     """
 
     id: TaskId
@@ -147,6 +155,8 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     version: int = 1
     handed: tuple[tuple[AgentId, AgentId], ...] = ()
     helps: QuestionId | None = None
+    reserved: Reserved | None = None
+    metadata: dict[str, Any] | None = None
 
     @property
     def final(self) -> bool:

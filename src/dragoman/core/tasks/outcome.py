@@ -14,9 +14,10 @@ from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import HUB, AgentId, DeliveryId, Instant, rfc3339
 from dragoman.core.lookups import Children, OpenQuestions
 from dragoman.core.routing.dispatch import fill
+from dragoman.core.tasks.assistance import helped
 from dragoman.core.tasks.dependencies import settle_dependents
 from dragoman.core.tasks.lifecycle import move
-from dragoman.core.tasks.model import EventKind, QuestionStatus, Status, Task
+from dragoman.core.tasks.model import Asking, EventKind, QuestionStatus, Status, Task
 from dragoman.core.tasks.output import check_complete, take_output
 from dragoman.core.work import Work
 
@@ -107,6 +108,8 @@ def fail_attempt(work: Work, task: Task, fault: Fault, *, counts: bool = True, l
         withdraw(work, task, owner)
         if counts and fault.kind in work.rules.breaking:
             failed(work, owner)
+    if task.asked:
+        let_go(work, task)
     delays = work.rules.retry_delays
     retry_at = Instant(work.now + delays[min(task.attempts, len(delays) - 1)])
     if task.origin.principal == HUB:
@@ -128,6 +131,14 @@ def fail_attempt(work: Work, task: Task, fault: Fault, *, counts: bool = True, l
     )
     work.put(task)
     return task
+
+
+def let_go(work: Work, task: Task) -> None:
+    """Whoever asked for help or for somebody to take over has the task no more. Questions to people stay: the next
+    attempt comes to them again."""
+    for question in work.find(OpenQuestions(task.id)):
+        if question.about is not Asking.ANSWER:
+            work.put(msgspec.structs.replace(question, status=QuestionStatus.WITHDRAWN, wake_at=None))
 
 
 def give_up(work: Work, task: Task, fault: Fault) -> Task:
@@ -188,6 +199,8 @@ def end(
     if task.asked:
         for question in work.find(OpenQuestions(task.id)):
             work.put(msgspec.structs.replace(question, status=QuestionStatus.WITHDRAWN, wake_at=None))
+    if task.helps is not None:
+        helped(work, task)
     settle_dependents(work, task)
     return task
 

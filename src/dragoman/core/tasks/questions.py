@@ -30,8 +30,10 @@ from dragoman.core.ids import ADMIN, HUB, SECOND, AgentId, Instant, QuestionId, 
 from dragoman.core.lookups import QuestionById
 from dragoman.core.routing.dispatch import place
 from dragoman.core.tasks.lifecycle import move
-from dragoman.core.tasks.model import HELD, EventKind, Question, QuestionStatus, Status, Task, Waiting
+from dragoman.core.tasks.model import HELD, Asking, EventKind, Question, QuestionStatus, Status, Task, Waiting
 from dragoman.core.work import Work
+
+ASKED = frozenset({QuestionStatus.OPEN, QuestionStatus.WITH_AGENT})
 
 PLACES = UUID("0f6f3a52-6c0e-5b7b-8b0e-64726167bbbb")
 """Namespace of the ids of questions that agents wait for."""
@@ -137,7 +139,7 @@ def answer(work: Work, command: Answer) -> Question:
 
 def expire(work: Work, question: Question) -> Question:
     """Nobody answered in time: the default, if there is one, else an empty answer."""
-    if question.status is not QuestionStatus.OPEN or question.wake_at is None or question.wake_at > work.now:
+    if question.status not in ASKED or question.wake_at is None or question.wake_at > work.now:
         return question
     return close(work, question, QuestionStatus.EXPIRED, question.default, HUB)
 
@@ -149,14 +151,26 @@ def close(work: Work, question: Question, status: QuestionStatus, answer: Any, b
     work.put(question)
     task = None if question.task is None else work.known_task(question.task)
     unanswered = status is QuestionStatus.EXPIRED and not question.has_default
-    if question.request_id is not None:
+    if question.about is Asking.TAKEOVER and task is not None:
+        handed_over(work, task, question)
+    elif question.request_id is not None:
         go_on(work, task, question)
     elif task is not None and not task.final and task.question == question.id:
         resume_with(work, task, answer, expired=unanswered)
     return question
 
 
-def go_on(work: Work, task: Task | None, question: Question) -> None:
+def handed_over(work: Work, task: Task, question: Question) -> None:
+    """The end of a question about taking a task over: nobody did in time, or a person did it."""
+    from dragoman.core.tasks import handover  # it ends tasks, which ends their questions: the two call each other
+
+    if question.request_id is not None:
+        handover.kept(work, question, "nobody took it over in time")
+    elif not task.final and task.question == question.id:
+        handover.done_by_a_person(work, task, question)
+
+
+def go_on(work: Work, task: Task | None, question: Question, *, tell: bool = True) -> None:
     """Tell the agent that asked, and let its task go on if it stood still for this.
 
     If the task is not in its hands now (it died, and the task waits to be done again), the answer waits as well: it is
@@ -179,7 +193,8 @@ def go_on(work: Work, task: Task | None, question: Question) -> None:
             last_sign_at=work.now,
         )  # fmt: skip
     work.put(task)
-    offer_answer(work, question)
+    if tell:
+        offer_answer(work, question)
 
 
 def lasting(source: dict[str, Any]) -> dict[str, Any]:

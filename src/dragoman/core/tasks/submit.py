@@ -98,6 +98,7 @@ def newborn(work: Work, command: Submit, route: Route) -> Task:
             digest=command.digest,
             protocol_version=command.protocol_version,
             follows=command.follows,
+            called=command.called,
         ),
         created_at=now,
         updated_at=now,

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from dragoman.core.delivery.model import Delivery, DeliveryState
 from dragoman.core.ids import AgentId, DeliveryId, TaskId
-from dragoman.core.lookups import Claims, DeliveryById, EventOf, Inbox, Lane, LeasedTo, Lookup, Ready, TaskById
+from dragoman.core.lookups import Claims, DeliveryById, EventOf, Inbox, Lane, LaneEnd, LeasedTo, Lookup, Ready, TaskById
 from dragoman.core.ports import Changes
 from dragoman.core.tasks.model import Event, Task
 
@@ -82,13 +82,14 @@ class HotCache:
         delivery = self._deliveries.get(lookup.id)
         return None if delivery is None else [delivery]
 
-    def _lane(self, lookup: Lane) -> list[Any] | None:
+    def _lane(self, lookup: Lane | LaneEnd) -> list[Any] | None:
         shelf = self._of_task.get(lookup.task)
         if shelf is None:
             return [] if lookup.task in self.absent else None
         lane = [row for row in shelf.values() if row.receiver == lookup.receiver]
         if len(lane) > 1:
             lane.sort(key=lookup.order)
+            del lane[lookup.most :]
         return lane
 
     def _queue(self, lookup: Ready) -> list[Any] | None:
@@ -114,7 +115,8 @@ class HotCache:
             if isinstance(row, Task):
                 self._keep_task(row)
             elif isinstance(row, Delivery):
-                self._deliveries[row.id] = row
+                if row.done_at is None:
+                    self._deliveries[row.id] = row
             else:
                 self._keep_event(row)
         if len(rows) < min(lookup.most, SHELF):  # all there are
@@ -142,7 +144,8 @@ class HotCache:
         self.absent.clear()
         for row in changes.removed:
             if isinstance(row, Delivery):
-                self._drop_delivery(row.id)
+                if row.done_at is None:  # otherwise it was only remembered, and not by us
+                    self._drop_delivery(row.id)
             elif isinstance(row, Task):
                 self._drop_task(row.id)
                 self._numbers.pop(row.id, None)
@@ -191,10 +194,12 @@ class HotCache:
         return True
 
     def _put_delivery(self, row: Delivery) -> None:
+        if row.done_at is not None:
+            return  # only remembered: SQLite does that
         self._deliveries[row.id] = row
         _shelve(self._of_task, row.task, row.id, row)
         if row.state is DeliveryState.LEASED:
-            if row.wake_at is None:
+            if row.ordered or row.wake_at is None:
                 _shelve(self._leased, row.receiver, row.id, row)
         elif row.head:
             _shelve(self._inbox, row.receiver, row.id, row)
@@ -295,6 +300,7 @@ ASK: dict[type[Lookup[Any]], Callable[[HotCache, Any], list[Any] | None]] = {
     EventOf: HotCache._event_of,
     DeliveryById: HotCache._delivery_by_id,
     Lane: HotCache._lane,
+    LaneEnd: HotCache._lane,
     Ready: HotCache._queue,
     Inbox: HotCache._inbox_of,
     LeasedTo: HotCache._leased_to,

@@ -18,6 +18,11 @@ TASKS_ADDED, TASKS_CHANGED = 0, 1  # numbers, JSON
 DELIVERIES_ADDED, DELIVERIES_CHANGED = 2, 3  # JSON
 AUDIT = 4  # JSON
 ROWS = 5  # statement number, parameters of each row
+FORGET = 6  # rows of the log of the shared state up to this number: some of them
+
+FORGET_CHANGES = (
+    "DELETE FROM changed WHERE cursor IN (SELECT cursor FROM changed WHERE cursor <= ?1 ORDER BY cursor LIMIT 64)"
+)
 
 STATEMENTS: tuple[str, ...] = (
     "INSERT INTO event (key, at, kind, agent, body, protocol, raw) VALUES (?1, ?2, ?3, ?4, CAST(?5 AS TEXT), ?6, ?7)",
@@ -34,7 +39,13 @@ STATEMENTS: tuple[str, ...] = (
     "INSERT INTO question (id, task, status, wake_at, body) VALUES (?1, ?2, ?3, ?4, CAST(?5 AS TEXT))",
     "UPDATE question SET task = ?2, status = ?3, wake_at = ?4, body = CAST(?5 AS TEXT) WHERE id = ?1",
     "DELETE FROM question WHERE id = ?1",
+    "INSERT INTO entity (id, registry, name, body) VALUES (?1, ?2, ?3, CAST(?4 AS TEXT))",
+    "UPDATE entity SET registry = ?2, name = ?3, body = CAST(?4 AS TEXT) WHERE id = ?1",
+    "DELETE FROM entity WHERE id = ?1",
+    "INSERT INTO changed (cursor, body) VALUES (?1, CAST(?2 AS TEXT))",
+    "UPDATE changed SET body = CAST(?2 AS TEXT) WHERE cursor = ?1",
+    "DELETE FROM changed WHERE cursor = ?1",
 )
 
-EVENT, TASK_REMOVED, DELIVERY_REMOVED, AGENT, DEAD_LETTER, QUESTION = 0, 3, 4, 5, 8, 11
+EVENT, TASK_REMOVED, DELIVERY_REMOVED, AGENT, DEAD_LETTER, QUESTION, ENTITY, CHANGED = 0, 3, 4, 5, 8, 11, 14, 17
 """Where a kind's statements begin: added, changed, removed."""

@@ -23,17 +23,22 @@ from dragoman.core.lookups import (
     DeadLettersOf,
     DeliveryById,
     Dependents,
+    EntityById,
     EventOf,
     Inbox,
     Lane,
+    LaneEnd,
     LeasedTo,
     Lookup,
     OpenQuestions,
     QuestionById,
     Ready,
+    Spent,
+    Story,
     TaskById,
 )
 from dragoman.core.ports import Due, Recovered, TaskFilter
+from dragoman.core.state.model import Changed, Entity, Registry
 from dragoman.core.tasks.model import FINAL, HELD, Event, Question, QuestionStatus, Status, Task
 from dragoman.stores.paging import cursor_of, task_cursor
 from dragoman.stores.sqlite import ops
@@ -42,8 +47,10 @@ from dragoman.stores.sqlite.rows import (
     SEQ_MASK,
     agent_from,
     audit_from,
+    changed_from,
     dead_letter_from,
     delivery_from,
+    entity_from,
     event_from,
     question_from,
     task_from,
@@ -98,6 +105,16 @@ def _event(connection: apsw.Connection, lookup: EventOf) -> list[Event]:
     return [] if row is None else [event_from(lookup.task, row)]
 
 
+def _story(connection: apsw.Connection, lookup: Story) -> list[Event]:
+    no = number(connection, lookup.task)
+    if no is None:
+        return []
+    first = no << ops.SEQ_BITS
+    sql = f"SELECT {EVENT_COLUMNS} FROM event WHERE key > ? AND key <= ? ORDER BY key DESC LIMIT ?"
+    rows = connection.execute(sql, (first, first | SEQ_MASK, lookup.limit)).fetchall()
+    return [event_from(lookup.task, row) for row in rows]
+
+
 def _dependents(connection: apsw.Connection, lookup: Dependents) -> list[Task]:
     sql = f"""SELECT task.body FROM blocked JOIN task USING (no)
               WHERE blocked.dependency = ? AND task.status {IN_UNFINISHED} ORDER BY task.id"""
@@ -109,6 +126,8 @@ def _deliveries(slot: int) -> str:
     return f"SELECT body FROM delivery WHERE receiver = ? AND slot = {slot} ORDER BY rank, id LIMIT ?"
 
 
+_LANE = "SELECT body FROM delivery WHERE task = ? AND receiver = ? AND done IS NULL ORDER BY seq {} LIMIT ?"
+
 ANSWERS: dict[type[Lookup[Any]], Callable[[apsw.Connection, Any], list[Any]]] = {
     TaskById: _bodies(task_from, "SELECT body FROM task WHERE id = ?"),
     Claims: _claims,
@@ -116,14 +135,21 @@ ANSWERS: dict[type[Lookup[Any]], Callable[[apsw.Connection, Any], list[Any]]] = 
     Children: _bodies(task_from, f"SELECT body FROM task WHERE parent = ? AND status {IN_UNFINISHED} ORDER BY id"),
     Dependents: _dependents,
     EventOf: _event,
+    Story: _story,
     DeliveryById: _bodies(delivery_from, "SELECT body FROM delivery WHERE id = ?"),
-    Lane: _bodies(delivery_from, "SELECT body FROM delivery WHERE task = ? AND receiver = ? ORDER BY seq"),
+    Lane: _bodies(delivery_from, _LANE.format("")),
+    LaneEnd: _bodies(delivery_from, _LANE.format("DESC")),
+    Spent: _bodies(delivery_from, "SELECT body FROM delivery WHERE done < ? ORDER BY done LIMIT ?"),
     Inbox: _bodies(delivery_from, _deliveries(WAITING_HEAD)),
     LeasedTo: _bodies(delivery_from, _deliveries(LEASED)),
     DeadLetterById: _bodies(dead_letter_from, "SELECT body FROM dead_letter WHERE id = ?"),
     DeadLettersOf: _bodies(dead_letter_from, "SELECT body FROM dead_letter WHERE task = ? ORDER BY id"),
+    EntityById: _bodies(entity_from, "SELECT body FROM entity WHERE id = ?"),
     QuestionById: _bodies(question_from, "SELECT body FROM question WHERE id = ?"),
-    OpenQuestions: _bodies(question_from, "SELECT body FROM question WHERE task = ? AND status = 'open' ORDER BY id"),
+    OpenQuestions: _bodies(
+        question_from,
+        "SELECT body FROM question WHERE task = ? AND status IN ('open', 'with_agent') ORDER BY id",
+    ),
 }
 
 
@@ -131,10 +157,10 @@ def answer(connection: apsw.Connection, lookup: Lookup[Any]) -> list[Any]:
     return ANSWERS[type(lookup)](connection, lookup)
 
 
-def of_task(connection: apsw.Connection, task: TaskId) -> list[Delivery]:
-    """Everything on its way about one task, to whomever."""
-    found = connection.execute("SELECT body FROM delivery WHERE task = ?", (task,))
-    return [delivery_from(body) for (body,) in found]
+def of_task(connection: apsw.Connection, task: TaskId, limit: int) -> list[Delivery]:
+    """What is on its way about one task, to whomever."""
+    sql = "SELECT body FROM delivery WHERE task = ? AND done IS NULL LIMIT ?"
+    return [delivery_from(body) for (body,) in connection.execute(sql, (task, limit))]
 
 
 # Starting, and waking up.
@@ -162,6 +188,11 @@ def recovered(connection: apsw.Connection) -> tuple[Recovered, int]:
         backlog={str(queue): int(count) for queue, count in connection.execute(sql)},
         audit_seq=record.seq if record else 0,
         audit_hash=record.hash if record else GENESIS,
+        entities=[
+            entity_from(body)
+            for (body,) in connection.execute("SELECT body FROM entity WHERE registry <> 'TASK' ORDER BY id")
+        ],
+        state_cursor=next((int(at) for (at,) in connection.execute("SELECT max(cursor) FROM changed") if at), 0),
     )
     return begin, highest + 1
 
@@ -238,7 +269,7 @@ def deliveries(
     connection: apsw.Connection, task: TaskId | None, receiver: AgentId | None, limit: int
 ) -> list[Delivery]:
     terms, values = _where(task=task, receiver=receiver)
-    sql = _select("body", "delivery", terms, "id")
+    sql = _select("body", "delivery", [*terms, "done IS NULL"], "id")
     return [delivery_from(body) for (body,) in connection.execute(sql, (*values, limit))]
 
 
@@ -274,6 +305,25 @@ def audit(
     return [audit_from(body) for (body,) in connection.execute(sql, (after, *values, limit))]
 
 
+def entity(connection: apsw.Connection, id: str) -> Entity | None:
+    return next(iter(answer(connection, EntityById(id))), None)
+
+
+def entities(connection: apsw.Connection, registry: Registry, after: str, limit: int) -> list[Entity]:
+    sql = "SELECT body FROM entity WHERE registry = ? AND name > ? ORDER BY name LIMIT ?"
+    return [entity_from(body) for (body,) in connection.execute(sql, (registry.value, after, limit))]
+
+
+def changes(connection: apsw.Connection, after: int, limit: int) -> list[Changed]:
+    sql = "SELECT body FROM changed WHERE cursor > ? ORDER BY cursor LIMIT ?"
+    return [changed_from(body) for (body,) in connection.execute(sql, (after, limit))]
+
+
+def oldest_change(connection: apsw.Connection) -> int | None:
+    row = connection.execute("SELECT body FROM changed ORDER BY cursor LIMIT 1").fetchone()
+    return None if row is None else changed_from(row[0]).first
+
+
 def counts(connection: apsw.Connection) -> dict[str, int]:
     def one(sql: str) -> int:
         row = connection.execute(sql).fetchone()
@@ -285,7 +335,7 @@ def counts(connection: apsw.Connection) -> dict[str, int]:
     leased = one(f"SELECT count(*) FROM delivery WHERE slot IN ({LEASED}, {POLLED})")
     return {
         **{f"tasks_{status}": count for status, count in statuses.items()},
-        "deliveries_waiting": one("SELECT count(*) FROM delivery") - leased,
+        "deliveries_waiting": one("SELECT count(*) FROM delivery WHERE done IS NULL") - leased,
         "deliveries_leased": leased,
         "dead_letters": one("SELECT count(*) FROM dead_letter"),
         "questions_open": one("SELECT count(*) FROM question WHERE status = 'open'"),

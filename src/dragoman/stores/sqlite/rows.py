@@ -16,6 +16,7 @@ from dragoman.core.delivery.model import DeadLetter, Delivery
 from dragoman.core.ids import TaskId
 from dragoman.core.lookups import Row
 from dragoman.core.ports import Changes, StoreFailed
+from dragoman.core.state.model import Changed, Entity
 from dragoman.core.tasks.model import Event, EventKind, Question, Task
 from dragoman.stores.sqlite import ops
 
@@ -26,6 +27,8 @@ delivery_from = msgspec.json.Decoder(Delivery).decode
 agent_from = msgspec.json.Decoder(Agent).decode
 dead_letter_from = msgspec.json.Decoder(DeadLetter).decode
 question_from = msgspec.json.Decoder(Question).decode
+entity_from = msgspec.json.Decoder(Entity).decode
+changed_from = msgspec.json.Decoder(Changed).decode
 audit_from = msgspec.json.Decoder(AuditRecord).decode
 
 EVENT_COLUMNS = "key, at, kind, agent, CAST(body AS BLOB), protocol, raw"
@@ -75,6 +78,8 @@ def pack(changes: Changes, number: Number, new: dict[TaskId, int]) -> list[tuple
                 operations.append((ops.ROWS, first + step, parameters(rows, number)))
     if changes.audit:
         operations.append((ops.AUDIT, encode(changes.audit)))
+    if changes.forget > 0:
+        operations.append((ops.FORGET, changes.forget))
     return operations
 
 
@@ -116,11 +121,21 @@ def _questions(rows: list[Question], _: Number) -> list[tuple[Any, ...]]:
     return [(row.id, row.task or "", row.status, row.wake_at, encode(row)) for row in rows]
 
 
+def _entities(rows: list[Entity], _: Number) -> list[tuple[Any, ...]]:
+    return [(row.id, row.registry, row.name, encode(row)) for row in rows]
+
+
+def _changed(rows: list[Changed], _: Number) -> list[tuple[Any, ...]]:
+    return [(row.cursor, encode(row)) for row in rows]
+
+
 BUILDERS: dict[type[Any], tuple[int, Callable[[Any, Number], list[tuple[Any, ...]]]]] = {
     Event: (ops.EVENT, _events),
     Agent: (ops.AGENT, _agents),
     DeadLetter: (ops.DEAD_LETTER, _dead_letters),
     Question: (ops.QUESTION, _questions),
+    Entity: (ops.ENTITY, _entities),
+    Changed: (ops.CHANGED, _changed),
 }
 
 REMOVERS: dict[type[Any], Callable[[Any, Number], tuple[int, list[tuple[Any, ...]]]]] = {
@@ -130,4 +145,6 @@ REMOVERS: dict[type[Any], Callable[[Any, Number], tuple[int, list[tuple[Any, ...
     Agent: lambda rows, _: (ops.AGENT + 2, [(row.id,) for row in rows]),
     DeadLetter: lambda rows, _: (ops.DEAD_LETTER + 2, [(row.id,) for row in rows]),
     Question: lambda rows, _: (ops.QUESTION + 2, [(row.id,) for row in rows]),
+    Entity: lambda rows, _: (ops.ENTITY + 2, [(row.id,) for row in rows]),
+    Changed: lambda rows, _: (ops.CHANGED + 2, [(row.cursor,) for row in rows]),
 }

@@ -84,6 +84,21 @@ MIGRATIONS: tuple[str, ...] = (
         SELECT task.id AS task, event.key & 16777215 AS seq, event.at, event.kind, event.agent, event.body
         FROM event JOIN task ON task.no = event.key >> 24;
     """,
+    # 2: letters. One that arrived is remembered for a while, out of the way of what is still to be delivered.
+    """
+    ALTER TABLE delivery ADD COLUMN done INTEGER;
+    DROP INDEX delivery_task;
+    CREATE INDEX delivery_lane ON delivery (task, receiver, seq) WHERE done IS NULL;
+    CREATE INDEX delivery_done ON delivery (done) WHERE done IS NOT NULL;
+    """,
+    # 3: what agents share, and the log of its changes.
+    """
+    CREATE TABLE entity (id TEXT PRIMARY KEY, registry TEXT NOT NULL, name TEXT NOT NULL, body TEXT NOT NULL)
+        WITHOUT ROWID;
+    CREATE UNIQUE INDEX entity_name ON entity (registry, name);
+
+    CREATE TABLE changed (cursor INTEGER PRIMARY KEY, body TEXT NOT NULL);
+    """,
 )
 
 VERSION = len(MIGRATIONS)
@@ -177,9 +192,10 @@ def _tables(connection: apsw.Connection) -> set[str]:
 
 
 def _expected_schema() -> set[str]:
-    words = " ".join(MIGRATIONS).split()
+    words = " ".join(MIGRATIONS).replace(";", "").split()
     kinds = {"TABLE", "INDEX", "VIEW"}
-    return {words[at + 1] for at, word in enumerate(words) if word in kinds and words[at - 1] in ("CREATE", "UNIQUE")}
+    named = [(words[at - 1], words[at + 1]) for at, word in enumerate(words) if word in kinds]
+    return {name for verb, name in named if verb in ("CREATE", "UNIQUE")} - {n for verb, n in named if verb == "DROP"}
 
 
 def _pragma(connection: apsw.Connection, text: str) -> object:

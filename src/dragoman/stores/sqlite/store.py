@@ -20,12 +20,13 @@ import apsw
 from dragoman.core.audit.chain import AuditRecord
 from dragoman.core.delivery.model import DeadLetter, Delivery
 from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
-from dragoman.core.lookups import Lane, Lookup, TaskById
+from dragoman.core.lookups import Lane, LaneEnd, Lookup, TaskById
 from dragoman.core.ports import Changes, Due, Recovered, StoreFailed, TaskFilter
+from dragoman.core.state.model import Changed, Entity, Registry
 from dragoman.core.tasks.model import Event, Question, QuestionStatus, Task
 from dragoman.stores.sqlite import lock, reads, schema
 from dragoman.stores.sqlite.backups import backup
-from dragoman.stores.sqlite.cache import HotCache
+from dragoman.stores.sqlite.cache import SHELF, HotCache
 from dragoman.stores.sqlite.channel import Writer
 from dragoman.stores.sqlite.errors import StoreRefused
 from dragoman.stores.sqlite.rows import pack
@@ -143,10 +144,11 @@ class SqliteStore:
             raise unreadable(error) from error
 
     def _look_up(self, cache: HotCache, lookup: Lookup[Any]) -> list[Any]:
-        if type(lookup) is Lane:  # all of the task's at once: its other lanes are asked for next
-            rows = reads.of_task(self._read(), lookup.task)
-            cache.learn_deliveries(lookup.task, rows)
-            return sorted(filter(lookup.matches, rows), key=lookup.order)
+        if isinstance(lookup, Lane | LaneEnd):  # all of the task's at once: its other lanes are asked for next
+            rows = reads.of_task(self._read(), lookup.task, SHELF + 1)
+            if len(rows) <= SHELF:
+                cache.learn_deliveries(lookup.task, rows)
+                return sorted(filter(lookup.matches, rows), key=lookup.order)[: lookup.most]
         rows = reads.answer(self._read(), lookup)
         cache.learn(lookup, rows)
         return rows
@@ -240,6 +242,21 @@ class SqliteStore:
         outcome: str | None = None,
     ) -> Sequence[AuditRecord]:
         return await self._list(lambda connection: reads.audit(connection, after, limit, principal, subject, outcome))
+
+    async def entity(self, id: str) -> Entity | None:
+        try:
+            return reads.entity(self._read(), id)
+        except apsw.Error as error:
+            raise unreadable(error) from error
+
+    async def entities(self, registry: Registry, *, after: str = "", limit: int = 1000) -> Sequence[Entity]:
+        return await self._list(lambda connection: reads.entities(connection, registry, after, limit))
+
+    async def changes(self, *, after: int = 0, limit: int = 100) -> Sequence[Changed]:
+        return await self._list(lambda connection: reads.changes(connection, after, limit))
+
+    async def oldest_change(self) -> int | None:
+        return await self._list(reads.oldest_change)
 
     async def counts(self) -> Mapping[str, int]:
         return await self._list(reads.counts)

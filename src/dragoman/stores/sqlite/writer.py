@@ -119,6 +119,8 @@ class Disk:
                 self._all(DeliveryColumns.UPDATE, DeliveryColumns.rows(operation[1]))
             case ops.AUDIT:
                 connection.executemany(AuditColumns.INSERT, AuditColumns.rows(operation[1]))
+            case ops.FORGET:
+                connection.execute(ops.FORGET_CHANGES, (operation[1],))
             case unknown:
                 raise ValueError(f"operation {unknown} is not known")
 

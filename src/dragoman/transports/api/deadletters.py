@@ -10,7 +10,6 @@ from dragoman.core.commands import Discard, Redrive
 from dragoman.core.delivery.model import DeadLetter
 from dragoman.core.ids import ADMIN
 from dragoman.core.queries import DeadLetterOut, dead_letter_out
-from dragoman.core.tasks.model import Task
 from dragoman.transports.api.bodies import EditedIn, LettersQuery, Nothing, read_body, read_query
 from dragoman.transports.api.desk import Desk
 from dragoman.transports.api.endpoint import respond
@@ -39,6 +38,8 @@ async def one(desk: Desk, request: Request) -> Response:
 
 async def _with_body(desk: Desk, letter: DeadLetter) -> DeadLetterOut:
     """With what it would have told: for work, the input one may want to edit."""
+    if letter.letter is not None:
+        return dead_letter_out(letter, body=letter.letter.body)
     found = await desk.store.events(letter.task, after=letter.event - 1, limit=1)
     return dead_letter_out(letter, body=found[0].body if found else None)
 
@@ -47,8 +48,10 @@ async def redrive(desk: Desk, request: Request) -> Response:
     wish = await read_body(desk, request, EditedIn, optional=True)
     letter = await find_letter(desk, request.path_params["id"])
     edited = None if wish.input is None else msgspec.json.encode(wish.input)
-    task: Task = await desk.intake.ask(Redrive(principal=ADMIN, protocol=PROTOCOL, letter=letter.id, input=edited))
-    return respond(202, await whole_task(desk, task))
+    sent = await desk.intake.ask(Redrive(principal=ADMIN, protocol=PROTOCOL, letter=letter.id, input=edited))
+    if isinstance(sent, DeadLetter):
+        return respond(202, dead_letter_out(sent))
+    return respond(202, await whole_task(desk, sent))
 
 
 async def discard(desk: Desk, request: Request) -> Response:

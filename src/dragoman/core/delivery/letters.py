@@ -1,0 +1,152 @@
+"""Letters: what one agent writes to another, carried word for word.
+
+Two promises (agentmsg-D4). A letter that is kept is a row from the commit that accepted it until it is acknowledged,
+and leaves again until then (`outbox`). One that is not kept leaves at most once: if its receiver can be reached and
+nothing stands before it in its lane, it touches no disk at all.
+
+A lane is (task, receiver). A letter about a task that the hub knows stands in that task's lane, behind work orders and
+results; one about a task that agents keep among themselves in a lane of that name; one about nothing in its own. A
+lane goes by the rank of the best letter in it: whoever stands before a critical one is as critical (agentmsg-D5), so
+ranks never fall along a lane, and its head always has the best.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import msgspec
+
+from dragoman.core.commands import Sweep, Tell
+from dragoman.core.delivery.model import Cargo, DeadLetter, Delivery, DeliveryState, Letter
+from dragoman.core.delivery.outbox import put_on_its_way
+from dragoman.core.errors import Kind, refuse
+from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
+from dragoman.core.lookups import DeliveryById, LaneEnd, Spent
+from dragoman.core.tasks.model import Priority
+from dragoman.core.tasks.submit import rank_of
+from dragoman.core.work import Work
+
+PAGE = 512
+
+
+def tell(work: Work, command: Tell) -> DeliveryId:
+    receiver = work.agent(command.to)
+    if receiver is None:
+        message = f"there is no agent {command.to!r}; write to one that is there, or to the hub"
+        raise refuse(Kind.NOT_FOUND, message, field="to")
+    if not receiver.converses:
+        raise refuse(
+            Kind.UNSUPPORTED_WORK,
+            f"{receiver.id} speaks {receiver.protocol}, which has no word for {command.letter.kind}; give it a task",
+            field="to",
+            work_type_requested=command.letter.kind,
+            supported_types=[],
+        )
+    return carry(work, command.letter, receiver.id, command.priority, command.lane)
+
+
+def carry(
+    work: Work, letter: Letter, to: AgentId, priority: Priority, about: TaskId | None = None, *, turn: int = 0
+) -> DeliveryId:
+    """Put a letter on its way, unless it is already. `turn` tells apart those that reach several agents in turn."""
+    id = delivery_id(letter.sender, letter.message_id, turn)
+    if is_known(work, id, letter):
+        return id
+    lane, last = TaskId(id), None
+    if about is not None:
+        lane = about if work.task(about) is not None else TaskId(f"~{about}")
+        last = work.one(LaneEnd(lane, to))
+    delivery = Delivery(
+        id=id,
+        task=lane,
+        receiver=to,
+        seq=1 if last is None else last.seq + 1,
+        cargo=Cargo.LETTER,
+        event=0,
+        rank=rank_of(work, priority),
+        created_at=work.now,
+        head=last is None,
+        wake_at=letter.expires_at,
+        letter=letter,
+    )
+    if last is not None and last.rank > delivery.rank:
+        hurry(work, delivery)
+    put_on_its_way(work, delivery, () if last is None else (last,))
+    return id
+
+
+def carry_again(work: Work, dead: DeadLetter) -> None:
+    """A person sends a letter on its way that did not arrive; its time to live does not count any more."""
+    assert dead.letter is not None
+    assert dead.receiver is not None
+    if work.agent(dead.receiver) is None:
+        raise refuse(Kind.CONFLICT, f"there is no agent {dead.receiver!r} any more; discard the letter", letter=dead.id)
+    last = None if dead.task == TaskId(dead.id) else work.one(LaneEnd(dead.task, dead.receiver))
+    delivery = Delivery(
+        id=dead.id,
+        task=dead.task,
+        receiver=dead.receiver,
+        seq=1 if last is None else last.seq + 1,
+        cargo=dead.cargo,
+        event=0,
+        rank=work.now,
+        created_at=work.now,
+        head=last is None,
+        letter=msgspec.structs.replace(dead.letter, expires_at=None),
+        reason=dead.reason if dead.cargo is Cargo.UNDELIVERED else None,
+    )
+    work.one(DeliveryById(dead.id))  # it may still be remembered as one that is done with
+    put_on_its_way(work, delivery, () if last is None else (last,))
+
+
+def delivery_id(sender: AgentId, message_id: str, turn: int = 0) -> DeliveryId:
+    """Follows from the letter, so that the same one again is found without an index of its own."""
+    digest = blake2b(f"{sender}\n{message_id}\n{turn}".encode(), digest_size=16).hexdigest()
+    return DeliveryId(f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-8{digest[17:20]}-{digest[20:]}")
+
+
+def is_known(work: Work, id: DeliveryId, letter: Letter) -> bool:
+    """Whether the same letter came before. Other words under its id are refused (all-D5)."""
+    if letter.once:
+        known = work.passed(id)
+        if known is None:
+            known = _digest_of(work, id)
+            work.note_passed(id, letter.digest)
+    else:
+        known = _digest_of(work, id)
+    if known is not None and known != letter.digest:
+        raise refuse(
+            Kind.MISMATCH,
+            "this message id was used before with other content; use a new id for a new message",
+            field="id",
+        )
+    return known is not None
+
+
+def _digest_of(work: Work, id: DeliveryId) -> str | None:
+    delivery = work.one(DeliveryById(id))
+    return None if delivery is None or delivery.letter is None else delivery.letter.digest
+
+
+def hurry(work: Work, urgent: Delivery) -> None:
+    """Whatever waits before an urgent letter in its lane is as urgent."""
+    looked, page = 0, 8
+    while True:
+        rows = work.find(LaneEnd(urgent.task, urgent.receiver, page))
+        for row in rows[looked:]:
+            if row.rank <= urgent.rank or row.state is not DeliveryState.WAITING:
+                return
+            work.put(msgspec.structs.replace(row, rank=urgent.rank))
+        if len(rows) < page:
+            return
+        looked, page = page, page * 4
+
+
+def sweep(work: Work, command: Sweep) -> int:
+    """Forget letters that arrived long ago."""
+    rows = work.find(Spent(Instant(work.now - work.rules.letter_memory), PAGE))
+    for row in rows:
+        work.remove(row)
+    if len(rows) == PAGE:
+        work.ask_afterwards(Sweep())
+    return len(rows)

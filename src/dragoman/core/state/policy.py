@@ -1,0 +1,95 @@
+"""The policy: one shared entity that the hub itself obeys, from the commit that changed it.
+
+    field                    what it does
+    -----------------------  --------------------------------------------------------------------------------------
+    enabled_chains           a task whose constraints name another `chain` is refused
+    risk_thresholds          `risk` from `low` on is marked; from `high` on a person must approve before anybody works
+    budget_limits            USD per task, per agent, in total (`core.state.budget`)
+    circuit_breaker_config   of agents that converse: so many failures in a row open it; a work order without a sign of
+                             life for `timeout_ms` is one; after `reset_timeout_ms` the agent is asked if it is well
+
+It exists from the start, as version 1, with the defaults below (agentmsg-D11) and the budgets of the hub's settings.
+JSON knows no infinity, and the document wants numbers: what is not limited is shown as `UNLIMITED`.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from dragoman.core.ids import MILLISECOND
+from dragoman.core.rules import Rules
+
+NAME = "policy"
+UNLIMITED = 1e15
+
+CHAINS = ("A", "B", "C")
+RISK = {"low": 0.25, "high": 0.60}
+BREAKER = {"error_threshold": 3, "timeout_ms": 30_000, "reset_timeout_ms": 300_000}
+
+
+class Policy(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """The policy as decisions read it. A limit of None is none."""
+
+    chains: tuple[str, ...]
+    risk_low: float
+    risk_high: float
+    per_task: float | None
+    per_agent: float | None
+    total: float | None
+    breaker_threshold: int
+    breaker_timeout: int
+    breaker_pause: int
+
+    @property
+    def limits(self) -> bool:
+        return self.per_task is not None or self.per_agent is not None or self.total is not None
+
+
+def default_value(rules: Rules) -> dict[str, Any]:
+    """What stands in the registry before anybody changed it."""
+    return {
+        "version": "1",
+        "enabled_chains": list(CHAINS),
+        "risk_thresholds": dict(RISK),
+        "budget_limits": {
+            "per_task": _shown(rules.budget_per_task),
+            "per_agent": _shown(rules.budget_per_agent),
+            "total": _shown(rules.budget_total),
+        },
+        "circuit_breaker_config": dict(BREAKER),
+    }
+
+
+def _shown(limit: float | None) -> float:
+    return UNLIMITED if limit is None else limit
+
+
+def limit_in(value: dict[str, Any], name: str) -> float | None:
+    limit = value.get(name)
+    return None if limit is None or limit >= UNLIMITED else float(limit)
+
+
+def read(value: dict[str, Any]) -> Policy:
+    """A value of the right shape, as a policy. What it leaves out is as in the document."""
+    risk = RISK | value.get("risk_thresholds", {})
+    budget = value.get("budget_limits", {})
+    breaker = BREAKER | value.get("circuit_breaker_config", {})
+    return Policy(
+        chains=tuple(value.get("enabled_chains", CHAINS)),
+        risk_low=risk["low"],
+        risk_high=risk["high"],
+        per_task=limit_in(budget, "per_task"),
+        per_agent=limit_in(budget, "per_agent"),
+        total=limit_in(budget, "total"),
+        breaker_threshold=int(breaker["error_threshold"]),
+        breaker_timeout=int(breaker["timeout_ms"] * MILLISECOND),
+        breaker_pause=int(breaker["reset_timeout_ms"] * MILLISECOND),
+    )
+
+
+@lru_cache(8)
+def default(rules: Rules) -> Policy:
+    return read(default_value(rules))

@@ -1,0 +1,63 @@
+"""Tasks of the hub in the shared registry: what others see of one, and which step of it they are told.
+
+`core.work` asks this for every task of every unit of work, so it costs a few comparisons where nothing changed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dragoman.core.tasks.model import Status, Task
+
+SHOWN = {
+    Status.QUEUED: "pending",
+    Status.ASSIGNED: "in_progress",
+    Status.RUNNING: "in_progress",
+    Status.COMPLETED: "completed",
+    Status.FAILED: "failed",
+    Status.CANCELLED: "cancelled",
+}
+
+
+def shown_status(task: Task) -> str:
+    """In the document's words. One that waits is in progress if somebody has it."""
+    status = task.status
+    if status is Status.WAITING:
+        return "pending" if task.owner is None else "in_progress"
+    return SHOWN[status]
+
+
+def shown_agent(task: Task) -> str | None:
+    return None if task.status is Status.QUEUED else task.owner
+
+
+def beginning(task: Task) -> dict[str, Any]:
+    """What a new task is for those who watch."""
+    return {
+        "status": shown_status(task),
+        "assigned_agent": shown_agent(task),
+        "context": {"task_type": task.type, "priority": task.priority},
+    }
+
+
+def step(old: Task, new: Task) -> dict[str, Any] | None:
+    """What changed for those who watch, as a merge patch; None if nothing did."""
+    patch: dict[str, Any] | None = None
+    if old.status is not new.status or old.owner != new.owner:
+        if (status := shown_status(new)) != shown_status(old):
+            patch = {"status": status}
+        if (agent := shown_agent(new)) != shown_agent(old):
+            patch = patch or {}
+            patch["assigned_agent"] = agent
+    if old.progress != new.progress:
+        patch = patch or {}
+        patch["progress"] = new.progress
+    if old.waiting is not new.waiting:
+        patch = patch or {}
+        patch["waiting"] = new.waiting
+    if old.priority is not new.priority or old.metadata is not new.metadata:
+        patch = patch or {}
+        patch["context"] = {"priority": new.priority}
+        if old.metadata is not new.metadata:
+            patch["context"]["metadata"] = new.metadata
+    return patch

@@ -1,0 +1,262 @@
+"""Agents help each other, and where none can, a person does.
+
+A request for help is a `Question` that is put to one after the other, until somebody answers or its time is up:
+
+    asked of                        they get                     their answer
+    ------------------------------  ---------------------------  ---------------------------------------------------
+    an agent that converses         the request, word for word   a letter to the asker: `GiveHelp`
+    an agent of another protocol    a task of that topic         the task's result
+    a person                        an open question             as to any question (`questions.answer`)
+
+    the answer says                 named helper                 whoever can help
+    ------------------------------  ---------------------------  ---------------------------------------------------
+    answered                        to the asker                 to the asker
+    escalated                       a person is asked            a person is asked
+    unable, or never heard of       to the asker                 the next is asked, in the end a person
+
+Whoever declared the topic as a capability (in any spelling), or `help`, can help. Meanwhile the task waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID, uuid5
+
+import msgspec
+
+from dragoman.core.agents.model import Agent
+from dragoman.core.commands import AskHelp, GiveHelp, HelpVerdict, Submit, Unanswered
+from dragoman.core.delivery.letters import carry
+from dragoman.core.delivery.model import Cargo, Letter
+from dragoman.core.delivery.outbox import offer, withdraw
+from dragoman.core.errors import Kind, Refused, refuse
+from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
+from dragoman.core.lookups import QuestionById
+from dragoman.core.routing.routes import reach
+from dragoman.core.tasks.lifecycle import move
+from dragoman.core.tasks.model import Asking, Priority, Question, QuestionStatus, Status, Task, Waiting
+from dragoman.core.tasks.questions import close, go_on, told_of
+from dragoman.core.tasks.submit import submit
+from dragoman.core.work import Work
+
+REQUESTS = UUID("52d9c7b1-1d6b-5f0e-8a43-64726167dddd")
+"""Namespace of the questions that are put to agents: their ids follow from the message that asked."""
+
+ANYTHING = "help"
+
+
+def question_id(message_id: str) -> QuestionId:
+    return QuestionId(str(uuid5(REQUESTS, message_id)))
+
+
+def asked_before(work: Work, letter: Letter) -> Question | None:
+    """The question that this message put, if it came before. Other words under its id are refused (all-D5)."""
+    known = work.one(QuestionById(question_id(letter.message_id)))
+    if known is not None and (
+        known.letter is None or (known.agent, known.letter.digest) != (letter.sender, letter.digest)
+    ):
+        message = "this message id was used before with other content; use a new id for a new message"
+        raise refuse(Kind.MISMATCH, message, field="id")
+    return known
+
+
+def ask_help(work: Work, command: AskHelp) -> Question:
+    known = asked_before(work, command.letter)
+    if known is not None:
+        return known
+    task = None if command.task_id is None else work.task(command.task_id)
+    if task is not None and (task.owner != command.principal or task.final):
+        task = None
+    if command.to is not None and (command.to == command.principal or work.agent(command.to) is None):
+        message = f"there is no other agent {command.to!r}; name one that is there, or write to the hub"
+        raise refuse(Kind.NOT_FOUND, message, field="to")
+    if command.deadline is not None and command.deadline <= work.now:
+        raise refuse(Kind.INVALID, "the deadline has passed already; send a later one", field="deadline")
+    patience = Instant(work.now + work.rules.total_limit)
+    question = Question(
+        id=question_id(command.letter.message_id),
+        task=None if task is None else task.id,
+        agent=command.principal,
+        question=command.question,
+        created_at=work.now,
+        wake_at=command.deadline or (patience if task is None else max(patience, task.deadline)),
+        request_id=command.letter.message_id,
+        details={
+            **command.details,
+            "topic": command.topic,
+            "priority": command.priority.value,
+            "named": command.to,
+            "task_id": command.task_id,
+        },
+        about=Asking.HELP,
+        letter=msgspec.structs.replace(command.letter, asks=question_id(command.letter.message_id)),
+    )
+    question = ask_next(work, question)
+    work.put(question)
+    if task is not None:
+        waits_for(work, work.known_task(task.id), question)
+    return question
+
+
+def waits_for(work: Work, task: Task, question: Question) -> None:
+    """Its owner asked for help: the task stands still until it came."""
+    assert task.owner is not None
+    withdraw(work, task, task.owner)  # who asks has begun
+    task = told_of(work, task, question)
+    offer(work, task, task.origin.principal, Cargo.PROGRESS, task.seq)
+    task = move(
+        task, Status.WAITING, work.now, waiting=Waiting.HELP, question=question.id, queue=None, wake_at=None,
+        delivery=None, last_sign_at=work.now, lost_at=None,
+    )  # fmt: skip
+    work.put(task)
+
+
+def ask_next(work: Work, question: Question) -> Question:
+    """The question in the hands of whoever can help best and was not asked before (not yet put)."""
+    for helper in helpers(work, question):
+        question = msgspec.structs.replace(question, status=QuestionStatus.WITH_AGENT, asked_of=helper.id)
+        if helper.converses:
+            assert question.letter is not None
+            about = question.details.get("task_id")
+            priority = Priority(question.details["priority"])
+            turn = len(question.asked_before)
+            carry(work, question.letter, helper.id, priority, about and TaskId(about), turn=turn)
+            return question
+        if give_as_task(work, question, helper):
+            return question
+        question = passed_over(question)
+    return msgspec.structs.replace(question, status=QuestionStatus.OPEN, asked_of=None)
+
+
+def helpers(work: Work, question: Question) -> Iterator[Agent]:
+    named = question.details.get("named")
+    tried = {question.agent, *question.asked_before}
+    if named is not None:
+        agent = work.agent(AgentId(named))
+        return iter(() if agent is None or agent.id in tried else (agent,))
+    topic = spelled(question.details["topic"])
+    able = [a for a in work.all_agents() if a.id not in tried and can_help(a, topic) and reach(work, a.id) is not None]
+    return iter(sorted(able, key=lambda agent: (work.load_of(agent.id), agent.id)))
+
+
+def spelled(topic: str) -> str:
+    return topic.casefold().replace("-", "_").replace(" ", "_")
+
+
+def can_help(agent: Agent, topic: str) -> bool:
+    able = {spelled(word) for word in (*agent.capabilities, *(agent.work_types or ()))}
+    return topic in able or ANYTHING in able
+
+
+def give_as_task(work: Work, question: Question, helper: Agent) -> bool:
+    """Ask an agent that has no word for help: as work of that topic. False if it does not do such work."""
+    topic = spelled(question.details["topic"])
+    can = [word for word in (*(helper.work_types or ()), *helper.capabilities) if spelled(word) == topic]
+    asked = {k: v for k, v in question.details.items() if k not in ("named", "priority", "task_id")}
+    order = Submit(
+        principal=question.agent,
+        request_id=f"help:{question.id}:{len(question.asked_before)}",
+        digest=question.id,
+        type=can[0] if can and helper.can_do(can[0]) else topic if helper.can_do(topic) else ANYTHING,
+        body=msgspec.json.encode({"input": {"content": question.question, "help": asked}}),
+        name=f"help {question.agent}",
+        description=question.question,
+        pinned=helper.id,
+        priority=Priority(question.details["priority"]),
+        deadline=question.wake_at,
+        parent=question.task,
+        follows=True,
+    )
+    try:
+        task = submit(work, order)
+    except Refused:
+        return False
+    work.put(msgspec.structs.replace(work.known_task(task.id), helps=question.id))
+    return True
+
+
+def passed_over(question: Question) -> Question:
+    """Whoever is asked now cannot help."""
+    if question.asked_of is None:
+        return question
+    asked = (*question.asked_before, question.asked_of)
+    return msgspec.structs.replace(question, asked_of=None, asked_before=asked)
+
+
+def give_help(work: Work, command: GiveHelp) -> Question:
+    question = put_to(work, command.request_id, command.principal, Asking.HELP)
+    if command.verdict is HelpVerdict.ESCALATED:
+        question = msgspec.structs.replace(passed_over(question), status=QuestionStatus.OPEN)
+        work.put(question)
+        return question
+    if command.verdict is HelpVerdict.UNABLE and question.details.get("named") is None:
+        question = ask_next(work, passed_over(question))
+        work.put(question)
+        return question
+    return answered(work, question, command)
+
+
+def answered(work: Work, question: Question, command: GiveHelp) -> Question:
+    """The answer goes to the asker in the helper's own words; a follow-up belongs to the same request."""
+    about = question.details.get("task_id")
+    carry(work, command.letter, question.agent, Priority.HIGH, about and TaskId(about))
+    question = msgspec.structs.replace(
+        question,
+        status=QuestionStatus.WITH_AGENT if command.more else QuestionStatus.ANSWERED,
+        answer=command.answer,
+        answered_at=work.now,
+        answered_by=command.principal,
+        wake_at=question.wake_at if command.more else None,
+        blocking=False,
+    )
+    work.put(question)
+    task = None if question.task is None else work.task(question.task)
+    if task is not None:
+        go_on(work, task, question, tell=False)
+    return question
+
+
+def put_to(work: Work, request_id: str, principal: AgentId, about: Asking) -> Question:
+    """The question that a message put, if it is this agent's to answer. Not there and not yours are the same answer."""
+    question = work.one(QuestionById(question_id(request_id)))
+    if question is None or question.about is not about or principal not in (question.asked_of, *question.asked_before):
+        raise refuse(Kind.NOT_FOUND, "no such request, or it was not put to you", field="request_id")
+    if question.status is not QuestionStatus.WITH_AGENT or question.asked_of != principal:
+        message = f"the request is already {question.status.value.replace('_', ' ')}; nobody waits for this answer"
+        raise refuse(Kind.CONFLICT, message, field="request_id", status=question.status.value)
+    return question
+
+
+def helped(work: Work, task: Task) -> None:
+    """A task that was a request for help ended: its result is the help."""
+    question = None if task.helps is None else work.one(QuestionById(task.helps))
+    if question is None or question.status is not QuestionStatus.WITH_AGENT or question.asked_of != task.pinned:
+        return
+    if task.status is not Status.COMPLETED:
+        unhelped(work, question)
+        return
+    said: dict[str, Any] = msgspec.json.decode(work.event(task.id, task.outcome or task.seq).body)
+    answer = said.get("result", said.get("output"))
+    close(work, question, QuestionStatus.ANSWERED, answer, question.asked_of or question.agent)
+
+
+def unhelped(work: Work, question: Question) -> None:
+    """Whoever was asked is not able to answer, or never will."""
+    if question.details.get("named") is None:
+        work.put(ask_next(work, passed_over(question)))
+    else:
+        close(work, question, QuestionStatus.EXPIRED, None, question.asked_of or question.agent)
+
+
+def unanswered(work: Work, command: Unanswered) -> None:
+    """The letter that asked did not arrive."""
+    question = work.one(QuestionById(command.question))
+    if question is None or question.status is not QuestionStatus.WITH_AGENT or question.asked_of != command.agent:
+        return
+    if question.about is Asking.HELP:
+        unhelped(work, question)
+    else:
+        from dragoman.core.tasks.handover import refused  # handing over builds on helping
+
+        refused(work, question, f"{command.agent} could not be reached")

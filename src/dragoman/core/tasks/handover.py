@@ -1,0 +1,401 @@
+"""A task changes hands, with all that is known of it, in one commit.
+
+    owner                        hub                                    whoever is asked
+    -----                        ---                                    ----------------
+    `HandOver`     ─────────▶    a question, asked of an agent   ────▶  the request, word for word
+    keeps the task                                              ◀────   `AnswerHandover`
+    the answer     ◀─────────    with a yes the task is theirs   ────▶  the task, its input, its story
+
+An agent that has no word for this (another protocol) is not asked: if it has a seat it is given the work. Nobody who
+said no is asked twice. Without a yes by the deadline the task stays where it is.
+
+Whom the hub chooses where the owner leaves it open, and what else the reason leads to:
+
+    reason             among those who can, first          and
+    -----------------  ----------------------------------  ----------------------------------------------------------
+    capability_limit   who declared most of what it needs
+    rate_limit         who has most left to spend
+    load_balancing     who has the most free seats
+    error_recovery     who failed least                    the error and the recovery attempts go along; a failure of
+                                                           the owner counts against it
+    escalation         planners, then who failed least     nobody can: a person takes it over
+
+The same task from the same hand to the same hand again is a loop, and refused. After `Rules.hop_limit` hands nobody
+seems able to do it, and it fails (agentmsg-D8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from dragoman.core.agents.model import Agent
+from dragoman.core.commands import AnswerHandover, Handing, HandOver, Submit
+from dragoman.core.delivery.letters import carry
+from dragoman.core.delivery.model import Cargo
+from dragoman.core.delivery.outbox import offer, offer_answer, withdraw
+from dragoman.core.errors import Fault, Kind, refuse
+from dragoman.core.ids import ADMIN, AgentId, Instant, QuestionId, rfc3339
+from dragoman.core.lookups import OpenQuestions, Story
+from dragoman.core.routing.dispatch import assign, fill
+from dragoman.core.routing.routes import Route, reach, seat
+from dragoman.core.state.model import Registry
+from dragoman.core.tasks.assistance import asked_before, passed_over, put_to, question_id
+from dragoman.core.tasks.lifecycle import move
+from dragoman.core.tasks.model import (
+    HELD,
+    Asking,
+    EventKind,
+    Priority,
+    Question,
+    QuestionStatus,
+    Status,
+    Task,
+    Waiting,
+)
+from dragoman.core.tasks.outcome import end, failed
+from dragoman.core.tasks.questions import lasting
+from dragoman.core.tasks.submit import newborn
+from dragoman.core.work import Work
+
+PERSON = AgentId("person")
+"""Who has a task that a person took over, in the words for agents."""
+
+STORY = 200
+"""So many of the last events of a task go along."""
+
+UNTOLD = frozenset({EventKind.LOG, EventKind.PROGRESS})
+"""What is not part of the story that goes along, save its place in it: it may be long."""
+
+
+def hand_over(work: Work, command: HandOver) -> Question:
+    known = asked_before(work, command.letter)
+    if known is not None:
+        return known
+    task = work.task(command.task_id) or take_down(work, command)
+    check(work, task, command)
+    if command.fault is not None and command.fault.kind in work.rules.breaking:
+        failed(work, command.principal)
+    asked = {
+        "from": command.principal,
+        "to": command.to,
+        "reason": command.reason.value,
+        "deadline": rfc3339(command.deadline),
+        **({"fault": command.fault} if command.fault is not None else {}),
+        **command.known,
+    }
+    task = work.record(
+        task,
+        EventKind.HANDOVER_ASKED,
+        agent=command.principal,
+        body=msgspec.Raw(msgspec.json.encode(asked)),
+        protocol=command.protocol,
+    )
+    withdraw(work, task, command.principal)  # who hands it over has received it
+    task = msgspec.structs.replace(task, asked=True, delivery=None, last_sign_at=work.now, lost_at=None)
+    work.put(task)
+    question = Question(
+        id=question_id(command.letter.message_id),
+        task=task.id,
+        agent=command.principal,
+        question=f"take over {task.type!r}: {task.description or command.reason.value}",
+        created_at=work.now,
+        status=QuestionStatus.WITH_AGENT,
+        wake_at=min(command.deadline, task.deadline),
+        request_id=command.letter.message_id,
+        blocking=False,
+        details={
+            "reason": command.reason.value,
+            "named": command.to,
+            "capabilities": list(command.required_capabilities),
+            "priority": command.priority.value,
+            "asked": task.seq,
+        },
+        about=Asking.TAKEOVER,
+        letter=msgspec.structs.replace(command.letter, asks=question_id(command.letter.message_id)),
+    )
+    if len(task.handed) >= work.rules.hop_limit:
+        return exhausted(work, task, question)
+    return ask_next(work, question)
+
+
+def check(work: Work, task: Task, command: HandOver) -> None:
+    if task.owner != command.principal:
+        raise refuse(Kind.NOT_FOUND, "no such task, or not yours", field="task_id", task_id=task.id)
+    if task.final or task.status not in HELD:
+        raise refuse(Kind.CONFLICT, f"the task is {task.status.value}; there is nothing to hand over", task_id=task.id)
+    if command.deadline <= work.now:
+        raise refuse(Kind.INVALID, "the deadline has passed already; send a later one", field="deadline")
+    if command.to is not None:
+        if command.to == command.principal or work.agent(command.to) is None:
+            message = f"there is no other agent {command.to!r}; name one that is there, or `*`"
+            raise refuse(Kind.NOT_FOUND, message, field="to_agent")
+        if (command.principal, command.to) in task.handed:
+            path = " → ".join((task.handed[0][0], *(to for _, to in task.handed)))
+            message = f"{command.to} was handed this task by you before ({path}): that is a loop; name somebody else"
+            raise refuse(Kind.CONFLICT, message, field="to_agent", path=path)
+    if task.asked and any(q.about is Asking.TAKEOVER for q in work.find(OpenQuestions(task.id))):
+        raise refuse(Kind.CONFLICT, "the task is already being handed over; wait for that answer", task_id=task.id)
+
+
+def take_down(work: Work, command: HandOver) -> Task:
+    """A task that its agent never told the hub of: from now on the hub keeps it, as that agent's own."""
+    route = Route(
+        type=command.type, capabilities=tuple(sorted(command.required_capabilities)), besides=command.principal
+    )
+    told = Submit(
+        principal=command.principal,
+        protocol=command.protocol,
+        request_id=f"handover:{command.letter.message_id}",
+        digest=command.letter.digest,
+        type=command.type,
+        body=b"{}",
+        task_id=command.task_id,
+        required_capabilities=command.required_capabilities,
+        priority=command.priority,
+        trace_id=command.trace_id,
+        called=command.called,
+        constraints=command.known.get("constraints") or {},
+    )
+    body = msgspec.json.encode({"input": command.known.get("metadata") or {}})
+    task = work.record(newborn(work, told, route), EventKind.SUBMITTED, body=msgspec.Raw(body))
+    link = reach(work, command.principal)
+    task = move(
+        task, Status.ASSIGNED, work.now, owner=command.principal, attempts=1, last_sign_at=work.now,
+        session=link.session if link is not None and link.ordered else None,
+    )  # fmt: skip
+    return move(task, Status.RUNNING, work.now, wake_at=min(task.deadline, Instant(work.now + task.idle_limit)))
+
+
+# -- who -----------------------------------------------------------------------------------------------------------
+
+
+def _trouble(work: Work, agent: Agent) -> tuple[Any, ...]:
+    return (agent.breaker.failures, work.load_of(agent.id))
+
+
+def left_to_spend(work: Work, agent: AgentId) -> float:
+    """What remains of an agent's allocations, as a share of the tightest; without any it has all it wants."""
+    left = 1.0
+    for resource in ("tokens", "budget"):
+        entity = work.entity(Registry.RESOURCE, f"{agent}:{resource}")
+        if entity is not None and entity.value["limit"]:
+            spent = entity.value["allocated"] + entity.value["consumed"]
+            left = min(left, 1 - spent / entity.value["limit"])
+    return left
+
+
+ORDER: dict[Handing, Callable[[Work, Agent], tuple[Any, ...]]] = {
+    Handing.CAPABILITY_LIMIT: lambda work, agent: (-len(agent.capabilities), work.load_of(agent.id)),
+    Handing.RATE_LIMIT: lambda work, agent: (-left_to_spend(work, agent.id), work.load_of(agent.id)),
+    Handing.LOAD_BALANCING: lambda work, agent: (work.load_of(agent.id) / agent.max_concurrent,),
+    Handing.ERROR_RECOVERY: _trouble,
+    Handing.ESCALATION: lambda work, agent: (agent.role != "planner", *_trouble(work, agent)),
+}
+
+
+def candidates(work: Work, question: Question, task: Task) -> list[Agent]:
+    named = question.details["named"]
+    tried = {question.agent, *question.asked_before}
+    if named is not None:
+        agent = work.agent(AgentId(named))
+        return [] if agent is None or agent.id in tried else [agent]
+    needed = question.details["capabilities"]
+    able = [
+        agent
+        for agent in work.all_agents()
+        if agent.id not in tried
+        and (question.agent, agent.id) not in task.handed
+        and agent.can_do(task.type)
+        and all(capability in agent.capabilities for capability in needed)
+        and seat(work, agent) is not None
+    ]
+    order = ORDER[Handing(question.details["reason"])]
+    return sorted(able, key=lambda agent: (*order(work, agent), agent.id))
+
+
+def ask_next(work: Work, question: Question) -> Question:
+    """Ask the best who was not asked; if there is nobody, a person or nobody takes it."""
+    assert question.task is not None
+    task = work.known_task(question.task)
+    for agent in candidates(work, question, task):
+        question = msgspec.structs.replace(question, asked_of=agent.id)
+        if agent.converses:
+            assert question.letter is not None
+            turn = len(question.asked_before)
+            carry(work, question.letter, agent.id, Priority(question.details["priority"]), task.id, turn=turn)
+            work.put(question)
+            return question
+        if seat(work, agent) is not None:
+            return taken(work, question, task, agent, {})
+        question = passed_over(question)
+    if Handing(question.details["reason"]) is Handing.ESCALATION:
+        return to_a_person(work, question, task)
+    named = question.details["named"]
+    why = f"{named} has no seat now" if named else "nobody who could take it has a seat now"
+    return kept(work, question, f"{why}; the task stays yours")
+
+
+# -- yes -----------------------------------------------------------------------------------------------------------
+
+
+def answer_handover(work: Work, command: AnswerHandover) -> Question:
+    question = put_to(work, command.request_id, command.principal, Asking.TAKEOVER)
+    assert question.task is not None
+    task = work.known_task(question.task)
+    if task.owner != question.agent or task.status not in HELD:
+        raise refuse(Kind.CONFLICT, f"the task is {task.status.value} and not offered any more", task_id=task.id)
+    if command.accepted:
+        agent = work.agent(command.principal)
+        assert agent is not None
+        question = taken(work, question, task, agent, command.terms, tell=False)
+        carry(work, command.letter, question.agent, Priority.HIGH, task.id)
+        return question
+    if question.details["named"] is None:
+        return refused(work, question, command.terms.get("error") or f"{command.principal} declined")
+    question = closed(work, question, {"accepted": False, "agent_id": command.principal, **command.terms})
+    carry(work, command.letter, question.agent, Priority.HIGH, task.id)
+    return question
+
+
+def closed(work: Work, question: Question, answer: dict[str, Any]) -> Question:
+    question = msgspec.structs.replace(
+        question,
+        status=QuestionStatus.ANSWERED,
+        answer=answer,
+        answered_at=work.now,
+        answered_by=answer["agent_id"],
+        wake_at=None,
+    )
+    work.put(question)
+    return question
+
+
+def taken(
+    work: Work, question: Question, task: Task, agent: Agent, terms: dict[str, Any], *, tell: bool = True
+) -> Question:
+    """The task is somebody else's from now on."""
+    question = closed(work, question, {**terms, "accepted": True, "agent_id": agent.id})
+    task = told_whole(work, task, question, agent.id)
+    if agent.converses:
+        link = reach(work, agent.id)
+        task = move(
+            task, Status.RUNNING, work.now, owner=agent.id, waiting=None, question=None, queue=None, lost_at=None,
+            session=link.session if link is not None and link.ordered else None, last_sign_at=work.now,
+            wake_at=min(task.deadline, Instant(work.now + task.idle_limit)),
+        )  # fmt: skip
+        work.put(task)
+        offer(work, task, agent.id, Cargo.YOURS, task.seq)
+    else:
+        link = seat(work, agent)
+        assert link is not None
+        assign(work, task, agent, link)
+    if tell:
+        offer_answer(work, question)
+    fill(work, question.agent)
+    return question
+
+
+def told_whole(work: Work, task: Task, question: Question, to: AgentId) -> Task:
+    """The task with an event that says all that is known of it: what to do, and what happened so far (not yet put)."""
+    source = msgspec.json.decode(work.event(task.id, task.source).body)
+    asked = msgspec.json.decode(work.event(task.id, question.details["asked"]).body)
+    history = [
+        {
+            "at": event.at,
+            "kind": event.kind.value,
+            "agent": event.agent,
+            "details": {} if event.kind in UNTOLD else _small(event.body),
+        }
+        for event in reversed(work.find(Story(task.id, STORY)))
+    ]
+    handover = {**source.get("handover", {}), **asked, "to": to, "story": history}
+    body = {"input": source.get("input", {}), **lasting(source), "handover": handover}
+    withdraw(work, task, question.agent)
+    task = work.record(task, EventKind.HANDED_OVER, agent=to, body=msgspec.Raw(msgspec.json.encode(body)))
+    constraints = {**task.constraints, **(asked.get("constraints") or {})}
+    return msgspec.structs.replace(
+        task,
+        handed=(*task.handed, (question.agent, to)),
+        round=task.round + 1,
+        source=task.seq,
+        attempts=max(1, task.attempts),
+        asks=0,
+        delivery=None,
+        constraints=constraints,
+    )
+
+
+def _small(body: msgspec.Raw) -> Any:
+    return msgspec.json.decode(body) if len(memoryview(body)) <= 4096 else {}
+
+
+# -- no ------------------------------------------------------------------------------------------------------------
+
+
+def refused(work: Work, question: Question, why: str) -> Question:
+    """Whoever was asked will not: ask the next, unless only this one was wanted."""
+    if question.details["named"] is None:
+        return ask_next(work, passed_over(question))
+    return kept(work, question, why)
+
+
+def kept(work: Work, question: Question, why: str) -> Question:
+    """Nobody takes it over: its owner keeps it, and is told."""
+    question = closed(work, question, {"accepted": False, "agent_id": question.asked_of or "hub", "error": why})
+    offer_answer(work, question)
+    return question
+
+
+def exhausted(work: Work, task: Task, question: Question) -> Question:
+    """It went through too many hands: nobody seems able to do it."""
+    path = " → ".join((task.handed[0][0], *(to for _, to in task.handed)))
+    fault = Fault(
+        kind=Kind.UNSUPPORTED_WORK,
+        message=f"handed over {len(task.handed)} times ({path}); nobody seems able to do it",
+        facts={"reason": "CAPABILITY_LIMIT", "hops": len(task.handed), "path": path},
+    )
+    work.put(question)
+    owner = task.owner
+    end(work, task, Status.FAILED, fault=fault)
+    question = kept(work, question, fault.message)
+    if owner is not None:
+        fill(work, owner)
+    return question
+
+
+def to_a_person(work: Work, question: Question, task: Task) -> Question:
+    """It is escalated and no agent can: a person does it, and their answer is its result."""
+    question = closed(work, question, {"accepted": True, "agent_id": PERSON})
+    task = told_whole(work, task, question, PERSON)
+    job = Question(
+        id=QuestionId(work.mint()),
+        task=task.id,
+        agent=question.agent,
+        question=f"{question.agent} cannot go on and asks you to: {task.description or task.name or task.type}",
+        created_at=work.now,
+        wake_at=task.deadline,
+        about=Asking.TAKEOVER,
+        details={"reason": question.details["reason"]},
+    )
+    work.put(job)
+    task = move(
+        task, Status.WAITING, work.now, waiting=Waiting.PERSON, question=job.id, owner=ADMIN, session=None, queue=None,
+        wake_at=None, lost_at=None,
+    )  # fmt: skip
+    work.put(task)
+    offer(work, task, task.origin.principal, Cargo.PROGRESS, task.seq)
+    offer_answer(work, question)
+    fill(work, question.agent)
+    return question
+
+
+def done_by_a_person(work: Work, task: Task, job: Question) -> None:
+    """A person said how the task that they took over ended."""
+    if job.status is QuestionStatus.ANSWERED:
+        body = msgspec.json.encode({"result": job.answer})
+        end(work, task, Status.COMPLETED, agent=ADMIN, body=body)
+    else:
+        end(work, task, Status.FAILED, fault=Fault(kind=Kind.TIMEOUT, message="no person took it on in its time"))

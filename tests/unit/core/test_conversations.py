@@ -1,0 +1,370 @@
+"""Help and handovers: whom the hub asks, what their answer does to the task, and what happens without one."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from tests.support.world import World
+
+from dragoman.core.commands import Answer, AnswerHandover, AskHelp, Cancel, GiveHelp, Handing, HandOver, HelpVerdict
+from dragoman.core.delivery.model import Cargo
+from dragoman.core.errors import Fault, Kind
+from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, TaskId
+from dragoman.core.rules import Rules
+from dragoman.core.tasks.model import EventKind, Question, QuestionStatus, Status, Waiting
+from dragoman.stores.memory import MemoryStore
+
+ANSWERED, ESCALATED, UNABLE = HelpVerdict.ANSWERED, HelpVerdict.ESCALATED, HelpVerdict.UNABLE
+
+
+@pytest.fixture(params=["loads first", "peeks"])
+async def world(request):
+    world = await World(MemoryStore(immediate=request.param == "peeks"), Rules(letter_jitter=False)).start()
+    for id in ("ann", "bob", "cid"):
+        await world.add(id, protocol="agentmsg", capabilities=("code_review",), concurrent=4)
+    await world.add("boss", "orchestrator", work_types=())
+    yield world
+    await world.intake.stop()
+
+
+def asks(world: World, agent: str, task: TaskId | None, **fields) -> AskHelp:
+    given = {"question": "which way?", "topic": "CODE_REVIEW", **fields}
+    return AskHelp(principal=AgentId(agent), letter=world.letter(agent, kind="HELP_REQUEST"), task_id=task, **given)
+
+
+def helps(world: World, agent: str, request: AskHelp, verdict: HelpVerdict, **fields) -> GiveHelp:
+    letter = world.letter(agent, "left", kind="HELP_RESPONSE")
+    return GiveHelp(
+        principal=AgentId(agent), request_id=request.letter.message_id, letter=letter, verdict=verdict, **fields
+    )
+
+
+def hands(world: World, agent: str, task: TaskId, reason: Handing = Handing.LOAD_BALANCING, **fields) -> HandOver:
+    given = {"deadline": Instant(world.time + 20 * SECOND), **fields}
+    letter = world.letter(agent, kind="TASK_HANDOFF")
+    return HandOver(principal=AgentId(agent), task_id=task, letter=letter, reason=reason, **given)
+
+
+def takes(world: World, agent: str, request: HandOver, accepted: bool = True, **terms) -> AnswerHandover:
+    letter = world.letter(agent, "yes" if accepted else "no", kind="TASK_HANDOFF")
+    return AnswerHandover(
+        principal=AgentId(agent), request_id=request.letter.message_id, letter=letter, accepted=accepted, terms=terms
+    )
+
+
+async def working(world: World, agent: str = "ann", **fields):
+    """A task in an agent's hands, its work order acknowledged."""
+    peer = await world.connect(agent, acknowledges=True)
+    task = await world.submit(None, pinned=agent, **fields)
+    await peer.ack(*peer.take())
+    return peer, task
+
+
+async def question(world: World, id) -> Question:
+    found = await world.store.question(id)
+    assert found is not None
+    return found
+
+
+# -- help
+
+
+async def test_an_agent_that_can_help_is_asked_the_task_waits_and_goes_on_with_the_answer(world):
+    bob = await world.connect("bob", acknowledges=True)
+    ann, task = await working(world)
+    request = asks(world, "ann", task.id)
+    asked = await world.ask(request)
+    assert (asked.asked_of, asked.status) == ("bob", QuestionStatus.WITH_AGENT)
+    waiting = await world.task(task.id)
+    assert (waiting.status, waiting.waiting) == (Status.WAITING, Waiting.HELP)
+    [letter] = bob.take()
+    assert (letter.delivery.cargo, letter.event.message_id) == (Cargo.LETTER, request.letter.message_id)
+    await bob.ack(letter)
+    await world.ask(helps(world, "bob", request, ANSWERED, answer="left"))
+    [answer] = ann.take()
+    assert answer.event.kind == "HELP_RESPONSE"
+    assert (await world.task(task.id)).status is Status.RUNNING
+    fault = await world.refused(helps(world, "bob", request, ANSWERED))
+    assert fault.kind is Kind.CONFLICT
+
+
+async def test_a_follow_up_belongs_to_the_same_request(world):
+    bob = await world.connect("bob", acknowledges=True)
+    ann, task = await working(world)
+    request = asks(world, "ann", task.id, to=AgentId("bob"))
+    await world.ask(request)
+    await bob.ack(*bob.take())
+    await world.ask(helps(world, "bob", request, ANSWERED, more=True))
+    assert (await world.task(task.id)).status is Status.RUNNING
+    await ann.ack(*ann.take())
+    done = await world.ask(helps(world, "bob", request, ANSWERED))
+    assert done.status is QuestionStatus.ANSWERED
+    assert [p.event.kind for p in ann.take()] == ["HELP_RESPONSE"]
+
+
+async def test_who_is_unable_is_passed_over_and_in_the_end_a_person_is_asked(world):
+    bob = await world.connect("bob", acknowledges=True)
+    cid = await world.connect("cid", acknowledges=True)
+    ann, task = await working(world)
+    request = asks(world, "ann", task.id)
+    await world.ask(request)
+    await bob.ack(*bob.take())
+    passed = await world.ask(helps(world, "bob", request, UNABLE))
+    assert (passed.asked_of, passed.asked_before) == ("cid", ("bob",))
+    await cid.ack(*cid.take())
+    passed = await world.ask(helps(world, "cid", request, UNABLE))
+    assert (passed.status, passed.asked_of) == (QuestionStatus.OPEN, None)
+    await world.ask(Answer(principal=ADMIN, question=passed.id, answer="right"))
+    [told] = ann.take()
+    assert (told.delivery.cargo, told.event.answer) == (Cargo.ANSWER, "right")
+    assert (await world.task(task.id)).status is Status.RUNNING
+
+
+async def test_an_escalated_request_goes_to_a_person_at_once(world):
+    bob = await world.connect("bob", acknowledges=True)
+    await world.connect("cid", acknowledges=True)
+    _, task = await working(world)
+    request = asks(world, "ann", task.id, to=AgentId("bob"))
+    await world.ask(request)
+    await bob.ack(*bob.take())
+    assert (await world.ask(helps(world, "bob", request, ESCALATED))).status is QuestionStatus.OPEN
+
+
+async def test_who_was_named_and_is_unable_says_so_itself(world):
+    bob = await world.connect("bob", acknowledges=True)
+    ann, task = await working(world)
+    request = asks(world, "ann", task.id, to=AgentId("bob"))
+    await world.ask(request)
+    await bob.ack(*bob.take())
+    await world.ask(helps(world, "bob", request, UNABLE))
+    assert [p.event.kind for p in ann.take()] == ["HELP_RESPONSE"]
+    assert (await world.task(task.id)).status is Status.RUNNING
+
+
+async def test_without_help_by_its_deadline_the_task_goes_on(world):
+    await world.connect("bob", acknowledges=True)
+    ann, task = await working(world)
+    asked = await world.ask(asks(world, "ann", task.id, deadline=Instant(world.time + 3 * SECOND)))
+    await world.advance(3)
+    assert (await question(world, asked.id)).status is QuestionStatus.EXPIRED
+    assert [p.delivery.cargo for p in ann.take()][-1] is Cargo.ANSWER
+    assert (await world.task(task.id)).status is Status.RUNNING
+
+
+async def test_an_agent_of_another_protocol_helps_by_doing_a_task(world):
+    await world.add("rev", "reviewer", protocol="forge", capabilities=("code-review",))
+    rev = await world.connect("rev")
+    ann, task = await working(world, "ann")
+    asked = await world.ask(asks(world, "ann", task.id))
+    [order] = rev.take()
+    assert order.delivery.cargo is Cargo.WORK
+    assert msgspec.json.decode(order.event.body)["input"]["content"] == "which way?"
+    await world.finish("rev", order.task.id, body=b'{"result":"up"}')
+    [told] = ann.take()
+    assert (told.delivery.cargo, told.event.answer, told.event.answered_by) == (Cargo.ANSWER, "up", "rev")
+    assert (await question(world, asked.id)).status is QuestionStatus.ANSWERED
+    assert (await world.task(task.id)).status is Status.RUNNING
+
+
+async def test_a_helper_that_never_acknowledges_is_passed_over(world):
+    await world.connect("bob", acknowledges=True)
+    cid = await world.connect("cid", acknowledges=True)
+    _, task = await working(world)
+    asked = await world.ask(asks(world, "ann", task.id))
+    await world.advance(16)
+    assert (await question(world, asked.id)).asked_of == "cid"
+    assert cid.take()
+
+
+async def test_help_about_a_task_that_the_hub_does_not_know(world):
+    bob = await world.connect("bob", acknowledges=True)
+    ann = await world.connect("ann", acknowledges=True)
+    request = asks(world, "ann", TaskId(world.uuid()))
+    await world.ask(request)
+    await bob.ack(*bob.take())
+    await world.ask(helps(world, "bob", request, ANSWERED))
+    assert [p.event.kind for p in ann.take()] == ["HELP_RESPONSE"]
+
+
+async def test_a_stranger_cannot_answer(world):
+    await world.connect("bob", acknowledges=True)
+    _, task = await working(world)
+    request = asks(world, "ann", task.id)
+    await world.ask(request)
+    assert (await world.refused(helps(world, "cid", request, ANSWERED))).kind is Kind.NOT_FOUND
+
+
+async def test_a_cancelled_task_takes_its_request_for_help_along(world):
+    await world.connect("bob", acknowledges=True)
+    _, task = await working(world)
+    asked = await world.ask(asks(world, "ann", task.id))
+    await world.ask(Cancel(principal=ADMIN, task_id=task.id))
+    assert (await question(world, asked.id)).status is QuestionStatus.WITHDRAWN
+
+
+# -- handing over
+
+
+async def test_with_a_yes_the_task_and_all_that_is_known_of_it_are_theirs(world):
+    bob = await world.connect("bob", acknowledges=True)
+    ann, task = await working(world, input={"file": "a.py"})
+    await world.progress("ann", task.id, 40)
+    request = hands(world, "ann", task.id, to=AgentId("bob"), known={"metadata": {"tried": "x"}})
+    await world.ask(request)
+    assert (await world.task(task.id)).owner == "ann"
+    [asked] = bob.take()
+    assert asked.event.kind == "TASK_HANDOFF"
+    await bob.ack(asked)
+    done = await world.ask(takes(world, "bob", request, estimated="soon"))
+    assert (done.answer["accepted"], done.answer["estimated"]) == (True, "soon")
+    moved = await world.task(task.id)
+    assert (moved.owner, moved.status, moved.handed) == ("bob", Status.RUNNING, (("ann", "bob"),))
+    [yours] = bob.take()
+    assert yours.delivery.cargo is Cargo.YOURS
+    body = msgspec.json.decode(yours.event.body)
+    assert body["input"] == {"file": "a.py"}
+    assert body["handover"]["metadata"] == {"tried": "x"}
+    assert [e["kind"] for e in body["handover"]["story"]][:3] == ["submitted", "assigned", "progress"]
+    assert [p.event.kind for p in ann.take()] == ["TASK_HANDOFF"]
+    assert (await world.refused_finish("ann", task.id)).kind is Kind.NOT_FOUND
+    await world.finish("bob", task.id)
+    assert (await world.task(task.id)).status is Status.COMPLETED
+
+
+async def test_with_a_no_the_owner_keeps_it(world):
+    bob = await world.connect("bob", acknowledges=True)
+    ann, task = await working(world)
+    request = hands(world, "ann", task.id, to=AgentId("bob"))
+    await world.ask(request)
+    await bob.ack(*bob.take())
+    await world.ask(takes(world, "bob", request, accepted=False, error="busy"))
+    assert (await world.task(task.id)).owner == "ann"
+    assert [p.event.kind for p in ann.take()] == ["TASK_HANDOFF"]
+    await world.finish("ann", task.id)
+
+
+async def test_where_it_is_left_open_the_next_is_asked_after_a_no_and_then_nobody(world):
+    bob = await world.connect("bob", acknowledges=True)
+    cid = await world.connect("cid", acknowledges=True)
+    ann, task = await working(world)
+    request = hands(world, "ann", task.id)
+    await world.ask(request)
+    await bob.ack(*bob.take())
+    asked = await world.ask(takes(world, "bob", request, accepted=False))
+    assert asked.asked_of == "cid"
+    await cid.ack(*cid.take())
+    kept = await world.ask(takes(world, "cid", request, accepted=False))
+    assert kept.answer["accepted"] is False
+    [told] = ann.take()
+    assert (told.delivery.cargo, told.event.answer["accepted"]) == (Cargo.ANSWER, False)
+    assert (await world.task(task.id)).owner == "ann"
+
+
+async def test_without_an_answer_by_the_deadline_it_stays_where_it_is(world):
+    bob = await world.connect("bob", acknowledges=True)
+    ann, task = await working(world)
+    request = hands(world, "ann", task.id, to=AgentId("bob"), deadline=Instant(world.time + 2 * SECOND))
+    await world.ask(request)
+    await bob.ack(*bob.take())
+    await world.advance(3)
+    [told] = ann.take()[:1]
+    assert told.event.answer["accepted"] is False
+    assert (await world.refused(takes(world, "bob", request))).kind is Kind.CONFLICT
+    assert (await world.task(task.id)).owner == "ann"
+
+
+async def test_an_agent_of_another_protocol_is_given_the_work(world):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    ann, task = await working(world, input={"n": 7})
+    await world.ask(hands(world, "ann", task.id, to=AgentId("i1")))
+    [order] = i1.take()
+    assert order.delivery.cargo is Cargo.WORK
+    assert msgspec.json.decode(order.event.body)["input"] == {"n": 7}
+    [told] = ann.take()
+    assert told.event.answer == {"accepted": True, "agent_id": "i1"}
+    await world.finish("i1", task.id)
+    assert (await world.task(task.id)).status is Status.COMPLETED
+
+
+@pytest.mark.parametrize(
+    ("reason", "chosen"),
+    [(Handing.LOAD_BALANCING, "cid"), (Handing.CAPABILITY_LIMIT, "bob"), (Handing.ERROR_RECOVERY, "cid")],
+)
+async def test_the_reason_decides_who_is_asked(world, reason, chosen):
+    await world.connect("bob", acknowledges=True)
+    await world.connect("cid", acknowledges=True)
+    await world.ask(msgspec.structs.replace(world.registration("bob"), capabilities=("code_review", "python", "sql")))
+    await world.submit(None, pinned="bob")
+    _, task = await working(world)
+    fault = Fault(kind=Kind.TIMEOUT, message="slow") if reason is Handing.ERROR_RECOVERY else None
+    asked = await world.ask(hands(world, "ann", task.id, reason, fault=fault))
+    assert asked.asked_of == chosen
+    assert world.intake.agent("ann").breaker.failures == (1 if fault else 0)
+
+
+async def test_an_escalation_that_no_agent_can_take_ends_at_a_person(world):
+    ann, task = await working(world)
+    await world.ask(hands(world, "ann", task.id, Handing.ESCALATION))
+    [told] = ann.take()
+    assert told.event.answer == {"accepted": True, "agent_id": "person"}
+    waiting = await world.task(task.id)
+    assert (waiting.status, waiting.waiting, waiting.owner) == (Status.WAITING, Waiting.PERSON, ADMIN)
+    [job] = await world.store.questions(status=QuestionStatus.OPEN, task=task.id, limit=10)
+    await world.ask(Answer(principal=ADMIN, question=job.id, answer={"fixed": True}))
+    assert (await world.task(task.id)).status is Status.COMPLETED
+    story = await world.store.events(task.id)
+    [completed] = [event for event in story if event.kind is EventKind.COMPLETED]
+    assert bytes(completed.body) == b'{"result":{"fixed":true}}'
+
+
+async def test_the_same_hand_to_the_same_hand_again_is_a_loop(world):
+    bob = await world.connect("bob", acknowledges=True)
+    ann, task = await working(world)
+    for giver, taker, peer in (("ann", "bob", bob), ("bob", "ann", ann)):
+        request = hands(world, giver, task.id, to=AgentId(taker))
+        await world.ask(request)
+        await world.ask(takes(world, taker, request))
+        await peer.ack(*peer.take())
+        await peer.ack(*peer.take())
+    fault = await world.refused(hands(world, "ann", task.id, to=AgentId("bob")))
+    assert (fault.kind, fault.facts["path"]) == (Kind.CONFLICT, "ann → bob → ann")
+
+
+async def test_after_eight_hands_it_fails(world):
+    for n in range(9):
+        await world.add(f"a{n}", protocol="agentmsg")
+    _, task = await working(world, "a0")
+    for n in range(8):
+        await world.connect(f"a{n + 1}", acknowledges=True)
+        request = hands(world, f"a{n}", task.id, to=AgentId(f"a{n + 1}"))
+        await world.ask(request)
+        await world.ask(takes(world, f"a{n + 1}", request))
+    await world.ask(hands(world, "a8", task.id, to=AgentId("ann")))
+    failed = await world.task(task.id)
+    assert (failed.status, failed.fault.facts["reason"]) == (Status.FAILED, "CAPABILITY_LIMIT")
+
+
+async def test_a_task_that_the_hub_never_heard_of_can_be_handed_over(world):
+    bob = await world.connect("bob", acknowledges=True)
+    ann = await world.connect("ann", acknowledges=True)
+    id = TaskId(world.uuid())
+    request = hands(world, "ann", id, to=AgentId("bob"), type="write", called="t-1", known={"metadata": {"k": 1}})
+    await world.ask(request)
+    assert (await world.task(id)).owner == "ann"
+    await bob.ack(*bob.take())
+    await world.ask(takes(world, "bob", request))
+    await bob.ack(*bob.take())
+    await world.finish("bob", id)
+    assert [p.delivery.cargo for p in ann.take()][-1] in (Cargo.RESULT, Cargo.LETTER)
+    assert (await world.task(id)).origin.called == "t-1"
+
+
+async def test_an_owner_that_is_lost_withdraws_what_it_asked(world):
+    bob = await world.connect("bob", acknowledges=True)
+    ann, task = await working(world)
+    request = hands(world, "ann", task.id, to=AgentId("bob"))
+    await world.ask(request)
+    await ann.close(fault=Fault(kind=Kind.UNAVAILABLE, message="gone", retryable=True))
+    assert (await world.refused(takes(world, "bob", request))).kind is Kind.CONFLICT
+    assert bob.take()

@@ -1,0 +1,276 @@
+"""Letters between agents: two promises, lanes, ranks, retries, time to live, and what is remembered."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from tests.support.world import World
+
+from dragoman.core.commands import Redrive, Sweep
+from dragoman.core.delivery.model import Cargo, Delivery
+from dragoman.core.errors import Kind
+from dragoman.core.ids import ADMIN, HOUR, SECOND, Instant, TaskId
+from dragoman.core.rules import Rules
+from dragoman.core.tasks.model import Priority, Status
+from dragoman.stores.memory import MemoryStore
+
+CRITICAL, LOW = Priority.CRITICAL, Priority.LOW
+
+
+@pytest.fixture(params=["loads first", "peeks"])
+async def world(request):
+    world = await World(MemoryStore(immediate=request.param == "peeks"), Rules(letter_jitter=False)).start()
+    for id in ("ann", "bob"):
+        await world.add(id, protocol="agentmsg")
+    await world.add("boss", "orchestrator")
+    yield world
+    await world.intake.stop()
+
+
+def texts(parcels) -> list[str]:
+    return [msgspec.json.decode(p.event.body)["text"] for p in parcels]
+
+
+def rows(world: World) -> list[Delivery]:
+    return [row for row in world.store.rows(Delivery) if row.done_at is None]
+
+
+# -- the two promises
+
+
+async def test_a_kept_letter_is_in_the_store_until_it_is_acknowledged(world):
+    bob = await world.connect("bob", acknowledges=True)
+    await world.ask(world.tell("ann", "bob"))
+    [parcel] = bob.take()
+    assert (parcel.delivery.cargo, parcel.delivery.attempt, texts([parcel])) == (Cargo.LETTER, 1, ["hello"])
+    assert len(rows(world)) == 1
+    await bob.ack(parcel)
+    assert rows(world) == []
+
+
+async def test_a_letter_that_may_be_lost_touches_no_store_when_its_receiver_is_there(world):
+    bob = await world.connect("bob", acknowledges=True)
+    audited = len(await world.store.audit(after=0, limit=1000))
+    await world.ask(world.tell("ann", "bob", once=True))
+    assert texts(bob.take()) == ["hello"]
+    assert list(world.store.rows(Delivery)) == []
+    assert len(await world.store.audit(after=0, limit=1000)) == audited
+
+
+async def test_a_letter_that_may_be_lost_waits_for_its_receiver_and_is_gone_when_it_leaves(world):
+    await world.ask(world.tell("ann", "bob", once=True))
+    bob = await world.connect("bob", acknowledges=True)
+    assert texts(bob.take()) == ["hello"]
+    await bob.close()
+    again = await world.connect("bob", acknowledges=True)
+    await world.advance(60)
+    assert again.take() == []
+
+
+async def test_a_kept_letter_survives_the_hub(world):
+    await world.ask(world.tell("ann", "bob"))
+    await world.restart()
+    bob = await world.connect("bob", acknowledges=True)
+    assert texts(bob.take()) == ["hello"]
+
+
+async def test_what_was_on_a_link_that_broke_leaves_again_at_once_over_the_next(world):
+    bob = await world.connect("bob", acknowledges=True)
+    await world.ask(world.tell("ann", "bob"))
+    await bob.close()
+    again = await world.connect("bob", acknowledges=True)
+    [parcel] = again.take()
+    assert parcel.delivery.attempt == 2
+
+
+# -- the same again
+
+
+@pytest.mark.parametrize("once", [False, True])
+async def test_the_same_letter_again_is_carried_once_and_other_words_are_refused(world, once):
+    bob = await world.connect("bob", acknowledges=True)
+    told = world.tell("ann", "bob", once=once)
+    first = await world.ask(told)
+    assert await world.ask(told) == first
+    assert len(bob.take()) == 1
+    other = msgspec.structs.replace(told, letter=msgspec.structs.replace(told.letter, digest="other"))
+    assert (await world.refused(other)).kind is Kind.MISMATCH
+
+
+async def test_a_letter_that_arrived_is_recognised_for_an_hour(world):
+    bob = await world.connect("bob", acknowledges=True)
+    told = world.tell("ann", "bob")
+    await world.ask(told)
+    await bob.ack(*bob.take())
+    await world.restart()
+    bob = await world.connect("bob", acknowledges=True)
+    await world.ask(told)
+    assert bob.take() == []
+    world.time = Instant(world.time + HOUR + 1)
+    assert await world.ask(Sweep()) == 1
+    assert list(world.store.rows(Delivery)) == []
+
+
+async def test_nobody_by_that_name_and_no_word_for_it(world):
+    assert (await world.refused(world.tell("ann", "zoe"))).kind is Kind.NOT_FOUND
+    fault = await world.refused(world.tell("ann", "boss"))
+    assert fault.kind is Kind.UNSUPPORTED_WORK
+    assert "chiffon" in fault.message
+
+
+# -- retries
+
+
+async def test_without_an_acknowledgment_it_leaves_again_after_growing_waits_and_is_a_dead_letter_at_last(world):
+    ann = await world.connect("ann", acknowledges=True)
+    bob = await world.connect("bob", acknowledges=True)
+    await world.ask(world.tell("ann", "bob"))
+    began, seen = world.time, []
+    for _ in range(200):
+        seen += [(p.delivery.attempt, (world.time - began) / SECOND) for p in bob.take()]
+        await world.advance(0.1)
+    assert [(attempt, round(at)) for attempt, at in seen] == [(1, 0), (2, 1), (3, 3), (4, 7)]
+    [letter] = await world.store.dead_letters(task=None, after=None, limit=10)
+    assert (letter.cargo, letter.attempts, letter.receiver) == (Cargo.LETTER, 4, "bob")
+    [told] = ann.take()[:1]
+    assert (told.delivery.cargo, told.delivery.reason.kind) == (Cargo.UNDELIVERED, Kind.UNAVAILABLE)
+    await world.ask(Redrive(principal=ADMIN, letter=letter.id))
+    assert texts(bob.take()) == ["hello"]
+
+
+async def test_a_letter_says_itself_how_often_it_is_tried(world):
+    bob = await world.connect("bob", acknowledges=True)
+    await world.ask(world.tell("ann", "bob", attempts=1))
+    await world.advance(30)
+    assert len(bob.take()) == 1
+    assert len(await world.store.dead_letters(task=None, after=None, limit=10)) == 1
+
+
+async def test_a_poll_that_never_acknowledges_gets_it_again(world):
+    await world.ask(world.tell("ann", "bob"))
+    assert texts(await world.poll("bob")) == ["hello"]
+    assert await world.poll("bob") == []
+    await world.advance(1)
+    [parcel] = await world.poll("bob")
+    assert parcel.delivery.attempt == 2
+
+
+# -- time to live
+
+
+async def test_a_letter_whose_time_is_over_is_dropped_recorded_and_its_sender_told(world):
+    ann = await world.connect("ann", acknowledges=True)
+    await world.ask(world.tell("ann", "bob", expires_at=Instant(world.time + SECOND)))
+    await world.advance(1)
+    [told] = ann.take()
+    assert (told.delivery.cargo, told.delivery.reason.kind) == (Cargo.UNDELIVERED, Kind.TIMEOUT)
+    bob = await world.connect("bob", acknowledges=True)
+    assert bob.take() == []
+    assert "letter.expire" in [r.action for r in await world.store.audit(after=0, limit=1000)]
+
+
+async def test_nobody_is_told_of_a_letter_that_might_be_lost(world):
+    ann = await world.connect("ann", acknowledges=True)
+    await world.ask(world.tell("ann", "bob", once=True, expires_at=Instant(world.time + SECOND)))
+    await world.advance(2)
+    assert ann.take() == []
+    assert rows(world) == []
+
+
+# -- lanes
+
+
+async def test_only_the_head_of_a_lane_is_delivered(world):
+    bob = await world.connect("bob", acknowledges=True)
+    lane = TaskId(world.uuid())
+    for n in range(3):
+        await world.ask(world.tell("ann", "bob", f"{n}", lane=lane))
+    heard = []
+    for _ in range(3):
+        [parcel] = bob.take()
+        heard += texts([parcel])
+        await bob.ack(parcel)
+    assert heard == ["0", "1", "2"]
+
+
+async def test_what_may_be_lost_does_not_overtake_in_its_lane_and_does_not_hold_it_up(world):
+    bob = await world.connect("bob", acknowledges=True)
+    lane = TaskId(world.uuid())
+    await world.ask(world.tell("ann", "bob", "kept", lane=lane))
+    for text in ("a", "b"):
+        await world.ask(world.tell("ann", "bob", text, lane=lane, once=True))
+    await world.ask(world.tell("ann", "bob", "last", lane=lane))
+    [head] = bob.take()
+    assert texts([head]) == ["kept"]
+    await bob.ack(head)
+    assert texts(bob.take()) == ["a", "b", "last"]
+
+
+async def test_letters_about_a_task_stand_behind_its_work_order(world):
+    bob = await world.connect("bob", acknowledges=True)
+    task = await world.submit(None, pinned="bob")
+    await world.ask(world.tell("ann", "bob", "about it", lane=task.id))
+    [order] = bob.take()
+    assert order.delivery.cargo is Cargo.WORK
+    await bob.ack(order)
+    assert texts(bob.take()) == ["about it"]
+
+
+async def test_a_critical_letter_takes_its_lane_along_and_overtakes_the_others(world):
+    early, late = TaskId(world.uuid()), TaskId(world.uuid())
+    for lane in (early, late):
+        for n in range(2):
+            await world.ask(world.tell("ann", "bob", f"{'early' if lane == early else 'late'} {n}", lane=lane))
+    await world.ask(world.tell("ann", "bob", "now!", lane=late, priority=CRITICAL))
+    heard = []
+    for _ in range(5):
+        parcels = await world.poll("bob", most=1)
+        heard += texts(parcels)
+        await world.ask_ack("bob", parcels)
+    assert heard == ["late 0", "late 1", "now!", "early 0", "early 1"]
+
+
+async def test_nobody_starves(world):
+    """A low letter is overtaken by critical ones of the next hour, not by later ones."""
+    await world.ask(world.tell("ann", "bob", "low", priority=LOW))
+    await world.advance(HOUR / SECOND + 1)
+    await world.ask(world.tell("ann", "bob", "critical", priority=CRITICAL))
+    assert texts(await world.poll("bob", most=1)) == ["low"]
+
+
+# -- what the hub tells such an agent itself
+
+
+async def test_a_work_order_that_is_not_acknowledged_is_put_before_the_agent_again_and_then_fails(world):
+    bob = await world.connect("bob", acknowledges=True)
+    task = await world.submit(None, pinned="bob")
+    await world.advance(7.5)
+    assert [p.delivery.attempt for p in bob.take()] == [1, 2, 3, 4]
+    assert (await world.task(task.id)).attempts == 1
+    await world.advance(9)
+    assert "attempt_failed" in await world.story(task.id)
+
+
+async def test_an_agent_that_polls_gets_its_work_order_again(world):
+    task = await world.submit(None, pinned="bob")
+    [order] = await world.poll("bob")
+    assert order.delivery.cargo is Cargo.WORK
+    await world.advance(1)
+    [again] = await world.poll("bob")
+    assert (again.delivery.id, again.delivery.attempt) == (order.delivery.id, 2)
+    await world.ask_ack("bob", [again])
+    await world.finish("bob", task.id)
+    assert (await world.task(task.id)).status is Status.COMPLETED
+
+
+async def test_progress_is_told_such_an_agent_at_most_once(world):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    ann = await world.connect("ann", acknowledges=True)
+    task = await world.submit(principal="ann", protocol="agentmsg")
+    await world.progress("i1", task.id, 10)
+    await world.progress("i1", task.id, 20)
+    await world.finish("i1", task.id)
+    assert [p.delivery.cargo for p in ann.take()] == [Cargo.PROGRESS, Cargo.PROGRESS, Cargo.RESULT]
+    assert [row.cargo for row in rows(world)] == [Cargo.RESULT]
+    assert i1.work == [task.id]
