@@ -27,6 +27,7 @@ COMMANDS = (
     ("dlq", "dragoman.cli.dlq:app", LOOK, "Dead letters: ls, show, redrive, discard."),
     ("audit", "dragoman.cli.audit:app", LOOK, "The audit record: query, verify."),
     ("doctor", "dragoman.cli.doctor:doctor", LOOK, "Check this machine, the data directory and the hub."),
+    ("sandbox", "dragoman.cli.sandbox:app", LOOK, "How untrusted code is held back on this machine: check."),
     ("backup", "dragoman.cli.backup:backup", LOOK, "Copy the store, while the hub runs or not."),
     ("config", "dragoman.cli.config:app", LOOK, "The settings, and where each came from: show."),
     ("version", "dragoman.cli.version:version", LOOK, "Print the version."),

@@ -1,0 +1,173 @@
+"""Bubblewrap: a process with a file system, a network, a process table and a user of its own.
+
+    files       an empty root; the system's programs read-only; what is allowed; /tmp in memory, bounded
+    network     none. With allowed hosts: still none, but a door on 127.0.0.1 behind which `egress.py` connects to those
+                hosts and no others, told to the command by HTTPS_PROXY and HTTP_PROXY
+    processes   it sees and signals only its own; all of them die with the launcher
+    kernel      the seccomp filter of `seccomp.py`; no capabilities; no new privileges; no further namespaces
+    behind it   Landlock with the same files once more, and limits by rlimit and, where they are ours, control groups
+
+As root the limit of processes is a control group, because rlimit does not bind root; where none can be made the level
+is not reached, and the self-test says so.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from dragoman.sandbox import egress, launch, seccomp
+from dragoman.sandbox.model import MIB, Level, Limits, Report, Sandbox, Unavailable
+from dragoman.sandbox.needs import SETTINGS, SYSTEM, interpreter, needs
+from dragoman.sandbox.proving import prove
+
+PROGRAM = "bwrap"
+INSTALL = "install bubblewrap (Debian, Fedora, Arch: the package bubblewrap)"
+ALLOW = (
+    "let bubblewrap make user namespaces (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone,"
+    " kernel.apparmor_restrict_unprivileged_userns), and as root make control groups writable"
+)
+LAUNCHER = "/run/dragoman/launch.py"
+"""Where the launcher lies inside."""
+CAN_DISABLE_NAMESPACES = (0, 8)
+"""The first version that can forbid further user namespaces by itself; seccomp does so in any case."""
+ITS_OWN_PROCESSES = 2
+"""Bubblewrap's, outside and inside."""
+
+
+class Bubblewrap:
+    level = Level.BUBBLEWRAP
+
+    def __init__(self, program: str | None = None) -> None:
+        self._program = program or shutil.which(PROGRAM)
+        self._version: str | None = None
+
+    def self_test(self) -> Report:
+        if self._program is None:
+            return Report.missing(self.level, "bwrap is not installed", INSTALL)
+        version = self.version()
+        if version is None:
+            return Report.missing(self.level, f"{self._program} does not run", INSTALL)
+        if seccomp.here() is None:
+            return Report.missing(
+                self.level, "no seccomp filter for this machine's architecture", "use x86_64, aarch64"
+            )
+        if not launch.landlock_abi():
+            return Report.missing(
+                self.level,
+                "the kernel has no Landlock",
+                "use a kernel from 5.13 on, with landlock in its lsm list",
+                version,
+            )
+        return prove(self.level, version, self.argv, ALLOW)
+
+    def version(self) -> str | None:
+        """As it says itself, `0.8.0`."""
+        if self._version is None and self._program is not None:
+            try:
+                told = subprocess.run(
+                    [self._program, "--version"], capture_output=True, text=True, timeout=10, check=True
+                ).stdout
+            except (OSError, subprocess.SubprocessError):
+                return None
+            self._version = told.split()[-1] if told.split() else None
+        return self._version
+
+    def argv(self, sandbox: Sandbox, command: tuple[str, ...]) -> tuple[str, ...]:
+        """What to start so that `command` runs inside. The environment and stdin, stdout, stderr are passed on."""
+        machine = seccomp.here()
+        if self._program is None or machine is None:
+            raise Unavailable(self.level, "bwrap is not installed", INSTALL)
+        path = os.environ.get("PATH")
+        families = seccomp.NETWORK if sandbox.hosts else seccomp.NO_NETWORK
+        plan = {
+            "bwrap": [self._program, *self._options(sandbox, needs(command[0], path))],
+            "filter": base64.b64encode(seccomp.program(machine, families=families)).decode(),
+            "variables": list(sandbox.variables),
+            "group": group(sandbox.limits, beside=ITS_OWN_PROCESSES),
+            "again": [interpreter(), "-I", "-S", LAUNCHER],
+            "inner": {
+                "limits": for_the_kernel(sandbox.limits, beside=ITS_OWN_PROCESSES),
+                "rules": list(_rules(sandbox, needs(command[0], path))),
+            },
+        }
+        if sandbox.hosts:
+            keeper = [interpreter(), "-I", "-S", egress.__file__]
+            plan["egress"] = {"command": keeper, "hosts": list(sandbox.hosts)}
+        return (interpreter(), "-I", "-S", launch.__file__, json.dumps({"outside": plan}), "--", *command)
+
+    def _options(self, sandbox: Sandbox, needed: tuple[str, ...]) -> Iterator[str]:
+        yield from ("--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--cap-drop", "ALL")
+        if _numbers(self.version()) >= CAN_DISABLE_NAMESPACES:
+            yield "--disable-userns"
+        yield from ("--uid", str(sandbox.uid), "--gid", str(sandbox.gid), "--hostname", sandbox.hostname)
+        scratch = str(sandbox.limits.scratch_mb * MIB)
+        for place in SYSTEM:
+            if os.path.islink(place):
+                yield from ("--symlink", os.readlink(place), place)
+            else:
+                yield from ("--ro-bind-try", place, place)
+        yield from ("--proc", "/proc", "--dev", "/dev")
+        for place in ("/tmp", "/dev/shm"):
+            yield from ("--perms", "1777", "--size", scratch, "--tmpfs", place)
+        for place in dict.fromkeys((*SETTINGS, *needs(interpreter()), *needed)):
+            yield from ("--ro-bind-try", place, place)
+        yield from ("--ro-bind", launch.__file__, LAUNCHER)
+        yield from _allowed(sandbox)
+        # The root is memory too: nobody may fill it.
+        yield from ("--remount-ro", "/", "--chdir", sandbox.cwd)
+
+
+def _allowed(sandbox: Sandbox) -> Iterator[str]:
+    """Outer places before inner ones: what is hidden lies over what is around it, and under what is allowed in it."""
+    places = [
+        *((place, "--ro-bind") for place in sandbox.read),
+        *((place, "--bind") for place in sandbox.write),
+        *((place, "--tmpfs") for place in hidden_within(sandbox)),
+    ]
+    for place, how in sorted(places, key=lambda each: len(Path(each[0]).parts)):
+        yield from (how, place) if how == "--tmpfs" else (how, place, place)
+    for place in hidden_within(sandbox):
+        yield from ("--remount-ro", place)
+    if not any(Path(sandbox.cwd).is_relative_to(place) for place in (*sandbox.read, *sandbox.write, "/tmp")):
+        yield from ("--dir", sandbox.cwd)
+
+
+def hidden_within(sandbox: Sandbox) -> list[str]:
+    """Those of the hidden places that something allowed would show."""
+    shown = (*sandbox.read, *sandbox.write)
+    return [place for place in sandbox.hidden if any(Path(place).is_relative_to(around) for around in shown)]
+
+
+def _rules(sandbox: Sandbox, needed: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    for place in (*SYSTEM, *SETTINGS, *needed, "/proc", *sandbox.read):
+        yield place, "read"
+    yield "/dev", "device"
+    for place in ("/tmp", "/dev/shm", *sandbox.write):
+        yield place, "write"
+
+
+def group(limits: Limits, *, beside: int = 0) -> dict[str, int]:
+    """What a control group should hold. `beside`: processes of our own in it."""
+    return {"pids": limits.processes + beside, "memory": limits.memory_mb * MIB}
+
+
+def for_the_kernel(limits: Limits, *, beside: int = 0) -> dict[str, int]:
+    wanted = {
+        "core": 0,
+        "open_files": limits.open_files,
+        "memory": (limits.address_mb or limits.memory_mb) * MIB,
+        "processes": limits.processes + beside,
+        "file_size": limits.file_mb * MIB,
+        "cpu_seconds": limits.cpu_seconds,
+    }
+    return {name: most for name, most in wanted.items() if most is not None}
+
+
+def _numbers(version: str | None) -> tuple[int, ...]:
+    return tuple(int(part) for part in (version or "0").split(".") if part.isdigit())

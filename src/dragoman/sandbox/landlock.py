@@ -1,0 +1,68 @@
+"""Landlock and seccomp without namespaces: for machines without bubblewrap. Weaker, and called what it is.
+
+The same files, calls, limits and variables are refused as under bubblewrap, by the kernel's other means. What stays
+shared is the process table, the host's name and what `stat` tells of a file that cannot be opened. There is no /proc
+inside. Signals to others are held back since Landlock ABI 6 (Linux 6.12), and no socket of any family can be made, so
+hosts cannot be allowed and nothing inside can listen; pairs of sockets and pipes work.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Iterator
+
+from dragoman.sandbox import launch, seccomp
+from dragoman.sandbox.bubblewrap import for_the_kernel, group, hidden_within
+from dragoman.sandbox.model import Level, Report, Sandbox, Unavailable
+from dragoman.sandbox.needs import SETTINGS, SYSTEM, interpreter, needs
+from dragoman.sandbox.proving import prove
+
+KERNEL = "use a kernel from 6.12 on, with landlock in its lsm list; as root also make control groups writable"
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+
+
+class Landlock:
+    level = Level.LANDLOCK
+
+    def self_test(self) -> Report:
+        abi = launch.landlock_abi()
+        if not abi:
+            return Report.missing(self.level, "the kernel has no Landlock", KERNEL)
+        if seccomp.here() is None:
+            return Report.missing(
+                self.level, "no seccomp filter for this machine's architecture", "use x86_64, aarch64"
+            )
+        return prove(self.level, f"ABI {abi}", self.argv, KERNEL)
+
+    def argv(self, sandbox: Sandbox, command: tuple[str, ...]) -> tuple[str, ...]:
+        machine = seccomp.here()
+        if machine is None:
+            raise Unavailable(self.level, "no seccomp filter for this machine's architecture", "use x86_64, aarch64")
+        if sandbox.hosts:
+            raise Unavailable(self.level, "hosts cannot be told apart without a network of its own", "use bubblewrap")
+        if shown := hidden_within(sandbox):
+            raise Unavailable(
+                self.level,
+                f"{', '.join(shown)} cannot be hidden inside what is allowed",
+                "allow less, or use bubblewrap",
+            )
+        plan = {
+            "filter": base64.b64encode(seccomp.program(machine, families=())).decode(),
+            "variables": list(sandbox.variables),
+            "group": group(sandbox.limits),
+            "limits": for_the_kernel(sandbox.limits),
+            "rules": list(_rules(sandbox, needs(command[0], os.environ.get("PATH")))),
+            "cwd": sandbox.cwd,
+        }
+        return (interpreter(), "-I", "-S", launch.__file__, json.dumps({"alone": plan}), "--", *command)
+
+
+def _rules(sandbox: Sandbox, needed: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    for place in (*SYSTEM, *SETTINGS, *needed, *sandbox.read):
+        yield place, "read"
+    for place in DEVICES:
+        yield place, "device"
+    for place in sandbox.write:
+        yield place, "write"

@@ -1,0 +1,351 @@
+"""The launcher: puts up the walls around itself, then becomes the command. Run as a script by a bare interpreter
+(`python -I -S launch.py PLAN -- COMMAND…`), outside and again inside; it imports nothing of ours.
+
+    outside   other variables and descriptors go away, its own control group, the way out if hosts are allowed,
+              then it becomes bubblewrap, which has the seccomp filter from here and starts us again
+    inside    limits, Landlock, then it becomes the command
+    alone     no bubblewrap on this machine: capabilities, limits, Landlock and seccomp, all in one process
+
+The plan is JSON and stands in the argument vector, which everybody on the machine may read: it holds paths and
+numbers, never the value of a variable. Where a wall cannot be put up the command is not run: exit code 126, and why on
+stderr.
+"""
+
+import array
+import base64
+import ctypes
+import json
+import os
+import resource
+import socket
+import struct
+import sys
+from typing import Any, NoReturn
+
+PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP = 1, 24, 38, 22
+PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+SECCOMP_MODE_FILTER = 2
+CAPABILITY_VERSION = 0x20080522
+SIGKILL = 9
+REFUSED = 126
+
+RESOURCES = {
+    "core": resource.RLIMIT_CORE,
+    "open_files": resource.RLIMIT_NOFILE,
+    "memory": resource.RLIMIT_AS,
+    "cpu_seconds": resource.RLIMIT_CPU,
+    "processes": resource.RLIMIT_NPROC,
+    "file_size": resource.RLIMIT_FSIZE,
+}
+ALWAYS_KEPT = "DRAGOMAN_BROOD"
+"""By this one a child's descendants are found."""
+
+# -- Landlock. The numbers are the same on every machine.
+
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = (1 << bit for bit in range(4))
+MAKE_CHAR, MAKE_BLOCK, REFER, TRUNCATE, IOCTL_DEV = 1 << 6, 1 << 11, 1 << 13, 1 << 14, 1 << 15
+OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
+EVERYTHING_BY_ABI = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
+RIGHTS = {
+    "read": EXECUTE | READ_FILE | READ_DIR,
+    "write": ((1 << 15) - 1) & ~(MAKE_CHAR | MAKE_BLOCK),
+    "device": READ_FILE | WRITE_FILE | READ_DIR | TRUNCATE | IOCTL_DEV,
+}
+TCP = 0b11
+"""Binding and connecting, since ABI 4."""
+SCOPES = 0b11
+"""Abstract sockets and signals to whoever is not inside, since ABI 6."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Unbuilt(Exception):
+    """A wall that could not be put up."""
+
+
+def landlock_abi() -> int:
+    """0 where the kernel has none."""
+    found = int(_libc.syscall(CREATE_RULESET, None, 0, 1))
+    return max(0, found)
+
+
+def landlock(rules: "list[tuple[str, str]]", *, network: bool) -> int:
+    """Restrict this process and all it starts. Paths that do not exist are left out. Returns the ABI in force."""
+    abi = landlock_abi()
+    if abi == 0:
+        raise Unbuilt("this kernel has no Landlock")
+    handled = EVERYTHING_BY_ABI[min(abi, 5)]
+    attributes = struct.pack("=QQQ", handled, TCP if abi >= 4 and not network else 0, SCOPES if abi >= 6 else 0)
+    attributes = attributes[: 8 if abi < 4 else 16 if abi < 6 else 24]
+    ruleset = _check(_libc.syscall(CREATE_RULESET, attributes, len(attributes), 0), "Landlock ruleset")
+    for path, access in rules:
+        try:
+            place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except OSError:
+            continue
+        rights = RIGHTS[access] & handled
+        if not os.path.isdir(path):
+            rights &= OF_FILES
+        beneath = struct.pack("=Qi", rights, place)
+        _check(_libc.syscall(ADD_RULE, ruleset, 1, beneath, 0), f"Landlock rule for {path}")
+        os.close(place)
+    no_new_privileges()
+    _check(_libc.syscall(RESTRICT_SELF, ruleset, 0), "Landlock")
+    os.close(ruleset)
+    return abi
+
+
+def seccomp(filter: bytes) -> None:
+    no_new_privileges()
+    room = ctypes.create_string_buffer(filter, len(filter))
+    fprog = struct.pack("HxxxxxxP", len(filter) // 8, ctypes.addressof(room))
+    _check(_libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, fprog, 0, 0), "seccomp filter")
+
+
+def no_new_privileges() -> None:
+    _check(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+
+
+def drop_capabilities() -> None:
+    """All of them, and for good: an empty bounding set gives root nothing back at exec."""
+    if os.geteuid() == 0:
+        for number in range(64):
+            if _libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0) != 0:
+                break
+        else:
+            raise Unbuilt("the capabilities have no end")
+    _libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    header, data = struct.pack("=Ii", CAPABILITY_VERSION, 0), bytes(24)
+    _check(_libc.capset(header, data), "dropping capabilities")
+
+
+def limit(limits: "dict[str, int]") -> None:
+    """Soft and hard; never above what we have."""
+    for name, most in limits.items():
+        which = RESOURCES[name]
+        _, hard = resource.getrlimit(which)
+        allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(which, (allowed, allowed))
+
+
+def die_with(parent: int) -> None:
+    """Be killed when `parent` ends; at once, if it has."""
+    _libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def only_these(names: "list[str]", environ: "dict[str, str]") -> "dict[str, str]":
+    return {name: value for name, value in environ.items() if name in names or name == ALWAYS_KEPT}
+
+
+def close_all_but(kept: "set[int]") -> None:
+    for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else map(str, range(1024)):
+        if int(name) > 2 and int(name) not in kept:
+            try:
+                os.close(int(name))
+            except OSError:  # the one that listed them
+                pass
+
+
+# -- control groups, of both versions
+
+
+def enter_group(wanted: "dict[str, int]", *, name: str) -> "set[str]":
+    """Into groups of our own, with `pids` and `memory` at most as wanted. Returns the controllers that hold."""
+    held = set()
+    for controller, (parent, version) in controllers().items():
+        if controller in wanted:
+            try:
+                _enter(parent, version, controller, wanted[controller], name)
+                held.add(controller)
+            except OSError:
+                pass
+    return held
+
+
+def controllers() -> "dict[str, tuple[str, int]]":
+    """For `pids` and `memory`: where a group of ours could be made, and the version of that tree."""
+    paths: dict[str, str] = {}
+    with open("/proc/self/cgroup") as file:
+        for line in file:
+            _, names, path = line.rstrip("\n").split(":", 2)
+            paths.update(dict.fromkeys(names.split(","), path))
+    found: dict[str, tuple[str, int]] = {}
+    with open("/proc/self/mountinfo") as file:
+        for line in file:
+            before, _, after = line.partition(" - ")
+            root, mounted = before.split()[3:5]
+            kind, _, options = after.split()[:3]
+            if kind == "cgroup":
+                for name in {"pids", "memory"} & set(options.split(",")):
+                    found[name] = (_within(mounted, root, paths.get(name, "/")), 1)
+            elif kind == "cgroup2":
+                own = _within(mounted, root, paths.get("", "/"))
+                for parent in (own, os.path.dirname(own)):
+                    for name in {"pids", "memory"} & _open_to_children(parent):
+                        found.setdefault(name, (parent, 2))
+    return found
+
+
+def _within(mounted: str, root: str, path: str) -> str:
+    inner = path[len(root) :] if root != "/" and path.startswith(root) else path
+    return os.path.normpath(f"{mounted}/{inner}")
+
+
+def _open_to_children(group: str) -> "set[str]":
+    """The controllers that a child of this group would have, after asking for ours."""
+    control = f"{group}/cgroup.subtree_control"
+    for name in ("pids", "memory"):
+        try:
+            with open(control, "w") as file:
+                file.write(f"+{name}")
+        except OSError:  # not ours, or a group with processes of its own
+            pass
+    try:
+        with open(control) as file:
+            return set(file.read().split())
+    except OSError:
+        return set()
+
+
+def _enter(parent: str, version: int, controller: str, most: int, name: str) -> None:
+    for old in os.listdir(parent):
+        if old.startswith("dragoman-") and old != name:
+            try:
+                os.rmdir(f"{parent}/{old}")  # succeeds only for one that is empty, whose process has ended
+            except OSError:
+                pass
+    group, file_name = f"{parent}/{name}", f"{controller}.max"
+    if version == 1 and controller == "memory":
+        file_name = "memory.limit_in_bytes"
+    for tries_left in (2, 1, 0):
+        try:
+            os.makedirs(group, exist_ok=True)
+            with open(f"{group}/{file_name}", "w") as file:
+                file.write(str(most))
+            with open(f"{group}/cgroup.procs", "w") as file:
+                file.write(str(os.getpid()))
+            return
+        except FileNotFoundError:  # swept away by another launcher in the moment before we were in it
+            if not tries_left:
+                raise
+
+
+# -- the steps
+
+
+def outside(plan: "dict[str, Any]", command: "list[str]") -> None:
+    kept: set[int] = set()
+    inner = dict(plan["inner"])
+    if plan.get("egress"):
+        kept.add(_way_out(plan["egress"]))
+        inner["egress"] = next(iter(kept))
+    held = enter_group(plan["group"], name=f"dragoman-{os.getpid()}")
+    if os.geteuid() == 0 and "pids" not in held:
+        raise Unbuilt("root is not bound by a limit of processes, and no control group can be made here")
+    environ = only_these(plan["variables"], dict(os.environ))
+    if "TMPDIR" in environ:
+        environ["TMPDIR"] = "/tmp"
+    close_all_but(kept)
+    filter = _in_memory("filter", base64.b64decode(plan["filter"]))
+    options = [*plan["bwrap"][1:], "--seccomp", str(filter)]
+    # Not in the argument vector: process 1 inside is bubblewrap, and what it was told names our directories.
+    told = _in_memory("options", b"\0".join(option.encode() for option in options))
+    for descriptor in kept:
+        os.set_inheritable(descriptor, True)
+    no_new_privileges()
+    again = [*plan["again"], json.dumps({"inside": inner}), "--", *command]
+    os.execve(plan["bwrap"][0], [plan["bwrap"][0], "--args", str(told), "--", *again], environ)
+
+
+def inside(plan: "dict[str, Any]", command: "list[str]") -> None:
+    environ = dict(os.environ)
+    if "egress" in plan:
+        environ.update(_hand_over_door(plan["egress"]))
+    close_all_but(set())
+    limit(plan["limits"])
+    landlock(plan["rules"], network="egress" in plan)
+    os.execvpe(command[0], command, environ)
+
+
+def alone(plan: "dict[str, Any]", command: "list[str]") -> None:
+    held = enter_group(plan["group"], name=f"dragoman-{os.getpid()}")
+    if os.geteuid() == 0 and "pids" not in held:
+        raise Unbuilt("root is not bound by a limit of processes, and no control group can be made here")
+    environ = only_these(plan["variables"], dict(os.environ))
+    close_all_but(set())
+    try:
+        os.setsid()
+    except PermissionError:  # it leads its group already: whoever started us saw to that
+        pass
+    os.chdir(plan["cwd"])
+    limit(plan["limits"])
+    drop_capabilities()
+    landlock(plan["rules"], network=False)
+    seccomp(base64.b64decode(plan["filter"]))
+    os.execvpe(command[0], command, environ)
+
+
+def _way_out(egress: "dict[str, Any]") -> int:
+    """Start the doorkeeper, who stays in our network; the door itself is made inside and handed to him."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    parent = os.getpid()
+    if os.fork() == 0:
+        die_with(parent)
+        close_all_but({theirs.fileno()})
+        os.set_inheritable(theirs.fileno(), True)
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 0)
+        os.dup2(null, 1)
+        words = [*egress["command"], str(theirs.fileno()), json.dumps(egress["hosts"])]
+        os.execve(words[0], words, {})
+    theirs.close()
+    return ours.detach()
+
+
+def _hand_over_door(descriptor: int) -> "dict[str, str]":
+    with socket.socket(fileno=descriptor) as keeper, socket.socket() as door:
+        door.bind(("127.0.0.1", 0))
+        door.listen(64)
+        rights = array.array("i", [door.fileno()])
+        keeper.sendmsg([b"door"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        where = f"http://127.0.0.1:{door.getsockname()[1]}"
+    names = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
+    return dict.fromkeys(names, where)
+
+
+def _in_memory(name: str, content: bytes) -> int:
+    descriptor = os.memfd_create(name, 0)
+    os.write(descriptor, content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _check(answer: int, what: str) -> int:
+    if answer < 0:
+        raise Unbuilt(f"{what}: {os.strerror(ctypes.get_errno())}")
+    return int(answer)
+
+
+STEPS = {"outside": outside, "inside": inside, "alone": alone}
+
+
+def main(words: "list[str]") -> NoReturn:
+    """`words`: the plan, `--`, the command."""
+    command = words[2:]
+    try:
+        ((step, plan),) = json.loads(words[0]).items()
+        STEPS[step](plan, command)
+        raise Unbuilt("nothing was started")
+    except Unbuilt as why:
+        said = f"the sandbox could not be built: {why}"
+    except OSError as error:
+        said = f"{error.filename or command[0]!r} cannot be started in the sandbox: {error.strerror}"
+    os.write(2, f"dragoman: {said}\n".encode("utf-8", "replace"))
+    os._exit(REFUSED)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,150 @@
+"""Sets the scene for the trials, runs them in the sandbox that is to be proved, and judges from outside.
+
+The scene is real: a file with a canary, listening sockets, a process to kill, a secret in the environment and in
+another process, an open descriptor. What can be seen from outside is judged there: a trial that claims to have been
+refused and left a file, a connection or a dead process behind was not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dragoman.sandbox import trials
+from dragoman.sandbox.model import Level, Limits, Report, Sandbox, Trial
+from dragoman.sandbox.needs import interpreter
+
+SECONDS = 30.0
+LIMITS = Limits(memory_mb=256, processes=16, open_files=64, file_mb=8, scratch_mb=8, cpu_seconds=20)
+SECRET = "DRAGOMAN_TRIAL_SECRET"
+SCRIPT = Path(trials.__file__)
+SAID_AT_MOST = 600
+
+
+class Stage(NamedTuple):
+    scene: dict[str, Any]
+    outside: Path
+    secret: str
+    victim: subprocess.Popen[bytes]
+    listener: socket.socket
+    leaked: int
+
+
+def prove(
+    level: Level, version: str, argv: Callable[[Sandbox, tuple[str, ...]], tuple[str, ...]], remedy: str
+) -> Report:
+    """Every trial, in the sandbox that `argv` builds."""
+    with _stage() as stage:
+        sandbox = Sandbox(
+            read=(str(SCRIPT),),
+            write=(stage.scene["home"],),
+            cwd=stage.scene["home"],
+            variables=("PATH",),
+            limits=LIMITS,
+        )
+        command = (interpreter(), "-I", "-S", str(SCRIPT))
+        try:
+            run = subprocess.run(
+                argv(sandbox, command),
+                env={"PATH": os.environ.get("PATH", os.defpath), SECRET: stage.secret},
+                input=json.dumps(stage.scene).encode(),
+                capture_output=True,
+                timeout=SECONDS,
+                pass_fds=(stage.leaked,),
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return _broken(level, version, f"the self-test did not end within {SECONDS:g} s", remedy)
+        except OSError as error:
+            return _broken(level, version, f"it does not start: {error}", remedy)
+        found = tuple(_seen_from_outside(trial, stage) for trial in _heard(run.stdout))
+    if not found:
+        said = run.stderr.decode("utf-8", "replace").strip()[-SAID_AT_MOST:] or f"exit code {run.returncode}"
+        return _broken(level, version, f"it does not start: {said}", remedy)
+    return Report.judged(level, version, found, expected=len(trials.TRIALS), remedy=remedy)
+
+
+def _broken(level: Level, version: str, why: str, remedy: str) -> Report:
+    return Report(level=level, version=version, available=True, why_not=why, remedy=remedy)
+
+
+def _heard(output: bytes) -> Iterator[Trial]:
+    for line in output.splitlines():
+        attempt, refused, saw = json.loads(line)
+        yield Trial(attempt=attempt.replace("_", " "), refused=refused, saw=saw)
+
+
+def _seen_from_outside(trial: Trial, stage: Stage) -> Trial:
+    """What happened, whatever was said of it."""
+    happened: bool
+    match trial.attempt.replace(" ", "_"):
+        case "write_a_file_outside":
+            happened = (stage.outside / "written").exists()
+        case "kill_a_process_outside":
+            happened = stage.victim.poll() is not None
+        case "connect_to_the_host":
+            happened = trial.refused is False or _knocked(stage.listener)
+        case _:
+            return trial
+    return Trial(attempt=trial.attempt, refused=not happened, saw=trial.saw)
+
+
+def _knocked(listener: socket.socket) -> bool:
+    try:
+        listener.accept()[0].close()
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _stage() -> Iterator[Stage]:
+    secret = secrets.token_hex(16)
+    with contextlib.ExitStack() as stack:
+        inside, outside = (
+            Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"dragoman-{name}-")))
+            for name in ("inside", "outside")
+        )
+        canary = outside / "canary"
+        canary.write_text(secret)
+        leaked = os.open(canary, os.O_RDONLY)
+        stack.callback(os.close, leaked)
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        listener.setblocking(False)
+        local, abstract = stack.enter_context(socket.socket(socket.AF_UNIX)), f"dragoman-{secrets.token_hex(8)}"
+        local.bind(f"{outside}/s")
+        local.listen()
+        hidden = stack.enter_context(socket.socket(socket.AF_UNIX))
+        hidden.bind("\0" + abstract)
+        hidden.listen()
+        victim = subprocess.Popen(
+            [interpreter(), "-I", "-S", "-c", "import sys; sys.stdin.read()"],
+            stdin=subprocess.PIPE,
+            env={SECRET: secret},
+        )
+        stack.callback(_end, victim)
+        scene = {
+            "canary": str(canary),
+            "outside": str(outside),
+            "home": str(inside),
+            "port": listener.getsockname()[1],
+            "abstract": abstract,
+            "processes": LIMITS.processes,
+            "memory_mb": LIMITS.memory_mb,
+            "victim": victim.pid,
+            "secret": secret,
+        }
+        yield Stage(scene, outside, secret, victim, listener, leaked)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.communicate()

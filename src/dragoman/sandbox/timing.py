@@ -1,0 +1,82 @@
+"""How long a start takes, per level: `python -m dragoman.sandbox.timing`.
+
+From asking for it until a program that does nothing has ended inside. Beside it the same program without a sandbox, in
+the same run.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from dragoman.sandbox.bubblewrap import Bubblewrap
+from dragoman.sandbox.ladder import Ladder, Nothing, Rung
+from dragoman.sandbox.landlock import Landlock
+from dragoman.sandbox.model import Level, Sandbox
+from dragoman.sandbox.wasm import Warm, Wasm
+
+RUNS = 30
+NOTHING = '(module (memory (export "memory") 1) (func (export "_start")))'
+PROGRAM = "/bin/true"
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True):
+    what: str
+    level: Level
+    p50_ms: float
+    p90_ms: float
+    runs: int
+
+
+def measure(runs: int = RUNS) -> tuple[Start, ...]:
+    """Only rungs that passed their self-test here."""
+    wasm = Wasm()
+    rungs: tuple[Rung, ...] = (wasm, Bubblewrap(), Landlock(), Nothing())
+    standing = {report.level for report in Ladder(rungs).reports() if report.passed}
+    found = []
+    with tempfile.TemporaryDirectory(prefix="dragoman-timing-") as place:
+        module = str(Path(place) / "nothing.wat")
+        Path(module).write_text(NOTHING)
+        cached = Wasm(cache=place)
+        for rung in (each for each in rungs if each.level in standing):
+            if rung is wasm:
+                with Warm(cached) as warm:
+                    found.append(_timed("wasm, warm host", Level.WASM, lambda w=warm: _warm(w, module), runs))  # type: ignore[misc]
+                argv = cached.argv(Sandbox(), (module,))
+            else:
+                argv = rung.argv(Sandbox(), (PROGRAM,))
+            found.append(_timed(f"{rung.level}, own process", rung.level, lambda a=argv: _own(a), runs))  # type: ignore[misc]
+    return tuple(found)
+
+
+def _warm(warm: Warm, module: str) -> None:
+    outcome = warm.run(Sandbox(), (module,))
+    if outcome.code != 0:
+        raise RuntimeError(f"the module did not run: {outcome}")
+
+
+def _own(argv: tuple[str, ...]) -> None:
+    subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True, timeout=30)
+
+
+def _timed(what: str, level: Level, once: Callable[[], None], runs: int) -> Start:
+    once()
+    took = []
+    for _ in range(runs):
+        began = time.perf_counter()
+        once()
+        took.append((time.perf_counter() - began) * 1000)
+    tenths = statistics.quantiles(took, n=10)
+    return Start(what=what, level=level, p50_ms=round(tenths[4], 2), p90_ms=round(tenths[8], 2), runs=runs)
+
+
+if __name__ == "__main__":
+    for start in measure():
+        sys.stdout.write(msgspec.json.encode(start).decode() + "\n")
