@@ -1,0 +1,175 @@
+"""Personal data never reaches a log, an error or a trace (a2acp-D13).
+
+Nothing here looks for what *seems* personal: no pattern knows a name. What is personal is known where it enters, by the
+intent's `pii` mark, and from there on it is held in ways that cannot leak:
+
+    where it could leak                             what holds it back
+    ----------------------------------------------  ---------------------------------------------------------------
+    a value printed, formatted, logged, encoded     `Personal`: shows a mark; only `reveal()` gives the content
+    an exception that quotes what it choked on      `handling()`: only its type and place leave the block
+    a log line written while it is handled          `blot_personal` keeps `PLAIN` names; other texts become the mark
+    a field that carries contents by its name       `blot_personal`: the names in `CONTENTS`, always
+
+`blot_personal` is a structlog processor for the head of the chain, before tracebacks become text. (What keeps secrets
+out, `app.telemetry.blot_secrets`, stands at its end and stays.)
+"""
+
+from __future__ import annotations
+
+import copy
+import hmac
+import sys
+from collections.abc import Mapping
+from contextvars import ContextVar, Token
+from types import TracebackType
+from typing import Any, Generic, NoReturn, TypeVar
+
+from structlog.typing import EventDict, WrappedLogger
+
+T = TypeVar("T")
+
+MARK = "[personal]"
+CONTENTS = frozenset({"payload", "plaintext", "ciphertext", "personal", "pii", "instance"})
+"""Names of fields that hold what agents say to each other, or a validator's copy of it."""
+
+PLAIN = frozenset({
+    "event", "level", "logger", "timestamp", "agent", "agent_id", "source_agent", "target_agent", "domain", "intent",
+    "message_id", "correlation_id", "collaboration_id", "contract_id", "task", "task_id", "trace_id", "kid", "code",
+    "reason", "protocol", "error_type", "error_at",
+})  # fmt: skip
+"""Names whose texts are the hub's own words or ids: they stay while personal data is handled."""
+
+DEEPEST = 6
+_handled: ContextVar[bool] = ContextVar("handling personal data", default=False)
+
+
+class Personal(Generic[T]):
+    """Something personal. It shows a mark however it is printed, and is not copied into any encoding."""
+
+    __slots__ = ("__content",)
+
+    def __init__(self, content: T) -> None:
+        self.__content = content
+
+    def reveal(self) -> T:
+        """The content: to validate it, to seal it, to hand it to its receiver. Nowhere else."""
+        return self.__content
+
+    def __repr__(self) -> str:
+        return MARK
+
+    __str__ = __repr__
+
+    def __format__(self, _: str) -> str:
+        return MARK
+
+    def __bytes__(self) -> NoReturn:
+        raise TypeError("personal data is not encoded; reveal() it where it may be seen")
+
+    def __reduce_ex__(self, _: Any) -> NoReturn:
+        raise TypeError("personal data is not pickled; reveal() it where it may be seen")
+
+    def __copy__(self) -> Personal[T]:
+        return Personal(self.__content)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Personal[T]:
+        return Personal(copy.deepcopy(self.__content, memo))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Personal):
+            return NotImplemented
+        mine, theirs = self.reveal(), other.reveal()
+        if isinstance(mine, bytes) and isinstance(theirs, bytes):
+            return hmac.compare_digest(mine, theirs)
+        return bool(mine == theirs)
+
+    # A hash would tell equal contents apart from others, and end up as a key somewhere.
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Undisclosed(Exception):
+    """Something failed while personal data was handled: what kind of error and where, and nothing it said."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error_type = type(error).__name__
+        self.error_at = place(error.__traceback__)
+        super().__init__(f"{self.error_type} at {self.error_at}, while personal data was handled")
+
+
+class handling:
+    """Around every step that sees personal data in clear. An error leaves as `Undisclosed`, with no way back to the
+    original; `passing` are types whose sentences are known to quote nothing. Cancellations pass."""
+
+    def __init__(self, *passing: type[BaseException]) -> None:
+        self._passing = passing
+        self._token: Token[bool] | None = None
+
+    def __enter__(self) -> None:
+        self._token = _handled.set(True)
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if self._token is not None:
+            _handled.reset(self._token)
+        if not isinstance(error, Exception) or isinstance(error, self._passing):
+            return
+        hidden = Undisclosed(error)
+        try:
+            raise hidden from None
+        finally:
+            hidden.__context__ = None  # not only unprinted: gone, for handlers that print contexts all the same
+
+
+def place(traceback: TracebackType | None) -> str:
+    """Where it happened: file and line of the innermost frame. A path on this machine is not told."""
+    if traceback is None:
+        return "an unknown place"
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    file = traceback.tb_frame.f_code.co_filename.replace("\\", "/")
+    return f"{'/'.join(file.split('/')[-2:])}:{traceback.tb_lineno}"
+
+
+def blot_personal(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """The event without personal data. Put it first: an exception is reduced before anything formats it."""
+    handled = _handled.get()
+    if handled:
+        event = _without_exception(event)
+    return {name: _under(name, value, handled, 0) for name, value in event.items()}
+
+
+def _without_exception(event: EventDict) -> EventDict:
+    kept = {name: value for name, value in event.items() if name not in ("exc_info", "exception", "stack_info")}
+    told = event.get("exc_info")
+    if isinstance(told, BaseException):
+        error: BaseException | None = told
+    elif isinstance(told, tuple) and len(told) == 3:
+        error = told[1]
+    else:
+        error = sys.exc_info()[1] if told else None
+    if error is not None:
+        kept |= {"error_type": type(error).__name__, "error_at": place(error.__traceback__)}
+    return kept
+
+
+def _under(name: str, value: Any, handled: bool, depth: int) -> Any:
+    if name in CONTENTS and value is not None:
+        return MARK
+    return _blot(value, handled and name not in PLAIN, depth)
+
+
+def _blot(value: Any, hide: bool, depth: int) -> Any:
+    if isinstance(value, Personal):
+        return MARK
+    if isinstance(value, (bool, type(None))):
+        return value
+    if isinstance(value, Mapping):
+        if depth >= DEEPEST:
+            return MARK
+        # The names of a logged event are ours; those within its values may be anybody's.
+        return {
+            MARK if hide and name not in PLAIN else str(name): _under(str(name), inner, hide, depth + 1)
+            for name, inner in value.items()
+        }
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return MARK if depth >= DEEPEST else [_blot(inner, hide, depth + 1) for inner in value]
+    return MARK if hide else value
