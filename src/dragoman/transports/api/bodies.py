@@ -39,6 +39,18 @@ class TaskHints(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_memory_mb: Annotated[int, Meta(ge=0)] | None = None
 
 
+Amount: TypeAlias = Annotated[int, Meta(ge=0)] | Annotated[float, Meta(ge=0)]
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a task may cost: it is set aside before anybody gets the task, and settled when it ends."""
+
+    budget_usd: Amount | None = None
+    max_tokens: Amount | None = None
+    cpu: Amount | None = None
+    memory: Amount | None = None
+
+
 class TaskIn(msgspec.Struct, frozen=True, kw_only=True):
     """A task to be done, by one agent (`agent`), any of a `kind`, or whoever can."""
 
@@ -53,7 +65,8 @@ class TaskIn(msgspec.Struct, frozen=True, kw_only=True):
     priority: Priority = Priority.NORMAL
     dependencies: Annotated[tuple[Name, ...], Meta(max_length=1000)] = ()
     deadline: Annotated[datetime, Meta(tz=True)] | None = None
-    budget: Any = None
+    budget: Amount | Budget | None = None
+    """USD, or an amount of each."""
     thread: Name | None = None
     parent: Name | None = None
     hints: TaskHints | None = None

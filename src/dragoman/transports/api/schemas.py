@@ -1,6 +1,6 @@
-"""JSON Schemas, made from the types that enforce them: the protocol's own and the components of OpenAPI.
+"""JSON Schemas, made from the types that enforce them: the protocols' own and the components of OpenAPI.
 
-msgspec describes each type; what it cannot know is added here: that an envelope's `type` decides its payload.
+msgspec describes each type; what it cannot know is added here: that a message's `type` decides its payload.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from typing import Any, cast
 
 import msgspec
 
+from dragoman.protocols.agentmsg.records import Record
+from dragoman.protocols.agentmsg.types import BODIES, Message, MessageType
+from dragoman.protocols.agentmsg.types import SUBPROTOCOL as AGENTMSG
 from dragoman.protocols.chiffon.types import (
     PROTOCOL_VERSION,
     TYPE_OF,
@@ -28,6 +31,16 @@ PAYLOADS = (WorkRequest, WorkStatus, WorkResult, ErrorPayload)
 ENVELOPES: tuple[Any, ...] = tuple(cast(Any, Envelope)[payload] for payload in PAYLOADS)
 
 
+def _message(kind: MessageType, payload: type[Record]) -> type[msgspec.Struct]:
+    """The message that carries this payload."""
+    name = f"{payload.__name__}Message"
+    return msgspec.defstruct(name, [("payload", payload)], bases=(Message,), frozen=True, kw_only=True)
+
+
+CARRIES = {_message(kind, body): kind for kind, bodies in BODIES.items() for body in bodies}
+MESSAGES: tuple[Any, ...] = tuple(CARRIES)
+
+
 def components(types: Iterable[Any], template: str) -> tuple[dict[Any, Any], dict[str, Any]]:
     """The schema of each type, and the named ones they refer to under `template`."""
     wanted = list(dict.fromkeys(types))
@@ -37,6 +50,10 @@ def components(types: Iterable[Any], template: str) -> tuple[dict[Any, Any], dic
         if envelope in schemas:
             name = schemas[envelope]["$ref"].rpartition("/")[2]
             named[name] = _with_type(named[name], TYPE_OF[payload])
+    for message, kind in CARRIES.items():
+        if message in schemas:
+            name = schemas[message]["$ref"].rpartition("/")[2]
+            named[name] = _with_type(named[name], kind.value)
     return schemas, named
 
 
@@ -56,4 +73,16 @@ def chiffon() -> dict[str, Any]:
     }
 
 
-PROTOCOLS = {"chiffon": chiffon}
+def agentmsg() -> dict[str, Any]:
+    """Any message of agentmsg."""
+    schemas, named = components(MESSAGES, "#/$defs/{name}")
+    return {
+        "$schema": DIALECT,
+        "title": AGENTMSG,
+        "description": "A message. Fields that are not named here are accepted and kept.",
+        "oneOf": [schemas[message] for message in MESSAGES],
+        "$defs": named,
+    }
+
+
+PROTOCOLS = {"chiffon": chiffon, "agentmsg": agentmsg}

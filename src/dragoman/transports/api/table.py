@@ -1,21 +1,19 @@
 """Every route there is, in one list.
 
-`MANAGEMENT` and `OPERATIONS` are served from here; `CHIFFON` is served by the protocol's own transport and only
-documented here.
+`MANAGEMENT` and `OPERATIONS` are served from here; what the protocols' own transports serve is only documented
+(`doors`).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.core.errors import Kind
 from dragoman.core.files import FileRef
 from dragoman.core.queries import DeadLetterOut, QuestionOut, TaskOut, WhyOut
-from dragoman.protocols.chiffon.types import ErrorPayload, Registered, Registration
 from dragoman.transports import operations
 from dragoman.transports.api import (
     agents,
@@ -30,10 +28,11 @@ from dragoman.transports.api import (
     tasks,
 )
 from dragoman.transports.api.desk import Desk
+from dragoman.transports.api.doors import AGENTMSG, CHIFFON
 from dragoman.transports.api.endpoint import Endpoint, respond
 from dragoman.transports.api.page import status_page
 from dragoman.transports.api.problems import Problem
-from dragoman.transports.api.schemas import ENVELOPES, PROTOCOLS
+from dragoman.transports.api.schemas import PROTOCOLS
 
 V1 = "/api/v1"
 NOT_FOUND, INVALID, CONFLICT, MISMATCH = Kind.NOT_FOUND, Kind.INVALID, Kind.CONFLICT, Kind.MISMATCH
@@ -247,67 +246,5 @@ OPERATIONS = (
     ),
 )  # fmt: skip
 
-
-# -- chiffon, as INTERFACE names it; served by its own transport --------------------------------------------------
-
-
-class Accepted(msgspec.Struct, frozen=True):
-    status: str
-    message_id: str
-
-
-class Ack(msgspec.Struct, frozen=True):
-    delivery_ids: tuple[str, ...]
-
-
-class Inbox(msgspec.Struct, frozen=True):
-    """Each message is an envelope, beside the `delivery_id` to acknowledge it by."""
-
-    messages: tuple[InboxItem, ...]
-
-
-class InboxItem(msgspec.Struct, frozen=True):
-    delivery_id: str
-    message: dict[str, Any]
-
-
-class InboxQuery(msgspec.Struct, frozen=True):
-    wait: int = 0
-    max: int = 1
-
-
-ERROR = next(envelope for envelope in ENVELOPES if envelope.__args__[0] is ErrorPayload)
-REFUSED = dict.fromkeys((400, 401, 404, 409, 413, 422, 429, 503), ERROR)
-
-CHIFFON = (
-    Endpoint(
-        method="POST", path="/api/agent/register", tag="chiffon", summary="Introduce an agent", auth="agent",
-        body=Registration, answers={200: Registered, **REFUSED},
-    ),
-    Endpoint(
-        method="POST", path="/api/agent/message", tag="chiffon", summary="Send a message", auth="agent",
-        body=ENVELOPES, answers={202: Accepted, **REFUSED},
-    ),
-    Endpoint(
-        method="GET", path="/api/agent/messages", tag="chiffon", summary="Wait for messages", auth="agent",
-        query=InboxQuery, answers={200: Inbox, **REFUSED},
-    ),
-    Endpoint(
-        method="POST", path="/api/agent/ack", tag="chiffon", summary="Acknowledge messages", auth="agent",
-        body=Ack, answers={200: dict[str, Any], **REFUSED},
-    ),
-    Endpoint(
-        method="GET", path="/api/agent/ws", tag="chiffon", auth="agent",
-        summary="WebSocket, subprotocol chiffon.v1: one envelope a text frame", answers={101: None},
-    ),
-    *(
-        Endpoint(
-            method="POST", path=f"/api/tasks/{{id}}/{verb}", tag="chiffon", auth="agent",
-            summary=f"{verb.capitalize()} a task of one's own", answers={200: dict[str, Any], **REFUSED},
-        )
-        for verb in ("cancel", "pause", "resume")
-    ),
-)  # fmt: skip
-
 SERVED = (*MANAGEMENT, *OPERATIONS)
-ENDPOINTS = (*SERVED, *CHIFFON)
+ENDPOINTS = (*SERVED, *CHIFFON, *AGENTMSG)

@@ -18,6 +18,7 @@ from dragoman.core.ports import TaskFilter
 from dragoman.core.queries import AgentFacts, TaskOut, WhyOut, task_out, why
 from dragoman.core.tasks.model import Question, Status, Task
 from dragoman.transports.api.bodies import (
+    Budget,
     CancelIn,
     EditedIn,
     Nothing,
@@ -67,11 +68,9 @@ async def submit(desk: Desk, request: Request) -> Response:
     extra = {name: value for name, value in tree.items() if name not in _KNOWN}
     if extra:
         body["extra"] = extra
-    constraints = {
-        name: value
-        for name, value in (("required_role", wish.required_role), ("budget", wish.budget))
-        if value is not None
-    }
+    constraints = _budget(wish.budget, tree.get("budget"))
+    if wish.required_role is not None:
+        constraints["required_role"] = wish.required_role
     seconds = wish.hints.max_duration_seconds if wish.hints else None
     trace = _TRACEPARENT.fullmatch(request.headers.get("traceparent", ""))
     task: Task = await desk.intake.ask(
@@ -100,6 +99,16 @@ async def submit(desk: Desk, request: Request) -> Response:
         )
     )
     return respond(202, await whole_task(desk, task), {"Location": f"/api/v1/tasks/{task.id}"})
+
+
+def _budget(budget: float | Budget | None, said: Any) -> dict[str, Any]:
+    """The limits of a task; what else was said of its budget is kept beside them."""
+    if budget is None:
+        return {}
+    if not isinstance(budget, Budget):
+        return {"budget_usd": budget}
+    limits = {name: value for name, value in msgspec.structs.asdict(budget).items() if value is not None}
+    return limits if set(said) <= set(budget.__struct_fields__) else {**limits, "budget": said}
 
 
 async def _reference(desk: Desk, id: str, field: str) -> TaskId:

@@ -27,7 +27,7 @@ async def test_a_submitted_task_is_accepted_and_told_back(world: Any, make: Any)
         API,
         json={
             "type": "run_playbook", "name": "deploy", "input": {"playbook": "x.yml"}, "kind": "infra",
-            "priority": "high", "required_role": "ops", "required_capabilities": ["k8s"], "budget": {"usd": 1},
+            "priority": "high", "required_role": "ops", "required_capabilities": ["k8s"], "budget": 1.5,
             "deadline": "2026-01-19T05:21:04+01:00", "thread": "t", "hints": {"max_duration_seconds": 600},
             "colour": "blue",
         },
@@ -47,8 +47,22 @@ async def test_a_submitted_task_is_accepted_and_told_back(world: Any, make: Any)
         principal=ADMIN, protocol="api", request_id="k-1", digest="", type="run_playbook", body=b"", name="deploy",
         kind="infra", required_capabilities=("k8s",), priority=Priority.HIGH, deadline=Instant(make.now),
         idle_seconds=600.0, total_seconds=600.0, trace_id="a" * 32, thread="t",
-        constraints={"required_role": "ops", "budget": {"usd": 1}},
+        constraints={"required_role": "ops", "budget_usd": 1.5},
     )  # fmt: skip
+
+
+async def test_a_budget_is_money_or_an_amount_of_each(world: Any, make: Any) -> None:
+    world.intake.script[Submit] = make.task()
+    for budget in (2, {"budget_usd": 0.5, "max_tokens": 1000, "cpu": 2}, {"budget_usd": 1, "colour": "blue"}):
+        assert (await world.client.post(API, json={"type": "a", "budget": budget})).status_code == 202
+    assert [command.constraints for command in world.intake.asked] == [
+        {"budget_usd": 2},
+        {"budget_usd": 0.5, "max_tokens": 1000, "cpu": 2},
+        {"budget_usd": 1, "budget": {"budget_usd": 1, "colour": "blue"}},
+    ]
+    for wrong in (-1, "much", {"max_tokens": -1}):
+        refused = await world.client.post(API, json={"type": "a", "budget": wrong})
+        assert (refused.status_code, refused.json()["field"].partition(".")[0]) == (422, "budget")
 
 
 async def test_the_digest_is_of_the_content_not_of_its_spelling(world: Any, make: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.app.settings import Server, Settings
 from dragoman.app.wiring import hub
-from dragoman.transports.api.table import CHIFFON
+from dragoman.transports.api.doors import CHIFFON
 
 
 @pytest.fixture

@@ -1,0 +1,137 @@
+"""The endpoints that protocols serve themselves, for the documentation: who asks is the agent, by its own token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dragoman.protocols.agentmsg.records import ErrorReport, SharedState
+from dragoman.protocols.agentmsg.types import Entity, EntityType, StateUpdate
+from dragoman.protocols.chiffon.types import ErrorPayload, Registered, Registration
+from dragoman.transports.api.endpoint import Endpoint
+from dragoman.transports.api.schemas import ENVELOPES, MESSAGES
+
+STATUSES = (400, 401, 404, 409, 413, 422, 429, 503)
+
+# -- chiffon -----------------------------------------------------------------------------------------------------
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    status: str
+    message_id: str
+
+
+class Ack(msgspec.Struct, frozen=True):
+    delivery_ids: tuple[str, ...]
+
+
+class Inbox(msgspec.Struct, frozen=True):
+    """Each message is an envelope, beside the `delivery_id` to acknowledge it by."""
+
+    messages: tuple[InboxItem, ...]
+
+
+class InboxItem(msgspec.Struct, frozen=True):
+    delivery_id: str
+    message: dict[str, Any]
+
+
+class InboxQuery(msgspec.Struct, frozen=True):
+    wait: int = 0
+    max: int = 1
+
+
+ERROR = next(envelope for envelope in ENVELOPES if envelope.__args__[0] is ErrorPayload)
+REFUSED = dict.fromkeys(STATUSES, ERROR)
+
+CHIFFON = (
+    Endpoint(
+        method="POST", path="/api/agent/register", tag="chiffon", summary="Introduce an agent", auth="agent",
+        body=Registration, answers={200: Registered, **REFUSED},
+    ),
+    Endpoint(
+        method="POST", path="/api/agent/message", tag="chiffon", summary="Send a message", auth="agent",
+        body=ENVELOPES, answers={202: Accepted, **REFUSED},
+    ),
+    Endpoint(
+        method="GET", path="/api/agent/messages", tag="chiffon", summary="Wait for messages", auth="agent",
+        query=InboxQuery, answers={200: Inbox, **REFUSED},
+    ),
+    Endpoint(
+        method="POST", path="/api/agent/ack", tag="chiffon", summary="Acknowledge messages", auth="agent",
+        body=Ack, answers={200: dict[str, Any], **REFUSED},
+    ),
+    Endpoint(
+        method="GET", path="/api/agent/ws", tag="chiffon", auth="agent",
+        summary="WebSocket, subprotocol chiffon.v1: one envelope a text frame", answers={101: None},
+    ),
+    *(
+        Endpoint(
+            method="POST", path=f"/api/tasks/{{id}}/{verb}", tag="chiffon", auth="agent",
+            summary=f"{verb.capitalize()} a task of one's own", answers={200: dict[str, Any], **REFUSED},
+        )
+        for verb in ("cancel", "pause", "resume")
+    ),
+)  # fmt: skip
+
+# -- agentmsg ----------------------------------------------------------------------------------------------------
+
+
+class Taken(Accepted, frozen=True, omit_defaults=True):
+    """`answer` is the hub's own message, for what has one: REGISTER, STATE_UPDATE, STATE_QUERY."""
+
+    answer: dict[str, Any] | None = None
+
+
+class State(SharedState, frozen=True, kw_only=True):
+    """Everything that agents share. A watch goes on from `cursor` without a gap."""
+
+    cursor: int
+
+
+class WatchQuery(msgspec.Struct, frozen=True):
+    cursor: int | None = None
+    entity_type: EntityType | None = None
+    entity_id: str | None = None
+
+
+REPORTED = dict.fromkeys((*STATUSES[:2], 403, *STATUSES[2:]), ErrorReport)
+LAST_EVENT = {"Last-Event-ID": "The cursor of the last change that arrived; it counts more than ?cursor."}
+
+AGENTMSG = (
+    Endpoint(
+        method="POST", path="/agentmsg/messages", tag="agentmsg", summary="Send a message", auth="agent",
+        body=MESSAGES, answers={202: Taken, **REPORTED},
+    ),
+    Endpoint(
+        method="GET", path="/agentmsg/messages", tag="agentmsg", summary="Wait for messages", auth="agent",
+        query=InboxQuery, answers={200: Inbox, **REPORTED},
+    ),
+    Endpoint(
+        method="POST", path="/agentmsg/ack", tag="agentmsg", summary="Acknowledge messages", auth="agent",
+        body=Ack, answers={200: dict[str, Any], **REPORTED},
+    ),
+    Endpoint(
+        method="GET", path="/agentmsg/ws", tag="agentmsg", auth="agent",
+        summary="WebSocket, subprotocol agentmsg.v1: one message a text frame", answers={101: None},
+    ),
+    Endpoint(
+        method="GET", path="/agentmsg/state", tag="agentmsg", auth="agent",
+        summary="Read the shared state; the admin token may, too", answers={200: State, **REPORTED},
+    ),
+    Endpoint(
+        method="POST", path="/agentmsg/state", tag="agentmsg", auth="agent", body=StateUpdate,
+        summary="Write a shared entity; `version` is what was read, 0 for a new one",
+        answers={200: Entity, **REPORTED},
+    ),
+    Endpoint(
+        method="GET", path="/agentmsg/state/watch", tag="agentmsg", auth="agent", query=WatchQuery,
+        summary="Follow the shared state: server-sent events, each a StateUpdate", headers=LAST_EVENT,
+        answers={200: "text/event-stream", **REPORTED},
+    ),
+    Endpoint(
+        method="GET", path="/agentmsg/state/{entity_type}/{entity_id}", tag="agentmsg", auth="agent",
+        summary="Look at one shared entity", answers={200: Entity, **REPORTED},
+    ),
+)  # fmt: skip
