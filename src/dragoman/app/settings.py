@@ -56,6 +56,7 @@ TABLES = frozenset({"agents"})
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Seconds = Annotated[float, Meta(ge=0)]
+Usd = Annotated[float, Meta(ge=0)]
 Span = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=1)]
 
@@ -145,6 +146,28 @@ class ForgeSettings(msgspec.Struct, frozen=True, kw_only=True):
     burst: Count = 200
 
 
+class AgentmsgSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How patient the hub is with agents that converse, and what their work may cost."""
+
+    heartbeat_seconds: Span = _D.heartbeat / SECOND
+    """How often agents are asked to show that they are alive."""
+    heartbeats_missed: Count = _D.heartbeats_missed
+    """An agent that is silent for so many of them is offline (agentmsg-D12)."""
+    retry_base_seconds: Span = _D.letter_waits[0] / SECOND
+    """What was not acknowledged is sent again after so long at first (agentmsg-D7),"""
+    retry_multiplier: Count = _D.letter_waits[2]
+    """then after so many times as long as before,"""
+    retry_max_seconds: Span = _D.letter_waits[1] / SECOND
+    """at most so long."""
+    retry_jitter: bool = _D.letter_jitter
+    attempts: Count = _D.letter_attempts
+    """How often a work order or a notice is sent; agents' own messages say so themselves."""
+    budget_per_task: Usd | None = None
+    """USD; without a number there is no limit. The shared policy may say otherwise later."""
+    budget_per_agent: Usd | None = None
+    budget_total: Usd | None = None
+
+
 class FileSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Files that belong to tasks; they lie in `files` in the data directory."""
 
@@ -167,6 +190,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     chiffon: ChiffonSettings = ChiffonSettings()
     coven: CovenSettings = CovenSettings()
     forge: ForgeSettings = ForgeSettings()
+    agentmsg: AgentmsgSettings = AgentmsgSettings()
     files: FileSettings = FileSettings()
     log: LogSettings = LogSettings()
     agents: tuple[AgentSettings, ...] = ()
@@ -178,7 +202,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def core_rules(self) -> Rules:
         """The rules as the core counts them: whole microseconds."""
-        of = self.rules
+        of, letters = self.rules, self.agentmsg
         return Rules(
             idle_limit=_micros(of.idle_seconds),
             total_limit=_micros(of.total_seconds),
@@ -194,6 +218,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             output_quota=of.output_quota_bytes,
             request_memory=_micros(of.request_memory_seconds),
             max_backlog=of.max_backlog,
+            heartbeat=_micros(letters.heartbeat_seconds),
+            heartbeats_missed=letters.heartbeats_missed,
+            letter_waits=(
+                _micros(letters.retry_base_seconds),
+                _micros(letters.retry_max_seconds),
+                letters.retry_multiplier,
+            ),
+            letter_jitter=letters.retry_jitter,
+            letter_attempts=letters.attempts,
+            budget_per_task=letters.budget_per_task,
+            budget_per_agent=letters.budget_per_agent,
+            budget_total=letters.budget_total,
         )
 
 

@@ -56,6 +56,9 @@ def test_every_setting_can_be_set_by_file_and_by_environment(name: str, type: An
         "log.level": ("debug", "debug"),
         "log.format": ("json", "json"),
         "rules.request_memory_seconds": ("7200", 7200.0),
+        "agentmsg.budget_per_task": ("0.5", 0.5),
+        "agentmsg.budget_per_agent": ("10", 10.0),
+        "agentmsg.budget_total": ("100", 100.0),
     }.get(name) or (
         ("true", True) if isinstance(default, bool)
         else ("2048", 2048) if isinstance(default, int)
