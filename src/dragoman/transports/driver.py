@@ -45,11 +45,13 @@ class Heard(msgspec.Struct, frozen=True):
     what is answered without the hub. `about` is the tongue's own.
 
     `also` are commands that the same message becomes, behind the first: it is accepted when all of them are, and its
-    outcome is the first one's. `receipt`: whether the peer is told that it was accepted, where receipts are given.
+    outcome is the first one's. `otherwise` says what it means after all if that was refused with this fault, if
+    anything. `receipt`: whether the peer is told that it was accepted, where receipts are given.
     """
 
     command: Command | None = None
     also: tuple[Command, ...] = ()
+    otherwise: Callable[[Fault], Command | None] | None = None
     receipt: bool = True
     message_id: str | None = None
     acks: tuple[DeliveryId, ...] = ()
@@ -244,6 +246,11 @@ class Pump:
             self._end()
 
     def _answered(self, heard: Heard, outcome: Any, refusal: Refused | None) -> None:
+        if refusal is not None and heard.otherwise is not None:
+            meant = heard.otherwise(refusal.fault)
+            if meant is not None:
+                self._hub.hand_in(meant, partial(self._answered, msgspec.structs.replace(heard, otherwise=None)))
+                return
         self._end()
         fault = heard.fault
         if fault is None and refusal is not None:
