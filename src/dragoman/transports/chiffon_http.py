@@ -90,7 +90,7 @@ class ChiffonHttp(HttpDoor):
     def json(self, data: bytes) -> dict[str, Any]:
         return self._desk.json(data)
 
-    def frames(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
+    async def frames(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
         return chiffon.wire_of(parcel, agent, now)
 
     # -- POST /api/agent/message

@@ -83,7 +83,7 @@ class HttpDoor(ABC):
         """A small body; raises `Refused`."""
 
     @abstractmethod
-    def frames(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
+    async def frames(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
         """What a poll gets for one parcel."""
 
     # -- endpoints
@@ -95,7 +95,7 @@ class HttpDoor(ABC):
         entries = [
             b'{"delivery_id":"%b","message":%b}' % (parcel.delivery.id.encode(), frame)
             for parcel in parcels
-            for frame in self.frames(parcel, agent, now)
+            for frame in await self.frames(parcel, agent, now)
         ]
         await answer(send, 200, b'{"messages":[%b]}' % b",".join(entries))
 
