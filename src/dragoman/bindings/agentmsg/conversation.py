@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.bindings.agentmsg.exchange import PRIORITIES, Said, builtin, effective
+from dragoman.bindings.agentmsg.exchange import PRIORITIES, Said, effective
 from dragoman.bindings.agentmsg.failures import fault_in
 from dragoman.bindings.agentmsg.names import PROTOCOL, name_to_keep, somebody, task_id
 from dragoman.core.commands import AnswerHandover, AskHelp, Command, GiveHelp, Handing, HandOver, HelpVerdict
@@ -83,15 +83,11 @@ def give_help(said: Said, response: HelpResponse) -> tuple[Command, ...]:
 def hand_over(said: Said, request: TaskHandoffRequest) -> tuple[Command, ...]:
     given = said.payload
     report: dict[str, Any] = given.get("error") or {}
-    known: dict[str, Any] = {
-        **given["context"],
-        "constraints": given["constraints"],
-    }
+    known: dict[str, Any] = {name: given["context"][name] for name in ("metadata", "history", "dependencies")}
+    known["constraints"] = given["constraints"]
     if request.error is not None:
         known["error"] = report
         known["recovery_attempts"] = report["recovery_attempts"]
-    for name in ("task_id", "task_type", "priority"):  # the command has fields for these
-        known.pop(name, None)
     return (
         HandOver(
             principal=said.agent.id,
@@ -120,7 +116,6 @@ def _wished_for(said: Said, request: TaskHandoffRequest) -> AgentId | None:
 def answer_handover(said: Said, response: TaskHandoffResponse) -> tuple[Command, ...]:
     correlation = said.message.metadata.correlation_id
     assert correlation is not None  # the codec insists
-    said_terms = builtin(response)
     return (
         AnswerHandover(
             principal=said.agent.id,
@@ -128,6 +123,6 @@ def answer_handover(said: Said, response: TaskHandoffResponse) -> tuple[Command,
             request_id=correlation,
             letter=said.letter(),
             accepted=response.accepted,
-            terms={name: said_terms[name] for name in TERMS if said_terms.get(name) is not None},
+            terms={name: said.payload[name] for name in TERMS if said.payload.get(name) is not None},
         ),
     )

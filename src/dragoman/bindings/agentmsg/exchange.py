@@ -96,5 +96,5 @@ def effective(message: Message) -> Priority:
 
 
 def builtin(value: Any) -> Any:
-    """A record in JSON's own terms: every time in UTC."""
+    """A record of plain fields in JSON's own terms: every time in UTC."""
     return msgspec.to_builtins(value)

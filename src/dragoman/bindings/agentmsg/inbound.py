@@ -176,7 +176,7 @@ def _error(said: Said, report: ErrorReport, holds: Holds | None) -> tuple[Comman
         protocol=PROTOCOL,
         fault=fault_in(report, said.payload),
         severity=severity_of(report),
-        report={**said.payload, **builtin(report)},
+        report=said.payload,
         message_id=said.message.id,
         task_id=about,
     )

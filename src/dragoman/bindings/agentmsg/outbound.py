@@ -96,19 +96,15 @@ def _work(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
     body = _parse(event.body)
     own = _own(event, MessageType.TASK_ASSIGNMENT)
     given: dict[str, Any] = {} if own is None else _parse(own["payload"]).get("task") or {}
-    taken_over = body.get("handover") or {}
+    handover: dict[str, Any] = body.get("handover") or {}
     said: dict[str, Any] = given.get("context") or body.get("context") or {}
-    known: dict[str, Any] = taken_over.get("context") or {}
-    if taken_over.get("history"):
-        known = {**known, "history": [*(known.get("history") or ()), *taken_over["history"]]}
-    terms = taken_over.get("constraints") or known.get("constraints") or {}
     told: dict[str, Any] = {
         **given,
         "task_id": called(task),
         "task_type": task.type,
         "description": given.get("description") or task.description or "",
-        "context": context_of(task, said, {name: known[name] for name in known if name not in _BESIDE}),
-        "constraints": constraints_of(task, given.get("constraints") or {}, terms),
+        "context": context_of(task, said, _story(handover)),
+        "constraints": constraints_of(task, given.get("constraints") or {}, handover.get("constraints") or {}),
         "input": body.get("input", {}),
         "attempt": max(1, task.attempts),
     }
@@ -117,15 +113,22 @@ def _work(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
             told[name] = body[name]
     if body.get("attachments"):
         told["attachments"] = [_file(msgspec.convert(file, FileRef)) for file in body["attachments"]]
-    if taken_over:
-        told["handover"] = {name: value for name, value in taken_over.items() if name not in ("history", "context")}
-        told["handover"] |= {name: known[name] for name in _BESIDE if name in known and name != "constraints"}
+    if handover:
+        told["handover"] = {name: value for name, value in handover.items() if name not in _ELSEWHERE}
     priority = "critical" if task.priority is Priority.CRITICAL else "high"
     return _say(MessageType.TASK_ASSIGNMENT, {"task": told}, parcel, agent, own=own, priority=priority)
 
 
-_BESIDE = ("constraints", "error", "recovery_attempts")
-"""What an owner tells about a task that a TaskContext has no place for."""
+_ELSEWHERE = frozenset({"metadata", "dependencies", "history", "story", "constraints"})
+"""Parts of a handover that a task has its own places for."""
+
+
+def _story(handover: Mapping[str, Any]) -> dict[str, Any]:
+    """What the last owner said of a task that was handed over, and what the hub saw, as a context."""
+    if not handover:
+        return {}
+    told = {name: handover[name] for name in ("metadata", "dependencies") if handover.get(name)}
+    return {**told, "history": [*(handover.get("history") or ()), *(handover.get("story") or ())]}
 
 
 def _cancel(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
@@ -168,6 +171,8 @@ def _progress(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
     percent, words = body.get("percent"), body.get("message")
     if event.kind is EventKind.ASKED:
         words = f"Waiting for an answer: {body.get('question')}"
+    elif event.kind is EventKind.HANDED_OVER:
+        words = f"Handed over to {body.get('handover', {}).get('to')}"
     said: dict[str, Any] = {"task_id": called(task), "status": _status(event, task)}
     if type(percent) is int:
         said["progress"] = max(0, min(100, percent))

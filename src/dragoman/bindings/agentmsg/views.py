@@ -3,14 +3,14 @@
     hub          TaskState        TASK_UPDATE
     -----------  ---------------  ----------------------------------------------
     queued       pending          pending
-    assigned     pending          pending
+    assigned     in_progress      in_progress
     running      in_progress      in_progress
     waiting      in_progress      in_progress, or `paused` where somebody paused it
     completed    completed        (TASK_COMPLETE)
     failed       failed           (TASK_FAILED)
     cancelled    cancelled        cancelled
 
-A task that waits and that nobody has begun is `pending`.
+A task that waits and that nobody has is `pending`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dragoman.protocols.agentmsg.records import TaskEvent, TaskStatus
 
 STATUS_OUT: Mapping[Status, TaskStatus] = {
     Status.QUEUED: "pending",
-    Status.ASSIGNED: "pending",
+    Status.ASSIGNED: "in_progress",
     Status.RUNNING: "in_progress",
     Status.WAITING: "in_progress",
     Status.COMPLETED: "completed",
@@ -35,8 +35,8 @@ STATUS_OUT: Mapping[Status, TaskStatus] = {
     Status.CANCELLED: "cancelled",
 }
 STATUS_IN: Mapping[str, tuple[Status, ...]] = {
-    "pending": (Status.QUEUED, Status.ASSIGNED, Status.WAITING),
-    "in_progress": (Status.RUNNING, Status.WAITING),
+    "pending": (Status.QUEUED, Status.WAITING),
+    "in_progress": (Status.ASSIGNED, Status.RUNNING, Status.WAITING),
     "paused": (Status.WAITING,),
     "completed": (Status.COMPLETED,),
     "failed": (Status.FAILED,),
@@ -57,7 +57,7 @@ ASIDES = ("name", "thread", "parent_task_id")
 
 def status_of(task: Task) -> TaskStatus:
     """A task's status in the words of a TaskState."""
-    if task.status is Status.WAITING and (task.waiting is Waiting.DEPENDENCY or not task.attempts):
+    if task.status is Status.WAITING and task.owner is None:
         return "pending"
     return STATUS_OUT[task.status]
 

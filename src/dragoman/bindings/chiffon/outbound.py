@@ -85,6 +85,8 @@ def _work(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
         parameters = {} if parameters is None else {"input": parameters}
     if "answer" in body:  # B3: the same task again, with what the person said
         parameters = {**parameters, "answer": body["answer"]}
+    if "handover" in body:  # somebody else began it: all that is known of it
+        parameters = {**parameters, "handover": body["handover"]}
     request = WorkRequest(
         task_id=task.id, work_type=task.type, parameters=parameters, hints=_lenient(body.get("hints"), Hints)
     )
@@ -257,6 +259,7 @@ def _control(
 
 _WORDS: dict[Cargo, Callable[[Parcel, Agent, Instant], tuple[bytes, ...]]] = {
     Cargo.WORK: _work,
+    Cargo.YOURS: _work,
     Cargo.PROGRESS: _progress,
     Cargo.RESULT: _result,
     Cargo.FAILURE: _failure,
@@ -313,7 +316,7 @@ def _say(
     return codec.encode(message)
 
 
-_TO_AGENTS = frozenset({Cargo.WORK, Cargo.CANCEL, Cargo.PAUSE, Cargo.RESUME, Cargo.ANSWER})
+_TO_AGENTS = frozenset({Cargo.WORK, Cargo.YOURS, Cargo.CANCEL, Cargo.PAUSE, Cargo.RESUME, Cargo.ANSWER})
 
 
 def _marks(parcel: Parcel, agent_id: str) -> dict[str, Any]:

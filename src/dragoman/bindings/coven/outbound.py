@@ -65,7 +65,7 @@ def message_of(parcel: Parcel, attachments: tuple[FileData, ...] = ()) -> SendMe
         request_id=task.request_id,
         thread_id=task.thread or task.id,
         sender=task.origin.principal,
-        content=content_of(task, body),
+        content=_content(task, body),
         attachments=attachments,
         task_id=task.id,
         work_type=task.type,
@@ -75,6 +75,12 @@ def message_of(parcel: Parcel, attachments: tuple[FileData, ...] = ()) -> SendMe
         traceparent=traceparent(task, parcel.delivery.id),
         unknown=own,
     )
+
+
+def _content(task: Task, body: dict[str, Any]) -> str:
+    """What an agent reads; where somebody else began the work, all that is known of it stands behind, as JSON."""
+    content = content_of(task, body)
+    return f"{content}\n\n{as_json({'handover': body['handover']})}" if "handover" in body else content
 
 
 def attached(file: FileRef, data: bytes) -> FileData:

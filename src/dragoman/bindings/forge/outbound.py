@@ -72,8 +72,10 @@ def stamp(id: str, now: Instant) -> Stamp:
 
 def _work(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
     task: Task = parcel.task
-    said = TaskAssigned(task_id=task.id, message=ASSIGNED_MESSAGE, task=task_view(task, source=parcel.event))
-    return (_say(said, parcel, now),)
+    view = task_view(task, source=parcel.event)
+    if parcel.event.kind is EventKind.HANDED_OVER:  # somebody else began it: all that is known of it
+        view["handover"] = _parse(bytes(parcel.event.body)).get("handover")
+    return (_say(TaskAssigned(task_id=task.id, message=ASSIGNED_MESSAGE, task=view), parcel, now),)
 
 
 def _progress(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
@@ -184,6 +186,7 @@ def _answer(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
 
 _WORDS: dict[Cargo, Callable[[Parcel, Instant], tuple[Anything, ...]]] = {
     Cargo.WORK: _work,
+    Cargo.YOURS: _work,
     Cargo.PROGRESS: _progress,
     Cargo.RESULT: _result,
     Cargo.FAILURE: _result,

@@ -1,0 +1,342 @@
+"""What agentmsg agents say, as commands."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from tests.conformance.agentmsg import samples
+from tests.unit.bindings.agentmsg.conftest import ADA, NOW, TASK, TRACE, heard, message
+
+from dragoman.bindings.agentmsg import acknowledged, delivery_named, derived_v4, otherwise, task_id
+from dragoman.core import commands
+from dragoman.core.commands import Handing, HelpVerdict, Severity
+from dragoman.core.errors import Kind, Refused, refuse
+from dragoman.core.ids import Instant
+from dragoman.core.state.model import Operation, Registry
+from dragoman.core.tasks.model import Priority
+from dragoman.protocols.agentmsg import codec
+
+T1 = task_id("t-1")
+HOUR = 3_600_000_000
+
+
+def one(*args: Any, **more: Any) -> Any:
+    (command,) = heard(*args, **more)
+    return command
+
+
+def refused(*args: Any, **more: Any) -> Any:
+    with pytest.raises(Refused) as caught:
+        heard(*args, **more)
+    return caught.value.fault
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------
+
+
+def test_an_assignment_is_work_for_the_agent_it_names() -> None:
+    tree = message("TaskAssignment", payload={}, traceparent=f"00-{TRACE}-00f067aa0ba902b7-01")
+    tree["payload"]["task"]["context"] = {
+        **samples.CONTEXT,
+        "metadata": {"repo": "x", "risk": 0.5, "chain": "B", "thread": "th", "parent_task_id": TASK.upper()},
+    }
+    command = one(tree)
+    assert isinstance(command, commands.Submit)
+    assert json.loads(command.body) == {
+        "input": {"file": "a.py"},
+        "context": {
+            "metadata": tree["payload"]["task"]["context"]["metadata"],
+            "history": [samples.EVENT],
+            "dependencies": ["t-0"],
+        },
+    }
+    digest = codec.fingerprint(tree).hex()
+    assert msgspec.structs.replace(command, body=b"", raw=None) == commands.Submit(
+        principal=ADA.id,
+        protocol="agentmsg",
+        request_id=tree["id"],
+        digest=digest,
+        type="review",
+        body=b"",
+        task_id=T1,
+        called="t-1",
+        description="look at it",
+        pinned="bob",
+        required_capabilities=("python",),
+        priority=Priority.NORMAL,
+        dependencies=(task_id("t-0"),),
+        deadline=Instant(NOW + HOUR),
+        total_seconds=3600.0,
+        trace_id=TRACE,
+        parent=TASK,
+        thread="th",
+        constraints={"max_tokens": 1000, "budget_usd": 1.5, "quality_threshold": 0.8, "risk": 0.5, "chain": "B"},
+    )
+
+
+@pytest.mark.parametrize("to", ["hub", "*"])
+def test_an_assignment_to_nobody_in_particular_is_for_whoever_can(to: str) -> None:
+    assert one(message("TaskAssignment", to=to)).pinned is None
+
+
+def test_a_task_without_a_context_has_the_priority_of_its_message() -> None:
+    tree = message("TaskAssignment", payload={"task": {"task_id": TASK.upper(), "task_type": "x"}}, priority="critical")
+    command = one(tree)
+    assert (command.priority, command.task_id, command.called) == (Priority.CRITICAL, TASK, None)
+    assert json.loads(command.body) == {"input": {}}
+
+
+def test_the_trace_of_the_transport_counts_where_the_message_has_none() -> None:
+    assert one(message("TaskAssignment"), traceparent=f"00-{TRACE}-00f067aa0ba902b7-01").trace_id == TRACE
+    assert one(message("TaskAssignment"), traceparent="nonsense").trace_id is None
+
+
+def test_progress_with_everything_that_can_be_said() -> None:
+    asides = {
+        "step": {"number": 1, "name": "read"},
+        "thinking": "hm",
+        "tool_use": {"id": "u", "name": "ls", "input": {}},
+        "tool_result": {"id": "u", "output": "a", "is_error": False},
+    }
+    command = one(message("TaskUpdate", payload={"progress": 49.6, **asides}))
+    assert isinstance(command, commands.ReportProgress)
+    said = {"status": "running", "percent": 50, "message": "half", "output": "text", **asides}
+    assert json.loads(command.body) == said
+    assert (command.task_id, command.percent, command.step, command.output) == (T1, 50, "read", "text")
+    assert not command.paused
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "facts"),
+    [
+        ("in_progress", commands.ReportProgress, {"paused": False}),
+        ("pending", commands.ReportProgress, {"paused": False}),
+        ("paused", commands.ReportProgress, {"paused": True}),
+        ("completed", commands.Finish, {"output": "text"}),
+        ("failed", commands.ReportFault, {"task_id": T1}),
+        ("cancelled", commands.ReportFault, {"task_id": T1}),
+    ],
+)
+def test_each_status_of_an_update_by_who_does_the_task(status: str, kind: type, facts: dict[str, Any]) -> None:
+    command = one(message("TaskUpdate", payload={"status": status}), holds=T1.__eq__)
+    assert type(command) is kind
+    assert {name: getattr(command, name) for name in facts} == facts
+    if status == "cancelled":
+        assert command.fault.kind is Kind.CANCELLED
+
+
+def test_an_update_by_somebody_else_cancels_or_is_a_letter() -> None:
+    update = {"status": "cancelled", "message": "no longer"}
+    command = one(message("TaskUpdate", payload=update), holds=lambda _: False)
+    assert command == commands.Cancel(principal=ADA.id, protocol="agentmsg", task_id=T1, reason="no longer")
+    told = one(message("TaskUpdate", to="bob"), holds=lambda _: False)
+    assert isinstance(told, commands.Tell)
+    assert (told.to, told.lane, told.priority, told.letter.once) == ("bob", T1, Priority.NORMAL, True)
+
+
+def test_a_result_with_its_text_and_what_it_took() -> None:
+    usage = {"tokens_used": 5, "gpu": 1}
+    command = one(message("TaskComplete", payload={"output": "fine", "usage": usage}))
+    assert json.loads(command.body) == {"result": {"ok": [1, 2]}, "output": "fine", "usage": usage}
+    assert (command.task_id, command.output, command.fault) == (T1, "fine", None)
+    words = one(message("TaskComplete", payload={"result": "fine"}))
+    assert json.loads(words.body) == {"result": "fine", "output": "fine"}
+
+
+def test_the_same_result_again_has_the_same_digest() -> None:
+    first, again = one(message("TaskComplete")), one(message("TaskComplete", retry_count=2))
+    assert first.digest == again.digest != one(message("TaskComplete", payload={"result": 2})).digest
+
+
+def test_a_failed_task_brings_its_whole_report() -> None:
+    command = one(message("TaskFailed"))
+    assert isinstance(command, commands.ReportFault)
+    assert (command.task_id, command.fault.kind, command.fault.retryable) == (T1, Kind.TIMEOUT, True)
+    assert json.loads(command.body)["report"] == samples.REPORT
+
+
+# -- between agents ----------------------------------------------------------------------------------------------
+
+
+def test_a_request_for_help() -> None:
+    command = one(message("HelpRequest"))
+    assert isinstance(command, commands.AskHelp)
+    told = (command.question, command.topic, command.to, command.task_id, command.priority, command.deadline)
+    assert told == ("stuck", "CODE_REVIEW", "bob", T1, Priority.HIGH, NOW)
+    assert command.details["urgency"] == "medium"
+    assert one(message("HelpRequest", to="*", payload={"urgency": "critical"})).priority is Priority.CRITICAL
+    assert one(message("HelpRequest", to="*")).to is None
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict"),
+    [
+        ("DIRECT_ANSWER", HelpVerdict.ANSWERED),
+        ("RESOURCE_PROVISION", HelpVerdict.ANSWERED),
+        ("COLLABORATIVE_SESSION", HelpVerdict.ANSWERED),
+        ("ESCALATION", HelpVerdict.ESCALATED),
+        ("UNABLE_TO_HELP", HelpVerdict.UNABLE),
+    ],
+)
+def test_each_response_has_a_verdict(said: str, verdict: HelpVerdict) -> None:
+    command = one(message("HelpResponse", payload={"response_type": said, "follow_up_required": True}))
+    assert isinstance(command, commands.GiveHelp)
+    assert (command.request_id, command.verdict, command.more) == ("r-1", verdict, True)
+    resources = samples.PAYLOADS["HelpResponse"][2]["resources"]
+    assert command.answer == {"content": "do this", "response_type": said, "resources": resources}
+
+
+def test_a_handoff_moves_all_that_is_known() -> None:
+    command = one(message("TaskHandoffRequest", payload={"error": samples.REPORT}))
+    assert isinstance(command, commands.HandOver)
+    told = (command.task_id, command.called, command.reason, command.to, command.type, command.required_capabilities)
+    assert told == (T1, "t-1", Handing.ESCALATION, "bob", "review", ("python",))
+    assert command.deadline == NOW + HOUR  # the earlier of the two (D8)
+    assert command.known == {
+        "metadata": {"repo": "x"},
+        "history": [samples.EVENT],
+        "dependencies": ["t-0"],
+        "constraints": samples.CONSTRAINTS,
+        "error": samples.REPORT,
+        "recovery_attempts": [samples.ATTEMPT],
+    }
+    assert command.fault is not None
+    assert command.fault.kind is Kind.TIMEOUT
+
+
+def test_a_handoff_to_the_hub_may_name_whom_it_wishes_for() -> None:
+    tree = message("TaskHandoffRequest")
+    tree["to"] = "hub"
+    assert one(tree).to == "bob"
+    assert one(message("TaskHandoffRequest", to="hub")).to is None
+
+
+def test_the_answer_to_a_handoff_names_its_request() -> None:
+    command = one(message("TaskHandoffResponse"))
+    assert isinstance(command, commands.AnswerHandover)
+    assert command.request_id == "22222222-2222-4222-8222-222222222222"
+    assert (command.accepted, command.terms["requirements"]) == (True, ["time"])
+
+
+def test_a_letter_is_the_message_word_for_word() -> None:
+    tree = message("Heartbeat", to="bob", max_retries=7)
+    beat, told = heard(tree)
+    assert beat == commands.Beat(principal=ADA.id, protocol="agentmsg", state="IDLE")
+    assert isinstance(told, commands.Tell)
+    letter = told.letter
+    assert bytes(letter.body) == json.dumps(tree).encode()
+    digest = hashlib.sha256(
+        msgspec.json.encode([tree[name] for name in ("from", "to", "type", "payload")], order="sorted")
+    ).hexdigest()
+    assert (letter.sender, letter.message_id, letter.kind, letter.digest) == ("ada", tree["id"], "HEARTBEAT", digest)
+    assert (letter.once, letter.attempts, letter.expires_at) == (True, 8, NOW + 60_000_000)
+    assert told.lane is None
+
+
+@pytest.mark.parametrize(("priority", "once"), [("low", True), ("normal", True), ("high", False), ("critical", False)])
+def test_the_priority_decides_the_guarantee(priority: str, once: bool) -> None:
+    told = heard(message("StatusUpdate", to="bob", priority=priority))[1]
+    assert isinstance(told, commands.Tell)
+    assert (told.letter.once, told.priority) == (once, max("normal", priority, key=list(Priority).index))
+
+
+def test_a_report_about_nothing_of_the_senders_is_a_letter_after_all() -> None:
+    tree = message("TaskComplete", to="bob")
+    data = json.dumps(tree).encode()
+    missing = refuse(Kind.NOT_FOUND, "no such task, or not yours", field="task_id").fault
+    told = otherwise(ADA, codec.interpret(tree), tree, data, missing)
+    assert told is not None
+    assert (told.to, told.lane, told.letter.once) == ("bob", T1, False)
+    conflict = refuse(Kind.CONFLICT, "over").fault
+    assert otherwise(ADA, codec.interpret(tree), tree, data, conflict) is None
+    to_hub = message("TaskComplete", to="hub")
+    assert otherwise(ADA, codec.interpret(to_hub), to_hub, data, missing) is None
+    late = message("TaskHandoffResponse")
+    assert otherwise(ADA, codec.interpret(late), late, data, missing) is None
+
+
+# -- what an agent says of itself --------------------------------------------------------------------------------
+
+
+def test_a_status_in_utc_with_the_fields_nobody_knows() -> None:
+    status = {**samples.STATUS, "last_heartbeat": "2026-03-01T14:00:00+02:00", "mood": "good"}
+    command = one(message("StatusUpdate", payload={"status": status}))
+    assert command == commands.ReportStatus(
+        principal=ADA.id,
+        protocol="agentmsg",
+        status={**samples.STATUS, "mood": "good"},
+        current_tasks=("t-1",),
+        usage=samples.USAGE,
+        health=samples.PAYLOADS["StatusUpdate"][2]["health_metrics"],
+        next_available=NOW,
+    )
+
+
+def test_an_error_to_the_hub_and_to_somebody_else() -> None:
+    command = one(message("ErrorReport"))
+    assert isinstance(command, commands.ReportError)
+    assert (command.severity, command.task_id, command.report) == (Severity.HIGH, T1, samples.REPORT)
+    both = heard(message("ErrorReport", to="bob"), holds=lambda _: True)
+    assert [type(each) for each in both] == [commands.ReportError, commands.Tell]
+    alone = heard(message("ErrorReport", to="bob"), holds=lambda _: False)
+    assert [type(each) for each in alone] == [commands.Tell]
+
+
+def test_registering_fills_in_what_is_open() -> None:
+    command = one(message("Register"))
+    told = (command.name, command.capabilities, command.work_types, command.version, command.max_concurrent)
+    assert told == ("Ada", ("python",), ("review",), "1", 2)
+
+
+def test_a_change_of_shared_state() -> None:
+    assert one(message("StateUpdate")) == commands.ChangeState(
+        principal=ADA.id,
+        protocol="agentmsg",
+        operation=Operation.UPDATE,
+        entity=Registry.TASK,
+        entity_id="t-1",
+        changes={"status": "completed"},
+        version=3,
+    )
+    assert heard(message("StateQuery")) == ()
+
+
+# -- the link ----------------------------------------------------------------------------------------------------
+
+
+def test_an_ack_names_deliveries_messages_of_ours_and_letters() -> None:
+    delivery = "01a1e135-5828-73d3-96c2-ab61ababb946"
+    tree = message("Ack", payload={"message_ids": [delivery, "m-1"]}, correlation_id=derived_v4(delivery).upper())
+    found = acknowledged(codec.interpret(tree), {"m-1": delivery_named("d-1")})
+    assert found == (delivery, "d-1")
+    assert one(tree).deliveries == (delivery, "m-1")
+
+
+@pytest.mark.requirement("agentmsg/all-D1")
+def test_nobody_speaks_for_somebody_else() -> None:
+    tree = message("HelpRequest")
+    tree["from"] = tree["payload"]["requester_id"] = "eve"
+    fault = refused(tree)
+    assert (fault.kind, fault.field) == (Kind.FORBIDDEN, "from")
+    tree["from"] = "hub"
+    assert refused(tree).kind is Kind.FORBIDDEN
+
+
+@pytest.mark.parametrize("name", ["Register", "StateUpdate", "StateQuery"])
+def test_what_is_for_the_hub_goes_to_nobody_else(name: str) -> None:
+    assert refused(message(name, to="bob")).field == "to"
+
+
+@pytest.mark.parametrize("name", ["Welcome", "StateAnswer"])
+def test_what_only_the_hub_says_is_not_for_agents_to_say(name: str) -> None:
+    tree = message(name) | {"from": "ada", "to": "hub"}
+    assert refused(tree).kind is Kind.INVALID
+
+
+def test_what_outlived_itself_is_refused_with_its_times() -> None:
+    fault = refused(message("HelpRequest", ttl_ms=10), now=Instant(NOW + 10_000))
+    assert (fault.kind, fault.facts["ttl_ms"]) == (Kind.TIMEOUT, 10)
