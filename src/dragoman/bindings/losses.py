@@ -95,6 +95,37 @@ class Voice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 VOICES: Mapping[str, Voice] = {
+    "agentmsg": Voice(
+        caller_says={
+            F.THREAD: near("in the metadata of the task's context"),
+            F.ATTACHMENT: lost("agentmsg has no word for a file"),
+        },
+        agent_hears={
+            F.THREAD: near("in the metadata of the task's context"),
+            F.ATTACHMENT: near("as a reference in a field of ours, fetched over HTTP"),
+            F.ANSWER: near("as a HELP_RESPONSE, or with the task where the question ended the turn"),
+        },
+        agent_says={
+            F.STEP: near("in a field of ours"),
+            F.THINKING: near("in a field of ours"),
+            F.TOOL_USE: near("in a field of ours"),
+            F.TOOL_RESULT: near("in a field of ours"),
+            F.FILE: lost("agentmsg has no word for a file"),
+            F.QUESTION: near("as a HELP_REQUEST that nobody but a person can answer"),
+            F.TEXT: near("as the result, or beside it in a field of ours"),
+            F.EXIT_CODE: near("among the details of an error report"),
+        },
+        caller_hears={
+            F.STEP: near("in a field of ours"),
+            F.THINKING: near("in a field of ours"),
+            F.TOOL_USE: near("in a field of ours"),
+            F.TOOL_RESULT: near("in a field of ours"),
+            F.FILE: near("as a reference in a field of ours, fetched over HTTP"),
+            F.QUESTION: near("as the message of a TASK_UPDATE"),
+            F.TEXT: near("as the result, or beside it in a field of ours"),
+            F.EXIT_CODE: near("among the details of an error report"),
+        },
+    ),
     "chiffon": Voice(
         caller_says={
             F.DESCRIPTION: lost("chiffon names work by its type only"),

@@ -15,8 +15,18 @@ from typing import Any
 from dragoman.bindings.agentmsg.exchange import PRIORITIES, Said, effective
 from dragoman.bindings.agentmsg.failures import fault_in
 from dragoman.bindings.agentmsg.names import PROTOCOL, name_to_keep, somebody, task_id
-from dragoman.core.commands import AnswerHandover, AskHelp, Command, GiveHelp, Handing, HandOver, HelpVerdict
-from dragoman.core.ids import AgentId, instant
+from dragoman.core.commands import (
+    AnswerHandover,
+    Ask,
+    AskHelp,
+    AskPerson,
+    Command,
+    GiveHelp,
+    Handing,
+    HandOver,
+    HelpVerdict,
+)
+from dragoman.core.ids import SECOND, AgentId, instant
 from dragoman.core.tasks.model import Priority
 from dragoman.protocols.agentmsg import codec, routing
 from dragoman.protocols.agentmsg.types import (
@@ -36,10 +46,13 @@ VERDICTS: Mapping[HelpResponseType, HelpVerdict] = {
     HelpResponseType.UNABLE_TO_HELP: HelpVerdict.UNABLE,
 }
 REASONS: Mapping[HandoffReason, Handing] = {reason: Handing(reason.value.lower()) for reason in HandoffReason}
+PERSON = "person"
 TERMS = ("estimated_completion", "requirements", "constraints", "error")
 
 
 def ask_help(said: Said, request: HelpRequest) -> tuple[Command, ...]:
+    if said.payload.get("ask") == PERSON and somebody(said.message.to) is None:
+        return (_ask_person(said, request),)
     urgent = PRIORITIES[routing.URGENCY[request.urgency]]
     return (
         AskHelp(
@@ -59,6 +72,27 @@ def ask_help(said: Said, request: HelpRequest) -> tuple[Command, ...]:
                 "task": request.task_id,
             },
         ),
+    )
+
+
+def _ask_person(said: Said, request: HelpRequest) -> AskPerson:
+    """A question that no agent can answer (ours): `ask: "person"`, with `options` and a `default` if there are any."""
+    given = said.payload
+    options = given.get("options")
+    waits = None if request.deadline is None else (instant(request.deadline) - said.now) / SECOND
+    return AskPerson(
+        principal=said.agent.id,
+        protocol=PROTOCOL,
+        request_id=said.message.id,
+        ask=Ask(
+            question=request.description,
+            options=tuple(options) if type(options) is list else (),
+            timeout_seconds=None if waits is None else max(0.0, waits),
+            default=given.get("default"),
+            has_default="default" in given,
+        ),
+        task_id=task_id(request.task_id),
+        details={"help_type": request.help_type.value, "urgency": request.urgency, "context": given["context"]},
     )
 
 

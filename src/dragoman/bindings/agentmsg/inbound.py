@@ -7,7 +7,7 @@
     TASK_UPDATE by somebody else          `cancelled` Cancel; else, to another agent, Tell
     TASK_COMPLETE, TASK_FAILED            Finish, ReportFault
     TASK_HANDOFF: request, response       HandOver, AnswerHandover
-    HELP_REQUEST, HELP_RESPONSE           AskHelp, GiveHelp
+    HELP_REQUEST, HELP_RESPONSE           AskHelp (AskPerson where it says `ask: "person"`), GiveHelp
     STATUS_UPDATE, HEARTBEAT              ReportStatus, Beat; and Tell, where they are for another agent
     ERROR_REPORT to the hub               ReportError
     ERROR_REPORT to another agent         Tell; and before it ReportError, where it is about a task of the sender's

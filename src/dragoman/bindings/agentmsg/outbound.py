@@ -46,6 +46,9 @@ _parse = msgspec.json.Decoder(dict[str, Any]).decode
 _fields = msgspec.json.Decoder(_Fields).decode
 _encode = msgspec.json.Encoder().encode
 _EMPTY = msgspec.Raw(b"{}")
+_NULL = msgspec.Raw(b"null")
+_SHORT = 4096
+"""Bytes of an ending that may have no result in it."""
 
 
 def wire_of(parcel: Parcel, agent: Agent, now: Instant, *, whole: str | None = None) -> tuple[bytes, str]:
@@ -59,9 +62,15 @@ def wire_of(parcel: Parcel, agent: Agent, now: Instant, *, whole: str | None = N
 
 
 def ends_in_pieces(event: Event) -> bool:
-    """Whether an ending has only the last piece of its output: updates are carried at most once, so whoever waits for
-    the result is told the whole of it (`wire_of`)."""
-    return event.kind is EventKind.COMPLETED and b'"chunk"' in bytes(event.body) and "chunk" in _parse(event.body)
+    """Whether an ending has only the last piece of its output, or none because all of it came on the way: updates are
+    carried at most once, so whoever waits for the result is told the whole of it (`wire_of`)."""
+    if event.kind is not EventKind.COMPLETED:
+        return False
+    data = bytes(event.body)
+    if len(data) > _SHORT and b'"chunk"' not in data:
+        return False
+    body = _parse(data)
+    return body.get("chunk") is not None or (body.get("result") is None and not body.get("output"))
 
 
 # -- letters -----------------------------------------------------------------------------------------------------
@@ -112,7 +121,7 @@ def _work(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
         if name in body:
             told[name] = body[name]
     if body.get("attachments"):
-        told["attachments"] = [_file(msgspec.convert(file, FileRef)) for file in body["attachments"]]
+        told["attachments"] = [_file(msgspec.convert(file, FileRef), task) for file in body["attachments"]]
     if handover:
         told["handover"] = {name: value for name, value in handover.items() if name not in _ELSEWHERE}
     priority = "critical" if task.priority is Priority.CRITICAL else "high"
@@ -166,7 +175,8 @@ def _progress(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
     event: Event = parcel.event
     own = _own(event, MessageType.TASK_UPDATE)
     if own is not None:
-        return _say(MessageType.TASK_UPDATE, _retold(own, task), parcel, agent, own=own)
+        # at most once, whatever its agent wanted for its own way to the hub
+        return _say(MessageType.TASK_UPDATE, _retold(own, task), parcel, agent, own=own, priority="normal")
     body = _parse(event.body)
     percent, words = body.get("percent"), body.get("message")
     if event.kind is EventKind.ASKED:
@@ -188,7 +198,7 @@ def _progress(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
     if type(said.get("step")) is str:
         said["step"] = {"number": 0, "name": said["step"]}
     if body.get("file"):
-        said["file"] = _file(msgspec.convert(body["file"], FileRef))
+        said["file"] = _file(msgspec.convert(body["file"], FileRef), task)
     if event.agent:
         said["agent_id"] = event.agent
     return _say(MessageType.TASK_UPDATE, said, parcel, agent)
@@ -207,14 +217,17 @@ def _result(parcel: Parcel, agent: Agent, whole: str | None) -> tuple[bytes, str
         return _failure(parcel, agent)
     own = _own(event, MessageType.TASK_COMPLETE)
     if own is not None:
-        return _say(MessageType.TASK_COMPLETE, _retold(own, task), parcel, agent, own=own)
+        payload = _retold(own, task)
+        if whole and payload["result"] == _NULL:
+            payload["result"] = whole
+        return _say(MessageType.TASK_COMPLETE, payload, parcel, agent, own=own)
     body = _parse(event.body)
-    output = whole if whole is not None else str(body.get("output") or "")
+    output = whole or str(body.get("output") or "")
     result = body.get("result")
     said: dict[str, Any] = {"task_id": called(task), "result": output or None if result is None else result}
     if output and result is not None and result != output:
         said["output"] = output
-    if whole is None and body.get("chunk") is not None:
+    if not whole and body.get("chunk") is not None:
         said["chunk"] = body["chunk"]
     if type(body.get("usage")) is dict:
         said["usage"] = body["usage"]
@@ -336,8 +349,10 @@ def _retold(own: _Fields, task: Task) -> dict[str, Any]:
     return payload
 
 
-def _file(file: FileRef) -> dict[str, Any]:
+def _file(file: FileRef, task: Task) -> dict[str, Any]:
+    """A file by reference: its address says of which task it is, by the id that the hub knows it by."""
     return {
+        "url": f"/api/agent/files/{file.id}?task_id={task.id}",
         "id": file.id,
         "name": shown_name(file.name),
         "mime_type": file.mime_type,

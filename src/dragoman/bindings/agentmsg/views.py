@@ -76,6 +76,7 @@ def context_of(task: Task, *said: Mapping[str, Any]) -> dict[str, Any]:
         metadata |= _object(context.get("metadata"))
         history += history_of(context.get("history") or ())
         dependencies += (str(name) for name in context.get("dependencies") or ())
+    metadata |= getattr(task, "metadata", None) or {}  # what agents wrote there since
     for name, value in (("name", task.name), ("thread", task.thread), ("parent_task_id", task.parent)):
         if value is not None:
             metadata.setdefault(name, value)

@@ -172,6 +172,22 @@ def test_a_request_for_help() -> None:
     assert one(message("HelpRequest", to="*")).to is None
 
 
+def test_a_question_that_only_a_person_can_answer() -> None:
+    beside = {"ask": "person", "options": ["left", "right"], "default": "left", "deadline": "2026-03-01T12:00:30Z"}
+    command = one(message("HelpRequest", to="hub", payload=beside))
+    assert isinstance(command, commands.AskPerson)
+    asked = commands.Ask(
+        question="stuck", options=("left", "right"), timeout_seconds=30.0, default="left", has_default=True
+    )
+    assert (command.request_id, command.ask, command.task_id, command.blocking) == (
+        message("Ack")["id"],
+        asked,
+        T1,
+        True,
+    )
+    assert isinstance(one(message("HelpRequest", to="bob", payload=beside)), commands.AskHelp)
+
+
 @pytest.mark.parametrize(
     ("said", "verdict"),
     [

@@ -247,6 +247,14 @@ def test_a_question_to_a_person_is_news(parcel: Make) -> None:
     assert told["payload"]["message"] == "Waiting for an answer: left?"
 
 
+def test_files_come_by_reference(parcel: Make, task: Task) -> None:
+    file = {"id": "f-1", "name": "../plan.bin", "mime_type": "x/y", "size": 3, "sha256": "00", "owner": ""}
+    told = said(parcel(Cargo.PROGRESS, EventKind.PROGRESS, {"file": file}))["payload"]["file"]
+    assert (told["url"], told["name"]) == (f"/api/agent/files/f-1?task_id={task.id}", "plan.bin")
+    work = said(parcel(Cargo.WORK, body={"attachments": [file]}), BOB)["payload"]["task"]
+    assert work["attachments"] == [told]
+
+
 @pytest.mark.parametrize(
     ("body", "told"),
     [
@@ -266,6 +274,15 @@ def test_a_result_that_came_in_pieces_is_told_whole(parcel: Make) -> None:
     assert ends_in_pieces(last.event)
     frame, _ = wire_of(last, ADA, NOW, whole="theend")
     assert json.loads(frame)["payload"] == {"task_id": "t-1", "result": "theend"}
+
+
+def test_an_output_that_came_on_the_way_is_the_result_of_one_without(parcel: Make) -> None:
+    done = message("TaskComplete", payload={"result": None})
+    end = parcel(Cargo.RESULT, EventKind.COMPLETED, {"result": None}, raw=done)
+    assert ends_in_pieces(end.event)
+    assert json.loads(wire_of(end, ADA, NOW, whole="all of it")[0])["payload"]["result"] == "all of it"
+    assert said(end)["payload"]["result"] is None
+    assert not ends_in_pieces(parcel(Cargo.RESULT, EventKind.COMPLETED, {"result": 0}).event)
 
 
 def test_a_failure_is_a_report_that_says_what_to_do_next(parcel: Make) -> None:
