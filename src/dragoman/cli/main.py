@@ -29,6 +29,7 @@ COMMANDS = (
     ("doctor", "dragoman.cli.doctor:doctor", LOOK, "Check this machine, the data directory and the hub."),
     ("sandbox", "dragoman.cli.sandbox:app", LOOK, "How untrusted code is held back on this machine: check."),
     ("backup", "dragoman.cli.backup:backup", LOOK, "Copy the store, while the hub runs or not."),
+    ("cert", "dragoman.cli.cert:cert", LOOK, "Make a certificate for TLS, signed by a CA of your own."),
     ("config", "dragoman.cli.config:app", LOOK, "The settings, and where each came from: show."),
     ("version", "dragoman.cli.version:version", LOOK, "Print the version."),
 )

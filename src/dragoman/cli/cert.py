@@ -1,0 +1,74 @@
+"""`dragoman cert`: a CA of one's own and a certificate for the hub, so that TLS is one command away."""
+
+from __future__ import annotations
+
+import shlex
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from dragoman.cli import printing
+from dragoman.cli.escaping import line
+from dragoman.cli.exits import Exit, Stop
+from dragoman.cli.options import Output
+
+
+def cert(
+    *,
+    dir: Annotated[Path, Parameter(help="Where the files go; made if missing, closed to others.")] = Path(
+        ".dragoman/tls"
+    ),
+    host: Annotated[
+        list[str] | None,
+        Parameter(negative=(), help="A name or address that clients use, repeatable [this machine's own]."),
+    ] = None,
+    client: Annotated[str | None, Parameter(help="Make a client's certificate of this name instead.")] = None,
+    days: Annotated[int, Parameter(help="How long it lasts.")] = 397,
+    output: Output = "table",
+) -> None:
+    """Make a certificate for TLS, signed by a CA of your own.
+
+    The CA in the directory is made at the first time and used again after that.
+    """
+    from dragoman.security.certificates import HOSTS, Authority, CertificateProblem
+    from dragoman.security.private import PrivateFileError
+
+    now = datetime.now(UTC).replace(microsecond=0)
+    try:
+        authority = Authority(dir, now)
+        if client is not None:
+            made = authority.client(client, now=now, days=days)
+        else:
+            made = authority.server(host or HOSTS, now=now, days=days)
+    except (CertificateProblem, PrivateFileError) as error:
+        raise Stop(Exit.USAGE, line(str(error))) from error
+
+    if output != "table":
+        printing.document(
+            {
+                "ca": str(made.ca),
+                "certificate": str(made.certificate),
+                "key": str(made.key),
+                "names": list(made.names),
+                "not_after": made.not_after.isoformat().replace("+00:00", "Z"),
+                "new_ca": made.new_ca,
+            },
+            output,
+        )
+        return
+    for_whom = f"the client {client}" if client is not None else ", ".join(made.names)
+    printing.verdict(True, f"a certificate for {line(for_whom)}, until {made.not_after:%Y-%m-%d}")
+    printing.card(
+        [
+            ("certificate", str(made.certificate)),
+            ("key", str(made.key)),
+            ("clients trust", f"{made.ca}{' (new)' if made.new_ca else ''}"),
+        ]
+    )
+    certificate, key = (shlex.quote(str(path)) for path in (made.certificate, made.key))
+    if client is not None:
+        printing.following(f"give {certificate}, {key} and {shlex.quote(str(made.ca))} to the client, by a safe way")
+    else:
+        printing.following(f"DRAGOMAN_COVEN__TLS_CERTIFICATE={certificate} DRAGOMAN_COVEN__TLS_KEY={key} dragoman dev")

@@ -1,0 +1,236 @@
+"""TLS for every listener: 1.3 or nothing (a2acp-D18), from files that are checked before anybody connects.
+
+    problem with the files                        said at the start, with what to do
+    --------------------------------------------  -----------------------------------------------
+    missing, unreadable, not PEM                  which file, and `dragoman cert` to make one
+    the key can be read by others                 chmod 600
+    the key is not the certificate's              which two files
+    the key is encrypted                          how to decrypt it (nobody is there to type a password)
+    expired, or not valid yet                     since when or until when
+    no usable CA for client certificates          which file
+
+A renewed certificate is taken without a restart: `Renewal.renew()` reads the files again, checks them as at the
+start, and only then lets new handshakes have them. If they are bad, the old ones stay in use and the caller is told.
+
+gRPC brings a TLS of its own that cannot be told a lowest version. `grpc_cipher_suites` gives it, for TLS 1.2, only
+suites that the certificate cannot serve, which leaves 1.3.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+
+from dragoman.security import private
+from dragoman.security.private import PrivateFileError
+
+Clients = Literal["optional", "required"]
+
+GRPC_SUITES = "GRPC_SSL_CIPHER_SUITES"
+"""The environment variable that gRPC reads once, before its first TLS connection, in either role."""
+
+_MAKE = "Make one: dragoman cert"
+
+
+class TlsProblem(Exception):
+    """TLS cannot be served with these files. The sentence ends with what to do."""
+
+
+class Files(msgspec.Struct, frozen=True, kw_only=True):
+    """What a listener speaks TLS with. `client_ca`: who signs the certificates of clients, if any are asked for."""
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+    clients: Clients = "optional"
+
+
+class Pair(msgspec.Struct, frozen=True, kw_only=True):
+    """A certificate chain and its key that belong together and are valid now, as PEM."""
+
+    chain: bytes
+    key: bytes
+    not_after: int
+    names: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"Pair({', '.join(self.names)}, until {self.not_after})"
+
+
+def read_pair(files: Files, now: int) -> Pair:
+    """Both files, checked together. Raises `TlsProblem`."""
+    chain = _read(files.certificate, "certificate")
+    try:
+        key_pem = private.read(files.key)
+    except FileNotFoundError:
+        raise TlsProblem(f"there is no key {files.key}. {_MAKE}") from None
+    except PrivateFileError as error:
+        raise TlsProblem(str(error)) from None
+    try:
+        leaf = x509.load_pem_x509_certificates(chain)[0]
+    except (ValueError, UnsupportedAlgorithm):
+        raise TlsProblem(f"{files.certificate} holds no PEM certificate. {_MAKE}") from None
+    if _public(_private_key(files.key, key_pem)) != _public(leaf):
+        raise TlsProblem(f"the key {files.key} is not that of {files.certificate}. Name the two that belong together.")
+    if now >= leaf.not_valid_after_utc.timestamp():
+        raise TlsProblem(f"{files.certificate} expired on {leaf.not_valid_after_utc:%Y-%m-%d}. Renew it: dragoman cert")
+    if now < leaf.not_valid_before_utc.timestamp():
+        raise TlsProblem(f"{files.certificate} is valid from {leaf.not_valid_before_utc:%Y-%m-%d}. Check the clock.")
+    return Pair(chain=chain, key=key_pem, not_after=int(leaf.not_valid_after_utc.timestamp()), names=_names(leaf))
+
+
+def server_context(files: Files, now: int) -> ssl.SSLContext:
+    """A context that speaks TLS 1.3 and nothing older. Raises `TlsProblem`."""
+    return _context(read_pair(files, now), files)
+
+
+class Renewal:
+    """A context whose certificate is renewed while it is in use: every handshake gets the newest good one."""
+
+    def __init__(self, files: Files, now: int) -> None:
+        self._files = files
+        self._pair = read_pair(files, now)
+        self.context = _context(self._pair, files)
+        self._newest = self.context
+        self.context.sni_callback = self._hand_out
+
+    @property
+    def not_after(self) -> int:
+        """When the certificate in use expires, to warn before."""
+        return self._pair.not_after
+
+    def renew(self, now: int) -> bool:
+        """Whether new files are in use from now on. Raises `TlsProblem` when they are bad; then nothing changed."""
+        pair = read_pair(self._files, now)
+        if pair == self._pair:
+            return False
+        self._newest = _context(pair, self._files)
+        self._pair = pair
+        return True
+
+    def _hand_out(self, connection: ssl.SSLObject | ssl.SSLSocket, _: str | None, __: ssl.SSLContext) -> None:
+        # OpenSSL asks this for every handshake, whether the client names a server or not.
+        connection.context = self._newest
+
+
+def client_context(
+    ca: Path | None = None, *, certificate: Path | None = None, key: Path | None = None
+) -> ssl.SSLContext:
+    """For our own clients: TLS 1.3, names checked, and `ca` trusted instead of the system's."""
+    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
+    if ca is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        _trust(context, ca)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    if certificate is not None:
+        context.load_cert_chain(certificate, key, password=_no_password)
+    return context
+
+
+def grpc_cipher_suites(pair: Pair) -> str:
+    """The value for `GRPC_SUITES` with which a gRPC server of this certificate speaks 1.3 only."""
+    kind = serialization.load_pem_private_key(pair.key, None)
+    other = "ECDSA" if isinstance(kind, rsa.RSAPrivateKey) else "RSA"
+    return f"ECDHE-{other}-AES256-GCM-SHA384"
+
+
+def _context(pair: Pair, files: Files) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    # The ssl module loads from files only. What was checked is what is served, so it is not read from there again.
+    with _as_file(pair.key.rstrip() + b"\n" + pair.chain) as both:
+        try:
+            context.load_cert_chain(both, password=_no_password)
+        except (ssl.SSLError, OSError) as error:
+            reason = getattr(error, "reason", None) or "unusable"
+            raise TlsProblem(f"{files.certificate} cannot be served ({reason}). {_MAKE}") from None
+    if files.client_ca is not None:
+        _trust(context, files.client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED if files.clients == "required" else ssl.CERT_OPTIONAL
+    elif files.clients == "required":
+        raise TlsProblem("client certificates are required, but no CA is named that signs them. Name its file.")
+    return context
+
+
+@contextmanager
+def _as_file(data: bytes) -> Iterator[str]:
+    """A path under which the data can be read by this process, in memory only where the system can do that."""
+    if not hasattr(os, "memfd_create"):  # pragma: no cover - not on Linux
+        with tempfile.NamedTemporaryFile() as file:  # 0600
+            file.write(data)
+            file.flush()
+            yield file.name
+        return
+    descriptor = os.memfd_create("tls", os.MFD_CLOEXEC)
+    try:
+        with os.fdopen(descriptor, "wb", closefd=False) as memory:
+            memory.write(data)
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+def _trust(context: ssl.SSLContext, ca: Path) -> None:
+    text = _read(ca, "CA file")
+    try:
+        context.load_verify_locations(cadata=text.decode("ascii"))
+    except (ssl.SSLError, ValueError):
+        raise TlsProblem(f"{ca} holds no PEM certificate of a CA. Name the file that does.") from None
+
+
+def _no_password() -> str:
+    """Instead of a question on a terminal that nobody reads."""
+    return ""
+
+
+def _read(path: Path, what: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise TlsProblem(f"there is no {what} {path}. {_MAKE}") from None
+    except OSError as error:
+        raise TlsProblem(
+            f"the {what} {path} cannot be read: {error.strerror}. Check its path and permissions."
+        ) from None
+
+
+def _private_key(path: Path, data: bytes) -> PrivateKeyTypes:
+    try:
+        key = serialization.load_pem_private_key(data, None)
+    except TypeError:
+        raise TlsProblem(
+            f"{path} is encrypted. Decrypt it: openssl pkey -in {path} -out PLAIN (and chmod 600 it)"
+        ) from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise TlsProblem(f"{path} holds no PEM key. {_MAKE}") from None
+    if isinstance(key, rsa.RSAPrivateKey) and key.key_size < 2048:
+        raise TlsProblem(f"{path} is an RSA key of {key.key_size} bits; 2048 is the least. {_MAKE}")
+    if not isinstance(
+        key, (rsa.RSAPrivateKey, ec.EllipticCurvePrivateKey, ed25519.Ed25519PrivateKey, ed448.Ed448PrivateKey)
+    ):
+        raise TlsProblem(f"{path} is not a key that TLS 1.3 signs with. {_MAKE}")
+    return key
+
+
+def _public(of: PrivateKeyTypes | x509.Certificate) -> bytes:
+    return of.public_key().public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def _names(leaf: x509.Certificate) -> tuple[str, ...]:
+    try:
+        names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ()
+    return (*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress)))
