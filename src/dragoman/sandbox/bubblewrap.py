@@ -13,13 +13,12 @@ is not reached, and the self-test says so.
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from dragoman.sandbox import egress, launch, seccomp
 from dragoman.sandbox.model import MIB, Level, Limits, Report, Sandbox, Unavailable
@@ -85,9 +84,9 @@ class Bubblewrap:
             raise Unavailable(self.level, "bwrap is not installed", INSTALL)
         path = os.environ.get("PATH")
         families = seccomp.NETWORK if sandbox.hosts else seccomp.NO_NETWORK
-        plan = {
+        plan: dict[str, Any] = {
             "bwrap": [self._program, *self._options(sandbox, needs(command[0], path))],
-            "filter": base64.b64encode(seccomp.program(machine, families=families)).decode(),
+            "filter": seccomp.program(machine, families=families),
             "variables": list(sandbox.variables),
             "group": group(sandbox.limits, beside=ITS_OWN_PROCESSES),
             "again": [interpreter(), "-I", "-S", LAUNCHER],
@@ -99,7 +98,7 @@ class Bubblewrap:
         if sandbox.hosts:
             keeper = [interpreter(), "-I", "-S", egress.__file__]
             plan["egress"] = {"command": keeper, "hosts": list(sandbox.hosts)}
-        return (interpreter(), "-I", "-S", launch.__file__, json.dumps({"outside": plan}), "--", *command)
+        return (interpreter(), "-I", "-S", launch.__file__, launch.written({"outside": plan}), "--", *command)
 
     def _options(self, sandbox: Sandbox, needed: tuple[str, ...]) -> Iterator[str]:
         yield from ("--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--cap-drop", "ALL")

@@ -8,10 +8,9 @@ hosts cannot be allowed and nothing inside can listen; pairs of sockets and pipe
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 from collections.abc import Iterator
+from typing import Any
 
 from dragoman.sandbox import launch, seccomp
 from dragoman.sandbox.bubblewrap import for_the_kernel, group, hidden_within
@@ -48,15 +47,15 @@ class Landlock:
                 f"{', '.join(shown)} cannot be hidden inside what is allowed",
                 "allow less, or use bubblewrap",
             )
-        plan = {
-            "filter": base64.b64encode(seccomp.program(machine, families=())).decode(),
+        plan: dict[str, Any] = {
+            "filter": seccomp.program(machine, families=()),
             "variables": list(sandbox.variables),
             "group": group(sandbox.limits),
             "limits": for_the_kernel(sandbox.limits),
             "rules": list(_rules(sandbox, needs(command[0], os.environ.get("PATH")))),
             "cwd": sandbox.cwd,
         }
-        return (interpreter(), "-I", "-S", launch.__file__, json.dumps({"alone": plan}), "--", *command)
+        return (interpreter(), "-I", "-S", launch.__file__, launch.written({"alone": plan}), "--", *command)
 
 
 def _rules(sandbox: Sandbox, needed: tuple[str, ...]) -> Iterator[tuple[str, str]]:

@@ -6,21 +6,24 @@
     inside    limits, Landlock, then it becomes the command
     alone     no bubblewrap on this machine: capabilities, limits, Landlock and seccomp, all in one process
 
-The plan is JSON and stands in the argument vector, which everybody on the machine may read: it holds paths and
-numbers, never the value of a variable. Where a wall cannot be put up the command is not run: exit code 126, and why on
-stderr.
+The plan stands in the argument vector, which everybody on the machine may read: it holds paths and numbers, never the
+value of a variable. Where a wall cannot be put up the command is not run: exit code 126, and why on stderr.
+
+It runs twice at every start, so it imports little: json, typing and socket alone would double its time. That is why the
+plan is marshalled; both ends are the same interpreter.
 """
 
-import array
-import base64
+import binascii
 import ctypes
-import json
+import marshal
 import os
 import resource
-import socket
 import struct
 import sys
-from typing import Any, NoReturn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP = 1, 24, 38, 22
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
@@ -233,6 +236,18 @@ def _enter(parent: str, version: int, controller: str, most: int, name: str) -> 
                 raise
 
 
+# -- the plan
+
+
+def written(plan: "dict[str, Any]") -> str:
+    return binascii.b2a_base64(marshal.dumps(plan), newline=False).decode()
+
+
+def read(text: str) -> "dict[str, Any]":
+    found: dict[str, Any] = marshal.loads(binascii.a2b_base64(text))
+    return found
+
+
 # -- the steps
 
 
@@ -249,14 +264,14 @@ def outside(plan: "dict[str, Any]", command: "list[str]") -> None:
     if "TMPDIR" in environ:
         environ["TMPDIR"] = "/tmp"
     close_all_but(kept)
-    filter = _in_memory("filter", base64.b64decode(plan["filter"]))
+    filter = _in_memory("filter", plan["filter"])
     options = [*plan["bwrap"][1:], "--seccomp", str(filter)]
     # Not in the argument vector: process 1 inside is bubblewrap, and what it was told names our directories.
     told = _in_memory("options", b"\0".join(option.encode() for option in options))
     for descriptor in kept:
         os.set_inheritable(descriptor, True)
     no_new_privileges()
-    again = [*plan["again"], json.dumps({"inside": inner}), "--", *command]
+    again = [*plan["again"], written({"inside": inner}), "--", *command]
     os.execve(plan["bwrap"][0], [plan["bwrap"][0], "--args", str(told), "--", *again], environ)
 
 
@@ -284,12 +299,15 @@ def alone(plan: "dict[str, Any]", command: "list[str]") -> None:
     limit(plan["limits"])
     drop_capabilities()
     landlock(plan["rules"], network=False)
-    seccomp(base64.b64decode(plan["filter"]))
+    seccomp(plan["filter"])
     os.execvpe(command[0], command, environ)
 
 
 def _way_out(egress: "dict[str, Any]") -> int:
     """Start the doorkeeper, who stays in our network; the door itself is made inside and handed to him."""
+    import json
+    import socket
+
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     parent = os.getpid()
     if os.fork() == 0:
@@ -306,11 +324,12 @@ def _way_out(egress: "dict[str, Any]") -> int:
 
 
 def _hand_over_door(descriptor: int) -> "dict[str, str]":
+    import socket
+
     with socket.socket(fileno=descriptor) as keeper, socket.socket() as door:
         door.bind(("127.0.0.1", 0))
         door.listen(64)
-        rights = array.array("i", [door.fileno()])
-        keeper.sendmsg([b"door"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        socket.send_fds(keeper, [b"door"], [door.fileno()])
         where = f"http://127.0.0.1:{door.getsockname()[1]}"
     names = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
     return dict.fromkeys(names, where)
@@ -332,11 +351,11 @@ def _check(answer: int, what: str) -> int:
 STEPS = {"outside": outside, "inside": inside, "alone": alone}
 
 
-def main(words: "list[str]") -> NoReturn:
+def main(words: "list[str]") -> "NoReturn":
     """`words`: the plan, `--`, the command."""
     command = words[2:]
     try:
-        ((step, plan),) = json.loads(words[0]).items()
+        ((step, plan),) = read(words[0]).items()
         STEPS[step](plan, command)
         raise Unbuilt("nothing was started")
     except Unbuilt as why:
