@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dragoman.core.agents import links, registry
+from dragoman.core.agents import links, registry, status
 from dragoman.core.commands import (
     Acknowledge,
     AddAgent,
@@ -18,7 +18,9 @@ from dragoman.core.commands import (
     AnswerHandover,
     AskHelp,
     AskPerson,
+    Beat,
     Cancel,
+    ChangeState,
     Claim,
     CloseLink,
     Command,
@@ -35,8 +37,10 @@ from dragoman.core.commands import (
     RefillLink,
     RegisterAgent,
     RemoveAgent,
+    ReportError,
     ReportFault,
     ReportProgress,
+    ReportStatus,
     Resume,
     Retry,
     RotateToken,
@@ -52,6 +56,7 @@ from dragoman.core.errors import Refused
 from dragoman.core.lookups import DeliveryById, QuestionById
 from dragoman.core.policy.chain import check
 from dragoman.core.routing import dispatch
+from dragoman.core.state import approval, changes
 from dragoman.core.tasks import assistance, clock, control, handover, outcome, progress, questions, submit
 from dragoman.core.work import Work
 
@@ -103,7 +108,7 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
     Resume: control.resume,
     Retry: control.retry,
     AskPerson: questions.ask_person,
-    Answer: questions.answer,
+    Answer: approval.answer,
     Tell: letters.tell,
     AskHelp: assistance.ask_help,
     GiveHelp: assistance.give_help,
@@ -111,6 +116,10 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
     HandOver: handover.hand_over,
     AnswerHandover: handover.answer_handover,
     Sweep: letters.sweep,
+    Beat: status.beat,
+    ReportStatus: status.report_status,
+    ReportError: status.report_error,
+    ChangeState: changes.change_state,
     Redrive: deadletters.redrive,
     Discard: deadletters.discard,
     Wake: wake,
@@ -119,11 +128,17 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
 }
 
 
+NO_SIGN = frozenset({CloseLink, RefillLink, Unanswered, Wake, Sweep, NoteRefusal})
+"""What is no sign of life of its principal: the hub says it, or nobody knows who did."""
+
+
 def decide(work: Work, command: Command) -> Outcome:
     """The outcome of a command, its changes left in `work`. Raises `Refused`, or `NotLoaded` to be run again."""
     work.begin()
     try:
         check(work, command)
+        if type(command) not in NO_SIGN:
+            status.heard(work, command.principal)
         result = DECISIONS[type(command)](work, command)
     except Refused as refusal:
         if not refusal.keep:

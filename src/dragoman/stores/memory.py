@@ -228,7 +228,11 @@ class MemoryStore:
     async def deliveries(
         self, *, task: TaskId | None = None, receiver: AgentId | None = None, limit: int = 1000
     ) -> Sequence[Delivery]:
-        found = [row for row in self.rows(Delivery) if task in (None, row.task) and receiver in (None, row.receiver)]
+        found = [
+            row
+            for row in self.rows(Delivery)
+            if task in (None, row.task) and receiver in (None, row.receiver) and row.done_at is None
+        ]
         return sorted(found, key=lambda row: row.id)[:limit]
 
     async def dead_letters(
@@ -281,7 +285,7 @@ class MemoryStore:
 
     async def counts(self) -> Mapping[str, int]:
         statuses = Counter(task.status for task in self.rows(Task))
-        states = Counter(delivery.state for delivery in self.rows(Delivery))
+        states = Counter(delivery.state for delivery in self.rows(Delivery) if delivery.done_at is None)
         return {
             **{f"tasks_{status}": statuses[status] for status in Status if status not in FINAL},
             **{f"deliveries_{state}": states[state] for state in DeliveryState},

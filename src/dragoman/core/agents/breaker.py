@@ -5,25 +5,25 @@
                                       └────── it failed ────┘
 
 An open breaker keeps new work away; what the agent already has goes on (chiffon-D7). Only timeouts and broken
-links count: faults of the caller never do.
+links count: faults of the caller never do. For agents that converse the policy says how many and how long
+(agentmsg-D11), for the others the hub's rules.
 """
 
 from __future__ import annotations
 
 from dragoman.core.agents.model import Breaker, BreakerState
 from dragoman.core.ids import Instant
-from dragoman.core.rules import Rules
 
 CLOSED = Breaker()
 
 
-def failed(breaker: Breaker, now: Instant, rules: Rules) -> Breaker:
-    """One more failure."""
+def failed(breaker: Breaker, now: Instant, threshold: int, pause: int) -> Breaker:
+    """One more failure. So many in a row open it, for so long."""
     failures = breaker.failures + 1
-    if breaker.state is BreakerState.HALF_OPEN or failures >= rules.breaker_threshold:
+    if breaker.state is BreakerState.HALF_OPEN or failures >= threshold:
         if breaker.state is BreakerState.OPEN:
             return Breaker(state=breaker.state, failures=failures, until=breaker.until)
-        return Breaker(state=BreakerState.OPEN, failures=failures, until=Instant(now + rules.breaker_pause))
+        return Breaker(state=BreakerState.OPEN, failures=failures, until=Instant(now + pause))
     return Breaker(state=breaker.state, failures=failures, until=breaker.until)
 
 

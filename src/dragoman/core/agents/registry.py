@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import msgspec
 
-from dragoman.core.agents import breaker
+from dragoman.core.agents import breaker, status
 from dragoman.core.agents.model import GUEST, Agent, BreakerState
 from dragoman.core.commands import AddAgent, AdmitGuest, RegisterAgent, RemoveAgent, RotateToken
 from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId
 from dragoman.core.routing.dispatch import assign, fill
 from dragoman.core.routing.routes import Route, reach
+from dragoman.core.state.model import Change, Operation, Registry
+from dragoman.core.state.waking import RESOURCES, waking
 from dragoman.core.tasks.model import EventKind, Origin, Priority, Status, Task
 from dragoman.core.tasks.outcome import fail_attempt
 from dragoman.core.work import Work
+
+PLANNER = "planner"
 
 RESERVED = frozenset({ADMIN, HUB, "*"})
 
@@ -71,6 +75,14 @@ def remove(work: Work, command: RemoveAgent) -> Agent:
         fail_attempt(work, task, fault, counts=False)
     for link in work.links_to(agent.id):
         work.close_link(link.session, "this agent was removed from the hub")
+    for registry, name in (
+        (Registry.AGENT, agent.id),
+        *((Registry.RESOURCE, f"{agent.id}:{kind}") for kind in RESOURCES),
+    ):
+        entity = work.entity(registry, name)
+        if entity is not None:
+            change = Change(Operation.DELETE, registry, name, entity.version + 1, {}, command.principal)
+            work.share(change, None, entity)
     work.remove(agent)
     return agent
 
@@ -94,6 +106,11 @@ def register(work: Work, command: RegisterAgent) -> Agent:
             agent_id=agent.id,
             token_status="valid, but for another kind of agent",
         )
+    if agent.converses and command.role == PLANNER and agent.role != PLANNER:
+        message = (
+            f"planners may change what all agents share: a person makes {agent.id} one, by adding it with that role"
+        )
+        raise refuse(Kind.FORBIDDEN, message, field="role", agent_id=agent.id, token_status="valid, but not for this")
     agent = msgspec.structs.replace(
         agent,
         kind=command.kind or agent.kind,
@@ -118,11 +135,12 @@ HEALTH_CHECK = "health_check"
 
 
 def agent_woke(work: Work, agent: Agent) -> None:
-    """The pause of an open breaker is over: ask the agent whether it is well."""
+    """A time of the agent has come. If it is the end of its breaker's pause, ask it whether it is well."""
+    agent = status.woke(work, agent)
     rested = breaker.rested(agent.breaker, work.now)
     if rested == agent.breaker:
         return
-    work.put(msgspec.structs.replace(agent, breaker=rested, wake_at=None))
+    work.put(waking(work, msgspec.structs.replace(agent, breaker=rested)))
     probe(work, agent.id)
 
 

@@ -11,12 +11,15 @@ import msgspec
 
 from dragoman.core.agents.floor import Link
 from dragoman.core.agents.model import Agent
-from dragoman.core.commands import Claim
+from dragoman.core.commands import Claim, RefillLink
 from dragoman.core.delivery.model import Cargo, Delivery
 from dragoman.core.delivery.outbox import lease
 from dragoman.core.errors import Kind, refuse
-from dragoman.core.ids import AgentId, DeliveryId, Instant
-from dragoman.core.routing.routes import choose, queues_for, route_of, seat, serves
+from dragoman.core.ids import HUB, AgentId, DeliveryId, Instant
+from dragoman.core.lookups import PAGE, Ready
+from dragoman.core.routing.routes import addressed, choose, queues_for, ready, route_of, serves
+from dragoman.core.state.admission import hold, must_be_approved
+from dragoman.core.state.budget import NOTHING, fits, may_take, needs, reserve
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import EventKind, Status, Task
 from dragoman.core.work import Work
@@ -25,12 +28,19 @@ from dragoman.core.work import Work
 def place(work: Work, task: Task, *, prefer: AgentId | None = None) -> Task:
     """A task is ready: give it to somebody, or let it stand in its queue."""
     chosen = None
+    asked = NOTHING
+    if task.constraints:
+        if must_be_approved(work, task):
+            return hold(work, task)
+        asked = needs(task.constraints)
     if prefer is not None:
         agent = work.agent(prefer)
-        link = None if agent is None else seat(work, agent)
+        link = None if agent is None else ready(work, agent)
+        if agent is not None and not may_take(work, agent.id, asked):
+            link = None
         chosen = (agent, link) if agent is not None and link is not None else None
     if chosen is None and work.backlog(task.route) == 0:  # nobody stands before it
-        chosen = choose(work, route_of(task.route))
+        chosen = choose(work, route_of(task.route), asked)
     if chosen is not None:
         return assign(work, task, *chosen)
     queued = move(
@@ -42,7 +52,7 @@ def place(work: Work, task: Task, *, prefer: AgentId | None = None) -> Task:
         wake_at=min(task.deadline, Instant(work.now + task.idle_limit)),
     )
     work.put(queued)
-    somebody = choose(work, route_of(task.route)) if work.backlog(task.route) > 1 else None
+    somebody = choose(work, route_of(task.route), asked) if work.backlog(task.route) > 1 else None
     if somebody is not None:  # there is a seat for whoever stands first
         fill(work, somebody[0].id)
         return work.known_task(task.id)
@@ -53,6 +63,11 @@ def assign(work: Work, task: Task, agent: Agent, link: Link) -> Task:
     """Give a task to an agent over a link: the next attempt begins."""
     attempt = task.attempts + 1
     deadline = task.deadline
+    if task.constraints:
+        task = reserve(work, task, agent.id)
+    idle = task.idle_limit
+    if agent.converses and idle == work.rules.idle_limit:  # nobody asked for more: the policy says how long
+        idle = work.policy.breaker_timeout
     if task.attempts == 0 and task.total_limit is not None:
         deadline = min(deadline, Instant(work.now + task.total_limit))
     body = b'{"agent":%b,"attempt":%d}' % (msgspec.json.encode(agent.id), attempt)
@@ -72,7 +87,8 @@ def assign(work: Work, task: Task, agent: Agent, link: Link) -> Task:
         last_sign_at=work.now,
         lost_at=None,
         deadline=deadline,
-        wake_at=min(deadline, Instant(work.now + task.idle_limit)),
+        idle_limit=idle,
+        wake_at=min(deadline, Instant(work.now + idle)),
     )
     work.put(task)
     order = Delivery(
@@ -94,7 +110,9 @@ def claim(work: Work, command: Claim) -> Task:
     agent, task = work.agent(command.principal), work.task(command.task_id)
     if agent is None or task is None or task.queue is None or not serves(agent, route_of(task.route)):
         raise refuse(Kind.NOT_FOUND, "no such task in the queue", field="task_id", task_id=command.task_id)
-    link = seat(work, agent)
+    link = ready(work, agent)
+    if link is not None and not may_take(work, agent.id, needs(task.constraints)):
+        raise refuse(Kind.RESOURCES, f"{agent.id} has no room for it in its allocations", task_id=task.id)
     if link is None:
         raise refuse(Kind.CONFLICT, f"{agent.id} has its hands full; finish something first", task_id=task.id)
     return assign(work, task, agent, link)
@@ -106,10 +124,45 @@ def fill(work: Work, agent_id: AgentId) -> int:
     agent = work.agent(agent_id) if work.anybody_queues else None
     if agent is None:
         return 0
-    while (link := seat(work, agent)) is not None:
-        waiting = [task for queue in queues_for(work, agent) if (task := work.first_in(queue)) is not None]
+    while (link := ready(work, agent)) is not None:
+        waiting = [task for queue in queues_for(work, agent) if (task := next_for(work, agent, queue)) is not None]
         if not waiting:
             break
         assign(work, min(waiting, key=lambda task: (task.rank, task.id)), agent, link)
         given += 1
     return given
+
+
+def next_for(work: Work, agent: Agent, queue: str) -> Task | None:
+    """The best task of a queue that this agent has room for.
+
+    If the best one does not fit what all agents together may spend, nobody overtakes it: else it would wait for ever.
+    If it is only too much for this agent, another one will take it, and this one looks further.
+    """
+    if not route_of(queue).budgeted:
+        return work.first_in(queue)
+    for task in work.find(Ready(queue, PAGE)):
+        asked = needs(task.constraints)
+        if not fits(work, HUB, asked):
+            return None
+        if fits(work, agent.id, asked):
+            return task
+    return None
+
+
+def make_room(work: Work, *, everybody: bool = False) -> None:
+    """Something was given back: whoever could do what waits for it is asked again, after the commit.
+
+    `everybody`: those with ordinary queues before them, too. A limit was changed.
+    """
+    if not work.anybody_queues:
+        return
+    asked: set[str] = set()
+    for queue in work.queues():
+        route = route_of(queue)
+        if not (route.budgeted or everybody):
+            continue
+        for agent in addressed(work, route):
+            if agent.id not in asked and serves(agent, route) and (link := ready(work, agent)) is not None:
+                asked.add(agent.id)
+                work.ask_afterwards(RefillLink(principal=agent.id, session=link.session))

@@ -4,8 +4,8 @@ A *route* is what a task asks of an agent: a kind or one agent by name, a work t
 same route stand in the same queue, which is named by the route itself, so that "who could serve this queue" needs
 no look at the tasks in it.
 
-Among those who can: reachable, breaker closed, with a free seat; idle ones first, then the least loaded
-(chiffon-D8).
+Among those who can: reachable, breaker closed, with a free seat and room in their allocations, and not away by their
+own word; idle ones first, then the least loaded (chiffon-D8), then who fails least, then who is most capable.
 """
 
 from __future__ import annotations
@@ -18,14 +18,20 @@ import msgspec
 from dragoman.core.agents.floor import Link
 from dragoman.core.agents.model import Agent, BreakerState
 from dragoman.core.ids import AgentId
+from dragoman.core.state.budget import NOTHING, Amounts, may_take
+from dragoman.core.state.standing import Standing
 from dragoman.core.work import Work
+
+UNSAID = (0.0, -100.0)
+"""How one weighs who never said how it is: no error, fully capable."""
 
 UNDECLARED = 1 << 30
 """What it weighs to have declared no work types, where anybody may be asked."""
 
 
 class Route(msgspec.Struct, frozen=True, array_like=True):
-    """`besides`: whoever asked for it, where it is addressed to nobody: that means somebody else."""
+    """`besides`: whoever asked for it, where it is addressed to nobody: that means somebody else. `budgeted`: its tasks
+    need room in an allocation, each its own; nobody who asks for nothing stands behind them."""
 
     type: str
     kind: str | None = None
@@ -33,6 +39,7 @@ class Route(msgspec.Struct, frozen=True, array_like=True):
     role: str | None = None
     capabilities: tuple[str, ...] = ()
     besides: AgentId | None = None
+    budgeted: bool = False
 
     @property
     def queue(self) -> str:
@@ -78,6 +85,8 @@ def addressed(work: Work, route: Route) -> Iterable[Agent]:
 
 def seat(work: Work, agent: Agent) -> Link | None:
     """The link over which this agent could be given work now, or None."""
+    if agent.silent_since is not None:
+        return None
     if agent.breaker.state is not BreakerState.CLOSED or work.load_of(agent.id) >= agent.max_concurrent:
         return None
     return reach(work, agent.id)
@@ -94,25 +103,42 @@ def reach(work: Work, agent: AgentId) -> Link | None:
     return found
 
 
-def choose(work: Work, route: Route) -> tuple[Agent, Link] | None:
-    """Who should do it now: idle first, then the least loaded. Where anybody may, those who said that they do such work
-    come before those who said nothing."""
+def choose(work: Work, route: Route, asked: Amounts = NOTHING) -> tuple[Agent, Link] | None:
+    """Who should do it now: idle first, then the least loaded; of these who fails least, then who is most capable, as
+    far as they said. Where anybody may, those who said that they do such work come before those who said nothing."""
     best: tuple[Agent, Link] | None = None
-    least = 1 << 60
+    least: tuple[float, float, float] = (1 << 60, 0, 0)
     anybody = route.kind is None and route.pinned is None
     for agent in addressed(work, route):
         load = work.load_of(agent.id)
         if anybody and agent.work_types is None:
             load += UNDECLARED
-        if load >= least or not serves(agent, route):
+        if load > least[0] or not serves(agent, route):
+            continue
+        standing = work.standing(agent.id)
+        weight = UNSAID if standing is None else (standing.error_rate, -standing.level)
+        if (load, *weight) >= least or (standing is not None and absent(work, standing)):
             continue
         link = seat(work, agent)
-        if link is None:
+        if link is None or not may_take(work, agent.id, asked):
             continue
-        if load == 0:
+        if load == 0 and weight <= UNSAID:
             return agent, link
-        best, least = (agent, link), load
+        best, least = (agent, link), (load, *weight)
     return best
+
+
+def absent(work: Work, standing: Standing) -> bool:
+    """It said that it takes no work now."""
+    return standing.away or (standing.until is not None and standing.until > work.now)
+
+
+def ready(work: Work, agent: Agent) -> Link | None:
+    """`seat`, for an agent that has not said otherwise, and has something left to spend."""
+    standing = work.standing(agent.id)
+    if standing is not None and absent(work, standing):
+        return None
+    return seat(work, agent) if may_take(work, agent.id, NOTHING) else None
 
 
 def queues_for(work: Work, agent: Agent) -> Iterator[str]:

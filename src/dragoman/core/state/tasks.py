@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from dragoman.core.ids import rfc3339
+from dragoman.core.state.model import Entity, Registry
 from dragoman.core.tasks.model import Status, Task
 
 SHOWN = {
@@ -61,3 +63,39 @@ def step(old: Task, new: Task) -> dict[str, Any] | None:
         if old.metadata is not new.metadata:
             patch["context"]["metadata"] = new.metadata
     return patch
+
+
+def task_entity(task: Task, metadata: dict[str, Any] | None = None) -> Entity:
+    """A task of the hub as others see it, without what belongs only to those who have to do with it."""
+    name = task.origin.called or task.id
+    context: dict[str, Any] = {
+        "task_id": name,
+        "task_type": task.type,
+        "priority": task.priority.value,
+        "metadata": metadata or {},
+        "dependencies": list(task.dependencies),
+        "history": [],
+    }
+    value: dict[str, Any] = {
+        "id": name,
+        "status": shown_status(task),
+        "created_at": rfc3339(task.created_at),
+        "updated_at": rfc3339(task.updated_at),
+        "context": context,
+    }
+    if (agent := shown_agent(task)) is not None:
+        value["assigned_agent"] = agent
+    if task.progress is not None:
+        value["progress"] = task.progress
+    if task.waiting is not None:
+        value["waiting"] = task.waiting.value
+    return Entity(
+        registry=Registry.TASK,
+        name=name,
+        version=task.version,
+        value=value,
+        created_at=task.created_at,
+        updated_at=task.updated_at,
+        created_by=task.origin.principal,
+        updated_by=task.owner or task.origin.principal,
+    )

@@ -96,7 +96,7 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     `asks` counts the questions of this attempt: an agent that begins anew asks the same ones in the same order.
     `version` counts what others can see of it change (the shared state). `handed` is through whose hands it went: pairs
     of from and to. `helps` is the request for help that it answers. `reserved` is what is set aside for it now, and
-    `metadata` what agents wrote into its context since it came.
+    `metadata` what agents wrote into its context since it came. `approved`: a person let it be done, at its risk.
     """
 
     id: TaskId
@@ -157,6 +157,7 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     helps: QuestionId | None = None
     reserved: Reserved | None = None
     metadata: dict[str, Any] | None = None
+    approved: bool = False
 
     @property
     def final(self) -> bool:

@@ -10,10 +10,13 @@ from dragoman.core.agents import breaker
 from dragoman.core.commands import Finish, ReportFault
 from dragoman.core.delivery.model import Cargo, DeadLetter
 from dragoman.core.delivery.outbox import OUTCOME_CARGO, offer, withdraw
-from dragoman.core.errors import Fault, Kind, refuse
+from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import HUB, AgentId, DeliveryId, Instant, rfc3339
-from dragoman.core.lookups import Children, OpenQuestions
-from dragoman.core.routing.dispatch import fill
+from dragoman.core.lookups import PAGE, Children, OpenQuestions, Ready
+from dragoman.core.routing.dispatch import fill, make_room
+from dragoman.core.routing.routes import addressed, route_of, serves
+from dragoman.core.state import budget
+from dragoman.core.state.waking import breaker_limits, waking
 from dragoman.core.tasks.assistance import helped
 from dragoman.core.tasks.dependencies import settle_dependents
 from dragoman.core.tasks.lifecycle import move
@@ -60,6 +63,8 @@ def report_fault(work: Work, command: ReportFault) -> Task | None:
     if task is None or task.final:
         return task
     probe = task.origin.principal == HUB
+    if not probe and budget.spend(work, command.principal, command.body):
+        refuse_hopeless(work)
     if probe:  # even an error is an answer, and an answer is all a health check asks for
         task = end(work, task, Status.COMPLETED, agent=command.principal, body=command.body)
     elif command.fault.kind in work.rules.retried:
@@ -110,6 +115,9 @@ def fail_attempt(work: Work, task: Task, fault: Fault, *, counts: bool = True, l
             failed(work, owner)
     if task.asked:
         let_go(work, task)
+    if task.reserved is not None:
+        task = budget.release(work, task)
+        make_room(work)
     delays = work.rules.retry_delays
     retry_at = Instant(work.now + delays[min(task.attempts, len(delays) - 1)])
     if task.origin.principal == HUB:
@@ -189,6 +197,9 @@ def end(
         withdraw(work, task, task.owner)
     if body is None:
         body = msgspec.json.encode({"fault": fault})
+    freed = task.reserved is not None
+    spent = budget.spend(work, agent or task.owner, body)
+    task = budget.release(work, task)
     task = work.record(task, STORY[status], agent=agent, body=msgspec.Raw(body), protocol=protocol, raw=raw)
     task = move(
         task, status, work.now, fault=fault, result_digest=result_digest, outcome=task.seq, output=(), question=None,
@@ -202,7 +213,27 @@ def end(
     if task.helps is not None:
         helped(work, task)
     settle_dependents(work, task)
+    if spent:
+        refuse_hopeless(work)
+    if freed or spent:
+        make_room(work)
     return task
+
+
+def refuse_hopeless(work: Work) -> None:
+    """More was used: what waits for room in a budget, and will find none any more, has failed."""
+    if not work.anybody_queues:
+        return
+    for queue in work.queues():
+        route = route_of(queue)
+        if not route.budgeted:
+            continue
+        could = [agent for agent in addressed(work, route) if serves(agent, route)]
+        for waiting in work.find(Ready(queue, PAGE)):
+            try:
+                budget.check(work, budget.needs(waiting.constraints), could)
+            except Refused as refusal:
+                end(work, waiting, Status.FAILED, fault=refusal.fault)
 
 
 def end_with_children(work: Work, task: Task, fault: Fault, *, tell_owner: bool = True) -> Task:
@@ -224,8 +255,8 @@ def failed(work: Work, agent_id: AgentId) -> None:
     """One more failure in a row of this agent."""
     agent = work.agent(agent_id)
     if agent is not None:
-        now = breaker.failed(agent.breaker, work.now, work.rules)
-        work.put(msgspec.structs.replace(agent, breaker=now, wake_at=now.until))
+        now = breaker.failed(agent.breaker, work.now, *breaker_limits(work, agent))
+        work.put(waking(work, msgspec.structs.replace(agent, breaker=now)))
 
 
 def heard(work: Work, agent_id: AgentId, *, probe: bool = False) -> None:
@@ -235,5 +266,5 @@ def heard(work: Work, agent_id: AgentId, *, probe: bool = False) -> None:
         return
     now = breaker.answered(agent.breaker, probe=probe)
     if now != agent.breaker:
-        work.put(msgspec.structs.replace(agent, breaker=now, wake_at=now.until))
+        work.put(waking(work, msgspec.structs.replace(agent, breaker=now)))
         fill(work, agent_id)

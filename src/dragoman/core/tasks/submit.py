@@ -14,6 +14,8 @@ from dragoman.core.lookups import Claims, Lane
 from dragoman.core.routing.dispatch import assign, place
 from dragoman.core.routing.routes import Route, addressed, choose, serves
 from dragoman.core.rules import Rules
+from dragoman.core.state import admission, budget
+from dragoman.core.state.budget import NOTHING
 from dragoman.core.tasks.dependencies import fail_for
 from dragoman.core.tasks.model import EventKind, Origin, Priority, Status, Task, Waiting
 from dragoman.core.tasks.output import take_files
@@ -33,6 +35,10 @@ def submit(work: Work, command: Submit) -> Task:
             "this task_id is already in use; choose a new one, or repeat the request_id to hear of the first again",
             field="task_id",
         )
+    asked = NOTHING
+    if command.constraints:
+        admission.check(work, command.constraints)
+        asked = budget.needs(command.constraints)
     route = Route(
         type=command.type,
         kind=None if command.pinned else command.kind,
@@ -40,10 +46,15 @@ def submit(work: Work, command: Submit) -> Task:
         role=command.required_role or command.constraints.get("required_role"),
         capabilities=tuple(sorted(command.required_capabilities)),
         besides=None if command.pinned or command.kind or command.principal in (ADMIN, HUB) else command.principal,
+        budgeted=bool(asked),
     )
-    chosen = None if command.dependencies or work.backlog(route.queue) else choose(work, route)
+    chosen = None
+    if not (command.dependencies or "risk" in command.constraints or work.backlog(route.queue)):
+        chosen = choose(work, route, asked)
     if chosen is None:
         check_somebody_could(work, command, route)
+    if command.principal != HUB:
+        budget.check(work, asked, (agent for agent in addressed(work, route) if serves(agent, route)))
     if work.backlog(route.queue) >= work.rules.max_backlog:
         raise refuse(
             Kind.OVERLOADED,
@@ -54,6 +65,8 @@ def submit(work: Work, command: Submit) -> Task:
     task = work.record(
         task, EventKind.SUBMITTED, body=msgspec.Raw(command.body), protocol=command.protocol, raw=command.raw
     )
+    if "risk" in task.constraints:
+        task = admission.mark(work, task)
     if task.parent is not None:
         adopt(work, task)
     if chosen is not None:

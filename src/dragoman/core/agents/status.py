@@ -1,0 +1,273 @@
+"""How agents are, by their own word and by their silence.
+
+A report is kept as the agent's entry in the shared registry, with the last ones before it. A heartbeat is kept nowhere:
+it is a sign of life, as is everything else that an agent asks of the hub (`Work.heard_from`). The row only knows when
+to look next: every three heartbeats, it is seen whether the agent was heard meanwhile (agentmsg-D12).
+
+    heard ──30 s without a word──▶ offline: its work goes back, routing passes it over ──any word──▶ heard
+
+A poll that is parked, and a link that vouches for its agent, are words that last. After a restart of the hub the time
+counts from there: nobody could be heard while it was down. An agent that was never heard is simply not there.
+
+Error reports are kept with the agent, and with the task if it is the agent's. A high or critical one counts for the
+breaker; a critical one ends the attempt, as an error in answer to the work order would.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dragoman.core.agents.model import Agent
+from dragoman.core.commands import Beat, ReportError, ReportStatus, Severity
+from dragoman.core.errors import Fault, Kind, refuse
+from dragoman.core.ids import HUB, AgentId, Instant, rfc3339
+from dragoman.core.routing.dispatch import fill, make_room
+from dragoman.core.state import budget
+from dragoman.core.state.model import Change, Entity, Operation, Registry
+from dragoman.core.state.patch import difference
+from dragoman.core.state.shapes import fitted
+from dragoman.core.state.standing import AgentState, moment_of
+from dragoman.core.state.waking import RESOURCES, waking
+from dragoman.core.tasks.model import EventKind, Status, Task
+from dragoman.core.tasks.outcome import end, fail_attempt, failed
+from dragoman.core.work import Work
+
+COUNTS = frozenset({Severity.HIGH, Severity.CRITICAL})
+
+OF_THE_HUB = ("errors", "last_error")
+NOT_IN_THE_PAST = frozenset({"errors", "current_tasks"})
+
+
+def beat(work: Work, command: Beat) -> None:
+    """It is alive: `heard` has noted that. A state that it names and that is new is a report."""
+    agent = work.agent(command.principal)
+    if agent is None or command.state is None:
+        return
+    entity = work.entity(Registry.AGENT, agent.id)
+    if entity is not None and entity.value.get("state") == command.state:
+        return
+    if entity is None and command.state in (AgentState.IDLE, AgentState.BUSY):
+        return  # nothing that the hub would not see for itself
+    write(work, agent, {**({} if entity is None else entity.value), "state": command.state})
+    look_again(work, agent.id)
+    fill(work, agent.id)
+
+
+def report_status(work: Work, command: ReportStatus) -> int:
+    agent = known(work, command.principal)
+    entity = work.entity(Registry.AGENT, agent.id)
+    value: dict[str, Any] = {**command.status, "current_tasks": list(command.current_tasks)}
+    if command.usage:
+        value["resource_usage"] = command.usage
+    if command.health:
+        value["health_metrics"] = command.health
+    if command.next_available is not None:
+        value["next_available"] = rfc3339(command.next_available)
+    if entity is not None:
+        value |= {name: entity.value[name] for name in OF_THE_HUB if name in entity.value}
+    written = write(work, agent, value)
+    if command.usage:
+        budget.reported(work, agent.id, command.usage)
+    look_again(work, agent.id)
+    fill(work, agent.id)
+    return written.version
+
+
+def report_error(work: Work, command: ReportError) -> Task | None:
+    agent = work.agent(command.principal)
+    task = None if command.task_id is None else work.task(command.task_id)
+    if task is not None and task.owner != command.principal:
+        task = None  # not there and not yours are the same
+    id = command.report.get("error_id") or command.message_id
+    if agent is not None and not note_error(work, agent, command, id):
+        return task  # heard already: its acknowledgment got lost
+    if command.severity in COUNTS:
+        failed(work, command.principal)
+    if task is None or task.final:
+        return task
+    body = msgspec.json.encode({"report": command.report, "severity": command.severity})
+    task = work.record(task, EventKind.ERROR_REPORTED, agent=command.principal, body=msgspec.Raw(body))
+    task = msgspec.structs.replace(task, last_sign_at=work.now, lost_at=None)
+    work.put(task)
+    if command.severity is not Severity.CRITICAL:
+        return task
+    if command.fault.kind in work.rules.retried:
+        task = fail_attempt(work, task, command.fault, counts=False)
+    else:
+        body = msgspec.json.encode({"fault": command.fault, "report": command.report})
+        task = end(work, task, Status.FAILED, fault=command.fault, agent=command.principal, body=body)
+    fill(work, command.principal)
+    return task
+
+
+def note_error(work: Work, agent: Agent, command: ReportError, id: str | None) -> bool:
+    """Keep an error report with its agent. False if it is there already."""
+    entity = entry_of(work, agent.id)
+    value = {} if entity is None else entity.value
+    errors = value.get("errors", [])
+    if id is not None and any(error.get("error_id") == id for error in errors):
+        return False
+    said = {
+        "error_id": id,
+        "at": rfc3339(work.now),
+        "severity": command.severity.value,
+        "error_type": command.report.get("error_type", command.fault.kind.value),
+        "message": command.fault.message[:1000],
+        "task_id": command.task_id,
+    }
+    kept = [*errors, said][-work.rules.error_history :]
+    write(work, agent, value | {"errors": kept, "last_error": said["at"]}, remember=False)
+    return True
+
+
+# -- the entry -----------------------------------------------------------------------------------------------------
+
+
+def known(work: Work, id: AgentId) -> Agent:
+    agent = work.agent(id)
+    if agent is None:
+        raise refuse(Kind.NOT_FOUND, f"there is no agent {id!r}", field="agent_id")
+    return agent
+
+
+def entry_of(work: Work, id: AgentId) -> Entity | None:
+    """An agent's entry in the registry. One that never reported has version 0: the hub says what it sees."""
+    entity = work.entity(Registry.AGENT, id)
+    agent = work.agent(id)
+    if entity is not None or agent is None:
+        return entity
+    heard = work.floor.heard_at.get(id)
+    return derived(agent, work.load_of(id), bool(work.links_to(id)) or heard is not None)
+
+
+def derived(agent: Agent, load: int, there: bool) -> Entity:
+    """What the hub knows of an agent that never said how it is."""
+    if agent.silent_since is not None or not there:
+        state = AgentState.OFFLINE
+    else:
+        state = AgentState.BUSY if load else AgentState.IDLE
+    value: dict[str, Any] = {"state": state.value, "capability_level": 100, "error_rate": 0, "avg_response_time_ms": 0}
+    seen = agent.last_seen_at or agent.registered_at or agent.created_at
+    return Entity(
+        registry=Registry.AGENT,
+        name=agent.id,
+        version=0,
+        value={**value, "last_heartbeat": rfc3339(seen)},
+        created_at=agent.created_at,
+        updated_at=seen,
+        created_by=agent.id,
+        updated_by=agent.id,
+    )
+
+
+def write(
+    work: Work, agent: Agent, value: dict[str, Any], *, by: AgentId | None = None, remember: bool = True
+) -> Entity:
+    was = work.entity(Registry.AGENT, agent.id)
+    old = {} if was is None else was.value
+    value = {"state": AgentState.IDLE.value, "last_heartbeat": rfc3339(work.now)} | value
+    value = fitted(Registry.AGENT, value)
+    past = () if was is None else was.past
+    if was is not None and remember:
+        before = {name: kept for name, kept in old.items() if name not in NOT_IN_THE_PAST}
+        past = (*past, {"at": rfc3339(was.updated_at), **before})[-work.rules.status_history :]
+    by = by or agent.id
+    entity = Entity(
+        registry=Registry.AGENT,
+        name=agent.id,
+        version=1 if was is None else was.version + 1,
+        value=value,
+        created_at=work.now if was is None else was.created_at,
+        updated_at=work.now,
+        created_by=agent.id if was is None else was.created_by,
+        updated_by=by,
+        past=past,
+    )
+    operation = Operation.CREATE if was is None else Operation.UPDATE
+    work.share(Change(operation, Registry.AGENT, agent.id, entity.version, difference(old, value), by), entity)
+    return entity
+
+
+# -- silence -------------------------------------------------------------------------------------------------------
+
+
+def heard(work: Work, id: AgentId) -> None:
+    """Somebody asked something of the hub. For an agent that converses that is a sign of life; the first one starts the
+    clock, and one from an agent that was offline brings it back."""
+    agent = work.agent(id)
+    if agent is None or not agent.converses:
+        return
+    work.heard_from(id)
+    if agent.silent_at is not None and agent.silent_since is None:
+        return
+    back = agent.silent_since is not None
+    agent = msgspec.structs.replace(
+        agent, silent_at=_next_look(work, work.now), silent_since=None, last_seen_at=work.now
+    )
+    work.put(waking(work, agent))
+    if back:
+        entity = work.entity(Registry.AGENT, id)
+        if entity is not None and entity.value.get("state") == AgentState.OFFLINE:
+            state = AgentState.BUSY if work.load_of(id) else AgentState.IDLE
+            write(work, agent, entity.value | {"state": state.value, "last_heartbeat": rfc3339(work.now)}, by=HUB)
+        fill(work, id)
+
+
+def _next_look(work: Work, since: int) -> Instant:
+    return Instant(since + work.rules.heartbeat * work.rules.heartbeats_missed)
+
+
+def look(work: Work, agent: Agent) -> Agent:
+    """Its time has come: was it heard?"""
+    if agent.silent_at is None or agent.silent_at > work.now:
+        return agent
+    sign = max(work.floor.heard_at.get(agent.id, 0), work.serving_since)
+    if any(link.vouches or not link.ordered for link in work.links_to(agent.id)):
+        sign = work.now
+    due = _next_look(work, sign)
+    if due > work.now:
+        return msgspec.structs.replace(agent, silent_at=due)
+    return fallen_silent(work, msgspec.structs.replace(agent, silent_at=None, silent_since=work.now), Instant(sign))
+
+
+def fallen_silent(work: Work, agent: Agent, sign: Instant) -> Agent:
+    """It is offline: what it had in hand is given to somebody else, or to itself when it is back."""
+    work.put(waking(work, agent))
+    entity = work.entity(Registry.AGENT, agent.id)
+    value = {} if entity is None else entity.value
+    write(work, agent, value | {"state": AgentState.OFFLINE.value, "last_heartbeat": rfc3339(sign)}, by=HUB)
+    fault = Fault(
+        kind=Kind.UNAVAILABLE,
+        message=f"{agent.id} has not been heard since {rfc3339(sign)}",
+        retryable=True,
+        facts={"agent_id": agent.id, "last_heartbeat": rfc3339(sign)},
+    )
+    held = work.tasks(work.tasks_of(agent.id))
+    for task in held:
+        fail_attempt(work, task, fault, counts=False, lost=True)
+    if held:
+        failed(work, agent.id)
+    return known(work, agent.id)
+
+
+def look_again(work: Work, id: AgentId) -> None:
+    """What an agent's times follow from has changed."""
+    agent = work.agent(id)
+    if agent is not None and (now := waking(work, agent)) is not agent:
+        work.put(now)
+
+
+def woke(work: Work, agent: Agent) -> Agent:
+    """Whatever of an agent's times is due, save for its breaker."""
+    for kind in RESOURCES if work.allotted(agent.id) else ():
+        entity = work.entity(Registry.RESOURCE, f"{agent.id}:{kind}")
+        ends = None if entity is None else moment_of(entity.value.get("expires_at"))
+        if entity is not None and ends is not None and ends <= work.now:
+            budget.lapsed(work, entity)
+            make_room(work)
+    agent = look(work, agent)
+    work.put(waking(work, agent))
+    fill(work, agent.id)
+    return known(work, agent.id)

@@ -1,0 +1,99 @@
+"""What the policy says of a task before anybody works on it: its chain, and its risk.
+
+    constraints   policy                       what happens
+    ------------  ---------------------------  ------------------------------------------------------------------
+    chain         not in `enabled_chains`      it is refused
+    risk          below `low`                  nothing
+    risk          from `low` on                its story says so
+    risk          from `high` on               it waits until a person approves; refused, it has failed
+
+The approval is asked for when the task is ready, and once: what was approved stays so when it is tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from dragoman.core.commands import LogEntry
+from dragoman.core.errors import Kind, refuse
+from dragoman.core.ids import QuestionId
+from dragoman.core.tasks.lifecycle import move
+from dragoman.core.tasks.model import EventKind, Question, Status, Task, Waiting
+from dragoman.core.work import Work
+
+APPROVE, REFUSE = "approve", "refuse"
+APPROVAL = "approval"
+"""In a question's details: what it is about."""
+
+
+def check(work: Work, constraints: Mapping[str, Any]) -> None:
+    """Refuse what the policy does not allow at all."""
+    chain = constraints.get("chain")
+    if chain is not None and chain not in work.policy.chains:
+        enabled = list(work.policy.chains)
+        raise refuse(
+            Kind.FORBIDDEN,
+            f"chain {chain!r} is not enabled; enabled are {', '.join(enabled) or 'none'}",
+            field="constraints.chain",
+            enabled_chains=enabled,
+        )
+    risk = constraints.get("risk")
+    if risk is not None and (isinstance(risk, bool) or not isinstance(risk, int | float) or not 0 <= risk <= 1):
+        raise refuse(Kind.INVALID, "risk must be a number from 0 to 1", field="constraints.risk")
+
+
+def must_be_approved(work: Work, task: Task) -> bool:
+    risk = task.constraints.get("risk")
+    return isinstance(risk, int | float) and risk >= work.policy.risk_high and not task.approved
+
+
+def mark(work: Work, task: Task) -> Task:
+    """Say in the story of a risky task that it is one (the task is not yet put)."""
+    risk = task.constraints.get("risk")
+    if risk is None or risk < work.policy.risk_low:
+        return task
+    high = risk >= work.policy.risk_high
+    line = LogEntry(
+        at=work.now,
+        level="warning",
+        message=f"risk {risk:g}: " + ("a person must approve it first" if high else "it goes on, but is marked"),
+        context={"risk": risk, "low": work.policy.risk_low, "high": work.policy.risk_high},
+    )
+    body = msgspec.json.encode({"lines": [line]})
+    return work.record(task, EventKind.LOG, body=msgspec.Raw(body))
+
+
+def hold(work: Work, task: Task) -> Task:
+    """Ask a person before anybody sees the task. No clock runs meanwhile."""
+    words = (
+        f"{task.origin.principal} asks for {task.name or task.type!r} at risk {task.constraints['risk']:g} "
+        f"(high is {work.policy.risk_high:g}). Shall it be done?"
+    )
+    question = Question(
+        id=QuestionId(work.mint()),
+        task=task.id,
+        agent=task.origin.principal,
+        question=words,
+        options=(APPROVE, REFUSE),
+        created_at=work.now,
+        details={APPROVAL: True, "risk": task.constraints["risk"]},
+    )
+    work.put(question)
+    said = {"question_id": question.id, "question": words, "options": question.options}
+    task = work.record(task, EventKind.ASKED, body=msgspec.Raw(msgspec.json.encode(said)))
+    task = move(
+        task,
+        Status.WAITING,
+        work.now,
+        waiting=Waiting.PERSON,
+        question=question.id,
+        asked=True,
+        queue=None,
+        wake_at=None,
+        last_sign_at=work.now,
+    )
+    work.put(task)
+    return task

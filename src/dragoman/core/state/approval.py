@@ -1,0 +1,42 @@
+"""A person's word on a risky task. All other questions are answered as ever."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dragoman.core.commands import Answer
+from dragoman.core.errors import Fault, Kind
+from dragoman.core.ids import Instant
+from dragoman.core.lookups import QuestionById
+from dragoman.core.routing.dispatch import place
+from dragoman.core.state.admission import APPROVAL, APPROVE
+from dragoman.core.tasks import questions
+from dragoman.core.tasks.model import EventKind, Question, Status
+from dragoman.core.tasks.outcome import end
+from dragoman.core.work import Work
+
+
+def answer(work: Work, command: Answer) -> Question:
+    question = work.one(QuestionById(command.question))
+    if question is None or question.task is None or not question.details.get(APPROVAL):
+        return questions.answer(work, command)
+    task = work.known_task(question.task)
+    task = msgspec.structs.replace(task, question=None)  # the answer is no work order: the agent never hears of it
+    if not task.final:
+        work.put(task)
+    question = questions.answer(work, command)
+    if task.final:
+        return question
+    said = msgspec.json.encode({"question_id": question.id, "answer": command.answer})
+    task = work.record(task, EventKind.ANSWERED, body=msgspec.Raw(said))
+    if command.answer == APPROVE:
+        waited = work.now - (task.last_sign_at or work.now)
+        place(work, msgspec.structs.replace(task, approved=True, deadline=Instant(task.deadline + waited)))
+    else:
+        fault = Fault(
+            kind=Kind.FORBIDDEN,
+            message=f"a person refused it: its risk is {task.constraints.get('risk'):g}",
+            facts={"risk": task.constraints.get("risk"), "question_id": question.id},
+        )
+        end(work, task, Status.FAILED, fault=fault)
+    return question

@@ -1,0 +1,347 @@
+"""Budgets: set aside before anybody works, settled from what was used, given back when it was not (agentmsg-D10).
+
+Every agent has an account for each kind of resource that it ever used or was allotted: the shared entity
+`agent_id:resource_type`. The hub's own accounts (`hub:budget`, …) add all of them up. Fields that the hub keeps:
+
+    reserved    what is set aside for tasks under way. It is part of `allocated`; the rest of that a planner set aside
+                by hand, for whatever is no task.
+    settled     what tasks used, by their results
+    reported    the most that the agent itself ever said it had used altogether
+    consumed    the larger of the two. An agent's own figure counts its tasks, too, so they must not be added; it starts
+                again at 0 when the agent does, so it never lowers anything. Work that no task knows of and that came
+                after a restart of the agent is counted when its own figure passes the old one.
+
+    a task may have so much                 of                limit
+    --------------------------------------  ----------------  -----------------------------------------------------
+    per task                                budget            policy `per_task`
+    per agent: limit - consumed - allocated  every kind       the account's `limit`; of budget else policy `per_agent`
+    in total: the same, of the hub's account  every kind      its `limit`; of budget else policy `total`
+
+`cpu` and `memory` are not used up: consumed is what is in use now, and the larger of that and what is allocated counts.
+After `expires_at` an account's limit holds no longer, and what was set aside by hand is free.
+
+A task that could not even be given if nothing else were under way is refused before anybody sees it. One that must only
+wait for others stands in a queue of its own (`Route.budgeted`), where it holds up nobody who asked for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from dragoman.core.agents.model import Agent
+from dragoman.core.errors import Kind, Refused, refuse
+from dragoman.core.ids import HUB, AgentId
+from dragoman.core.state.model import Change, Entity, Operation, Registry
+from dragoman.core.state.patch import difference
+from dragoman.core.state.policy import UNLIMITED, limit_in
+from dragoman.core.state.standing import moment_of
+from dragoman.core.tasks.model import Reserved, Task
+from dragoman.core.work import Work
+
+#        kind       a task's constraint   in the usage of a result   in a status report
+KINDS = {
+    "budget": ("budget_usd", "cost_usd", "cost_usd"),
+    "tokens": ("max_tokens", "tokens_used", "tokens_used"),
+    "cpu": ("cpu", None, "cpu_usage"),
+    "memory": ("memory", None, "memory_usage"),
+}  # fmt: skip
+GAUGES = frozenset({"cpu", "memory"})
+USED_UP = ("budget", "tokens")
+UNITS = {"budget": "USD", "tokens": "tokens", "cpu": "cpu", "memory": "memory"}
+LEDGER = frozenset({"reserved", "settled", "reported"})
+
+NOTHING: Mapping[str, float] = {}
+
+Amounts = Mapping[str, float]
+
+
+class Account(msgspec.Struct, frozen=True, gc=False):
+    """How one kind of resource of one agent stands."""
+
+    kind: str
+    limit: float | None
+    consumed: float
+    reserved: float
+    by_hand: float
+
+    @property
+    def free(self) -> float:
+        """What can be set aside now."""
+        if self.limit is None:
+            return UNLIMITED
+        allocated = self.reserved + self.by_hand
+        in_use = max(self.consumed, allocated) if self.kind in GAUGES else self.consumed + allocated
+        return self.limit - in_use
+
+    @property
+    def left(self) -> float:
+        """What could be set aside if no task were under way."""
+        if self.limit is None:
+            return UNLIMITED
+        return self.limit - self.by_hand - (0 if self.kind in GAUGES else self.consumed)
+
+
+def account(work: Work, agent: AgentId, kind: str) -> Account:
+    entity = work.entity(Registry.RESOURCE, f"{agent}:{kind}")
+    value: dict[str, Any] = {} if entity is None else entity.value
+    limit = None
+    expires_at = moment_of(value.get("expires_at"))
+    expired = expires_at is not None and expires_at <= work.now
+    if not expired and "limit" in value:
+        limit = limit_in(value, "limit")
+    elif kind == "budget":
+        limit = work.policy.total if agent == HUB else work.policy.per_agent
+    reserved = value.get("reserved", 0)
+    by_hand = 0 if expired else max(0, value.get("allocated", 0) - reserved)
+    return Account(kind, limit, value.get("consumed", 0), reserved, by_hand)
+
+
+# -- what a task asks for ------------------------------------------------------------------------------------------
+
+
+def needs(constraints: dict[str, Any]) -> Amounts:
+    """How much of what a task may use, as its constraints say. `budget` is the management API's word: USD, or both."""
+    if not constraints:
+        return NOTHING
+    budget = constraints.get("budget")
+    if isinstance(budget, dict):
+        constraints = {"budget_usd": budget.get("usd"), "max_tokens": budget.get("tokens")} | constraints
+    elif budget is not None:
+        constraints = {"budget_usd": budget} | constraints
+    asked: dict[str, float] = {}
+    for kind, (name, _, _) in KINDS.items():
+        amount = constraints.get(name)
+        if amount is None:
+            continue
+        if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount < UNLIMITED:
+            raise refuse(Kind.INVALID, f"{name} must be a number, 0 or more", field=f"constraints.{name}")
+        if amount:
+            asked[kind] = amount
+    return asked
+
+
+def check(work: Work, asked: Amounts, could: Iterable[Agent]) -> None:
+    """Refuse a task that could never be given to any of those who could do it, with the numbers.
+
+    Where nothing is left at all, a task that asks for nothing is refused, too: whatever it used would be too much.
+    """
+    policy = work.policy
+    per_task, amount = policy.per_task, asked.get("budget", 0)
+    if per_task is not None and amount > per_task:
+        raise exceeds("budget", "a task", amount, Account("budget", per_task, 0, 0, 0))
+    if not asked and not policy.limits and not work.floor.allotted:
+        return
+    short = first_short(work, HUB, asked)
+    if short is not None:
+        raise exceeds(short.kind, "all tasks together", asked.get(short.kind, 0), short)
+    best: tuple[float, AgentId, Account] | None = None
+    for agent in could:
+        short = first_short(work, agent.id, asked)
+        if short is None:
+            return
+        if best is None or short.left > best[0]:
+            best = short.left, agent.id, short
+    if best is not None:
+        raise exceeds(best[2].kind, best[1], asked.get(best[2].kind, 0), best[2])
+
+
+def first_short(work: Work, agent: AgentId, asked: Amounts) -> Account | None:
+    """An account of this agent that could never bear it."""
+    for kind in {*USED_UP, *asked}:
+        of = account(work, agent, kind)
+        if of.limit is not None and (of.left < asked.get(kind, 0) or (of.left <= 0 and kind in USED_UP)):
+            return of
+    return None
+
+
+def exceeds(kind: str, whose: str, asked: float, of: Account) -> Refused:
+    unit = UNITS[kind]
+    remaining = max(0.0, of.left)
+    return refuse(
+        Kind.RESOURCES,
+        f"it asks for {asked:g} {unit}, and {whose} may use {of.limit:g}: {of.consumed:g} are used, "
+        f"{of.reserved + of.by_hand:g} set aside, {remaining:g} remain; ask for less, or raise the limit",
+        field=f"constraints.{KINDS[kind][0]}",
+        resource=kind,
+        whose=whose,
+        asked=asked,
+        limit=of.limit,
+        consumed=of.consumed,
+        reserved=of.reserved + of.by_hand,
+        remaining=remaining,
+    )
+
+
+def may_take(work: Work, agent: AgentId, asked: Amounts) -> bool:
+    """Whether an agent can be given this now. Asked for every candidate of every task: what has no limit is fast."""
+    if not asked and not work.allotted(agent) and not work.policy.limits:
+        return True
+    return all(fits(work, whose, asked) for whose in (agent, HUB))
+
+
+def fits(work: Work, whose: AgentId, asked: Amounts) -> bool:
+    for kind in {*USED_UP, *asked}:
+        of = account(work, whose, kind)
+        amount = asked.get(kind, 0)
+        if of.limit is None:
+            continue
+        if amount > of.free if amount else of.left <= 0 and kind in USED_UP:
+            return False
+    return True
+
+
+def left_to_spend(work: Work, agent: AgentId) -> float:
+    """USD that an agent could still be given now."""
+    return account(work, agent, "budget").free
+
+
+# -- keeping the books ---------------------------------------------------------------------------------------------
+
+
+def reserve(work: Work, task: Task, agent: AgentId) -> Task:
+    """Set aside what a task asks for, for the agent that gets it (the task is not yet put)."""
+    asked = needs(task.constraints)
+    if not asked:
+        return task
+    task = release(work, task)
+    for kind, amount in asked.items():
+        for whose in (agent, HUB):
+            book(work, whose, kind, reserved=amount)
+    return msgspec.structs.replace(task, reserved=Reserved(agent, dict(asked)))
+
+
+def release(work: Work, task: Task) -> Task:
+    """Give back what was set aside and is not needed any more (the task is not yet put)."""
+    if task.reserved is None:
+        return task
+    for kind, amount in task.reserved.amounts.items():
+        for whose in (task.reserved.agent, HUB):
+            book(work, whose, kind, reserved=-amount)
+    return msgspec.structs.replace(task, reserved=None)
+
+
+def moved(work: Work, task: Task, agent: AgentId) -> Task:
+    """A task changes hands: what was set aside is the new owner's (not yet put). Refused if it has no room."""
+    asked = needs(task.constraints)
+    task = release(work, task)
+    if not may_take(work, agent, asked):
+        for whose in (agent, HUB):
+            for kind in {*USED_UP, *asked}:
+                of = account(work, whose, kind)
+                if of.limit is not None and of.free < asked.get(kind, 0):
+                    raise exceeds(kind, whose, asked.get(kind, 0), of)
+    return reserve(work, task, agent)
+
+
+def spend(work: Work, agent: AgentId | None, body: bytes) -> bool:
+    """Count what a result says was used. True if it was anything."""
+    if agent is None or b'"usage"' not in body:
+        return False
+    said = msgspec.json.decode(body)
+    usage = said.get("usage") if isinstance(said, dict) else None
+    if not isinstance(usage, dict):
+        return False
+    spent = False
+    for kind in USED_UP:
+        amount = usage.get(KINDS[kind][1])
+        if isinstance(amount, int | float) and not isinstance(amount, bool) and 0 < amount < UNLIMITED:
+            grown = book(work, agent, kind, settled=amount)
+            book(work, HUB, kind, settled=grown)
+            spent = True
+    return spent
+
+
+def reported(work: Work, agent: AgentId, usage: Mapping[str, Any]) -> None:
+    """What an agent says it has used altogether, where it has an account."""
+    for kind, (_, _, name) in KINDS.items():
+        amount = usage.get(name)
+        if isinstance(amount, int | float) and not isinstance(amount, bool) and 0 <= amount < UNLIMITED:
+            entity = work.entity(Registry.RESOURCE, f"{agent}:{kind}")
+            if entity is not None and (entity.value.get("consumed", 0) != amount):
+                grown = book(work, agent, kind, reported=amount)
+                if grown and kind in USED_UP:
+                    book(work, HUB, kind, settled=grown)
+
+
+def book(
+    work: Work, whose: AgentId, kind: str, *, reserved: float = 0, settled: float = 0, reported: float | None = None
+) -> float:
+    """One line in an account; opens it if there is none. Returns by how much `consumed` grew."""
+    name = f"{whose}:{kind}"
+    was = work.entity(Registry.RESOURCE, name)
+    old: dict[str, Any] = {} if was is None else was.value
+    value: dict[str, Any] = {"agent_id": whose, "resource_type": kind, "allocated": 0, "consumed": 0} | old
+    before = value["consumed"]
+    if reserved:
+        held = value.get("reserved", 0)
+        now = _rounded(max(0, held + reserved))
+        value["allocated"] = _rounded(max(0, value["allocated"] - held) + now)
+        value["reserved"] = now
+    if settled:
+        value["settled"] = _rounded(value.get("settled", 0) + settled)
+    if reported is not None:
+        value["reported"] = reported if kind in GAUGES else max(reported, value.get("reported", 0))
+    if kind in GAUGES:
+        value["consumed"] = value.get("reported", before)
+    else:
+        value["consumed"] = max(before, value.get("settled", 0), value.get("reported", 0))
+    if value == old:
+        return 0
+    put(work, name, was, value)
+    return float(value["consumed"] - before)
+
+
+def _rounded(amount: float) -> float:
+    """Sums of cents must come out even."""
+    return round(amount, 9)
+
+
+def put(work: Work, name: str, was: Entity | None, value: dict[str, Any]) -> Entity:
+    entity = Entity(
+        registry=Registry.RESOURCE,
+        name=name,
+        version=1 if was is None else was.version + 1,
+        value=value,
+        created_at=work.now if was is None else was.created_at,
+        updated_at=work.now,
+        created_by=HUB if was is None else was.created_by,
+        updated_by=HUB,
+    )
+    patch = difference({} if was is None else was.value, value)
+    operation = Operation.CREATE if was is None else Operation.UPDATE
+    work.share(Change(operation, Registry.RESOURCE, name, entity.version, patch, HUB), entity)
+    return entity
+
+
+def written(old: dict[str, Any], value: dict[str, Any], *, by_itself: bool) -> dict[str, Any]:
+    """An account as somebody wrote it, with the hub's own figures in order. `by_itself`: its agent, who may only say
+    what it has used. A person or a planner may correct that, and then it counts from there."""
+    value = {"allocated": 0, "consumed": 0} | value
+    consumed, allocated = value["consumed"], value["allocated"]
+    if consumed != old.get("consumed", 0) and isinstance(consumed, int | float):
+        if by_itself and value["resource_type"] not in GAUGES and consumed < old.get("consumed", 0):
+            message = f"what was used does not become less: {old.get('consumed', 0):g} are counted"
+            raise refuse(Kind.INVALID, message, field="changes.consumed")
+        value["reported"] = consumed
+        if not by_itself:
+            value["settled"] = consumed
+    if isinstance(allocated, int | float):
+        value["allocated"] = max(allocated, value.get("reserved", 0))
+    return value
+
+
+def grown(work: Work, old: dict[str, Any], value: dict[str, Any]) -> None:
+    """An agent said itself that it used more: that counts in total, too."""
+    more = value["consumed"] - old.get("consumed", 0)
+    if more > 0 and value["resource_type"] in USED_UP:
+        book(work, HUB, value["resource_type"], settled=more)
+
+
+def lapsed(work: Work, entity: Entity) -> None:
+    """Its time is over: what was set aside by hand is free, and its limit holds no longer."""
+    value = {name: kept for name, kept in entity.value.items() if name not in ("limit", "expires_at")}
+    value["allocated"] = value.get("reserved", 0)
+    put(work, entity.name, entity, value)

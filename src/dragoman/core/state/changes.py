@@ -1,0 +1,350 @@
+"""Writing shared state: optimistic versions, merge patches, and who may write what.
+
+    what               CREATE                       UPDATE                                        DELETE
+    -----------------  ---------------------------  --------------------------------------------  -----------------
+    a task of the hub  nobody: it is submitted      owner, caller, planner, admin: its context    nobody: cancel it
+                                                    caller, planner, admin: status "cancelled"
+    a task of agents   anybody                      creator, assigned agent, planner, admin       as UPDATE
+    an agent           itself, admin                itself, admin                                 admin
+    an allocation      itself: `consumed`;          itself: `consumed`; planner, admin: all       planner, admin
+                       planner, admin: all
+    the policy         nobody: it is there          planner, admin                                nobody
+
+A writer names the version that it read, 0 for what is new (agentmsg-D9). If somebody was faster it hears the current
+one, reads again and decides anew. There is one policy, whatever a writer calls it.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import msgspec
+
+from dragoman.core.agents.registry import PLANNER
+from dragoman.core.agents.status import entry_of, look_again
+from dragoman.core.commands import ChangeState
+from dragoman.core.errors import Fault, Kind, Refused, refuse
+from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId
+from dragoman.core.routing.dispatch import fill, make_room
+from dragoman.core.state import budget, policy
+from dragoman.core.state.model import Change, Entity, Operation, Registry
+from dragoman.core.state.patch import difference, merged
+from dragoman.core.state.shapes import fitted
+from dragoman.core.state.tasks import task_entity
+from dragoman.core.tasks.model import Priority, Task
+from dragoman.core.tasks.outcome import end_with_children
+from dragoman.core.tasks.submit import head_starts
+from dragoman.core.work import Work
+
+LARGEST = 64 * 1024
+"""Bytes of one shared value: what is shared is a state of affairs, not a place for files."""
+
+
+class Role(enum.StrEnum):
+    """What a writer is to what it writes."""
+
+    ADMIN = "the admin"
+    PLANNER = "a planner"
+    SELF = "the agent itself"
+    CREATOR = "its creator"
+    ASSIGNED = "the agent it is assigned to"
+    OWNER = "its owner"
+    CALLER = "who asked for it"
+    ANYBODY = "anybody"
+
+
+class What(enum.StrEnum):
+    HUB_TASK = "a task of the hub"
+    TASK = "a task of agents"
+    AGENT = "an agent"
+    RESOURCE = "an allocation"
+    POLICY = "the policy"
+
+
+ALL = frozenset({"*"})
+CONTEXT = frozenset({"context"})
+STEERED = frozenset({"context", "status"})
+USED = frozenset({"consumed"})
+KEEPERS = {Role.ADMIN: ALL, Role.PLANNER: ALL}
+PARTIES = {**KEEPERS, Role.CREATOR: ALL, Role.ASSIGNED: ALL}
+
+CREATE, UPDATE, DELETE = Operation.CREATE, Operation.UPDATE, Operation.DELETE
+
+MAY: dict[tuple[What, Operation], dict[Role, frozenset[str]]] = {
+    (What.HUB_TASK, CREATE): {},
+    (What.HUB_TASK, UPDATE): {
+        Role.ADMIN: STEERED,
+        Role.PLANNER: STEERED,
+        Role.CALLER: STEERED,
+        Role.OWNER: CONTEXT,
+    },
+    (What.HUB_TASK, DELETE): {},
+    (What.TASK, CREATE): {Role.ANYBODY: ALL},
+    (What.TASK, UPDATE): PARTIES,
+    (What.TASK, DELETE): PARTIES,
+    (What.AGENT, CREATE): {Role.ADMIN: ALL, Role.SELF: ALL},
+    (What.AGENT, UPDATE): {Role.ADMIN: ALL, Role.SELF: ALL},
+    (What.AGENT, DELETE): {Role.ADMIN: ALL},
+    (What.RESOURCE, CREATE): {**KEEPERS, Role.SELF: USED},
+    (What.RESOURCE, UPDATE): {**KEEPERS, Role.SELF: USED},
+    (What.RESOURCE, DELETE): KEEPERS,
+    (What.POLICY, CREATE): {},
+    (What.POLICY, UPDATE): KEEPERS,
+    (What.POLICY, DELETE): {},
+}
+
+WHAT = {
+    Registry.TASK: What.TASK,
+    Registry.AGENT: What.AGENT,
+    Registry.RESOURCE: What.RESOURCE,
+    Registry.POLICY: What.POLICY,
+}
+
+HELD_BY_THE_HUB = {Registry.RESOURCE: budget.LEDGER, Registry.AGENT: frozenset({"errors", "last_error"})}
+"""Fields that nobody writes."""
+
+
+def change_state(work: Work, command: ChangeState) -> Entity:
+    if command.entity is Registry.TASK and (task := work.task(TaskId(command.entity_id))) is not None:
+        return change_task(work, command, task)
+    name = policy.NAME if command.entity is Registry.POLICY else command.entity_id
+    subject = named(work, command.entity, name)
+    entity = current(work, command.entity, name)
+    held = roles(work, command.principal, subject, entity)
+    permit(work, command, WHAT[command.entity], held)
+    if command.operation is CREATE and command.entity is not Registry.POLICY:
+        if entity is not None and entity.version > 0:
+            raise outdated(f"{entity.id} is there already", entity.version)
+    elif entity is None:
+        raise refuse(Kind.NOT_FOUND, f"there is no {command.subject}; CREATE it first", field="entity_id")
+    expect(command, 0 if entity is None else entity.version)
+    if command.operation is DELETE and entity is not None:
+        return delete(work, command, entity)
+    return write(work, command, name, subject, entity, by_itself=held.isdisjoint(KEEPERS))
+
+
+# -- who, and which version ----------------------------------------------------------------------------------------
+
+
+def named(work: Work, registry: Registry, name: str) -> AgentId | None:
+    """The agent that an entity is about. Agents and allocations are of agents that exist; nothing else is made up."""
+    if registry is Registry.AGENT:
+        subject, kind = name, ""
+    elif registry is Registry.RESOURCE:
+        subject, _, kind = name.rpartition(":")
+        if kind not in budget.KINDS or not subject:
+            message = f"an allocation is called agent_id:resource_type, one of {', '.join(budget.KINDS)}"
+            raise refuse(Kind.INVALID, message, field="entity_id")
+    else:
+        if not 0 < len(name) <= 200:
+            raise refuse(Kind.INVALID, "a name has 1 to 200 characters", field="entity_id")
+        return None
+    if work.agent(AgentId(subject)) is None and not (kind and subject == HUB):
+        raise refuse(Kind.NOT_FOUND, f"there is no agent {subject!r}", field="entity_id")
+    return AgentId(subject)
+
+
+def current(work: Work, registry: Registry, name: str) -> Entity | None:
+    if registry is Registry.POLICY:
+        return policy_entity(work)
+    if registry is Registry.AGENT:
+        return entry_of(work, AgentId(name))
+    return work.entity(registry, name)
+
+
+def policy_entity(work: Work) -> Entity:
+    """The policy; before anybody changed it, as version 1."""
+    return work.entity(Registry.POLICY, policy.NAME) or Entity(
+        registry=Registry.POLICY,
+        name=policy.NAME,
+        version=1,
+        value=policy.default_value(work.rules),
+        created_at=Instant(0),
+        updated_at=Instant(0),
+        created_by=HUB,
+        updated_by=HUB,
+    )
+
+
+def roles(work: Work, principal: AgentId, subject: AgentId | None, entity: Entity | None) -> set[Role]:
+    found = {Role.ANYBODY}
+    if principal in (ADMIN, HUB):
+        found.add(Role.ADMIN)
+    agent = work.agent(principal)
+    if agent is not None and agent.role == PLANNER:
+        found.add(Role.PLANNER)
+    if principal == subject:
+        found.add(Role.SELF)
+    if entity is not None and entity.created_by == principal:
+        found.add(Role.CREATOR)
+    if entity is not None and entity.value.get("assigned_agent") == principal:
+        found.add(Role.ASSIGNED)
+    return found
+
+
+def permit(work: Work, command: ChangeState, what: What, held: set[Role]) -> None:
+    allowed = MAY[what, command.operation]
+    fields: set[str] = set()
+    for role in held & allowed.keys():
+        fields |= allowed[role]
+    given = set(command.changes)
+    reserved = given & HELD_BY_THE_HUB.get(command.entity, frozenset())
+    refused = reserved or (set() if "*" in fields else given - fields)
+    if fields and not refused:
+        return
+    who = ", ".join(role.value for role in allowed) or "nobody"
+    about = f"{sorted(refused)[0]} of {what.value}" if fields and refused else what.value
+    raise refuse(
+        Kind.FORBIDDEN,
+        f"{command.principal} may not {command.operation.value} {about}"
+        + (": the hub keeps it" if reserved else f"; that may {who}"),
+        field=f"changes.{sorted(refused)[0]}" if fields and refused else "entity_id",
+        agent_id=command.principal,
+        token_status="valid, but not for this",
+    )
+
+
+def expect(command: ChangeState, version: int) -> None:
+    if command.version != version:
+        raise outdated(f"{command.subject} has version {version}, not {command.version}; read it again", version)
+
+
+def outdated(message: str, version: int) -> Refused:
+    return refuse(Kind.CONFLICT, message, field="version", version=version)
+
+
+# -- writing -------------------------------------------------------------------------------------------------------
+
+
+def write(
+    work: Work, command: ChangeState, name: str, subject: AgentId | None, was: Entity | None, *, by_itself: bool
+) -> Entity:
+    registry = command.entity
+    old: dict[str, Any] = {} if was is None else was.value
+    value = merged(old, command.changes)
+    if registry is Registry.TASK:
+        value = as_task(command, name, old, value)
+    elif registry is Registry.RESOURCE:
+        whose, _, kind = name.rpartition(":")
+        value = budget.written(old, value | {"agent_id": whose, "resource_type": kind}, by_itself=by_itself)
+    value = fitted(registry, value)
+    version = 1 if was is None else was.version + 1
+    if registry is Registry.POLICY and "version" not in command.changes:
+        value["version"] = str(version)
+    if len(msgspec.json.encode(value)) > LARGEST:
+        raise refuse(Kind.TOO_LARGE, f"a shared value has at most {LARGEST} bytes", field="changes", limit=LARGEST)
+    new = was is None or was.version == 0
+    entity = Entity(
+        registry=registry,
+        name=name,
+        version=version,
+        value=value,
+        created_at=work.now if was is None else was.created_at,
+        updated_at=work.now,
+        created_by=command.principal if was is None else was.created_by,
+        updated_by=command.principal,
+        past=() if was is None else was.past,
+    )
+    patch = difference({} if new else old, value)
+    operation = CREATE if new else UPDATE
+    work.share(Change(operation, registry, name, version, patch, command.principal), entity)
+    if registry is Registry.RESOURCE and by_itself:
+        budget.grown(work, old, value)
+    take_effect(work, registry, subject)
+    return entity
+
+
+def as_task(command: ChangeState, name: str, old: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
+    """A task that agents keep among themselves: what they call it does not change."""
+    if old and value.get("id") != old.get("id"):
+        raise refuse(Kind.INVALID, "the id of a task does not change", field="changes.id")
+    return {"id": name, "status": "pending"} | value
+
+
+def delete(work: Work, command: ChangeState, entity: Entity) -> Entity:
+    if entity.registry is Registry.RESOURCE and entity.value.get("reserved"):
+        raise refuse(
+            Kind.CONFLICT,
+            f"{entity.value['reserved']:g} of {entity.name} is set aside for tasks under way; wait for them",
+            field="entity_id",
+            version=entity.version,
+        )
+    work.share(Change(DELETE, entity.registry, entity.name, entity.version + 1, {}, command.principal), None, entity)
+    take_effect(work, entity.registry, named(work, entity.registry, entity.name))
+    return msgspec.structs.replace(entity, version=entity.version + 1)
+
+
+def take_effect(work: Work, registry: Registry, subject: AgentId | None) -> None:
+    """What stood still for the old value may go on."""
+    if registry is Registry.POLICY or subject == HUB:
+        make_room(work, everybody=True)
+    elif subject is not None:
+        look_again(work, subject)
+        fill(work, subject)
+
+
+# -- tasks of the hub ----------------------------------------------------------------------------------------------
+
+
+def change_task(work: Work, command: ChangeState, task: Task) -> Entity:
+    held = roles(work, command.principal, None, None)
+    if command.principal == task.origin.principal:
+        held.add(Role.CALLER)
+    if command.principal == task.owner:
+        held.add(Role.OWNER)
+    version = work.task_version(task)
+    if command.operation is CREATE:
+        raise outdated("there is a task of this id already", version)
+    permit(work, command, What.HUB_TASK, held)
+    expect(command, version)
+    if task.final:
+        raise refuse(Kind.CONFLICT, f"the task is already {task.status.value}", version=version, task_id=task.id)
+    task = in_context(work, command, task)
+    if (status := command.changes.get("status")) is not None:
+        if status != "cancelled":
+            message = 'what a task is follows from what is said about it; only "cancelled" can be written'
+            raise refuse(Kind.INVALID, message, field="changes.status")
+        fault = Fault(kind=Kind.CANCELLED, message=f"cancelled by {command.principal}")
+        task = end_with_children(work, task, fault)
+    task = msgspec.structs.replace(task, version=version + 1)
+    work.put_versioned(task)
+    return task_entity(task, metadata_of(work, task))
+
+
+def in_context(work: Work, command: ChangeState, task: Task) -> Task:
+    context = command.changes.get("context")
+    if context is None:
+        return task
+    if not isinstance(context, dict) or (unknown := sorted(context.keys() - {"metadata", "priority"})):
+        field = f"changes.context.{unknown[0]}" if isinstance(context, dict) else "changes.context"
+        raise refuse(Kind.FORBIDDEN, "of a task's context, metadata and priority can be changed", field=field)
+    if (priority := context.get("priority")) is not None:
+        try:
+            wanted = Priority(priority)
+        except ValueError:
+            message = f"priority must be one of {', '.join(Priority)}"
+            raise refuse(Kind.INVALID, message, field="changes.context.priority") from None
+        starts = head_starts(work.rules)
+        task = msgspec.structs.replace(task, priority=wanted, rank=task.rank + starts[task.priority] - starts[wanted])
+    if "metadata" in context:
+        metadata = merged(metadata_of(work, task), context["metadata"] or {})
+        if not isinstance(metadata, dict) or len(msgspec.json.encode(metadata)) > LARGEST:
+            message = f"metadata is an object of at most {LARGEST} bytes"
+            raise refuse(Kind.INVALID, message, field="changes.context.metadata")
+        task = msgspec.structs.replace(task, metadata=metadata)
+    return msgspec.structs.replace(task, updated_at=work.now)
+
+
+def metadata_of(work: Work, task: Task) -> dict[str, Any]:
+    """What is written into a task's context: since it came, or as it came."""
+    if task.metadata is not None:
+        return task.metadata
+    return given_metadata(work.event(task.id, task.source).body)
+
+
+def given_metadata(body: Any) -> dict[str, Any]:
+    source = msgspec.json.decode(body)
+    context = source.get("context") if isinstance(source, dict) else None
+    metadata = context.get("metadata") if isinstance(context, dict) else None
+    return metadata if isinstance(metadata, dict) else {}

@@ -1,0 +1,111 @@
+"""The shapes of shared values. What a shape does not name is kept as it is (all-D6); what it names must fit.
+
+Times are kept as RFC 3339 in UTC, so that everybody reads the same.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from dragoman.core.errors import Kind, refuse
+from dragoman.core.ids import instant, rfc3339
+from dragoman.core.state.model import Registry
+from dragoman.core.state.standing import AgentState
+
+Amount = Annotated[float, Meta(ge=0)]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
+Time = Annotated[datetime, Meta(tz=True)]
+Name = Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+class TaskShape(msgspec.Struct, kw_only=True):
+    status: Literal["pending", "in_progress", "completed", "failed", "cancelled"] = "pending"
+    id: Name | None = None
+    assigned_agent: Name | None = None
+    context: dict[str, Any] = {}
+
+
+class AgentShape(msgspec.Struct, kw_only=True):
+    state: AgentState = AgentState.IDLE
+    capability_level: Annotated[float, Meta(ge=0, le=100)] = 100
+    error_rate: Fraction = 0
+    avg_response_time_ms: Amount = 0
+    last_heartbeat: Time | None = None
+    next_available: Time | None = None
+    current_tasks: list[str] = []
+    resource_usage: dict[str, Any] = {}
+    health_metrics: dict[str, Any] = {}
+
+
+class ResourceShape(msgspec.Struct, kw_only=True):
+    agent_id: Name
+    resource_type: Literal["tokens", "cpu", "memory", "budget"]
+    allocated: Amount = 0
+    consumed: Amount = 0
+    limit: Amount | None = None
+    expires_at: Time | None = None
+
+
+class Risk(msgspec.Struct, kw_only=True):
+    low: Fraction = 0
+    high: Fraction = 1
+
+
+class Limits(msgspec.Struct, kw_only=True):
+    per_task: Amount | None = None
+    per_agent: Amount | None = None
+    total: Amount | None = None
+
+
+class BreakerShape(msgspec.Struct, kw_only=True):
+    error_threshold: Annotated[int, Meta(ge=1)] = 1
+    timeout_ms: Annotated[float, Meta(gt=0)] = 1
+    reset_timeout_ms: Annotated[float, Meta(gt=0)] = 1
+
+
+class PolicyShape(msgspec.Struct, kw_only=True):
+    version: str = ""
+    enabled_chains: list[Name] = []
+    risk_thresholds: Risk = msgspec.field(default_factory=Risk)
+    budget_limits: Limits = msgspec.field(default_factory=Limits)
+    circuit_breaker_config: BreakerShape = msgspec.field(default_factory=BreakerShape)
+
+
+SHAPES: dict[Registry, type[Any]] = {
+    Registry.TASK: TaskShape,
+    Registry.AGENT: AgentShape,
+    Registry.RESOURCE: ResourceShape,
+    Registry.POLICY: PolicyShape,
+}
+
+TIMES: dict[Registry, tuple[str, ...]] = {
+    Registry.AGENT: ("last_heartbeat", "next_available"),
+    Registry.RESOURCE: ("expires_at",),
+}
+
+_path = re.compile(r"(?P<why>.*?)(?: - at `\$\.?(?P<path>.*)`)?\Z", re.DOTALL)
+
+
+def fitted(registry: Registry, value: dict[str, Any]) -> dict[str, Any]:
+    """The value, if it fits its shape. Refused with INVALID and the field if not."""
+    try:
+        shape = msgspec.convert(value, SHAPES[registry])
+    except msgspec.ValidationError as error:
+        match = _path.match(str(error))
+        path = match["path"] if match is not None and match["path"] else ""
+        raise refuse(
+            Kind.INVALID,
+            f"{path or 'the value'} does not fit: {match['why'] if match else error}",
+            field=f"changes.{path}" if path else "changes",
+        ) from None
+    if isinstance(shape, PolicyShape) and shape.risk_thresholds.low > shape.risk_thresholds.high:
+        raise refuse(Kind.INVALID, "low must not be above high", field="changes.risk_thresholds.low")
+    for name in TIMES.get(registry, ()):
+        if isinstance(at := getattr(shape, name), datetime):
+            value = value | {name: rfc3339(instant(at))}
+    return value
