@@ -1,48 +1,30 @@
 """A task of the hub in agentmsg's words: its status, its context, its constraints, its history (all-D8).
 
-    hub          TaskState        TASK_UPDATE
-    -----------  ---------------  ----------------------------------------------
-    queued       pending          pending
-    assigned     in_progress      in_progress
-    running      in_progress      in_progress
-    waiting      in_progress      in_progress, or `paused` where somebody paused it
-    completed    completed        (TASK_COMPLETE)
-    failed       failed           (TASK_FAILED)
-    cancelled    cancelled        cancelled
+    hub          TASK_UPDATE       TaskState (`core.state.tasks`)
+    -----------  ----------------  --------------------------------
+    queued       pending           pending
+    assigned     in_progress       in_progress
+    running      in_progress       in_progress
+    waiting      in_progress       in_progress
+    completed    (TASK_COMPLETE)   completed
+    failed       (TASK_FAILED)     failed
+    cancelled    cancelled         cancelled
 
-A task that waits and that nobody has is `pending`.
+A task that waits is `pending` where nobody has it, and `paused` in an update where somebody paused it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
 from dragoman.bindings.agentmsg.names import called
 from dragoman.core.ids import Instant, rfc3339
+from dragoman.core.state.tasks import shown_status
 from dragoman.core.tasks.model import Event, Status, Task, Waiting
-from dragoman.protocols.agentmsg.records import TaskEvent, TaskStatus
-
-STATUS_OUT: Mapping[Status, TaskStatus] = {
-    Status.QUEUED: "pending",
-    Status.ASSIGNED: "in_progress",
-    Status.RUNNING: "in_progress",
-    Status.WAITING: "in_progress",
-    Status.COMPLETED: "completed",
-    Status.FAILED: "failed",
-    Status.CANCELLED: "cancelled",
-}
-STATUS_IN: Mapping[str, tuple[Status, ...]] = {
-    "pending": (Status.QUEUED, Status.WAITING),
-    "in_progress": (Status.ASSIGNED, Status.RUNNING, Status.WAITING),
-    "paused": (Status.WAITING,),
-    "completed": (Status.COMPLETED,),
-    "failed": (Status.FAILED,),
-    "cancelled": (Status.CANCELLED,),
-}
-"""Where tasks of an agentmsg status are to be looked for; `status_of` then decides."""
+from dragoman.protocols.agentmsg.records import TaskEvent
 
 UpdateStatus = Literal["pending", "in_progress", "paused", "completed", "failed", "cancelled"]
 PAUSED = frozenset({Waiting.AGENT, Waiting.HELD})
@@ -55,16 +37,11 @@ ASIDES = ("name", "thread", "parent_task_id")
 """What the hub knows of a task and agentmsg has no field for: in the context's metadata, both ways."""
 
 
-def status_of(task: Task) -> TaskStatus:
-    """A task's status in the words of a TaskState."""
-    if task.status is Status.WAITING and task.owner is None:
-        return "pending"
-    return STATUS_OUT[task.status]
-
-
 def update_status(task: Task) -> UpdateStatus:
-    """A task's status in the words of a TASK_UPDATE, which has one more."""
-    return "paused" if task.status is Status.WAITING and task.waiting in PAUSED else status_of(task)
+    """A task's status in the words of a TASK_UPDATE, which has one more than the shared state (`core.state.tasks`)."""
+    if task.status is Status.WAITING and task.waiting in PAUSED:
+        return "paused"
+    return cast(UpdateStatus, shown_status(task))
 
 
 def context_of(task: Task, *said: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,8 +53,8 @@ def context_of(task: Task, *said: Mapping[str, Any]) -> dict[str, Any]:
         metadata |= _object(context.get("metadata"))
         history += history_of(context.get("history") or ())
         dependencies += (str(name) for name in context.get("dependencies") or ())
-    metadata |= getattr(task, "metadata", None) or {}  # what agents wrote there since
-    for name, value in (("name", task.name), ("thread", task.thread), ("parent_task_id", task.parent)):
+    metadata |= task.metadata or {}  # what agents wrote there since
+    for name, value in zip(ASIDES, (task.name, task.thread, task.parent), strict=True):
         if value is not None:
             metadata.setdefault(name, value)
     unknown = {name: value for context in said for name, value in context.items() if name not in _CONTEXT}
