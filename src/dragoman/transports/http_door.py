@@ -198,12 +198,13 @@ class HttpDoor(ABC):
         fault: Fault,
         *,
         agent: Agent | None = None,
+        principal: AgentId | None = None,
         about: Any = None,
         subject: str | None = None,
     ) -> None:
         """Refuse; `what` was tried, or None if the hub decided and recorded it itself."""
         if what is not None:
-            who = agent.id if agent is not None else None
+            who = agent.id if agent is not None else principal
             await self._refusals.note(what, fault, principal=who, protocol=self.protocol, about=subject)
         headers: tuple[tuple[bytes, bytes], ...] = ()
         status = self.status_of(fault)

@@ -1,0 +1,166 @@
+"""Agentmsg over HTTP: send, long poll, acknowledge. The shared state has its own file (`state`).
+
+    POST /agentmsg/messages    202 {"status":"accepted","message_id":…}, after the commit; what has an answer of the
+                               hub's own (REGISTER, STATE_UPDATE, STATE_QUERY) has it there: "answer": {…message…}
+    GET  /agentmsg/messages    200 {"messages":[{"delivery_id":…,"message":{…}}]}; ?wait=SECONDS&max=COUNT
+    POST /agentmsg/ack         200 {"acknowledged":COUNT}; {"delivery_ids":[…]}, or an ACK as a message
+
+Everything else is an ErrorReport with a status of `bindings.agentmsg.failures`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dragoman.bindings import agentmsg
+from dragoman.bindings.agentmsg.names import PROTOCOL
+from dragoman.core.agents.model import Agent
+from dragoman.core.commands import Command
+from dragoman.core.delivery.model import Parcel
+from dragoman.core.errors import Fault, Kind, Refused, refuse
+from dragoman.core.ids import Instant
+from dragoman.protocols.agentmsg.errors import AgentmsgError
+from dragoman.protocols.agentmsg.types import Message, StateQuery
+from dragoman.transports.agentmsg.desk import About, AgentmsgDesk, in_pieces
+from dragoman.transports.agentmsg.state import BARE, AgentmsgState, read
+from dragoman.transports.agentmsg.ws import AgentmsgWs
+from dragoman.transports.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, read_body
+from dragoman.transports.driver import Heard
+from dragoman.transports.http_door import HttpDoor
+from dragoman.wire.errors import RemoteProtocolError
+
+
+class AgentmsgHttp(HttpDoor):
+    protocol = PROTOCOL
+
+    def __init__(self, desk: AgentmsgDesk) -> None:
+        super().__init__(desk.hub, limits=desk.limits, refusals=desk.refusals)
+        self._desk = desk
+
+    def routes(self) -> dict[str, ASGIApp]:
+        poll = self.guarded("GET", "agent.poll", self.poll)
+
+        async def messages(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["method"] == "POST":
+                await self.message(scope, receive, send)
+            elif scope["method"] == "GET":
+                await poll(scope, receive, send)
+            else:
+                await self.wrong_method(send, "GET, POST")
+
+        return {"/agentmsg/messages": messages, "/agentmsg/ack": self.guarded("POST", "agent.ack", self.ack)}
+
+    # -- agentmsg's words
+
+    def agent(self, scope: Scope) -> Agent:
+        return self._desk.agent(scope)
+
+    def words(self, fault: Fault, agent: Agent | None, about: Any) -> bytes:
+        return self._desk.report(fault, bare=about == BARE)
+
+    def status_of(self, fault: Fault) -> int:
+        return agentmsg.status_of(fault)
+
+    def fault_of(self, error: RemoteProtocolError) -> Fault:
+        if isinstance(error, AgentmsgError):
+            return agentmsg.fault_of(error)
+        return Fault(kind=Kind.TOO_LARGE, message=error.what)
+
+    def json(self, data: bytes) -> dict[str, Any]:
+        return self._desk.json(data)
+
+    async def frames(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
+        whole = await self._desk.whole(parcel) if in_pieces(parcel) else None
+        return (self._desk.carry(parcel, agent, now, whole),)
+
+    # -- POST /agentmsg/messages
+
+    async def message(self, scope: Scope, receive: Receive, send: Send) -> None:
+        agent: Agent | None = None
+        try:
+            agent = self._desk.agent(scope)
+            data = await read_body(scope, receive, self._limits.message_bytes)
+        except Disconnected:
+            return
+        except (Refused, RemoteProtocolError) as error:
+            await self.no(send, "agent.message", self.fault(error), agent=agent)
+            return
+        trace = header(scope, b"traceparent")
+        traceparent = trace.decode("latin-1") if trace else None
+        heard = self._desk.understand(agent, data, self._look, traceparent=traceparent, waits=True)
+        if heard.fault is not None:
+            self._forget(agent, heard)
+            await self.no(send, "agent.message", heard.fault, agent=agent, subject=heard.message_id)
+            return
+        try:
+            answers = await self._answers(agent, heard)
+        except Refused as refused:
+            self._forget(agent, heard)
+            await self.no(send, None, refused.fault, agent=agent)
+            return
+        except BaseException:
+            self._forget(agent, heard)
+            raise
+        assert heard.message_id is not None
+        accepted = b'{"status":"accepted","message_id":"%b"' % heard.message_id.encode()
+        await answer(send, 202, accepted + (b',"answer":%b}' % answers[0] if answers else b"}"))
+
+    async def _answers(self, agent: Agent, heard: Heard) -> Sequence[bytes]:
+        """What is said back beside that it was accepted; raises `Refused`."""
+        if heard.acks:
+            await self.acknowledged(agent, heard.acks)
+            return ()
+        if heard.look is not None:
+            found = await heard.look()
+            assert not isinstance(found, Command)
+            return found
+        if heard.command is None:
+            return heard.answers
+        return self._desk.decided(agent, heard.about, await self._decided(heard, heard.command))
+
+    async def _decided(self, heard: Heard, command: Command) -> Any:
+        """The first command's outcome, when all of them are committed; raises `Refused`."""
+        posted = [self._hub.post(one) for one in (command, *heard.also)]
+        outcomes = await asyncio.gather(*posted, return_exceptions=True)
+        refusal = next((outcome for outcome in outcomes if isinstance(outcome, BaseException)), None)
+        if refusal is None:
+            return outcomes[0]
+        meant = heard.otherwise(refusal.fault) if heard.otherwise and isinstance(refusal, Refused) else None
+        if meant is None:
+            raise refusal
+        return await self._hub.ask(meant)
+
+    def _forget(self, agent: Agent, heard: Heard) -> None:
+        if isinstance(heard.about, About):
+            self._desk.undone(agent.id, heard.about)
+
+    async def _look(self, agent: Agent, message: Message) -> Sequence[bytes]:
+        asked: StateQuery = message.payload
+        if asked.watch:
+            what = "watch over the WebSocket, or at GET /agentmsg/state/watch; this request ends with its answer"
+            raise refuse(Kind.INVALID, what, field="payload.watch")
+        found = await read(self._desk, agent.id, asked)
+        self._desk.decided(agent, About(message.id, message=message), None)
+        return (found.message(self._desk, agent.id, message.id),)
+
+
+class AgentmsgDoor:
+    """All of agentmsg's endpoints; a `server.Door`."""
+
+    def __init__(self, desk: AgentmsgDesk) -> None:
+        self.http = AgentmsgHttp(desk)
+        self.ws = AgentmsgWs(desk)
+        self.state = AgentmsgState(desk, self.http)
+
+    def routes(self) -> Mapping[str, ASGIApp]:
+        return {**self.http.routes(), **self.ws.routes(), **self.state.routes()}
+
+    def under(self) -> Mapping[str, ASGIApp]:
+        return self.state.under()
+
+    async def drain(self, seconds: float) -> None:
+        self.http.wake()
+        self.state.close()
+        await self.ws.drain(seconds)
