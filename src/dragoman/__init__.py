@@ -27,40 +27,87 @@ if TYPE_CHECKING:
         TaskFailed,
     )
     from dragoman.sdk.events import Event, Question, TaskInfo
+    from dragoman.sdk.peers import (
+        Accept,
+        Escalate,
+        Handoff,
+        HandoffRequest,
+        Handover,
+        Help,
+        HelpRequest,
+        Letter,
+        Reject,
+        Resource,
+        Unable,
+    )
+    from dragoman.sdk.shared import Change, Entity, Shared, SharedState, StateConflict
     from dragoman.sdk.sync import SyncClient
-    from dragoman.sdk.task import SyncTask, Task
+    from dragoman.sdk.sync_task import SyncTask
+    from dragoman.sdk.task import Task
 
 __all__ = [
+    "Accept",
     "Agent",
     "BadInput",
+    "Change",
     "Client",
     "Conflict",
     "DragomanError",
+    "Entity",
+    "Escalate",
     "Event",
+    "Handoff",
+    "HandoffRequest",
+    "Handover",
+    "Help",
+    "HelpRequest",
     "HubUnreachable",
+    "Letter",
     "Misconfigured",
     "NotAllowed",
     "NotFound",
     "Question",
+    "Reject",
     "Rejected",
     "RequestRefused",
+    "Resource",
+    "Shared",
+    "SharedState",
+    "StateConflict",
     "SyncClient",
     "SyncTask",
     "Task",
     "TaskCancelled",
     "TaskFailed",
     "TaskInfo",
+    "Unable",
 ]
 
 _HOMES = {
     "Agent": "agent",
     "Client": "client",
     "SyncClient": "sync",
-    "SyncTask": "task",
+    "SyncTask": "sync_task",
     "Task": "task",
     "Event": "events",
     "Question": "events",
     "TaskInfo": "events",
+    "Accept": "peers",
+    "Escalate": "peers",
+    "Handoff": "peers",
+    "HandoffRequest": "peers",
+    "Handover": "peers",
+    "Help": "peers",
+    "HelpRequest": "peers",
+    "Letter": "peers",
+    "Reject": "peers",
+    "Resource": "peers",
+    "Unable": "peers",
+    "Change": "shared",
+    "Entity": "shared",
+    "Shared": "shared",
+    "SharedState": "shared",
+    "StateConflict": "shared",
 }
 
 

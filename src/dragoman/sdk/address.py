@@ -10,6 +10,8 @@
     http  https                    the management API       clients
     chiffon+http  chiffon+https    chiffon over HTTP        agents, clients
     chiffon+ws  chiffon+wss        chiffon over WebSocket   agents, clients
+    agentmsg+http  agentmsg+https  agentmsg over HTTP       agents, clients
+    agentmsg+ws  agentmsg+wss      agentmsg over WebSocket  agents, clients
     coven  covens                  coven over gRPC          agents, clients
     forge+ws  forge+wss            forge over WebSocket     agents, clients
     stdio:                         forge over the standard  agents that the
@@ -42,6 +44,10 @@ SCHEMES: dict[str, tuple[str, str, str]] = {
     "chiffon+https": ("chiffon", "http", "https"),
     "chiffon+ws": ("chiffon", "ws", "http"),
     "chiffon+wss": ("chiffon", "ws", "https"),
+    "agentmsg+http": ("agentmsg", "http", "http"),
+    "agentmsg+https": ("agentmsg", "http", "https"),
+    "agentmsg+ws": ("agentmsg", "ws", "http"),
+    "agentmsg+wss": ("agentmsg", "ws", "https"),
     "coven": ("coven", "grpc", "http"),
     "covens": ("coven", "grpc", "https"),
     "forge+ws": ("forge", "ws", "http"),

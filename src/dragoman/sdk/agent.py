@@ -13,17 +13,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from dragoman.sdk.address import resolve_agent
 from dragoman.sdk.engine import Engine
 from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.journal import Journal, path_for
 from dragoman.sdk.links import Introduction, Link, dialler
+from dragoman.sdk.listening import HELP_TYPES, Listeners
+from dragoman.sdk.peers import HelpKind, State, Urgency
 from dragoman.sdk.signature import Handler
 from dragoman.sdk.world import RealWorld, World
+
+if TYPE_CHECKING:
+    from dragoman.sdk.shared import SharedState
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,9 +39,9 @@ log = logging.getLogger("dragoman.sdk")
 class Agent:
     """A worker at the hub, under one id.
 
-    `concurrency` is how much it takes at once; `state_dir` where its results survive a restart; `grace` how many
-    seconds running work may take to end when the agent is stopped. The token may also come from DRAGOMAN_TOKEN or
-    from the address, and is never logged.
+    `skills` are what it can do beside its kinds of work, for whoever asks for capabilities. `concurrency` is how much
+    it takes at once; `state_dir` where its results survive a restart; `grace` how many seconds running work may take to
+    end when the agent is stopped. The token may also come from DRAGOMAN_TOKEN or from the address, and is never logged.
     """
 
     def __init__(
@@ -44,6 +50,7 @@ class Agent:
         *,
         version: str | None = None,
         kind: str | None = None,
+        skills: Sequence[str] = (),
         token: str | None = None,
         concurrency: int = 8,
         state_dir: str | Path | None = None,
@@ -55,13 +62,16 @@ class Agent:
         self.id = id
         self.version = version
         self.kind = kind
+        self.skills = tuple(skills)
         self.concurrency = concurrency
         self._token = token
         self._state_dir = state_dir
         self._grace = grace
         self._world = world or RealWorld()
         self._handlers: dict[str, Handler] = {}
+        self._listeners = Listeners()
         self._engine: Engine | None = None
+        self._state: SharedState | None = None
 
     def __repr__(self) -> str:
         return f"Agent({self.id!r}, does {', '.join(self._handlers) or 'nothing yet'})"
@@ -79,6 +89,141 @@ class Agent:
             return function
 
         return declare
+
+    # --- other agents (agentmsg) ---
+
+    @overload
+    def on_help(self, function: F, /) -> F: ...
+
+    @overload
+    def on_help(self, /, *help_types: HelpKind) -> Callable[[F], F]: ...
+
+    def on_help(self, /, *declared: Any) -> Any:
+        """Declare the function that helps other agents: with everything (`@agent.on_help`), or with some
+        (`@agent.on_help("CODE_REVIEW")`).
+
+        It gets a `HelpRequest` and returns text or a `Help`, or raises `Unable` or `Escalate`; an asynchronous
+        generator may give several answers, all but the last with `follow_up_required`.
+        """
+
+        def declare(function: F, help_types: Sequence[str]) -> F:
+            for help_type in help_types:
+                if help_type not in HELP_TYPES:
+                    raise Misconfigured(f"there is no help called {help_type}; there are {', '.join(HELP_TYPES)}")
+                if help_type in self._listeners.help:
+                    raise Misconfigured(f"{self.id} already helps with {help_type}")
+                self._listeners.help[help_type] = function
+            return function
+
+        if len(declared) == 1 and callable(declared[0]):
+            return declare(declared[0], HELP_TYPES)
+        return lambda function: declare(function, declared or HELP_TYPES)
+
+    def on_handoff(self, function: F) -> F:
+        """Declare the function that decides whether to take over a task: it gets a `HandoffRequest` and returns True or
+        False, `Accept(…)` or `Reject("why")`. Without one, the agent accepts what it does and has room for."""
+        if self._listeners.handoff is not None:
+            raise Misconfigured(f"{self.id} already decides on handoffs")
+        self._listeners.handoff = function
+        return function
+
+    def on_message(self, type: str | None = None) -> Callable[[F], F]:
+        """Declare the function that hears what others tell this agent directly, as a `Letter`: of one type, or all that
+        nobody else hears."""
+
+        def declare(function: F) -> F:
+            if type in self._listeners.letters:
+                raise Misconfigured(f"{self.id} already hears {type or 'every message'}")
+            self._listeners.letters[type] = function
+            return function
+
+        return declare
+
+    async def tell(
+        self,
+        to: str,
+        payload: Mapping[str, Any] | Any,
+        *,
+        type: str | None = None,
+        priority: Urgency | str | None = None,
+        ttl: float | None = None,
+    ) -> None:
+        """Say something to another agent, directly. `payload` is the JSON object of a message of `type`; without a
+        type, any object, which travels beside our own STATUS_UPDATE.
+
+        With a priority of high or critical it is kept until it arrives, and this returns when the hub has it; otherwise
+        it is said once. `ttl` is how many seconds it is worth something.
+        """
+        await self._serving().bulletin.tell(to, payload, type, priority, ttl)
+
+    async def status(
+        self,
+        state: State | None = None,
+        *,
+        capability_level: float | None = None,
+        tokens_used: float | None = None,
+        tokens_remaining: float | None = None,
+        cost_usd: float | None = None,
+        cpu_usage: float | None = None,
+        memory_usage: float | None = None,
+        next_available: datetime | timedelta | float | None = None,
+    ) -> None:
+        """Tell the hub how this agent is. What is not said is filled in; what is said holds for the reports that go out
+        by themselves every few heartbeats, too."""
+        engine = self._serving()
+        engine.exchange.require("tell how it is", "")
+        engine.bulletin.tell_status(
+            state=state,
+            capability_level=capability_level,
+            tokens_used=tokens_used,
+            tokens_remaining=tokens_remaining,
+            cost_usd=cost_usd,
+            cpu_usage=cpu_usage,
+            memory_usage=memory_usage,
+            next_available=next_available,
+        )
+
+    async def report_error(
+        self,
+        error: BaseException | str,
+        *,
+        error_type: str = "INTERNAL_ERROR",
+        severity: Urgency | None = None,
+        task_id: str | None = None,
+        to: str | None = None,
+        details: Mapping[str, Any] | None = None,
+        attempts: Sequence[Mapping[str, Any]] = (),
+        actions: Sequence[str] = (),
+    ) -> None:
+        """Report that something went wrong, in the course of a task or not: to the hub, or to an agent.
+
+        Returns when the hub has it. `attempts` are what was tried (`strategy`, `outcome`, `details`), `actions` what
+        could be done.
+        """
+        await self._serving().bulletin.report_error(
+            error,
+            error_type=error_type,
+            severity=severity,
+            task_id=task_id,
+            to=to,
+            details=details,
+            attempts=attempts,
+            actions=actions,
+        )
+
+    @property
+    def state(self) -> SharedState:
+        """What all agents share: tasks, agents, resources, policy; while the agent serves over agentmsg."""
+        if self._state is None:
+            raise Misconfigured(f"{self.id} shares state while it serves over agentmsg (agentmsg+ws://…)")
+        return self._state
+
+    def _serving(self) -> Engine:
+        if self._engine is None:
+            raise Misconfigured(f"{self.id} is not at work: it can speak while it serves")
+        return self._engine
+
+    # --- its life ---
 
     def capabilities(self) -> list[dict[str, Any]]:
         """What the agent does, each with the JSON Schema of its input and output."""
@@ -120,13 +265,22 @@ class Agent:
     async def serve(self, url: str | None = None) -> None:
         """Work until `stop` or cancellation. Reconnects by itself; returns or raises only when it is over."""
         address = resolve_agent(self.id, url, self._token)
-        await self.serve_over(dialler(address, self._world))
+        if address.protocol == "agentmsg":
+            from dragoman.sdk.shared import SharedState
+
+            self._state = SharedState(address, self._world)
+        try:
+            await self.serve_over(dialler(address, self._world))
+        finally:
+            if self._state is not None:
+                await self._state.close()
+                self._state = None
 
     async def serve_over(self, dial: Callable[[], Link]) -> None:
         """As `serve`, over links of one's own making."""
         if self._engine is not None:
             raise Misconfigured(f"{self.id} is already at work")
-        if not self._handlers:
+        if not self._handlers and not self._listeners.help and not self._listeners.letters:
             raise Misconfigured(f"{self.id} does nothing: declare a function with @agent.on(…)")
         who = Introduction(
             agent_id=self.id,
@@ -135,9 +289,12 @@ class Agent:
             work_types=tuple(self._handlers),
             concurrency=self.concurrency,
             capabilities=tuple(self.capabilities()),
+            skills=(*self.skills, *self._listeners.help),
         )
         journal = Journal(self._world, path_for(self._state_dir, self.id))
-        self._engine = Engine(who, self._handlers, dial, journal, self._world, grace=self._grace)
+        self._engine = Engine(
+            who, self._handlers, dial, journal, self._world, grace=self._grace, listeners=self._listeners
+        )
         try:
             await self._engine.run()
         finally:

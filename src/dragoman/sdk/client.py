@@ -10,13 +10,19 @@ async with Client("chiffon+ws://localhost:8420", token=…, id="planner") as hub
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dragoman.sdk.address import API, STDIO, Address, resolve
 from dragoman.sdk.errors import Conflict, HubUnreachable, Misconfigured, NotAllowed, NotFound
 from dragoman.sdk.events import Event, Question, TaskInfo
 from dragoman.sdk.links import Pipe
 from dragoman.sdk.world import RealWorld, World
+
+if TYPE_CHECKING:
+    from dragoman.sdk.shared import SharedState
+
+SHARES = (API, "agentmsg")
+"""With which addresses a client reaches the shared state."""
 
 
 class Backend(Protocol):
@@ -63,14 +69,33 @@ class Client:
         world: World | None = None,
         backend: Backend | None = None,
     ) -> None:
-        self._backend = backend or _backend(resolve(url, token), id, kind, world or RealWorld())
+        self._world = world or RealWorld()
+        self._address = None if backend is not None else resolve(url, token)
+        self._backend = backend or _backend(self._address or resolve(url, token), id, kind, self._world)
+        self._state: SharedState | None = None
 
     async def __aenter__(self) -> Client:
         await self._backend.open()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        if self._state is not None:
+            await self._state.close()
+            self._state = None
         await self._backend.close()
+
+    @property
+    def state(self) -> SharedState:
+        """What all agents share: tasks, agents, resources, policy."""
+        if self._state is None:
+            if self._address is None or self._address.protocol not in SHARES:
+                raise Misconfigured(
+                    "the shared state is reached by an agentmsg+http://, agentmsg+ws:// or http:// address"
+                )
+            from dragoman.sdk.shared import SharedState
+
+            self._state = SharedState(self._address, self._world)
+        return self._state
 
     async def call(self, target: str, work: str, /, **input: Any) -> Any:
         """Have work done and return its result; raises `TaskFailed` with the facts if it fails."""
@@ -142,6 +167,11 @@ def _backend(address: Address, id: str | None, kind: str | None, world: World) -
         raise Misconfigured("say who calls: Client(url, id=…), an agent added with `dragoman agent add`")
     if not address.token:
         raise Misconfigured(f"{id!r} has no token: pass token=… or set DRAGOMAN_TOKEN")
+    if address.protocol == "agentmsg":
+        from dragoman.sdk.client_agentmsg import AgentmsgClient
+        from dragoman.sdk.io_agentmsg import pipes
+
+        return AgentmsgClient(id, pipes(address, world), world)
     from dragoman.sdk.client_chiffon import ChiffonClient
 
     return ChiffonClient(kind or id, _pipes(address), world, _canceller(address))

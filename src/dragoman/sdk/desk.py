@@ -20,7 +20,7 @@ import contextvars
 import hashlib
 import logging
 from collections import deque
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -35,7 +35,9 @@ from dragoman.sdk.links import Decline, Errand, Introduction, Outcome, Reply, Wo
 from dragoman.sdk.mailbox import Mailbox
 from dragoman.sdk.signature import Handler
 from dragoman.sdk.speech import Speech
-from dragoman.sdk.task import SyncTask, Task
+from dragoman.sdk.sync_task import SyncTask
+from dragoman.sdk.task import Task
+from dragoman.sdk.vitals import Vitals
 from dragoman.sdk.world import World
 
 log = logging.getLogger("dragoman.sdk")
@@ -61,6 +63,7 @@ class Desk:
         self._chores: set[asyncio.Task[None]] = set()
         self._threads: ThreadPoolExecutor | None = None
         self.speech = Speech(mailbox, journal, world)
+        self.vitals = Vitals(world)
         self.tasks: dict[str, Task] = {}
         """In hand, by task id: begun, waiting for a person, or for a free place."""
         self.busy = asyncio.Event()
@@ -83,6 +86,9 @@ class Desk:
         if done is not None:
             self._mailbox.acknowledge(work.receipt)
             return self._mailbox.post(done.outcome) if done.print == print else self._refuse_other_content(work)
+        if not work.is_new_round and (owed := self._owed(errand.task_id)) is not None:
+            self._mailbox.acknowledge(work.receipt)
+            return self._mailbox.post(owed)
         in_hand = self.tasks.get(errand.task_id)
         given, has_answer = _without_answer(
             work, handler, is_asking=in_hand is not None and in_hand._asking is not None
@@ -106,6 +112,10 @@ class Desk:
         if in_hand is None and not has_answer and not self._journal.has_answers(task.id):
             return self._begin(task, handler, arguments)
         return self._chore(self._begin_after(in_hand, task, handler, arguments, has_answer))
+
+    def _owed(self, task_id: str) -> Outcome | None:
+        """The result of a task that the hub has not got yet, and so gave the work out again."""
+        return next((kept for kept in self._mailbox.about(task_id=task_id) if type(kept) is Outcome), None)
 
     def _refuse_unknown(self, work: Work) -> None:
         self._mailbox.acknowledge(work.receipt)
@@ -151,7 +161,7 @@ class Desk:
                 await asyncio.wait({previous._runner})
         if has_answer:
             await self._journal.answer(self._answered(task._work))
-        elif not self._journal.answered_by(task.id, task._errand.request_id):
+        elif task._work.is_new_round and not self._journal.answered_by(task.id, task._errand.request_id):
             self._journal.forget_answers(task.id)
         task._answers = self._journal.answers(task.id)
         self._begin(task, handler, arguments)
@@ -175,15 +185,19 @@ class Desk:
                 traced = None if isinstance(error, Rejected) else error  # to say no is nothing to trace
                 log.warning("task %s (%s) failed: %s", task.id, task.type, ending.output, exc_info=traced)
             task._deadline = None
+            if task.handed_to is not None:
+                return log.info("task %s is %s's now", task.id, task.handed_to)
             if not ending.exit_code and task._said and bytes(ending.result):  # JSON is for who has no words to read
                 ending = msgspec.structs.replace(ending, output=ends.clean("".join(task._said)))
             elif not ending.exit_code and not ending.output and task._spoken:
                 # The hub will ask again if it lost a piece, so what is remembered for it is the whole answer.
                 ending = msgspec.structs.replace(ending, output="".join(task._spoken))
-            outcome = self._outcome(task._errand, ending, self._world.monotonic() - began)
+            seconds = self._world.monotonic() - began
+            self.vitals.ended(seconds, failed=ending.exit_code != 0, usage=task._usage)
+            outcome = self._outcome(task._errand, ending, seconds, task._usage)
             await self._journal.record(outcome, task._print, task._requests)
             if not task.cancelled:
-                task._receipt = None
+                self._mailbox.spoke_of(task)
                 self._mailbox.post(outcome)
         finally:
             self._running -= 1
@@ -196,15 +210,19 @@ class Desk:
             if handler.takes_task:
                 return await handler.function(task, **arguments)
             return await handler.function(**arguments)
+        first = (SyncTask(task, self._loop),) if handler.takes_task else ()
+        return await self.in_thread(lambda: handler.function(*first, **arguments))
+
+    async def in_thread(self, call: Callable[[], Any]) -> Any:
+        """A plain function, beside the event loop and in our context."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._who.concurrency, "dragoman-handler")
-        first = (SyncTask(task, self._loop),) if handler.takes_task else ()
         context = contextvars.copy_context()
-        return await self._loop.run_in_executor(
-            self._threads, lambda: context.run(handler.function, *first, **arguments)
-        )
+        return await self._loop.run_in_executor(self._threads, lambda: context.run(call))
 
-    def _outcome(self, errand: Errand, ending: ends.Ending, seconds: float) -> Outcome:
+    def _outcome(
+        self, errand: Errand, ending: ends.Ending, seconds: float, usage: dict[str, float] | None = None
+    ) -> Outcome:
         return Outcome(
             id=self._world.mint(),
             at=self._world.now(),
@@ -214,6 +232,7 @@ class Desk:
             result=ending.result,
             error=ending.error,
             seconds=round(seconds),
+            usage=usage,
         )
 
     def drop(self, task: Task) -> None:
@@ -259,16 +278,24 @@ class Desk:
         """An answer came to a question that a handler waits with."""
         task = self.tasks.get(reply.task_id)
         if task is None or task._asking is None or task._asking.id != reply.id or task._answer is None:
+            self._mailbox.acknowledge(reply.receipt)
             return log.info("an answer came for task %s, which no longer waits for it", reply.task_id)
-        if not task._answer.done():
-            question = task._asking.question
-            task._answer.set_result(
-                Answered(
-                    task_id=task.id, request_id=reply.id, at=self._world.now(), answer=reply.answer, question=question
-                )
-            )
+        now, question = self._world.now(), task._asking.question
+        answered = Answered(task_id=task.id, request_id=reply.id, at=now, answer=reply.answer, question=question)
+        if reply.receipt is not None:
+            return self._chore(self._answer(task, task._answer, answered, reply.receipt))
+        return self._tell(task, task._answer, answered)
+
+    async def _answer(self, task: Task, waiting: asyncio.Future[Answered], answered: Answered, receipt: str) -> None:
+        """An answer that the hub lets go of once we have it."""
+        await self._journal.answer(answered)
+        self._mailbox.acknowledge(receipt)
+        self._tell(task, waiting, answered)
+
+    def _tell(self, task: Task, waiting: asyncio.Future[Answered], answered: Answered) -> None:
+        if not waiting.done():
+            waiting.set_result(answered)
             self.speech.sign_of_life_soon(task)
-        return None
 
     async def _go_on(self, task: Task, work: Work, print: str) -> None:
         """An answer came for work in hand. It comes as a new request, and the result will answer that."""
@@ -283,9 +310,7 @@ class Desk:
         if answered.question is None:
             answered = msgspec.structs.replace(answered, question=task._asking.question)
         await self._journal.answer(answered)
-        if not waiting.done():
-            waiting.set_result(answered)
-            self.speech.sign_of_life_soon(task)
+        self._tell(task, waiting, answered)
 
     def _answered(self, work: Work) -> Answered:
         return Answered(

@@ -12,7 +12,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dragoman.sdk.bulletin import Bulletin
 from dragoman.sdk.desk import Desk
+from dragoman.sdk.exchange import Exchange
 from dragoman.sdk.journal import Journal
 from dragoman.sdk.links import (
     Accepted,
@@ -22,12 +24,15 @@ from dragoman.sdk.links import (
     Introduction,
     Link,
     LinkDown,
+    Mail,
     Outbound,
     Refused,
     Release,
     Reply,
+    Welcomed,
     Work,
 )
+from dragoman.sdk.listening import Listeners
 from dragoman.sdk.mailbox import Mailbox
 from dragoman.sdk.signature import Handler
 from dragoman.sdk.world import World, backoff
@@ -40,6 +45,8 @@ STEADY = 10.0
 """A link that lasted so long was a good one: the next try comes soon again."""
 SAY_AGAIN = 1.0
 """Before what the hub could not take at the moment is said again."""
+BEATS_A_STATUS = 3
+"""Every so many signs of life the agent tells how it is, where its protocol has a word for that."""
 
 
 class Engine:
@@ -55,6 +62,7 @@ class Engine:
         *,
         grace: float = 30.0,
         heartbeat: float = HEARTBEAT,
+        listeners: Listeners | None = None,
     ) -> None:
         self._who = who
         self._dial = dial
@@ -65,6 +73,9 @@ class Engine:
         self._link: Link | None = None
         self._mailbox = Mailbox(world)
         self._desk = Desk(who, handlers, self._mailbox, journal, world)
+        self.exchange = Exchange(who, listeners or Listeners(), self._desk, self._mailbox, journal, world)
+        self.bulletin = Bulletin(who, self.exchange, self._desk, world)
+        self._beating: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self._is_heard = True
         self._loop = asyncio.get_running_loop()
@@ -77,6 +88,8 @@ class Engine:
             Hold: self._on_hold,
             Release: self._on_release,
             Reply: self._desk.reply,
+            Mail: self.exchange.hear,
+            Welcomed: self._on_welcomed,
             Dismiss: self._on_dismiss,
         }
 
@@ -84,6 +97,7 @@ class Engine:
         """Work until `stop`, or until the hub says that trying again is no use."""
         for unsent in self._journal.open():
             self._mailbox.keep(unsent)
+        self.exchange.resume()
         online = self._loop.create_task(self._stay_online())
         pulse = self._loop.create_task(self._pulse())
         stopping = self._loop.create_task(self._stopping.wait())
@@ -95,6 +109,7 @@ class Engine:
                 online.result()
         finally:
             await self._desk.close()
+            await self.exchange.close()
             await _end(online, pulse, stopping, *self._later)
             await self._journal.close()
 
@@ -114,7 +129,11 @@ class Engine:
 
     async def _until_quiet(self) -> None:
         """Nothing runs and everything said has arrived. Who waits for a person can do so without us."""
-        while (self._is_heard and self._mailbox.owes) or not all(task._asking for task in self._desk.tasks.values()):
+        while (
+            (self._is_heard and self._mailbox.owes)
+            or self.exchange.is_busy
+            or not all(task._asking for task in self._desk.tasks.values())
+        ):
             await self._world.sleep(0.02)
 
     # --- the link ---
@@ -142,6 +161,8 @@ class Engine:
             finally:
                 self._link = None
                 self._mailbox.detach()
+                if self._beating is not None:
+                    self._beating.cancel()
                 await link.close()
             await self._world.sleep(delay)
 
@@ -201,6 +222,13 @@ class Engine:
         for message in kept:
             self._desk.speech.accepted(message.id)
 
+    def _on_welcomed(self, welcomed: Welcomed) -> None:
+        if self._beating is not None:
+            self._beating.cancel()
+        self._beating = self._loop.create_task(self._beat(welcomed.interval))
+        self._later.add(self._beating)
+        self._beating.add_done_callback(self._later.discard)
+
     def _on_dismiss(self, dismiss: Dismiss) -> None:
         log.info("%s ends: %s", self._who.agent_id, dismiss.reason)
         self._is_heard = self._is_heard and dismiss.hears
@@ -216,6 +244,17 @@ class Engine:
 
     # --- the heart ---
 
+    async def _beat(self, interval: float) -> None:
+        """The agent's own signs of life, where the hub wants them: as often as it said."""
+        beats = 0
+        while True:
+            if beats % BEATS_A_STATUS == 0:
+                self.bulletin.tell_status()
+            else:
+                self.bulletin.beat()
+            beats += 1
+            await self._world.sleep(interval)
+
     async def _pulse(self) -> None:
         """Every second while there is work: who was silent for long shows that he lives, who is late is stopped."""
         while True:
@@ -225,7 +264,8 @@ class Engine:
             await self._world.sleep(PULSE)
             now = self._world.monotonic()
             for task in list(self._desk.tasks.values()):
-                if task._deadline is not None and now >= task._deadline and task._asking is None:
+                is_waiting = task._asking is not None or task._waits > 0
+                if task._deadline is not None and now >= task._deadline and not is_waiting:
                     self._desk.stop_late(task)
                 elif now - task._last_sign >= self._heartbeat:
                     self._desk.speech.sign_of_life(task)

@@ -27,9 +27,6 @@ LANES = 8
 MOST = 64
 """Messages taken by one poll."""
 
-_ENVELOPES = frozenset({400, 403, 404, 409, 413, 422})
-"""Statuses with an `error` envelope that is about one message, and no reason to give up the link."""
-
 
 class _Delivered(msgspec.Struct, frozen=True):
     delivery_id: str
@@ -86,7 +83,13 @@ def refusal(content: bytes) -> str | None:
 
 
 class HttpPipe:
-    """`links.Pipe` over HTTP."""
+    """`links.Pipe` over HTTP. Another protocol has other places, and other words for a refusal."""
+
+    INBOX = "/api/agent/messages"
+    POST = "/api/agent/message"
+    ACK = "/api/agent/ack"
+    REFUSED = frozenset({400, 403, 404, 409, 413, 422})
+    """Statuses of a refusal that is about one message, and no reason to give up the link."""
 
     def __init__(self, address: Address, *, transport: httpx2.AsyncBaseTransport | None = None) -> None:
         self._address = address
@@ -151,7 +154,7 @@ class HttpPipe:
 
     async def _poll(self) -> None:
         while True:
-            response = await self._client.get("/api/agent/messages", params={"wait": WAIT, "max": MOST})
+            response = await self._client.get(self.INBOX, params={"wait": WAIT, "max": MOST})
             self._check(response)
             if response.status_code != 200:
                 raise LinkDown(f"the hub answered a poll with {response.status_code}")
@@ -162,29 +165,33 @@ class HttpPipe:
     async def _serve(self, queue: asyncio.Queue[tuple[bytes, str]]) -> None:
         while True:
             frame, message_id = await queue.get()
-            response = await self._client.post("/api/agent/message", content=frame, headers=JSON)
+            response = await self._client.post(self.POST, content=frame, headers=JSON)
             self._check(response)
-            if response.status_code == 202:
-                self._arrived.put_nowait((Accepted((message_id,)),))
-            else:
-                self._arrived.put_nowait((Frame(response.content),))
+            self._arrived.put_nowait(self._answered(response, message_id))
+
+    def _answered(self, response: httpx2.Response, message_id: str) -> Sequence[Frame | Accepted]:
+        """What the answer to a POST is to us."""
+        return (Accepted((message_id,)),) if response.status_code == 202 else (Frame(response.content),)
+
+    def _refusal(self, content: bytes) -> str | None:
+        return refusal(content)
 
     async def _acknowledge(self) -> None:
         try:
             while self._acks:
                 acks, self._acks = self._acks, []
                 body = _encode({"delivery_ids": acks})
-                self._check(await self._client.post("/api/agent/ack", content=body, headers=JSON))
+                self._check(await self._client.post(self.ACK, content=body, headers=JSON))
         finally:
             self._acking = None
 
     def _check(self, response: httpx2.Response) -> None:
         status = response.status_code
         if status == 401:
-            raise NotAllowed(refusal(response.content) or "the hub does not know this token")
+            raise NotAllowed(self._refusal(response.content) or "the hub does not know this token")
         if status in (200, 202, 204):
             return
-        if status in _ENVELOPES and refusal(response.content) is not None:
+        if status in self.REFUSED and self._refusal(response.content) is not None:
             return
         raise LinkDown(f"the hub answered with {status}", retry_after=_pause(response))
 

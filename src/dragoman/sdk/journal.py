@@ -1,11 +1,13 @@
-"""What an agent remembers: results by request, and answers by task, so that nothing is done or asked twice.
+"""What an agent remembers: results by request, answers by task, letters by their sender and id, so that nothing is
+done, asked or heard twice.
 
 Without a file the memory lasts as long as the process. With one, every result is fsynced before it is sent, and
 every answer before the handler goes on; several that are ready together share one fsync. The file is a list of
 JSON lines, only ever appended to; a line torn by a crash ends the reading. It is rewritten when most of it is old.
 
 What was running when a process died is not here, so it runs again: a handler is called at least once, and its
-result is told once.
+result is told once. A letter is remembered before it is acknowledged, and dealt with again after a restart unless that
+had come to its end.
 """
 
 from __future__ import annotations
@@ -70,7 +72,22 @@ class Forgotten(Struct, frozen=True, kw_only=True, tag="forgotten"):
     task_id: str
 
 
-_Line = Done | Answered | Settled | Forgotten
+class Noted(Struct, frozen=True, kw_only=True, tag="noted"):
+    """A letter came that is not dealt with yet."""
+
+    key: str
+    at: datetime
+    letter: msgspec.Raw
+
+
+class Dealt(Struct, frozen=True, kw_only=True, tag="dealt"):
+    """Nothing is left to do about a letter; it is only remembered that it came."""
+
+    key: str
+    at: datetime
+
+
+_Line = Done | Answered | Settled | Forgotten | Noted | Dealt
 _decode = msgspec.json.Decoder(_Line).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -96,6 +113,8 @@ class Journal:
         self._requests: dict[str, Done] = {}
         self._unsettled: dict[str, Done] = {}
         self._answers: dict[str, dict[str, Answered]] = {}
+        self._noted: dict[str, Noted] = {}
+        self._dealt: dict[str, Dealt] = {}
         self._bytes = 0
         self._lines = 0
         self._file: int | None = None
@@ -184,6 +203,30 @@ class Journal:
         if self._answers.pop(task_id, None) is not None and self._file is not None:
             self._append(_encode(Forgotten(task_id=task_id)), None)
 
+    # --- letters ---
+
+    async def note(self, key: str, letter: bytes) -> bool:
+        """Remember a letter; False if it came before. When this returns, it survives a crash, if there is a file."""
+        if key in self._noted or key in self._dealt:
+            return False
+        noted = Noted(key=key, at=self._world.now(), letter=msgspec.Raw(letter))
+        self._take(noted)
+        if self._file is not None:
+            await self._commit(_encode(noted))
+        return True
+
+    def deal(self, key: str) -> None:
+        """It is dealt with. Not worth waiting for: at worst that is done once more."""
+        if key in self._noted:
+            dealt = Dealt(key=key, at=self._world.now())
+            self._take(dealt)
+            if self._file is not None:
+                self._append(_encode(dealt), None)
+
+    def undealt(self) -> list[Noted]:
+        """Letters that a former process was not done with."""
+        return list(self._noted.values())
+
     # --- memory ---
 
     def _take(self, line: _Line) -> None:
@@ -198,6 +241,13 @@ class Journal:
             self._answers.setdefault(line.task_id, {})[line.request_id] = line
         elif isinstance(line, Settled):
             self._unsettled.pop(line.id, None)
+        elif isinstance(line, Noted):
+            self._noted[line.key] = line
+        elif isinstance(line, Dealt):
+            self._noted.pop(line.key, None)
+            self._dealt[line.key] = line
+            if len(self._dealt) > self._most:
+                del self._dealt[next(iter(self._dealt))]
         else:
             self._answers.pop(line.task_id, None)
 
@@ -219,11 +269,14 @@ class Journal:
             if len(self._answers) <= self._most and next(iter(given.values())).at >= limit:
                 break
             del self._answers[task_id]
+        while self._dealt and next(iter(self._dealt.values())).at < limit:
+            del self._dealt[next(iter(self._dealt))]
 
     def _snapshot(self) -> list[bytes]:
         lines: list[_Line] = list(self._done.values())
         lines += [Settled(id=id) for id in self._done if id not in self._unsettled]
         lines += [answered for given in self._answers.values() for answered in given.values()]
+        lines += [*self._dealt.values(), *self._noted.values()]
         self._lines = len(lines)
         return [_encode(line) for line in lines]
 
@@ -246,7 +299,8 @@ class Journal:
             while self._waiting:
                 batch, self._waiting = self._waiting, []
                 # The snapshot is taken here, where nobody changes the memory meanwhile; it holds the batch too.
-                is_stale = self._lines > 2 * len(self._done) + SLACK_LINES
+                alive = len(self._done) + len(self._dealt) + len(self._noted)
+                is_stale = self._lines > 2 * alive + SLACK_LINES
                 snapshot = self._snapshot() if is_stale else None
                 await loop.run_in_executor(self._writer, self._write, [line for line, _ in batch], snapshot)
                 for _, written in batch:

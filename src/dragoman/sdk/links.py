@@ -11,7 +11,9 @@ of `Link`, and name it in the table.
                a request                       Outcome  how it ended: kept until the hub has it
     Cancel     stop doing it                   Decline  cannot be begun: unknown work, unfit input
     Hold       pause it
-    Release    go on
+    Release    go on                           Letter   to another agent, or about ourselves
+    Mail       another agent says something
+    Welcomed   how often to show that we live
     Accepted   the hub has these, durably
     Refused    the hub will not have it
     Dismiss    end, for good
@@ -31,11 +33,13 @@ from dragoman.sdk.address import Address
 from dragoman.sdk.errors import DragomanError, Misconfigured
 from dragoman.sdk.world import World
 
-#: (protocol, transport) → what makes a link, imported when it is wanted. `agent_link` makes one; `agent_links` is
-#: called once and returns what makes them, where links share a memory.
+#: (protocol, transport) → what makes a link, imported when it is wanted. `…_link` makes one; `…_links` is called
+#: once and returns what makes them, where links share a memory.
 LINKS: dict[tuple[str, str], str] = {
     ("chiffon", "http"): "dragoman.sdk.io_chiffon_http:agent_link",
     ("chiffon", "ws"): "dragoman.sdk.io_chiffon_ws:agent_link",
+    ("agentmsg", "http"): "dragoman.sdk.io_agentmsg:http_links",
+    ("agentmsg", "ws"): "dragoman.sdk.io_agentmsg:ws_links",
     ("coven", "grpc"): "dragoman.sdk.io_coven:agent_links",
     ("forge", "stdio"): "dragoman.sdk.io_stdio:agent_link",
     ("forge", "ws"): "dragoman.sdk.io_forge_ws:agent_link",
@@ -67,6 +71,10 @@ class Manners(Struct, frozen=True, kw_only=True):
     """Bytes of the largest file it carries; 0 if it carries none."""
     has_receipts: bool = True
     """Whether the hub says what it has. If not, it asks again for what it lost, and results must be whole."""
+    words_are_receipts: bool = True
+    """Whether what is said about work acknowledges it (chiffon-D5)."""
+    converses: bool = False
+    """Whether agents speak with each other: hand tasks over, help, tell how they are."""
 
 
 class File(Struct, frozen=True):
@@ -101,6 +109,20 @@ class Work(Struct, frozen=True, kw_only=True):
     answer: Any | UnsetType = UNSET
     question: str | None = None
     files: tuple[File, ...] = ()
+    terms: Terms | None = None
+    is_new_round: bool = True
+    """Whether a request of its own begins the task anew. If not, the answers so far hold for it, too."""
+
+
+class Terms(Struct, frozen=True, kw_only=True):
+    """What travels with a task where tasks go from agent to agent; plain values, as the hub said them."""
+
+    priority: str = "normal"
+    metadata: dict[str, Any] = {}
+    dependencies: tuple[str, ...] = ()
+    history: tuple[dict[str, Any], ...] = ()
+    constraints: dict[str, Any] = {}
+    handover: dict[str, Any] | None = None
 
 
 class Cancel(Struct, frozen=True, kw_only=True):
@@ -135,12 +157,27 @@ class Refused(Struct, frozen=True, kw_only=True):
 
 
 class Reply(Struct, frozen=True, kw_only=True):
-    """A person answered the question with this id, while the work stood still. Nothing to remember: asked again at the
-    same place, the hub answers the same."""
+    """A person answered the question with this id, while the work stood still. Without a receipt there is nothing to
+    remember: asked again at the same place, the hub answers the same."""
 
     id: str
     task_id: str
     answer: Any
+    receipt: str | None = None
+
+
+class Mail(Struct, frozen=True, kw_only=True):
+    """Another agent says something, or the hub on its behalf. `message` is the protocol's own, `tree` its JSON."""
+
+    message: Any
+    tree: dict[str, Any]
+    receipt: str | None = None
+
+
+class Welcomed(Struct, frozen=True):
+    """The hub wants a sign of life of the agent every so many seconds."""
+
+    interval: float
 
 
 class Dismiss(Struct, frozen=True, kw_only=True):
@@ -152,7 +189,7 @@ class Dismiss(Struct, frozen=True, kw_only=True):
     hears: bool = True
 
 
-Inbound: TypeAlias = Work | Reply | Cancel | Hold | Release | Accepted | Refused | Dismiss
+Inbound: TypeAlias = Work | Reply | Cancel | Hold | Release | Mail | Welcomed | Accepted | Refused | Dismiss
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -209,6 +246,7 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     result: msgspec.Raw = NO_RESULT
     error: dict[str, Any] | None = None
     seconds: int = 0
+    usage: dict[str, float] | None = None
 
 
 class Decline(Struct, frozen=True, kw_only=True):
@@ -224,7 +262,22 @@ class Decline(Struct, frozen=True, kw_only=True):
     supported: tuple[str, ...] = ()
 
 
-Outbound: TypeAlias = Report | Query | Outcome | Decline
+class Letter(Struct, frozen=True, kw_only=True):
+    """Something for another agent, or for the hub about ourselves, where agents converse. `payload` is the protocol's
+    own; `beside` what it has no field for."""
+
+    id: str
+    at: datetime
+    errand: Errand
+    to: str
+    payload: Any
+    correlation_id: str | None = None
+    priority: str | None = None
+    ttl_ms: float | None = None
+    beside: dict[str, Any] = {}
+
+
+Outbound: TypeAlias = Report | Query | Outcome | Decline | Letter
 
 
 class Introduction(Struct, frozen=True, kw_only=True):
@@ -236,6 +289,7 @@ class Introduction(Struct, frozen=True, kw_only=True):
     work_types: tuple[str, ...] = ()
     concurrency: int = 8
     capabilities: tuple[dict[str, Any], ...] = ()
+    skills: tuple[str, ...] = ()
 
 
 class Link(Protocol):
@@ -286,7 +340,7 @@ def dialler(address: Address, world: World) -> Callable[[], Link]:
         raise Misconfigured(f"agents cannot speak {address.protocol}+{address.transport} yet; they speak {spoken}")
     module, name = place.split(":")
     make = getattr(importlib.import_module(module), name)
-    if name == "agent_links":
+    if name.endswith("_links"):
         return cast(Callable[[], Link], make(address, world))
     return lambda: cast(Link, make(address, world))
 

@@ -1,7 +1,7 @@
 """What must reach the hub: kept until the hub says that it has it, and said again over every new link.
 
-The first thing said about a piece of work acknowledges it (chiffon-D5). So the receipt of fresh work is only sent
-if nothing was said about it for a moment: short work costs the hub one message, and one commit, less.
+Mostly the first thing said about a piece of work acknowledges it (chiffon-D5). Then the receipt of fresh work is only
+sent if nothing was said about it for a moment: short work costs the hub one message, and one commit, less.
 """
 
 from __future__ import annotations
@@ -92,6 +92,12 @@ class Mailbox:
             if not self._silent:
                 self._world.later(ACK_DELAY, self._acknowledge_silent)
             self._silent.append(task)
+
+    def spoke_of(self, task: Task) -> None:
+        """Something is said about the task."""
+        if not self.manners.words_are_receipts:
+            self.acknowledge(task._receipt)
+        task._receipt = None
 
     def _acknowledge_silent(self) -> None:
         silent, self._silent = self._silent, []

@@ -21,7 +21,8 @@ from typing import Any, get_type_hints
 import msgspec
 
 from dragoman.sdk.errors import BadInput, Misconfigured
-from dragoman.sdk.task import SyncTask, Task
+from dragoman.sdk.sync_task import SyncTask
+from dragoman.sdk.task import Task
 
 _PLACE = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>.*)`)?", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<name>.*)`")

@@ -6,17 +6,20 @@ All but bare progress must arrive, so it is kept until the hub has it. Progress 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import UnsetType
 
 from dragoman.sdk.errors import Misconfigured, Rejected
-from dragoman.sdk.journal import Journal
-from dragoman.sdk.links import File, Outcome, Query, Report
+from dragoman.sdk.journal import Answered, Journal
+from dragoman.sdk.links import File, Letter, Outcome, Query, Report
 from dragoman.sdk.mailbox import Mailbox
 from dragoman.sdk.outcome import clean
 from dragoman.sdk.task import Task
 from dragoman.sdk.world import World
+
+if TYPE_CHECKING:
+    from dragoman.sdk.exchange import Exchange
 
 MOST_UNHEARD = 8
 """Reports with output of one task that the hub may still lack; the handler waits at its next one. Less than the
@@ -26,7 +29,9 @@ SIGN_DELAY = 0.05
 
 
 class Speech:
-    """The voice of all tasks of a desk."""
+    """The voice of all tasks of a desk. `exchange` is where they speak with other agents."""
+
+    exchange: Exchange
 
     def __init__(self, mailbox: Mailbox, journal: Journal, world: World) -> None:
         self._mailbox = mailbox
@@ -37,6 +42,8 @@ class Speech:
     async def report(self, task: Task, output: str = "", **aside: Any) -> None:
         """Progress, and what is said beside it. With content it must arrive, so it waits for room."""
         output, must_arrive = clean(output), bool(output or aside)
+        if task.handed_to is not None:
+            return  # somebody else tells how it goes
         while must_arrive and task._unheard >= MOST_UNHEARD:
             if task.cancelled:
                 raise Rejected("the task was cancelled")
@@ -68,8 +75,8 @@ class Speech:
         await self.report(task, file=file)
 
     def sign_of_life(self, task: Task) -> None:
-        """Nothing new, but alive. Silent while a person is asked or holds the task: no clock runs then."""
-        if task._asking is None and not task.is_held:
+        """Nothing new, but alive. Silent while somebody is asked or a person holds the task: no clock runs then."""
+        if task._asking is None and not task._waits and not task.is_held:
             self._mailbox.mention(self._report_on(task))
             self._spoke(task)
 
@@ -87,7 +94,7 @@ class Speech:
         return self._world.mint()
 
     def _spoke(self, task: Task) -> None:
-        task._receipt = None
+        self._mailbox.spoke_of(task)
         task._words += 1
         task._last_sign = self._world.monotonic()
 
@@ -108,6 +115,8 @@ class Speech:
         message = self._mailbox.settle(id)
         if type(message) is Outcome:
             self._journal.settle(id)
+        elif type(message) is Letter:
+            self.exchange.accepted(id)
         elif type(message) is Report:
             task = self._reports.pop(id, None)
             if task is not None:
@@ -119,14 +128,21 @@ class Speech:
         self, task: Task, question: str, options: tuple[Any, ...], timeout: float | None, default: Any | UnsetType
     ) -> Any:
         """A recorded answer, or the question put to a person."""
+        recorded = self.recorded(task, question)
+        if recorded is not None:
+            return recorded.answer
+        async with task._turn:  # one question at a time
+            return await self._put(task, question, options, timeout, default)
+
+    def recorded(self, task: Task, question: str) -> Answered | None:
+        """What was answered at this place, when the handler ran before."""
         place, task._asked = task._asked, task._asked + 1
         if place < len(task._answers):
             recorded = task._answers[place]
             if recorded.question in (None, question):
-                return recorded.answer
+                return recorded
             del task._answers[place:]  # the handler asks other things than the last time: these answers are void
-        async with task._turn:  # one question at a time
-            return await self._put(task, question, options, timeout, default)
+        return None
 
     async def _put(
         self, task: Task, question: str, options: tuple[Any, ...], timeout: float | None, default: Any | UnsetType

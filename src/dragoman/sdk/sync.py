@@ -9,14 +9,18 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dragoman.sdk.client import Backend, Client
 from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.events import Event, Question, TaskInfo
 from dragoman.sdk.world import World
 
+if TYPE_CHECKING:
+    from dragoman.sdk.shared import Change, Entity, EntityType, Shared, SharedState
+
 T = TypeVar("T")
+E = TypeVar("E")
 
 
 class SyncClient:
@@ -80,8 +84,13 @@ class SyncClient:
     def answer(self, question_id: str, answer: Any) -> None:
         self._do(self._client.answer(question_id, answer))
 
-    def _each(self, source: AsyncIterator[Event]) -> Iterator[Event]:
-        async def following() -> Event | None:
+    @property
+    def state(self) -> SyncState:
+        """What all agents share."""
+        return SyncState(self, self._client.state)
+
+    def _each(self, source: AsyncIterator[E]) -> Iterator[E]:
+        async def following() -> E | None:
             return await anext(source, None)
 
         try:
@@ -108,3 +117,31 @@ class SyncClient:
             thread.join()
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
+
+
+class SyncState:
+    """`SharedState`, synchronously."""
+
+    def __init__(self, client: SyncClient, state: SharedState) -> None:
+        self._client = client
+        self._state = state
+
+    def read(self) -> Shared:
+        return self._client._do(self._state.read())
+
+    def get(self, entity_type: EntityType, entity_id: str) -> Entity:
+        return self._client._do(self._state.get(entity_type, entity_id))
+
+    def create(self, entity_type: EntityType, entity_id: str, value: Mapping[str, Any]) -> Entity:
+        return self._client._do(self._state.create(entity_type, entity_id, value))
+
+    def update(self, entity_type: EntityType, entity_id: str, changes: Mapping[str, Any], *, version: int) -> Entity:
+        return self._client._do(self._state.update(entity_type, entity_id, changes, version=version))
+
+    def delete(self, entity_type: EntityType, entity_id: str, *, version: int) -> None:
+        self._client._do(self._state.delete(entity_type, entity_id, version=version))
+
+    def watch(
+        self, cursor: int | None = None, entity_type: EntityType | None = None, entity_id: str | None = None
+    ) -> Iterator[Change]:
+        return self._client._each(self._state.watch(cursor, entity_type, entity_id))

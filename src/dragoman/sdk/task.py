@@ -1,26 +1,29 @@
 """The work in hand, as its handler sees it.
 
 Everything a handler may say goes through here to the desk; everything the hub says about the work arrives here as
-state: cancelled, held, answered. `SyncTask` is the same for handlers that are plain functions in a thread.
+state: cancelled, held, answered. `sync_task` has the same for handlers that are plain functions in a thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from dragoman.sdk import links
 from dragoman.sdk.errors import Rejected
+from dragoman.sdk.peers import Handoff, HandoffReason, Handover, Help, HelpKind, Urgency
 
 if TYPE_CHECKING:
     from dragoman.sdk.journal import Answered
     from dragoman.sdk.speech import Speech
 
-T = TypeVar("T")
+HANDOFF_DEADLINE = 60.0
+"""Seconds that others have to take a task over."""
 
 
 class Task:
@@ -50,9 +53,12 @@ class Task:
         "_step_number",
         "_turn",
         "_unheard",
+        "_usage",
+        "_waits",
         "_words",
         "_work",
         "cancelled",
+        "handed_to",
         "input",
     )
 
@@ -80,10 +86,14 @@ class Task:
         self._said: list[str] = []
         self._overdue = False
         self._room: asyncio.Event | None = None
+        self._waits = 0
+        self._usage: dict[str, float] | None = None
         self.input = given
         """The input as it came."""
         self.cancelled = False
         """Whether the work is no longer wanted. A coroutine is cancelled as well; a plain function should look."""
+        self.handed_to: str | None = None
+        """Whose the task is after a handoff. Then nothing more is said about it from here."""
         self._held: asyncio.Event | None = None  # made when somebody looks: most tasks are never held
         self._released: asyncio.Event | None = None
 
@@ -109,6 +119,30 @@ class Task:
     def files(self) -> tuple[links.File, ...]:
         """The files that came with the work: `name` (for display only), `mime_type`, `data`."""
         return self._work.files
+
+    @property
+    def context(self) -> dict[str, Any]:
+        """What else is known of the task, where its protocol carries such: its metadata."""
+        return {} if self._work.terms is None else self._work.terms.metadata
+
+    @property
+    def history(self) -> tuple[dict[str, Any], ...]:
+        """What happened to the task before, where its protocol tells: `timestamp`, `event_type`, `details`, …"""
+        return () if self._work.terms is None else self._work.terms.history
+
+    @property
+    def handover(self) -> Handover | None:
+        """From whom the task came and why, if somebody handed it over to us."""
+        said = None if self._work.terms is None else self._work.terms.handover
+        if said is None:
+            return None
+        return Handover(
+            from_agent=str(said.get("from") or said.get("from_agent") or ""),
+            reason=str(said.get("reason") or "").upper(),
+            context=said.get("context") or {},
+            error=said.get("error"),
+            history=tuple(said.get("history") or ()),
+        )
 
     @property
     def is_held(self) -> bool:
@@ -187,6 +221,50 @@ class Task:
         """
         return await self._speech.ask(self, question, tuple(options), timeout, default)
 
+    async def help(
+        self,
+        question: str,
+        *,
+        help_type: HelpKind = "TECHNICAL_GUIDANCE",
+        to: str | None = None,
+        urgency: Urgency = "medium",
+        deadline: datetime | timedelta | float | None = None,
+        attempted: Sequence[str] = (),
+        error: BaseException | str | None = None,
+    ) -> Help:
+        """Ask another agent for help, or whoever can, and wait for the answer (agentmsg).
+
+        The hub finds somebody who helps with `help_type`, and in the end a person; `to` names an agent. `deadline` is a
+        time, or how long. Answers survive a restart as those of `ask` do.
+        """
+        return await self._speech.exchange.help(
+            self, question, help_type, to, urgency, deadline, tuple(attempted), error
+        )
+
+    async def handoff(
+        self,
+        to: str | None = None,
+        reason: HandoffReason = "LOAD_BALANCING",
+        *,
+        context: dict[str, Any] | None = None,
+        capabilities: Sequence[str] = (),
+        deadline: datetime | timedelta | float = HANDOFF_DEADLINE,
+        error: BaseException | str | None = None,
+    ) -> Handoff:
+        """Have another agent go on with this task: `to`, or whoever can (agentmsg).
+
+        `context` goes with it, beside what is known already. Until somebody accepts, the task stays here. Once it is
+        accepted, return: the result is no longer ours to give, and whatever the handler returns is ignored.
+        """
+        return await self._speech.exchange.handoff(
+            self, to, reason, context or {}, tuple(capabilities), deadline, error
+        )
+
+    def used(self, *, tokens: float = 0, cost_usd: float = 0) -> None:
+        """Count what the work has used up: told with the result, and held against budgets (agentmsg)."""
+        usage = self._usage or {"tokens_used": 0, "cost_usd": 0}
+        self._usage = {"tokens_used": usage["tokens_used"] + tokens, "cost_usd": usage["cost_usd"] + cost_usd}
+
     async def checkpoint(self) -> None:
         """A good place to stop: waits here while a person holds the task."""
         while self.is_held:
@@ -215,86 +293,3 @@ class Task:
     def _release(self) -> None:
         self.held.clear()
         self.released.set()
-
-
-class SyncTask:
-    """The task of a plain function: the same words, and each waits until it is done."""
-
-    def __init__(self, task: Task, loop: asyncio.AbstractEventLoop) -> None:
-        self._task = task
-        self._loop = loop
-
-    @property
-    def id(self) -> str:
-        return self._task.id
-
-    @property
-    def type(self) -> str:
-        return self._task.type
-
-    @property
-    def input(self) -> dict[str, Any]:
-        return self._task.input
-
-    @property
-    def trace_id(self) -> str:
-        return self._task.trace_id
-
-    @property
-    def attempt(self) -> int:
-        return self._task.attempt
-
-    @property
-    def cancelled(self) -> bool:
-        return self._task.cancelled
-
-    @property
-    def is_held(self) -> bool:
-        return self._task.is_held
-
-    def progress(self, percent: float, step: str | None = None, output: str | None = None) -> None:
-        self._wait(self._task.progress(percent, step, output))
-
-    @property
-    def files(self) -> tuple[links.File, ...]:
-        return self._task.files
-
-    def log(self, text: str) -> None:
-        self._wait(self._task.log(text))
-
-    def text(self, chunk: str) -> None:
-        self._wait(self._task.text(chunk))
-
-    def think(self, text: str) -> None:
-        self._wait(self._task.think(text))
-
-    def tool_use(self, name: str, input: Any = None, *, id: str | None = None) -> str:
-        return self._wait(self._task.tool_use(name, input, id=id))
-
-    def tool_result(self, id: str, output: Any, *, is_error: bool = False) -> None:
-        self._wait(self._task.tool_result(id, output, is_error=is_error))
-
-    def send_file(self, name: str, data: bytes, mime_type: str = "application/octet-stream") -> None:
-        self._wait(self._task.send_file(name, data, mime_type))
-
-    def ask(
-        self,
-        question: str,
-        *,
-        options: Sequence[Any] = (),
-        timeout: float | None = None,
-        default: Any | UnsetType = UNSET,
-    ) -> Any:
-        return self._wait(self._task.ask(question, options=options, timeout=timeout, default=default))
-
-    def checkpoint(self) -> None:
-        self._wait(self._task.checkpoint())
-
-    def reject(self, reason: str) -> Rejected:
-        return self._task.reject(reason)
-
-    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        if self._task.cancelled:
-            coroutine.close()
-            raise Rejected("the task was cancelled")
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()

@@ -134,6 +134,8 @@ def responses_of(message: links.Outbound, turn: Turn) -> Iterator[MessageRespons
             facts["field"] = message.field
         words = f"{message.field}: {message.message}" if message.field else message.message
         yield _failure(turn, DECLINED[message.kind], words, facts)
+    elif isinstance(message, links.Letter):
+        raise TypeError("coven's agents do not converse")
     elif message.exit_code:
         error = message.error or {}
         facts = {"exit_code": message.exit_code, **({"type": error["type"]} if "type" in error else {})}

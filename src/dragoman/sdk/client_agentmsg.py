@@ -1,0 +1,291 @@
+"""A client that speaks agentmsg itself: an agent that gives others work, with a token of its own.
+
+A request is said again under the same id until the hub has it; from then on the hub owes us the result, and delivers
+it over whatever link we have until we acknowledge it. So a broken link, a restarted hub or a lost receipt changes
+nothing for who waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from dragoman.protocols.agentmsg import errors, routing
+from dragoman.protocols.agentmsg.records import ErrorReport, ErrorType, Priority, TaskConstraints, TaskContext
+from dragoman.protocols.agentmsg.state import Inbox
+from dragoman.protocols.agentmsg.types import HUB, Assignment, TaskAssignment, TaskFailed, TaskUpdate
+from dragoman.sdk import trace
+from dragoman.sdk.calls_agentmsg import Call
+from dragoman.sdk.errors import Conflict, DragomanError, HubUnreachable, Misconfigured, NotAllowed, RequestRefused
+from dragoman.sdk.events import Event, Question, TaskInfo
+from dragoman.sdk.following import follow
+from dragoman.sdk.links import Accepted, LinkDown
+from dragoman.sdk.talk_agentmsg import Arrival, MessagePipe, Talk
+from dragoman.sdk.words_agentmsg import report
+from dragoman.sdk.world import World, backoff
+
+log = logging.getLogger("dragoman.sdk")
+
+CONSTRAINTS = ("required_capabilities", "max_tokens", "deadline", "budget_usd", "quality_threshold")
+OPTIONS = frozenset({"priority", "dependencies", "description", "metadata", *CONSTRAINTS})
+SAY_AGAIN = 1.0
+MOST_TRIES = 4
+
+
+class AgentmsgClient:
+    """What `Client` does, in agentmsg. `dial` makes a pipe; `name` is our id at the hub."""
+
+    def __init__(self, name: str, dial: Callable[[], MessagePipe], world: World) -> None:
+        self._name = name
+        self._dial = dial
+        self._world = world
+        self._inbox = Inbox()
+        self._calls: dict[str, Call] = {}
+        self._untaken: dict[str, Call] = {}
+        self._cancels: dict[str, asyncio.Future[None]] = {}
+        self._later: set[asyncio.Task[None]] = set()
+        self._talk: Talk | None = None
+        self._online: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Connect; a hub that is not there is reported at once, one that goes away later is waited for."""
+        talk = self._new_talk()
+        try:
+            await talk.open()
+        except LinkDown as down:
+            await talk.close()
+            raise HubUnreachable(f"no link to the hub: {down}") from None
+        self._talk = talk
+        self._online = asyncio.get_running_loop().create_task(self._stay_online(talk))
+
+    async def close(self) -> None:
+        chores = [chore for chore in (self._online, *self._later) if chore is not None]
+        for chore in chores:
+            chore.cancel()
+        await asyncio.gather(*chores, return_exceptions=True)
+        self._fail_all(HubUnreachable("the client was closed"))
+
+    # --- what callers want ---
+
+    async def submit(self, target: str | None, work: str, given: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+        """Returns when the hub has it, durably."""
+        call = self._request(target, work, dict(given), options)
+        self._calls[call.task_id] = call
+        self._untaken[call.id] = call
+        self._say(call)
+        try:
+            await asyncio.shield(call.taken)
+        except BaseException:
+            self._forget(call)
+            raise
+        return call.task_id
+
+    async def result(self, task_id: str) -> Any:
+        call = self._known(task_id)
+        try:
+            return await asyncio.shield(call.done)
+        finally:
+            if call.done.done():
+                self._forget(call)
+
+    async def events(self, task_id: str, after: int) -> AsyncIterator[Event]:
+        call = self._known(task_id)
+        try:
+            async for event in follow(call, after):
+                yield event
+        finally:
+            if call.done.done():
+                call.done.exception()
+                self._forget(call)
+
+    async def cancel(self, task_id: str, reason: str | None) -> None:
+        id = self._world.mint()
+        heard = self._cancels[id] = asyncio.get_running_loop().create_future()
+        try:
+            while not heard.done():
+                if self._talk is not None:
+                    update = TaskUpdate(task_id=task_id, status="cancelled", message=reason or "")
+                    self._talk.say(update, id=id, at=self._world.now(), lane=task_id, priority="high")
+                again = asyncio.ensure_future(self._world.sleep(SAY_AGAIN))
+                await asyncio.wait({heard, again}, return_when=asyncio.FIRST_COMPLETED)
+                again.cancel()
+            heard.result()
+        finally:
+            self._cancels.pop(id, None)
+
+    async def task(self, task_id: str, wait: float = 0) -> TaskInfo:
+        raise _no_word("look at a task; `client.state.get('TASK', …)` does, or")
+
+    async def questions(self, status: str | None) -> list[Question]:
+        raise _no_word("list questions:")
+
+    async def answer(self, question_id: str, answer: Any) -> None:
+        raise _no_word("answer a question:")
+
+    # --- calls ---
+
+    def _request(self, target: str | None, work: str, given: dict[str, Any], options: Mapping[str, Any]) -> Call:
+        unknown = set(options) - OPTIONS
+        if unknown:
+            raise Misconfigured(f"agentmsg has no word for {', '.join(sorted(unknown))}")
+        span = trace.current()
+        task_id, priority = self._world.mint(), Priority(options.get("priority") or "normal")
+        limits = {name: options[name] for name in CONSTRAINTS if options.get(name) is not None}
+        assignment = Assignment(
+            task_id=task_id,
+            task_type=work,
+            description=options.get("description") or "",
+            context=TaskContext(
+                task_id=task_id,
+                task_type=work,
+                priority=priority,
+                metadata=msgspec.to_builtins(options.get("metadata") or {}),
+                dependencies=tuple(options.get("dependencies") or ()),
+                history=(),
+            ),
+            constraints=msgspec.convert({"required_capabilities": (), **limits}, TaskConstraints),
+            input=given,
+        )
+        return Call(
+            self._world.mint(),
+            self._world.now(),
+            target or HUB,
+            TaskAssignment(task=assignment),
+            priority=max(priority, Priority.HIGH, key=routing.RANK.__getitem__).value,
+            traceparent=None if span is None else span.traceparent,
+        )
+
+    def _say(self, call: Call) -> None:
+        if self._talk is not None:
+            self._talk.say(call.assignment, id=call.id, at=call.at, to=call.to, lane=call.task_id, **call.metadata)
+
+    def _taken(self, call: Call, error: Exception | None = None) -> None:
+        """The hub has it, or will not have it."""
+        self._untaken.pop(call.id, None)
+        if not call.taken.done():
+            if error is None:
+                call.taken.set_result(None)
+            else:
+                call.taken.set_exception(error)
+
+    def _forget(self, call: Call) -> None:
+        self._untaken.pop(call.id, None)
+        if self._calls.get(call.task_id) is call:
+            del self._calls[call.task_id]
+        for future in (call.taken, call.done):
+            if not future.done():
+                future.cancel()
+            elif not future.cancelled():
+                future.exception()
+
+    def _known(self, task_id: str) -> Call:
+        call = self._calls.get(task_id)
+        if call is None:
+            raise Misconfigured(f"task {task_id} was not called for by this client, or its result was fetched already")
+        return call
+
+    # --- the link ---
+
+    def _new_talk(self) -> Talk:
+        return Talk(self._dial(), self._world, self._name, self._inbox)
+
+    async def _stay_online(self, talk: Talk) -> None:
+        failures = 0
+        try:
+            while True:
+                try:
+                    while True:
+                        for said in await talk.receive():
+                            self._hear(talk, said)
+                        failures = 0
+                except LinkDown as down:
+                    log.warning("no link to the hub (%s)", down)
+                self._talk = None
+                while self._talk is None:
+                    await talk.close()
+                    await self._world.sleep(backoff(failures, self._world.chance()))
+                    failures += 1
+                    talk = self._new_talk()
+                    try:
+                        await talk.open()
+                        self._talk = talk
+                    except LinkDown as down:
+                        log.info("still no link to the hub (%s)", down)
+                for call in list(self._untaken.values()):
+                    self._say(call)
+        except DragomanError as error:
+            self._fail_all(error)
+        finally:
+            self._talk = None
+            await talk.close()
+
+    def _hear(self, talk: Talk, said: Arrival | Accepted) -> None:
+        if isinstance(said, Accepted):
+            for id in said.ids:
+                if (call := self._untaken.get(id)) is not None:
+                    self._taken(call)
+                if (heard := self._cancels.get(id)) is not None and not heard.done():
+                    heard.set_result(None)
+            return
+        message = said.message
+        about = message.answers or ""
+        if isinstance(message.payload, ErrorReport) and about in self._untaken:
+            self._refused(self._untaken[about], message.payload)
+        elif isinstance(message.payload, ErrorReport) and about in self._cancels:
+            heard = self._cancels[about]
+            if not heard.done():
+                heard.set_exception(_raised(message.payload))
+        elif (found := self._calls.get(routing.task(message) or "")) is not None:
+            self._taken(found)
+            found.hear(message, said.tree)
+        elif isinstance(message.payload, TaskAssignment):
+            self._decline(talk, message.payload.task.task_id)
+        if said.receipt is not None:
+            talk.acknowledge(said.receipt)
+
+    def _refused(self, call: Call, said: ErrorReport) -> None:
+        """The hub did not take the request: for good, or for now."""
+        if errors.is_retryable(said) and call.tries < MOST_TRIES:
+            call.tries += 1
+            later = asyncio.get_running_loop().create_task(self._say_later(call))
+            self._later.add(later)
+            later.add_done_callback(self._later.discard)
+            return
+        self._taken(call, _raised(said))
+
+    async def _say_later(self, call: Call) -> None:
+        await self._world.sleep(SAY_AGAIN * 2 ** (call.tries - 2))
+        if not call.taken.done():
+            self._say(call)
+
+    def _fail_all(self, error: Exception) -> None:
+        for call in list(self._calls.values()):
+            self._taken(call, error)
+            call.finish(None, error)
+        for heard in self._cancels.values():
+            if not heard.done():
+                heard.set_exception(error)
+
+    def _decline(self, talk: Talk, task_id: str) -> None:
+        """Somebody wants work of a client."""
+        id, kind = self._world.mint(), ErrorType.VALIDATION_ERROR
+        words = f"{self._name} gives out work and does none"
+        details = {"retryable": False, "supported_types": ()}
+        error = report(kind, words, id=id, agent=self._name, task_id=task_id, details=details)
+        talk.say(TaskFailed(task_id=task_id, error=error), id=id, at=self._world.now(), lane=task_id)
+
+
+def _raised(said: ErrorReport) -> DragomanError:
+    if said.error_type is ErrorType.AUTHENTICATION_ERROR:
+        return NotAllowed(said.message)
+    if said.context.details.get("kind") == "conflict":
+        return Conflict(said.message)
+    return RequestRefused(said.message, kind=said.error_type.value, facts=said.context.details)
+
+
+def _no_word(what: str) -> Misconfigured:
+    return Misconfigured(f"agentmsg has no word to {what} use a Client of the management API (an http:// address)")

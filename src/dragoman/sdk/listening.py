@@ -1,0 +1,216 @@
+"""The agent's own handlers for what other agents say: help, handoffs, letters; and what their ends mean.
+
+a help handler         answers                     a handoff handler     answers
+---------------------  --------------------------  --------------------  ----------------------------------
+returns text, Help     that                        True, Accept(…)       yes
+yields several         each of them                False, Reject("why")  no
+raises Unable, None    UNABLE_TO_HELP              raises                no, with the words
+raises Escalate        ESCALATION                  returns None, or      yes if the agent does such work and
+raises anything else   UNABLE_TO_HELP              there is none         has room, else no with the reason
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.protocols.agentmsg import types as agentmsg
+from dragoman.protocols.agentmsg.records import ErrorReport, Record
+from dragoman.protocols.agentmsg.records import ResourceReference as Reference
+from dragoman.sdk import trace
+from dragoman.sdk.desk import Desk
+from dragoman.sdk.errors import Misconfigured
+from dragoman.sdk.links import Introduction, Mail
+from dragoman.sdk.outcome import raised
+from dragoman.sdk.peers import Accept, Escalate, HandoffRequest, Help, HelpRequest, Letter, Reject, Unable
+from dragoman.sdk.world import World
+
+log = logging.getLogger("dragoman.sdk")
+
+HELP_TYPES = tuple(kind.value for kind in agentmsg.HelpType)
+
+
+class Listeners(Struct):
+    """What an agent declared: who helps with what, who decides on handoffs, who hears which letters."""
+
+    help: dict[str, Callable[..., Any]] = {}
+    handoff: Callable[..., Any] | None = None
+    letters: dict[str | None, Callable[..., Any]] = {}
+
+
+class Answering(Protocol):
+    def __call__(
+        self, key: str | None, payload: Record, to: str, correlation_id: str, *, is_last: bool = True
+    ) -> None: ...
+
+
+class Reception:
+    """Runs the handlers and says their answers."""
+
+    def __init__(self, who: Introduction, listeners: Listeners, desk: Desk, answer: Answering, world: World) -> None:
+        self._who = who
+        self._listeners = listeners
+        self._desk = desk
+        self._answer = answer
+        self._world = world
+
+    async def deal(self, mail: Mail, key: str | None) -> bool:
+        """Whether nothing is left to do about it: an answer that is on its way has yet to arrive."""
+        said = trace.parse(mail.message.metadata.traceparent)
+        fresh = self._world.mint()
+        trace.enter(trace.Span(said.trace_id if said else fresh.replace("-", ""), trace.span_id(fresh)))
+        match mail.message.payload:
+            case agentmsg.HelpRequest():
+                await self._help(mail, key)
+                return False
+            case agentmsg.TaskHandoffRequest():
+                await self._decide(mail, key)
+                return False
+        await self._listen(mail)
+        return True
+
+    # --- help ---
+
+    async def _help(self, mail: Mail, key: str | None) -> None:
+        message, payload = mail.message, mail.message.payload
+        given = Help("", "UNABLE_TO_HELP", follow_up_required=True)
+        async for given in self._answers(payload, message.id):
+            response = agentmsg.HelpResponse(
+                responder_id=self._who.agent_id,
+                request_id=message.id,
+                response_type=agentmsg.HelpResponseType(given.response_type),
+                content=given.content,
+                follow_up_required=given.follow_up_required,
+                estimated_effort=given.estimated_effort,
+                resources=tuple(msgspec.convert(msgspec.to_builtins(one), Reference) for one in given.resources)
+                or None,
+            )
+            self._answer(key, response, message.sender, message.id, is_last=not given.follow_up_required)
+            if not given.follow_up_required:
+                return
+
+    async def _answers(self, payload: agentmsg.HelpRequest, id: str) -> AsyncIterator[Help]:
+        """What the handler gives, up to the first that is the last."""
+        handler = self._listeners.help.get(payload.help_type.value)
+        if handler is None:
+            yield Help(f"{self._who.agent_id} does not help with {payload.help_type.value}", "UNABLE_TO_HELP")
+            return
+        request = HelpRequest(
+            id=id,
+            requester=payload.requester_id,
+            task_id=payload.task_id,
+            help_type=payload.help_type.value,
+            description=payload.description,
+            context=msgspec.to_builtins(payload.context),
+            urgency=payload.urgency,
+            deadline=payload.deadline,
+        )
+        try:
+            if inspect.isasyncgenfunction(handler):
+                async for given in handler(request):
+                    yield _as_help(given)
+                yield Help("that was all", "DIRECT_ANSWER")  # heard only if the last one promised more
+            else:
+                yield _as_help(await self._run(handler, request))
+        except Unable as unable:
+            yield Help(str(unable) or "unable to help", "UNABLE_TO_HELP")
+        except Escalate as escalate:
+            yield Help(str(escalate) or "somebody better should look at this", "ESCALATION")
+        except Exception as error:
+            log.warning("helping %s failed", payload.requester_id, exc_info=error)
+            yield Help(raised(error).output, "UNABLE_TO_HELP")
+
+    # --- handoffs ---
+
+    async def _decide(self, mail: Mail, key: str | None) -> None:
+        message, payload = mail.message, mail.message.payload
+        verdict = await self._verdict(message.id, payload, mail.tree["payload"])
+        if isinstance(verdict, Reject):
+            response = agentmsg.TaskHandoffResponse(accepted=False, agent_id=self._who.agent_id, error=verdict.reason)
+        else:
+            soon = timedelta(milliseconds=max(1000.0, self._desk.vitals.average_ms))
+            response = agentmsg.TaskHandoffResponse(
+                accepted=True,
+                agent_id=self._who.agent_id,
+                estimated_completion=verdict.estimated_completion or self._world.now() + soon,
+                requirements=verdict.requirements,
+                constraints=payload.constraints,
+            )
+        self._answer(key, response, message.sender, message.id)
+
+    async def _verdict(self, id: str, payload: agentmsg.TaskHandoffRequest, tree: dict[str, Any]) -> Accept | Reject:
+        context = tree["context"]
+        request = HandoffRequest(
+            id=id,
+            task_id=payload.task_id,
+            task_type=payload.context.task_type,
+            from_agent=payload.from_agent,
+            reason=payload.reason.value,
+            context=context["metadata"],
+            history=tuple(context["history"]),
+            constraints=tree["constraints"],
+            deadline=payload.due,
+        )
+        given: Any = None
+        if self._listeners.handoff is not None:
+            try:
+                given = await self._run(self._listeners.handoff, request)
+            except Exception as error:
+                log.warning("whether to take task %s over could not be decided", payload.task_id, exc_info=error)
+                return Reject(raised(error).output)
+        if isinstance(given, Accept | Reject):
+            return given
+        if given is not None:
+            return Accept() if given else Reject(f"{self._who.agent_id} does not want it")
+        if payload.context.task_type not in self._who.work_types:
+            return Reject(f"{self._who.agent_id} does not do {payload.context.task_type}")
+        if len(self._desk.tasks) >= self._who.concurrency:
+            return Reject(f"{self._who.agent_id} is busy with {len(self._desk.tasks)} tasks")
+        return Accept()
+
+    # --- letters ---
+
+    async def _listen(self, mail: Mail) -> None:
+        message = mail.message
+        kind = message.type.value
+        handler = self._listeners.letters.get(kind) or self._listeners.letters.get(None)
+        if handler is None:
+            if isinstance(message.payload, ErrorReport):
+                log.warning("%s reports: %s", message.sender, message.payload.message)
+            else:
+                log.info("%s said %s, and nobody listens to that", message.sender, kind)
+            return
+        letter = Letter(
+            id=message.id,
+            at=message.timestamp,
+            sender=message.sender,
+            type=kind,
+            payload=mail.tree["payload"],
+            correlation_id=message.answers,
+        )
+        try:
+            await self._run(handler, letter)
+        except Exception as error:
+            log.warning("%s of %s could not be dealt with", kind, message.sender, exc_info=error)
+
+    async def _run(self, handler: Callable[..., Any], value: Any) -> Any:
+        if inspect.iscoroutinefunction(handler):
+            return await handler(value)
+        given = await self._desk.in_thread(lambda: handler(value))
+        return await given if inspect.isawaitable(given) else given
+
+
+def _as_help(given: Any) -> Help:
+    if isinstance(given, Help):
+        return given
+    if given is None:
+        return Help("unable to help", "UNABLE_TO_HELP")
+    if isinstance(given, str):
+        return Help(given)
+    raise Misconfigured(f"a help handler returns text or a Help, not {type(given).__name__}")

@@ -1,0 +1,151 @@
+"""What agents ask of each other and tell each other: the values that handlers see.
+
+    asked by          with                    answered by            with
+    ----------------  ----------------------  ---------------------  -----------------------------------------------
+    task.help(…)      HelpRequest             @agent.on_help         text, Help(…), or raise Unable(…), Escalate(…)
+    task.handoff(…)   HandoffRequest          @agent.on_handoff      True, False, Accept(…), Reject("why")
+    agent.tell(…)     Letter                  @agent.on_message      -
+
+They are agentmsg's; an agent of another protocol that asks for them is told which protocols can.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+
+from dragoman.sdk.errors import DragomanError
+
+HelpKind: TypeAlias = Literal[
+    "TECHNICAL_GUIDANCE", "DEBUGGING_ASSISTANCE", "CODE_REVIEW", "ARCHITECTURE_ADVICE", "RESOURCE_SHARING"
+]
+HandoffReason: TypeAlias = Literal["CAPABILITY_LIMIT", "RATE_LIMIT", "ERROR_RECOVERY", "ESCALATION", "LOAD_BALANCING"]
+Urgency: TypeAlias = Literal["low", "medium", "high", "critical"]
+State: TypeAlias = Literal["IDLE", "BUSY", "ERROR", "OFFLINE", "MAINTENANCE"]
+
+
+class Resource(Struct, frozen=True):
+    """Something worth looking at."""
+
+    type: Literal["documentation", "code", "api", "example", "tool"]
+    url: str
+    title: str
+    description: str | None = None
+
+
+class Help(Struct, frozen=True):
+    """An answer to a request for help. As a handler's answer, text alone is a Help with that content.
+
+    `follow_up_required`: more will come for the same request, and `follow_ups` waits for it.
+    """
+
+    content: str
+    response_type: str = "DIRECT_ANSWER"
+    resources: tuple[Resource, ...] = ()
+    follow_up_required: bool = False
+    estimated_effort: float = 0
+    responder: str = ""
+    _more: asyncio.Queue[Help] | None = None
+
+    @property
+    def helped(self) -> bool:
+        """Whether somebody could."""
+        return self.response_type != "UNABLE_TO_HELP"
+
+    @property
+    def follow_ups(self) -> AsyncIterator[Help]:
+        """What comes after this one, until nothing more is to come."""
+        return self._follow()
+
+    async def _follow(self) -> AsyncIterator[Help]:
+        more, last = self._more, self
+        while more is not None and last.follow_up_required:
+            last = await more.get()
+            yield last
+
+
+class HelpRequest(Struct, frozen=True, kw_only=True):
+    """Somebody needs help."""
+
+    id: str
+    requester: str
+    task_id: str
+    help_type: str
+    description: str
+    context: dict[str, Any]
+    """`current_state`, `attempted_solutions`, and `error_details` where there was an error."""
+    urgency: str
+    deadline: datetime | None = None
+
+
+class Unable(DragomanError):
+    """Raised by a help handler: I cannot help with this."""
+
+
+class Escalate(DragomanError):
+    """Raised by a help handler: somebody better should look at this; in the end a person."""
+
+
+class Handoff(Struct, frozen=True, kw_only=True):
+    """How an attempt to hand a task over ended. Accepted: it is `agent_id`'s now, and the handler should return."""
+
+    accepted: bool
+    agent_id: str | None = None
+    error: str | None = None
+    requirements: tuple[str, ...] = ()
+    estimated_completion: datetime | None = None
+
+    def __bool__(self) -> bool:
+        return self.accepted
+
+
+class HandoffRequest(Struct, frozen=True, kw_only=True):
+    """Somebody wants us to go on with a task."""
+
+    id: str
+    task_id: str
+    task_type: str
+    from_agent: str
+    reason: str
+    context: dict[str, Any]
+    history: tuple[dict[str, Any], ...]
+    constraints: dict[str, Any]
+    deadline: datetime
+
+
+class Accept(Struct, frozen=True, kw_only=True):
+    """Yes, on these terms."""
+
+    estimated_completion: datetime | None = None
+    requirements: tuple[str, ...] = ()
+
+
+class Reject(Struct, frozen=True):
+    """No, and why."""
+
+    reason: str
+
+
+class Handover(Struct, frozen=True, kw_only=True):
+    """How a task in hand came from somebody else."""
+
+    from_agent: str
+    reason: str
+    context: dict[str, Any] = {}
+    error: Any = None
+    history: tuple[dict[str, Any], ...] = ()
+
+
+class Letter(Struct, frozen=True, kw_only=True):
+    """What another agent said to us directly. `payload` is the JSON object as it came."""
+
+    id: str
+    at: datetime
+    sender: str
+    type: str
+    payload: dict[str, Any]
+    correlation_id: str | None = None

@@ -1,0 +1,245 @@
+"""The state that all agents share: read it, change it, watch it.
+
+    await hub.state.read()                                        everything, and where a watch begins
+    entity = await hub.state.get("RESOURCE", "editor:tokens")     one entity, with its version
+    await hub.state.update("RESOURCE", entity.id, {"limit": 50_000}, version=entity.version)
+    async for change in hub.state.watch(entity_type="TASK"): ...
+
+A change names the version that its writer has read: if somebody was faster, it is a `StateConflict` with the current
+one, and nothing is changed. `changes` is a JSON merge patch. A watch that breaks goes on where it was: no change is
+missed and none comes twice.
+
+Reading is repeated over a broken connection, changing is not: whoever cannot know whether it happened should look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Literal, NoReturn, TypeAlias
+from urllib.parse import quote
+
+import httpx2
+import msgspec
+from msgspec import Struct
+
+from dragoman.protocols.agentmsg.records import ErrorReport
+from dragoman.sdk.address import Address
+from dragoman.sdk.errors import Conflict, DragomanError, HubUnreachable, NotAllowed, NotFound, RequestRefused
+from dragoman.sdk.world import World, backoff
+
+PATH = "/agentmsg/state"
+PATIENCE = 30.0
+"""Seconds that a hub that was reached before may be gone."""
+MOST_EVENT = 16 * 1024 * 1024
+RAISED: dict[int, type[DragomanError]] = {401: NotAllowed, 403: NotAllowed, 404: NotFound}
+PASSING = frozenset({429, 502, 503, 504})
+
+EntityType: TypeAlias = Literal["TASK", "AGENT", "RESOURCE", "POLICY"]
+
+
+class StateConflict(Conflict):
+    """Somebody was faster: the entity is at `current_version`, if it is there at all."""
+
+    def __init__(self, message: str, current_version: int | None) -> None:
+        super().__init__(message)
+        self.current_version = current_version
+
+
+class Entity(Struct, frozen=True, kw_only=True):
+    """One shared thing; `value` has the document's fields."""
+
+    entity_type: EntityType
+    entity_id: str
+    version: int
+    value: dict[str, Any] = {}
+
+    @property
+    def id(self) -> str:
+        return self.entity_id
+
+
+class Shared(Struct, frozen=True, kw_only=True):
+    """Everything at once. `cursor` is where a watch goes on from here."""
+
+    task_registry: dict[str, dict[str, Any]] = {}
+    agent_registry: dict[str, dict[str, Any]] = {}
+    resource_allocations: dict[str, dict[str, Any]] = {}
+    policy_state: dict[str, Any] = {}
+    last_updated: str = ""
+    cursor: int = 0
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """What has changed; `version` is the new one, `cursor` where a watch goes on after it."""
+
+    operation: Literal["CREATE", "UPDATE", "DELETE"]
+    entity_type: EntityType
+    entity_id: str
+    changes: dict[str, Any] = {}
+    version: int = 0
+    timestamp: str = ""
+    cursor: int | None = None
+
+
+_change = msgspec.json.Decoder(Change).decode
+_report = msgspec.json.Decoder(ErrorReport).decode
+
+
+class SharedState:
+    """The shared state of the hub at `address`, with its token."""
+
+    def __init__(self, address: Address, world: World, *, transport: httpx2.AsyncBaseTransport | None = None) -> None:
+        self._world = world
+        self._where = address.base
+        self._was_reached = False
+        self._http = httpx2.AsyncClient(
+            base_url=address.base,
+            headers=address.headers,
+            timeout=httpx2.Timeout(10.0, read=60.0),
+            trust_env=not address.is_loopback,
+            transport=transport,
+        )
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    # --- reading ---
+
+    async def read(self) -> Shared:
+        """Everything that is shared."""
+        return msgspec.json.decode(await self._get(PATH), type=Shared)
+
+    async def get(self, entity_type: EntityType, entity_id: str) -> Entity:
+        """One entity; `NotFound` if there is none."""
+        return msgspec.json.decode(await self._get(_place(entity_type, entity_id)), type=Entity)
+
+    # --- changing ---
+
+    async def create(self, entity_type: EntityType, entity_id: str, value: Mapping[str, Any]) -> Entity:
+        """A new entity; `StateConflict` if it is there."""
+        return await self._change("CREATE", entity_type, entity_id, value, 0)
+
+    async def update(
+        self, entity_type: EntityType, entity_id: str, changes: Mapping[str, Any], *, version: int
+    ) -> Entity:
+        """Change some fields of an entity that was at `version` when it was read."""
+        return await self._change("UPDATE", entity_type, entity_id, changes, version)
+
+    async def delete(self, entity_type: EntityType, entity_id: str, *, version: int) -> None:
+        """Remove an entity that was at `version` when it was read."""
+        await self._change("DELETE", entity_type, entity_id, {}, version)
+
+    async def _change(
+        self, operation: str, entity_type: EntityType, entity_id: str, changes: Mapping[str, Any], version: int
+    ) -> Entity:
+        wish = {
+            "operation": operation,
+            "entity_type": entity_type,
+            "entity_id": entity_id,
+            "changes": changes,
+            "version": version,
+            "timestamp": self._world.now(),
+        }
+        headers = {"content-type": "application/json"}
+        try:
+            response = await self._http.post(PATH, content=msgspec.json.encode(wish), headers=headers)
+        except httpx2.TransportError as error:
+            raise HubUnreachable(
+                f"no answer from {self._where}: {_sentence(error)}. It may have happened: read before you try again"
+            ) from None
+        self._was_reached = True
+        if not response.is_success:
+            _raise(response)
+        made = msgspec.json.decode(response.content, type=dict[str, Any])
+        known = {"entity_type": entity_type, "entity_id": entity_id, "version": version}
+        return msgspec.convert({**known, **{name: said for name, said in made.items() if said is not None}}, Entity)
+
+    # --- watching ---
+
+    async def watch(
+        self,
+        cursor: int | None = None,
+        entity_type: EntityType | None = None,
+        entity_id: str | None = None,
+    ) -> AsyncIterator[Change]:
+        """Every change from now on, or from after `cursor`: of everything, one registry, or one entity.
+
+        `Conflict` if the hub's memory no longer reaches back to `cursor`: then `read` again, and go on from there.
+        """
+        after = (await self.read()).cursor if cursor is None else cursor
+        asked = {"entity_type": entity_type, "entity_id": entity_id}
+        only = {name: value for name, value in asked.items() if value is not None}
+        failures, since = 0, self._world.monotonic()
+        while True:
+            try:
+                params = {**only, "cursor": str(after)}
+                headers = {"accept": "text/event-stream"}
+                async with self._http.stream("GET", f"{PATH}/watch", params=params, headers=headers) as response:
+                    if response.status_code != 200:
+                        await response.aread()
+                        self._check(response)
+                    self._was_reached, failures = True, 0
+                    async for said in httpx2.EventSource(response, MOST_EVENT):
+                        since = self._world.monotonic()
+                        if not said.id or not said.data:
+                            continue
+                        change = _change(said.data)
+                        at = int(said.id)
+                        if at <= after:
+                            continue
+                        after = at
+                        yield msgspec.structs.replace(change, cursor=after)
+            except (httpx2.TransportError, _Passing) as error:
+                self._give_up(error, since)
+            await self._world.sleep(backoff(failures, self._world.chance()))
+            failures += 1
+
+    # --- one request ---
+
+    async def _get(self, path: str) -> bytes:
+        since, failures = self._world.monotonic(), 0
+        while True:
+            try:
+                response = await self._http.get(path)
+                self._was_reached = True
+                self._check(response)
+                return response.content
+            except (httpx2.TransportError, _Passing) as error:
+                self._give_up(error, since)
+            await self._world.sleep(backoff(failures, self._world.chance()))
+            failures += 1
+
+    def _give_up(self, error: Exception, since: float) -> None:
+        if not self._was_reached or self._world.monotonic() - since > PATIENCE:
+            raise HubUnreachable(f"no answer from {self._where}: {_sentence(error)}. Is the hub running?") from None
+
+    def _check(self, response: httpx2.Response) -> None:
+        if response.status_code in PASSING:
+            raise _Passing(f"the hub answered with {response.status_code}")
+        if not response.is_success:
+            _raise(response)
+
+
+class _Passing(Exception):
+    """The hub cannot do it now; it may in a moment."""
+
+
+def _place(entity_type: str, entity_id: str) -> str:
+    return f"{PATH}/{quote(entity_type, safe='')}/{quote(entity_id, safe='')}"
+
+
+def _raise(response: httpx2.Response) -> NoReturn:
+    try:
+        report = _report(response.content)
+        message, kind, facts = report.message, report.error_type.value, report.context.details
+    except msgspec.DecodeError:
+        message, kind, facts = f"the hub answered with {response.status_code}", None, {}
+    if response.status_code == 409:
+        version = facts.get("version")
+        raise StateConflict(message, version if type(version) is int else None)
+    raised = RAISED.get(response.status_code)
+    raise RequestRefused(message, kind=kind, facts=facts) if raised is None else raised(message)
+
+
+def _sentence(error: BaseException) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,164 @@
+"""The shared state over scripted HTTP answers: reading, changing, conflicts, and watches that break."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx2
+import pytest
+from tests.unit.sdk.harness import PATIENCE, FakeWorld
+
+from dragoman import Client, HubUnreachable, Misconfigured, NotAllowed, NotFound, SharedState, StateConflict
+from dragoman.sdk.address import parse
+from dragoman.sdk.shared import Change, Entity
+
+ADDRESS = parse("agentmsg+ws://127.0.0.1:1", "secret")
+
+
+def state(world: FakeWorld, answer: Callable[[httpx2.Request], Any]) -> SharedState:
+    return SharedState(ADDRESS, world, transport=httpx2.MockTransport(answer))
+
+
+def refusal(status: int, message: str, **details: Any) -> httpx2.Response:
+    report = {
+        "error_id": "e",
+        "agent_id": "hub",
+        "error_type": "VALIDATION_ERROR",
+        "severity": "medium",
+        "message": message,
+        "context": {"details": details},
+        "recovery_attempts": [],
+        "suggested_actions": [],
+    }
+    return httpx2.Response(status, json=report)
+
+
+async def test_everything_and_one_thing_are_read(world: FakeWorld) -> None:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        assert request.headers["authorization"] == "Bearer secret"
+        if request.url.path == "/agentmsg/state":
+            return httpx2.Response(200, json={"agent_registry": {"a": {"state": "IDLE"}}, "cursor": 7, "new": 1})
+        if request.url.raw_path == b"/agentmsg/state/RESOURCE/a%2Fb%3Atokens":
+            found = {"entity_type": "RESOURCE", "entity_id": "a/b:tokens", "version": 3, "value": {"limit": 5}}
+            return httpx2.Response(200, json=found)
+        return refusal(404, "there is none")
+
+    shared = state(world, answer)
+    everything = await shared.read()
+    one = await shared.get("RESOURCE", "a/b:tokens")
+    assert (everything.cursor, everything.agent_registry) == (7, {"a": {"state": "IDLE"}})
+    assert one == Entity(entity_type="RESOURCE", entity_id="a/b:tokens", version=3, value={"limit": 5})
+    assert one.id == "a/b:tokens"
+    with pytest.raises(NotFound, match="there is none"):
+        await shared.get("TASK", "x")
+
+
+async def test_a_change_names_what_its_writer_read(world: FakeWorld) -> None:
+    wishes: list[dict[str, Any]] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        wish = json.loads(request.content)
+        assert wish.pop("timestamp")
+        wishes.append(wish)
+        made = {name: wish[name] for name in ("entity_type", "entity_id")}
+        return httpx2.Response(200, json={**made, "version": wish["version"] + 1, "value": wish["changes"] or None})
+
+    shared = state(world, answer)
+    made = await shared.create("POLICY", "p", {"a": 1})
+    changed = await shared.update("POLICY", "p", {"a": 2}, version=made.version)
+    await shared.delete("POLICY", "p", version=changed.version)
+    assert changed == Entity(entity_type="POLICY", entity_id="p", version=2, value={"a": 2})
+    assert [(wish["operation"], wish["version"], wish["changes"]) for wish in wishes] == [
+        ("CREATE", 0, {"a": 1}),
+        ("UPDATE", 1, {"a": 2}),
+        ("DELETE", 2, {}),
+    ]
+
+
+async def test_whoever_was_slower_is_told_the_current_version(world: FakeWorld) -> None:
+    shared = state(world, lambda request: refusal(409, "somebody was faster", version=9))
+    with pytest.raises(StateConflict, match="faster") as conflict:
+        await shared.update("TASK", "t", {}, version=8)
+    assert conflict.value.current_version == 9
+    with pytest.raises(NotAllowed):
+        await state(world, lambda request: refusal(403, "not yours")).delete("TASK", "t", version=1)
+
+
+async def test_a_change_whose_answer_is_lost_is_not_tried_again(world: FakeWorld) -> None:
+    tries: list[int] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        tries.append(1)
+        raise httpx2.ReadError("cut")
+
+    with pytest.raises(HubUnreachable, match="may have happened"):
+        await state(world, answer).update("TASK", "t", {}, version=8)
+    assert tries == [1]
+
+
+def event(cursor: int) -> bytes:
+    change = {
+        "operation": "UPDATE",
+        "entity_type": "TASK",
+        "entity_id": "t",
+        "changes": {"n": cursor},
+        "version": cursor,
+        "timestamp": "2026-01-01T00:00:00Z",
+    }
+    return f"id: {cursor}\nevent: state\ndata: {json.dumps(change)}\n\n".encode()
+
+
+async def test_a_watch_that_breaks_goes_on_without_a_gap(world: FakeWorld) -> None:
+    asked: list[dict[str, str]] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        if request.url.path == "/agentmsg/state":
+            return httpx2.Response(200, json={"cursor": 4})
+        asked.append(dict(request.url.params))
+        after = int(request.url.params["cursor"])
+        if len(asked) == 2:
+            return httpx2.Response(503)
+
+        async def stream() -> AsyncIterator[bytes]:
+            yield b": hello\n\n"
+            for cursor in (after, after + 1, after + 2):  # one that was told before, and two new ones
+                yield event(cursor)
+            raise httpx2.ReadError("cut")
+
+        return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=stream())
+
+    heard: list[Change] = []
+    watching = state(world, answer).watch(entity_type="TASK", entity_id="t")
+
+    async def watch() -> None:
+        async for change in watching:
+            heard.append(change)
+            if len(heard) == 5:
+                return
+
+    task = asyncio.ensure_future(watch())
+    async with asyncio.timeout(PATIENCE):
+        while not task.done():
+            await world.advance(1)
+    await task
+    assert [change.cursor for change in heard] == [5, 6, 7, 8, 9]
+    assert heard[0].changes == {"n": 5}
+    assert asked[0] == {"entity_type": "TASK", "entity_id": "t", "cursor": "4"}
+    assert [one["cursor"] for one in asked] == ["4", "6", "6", "8"]
+
+
+async def test_a_watch_from_too_long_ago_says_so(world: FakeWorld) -> None:
+    shared = state(world, lambda request: refusal(409, "too old"))
+    with pytest.raises(StateConflict, match="too old"):
+        async for _ in shared.watch(cursor=1):
+            pass
+
+
+async def test_the_state_is_reached_by_some_addresses_only() -> None:
+    assert isinstance(Client("agentmsg+http://127.0.0.1:1", token="x", id="me").state, SharedState)
+    assert isinstance(Client("http://127.0.0.1:1", token="x").state, SharedState)
+    with pytest.raises(Misconfigured, match="agentmsg"):
+        _ = Client("chiffon+ws://127.0.0.1:1", token="x", id="me").state
