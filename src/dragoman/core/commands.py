@@ -509,7 +509,7 @@ class HandOver(AboutTask, frozen=True, gc=False, kw_only=True):
 
 
 class AnswerHandover(Command, frozen=True, gc=False, kw_only=True):
-    """Whoever was asked to take a task over says yes or no. `request_id` is the message that asked. Outcome: a question.
+    """Whoever was asked to take a task over says yes or no. Outcome: the question that `request_id`, a message, put.
 
     With a yes, the task is theirs in the same commit, and they are told all that is known of it.
     """

@@ -260,6 +260,8 @@ def advance(work: Work, lane: Sequence[Delivery]) -> None:
                 return
             delivery = leased
         before.append(delivery)
+    if not before and len(lane) >= LANE:  # all of them left for good, and there may be more
+        advance(work, work.find(Lane(lane[0].task, lane[0].receiver, LANE)))
 
 
 def waiting_again(delivery: Delivery, *, head: bool) -> Delivery:
@@ -301,7 +303,8 @@ def pump(work: Work, link: Link) -> int:
             return sent
         task = None if some.alone else work.known_task(task_id)
         ahead, one_at_a_time = 0, converses(work, receiver)
-        for delivery in work.find(Lane(task_id, receiver, LANE)):
+        lane = work.find(Lane(task_id, receiver, LANE))
+        for delivery in lane:
             if delivery.cargo is Cargo.WORK and not held(work, delivery) and order_again(work, delivery, link, task):
                 sent += 1
                 ahead += 1
@@ -314,17 +317,21 @@ def pump(work: Work, link: Link) -> int:
             if ahead and (not link.ordered or one_at_a_time):
                 break
             if outlived(work, delivery):
-                expire(work, delivery)
+                expire(work, delivery, onward=False)
                 continue
             if delivery.attempt >= attempts_of(work, delivery):
-                bury(work, delivery, _never_acknowledged(delivery))
+                bury(work, delivery, _never_acknowledged(delivery), onward=False)
                 continue
             current = work.link(link.session)
             if current is None or not current.has_room:
+                if not ahead and not delivery.head:
+                    work.put(msgspec.structs.replace(delivery, head=True))
                 return sent
             if lease(work, msgspec.structs.replace(delivery, head=ahead == 0), current, task) is not None:
                 ahead += 1
             sent += 1
+        if not ahead and len(lane) >= LANE:
+            advance(work, work.find(Lane(task_id, receiver, LANE)))
     if link.ordered and (len(stale) >= PAGE or len(waiting) >= PAGE) and sent:
         work.ask_afterwards(RefillLink(principal=receiver, session=link.session))
     return sent
@@ -409,7 +416,7 @@ def outlived(work: Work, delivery: Delivery) -> bool:
     return letter is not None and letter.expires_at is not None and letter.expires_at <= work.now
 
 
-def expire(work: Work, delivery: Delivery) -> None:
+def expire(work: Work, delivery: Delivery, *, onward: bool = True) -> None:
     """A letter's time is over: it is dropped, that is recorded, and its sender told if it was promised more."""
     letter = delivery.letter
     assert letter is not None
@@ -419,11 +426,12 @@ def expire(work: Work, delivery: Delivery) -> None:
         principal=letter.sender, action="letter.expire", protocol=letter.protocol, subject=letter.message_id,
         reason=str(fault),
     )  # fmt: skip
-    give_up(work, delivery, fault)
+    give_up(work, delivery, fault, onward=onward)
 
 
-def give_up(work: Work, delivery: Delivery, fault: Fault) -> None:
-    """A letter will not arrive: out of its lane, and tell its sender."""
+def give_up(work: Work, delivery: Delivery, fault: Fault, *, onward: bool) -> None:
+    """It will not arrive: out of its lane; the sender of a letter is told. `onward`: what stands behind it may leave,
+    unless whoever calls goes through the lane already."""
     forget(work, delivery)
     _vacate(work, delivery)
     letter = delivery.letter
@@ -439,7 +447,8 @@ def give_up(work: Work, delivery: Delivery, fault: Fault) -> None:
             created_at=work.now, letter=words, reason=fault,
         )  # fmt: skip
         put_on_its_way(work, notice, ())
-    advance(work, [d for d in work.find(Lane(delivery.task, delivery.receiver, LANE)) if d.id != delivery.id])
+    if onward:
+        advance(work, [d for d in work.find(Lane(delivery.task, delivery.receiver, LANE)) if d.id != delivery.id])
 
 
 def put_on_its_way(work: Work, delivery: Delivery, before: Sequence[Delivery], task: Task | None = None) -> None:
@@ -459,7 +468,7 @@ def _never_acknowledged(delivery: Delivery) -> Fault:
     )
 
 
-def bury(work: Work, delivery: Delivery, reason: Fault) -> None:
+def bury(work: Work, delivery: Delivery, reason: Fault, *, onward: bool = True) -> None:
     """Into the dead letters, in the same commit that takes it out of its lane."""
     work.put(
         DeadLetter(
@@ -478,7 +487,7 @@ def bury(work: Work, delivery: Delivery, reason: Fault) -> None:
         task = work.known_task(delivery.task)
         body = msgspec.json.encode({"fault": reason, "letter": delivery.id, "cargo": delivery.cargo})
         work.put(work.record(task, EventKind.DEAD_LETTERED, agent=delivery.receiver, body=msgspec.Raw(body)))
-    give_up(work, delivery, reason)
+    give_up(work, delivery, reason, onward=onward)
 
 
 OUTCOME_CARGO = {

@@ -197,9 +197,12 @@ def go_on(work: Work, task: Task | None, question: Question, *, tell: bool = Tru
         offer_answer(work, question)
 
 
+LASTING = ("attachments", "context", "handover")
+
+
 def lasting(source: dict[str, Any]) -> dict[str, Any]:
-    """What of an order holds for its later rounds, too: the files that came with it."""
-    return {"attachments": source["attachments"]} if source.get("attachments") else {}
+    """What of an order holds for its later rounds, too: the files that came with it, and what is known around it."""
+    return {name: source[name] for name in LASTING if source.get(name)}
 
 
 def resume_with(work: Work, task: Task, answer: Any, *, expired: bool = False) -> Task:

@@ -1,0 +1,310 @@
+"""Agents that talk with each other, under a simulated clock, network and disk: same seed, same trace.
+
+They write letters in lanes, ask for help, hand tasks over; they forget to acknowledge, vanish, come back by another
+door; the hub is killed, its disk fails. What they saw is written down outside of the hub, and held against its
+promises: at most once is never twice, at least once is never lost, no lane is inverted, a task has one owner, and in
+the end everybody is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+
+import msgspec
+from tests.faults.simulation import Violation
+from tests.support.world import World
+
+from dragoman.core.commands import (
+    Acknowledge,
+    Answer,
+    AnswerHandover,
+    AskHelp,
+    CloseLink,
+    Finish,
+    GiveHelp,
+    Handing,
+    HandOver,
+    HelpVerdict,
+    OpenLink,
+    Tell,
+)
+from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.errors import Refused
+from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, SessionId, TaskId
+from dragoman.core.ports import StoreFailed, TaskFilter
+from dragoman.core.tasks.model import Priority, QuestionStatus, Task
+from dragoman.stores.memory import MemoryStore
+
+WEIGHTS = (14, 3, 16, 5, 3, 1, 1, 1)
+"""How often, among each other: write, submit, act, link, time, crash, break the disk, answer."""
+
+
+class Witness:
+    """What was promised and what was seen, outside of the hub."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, tuple[str, str, int]] = {}  # message id → receiver, lane, number: accepted, to arrive
+        self.once: set[str] = set()
+        self.seen: dict[str, int] = defaultdict(int)
+        self.lanes: dict[tuple[str, str], list[int]] = defaultdict(list)
+        self.finished: dict[TaskId, set[str]] = defaultdict(set)
+        self.broken: str | None = None
+
+    def saw(self, receiver: str, parcel: Parcel) -> None:
+        """Called from inside the hub's loop: what is wrong is said at the next step."""
+        letter = parcel.event
+        said = msgspec.json.decode(letter.body)
+        if "lane" not in said:
+            return
+        self.seen[letter.message_id] += 1
+        if letter.message_id in self.once and self.seen[letter.message_id] > 1:
+            self.broken = f"{letter.message_id} was promised at most once, and came twice"
+        line = self.lanes[receiver, said["lane"]]
+        if said["n"] not in line:
+            if line and said["n"] < max(line):
+                self.broken = f"inversion in lane {said['lane']} of {receiver}: {said['n']} after {line}"
+            line.append(said["n"])
+
+
+class Talker:
+    def __init__(self, talk: Conversation, id: str) -> None:
+        self.talk = talk
+        self.id = AgentId(id)
+        self.session: SessionId | None = None
+        self.tray: list[Parcel] = []
+        self.mine: dict[TaskId, None] = {}
+        self.handing: set[TaskId] = set()
+
+    def deliver(self, parcels: list[Parcel]) -> None:
+        lossy = self.talk.lossy and self.talk.rng.random() < 0.15
+        for parcel in parcels:
+            if parcel.delivery.cargo is Cargo.LETTER:
+                self.talk.witness.saw(self.id, parcel)
+            if not lossy:
+                self.tray.append(parcel)
+
+    def hang_up(self, reason: str) -> None:
+        self.session = None
+
+    async def connect(self, *, polls: bool) -> None:
+        world, session = self.talk.world, SessionId(self.talk.world.mint())
+        world.intake.attach(session, self)
+        opened = OpenLink(principal=self.id, session=session, ordered=not polls, credit=4, acknowledges=True)
+        if await self.talk.try_ask(opened) is not None and not polls:
+            self.session = session
+        if polls:
+            await self.talk.try_ask(CloseLink(principal=self.id, session=session, lost=False))
+            world.intake.detach(session)
+
+    async def disconnect(self) -> None:
+        if self.session is not None:
+            session, self.session = self.session, None
+            self.talk.world.intake.detach(session)
+            await self.talk.try_ask(CloseLink(principal=self.id, session=session))
+
+    async def act(self, *, healthy: bool) -> None:
+        rng = self.talk.rng
+        if self.tray:
+            parcel = self.tray.pop(0)
+            if healthy or rng.random() < 0.85:
+                await self.hear(parcel)
+        elif self.mine:
+            await self.work(rng.choice(list(self.mine)), healthy=healthy)
+
+    async def hear(self, parcel: Parcel) -> None:
+        ask, delivery = self.talk.try_ask, parcel.delivery
+        ack = Acknowledge(principal=self.id, deliveries=(delivery.id,), session=self.session)
+        if delivery.cargo in (Cargo.WORK, Cargo.YOURS):
+            self.mine[delivery.task] = None
+        elif delivery.cargo is Cargo.CANCEL:
+            self.mine.pop(delivery.task, None)
+        elif delivery.cargo is Cargo.ANSWER and parcel.task is not None:
+            self.handing.discard(parcel.task.id)
+        elif delivery.cargo is Cargo.LETTER:
+            await self.reply(parcel)
+        await ask(ack)
+
+    async def reply(self, parcel: Parcel) -> None:
+        world, rng, letter = self.talk.world, self.talk.rng, parcel.event
+        if letter.kind == "HELP_REQUEST":
+            verdict = rng.choice(list(HelpVerdict))
+            words = world.letter(self.id, "help", kind="HELP_RESPONSE")
+            await self.talk.try_ask(
+                GiveHelp(principal=self.id, request_id=letter.message_id, letter=words, verdict=verdict)
+            )
+        elif letter.kind == "TASK_HANDOFF" and letter.asks is not None:
+            words = world.letter(self.id, "answer", kind="TASK_HANDOFF")
+            answer = AnswerHandover(
+                principal=self.id, request_id=letter.message_id, letter=words, accepted=rng.random() < 0.6
+            )
+            await self.talk.try_ask(answer)
+
+    async def work(self, task: TaskId, *, healthy: bool) -> None:
+        world, rng, ask = self.talk.world, self.talk.rng, self.talk.try_ask
+        dice = 0.0 if healthy else rng.random()
+        if dice < 0.5:
+            done = await ask(Finish(principal=self.id, task_id=task, digest=f"{self.id}/{task}"))
+            if done is not None:
+                self.talk.witness.finished[task].add(self.id)
+            self.mine.pop(task, None)
+        elif dice < 0.75:
+            to = rng.choice([None, *(t.id for t in self.talk.talkers if t is not self)])
+            letter = world.letter(self.id, "take it", kind="TASK_HANDOFF")
+            deadline = Instant(world.time + rng.choice([2, 20]) * SECOND)
+            reason = rng.choice(list(Handing))
+            wish = HandOver(principal=self.id, task_id=task, letter=letter, reason=reason, deadline=deadline, to=to)
+            if await ask(wish) is not None and rng.random() < 0.5:
+                self.mine.pop(task, None)  # it counts on somebody else
+        elif dice < 0.9:
+            letter = world.letter(self.id, "help!", kind="HELP_REQUEST")
+            await ask(AskHelp(principal=self.id, letter=letter, question="how?", topic="review", task_id=task))
+        else:
+            self.mine.pop(task, None)  # it forgets: only the clocks can save it
+
+
+class Conversation:
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.world = World(MemoryStore(immediate=bool(seed % 2)), seed=seed)
+        self.witness = Witness()
+        self.talkers = [Talker(self, f"t{n}") for n in range(3)]
+        self.lanes = [TaskId(self.world.uuid()) for _ in range(3)]
+        self.count = 0
+        self.lossy = True
+
+    async def try_ask(self, command: object) -> object | None:
+        if self.witness.broken:
+            raise Violation(self.witness.broken)
+        try:
+            return await asyncio.ensure_future(self.world.ask(command)) or True
+        except (Refused, asyncio.CancelledError):
+            return None
+
+    async def run(self, steps: int) -> None:
+        await self.world.start()
+        await self.world.add("boss", "orchestrator", work_types=())
+        for talker in self.talkers:
+            await self.world.add(
+                talker.id, "talker", protocol="agentmsg", capabilities=("review",), concurrent=self.rng.choice([1, 4])
+            )
+        doings = [
+            self.write, self.submit, self.act, self.link, self.time, self.crash, self.break_disk, self.answer
+        ]  # fmt: skip
+        for _ in range(steps):
+            await self.rng.choices(doings, WEIGHTS)[0]()
+        await self.heal()
+        await self.judge()
+        await self.world.intake.stop()
+
+    async def write(self) -> None:
+        """A letter; where the hub died over it, its sender says it again before it says anything else."""
+        sender, receiver = self.rng.sample(self.talkers, 2)
+        lane = self.rng.choice([None, *self.lanes])
+        once = self.rng.random() < 0.4
+        self.count += 1
+        said = {"lane": lane or f"own {self.count}", "n": self.count}
+        letter = self.world.letter(
+            sender.id,
+            f"{self.count}",
+            body=msgspec.Raw(msgspec.json.encode(said)),
+            once=once,
+            expires_at=None if self.rng.random() < 0.9 else Instant(self.world.time + 5 * SECOND),
+        )
+        if once:
+            self.witness.once.add(letter.message_id)
+        priority = self.rng.choice(list(Priority))
+        told = Tell(principal=sender.id, to=receiver.id, letter=letter, lane=lane, priority=priority)
+        for _ in range(5):
+            if await self.try_ask(told) is not None:
+                if not once:
+                    self.witness.kept[letter.message_id] = (receiver.id, said["lane"], self.count)
+                break
+        if self.rng.random() < 0.2:
+            await self.try_ask(told)
+
+    async def submit(self) -> None:
+        request = self.world.request("talker", principal="boss", follows=True)
+        for _ in range(3):
+            if await self.try_ask(request) is not None:
+                return
+
+    async def act(self) -> None:
+        await self.rng.choice(self.talkers).act(healthy=False)
+
+    async def link(self) -> None:
+        talker = self.rng.choice(self.talkers)
+        if talker.session is not None and self.rng.random() < 0.5:
+            await talker.disconnect()
+        else:
+            await talker.connect(polls=self.rng.random() < 0.4)
+
+    async def time(self) -> None:
+        await self.world.advance(self.rng.choice([0.3, 1, 4, 12, 40]))
+
+    async def answer(self) -> None:
+        for question in await self.world.store.questions(status=QuestionStatus.OPEN):
+            await self.try_ask(Answer(principal=ADMIN, question=question.id, answer="yes"))
+
+    async def crash(self) -> None:
+        for talker in self.talkers:
+            talker.session = None
+            if self.rng.random() < 0.3:
+                talker.tray.clear()
+                talker.mine.clear()
+        await self.world.restart()
+
+    async def break_disk(self) -> None:
+        """A commit of unknown outcome: the node starts from what the store says."""
+        self.world.store.fail_next_commit(StoreFailed("injected"), after=self.rng.random() < 0.5)
+        await self.try_ask(self.world.request("talker", principal="boss", follows=True))
+        await self.crash()
+
+    async def heal(self) -> None:
+        self.lossy = False
+        for talker in self.talkers:
+            talker.tray.clear()
+            talker.mine.clear()
+            await talker.disconnect()
+        for _ in range(80):
+            for talker in self.talkers:
+                if talker.session is None:
+                    await talker.connect(polls=False)
+                while talker.tray or talker.mine:
+                    await talker.act(healthy=True)
+            await self.answer()
+            await self.world.advance(7)
+            if not await self.pending():
+                return
+        raise Violation(f"still pending after everything healed: {await self.pending()}")
+
+    async def pending(self) -> list[str]:
+        rows, _ = await self.world.store.tasks(TaskFilter(), after=None, limit=10_000)
+        tasks = [f"task {t.id} {t.status} {t.waiting} {t.owner}" for t in rows if not t.final]
+        return tasks + [f"delivery {d.cargo} {d.state} to {d.receiver}" for d in await self.world.store.deliveries()]
+
+    async def judge(self) -> None:
+        if self.witness.broken:
+            raise Violation(self.witness.broken)
+        dead = {
+            letter.letter.message_id for letter in await self.world.store.dead_letters(limit=10_000) if letter.letter
+        }
+        expired = {
+            r.subject for r in await self.world.store.audit(after=0, limit=100_000) if r.action == "letter.expire"
+        }
+        for id, (receiver, lane, number) in self.witness.kept.items():
+            if not self.witness.seen[id] and id not in dead and id not in expired:
+                raise Violation(f"letter {number} in lane {lane} to {receiver} was accepted and never arrived")
+        for task, by in self.witness.finished.items():
+            if len(by) > 1:
+                raise Violation(f"{task} was finished by {sorted(by)}")
+        for task in self.world.store.rows(Task):
+            if len(task.handed) > 8:
+                raise Violation(f"{task.id} went through {len(task.handed)} hands")
+
+
+def converse(seed: int, steps: int = 90) -> Conversation:
+    conversation = Conversation(seed)
+    asyncio.run(asyncio.wait_for(conversation.run(steps), 60))
+    return conversation

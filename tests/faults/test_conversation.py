@@ -1,0 +1,69 @@
+"""Conversations under a simulated clock, network and disk. `make soak` runs many more of them."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+import pytest
+from tests.faults.conversation import converse
+
+from dragoman.core.delivery import letters, outbox
+
+
+def hold(seeds: range) -> None:
+    for seed in seeds:
+        try:
+            converse(seed)
+        except BaseException as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_letters_keep_their_promises_whatever_breaks(block):
+    hold(range(block * 30, block * 30 + 30))
+
+
+@pytest.mark.soak
+def test_many_conversations():
+    hold(range(int(os.environ.get("SEEDS", "20000"))))
+
+
+def caught(seeds: int = 80) -> bool:
+    """Whether the witness notices that something is wrong with the hub."""
+    for seed in range(seeds):
+        try:
+            converse(seed)
+        except AssertionError:  # `Violation` is one
+            return True
+    return False
+
+
+def test_a_hub_that_keeps_what_may_leave_once_is_caught(monkeypatch):
+    monkeypatch.setattr(outbox, "leaves_once", lambda delivery: False)
+    assert caught()
+
+
+def test_a_hub_that_sends_more_than_the_head_of_a_lane_is_caught(monkeypatch):
+    monkeypatch.setattr(outbox, "converses", lambda work, agent: False)
+    assert caught()
+
+
+def test_a_hub_that_lets_letters_overtake_in_their_lane_is_caught(monkeypatch):
+    honest = outbox.put_on_its_way
+    monkeypatch.setattr(letters, "put_on_its_way", lambda work, delivery, before: honest(work, delivery, ()))
+    assert caught()
+
+
+def test_a_hub_that_forgets_a_kept_letter_when_it_leaves_is_caught(monkeypatch):
+    monkeypatch.setattr(outbox, "leaves_once", lambda delivery: delivery.letter is not None)
+    assert caught()
+
+
+def test_the_same_seed_gives_the_same_conversation():
+    def trace(seed):
+        seen = converse(seed).witness
+        return dict(seen.seen), {name: list(line) for name, line in seen.lanes.items()}
+
+    assert trace(11) == trace(11)
+    assert msgspec.json.encode(trace(11)[0]) != msgspec.json.encode(trace(12)[0])
