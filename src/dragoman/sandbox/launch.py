@@ -15,6 +15,7 @@ plan is marshalled; both ends are the same interpreter.
 
 import binascii
 import ctypes
+import errno
 import marshal
 import os
 import resource
@@ -113,11 +114,11 @@ def no_new_privileges() -> None:
 def drop_capabilities() -> None:
     """All of them, and for good: an empty bounding set gives root nothing back at exec."""
     if os.geteuid() == 0:
-        for number in range(64):
-            if _libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0) != 0:
-                break
-        else:
-            raise Unbuilt("the capabilities have no end")
+        number = 0
+        while _libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0) == 0:
+            number += 1
+        if ctypes.get_errno() != errno.EINVAL:  # that one is the end of them
+            raise Unbuilt(f"dropping capabilities: {os.strerror(ctypes.get_errno())}")
     _libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     header, data = struct.pack("=Ii", CAPABILITY_VERSION, 0), bytes(24)
     _check(_libc.capset(header, data), "dropping capabilities")
@@ -139,6 +140,20 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
+def processes_of(user: int) -> int:
+    """Threads of this user at this moment. Without a namespace the kernel counts them all against the limit, the
+    hub's own too."""
+    found = 0
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                if os.stat(f"/proc/{name}").st_uid == user:
+                    found += len(os.listdir(f"/proc/{name}/task"))
+            except OSError:  # it ended meanwhile
+                pass
+    return found
+
+
 def only_these(names: "list[str]", environ: "dict[str, str]") -> "dict[str, str]":
     return {name: value for name, value in environ.items() if name in names or name == ALWAYS_KEPT}
 
@@ -158,7 +173,9 @@ def close_all_but(kept: "set[int]") -> None:
 def enter_group(wanted: "dict[str, int]", *, name: str) -> "set[str]":
     """Into groups of our own, with `pids` and `memory` at most as wanted. Returns the controllers that hold."""
     held = set()
-    for controller, (parent, version) in controllers().items():
+    with open("/proc/self/cgroup") as own, open("/proc/self/mountinfo") as mounts:
+        trees = controllers(own.read(), mounts.read())
+    for controller, (parent, version) in trees.items():
         if controller in wanted:
             try:
                 _enter(parent, version, controller, wanted[controller], name)
@@ -168,27 +185,26 @@ def enter_group(wanted: "dict[str, int]", *, name: str) -> "set[str]":
     return held
 
 
-def controllers() -> "dict[str, tuple[str, int]]":
-    """For `pids` and `memory`: where a group of ours could be made, and the version of that tree."""
+def controllers(own: str, mounts: str) -> "dict[str, tuple[str, int]]":
+    """For `pids` and `memory`: where a group of ours could be made, and the version of that tree. `own` and `mounts` as
+    in /proc/self/cgroup and /proc/self/mountinfo."""
     paths: dict[str, str] = {}
-    with open("/proc/self/cgroup") as file:
-        for line in file:
-            _, names, path = line.rstrip("\n").split(":", 2)
-            paths.update(dict.fromkeys(names.split(","), path))
+    for line in own.splitlines():
+        _, names, path = line.split(":", 2)
+        paths.update(dict.fromkeys(names.split(","), path))
     found: dict[str, tuple[str, int]] = {}
-    with open("/proc/self/mountinfo") as file:
-        for line in file:
-            before, _, after = line.partition(" - ")
-            root, mounted = before.split()[3:5]
-            kind, _, options = after.split()[:3]
-            if kind == "cgroup":
-                for name in {"pids", "memory"} & set(options.split(",")):
-                    found[name] = (_within(mounted, root, paths.get(name, "/")), 1)
-            elif kind == "cgroup2":
-                own = _within(mounted, root, paths.get("", "/"))
-                for parent in (own, os.path.dirname(own)):
-                    for name in {"pids", "memory"} & _open_to_children(parent):
-                        found.setdefault(name, (parent, 2))
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        root, mounted = before.split()[3:5]
+        kind, _, options = after.split()[:3]
+        if kind == "cgroup":
+            for name in {"pids", "memory"} & set(options.split(",")):
+                found[name] = (_within(mounted, root, paths.get(name, "/")), 1)
+        elif kind == "cgroup2":
+            ours = _within(mounted, root, paths.get("", "/"))
+            for parent in (ours, os.path.dirname(ours)):
+                for name in {"pids", "memory"} & _open_to_children(parent):
+                    found.setdefault(name, (parent, 2))
     return found
 
 
@@ -296,7 +312,9 @@ def alone(plan: "dict[str, Any]", command: "list[str]") -> None:
     except PermissionError:  # it leads its group already: whoever started us saw to that
         pass
     os.chdir(plan["cwd"])
-    limit(plan["limits"])
+    limits = dict(plan["limits"])
+    limits["processes"] += processes_of(os.getuid())
+    limit(limits)
     drop_capabilities()
     landlock(plan["rules"], network=False)
     seccomp(plan["filter"])

@@ -163,9 +163,10 @@ def _restrict(plan: dict[str, Any]) -> None:
     machine = seccomp.here()
     with contextlib.suppress(launch.Unbuilt):
         launch.drop_capabilities()
-        if launch.landlock_abi():
-            launch.landlock(rules, network=False)
-        if machine is not None:
+    with contextlib.suppress(launch.Unbuilt):
+        launch.landlock(rules, network=False)
+    if machine is not None:
+        with contextlib.suppress(launch.Unbuilt):
             launch.seccomp(seccomp.program(machine, families=()))
 
 
