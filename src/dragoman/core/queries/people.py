@@ -95,7 +95,7 @@ class AuditOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def agent_status(agent: Agent, *, reachable: bool, load: int) -> AgentStatus:
-    if not (reachable or agent.connected):
+    if agent.silent_since is not None or not (reachable or agent.connected):
         return AgentStatus.OFFLINE
     if load:
         return AgentStatus.BUSY

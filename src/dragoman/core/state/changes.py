@@ -111,13 +111,12 @@ def change_state(work: Work, command: ChangeState) -> Entity:
     name = policy.NAME if command.entity is Registry.POLICY else command.entity_id
     subject = named(work, command.entity, name)
     entity = current(work, command.entity, name)
+    if entity is None and command.operation is not CREATE:
+        raise refuse(Kind.NOT_FOUND, f"there is no {command.subject}; CREATE it first", field="entity_id")
     held = roles(work, command.principal, subject, entity)
     permit(work, command, WHAT[command.entity], held)
-    if command.operation is CREATE and command.entity is not Registry.POLICY:
-        if entity is not None and entity.version > 0:
-            raise outdated(f"{entity.id} is there already", entity.version)
-    elif entity is None:
-        raise refuse(Kind.NOT_FOUND, f"there is no {command.subject}; CREATE it first", field="entity_id")
+    if command.operation is CREATE and entity is not None and entity.version > 0:
+        raise outdated(f"{entity.id} is there already", entity.version)
     expect(command, 0 if entity is None else entity.version)
     if command.operation is DELETE and entity is not None:
         return delete(work, command, entity)

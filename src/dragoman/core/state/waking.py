@@ -1,4 +1,4 @@
-"""When the hub must look at an agent again, and how long its breaker rests: what its row takes from the shared state."""
+"""When the hub must look at an agent again, and how long its breaker rests: what its row has from the shared state."""
 
 from __future__ import annotations
 

@@ -1,0 +1,272 @@
+"""The shared state as agents and people read it: whole, one by one, and as it changes.
+
+Values are plain objects with the document's field names; times are RFC 3339 in UTC. Who sees what:
+
+    registry   who
+    ---------  ---------------------------------------------------------------------------------------------------------
+    TASK       tasks in which an agent that converses has a part: the head (status, agent, type, priority) everybody;
+               metadata, result and error only its caller, its owners, planners, the admin. Other tasks of the hub only
+               those. Tasks that agents keep among themselves: everybody.
+    others     everybody
+
+A watcher reads the log from where it is, then waits for the next commit: it misses nothing, and nothing is kept for it.
+One that stayed away too long is told to read everything anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import msgspec
+
+from dragoman.core.agents.model import CONVERSES
+from dragoman.core.agents.status import derived
+from dragoman.core.errors import Fault, Kind, refuse
+from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId, rfc3339
+from dragoman.core.ports import Intake, Store, TaskFilter
+from dragoman.core.rules import Rules
+from dragoman.core.state import policy
+from dragoman.core.state.model import Change, Changed, Entity, Operation, Registry
+from dragoman.core.state.standing import moment_of
+from dragoman.core.state.tasks import task_entity
+from dragoman.core.tasks.model import FINAL, Status, Task
+
+SHOWN = 500
+"""Tasks in the whole picture: unfinished ones first, then the newest."""
+
+PAGE = 64
+PATIENCE = 30.0
+PLANNER = "planner"
+
+
+class StateView:
+    def __init__(self, store: Store, intake: Intake, rules: Rules) -> None:
+        self._store = store
+        self._intake = intake
+        self._rules = rules
+
+    # -- now ------------------------------------------------------------------------------------------------------
+
+    async def whole(self, reader: AgentId | None = None) -> dict[str, Any]:
+        """Everything at once. Whoever goes on from `cursor` misses nothing, and may hear of something twice."""
+        cursor = self._intake.state_cursor
+        tasks = await self._tasks(reader)
+        allotted = [entity for entity in self._intake.entities() if entity.registry is Registry.RESOURCE]
+        last = await self._store.changes(after=cursor - 1, limit=1) if cursor else ()
+        return {
+            "task_registry": tasks,
+            "agent_registry": {agent.id: self._agent(agent.id).value for agent in self._intake.agents()},
+            "resource_allocations": {entity.name: self._allocation(entity).value for entity in allotted},
+            "policy_state": self._policy().value,
+            "last_updated": rfc3339(last[0].at if last else self._intake.now()),
+            "cursor": cursor,
+        }
+
+    async def _tasks(self, reader: AgentId | None) -> dict[str, Any]:
+        found: dict[TaskId, Task] = {}
+        for status in (*(status for status in Status if status not in FINAL), None):
+            page, _ = await self._store.tasks(TaskFilter(status=status), after=None, limit=SHOWN)
+            found |= {task.id: task for task in page if task.id not in found}
+        shown = [task for task in found.values() if self._may_see(task, reader)][:SHOWN]
+        registry: dict[str, Any] = {}
+        for entity in await self._store.entities(Registry.TASK, limit=SHOWN):
+            registry[entity.value.get("id", entity.name)] = entity.value
+        for task in shown:
+            part = task.metadata if self._has_part(task, reader) else None
+            registry[task.origin.called or task.id] = task_entity(task, part).value
+        return registry
+
+    async def one(self, registry: Registry, name: str, reader: AgentId | None = None) -> Entity | None:
+        match registry:
+            case Registry.POLICY:
+                return self._policy()
+            case Registry.AGENT:
+                return None if self._intake.agent(AgentId(name)) is None else self._agent(AgentId(name))
+            case Registry.RESOURCE:
+                entity = self._intake.entity(f"{registry.value}/{name}")
+                return None if entity is None else self._allocation(entity)
+            case Registry.TASK:
+                task = await self._store.task(TaskId(name))
+                if task is None:
+                    return await self._store.entity(f"{registry.value}/{name}")
+                return await self._task(task, reader) if self._may_see(task, reader) else None
+
+    async def _task(self, task: Task, reader: AgentId | None) -> Entity:
+        if not self._has_part(task, reader):
+            return task_entity(task)
+        metadata = task.metadata
+        if metadata is None:
+            context = _said(await self._body(task, task.source)).get("context")
+            given = context.get("metadata") if isinstance(context, dict) else None
+            metadata = given if isinstance(given, dict) else {}
+        entity = task_entity(task, metadata)
+        if task.status is Status.COMPLETED and task.outcome is not None:
+            entity.value["result"] = _said(await self._body(task, task.outcome)).get("result")
+        if task.fault is not None and task.status is not Status.COMPLETED:
+            entity.value["error"] = error_value(task, task.fault)
+        return entity
+
+    async def _body(self, task: Task, seq: int) -> bytes:
+        events = await self._store.events(task.id, after=seq - 1, limit=1)
+        return bytes(events[0].body) if events else b"{}"
+
+    def _agent(self, id: AgentId) -> Entity:
+        entity = self._intake.entity(f"{Registry.AGENT.value}/{id}")
+        heard = self._intake.heard_at(id)
+        if entity is None:
+            agent = self._intake.agent(id)
+            assert agent is not None
+            entity = derived(agent, len(self._intake.load_of(id)), self._intake.reachable(id) or heard is not None)
+        if heard is not None and heard > (moment_of(entity.value.get("last_heartbeat")) or 0):
+            entity = msgspec.structs.replace(entity, value=entity.value | {"last_heartbeat": rfc3339(heard)})
+        return entity
+
+    def _policy(self) -> Entity:
+        return self._intake.entity(f"{Registry.POLICY.value}/{policy.NAME}") or Entity(
+            registry=Registry.POLICY,
+            name=policy.NAME,
+            version=1,
+            value=policy.default_value(self._rules),
+            created_at=Instant(0),
+            updated_at=Instant(0),
+            created_by=HUB,
+            updated_by=HUB,
+        )
+
+    def _allocation(self, entity: Entity) -> Entity:
+        """With the limit that holds, where it has none of its own."""
+        if "limit" in entity.value:
+            return entity
+        limit: float | None = None
+        if entity.value.get("resource_type") == "budget":
+            in_force = policy.read(self._policy().value)
+            limit = in_force.total if entity.value["agent_id"] == HUB else in_force.per_agent
+        shown = policy.UNLIMITED if limit is None else limit
+        return msgspec.structs.replace(entity, value=entity.value | {"limit": shown})
+
+    def status_history(self, id: AgentId) -> list[dict[str, Any]]:
+        """What an agent reported, the oldest first, the last one as it stands now."""
+        entity = self._intake.entity(f"{Registry.AGENT.value}/{id}")
+        if entity is None:
+            return []
+        return [*entity.past, {"at": rfc3339(entity.updated_at), **entity.value}]
+
+    # -- who sees what --------------------------------------------------------------------------------------------
+
+    def _sees_all(self, reader: AgentId | None) -> bool:
+        if reader is None or reader in (ADMIN, HUB):
+            return True
+        agent = self._intake.agent(reader)
+        return agent is not None and agent.role == PLANNER
+
+    def _has_part(self, task: Task, reader: AgentId | None) -> bool:
+        if reader in (task.origin.principal, task.owner) or any(reader in pair for pair in task.handed):
+            return True
+        return self._sees_all(reader)
+
+    def _may_see(self, task: Task, reader: AgentId | None) -> bool:
+        if task.origin.protocol in CONVERSES or self._has_part(task, reader):
+            return True
+        parties = (task.owner, task.pinned)
+        return any(id is not None and (agent := self._intake.agent(id)) and agent.converses for id in parties)
+
+    # -- as it changes --------------------------------------------------------------------------------------------
+
+    async def changes(self, after: int, limit: int = PAGE) -> list[Changed]:
+        """The log behind a place in it. A row may begin before that place: `Changed.first`."""
+        rows = list(await self._store.changes(after=after, limit=limit))
+        lost = rows[0].first > after + 1 if rows else after < 0
+        if not rows and after > self._intake.state_cursor:  # committed this very moment, or never
+            lost = not await self._store.changes(after=after - 1, limit=1)
+        if lost:
+            raise refuse(
+                Kind.CONFLICT,
+                f"the log does not reach back to {after}: read the whole state and go on from its cursor",
+                field="cursor",
+                cursor=self._intake.state_cursor,
+            )
+        return rows
+
+    async def watch(
+        self,
+        after: int | None,
+        registry: Registry | None = None,
+        name: str | None = None,
+        reader: AgentId | None = None,
+    ) -> AsyncIterator[tuple[int, Change, Instant]]:
+        """Every change from a place in the log on (None: from now), as it is committed: its number, it, and its time.
+
+        Raises `Refused` CONFLICT where the log does not reach back so far.
+        """
+        at = self._intake.state_cursor if after is None else after
+        async with self._intake.watch_state() as woken:
+            while True:
+                rows = await self.changes(at)
+                for row in rows:
+                    for number, change in enumerate(row.entries, row.first):
+                        if number <= at or registry not in (None, change.registry):
+                            continue
+                        shown = await self._shown(change, row.at, name, reader)
+                        if shown is not None:
+                            yield number, shown, row.at
+                        at = number
+                    at = row.cursor
+                if not rows:
+                    await woken.changed(PATIENCE)
+
+    async def _shown(self, change: Change, at: Instant, name: str | None, reader: AgentId | None) -> Change | None:
+        """A change as this reader sees it; None if it does not, or asked for another name."""
+        if change.registry is not Registry.TASK:
+            if change.registry is Registry.POLICY:
+                return change
+            return change if name in (None, change.name) else None
+        task = await self._store.task(TaskId(change.name))
+        if task is None:
+            entity = await self._store.entity(f"{Registry.TASK.value}/{change.name}")
+            called = change.name if entity is None else entity.value.get("id", change.name)
+            return msgspec.structs.replace(change, name=called) if name in (None, change.name, called) else None
+        called = task.origin.called or task.id
+        if name not in (None, task.id, called) or not self._may_see(task, reader):
+            return None
+        patch = {**change.changes, "updated_at": rfc3339(at)}
+        if change.operation is Operation.CREATE:
+            patch = {"id": called, "created_at": rfc3339(at), **patch}
+            patch["context"] = {"task_id": called, **patch["context"]}
+        if "metadata" in patch.get("context", {}) and not self._has_part(task, reader):
+            patch["context"] = {key: value for key, value in patch["context"].items() if key != "metadata"}
+        return msgspec.structs.replace(change, name=called, changes=patch)
+
+
+ERROR_TYPES: Mapping[Kind, str] = {
+    Kind.TIMEOUT: "TIMEOUT",
+    Kind.RATE_LIMITED: "RATE_LIMIT",
+    Kind.INVALID: "VALIDATION_ERROR",
+    Kind.UNAVAILABLE: "NETWORK_ERROR",
+    Kind.UNAUTHENTICATED: "AUTHENTICATION_ERROR",
+    Kind.FORBIDDEN: "AUTHENTICATION_ERROR",
+    Kind.RESOURCES: "RESOURCE_EXHAUSTED",
+    Kind.INTERNAL: "INTERNAL_ERROR",
+}
+"""The document's word for a fault, in a value of the state. The others are EXTERNAL_SERVICE_ERROR."""
+
+
+def error_value(task: Task, fault: Fault) -> dict[str, Any]:
+    """Why a task failed, in the form of the document's error report."""
+    name = task.origin.called or task.id
+    return {
+        "error_id": f"{task.id}/{task.outcome or task.seq}",
+        "agent_id": task.owner or HUB,
+        "task_id": name,
+        "error_type": ERROR_TYPES.get(fault.kind, "EXTERNAL_SERVICE_ERROR"),
+        "severity": "medium" if task.status is Status.QUEUED else "high",
+        "message": fault.message,
+        "context": {"details": fault.facts},
+        "recovery_attempts": [],
+        "suggested_actions": [],
+    }
+
+
+def _said(body: bytes) -> dict[str, Any]:
+    said = msgspec.json.decode(body)
+    return said if isinstance(said, dict) else {}
