@@ -1,7 +1,7 @@
 """What an A2ACP connection tells its owner: one value for each thing a peer can say, or fail to say.
 
 `tree` is the JSON object as it came, with the fields nobody knows, in our major version; `raw` its bytes. Both have the
-sender's credential in them: it is neither kept nor passed on (all-D4).
+sender's credential in them: it is neither kept nor passed on, and these values do not show it (all-D4).
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ class Received(Struct, frozen=True):
     raw: bytes
     body: Body | None = None
 
+    def __repr__(self) -> str:
+        return f"Received({self.message!r}, body={self.body!r})"
+
 
 class Answered(Struct, frozen=True):
     """A request of ours was answered: `error` is None, or says why there is no answer."""
@@ -34,6 +37,9 @@ class Answered(Struct, frozen=True):
     raw: bytes
     body: Body | None = None
     error: ErrorBody | None = None
+
+    def __repr__(self) -> str:
+        return f"Answered({self.message!r}, body={self.body!r}, error={self.error!r})"
 
 
 class Unexpected(Struct, frozen=True):

@@ -7,7 +7,7 @@
     id new for this sender        replayed
 
 An id is kept until its timestamp is too old to be accepted anyway, and a minute longer in case our clock is set back.
-So the memory has a natural bound: the messages of seven minutes. Where even these are more than `most`, new messages are
+So the memory has a natural bound: the messages of seven minutes. Where even these are more than `most`, new ones are
 refused and none is forgotten: forgetting would let a replay in. What is kept is a set of rows (sender, id, until), so
 that a store can hold them and a restart forgets nothing: `recall` takes them back.
 """
