@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from dragoman.protocols.agentmsg.records import ErrorReport
-from dragoman.protocols.agentmsg.types import Message, TaskAssignment, TaskComplete, TaskFailed, TaskUpdate
+from dragoman.protocols.agentmsg.types import HUB, Message, TaskAssignment, TaskComplete, TaskFailed, TaskUpdate
 from dragoman.sdk.errors import TaskCancelled
 from dragoman.sdk.errors import TaskFailed as Failed
 from dragoman.sdk.events import Event, value_of
@@ -46,14 +46,12 @@ class Call:
         """The hub tells how it goes, or how it ended."""
         payload = message.payload
         if isinstance(payload, TaskComplete):
-            output = "".join(self._output)
-            result = payload.result
-            if isinstance(result, str):
-                output, result = output or result, result or None
+            result, said = payload.result, tree["payload"].get("output")
+            output = said if isinstance(said, str) else result if isinstance(result, str) else "".join(self._output)
             self._tell("completed", message, {"result": result, "output": output})
             self.finish(value_of(result, output), None)
         elif isinstance(payload, TaskFailed):
-            self._failed(message, payload.error)
+            self._failed(message, payload.error, is_cancel=tree["payload"].get("status") == "cancelled")
         elif isinstance(payload, TaskUpdate) and payload.status == "cancelled":
             facts = {"message": payload.message or "cancelled"}
             self._tell("cancelled", message, {"fault": facts})
@@ -72,11 +70,10 @@ class Call:
         if update.output:
             data["output"] = update.output
         data.update((name, tree[name]) for name in ASIDES if name in tree)
-        self._tell("paused" if update.status == "paused" else "progress", message, data)
+        self._tell("paused" if update.status == "paused" else "progress", message, data, tree.get("agent_id"))
 
-    def _failed(self, message: Message, report: ErrorReport) -> None:
+    def _failed(self, message: Message, report: ErrorReport, *, is_cancel: bool) -> None:
         details = report.context.details
-        is_cancel = details.get("kind") == "cancelled" or details.get("status") == "cancelled"
         status = "cancelled" if is_cancel else "failed"
         facts = {**msgspec.to_builtins(report), **details}
         self._tell(status, message, {"fault": facts})
@@ -92,8 +89,8 @@ class Call:
         )
         self.finish(None, error)
 
-    def _tell(self, kind: str, message: Message, data: dict[str, Any]) -> None:
-        agent = message.sender if message.sender != "hub" else None
+    def _tell(self, kind: str, message: Message, data: dict[str, Any], agent: Any = None) -> None:
+        agent = str(agent) if agent else message.sender if message.sender != HUB else None
         at = message.timestamp.isoformat()
         event = Event(task_id=self.task_id, seq=len(self.events) + 1, kind=kind, at=at, agent=agent, data=data)
         self.events.append(event)

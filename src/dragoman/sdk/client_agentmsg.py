@@ -2,7 +2,7 @@
 
 A request is said again under the same id until the hub has it; from then on the hub owes us the result, and delivers
 it over whatever link we have until we acknowledge it. So a broken link, a restarted hub or a lost receipt changes
-nothing for who waits.
+nothing for who waits. Meanwhile heartbeats show that somebody still does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,16 @@ import msgspec
 from dragoman.protocols.agentmsg import errors, routing
 from dragoman.protocols.agentmsg.records import ErrorReport, ErrorType, Priority, TaskConstraints, TaskContext
 from dragoman.protocols.agentmsg.state import Inbox
-from dragoman.protocols.agentmsg.types import HUB, Assignment, TaskAssignment, TaskFailed, TaskUpdate
+from dragoman.protocols.agentmsg.types import (
+    HUB,
+    Assignment,
+    Heartbeat,
+    Register,
+    TaskAssignment,
+    TaskFailed,
+    TaskUpdate,
+    Welcome,
+)
 from dragoman.sdk import trace
 from dragoman.sdk.calls_agentmsg import Call
 from dragoman.sdk.errors import Conflict, DragomanError, HubUnreachable, Misconfigured, NotAllowed, RequestRefused
@@ -50,6 +59,7 @@ class AgentmsgClient:
         self._later: set[asyncio.Task[None]] = set()
         self._talk: Talk | None = None
         self._online: asyncio.Task[None] | None = None
+        self._beating: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Connect; a hub that is not there is reported at once, one that goes away later is waited for."""
@@ -59,11 +69,11 @@ class AgentmsgClient:
         except LinkDown as down:
             await talk.close()
             raise HubUnreachable(f"no link to the hub: {down}") from None
-        self._talk = talk
+        self._greet(talk)
         self._online = asyncio.get_running_loop().create_task(self._stay_online(talk))
 
     async def close(self) -> None:
-        chores = [chore for chore in (self._online, *self._later) if chore is not None]
+        chores = [chore for chore in (self._online, self._beating, *self._later) if chore is not None]
         for chore in chores:
             chore.cancel()
         await asyncio.gather(*chores, return_exceptions=True)
@@ -205,14 +215,14 @@ class AgentmsgClient:
                 except LinkDown as down:
                     log.warning("no link to the hub (%s)", down)
                 self._talk = None
-                while self._talk is None:
+                while not self._is_connected:
                     await talk.close()
                     await self._world.sleep(backoff(failures, self._world.chance()))
                     failures += 1
                     talk = self._new_talk()
                     try:
                         await talk.open()
-                        self._talk = talk
+                        self._greet(talk)
                     except LinkDown as down:
                         log.info("still no link to the hub (%s)", down)
                 for call in list(self._untaken.values()):
@@ -222,6 +232,20 @@ class AgentmsgClient:
         finally:
             self._talk = None
             await talk.close()
+
+    @property
+    def _is_connected(self) -> bool:
+        return self._talk is not None
+
+    def _greet(self, talk: Talk) -> None:
+        self._talk = talk
+        talk.say(Register(agent_id=self._name), id=self._world.mint(), at=self._world.now())
+
+    async def _beat(self, interval: float) -> None:
+        while True:
+            await self._world.sleep(interval)
+            if self._talk is not None:
+                self._talk.say(Heartbeat(agent_id=self._name), id=self._world.mint(), at=self._world.now())
 
     def _hear(self, talk: Talk, said: Arrival | Accepted) -> None:
         if isinstance(said, Accepted):
@@ -242,6 +266,11 @@ class AgentmsgClient:
         elif (found := self._calls.get(routing.task(message) or "")) is not None:
             self._taken(found)
             found.hear(message, said.tree)
+        elif isinstance(message.payload, Welcome):
+            if self._beating is not None:
+                self._beating.cancel()
+            interval = message.payload.heartbeat_interval_ms / 1000
+            self._beating = asyncio.get_running_loop().create_task(self._beat(interval))
         elif isinstance(message.payload, TaskAssignment):
             self._decline(talk, message.payload.task.task_id)
         if said.receipt is not None:

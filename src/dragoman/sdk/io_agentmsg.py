@@ -22,6 +22,14 @@ from dragoman.sdk.talk_agentmsg import MessagePipe
 from dragoman.sdk.words_agentmsg import AgentmsgLink, Memory
 from dragoman.sdk.world import World
 
+
+class _Receipt(msgspec.Struct, frozen=True):
+    """`answer` is the hub's message to a registration or a query."""
+
+    answer: msgspec.Raw = msgspec.Raw()
+
+
+_receipt = msgspec.json.Decoder(_Receipt).decode
 _report = msgspec.json.Decoder(ErrorReport).decode
 
 
@@ -61,9 +69,8 @@ class HttpMessages(HttpPipe):
 
     def _answered(self, response: httpx2.Response, message_id: str) -> Sequence[Frame | Accepted]:
         if response.is_success:
-            # What is more than a receipt is a message: the answer to a registration or a query.
-            more = (Frame(response.content),) if b'"payload"' in response.content else ()
-            return (Accepted((message_id,)), *more)
+            answer = _receipt(response.content).answer
+            return (Accepted((message_id,)), *((Frame(bytes(answer)),) if answer else ()))
         report = _report(response.content)
         stamp = Stamp(self._world.mint(), self._world.now())
         said = codec.message(report, stamp, sender=HUB, to=ANYONE, correlation_id=message_id)

@@ -131,13 +131,13 @@ class Reject(Struct, frozen=True):
 
 
 class Handover(Struct, frozen=True, kw_only=True):
-    """How a task in hand came from somebody else."""
+    """How a task in hand came from somebody else. What they knew of it is in the task's `context` and `history`; the
+    `error` that led to it is an ErrorReport, if there was one."""
 
     from_agent: str
     reason: str
-    context: dict[str, Any] = {}
-    error: Any = None
-    history: tuple[dict[str, Any], ...] = ()
+    error: dict[str, Any] | None = None
+    recovery_attempts: tuple[dict[str, Any], ...] = ()
 
 
 class Letter(Struct, frozen=True, kw_only=True):

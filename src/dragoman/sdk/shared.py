@@ -14,7 +14,7 @@ Reading is repeated over a broken connection, changing is not: whoever cannot kn
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Literal, NoReturn, TypeAlias
 from urllib.parse import quote
 
@@ -70,7 +70,8 @@ class Shared(Struct, frozen=True, kw_only=True):
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """What has changed; `version` is the new one, `cursor` where a watch goes on after it."""
+    """What has changed; `version` is the new one. `cursor` is where a watch goes on after it; several changes of one
+    moment share it."""
 
     operation: Literal["CREATE", "UPDATE", "DELETE"]
     entity_type: EntityType
@@ -161,12 +162,15 @@ class SharedState:
         cursor: int | None = None,
         entity_type: EntityType | None = None,
         entity_id: str | None = None,
-    ) -> AsyncIterator[Change]:
+    ) -> AsyncGenerator[Change]:
         """Every change from now on, or from after `cursor`: of everything, one registry, or one entity.
 
         `Conflict` if the hub's memory no longer reaches back to `cursor`: then `read` again, and go on from there.
         """
         after = (await self.read()).cursor if cursor is None else cursor
+        # Several changes may share a cursor. So one counts as done with when the next begins; if the stream breaks in
+        # between, its changes come again, and those that were told are passed over.
+        current, told = after, set[tuple[str, str, str, int]]()
         asked = {"entity_type": entity_type, "entity_id": entity_id}
         only = {name: value for name, value in asked.items() if value is not None}
         failures, since = 0, self._world.monotonic()
@@ -185,10 +189,13 @@ class SharedState:
                             continue
                         change = _change(said.data)
                         at = int(said.id)
-                        if at <= after:
+                        key = (change.operation, change.entity_type, change.entity_id, change.version)
+                        if at <= after or (at == current and key in told):
                             continue
-                        after = at
-                        yield msgspec.structs.replace(change, cursor=after)
+                        if at != current:
+                            after, current, told = current, at, set()
+                        told.add(key)
+                        yield msgspec.structs.replace(change, cursor=at)
             except (httpx2.TransportError, _Passing) as error:
                 self._give_up(error, since)
             await self._world.sleep(backoff(failures, self._world.chance()))

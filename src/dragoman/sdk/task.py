@@ -139,9 +139,8 @@ class Task:
         return Handover(
             from_agent=str(said.get("from") or said.get("from_agent") or ""),
             reason=str(said.get("reason") or "").upper(),
-            context=said.get("context") or {},
             error=said.get("error"),
-            history=tuple(said.get("history") or ()),
+            recovery_attempts=tuple(said.get("recovery_attempts") or ()),
         )
 
     @property

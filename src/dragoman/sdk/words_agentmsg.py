@@ -237,6 +237,8 @@ class AgentmsgLink:
             output=last or None,
         )
         beside = {name: said for name in ASIDES if (said := getattr(report, name))}
+        if report.step is not None:
+            beside["step"] = {"number": report.number, "name": report.step}
         self._say(report, update, priority="high" if report.has_content else None, beside=beside)
 
     def _finish(self, outcome: Outcome) -> None:
@@ -252,8 +254,11 @@ class AgentmsgLink:
                     outcome, TaskUpdate(task_id=task_id, output=piece), _part(outcome.id, number), priority="high"
                 )
         usage = None if outcome.usage is None else Usage(**outcome.usage)
+        # The words beside a structured result, where there are any but its own JSON.
+        has_words = bool(outcome.result) and outcome.output.encode() != bytes(outcome.result)
+        beside = {"output": outcome.output} if has_words else {}
         try:
-            self._say(outcome, TaskComplete(task_id=task_id, result=result, usage=usage))
+            self._say(outcome, TaskComplete(task_id=task_id, result=result, usage=usage), beside=beside)
         except LocalProtocolError as error:
             words = f"the result cannot be told: {error}; return text, which is split, or store it and return where"
             self._finish(msgspec.structs.replace(outcome, exit_code=1, output=words, error={"message": words}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from typing import Any
 
 import httpx2
@@ -99,11 +100,15 @@ async def test_a_change_whose_answer_is_lost_is_not_tried_again(world: FakeWorld
     assert tries == [1]
 
 
-def event(cursor: int) -> bytes:
+LOG = ((5, "a"), (5, "b"), (6, "a"), (7, "a"), (7, "b"))
+"""Cursor and entity: one moment may change several."""
+
+
+def event(cursor: int, entity: str) -> bytes:
     change = {
         "operation": "UPDATE",
         "entity_type": "TASK",
-        "entity_id": "t",
+        "entity_id": entity,
         "changes": {"n": cursor},
         "version": cursor,
         "timestamp": "2026-01-01T00:00:00Z",
@@ -113,6 +118,8 @@ def event(cursor: int) -> bytes:
 
 async def test_a_watch_that_breaks_goes_on_without_a_gap(world: FakeWorld) -> None:
     asked: list[dict[str, str]] = []
+    pieces = iter([1, 4, 2])
+    """How many changes come before the connection is cut."""
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         if request.url.path == "/agentmsg/state":
@@ -124,30 +131,30 @@ async def test_a_watch_that_breaks_goes_on_without_a_gap(world: FakeWorld) -> No
 
         async def stream() -> AsyncIterator[bytes]:
             yield b": hello\n\n"
-            for cursor in (after, after + 1, after + 2):  # one that was told before, and two new ones
-                yield event(cursor)
+            for one in [one for one in LOG if one[0] > after][: next(pieces)]:
+                yield event(*one)
             raise httpx2.ReadError("cut")
 
         return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=stream())
 
     heard: list[Change] = []
-    watching = state(world, answer).watch(entity_type="TASK", entity_id="t")
 
     async def watch() -> None:
-        async for change in watching:
-            heard.append(change)
-            if len(heard) == 5:
-                return
+        async with aclosing(state(world, answer).watch(entity_type="TASK")) as changes:
+            async for change in changes:
+                heard.append(change)
+                if len(heard) == len(LOG):
+                    return
 
     task = asyncio.ensure_future(watch())
     async with asyncio.timeout(PATIENCE):
         while not task.done():
             await world.advance(1)
     await task
-    assert [change.cursor for change in heard] == [5, 6, 7, 8, 9]
+    assert [(change.cursor, change.entity_id) for change in heard] == list(LOG)
     assert heard[0].changes == {"n": 5}
-    assert asked[0] == {"entity_type": "TASK", "entity_id": "t", "cursor": "4"}
-    assert [one["cursor"] for one in asked] == ["4", "6", "6", "8"]
+    assert asked[0] == {"entity_type": "TASK", "cursor": "4"}
+    assert [one["cursor"] for one in asked] == ["4", "4", "4", "6"]
 
 
 async def test_a_watch_from_too_long_ago_says_so(world: FakeWorld) -> None:
