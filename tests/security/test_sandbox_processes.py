@@ -105,12 +105,27 @@ print(open({str(readable)!r}).read(), os.environ["KEY"], os.getcwd())"""
     assert (home / "made").read_text() == "line\n"
 
 
+def test_a_program_is_found_by_its_name(rung: Rung) -> None:
+    argv = rung.argv(Sandbox(variables=("PATH",)), ("sh", "-c", "echo $0 $KEY", "ran"))
+    environ = {"PATH": "/nowhere:/usr/bin:/bin", "KEY": "kept away"}
+    found = subprocess.run(argv, env=environ, capture_output=True, timeout=SECONDS, check=False)
+    assert (found.returncode, found.stdout, found.stderr) == (0, b"ran\n", b"")
+
+
+def test_the_environment_is_what_was_allowed_and_nothing_more(rung: Rung) -> None:
+    argv = rung.argv(Sandbox(variables=("KEY", "ABSENT")), ("/usr/bin/env",))
+    environ = {"KEY": "value", "DRAGOMAN_TOKEN": "secret", "LD_PRELOAD_X": "x", "PATH": "/bin"}
+    found = subprocess.run(argv, env=environ, capture_output=True, timeout=SECONDS, check=False)
+    assert (found.returncode, found.stdout) == (0, b"KEY=value\n")
+
+
 def test_its_exit_code_is_passed_on(rung: Rung) -> None:
     assert run(rung, Sandbox(), "raise SystemExit(7)").returncode == 7
 
 
-def test_a_program_that_is_not_there_is_said_so_and_nothing_else_runs(rung: Rung) -> None:
-    argv = rung.argv(Sandbox(), ("/no/such/program",))
+@pytest.mark.parametrize("program", ["/no/such/program", "no-such-program"])
+def test_a_program_that_is_not_there_is_said_so_and_nothing_else_runs(rung: Rung, program: str) -> None:
+    argv = rung.argv(Sandbox(), (program,))
     found = subprocess.run(argv, env={}, capture_output=True, timeout=SECONDS, check=False)
     assert found.returncode == launch.REFUSED
     assert b"cannot be started in the sandbox" in found.stderr
@@ -347,6 +362,8 @@ class Opened(Bubblewrap):
         match self._wall:
             case "seccomp":
                 plan["filter"] = ALLOW_ALL
+            case "landlock":
+                plan["inner"]["rules"] = [("/", "write")]
             case "network":
                 plan["filter"] = ALLOW_ALL
                 plan["bwrap"].insert(2, "--share-net")
@@ -371,6 +388,12 @@ def test_the_self_test_fails_when_a_wall_is_left_out(bubblewrap: Bubblewrap, wal
     found = prove(Level.BUBBLEWRAP, "opened", Opened(wall).argv, "put it back")
     assert not found.passed
     assert gets_through in [trial.attempt for trial in found.trials if not trial.refused]
+
+
+def test_without_landlock_the_other_walls_hold_alone(bubblewrap: Bubblewrap) -> None:
+    """It is the second wall: what it refuses is refused by the first one too."""
+    found = prove(Level.BUBBLEWRAP, "opened", Opened("landlock").argv, "put it back")
+    assert [trial.attempt for trial in found.trials if not trial.refused] == []
 
 
 def test_a_wall_that_cannot_be_put_up_is_not_gone_without(bubblewrap: Bubblewrap) -> None:

@@ -91,6 +91,7 @@ class Bubblewrap:
             "group": group(sandbox.limits, beside=ITS_OWN_PROCESSES),
             "again": [interpreter(), "-I", "-S", LAUNCHER],
             "inner": {
+                "variables": list(sandbox.variables),
                 "limits": for_the_kernel(sandbox.limits, beside=ITS_OWN_PROCESSES),
                 "rules": list(_rules(sandbox, needs(command[0], path))),
             },
@@ -118,8 +119,9 @@ class Bubblewrap:
             yield from ("--ro-bind-try", place, place)
         yield from ("--ro-bind", launch.__file__, LAUNCHER)
         yield from _allowed(sandbox)
-        # The root is memory too: nobody may fill it.
-        yield from ("--remount-ro", "/", "--chdir", sandbox.cwd)
+        # The root is memory too: nobody may fill it. And the kernel's settings below /proc would let root's own user
+        # write them, whatever it is called inside.
+        yield from ("--remount-ro", "/proc", "--remount-ro", "/", "--chdir", sandbox.cwd)
 
 
 def _allowed(sandbox: Sandbox) -> Iterator[str]:

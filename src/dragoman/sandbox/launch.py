@@ -292,13 +292,14 @@ def outside(plan: "dict[str, Any]", command: "list[str]") -> None:
 
 
 def inside(plan: "dict[str, Any]", command: "list[str]") -> None:
-    environ = dict(os.environ)
+    environ = only_these(plan["variables"], dict(os.environ))  # the interpreter and bubblewrap add some of their own
     if "egress" in plan:
         environ.update(_hand_over_door(plan["egress"]))
     close_all_but(set())
+    file = found(command[0], environ)
     limit(plan["limits"])
     landlock(plan["rules"], network="egress" in plan)
-    os.execvpe(command[0], command, environ)
+    os.execve(file, command, environ)
 
 
 def alone(plan: "dict[str, Any]", command: "list[str]") -> None:
@@ -312,13 +313,25 @@ def alone(plan: "dict[str, Any]", command: "list[str]") -> None:
     except PermissionError:  # it leads its group already: whoever started us saw to that
         pass
     os.chdir(plan["cwd"])
+    file = found(command[0], environ)
     limits = dict(plan["limits"])
     limits["processes"] += processes_of(os.getuid())
     limit(limits)
     drop_capabilities()
     landlock(plan["rules"], network=False)
     seccomp(plan["filter"])
-    os.execvpe(command[0], command, environ)
+    os.execve(file, command, environ)
+
+
+def found(program: str, environ: "dict[str, str]") -> str:
+    """By PATH, as exec would; but before the walls, behind which our own library cannot be read any more."""
+    if "/" in program:
+        return program
+    for place in environ.get("PATH", os.defpath).split(":"):
+        file = f"{place or '.'}/{program}"
+        if os.path.isfile(file) and os.access(file, os.X_OK):
+            return file
+    raise FileNotFoundError(errno.ENOENT, "it is not on the PATH inside", program)
 
 
 def _way_out(egress: "dict[str, Any]") -> int:

@@ -56,7 +56,7 @@ def test_only_what_is_allowed_is_bound_and_only_that_to_write() -> None:
     assert places(found, "--ro-bind") == [launch.__file__, "/srv/in"]
     assert places(found, "--bind") == ["/srv/out"]
     assert places(found, "--tmpfs") == ["/tmp", "/dev/shm"]
-    assert places(found, "--remount-ro") == ["/"]
+    assert places(found, "--remount-ro") == ["/proc", "/"]
 
 
 def test_the_hubs_data_is_hidden_and_what_is_allowed_within_it_is_not() -> None:
@@ -65,7 +65,7 @@ def test_the_hubs_data_is_hidden_and_what_is_allowed_within_it_is_not() -> None:
     order = [found.index(place) for place in ("/srv", "/srv/hub", "/srv/hub/homes/a")]
     assert order == sorted(order)
     assert places(found, "--tmpfs")[-1] == "/srv/hub"
-    assert places(found, "--remount-ro") == ["/srv/hub", "/"]
+    assert places(found, "--remount-ro") == ["/srv/hub", "/proc", "/"]
 
 
 def test_memory_that_files_take_is_bounded() -> None:
