@@ -19,6 +19,7 @@ from dragoman.transports.api.bodies import AgentIn, AgentsQuery, LogsQuery, Noth
 from dragoman.transports.api.desk import Desk
 from dragoman.transports.api.endpoint import respond
 from dragoman.transports.api.problems import Problem
+from dragoman.transports.api.reports import Reported, reported
 from dragoman.transports.api.tasks import PROTOCOL
 from dragoman.transports.stdio.logbook import Log
 from dragoman.transports.stdio.recipe import DETAIL, ChildLimits, Recipe, State, recipe_of
@@ -60,11 +61,13 @@ class ChildOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentTold(AgentOut, frozen=True, kw_only=True, omit_defaults=True):
-    """`child` is there for an agent that the hub runs; then `status` may also be how its process is."""
+    """`child` is there for an agent that the hub runs; then `status` may also be how its process is. `reported` is
+    there for one that said how it is, where one agent is looked at."""
 
     status: str  # type: ignore[assignment]
 
     child: ChildOut | None = None
+    reported: Reported | None = None
 
 
 class AgentList(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,7 +222,8 @@ async def listing(desk: Desk, request: Request) -> Response:
 
 
 async def one(desk: Desk, request: Request) -> Response:
-    return respond(200, told(desk, find_agent(desk, request)))
+    agent = find_agent(desk, request)
+    return respond(200, msgspec.structs.replace(told(desk, agent), reported=reported(desk, agent.id)))
 
 
 async def remove(desk: Desk, request: Request) -> Response:

@@ -24,6 +24,7 @@ from dragoman.transports.api import (
     files,
     losses,
     questions,
+    reports,
     stream,
     tasks,
 )
@@ -126,6 +127,11 @@ MANAGEMENT = (
     Endpoint(
         method="GET", path=f"{V1}/tasks/{{id}}/why", handler=tasks.reasons, tag="tasks",
         summary="Why a task is where it is", answers={200: WhyOut}, refusals=(NOT_FOUND,),
+    ),
+    Endpoint(
+        method="GET", path=f"{V1}/tasks/{{id}}/errors", handler=reports.of_task, tag="tasks",
+        summary="What went wrong: agents' error reports, and why attempts failed",
+        answers={200: reports.TaskErrors}, refusals=(NOT_FOUND,),
     ),
     Endpoint(
         method="POST", path=f"{V1}/tasks/{{id}}/cancel", handler=tasks.cancel, tag="tasks",

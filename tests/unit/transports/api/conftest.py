@@ -19,6 +19,7 @@ from dragoman.core.errors import Fault, Refused
 from dragoman.core.ids import MINUTE, SECOND, AgentId, Instant, TaskId, uuid7
 from dragoman.core.ports import Changes
 from dragoman.core.routing.routes import Route
+from dragoman.core.state.model import Entity
 from dragoman.core.tasks.model import Event, EventKind, Origin, Status, Task
 from dragoman.security.tokens import token_hash
 from dragoman.stores.memory import MemoryStore
@@ -39,6 +40,7 @@ class ScriptedIntake:
         self.known: dict[AgentId, Agent] = {}
         self.loads: dict[AgentId, list[TaskId]] = {}
         self.linked: set[AgentId] = set()
+        self.shared: dict[str, Entity] = {}
         self.watching = 0
         self.parked = asyncio.Event()
         self._changed = asyncio.Event()
@@ -69,6 +71,9 @@ class ScriptedIntake:
 
     def reachable(self, id: AgentId) -> bool:
         return id in self.linked
+
+    def entity(self, id: str) -> Entity | None:
+        return self.shared.get(id)
 
     def now(self) -> Instant:
         return NOW
