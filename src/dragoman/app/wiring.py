@@ -35,11 +35,14 @@ from dragoman.app.telemetry import Metrics, set_up_logs
 from dragoman.buses.inproc import Bus
 from dragoman.core.ids import AgentId
 from dragoman.core.ports import Files, Store
+from dragoman.core.queries.state import StateView
 from dragoman.protocols.forge.ratelimit import Bucket
 from dragoman.protocols.forge.types import AgentStatus
 from dragoman.security.tokens import token_hash
 from dragoman.security.urls import PRIVATE
 from dragoman.stores.files import DirectoryFiles, MemoryFiles
+from dragoman.transports.agentmsg.desk import AgentmsgDesk
+from dragoman.transports.agentmsg.http import AgentmsgDoor
 from dragoman.transports.api import app as management
 from dragoman.transports.forge.desk import ForgeDesk
 from dragoman.transports.forge.tongue import ForgeTongue
@@ -54,7 +57,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("dragoman")
 
 
-PROTOCOLS = ("chiffon", "coven", "forge")
+PROTOCOLS = ("chiffon", "coven", "forge", "agentmsg")
 """What agents may be added to speak."""
 
 
@@ -122,6 +125,14 @@ async def hub(settings: Settings) -> AsyncIterator[Running]:
         ),
         condition=lambda agent: _condition(children, agent),
     )
+    agentmsg = AgentmsgDesk(
+        intake,
+        store,
+        StateView(store, intake, settings.core_rules()),
+        limits=limits_of(settings),
+        admin_hash=admin_hash,
+        heartbeat_seconds=settings.agentmsg.heartbeat_seconds,
+    )
     children = Supervisor(intake, data=Path(settings.data), tongue=lambda agent, log: ForgeTongue(forge, agent, log))
     api.state.desk.children = children
     serving = serve(
@@ -129,7 +140,7 @@ async def hub(settings: Settings) -> AsyncIterator[Running]:
         store,
         fallback=api,
         files=files,
-        doors=(ForgeWs(forge),),
+        doors=(ForgeWs(forge), AgentmsgDoor(agentmsg)),
         host=settings.server.host,
         port=settings.server.port,
         admin_token_hash=admin_hash,

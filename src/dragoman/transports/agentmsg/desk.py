@@ -15,10 +15,10 @@ HTTP and WebSocket share it, so that the same message is understood, refused and
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -29,8 +29,9 @@ from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Refused
 from dragoman.core.ids import ADMIN, EPOCH, AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.ports import Intake, Store
+from dragoman.core.queries.state import StateView
 from dragoman.core.queries.transcript import Transcript
-from dragoman.core.state.model import Change, Changed, Entity, Registry
+from dragoman.core.state.model import Entity
 from dragoman.protocols.agentmsg import codec, routing
 from dragoman.protocols.agentmsg.connection import Connection
 from dragoman.protocols.agentmsg.errors import AgentmsgError
@@ -59,24 +60,6 @@ _encode = msgspec.json.Encoder().encode
 Look = Callable[[Agent, Message], Awaitable[Sequence[bytes]]]
 
 
-class SharedView(Protocol):
-    """The shared state, read (`core.queries.state`). Values are plain JSON in the document's field names."""
-
-    async def whole(self, reader: AgentId) -> dict[str, Any]: ...
-
-    async def one(self, registry: Registry, name: str) -> Entity | None: ...
-
-    async def changes(self, after: int, limit: int) -> Sequence[Changed]:
-        """Raises `Refused` when the log does not reach back so far."""
-        ...
-
-    def watch(
-        self, after: int | None, registry: Registry | None = None, name: str | None = None
-    ) -> AsyncGenerator[tuple[int, Change, Instant]]:
-        """What changes after a cursor, without a gap, as it happens; raises `Refused` likewise."""
-        ...
-
-
 class About(msgspec.Struct, frozen=True):
     """What an answer answers. `asks`: whether its sender is told when it is refused."""
 
@@ -99,7 +82,7 @@ class AgentmsgDesk:
         self,
         hub: Intake,
         store: Store,
-        state: SharedView,
+        state: StateView,
         *,
         limits: Limits,
         admin_hash: str | None,

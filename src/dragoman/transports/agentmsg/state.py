@@ -11,9 +11,7 @@
         data: {…}                     a StateUpdate; `version` is the new one
         : heartbeat                   when nothing happens
 
-A watch that begins at a cursor which the log no longer reaches back to is refused with 409: read the state again. One
-change of the log may touch several entities; they come under the same cursor, and a client that was cut off in the
-middle of them gets all of them again.
+A watch that begins at a cursor which the log no longer reaches back to is refused with 409: read the state again.
 """
 
 from __future__ import annotations
@@ -109,24 +107,34 @@ async def read(desk: AgentmsgDesk, reader: AgentId, asked: StateQuery) -> Readin
         return Reading((), now, asked.cursor)
     if asked.entity_type is not None and asked.entity_id is not None:
         cursor, registry = desk.hub.state_cursor, Registry(asked.entity_type)
-        one = await view.one(registry, _named(registry, asked.entity_id))
+        one = await look(desk, reader, registry, asked.entity_id)
         return Reading(() if one is None else (one,), now if one is None else one.updated_at, cursor)
     whole = await view.whole(reader)
     found = [
-        await view.one(registry, name)
+        await look(desk, reader, registry, name)
         for registry in (Registry if asked.entity_type is None else (Registry(asked.entity_type),))
         for name in ((POLICY,) if registry is Registry.POLICY else whole[REGISTRIES[registry]])
     ]
     return Reading([one for one in found if one is not None], whole["last_updated"], whole["cursor"])
 
 
+async def look(desk: AgentmsgDesk, reader: AgentId, registry: Registry, name: str) -> Shared | None:
+    """One entity. A task goes by what its agents call it, or by its id."""
+    if registry is not Registry.TASK:
+        return await desk.state.one(registry, name, reader)
+    known = await desk.state.one(registry, agentmsg.task_id(name), reader)
+    found = known or await desk.state.one(registry, name, reader)
+    return None if found is None else msgspec.structs.replace(found, name=found.value.get("id", name))
+
+
 async def changes(
-    desk: AgentmsgDesk, asked: StateQuery, after: int | None
+    desk: AgentmsgDesk, reader: AgentId, asked: StateQuery, after: int | None
 ) -> AsyncGenerator[tuple[int, Change, Instant]]:
     """What changes after a cursor; raises `Refused` if that is too long ago."""
     registry = None if asked.entity_type is None else Registry(asked.entity_type)
-    name = None if asked.entity_id is None or registry is None else _named(registry, asked.entity_id)
-    async with aclosing(desk.state.watch(after, registry, name)) as found:
+    found = desk.state.watch(after, registry, asked.entity_id, reader)
+    assert isinstance(found, AsyncGenerator)
+    async with aclosing(found):
         async for one in found:
             yield one
 
@@ -188,7 +196,7 @@ class AgentmsgState:
     async def _one(self, reader: AgentId, scope: Scope, receive: Receive, send: Send) -> None:
         kind, _, name = scope["path"].removeprefix(f"{PATH}/").partition("/")
         registry = _registry(kind)
-        entity = await self._desk.state.one(registry, _named(registry, name)) if name else None
+        entity = await look(self._desk, reader, registry, name) if name else None
         if entity is None:
             raise refuse(Kind.NOT_FOUND, f"no {registry.value} of that name", field="entity_id")
         await answer(send, 200, _encode(agentmsg.entity_view(entity)))
@@ -227,7 +235,7 @@ class AgentmsgState:
         try:
             if after is not None:  # what is too long ago is refused while there is a status to say it with
                 await self._desk.state.changes(after, 1)
-            async with aclosing(changes(self._desk, asked, after)) as updates:
+            async with aclosing(changes(self._desk, reader, asked, after)) as updates:
                 await self._stream(updates, receive, send)
         finally:
             self._streams -= 1
@@ -280,10 +288,6 @@ def _registry(name: str) -> Registry:
     except ValueError:
         known = ", ".join(registry.value for registry in Registry)
         raise refuse(Kind.NOT_FOUND, f"no such registry; there are {known}", field="entity_type") from None
-
-
-def _named(registry: Registry, name: str) -> str:
-    return codec.lowered(name) if registry is Registry.TASK else name
 
 
 def _watched(scope: Scope) -> tuple[StateQuery, int | None]:

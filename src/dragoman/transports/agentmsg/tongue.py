@@ -73,7 +73,7 @@ class AgentmsgTongue:
 
     async def _watch(self, asked: StateQuery, after: int | None, about: str) -> None:
         try:
-            async with aclosing(state.changes(self._desk, asked, after)) as changes:
+            async with aclosing(state.changes(self._desk, self._agent, asked, after)) as changes:
                 async for cursor, change, at in changes:
                     await self._say([agentmsg.state_update(cursor, change, at, to=self._agent, about=about)])
         except Refused as refused:

@@ -21,6 +21,7 @@ from dragoman.core.commands import OpenLink, RegisterAgent
 from dragoman.core.delivery.model import Cargo, Delivery, Letter, Parcel
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId, uuid7
+from dragoman.core.queries.state import StateView
 from dragoman.core.state.model import Change, Changed, Entity, Operation, Registry
 from dragoman.core.tasks.model import Event, EventKind, Origin, Status, Task
 from dragoman.security.tokens import token_hash
@@ -36,7 +37,7 @@ TASK = TaskId("550e8400-e29b-41d4-a716-446655440004")
 WHEN = "2026-01-19T04:21:04Z"
 
 
-class ScriptedState:
+class ScriptedState(StateView):
     """Entities by their ids, and a log of single changes; `first` is the oldest number it still has."""
 
     def __init__(self) -> None:
@@ -76,7 +77,7 @@ class ScriptedState:
             self.put(registry, name, **value)
             self._changed.notify_all()
 
-    async def whole(self, reader: AgentId) -> dict[str, Any]:
+    async def whole(self, reader: AgentId | None = None) -> dict[str, Any]:
         of: dict[str, dict[str, Any]] = {registry.value: {} for registry in Registry}
         for entity in self.entities.values():
             of[entity.registry.value][entity.name] = entity.value
@@ -89,16 +90,20 @@ class ScriptedState:
             "cursor": len(self.log),
         }
 
-    async def one(self, registry: Registry, name: str) -> Entity | None:
+    async def one(self, registry: Registry, name: str, reader: AgentId | None = None) -> Entity | None:
         return self.entities.get(f"{registry.value}/{name}")
 
-    async def changes(self, after: int, limit: int) -> Sequence[Changed]:
+    async def changes(self, after: int, limit: int = 64) -> list[Changed]:
         if after + 1 < self.first:
             raise refuse(Kind.CONFLICT, "the log does not reach back so far; read the state again", field="cursor")
         return [Changed(cursor=n, at=NOW, entries=(one,)) for n, one in self.log if n > after][:limit]
 
     async def watch(
-        self, after: int | None, registry: Registry | None = None, name: str | None = None
+        self,
+        after: int | None,
+        registry: Registry | None = None,
+        name: str | None = None,
+        reader: AgentId | None = None,
     ) -> AsyncGenerator[tuple[int, Change, Instant]]:
         at = len(self.log) if after is None else after
         self.watchers += 1
