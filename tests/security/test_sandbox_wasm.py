@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,6 +104,18 @@ def test_many_modules_run_at_once_and_one_that_spins_stops_nobody(warm: Warm, tm
     finally:
         os.close(null)
     assert found == [b"%d\n" % number for number in range(5)]
+
+
+def test_a_host_that_died_is_told_at_once_and_its_modules_end_with_it(tmp_path: Path) -> None:
+    ours, theirs = os.pipe()
+    with Warm(Wasm()) as host, open(ours, "rb", buffering=0) as end:
+        key = host.start(Sandbox(), module(tmp_path, wasmtrials.SPIN), (theirs, theirs, theirs), {})
+        os.close(theirs)
+        host._host.kill()
+        with pytest.raises(ConnectionError):
+            host.wait(key, SECONDS)
+        assert select.select([end], [], [], SECONDS)[0]
+        assert end.read(1) == b""
 
 
 def test_output_grows_no_larger_than_allowed(warm: Warm, tmp_path: Path) -> None:

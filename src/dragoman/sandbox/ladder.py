@@ -57,6 +57,10 @@ class Ladder:
         """All rungs, the strongest first."""
         return tuple(self.report(rung) for rung in self._rungs)
 
+    def rung(self, level: Level) -> Rung | None:
+        """Whether it stands or not."""
+        return next((rung for rung in self._rungs if rung.level is level), None)
+
     def report(self, rung: Rung) -> Report:
         with self._one_at_a_time:
             if rung.level not in self._reports:

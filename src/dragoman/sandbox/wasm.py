@@ -97,6 +97,7 @@ class Warm:
         self._wasm = wasm
         self._ended: dict[int, dict[str, Any]] = {}
         self._next = 0
+        self._gone = False
         self._changed = threading.Condition()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._host = subprocess.Popen(
@@ -109,6 +110,7 @@ class Warm:
         theirs.close()
         self._link = ours
         self._link.settimeout(START_SECONDS)
+        self._ear = threading.Thread(target=self._listen, name="wasm host", daemon=True)
         try:
             if not self._link.recv(256):
                 raise ConnectionError("the host of WebAssembly modules ended at its start")
@@ -116,7 +118,7 @@ class Warm:
             self.close()
             raise
         self._link.settimeout(None)
-        threading.Thread(target=self._listen, name="wasm host", daemon=True).start()
+        self._ear.start()
 
     def start(
         self, sandbox: Sandbox, command: tuple[str, ...], streams: tuple[int, int, int], environ: dict[str, str]
@@ -130,8 +132,10 @@ class Warm:
 
     def wait(self, key: int, seconds: float) -> dict[str, Any]:
         with self._changed:
-            if not self._changed.wait_for(lambda: key in self._ended, seconds):
+            if not self._changed.wait_for(lambda: self._gone or key in self._ended, seconds):
                 raise TimeoutError("the module did not end")
+            if key not in self._ended:
+                raise ConnectionError("the host of WebAssembly modules has ended, and the module with it")
             return self._ended.pop(key)
 
     def run(
@@ -151,22 +155,28 @@ class Warm:
         return Outcome(code=how.get("code"), signal=how.get("signal"), stdout=out, stderr=err)
 
     def close(self) -> None:
-        self._link.close()
+        """All of it: modules that still run end with their host."""
         self._host.kill()
         self._host.wait()
+        if self._ear.is_alive():
+            self._ear.join(START_SECONDS)  # it hears that the other end is gone; its socket must not close under it
+        self._link.close()
 
     def _listen(self) -> None:
-        while True:
-            try:
-                told = self._link.recv(65536)
-            except OSError:
-                return
-            if not told:
-                return
+        while told := self._heard():
             said = json.loads(told)
             with self._changed:
                 self._ended[said["key"]] = said
                 self._changed.notify_all()
+        with self._changed:
+            self._gone = True
+            self._changed.notify_all()
+
+    def _heard(self) -> bytes:
+        try:
+            return self._link.recv(65536)
+        except OSError:
+            return b""
 
     def __enter__(self) -> Warm:
         return self

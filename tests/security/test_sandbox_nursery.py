@@ -1,0 +1,111 @@
+"""The sandbox as the hub would start it: a command line for the nursery, nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from dragoman.sandbox.ladder import Ladder, Rung, ladder
+from dragoman.sandbox.model import Level, Limits, Sandbox
+from dragoman.sandbox.needs import interpreter
+from dragoman.transports.stdio.channel import Ended, Launch, Nursery
+
+PATIENCE = 30.0
+AGENT = (
+    "import json, os, sys\n"
+    "print(json.dumps({'pid': os.getpid(), 'home': os.listdir('.'), 'key': os.environ['KEY']}), flush=True)\n"
+    "for line in sys.stdin: print(line.upper(), end='', flush=True)\n"
+)
+_ladder: list[Ladder] = []
+
+
+@pytest.fixture(autouse=True)
+def still_serving() -> None:
+    """No hub takes part here."""
+
+
+@pytest.fixture(params=[Level.BUBBLEWRAP, Level.LANDLOCK], ids=str)
+def rung(request: pytest.FixtureRequest) -> Rung:
+    if not _ladder:
+        _ladder.append(ladder())
+    rung = _ladder[0].rung(request.param)
+    assert rung is not None
+    report = _ladder[0].report(rung)
+    if not report.passed:
+        pytest.skip(f"{report.level}: {report.why_not}; {report.remedy}")
+    return rung
+
+
+@pytest.fixture
+async def nursery() -> AsyncIterator[Nursery]:
+    nursery = Nursery(f"test{os.getpid()}x{os.urandom(4).hex()}")
+    yield nursery
+    async with asyncio.timeout(PATIENCE):
+        await nursery.close()
+
+
+class Child:
+    def __init__(self, nursery: Nursery, rung: Rung, home: Path) -> None:
+        self._nursery = nursery
+        env = {"KEY": "value", "LANG": "C.UTF-8"}
+        sandbox = Sandbox(write=(str(home),), cwd=str(home), variables=tuple(env), limits=Limits(memory_mb=256))
+        argv = rung.argv(sandbox, (interpreter(), "-I", "-S", "-c", AGENT))
+        self._launch = Launch(argv=argv, env=env, cwd="/", limits={"core": 0, "open_files": 1024})
+        (self._stdin, self.to), (self.out, self._stdout), (self.err, self._stderr) = (os.pipe() for _ in range(3))
+
+    async def begin(self) -> None:
+        self.handle = await self._nursery.start(self._launch, (self._stdin, self._stdout, self._stderr))
+        async with asyncio.timeout(PATIENCE):
+            assert await self.handle.started is not None, await self.handle.ended
+
+    async def line(self) -> bytes:
+        """Empty at the end of its output."""
+
+        def read() -> bytes:
+            found = b""
+            while not found.endswith(b"\n") and (piece := os.read(self.out, 1)):
+                found += piece
+            return found
+
+        async with asyncio.timeout(PATIENCE):
+            return await asyncio.to_thread(read)
+
+    async def ended(self) -> Ended:
+        async with asyncio.timeout(PATIENCE):
+            return await self.handle.ended
+
+
+async def test_lines_go_in_and_come_out_until_its_input_ends(nursery: Nursery, rung: Rung, tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    child = Child(nursery, rung, tmp_path)
+    await child.begin()
+    first = await child.line()
+    assert b'"home": ["mine"], "key": "value"' in first, os.read(child.err, 4096)
+    os.write(child.to, b'{"type":"ping"}\n')
+    assert await child.line() == b'{"TYPE":"PING"}\n'
+    os.close(child.to)
+    assert (await child.ended()).code == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+async def test_a_signal_ends_all_of_it(nursery: Nursery, rung: Rung, tmp_path: Path, number: int) -> None:
+    child = Child(nursery, rung, tmp_path)
+    await child.begin()
+    assert await child.line()
+    nursery.signal(child.handle, number)
+    assert (await child.ended()).clean is False
+    assert await child.line() == b""
+
+
+async def test_nothing_of_it_outlives_the_nursery(nursery: Nursery, rung: Rung, tmp_path: Path) -> None:
+    child = Child(nursery, rung, tmp_path)
+    await child.begin()
+    assert await child.line()
+    assert nursery.pid is not None
+    os.kill(nursery.pid, signal.SIGKILL)
+    assert await child.line() == b""
