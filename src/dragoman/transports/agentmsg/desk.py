@@ -25,6 +25,7 @@ import msgspec
 from dragoman.bindings import agentmsg
 from dragoman.bindings.agentmsg.names import PROTOCOL, derived_v4
 from dragoman.core.agents.model import Agent
+from dragoman.core.commands import Beat
 from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Refused
 from dragoman.core.ids import ADMIN, EPOCH, AgentId, DeliveryId, Instant, TaskId
@@ -110,6 +111,11 @@ class AgentmsgDesk:
         """Whoever may use the shared state: an agent of this protocol, or the admin."""
         return ADMIN if identity.is_admin(scope, self._admin_hash) else self.agent(scope).id
 
+    def alive(self, agent: AgentId) -> None:
+        """It said something that asks nothing of the hub (D12)."""
+        if agent != ADMIN:
+            self.hub.mention(Beat(principal=agent, protocol=PROTOCOL))
+
     def line(self, agent: AgentId) -> Line:
         line = self._lines.get(agent)
         if line is None:
@@ -137,7 +143,8 @@ class AgentmsgDesk:
         still being decided is handed in again; the store recognises it.
         """
         line = self.line(agent.id)
-        event = line.connection.receive(data, self.time())[0]
+        now = self.time() if b"ttl_ms" in data else None  # nothing else expires
+        event = line.connection.receive(data, now)[0]
         match event:
             case Received(message=message, tree=tree, wants_ack=kept):
                 return self._received(agent, message, tree, data, look, kept=kept, traceparent=traceparent)
@@ -172,6 +179,7 @@ class AgentmsgDesk:
     ) -> Heard:
         about = About(message.id, message=message)
         if message.type is MessageType.STATE_QUERY:
+            self.alive(agent.id)
             return Heard(look=partial(look, agent, message), message_id=message.id, about=about)
         try:
             commands = agentmsg.commands_of(
@@ -207,6 +215,7 @@ class AgentmsgDesk:
         traceparent: str | None,
         waits: bool,
     ) -> Heard:
+        self.alive(agent.id)
         if done:
             version = self._versions.get((agent.id, message.id))
             return Heard(answers=(self.acknowledgment((message.id,), agent.id, version),), message_id=message.id)

@@ -174,6 +174,7 @@ class AgentmsgState:
             what: str | None = f"state.{handle.__name__.strip('_')}"
             try:
                 reader = self._desk.reader(scope)
+                self._desk.alive(reader)
                 await handle(reader, scope, receive, send)
                 return
             except Disconnected:
