@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +32,7 @@ ALLOW = (
     "let bubblewrap make user namespaces (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone,"
     " kernel.apparmor_restrict_unprivileged_userns), and as root make control groups writable"
 )
-LAUNCHER = "/run/dragoman/launch.py"
+LAUNCHER = "/run/dragoman/launch"
 """Where the launcher lies inside."""
 CAN_DISABLE_NAMESPACES = (0, 8)
 """The first version that can forbid further user namespaces by itself; seccomp does so in any case."""
@@ -49,6 +50,12 @@ class Bubblewrap:
     def self_test(self) -> Report:
         if self._program is None:
             return Report.missing(self.level, "bwrap is not installed", INSTALL)
+        if (
+            os.stat(self._program).st_mode & stat.S_ISUID
+        ):  # our children gain no privileges: it would not start for them
+            return Report.missing(
+                self.level, f"{self._program} is set-user-id", f"chmod u-s {self._program}, and {ALLOW}"
+            )
         version = self.version()
         if version is None:
             return Report.missing(self.level, f"{self._program} does not run", INSTALL)
@@ -99,7 +106,7 @@ class Bubblewrap:
         if sandbox.hosts:
             keeper = [interpreter(), "-I", "-S", egress.__file__]
             plan["egress"] = {"command": keeper, "hosts": list(sandbox.hosts)}
-        return (interpreter(), "-I", "-S", launch.__file__, launch.written({"outside": plan}), "--", *command)
+        return (interpreter(), "-I", "-S", launch.file(), launch.written({"outside": plan}), "--", *command)
 
     def _options(self, sandbox: Sandbox, needed: tuple[str, ...]) -> Iterator[str]:
         yield from ("--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--cap-drop", "ALL")
@@ -117,7 +124,7 @@ class Bubblewrap:
             yield from ("--perms", "1777", "--size", scratch, "--tmpfs", place)
         for place in dict.fromkeys((*SETTINGS, *needs(interpreter()), *needed)):
             yield from ("--ro-bind-try", place, place)
-        yield from ("--ro-bind", launch.__file__, LAUNCHER)
+        yield from ("--ro-bind", launch.file(), LAUNCHER)
         yield from _allowed(sandbox)
         # The root is memory too: nobody may fill it. And the kernel's settings below /proc would let root's own user
         # write them, whatever it is called inside.

@@ -56,7 +56,7 @@ class Landlock:
             "rules": list(_rules(sandbox, needs(command[0], os.environ.get("PATH")))),
             "cwd": sandbox.cwd,
         }
-        return (interpreter(), "-I", "-S", launch.__file__, launch.written({"alone": plan}), "--", *command)
+        return (interpreter(), "-I", "-S", launch.file(), launch.written({"alone": plan}), "--", *command)
 
 
 def _rules(sandbox: Sandbox, needed: tuple[str, ...]) -> Iterator[tuple[str, str]]:

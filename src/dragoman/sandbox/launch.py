@@ -10,11 +10,10 @@ The plan stands in the argument vector, which everybody on the machine may read:
 value of a variable. Where a wall cannot be put up the command is not run: exit code 126, and why on stderr.
 
 It runs twice at every start, so it imports little: json, typing and socket alone would double its time. That is why the
-plan is marshalled; both ends are the same interpreter.
+plan is marshalled; both ends are the same interpreter. It is started compiled, where it lies so (`file`).
 """
 
 import binascii
-import ctypes
 import errno
 import marshal
 import os
@@ -61,17 +60,31 @@ TCP = 0b11
 SCOPES = 0b11
 """Abstract sockets and signals to whoever is not inside, since ABI 6."""
 
-_libc = ctypes.CDLL(None, use_errno=True)
+_libc: "list[Any]" = []
 
 
 class Unbuilt(Exception):
     """A wall that could not be put up."""
 
 
+def call(name: str, *arguments: object) -> int:
+    """A function of libc. Loaded when it is first needed: outside, with bubblewrap, it is not."""
+    import ctypes
+
+    if not _libc:
+        _libc.append(ctypes.CDLL(None, use_errno=True))
+    return int(getattr(_libc[0], name)(*arguments))
+
+
+def last_error() -> int:
+    import ctypes
+
+    return ctypes.get_errno()
+
+
 def landlock_abi() -> int:
     """0 where the kernel has none."""
-    found = int(_libc.syscall(CREATE_RULESET, None, 0, 1))
-    return max(0, found)
+    return max(0, call("syscall", CREATE_RULESET, None, 0, 1))
 
 
 def landlock(rules: "list[tuple[str, str]]", *, network: bool) -> int:
@@ -82,7 +95,7 @@ def landlock(rules: "list[tuple[str, str]]", *, network: bool) -> int:
     handled = EVERYTHING_BY_ABI[min(abi, 5)]
     attributes = struct.pack("=QQQ", handled, TCP if abi >= 4 and not network else 0, SCOPES if abi >= 6 else 0)
     attributes = attributes[: 8 if abi < 4 else 16 if abi < 6 else 24]
-    ruleset = _check(_libc.syscall(CREATE_RULESET, attributes, len(attributes), 0), "Landlock ruleset")
+    ruleset = _check(call("syscall", CREATE_RULESET, attributes, len(attributes), 0), "Landlock ruleset")
     for path, access in rules:
         try:
             place = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -92,36 +105,38 @@ def landlock(rules: "list[tuple[str, str]]", *, network: bool) -> int:
         if not os.path.isdir(path):
             rights &= OF_FILES
         beneath = struct.pack("=Qi", rights, place)
-        _check(_libc.syscall(ADD_RULE, ruleset, 1, beneath, 0), f"Landlock rule for {path}")
+        _check(call("syscall", ADD_RULE, ruleset, 1, beneath, 0), f"Landlock rule for {path}")
         os.close(place)
     no_new_privileges()
-    _check(_libc.syscall(RESTRICT_SELF, ruleset, 0), "Landlock")
+    _check(call("syscall", RESTRICT_SELF, ruleset, 0), "Landlock")
     os.close(ruleset)
     return abi
 
 
 def seccomp(filter: bytes) -> None:
     no_new_privileges()
+    import ctypes
+
     room = ctypes.create_string_buffer(filter, len(filter))
     fprog = struct.pack("HxxxxxxP", len(filter) // 8, ctypes.addressof(room))
-    _check(_libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, fprog, 0, 0), "seccomp filter")
+    _check(call("prctl", PR_SET_SECCOMP, SECCOMP_MODE_FILTER, fprog, 0, 0), "seccomp filter")
 
 
 def no_new_privileges() -> None:
-    _check(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    _check(call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
 
 
 def drop_capabilities() -> None:
     """All of them, and for good: an empty bounding set gives root nothing back at exec."""
     if os.geteuid() == 0:
         number = 0
-        while _libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0) == 0:
+        while call("prctl", PR_CAPBSET_DROP, number, 0, 0, 0) == 0:
             number += 1
-        if ctypes.get_errno() != errno.EINVAL:  # that one is the end of them
-            raise Unbuilt(f"dropping capabilities: {os.strerror(ctypes.get_errno())}")
-    _libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+        if last_error() != errno.EINVAL:  # that one is the end of them
+            raise Unbuilt(f"dropping capabilities: {os.strerror(last_error())}")
+    call("prctl", PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     header, data = struct.pack("=Ii", CAPABILITY_VERSION, 0), bytes(24)
-    _check(_libc.capset(header, data), "dropping capabilities")
+    _check(call("capset", header, data), "dropping capabilities")
 
 
 def limit(limits: "dict[str, int]") -> None:
@@ -135,7 +150,7 @@ def limit(limits: "dict[str, int]") -> None:
 
 def die_with(parent: int) -> None:
     """Be killed when `parent` ends; at once, if it has."""
-    _libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
+    call("prctl", PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
 
@@ -244,7 +259,8 @@ def _enter(parent: str, version: int, controller: str, most: int, name: str) -> 
             os.makedirs(group, exist_ok=True)
             with open(f"{group}/{file_name}", "w") as file:
                 file.write(str(most))
-            with open(f"{group}/cgroup.procs", "w") as file:
+            # We are one thread. To move a whole process the kernel waits until all others have looked away: 15 ms.
+            with open(f"{group}/{'tasks' if version == 1 else 'cgroup.procs'}", "w") as file:
                 file.write(str(os.getpid()))
             return
         except FileNotFoundError:  # swept away by another launcher in the moment before we were in it
@@ -253,6 +269,12 @@ def _enter(parent: str, version: int, controller: str, most: int, name: str) -> 
 
 
 # -- the plan
+
+
+def file() -> str:
+    """What to give to the interpreter."""
+    compiled = globals().get("__cached__")
+    return compiled if compiled and os.path.exists(compiled) else os.path.abspath(__file__)
 
 
 def written(plan: "dict[str, Any]") -> str:
@@ -286,7 +308,6 @@ def outside(plan: "dict[str, Any]", command: "list[str]") -> None:
     told = _in_memory("options", b"\0".join(option.encode() for option in options))
     for descriptor in kept:
         os.set_inheritable(descriptor, True)
-    no_new_privileges()
     again = [*plan["again"], written({"inside": inner}), "--", *command]
     os.execve(plan["bwrap"][0], [plan["bwrap"][0], "--args", str(told), "--", *again], environ)
 
@@ -375,8 +396,8 @@ def _in_memory(name: str, content: bytes) -> int:
 
 def _check(answer: int, what: str) -> int:
     if answer < 0:
-        raise Unbuilt(f"{what}: {os.strerror(ctypes.get_errno())}")
-    return int(answer)
+        raise Unbuilt(f"{what}: {os.strerror(last_error())}")
+    return answer
 
 
 STEPS = {"outside": outside, "inside": inside, "alone": alone}

@@ -10,6 +10,7 @@ The module's stdin and stdout are plain bytes: lines of JSON, as for any other c
 from __future__ import annotations
 
 import array
+import functools
 import json
 import os
 import socket
@@ -80,11 +81,13 @@ class Wasm:
             "write": list(sandbox.write),
             "variables": list(sandbox.variables),
             "cache": self._cache,
+            "version": installed(),
         }
 
 
+@functools.cache
 def installed() -> str | None:
-    """The version, without importing it."""
+    """The version, without importing it. Looked up once: that takes longer than to start a module."""
     if util.find_spec("wasmtime") is None:
         return None
     return metadata.version("wasmtime")

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -29,7 +30,6 @@ import socket
 import stat
 import sys
 import threading
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -62,14 +62,14 @@ def engine(fuelled: bool) -> Any:
     return _engines[fuelled]
 
 
-def load(engine: Any, file: str, cache: str | None, *, fuelled: bool) -> Any:
-    """The module, from what was compiled before if that can be trusted."""
+def load(engine: Any, file: str, cache: str | None, made_by: str) -> Any:
+    """The module, from what was compiled before if that can be trusted. `made_by`: the compiler and its settings."""
     import wasmtime
 
     code = Path(file).read_bytes()
     if cache is None or not _ours_alone(Path(cache)):
         return wasmtime.Module(engine, _binary(code))
-    name = hashlib.sha256(f"{metadata.version('wasmtime')} {fuelled} {STACK} ".encode() + code).hexdigest()
+    name = hashlib.sha256(made_by.encode() + b" " + code).hexdigest()
     kept = Path(cache) / f"{name}.cwasm"
     with contextlib.suppress(OSError, wasmtime.WasmtimeError):
         return wasmtime.Module.deserialize_file(engine, str(kept))
@@ -104,7 +104,7 @@ def run(plan: dict[str, Any], words: list[str]) -> int:
     fuel = limits["fuel"]
     machinery = engine(fuel is not None)
     try:
-        module = load(machinery, words[0], plan["cache"], fuelled=fuel is not None)
+        module = load(machinery, words[0], plan["cache"], f"{plan['version']} {fuel is not None} {STACK}")
         wasi = wasmtime.WasiConfig()
         wasi.argv = words
         wasi.env = [(name, os.environ[name]) for name in plan["variables"] if name in os.environ]
@@ -160,14 +160,20 @@ def _restrict(plan: dict[str, Any]) -> None:
     with contextlib.suppress(ValueError):
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     rules = [(place, "read") for place in plan["read"]] + [(place, "write") for place in plan["write"]]
-    machine = seccomp.here()
+    filter = _filter()
     with contextlib.suppress(launch.Unbuilt):
         launch.drop_capabilities()
     with contextlib.suppress(launch.Unbuilt):
         launch.landlock(rules, network=False)
-    if machine is not None:
+    if filter is not None:
         with contextlib.suppress(launch.Unbuilt):
-            launch.seccomp(seccomp.program(machine, families=()))
+            launch.seccomp(filter)
+
+
+@functools.cache
+def _filter() -> bytes | None:
+    machine = seccomp.here()
+    return None if machine is None else seccomp.program(machine, families=())
 
 
 def _watch(machinery: Any, seconds: float) -> None:
@@ -191,6 +197,7 @@ def serve(hub: socket.socket) -> None:
 
     for fuelled in (True, False):
         engine(fuelled)
+    _filter()
     woken, wakes = os.pipe()
     for end in (woken, wakes):
         os.set_blocking(end, False)

@@ -53,7 +53,7 @@ def test_an_old_bubblewrap_is_not_told_what_it_does_not_know() -> None:
 
 def test_only_what_is_allowed_is_bound_and_only_that_to_write() -> None:
     found = options(Sandbox(read=("/srv/in",), write=("/srv/out",)))
-    assert places(found, "--ro-bind") == [launch.__file__, "/srv/in"]
+    assert places(found, "--ro-bind") == [launch.file(), "/srv/in"]
     assert places(found, "--bind") == ["/srv/out"]
     assert places(found, "--tmpfs") == ["/tmp", "/dev/shm"]
     assert places(found, "--remount-ro") == ["/proc", "/"]
