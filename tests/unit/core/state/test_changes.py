@@ -259,7 +259,8 @@ async def collect(watch, count):
         async for item in watch:
             found.append(item)
             if len(found) == count:
-                return found
+                break
+    return found
 
 
 @pytest.mark.requirement("agentmsg-D9")
