@@ -31,7 +31,7 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.commands import AddAgent, RotateToken
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.tasks.model import QuestionStatus
-from dragoman.demo.cast import CAST, DOMAIN, INFRA, PLANNER, SCRIBE, Part
+from dragoman.demo.cast import CAST, DOMAIN, EDITOR, INFRA, PLANNER, SCRIBE, Part
 from dragoman.security.tokens import new_token, token_hash
 from dragoman.transports.stdio.recipe import Recipe
 from dragoman.transports.stdio.supervisor import Declared
@@ -198,6 +198,7 @@ def words(data: Path) -> str:
         f"  look                {dragoman} task ls{here}",
         f"  have work done      {dragoman} call {INFRA.id} run_playbook playbook=site.yml{here}",
         f"  over three of them  {dragoman} call {SCRIBE.id} write_report topic=backups{here}",
+        f"  handed over halfway {dragoman} call {EDITOR.id} write_notes release=3.0.0{here}",
         f"  answer a question   {dragoman} ask ls{here}",
         "",
     ]

@@ -25,7 +25,13 @@ INFRA = Part("infra", "infra-1", "infra", "runs playbooks, and asks before it st
 CODE = Part("code", "code-1", "code", "reviews changes and runs tests")
 RESEARCH = Part("research", "researcher", "research", "looks things up, thinking aloud", "coven")
 SCRIBE = Part("scribe", "scribe", "scribe", "writes reports; has the researcher look things up", "forge")
+EDITOR = Part(
+    "editor", "editor", "editor", "drafts release notes; asks the reviewer, and hands long ones over", "agentmsg"
+)
+REVIEWER = Part(
+    "reviewer", "reviewer", "reviewer", "helps the editor, and takes over what is too long for it", "agentmsg"
+)
 PLANNER = Part("planner", "planner", "orchestrator", "gives the others something to do")
 
-CAST = (INFRA, CODE, RESEARCH, SCRIBE, PLANNER)
+CAST = (INFRA, CODE, RESEARCH, SCRIBE, EDITOR, REVIEWER, PLANNER)
 """In the order in which they come on stage."""

@@ -23,6 +23,7 @@ INFRA = cast.INFRA.address
 CODE = cast.CODE.address
 RESEARCH = cast.RESEARCH.address
 SCRIBE = cast.SCRIBE.address
+EDITOR = cast.EDITOR.address
 
 
 class Errand(NamedTuple):
@@ -44,6 +45,7 @@ OPENING = (
     Errand(CODE, "review_change", {"change": 1841}),
     Errand(CODE, "run_tests", {"suite": "unit"}, then=DEPLOY),
     Errand(SCRIBE, "write_report", {"topic": "latency"}),
+    Errand(EDITOR, "write_notes", {"release": "3.0.0"}),
 )
 
 ROUND = (
@@ -53,10 +55,12 @@ ROUND = (
     Errand(INFRA, "run_playbook", {"playbook": "rotate_logs.yml"}),
     Errand(SCRIBE, "write_report", {"topic": "backups"}),
     Errand(CODE, "review_change", {"change": 1842}),
+    Errand(EDITOR, "write_notes", {"release": "2.4.1"}),
     Errand(INFRA, "check_host", {"host": "web-02"}),
     Errand(CODE, "run_tests", {"suite": "unit"}, then=DEPLOY),
     Errand(INFRA, "run_playbook", {"playbook": "site.yml"}),
     Errand(CODE, "review_change", {"change": 1843}),
+    Errand(EDITOR, "write_notes", {"release": "3.0.0"}),
     CERTS,
 )
 
