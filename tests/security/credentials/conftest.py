@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from dragoman.security.jwt import Authority, Claims, Issued
 from dragoman.security.keys import KeyRing, encode64, new_key
@@ -14,6 +15,9 @@ from dragoman.security.refusals import Reason, Refusal
 
 NOW = 1_800_000_000
 SECRET = bytes(range(40))
+untimed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""A busy machine is no failure."""
+
 US, THEM = "sdlc-test-agent", "dataset-provisioning-agent"
 
 

@@ -37,7 +37,7 @@ from dragoman.security.sealing import (
     Unopened,
     associated,
 )
-from tests.security.credentials.conftest import NOW
+from tests.security.credentials.conftest import NOW, untimed
 
 IDS = {"message_id": "550e8400-e29b-41d4-a716-446655440000", "source_agent": "a", "target_agent": "b"}
 TERMS = {"collaboration_id": "c-1", "source_agent": "a", "target_agent": "b", "mode": "end-to-end", "generation": "1"}
@@ -236,6 +236,7 @@ def test_a_sealed_payload_opens_for_its_own_message_only() -> None:
         assert flaw(seals.open(sealed, moved, now=NOW)) is Flaw.TAMPERED
 
 
+@untimed
 @given(
     field=st.sampled_from(["alg", "kid", "nonce", "ciphertext"]),
     place=st.integers(0, 10_000),
@@ -252,6 +253,7 @@ def test_a_character_changed_in_any_field_is_refused(field: str, place: int, byt
     flaw(seals.open({**sealed, field: text[:place] + byte + text[place + 1 :]}, IDS, now=NOW))
 
 
+@untimed
 @given(place=st.integers(0, 10_000), bit=st.integers(0, 7), payload=st.binary(max_size=300))
 def test_a_bit_flipped_in_nonce_ciphertext_or_tag_is_refused(place: int, bit: int, payload: bytes) -> None:
     seals = Seals(key())
