@@ -20,7 +20,7 @@ from dragoman.cli.follow import body_of, follow, in_words
 from dragoman.cli.hubclient import Event, Hub
 from dragoman.cli.options import HERE, Output, Reach
 
-Via = Literal["api", "chiffon", "coven", "forge"]
+Via = Literal["api", "chiffon", "coven", "forge", "agentmsg"]
 
 TELLING = frozenset({"assigned", "progress", "paused", "resumed", "asked", "answered", "attempt_failed", "released"})
 """The events worth a line while one waits."""

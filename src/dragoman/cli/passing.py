@@ -1,4 +1,4 @@
-"""`dragoman call --via coven|forge`: the same work, through the front door that agents of that protocol use.
+"""`dragoman call --via coven|forge|agentmsg`: the same work, through the front door that agents of that protocol use.
 
 For a moment the command is a caller of its own, as with `--via chiffon` (`envelope`): it is let in under a fresh name,
 asks in the protocol's own words through the SDK, and is put out again when the task is over.
@@ -21,6 +21,7 @@ UNSAID = {
     "chiffon": frozenset({"name", "dependencies", "priority", "required_capabilities"}),
     "coven": frozenset({"name", "dependencies", "required_capabilities"}),
     "forge": frozenset[str](),
+    "agentmsg": frozenset({"name", "kind"}),
 }
 """What a door cannot carry."""
 
@@ -69,8 +70,8 @@ class Passer:
 
 
 def _address(hub: Hub, protocol: str, reach: Reach) -> str:
-    if protocol == "forge":
-        return f"forge+ws{hub.url.removeprefix('http')}"
+    if protocol != "coven":
+        return f"{protocol}+ws{hub.url.removeprefix('http')}"
     here = DataDir(reach.data or DEFAULT).whereabouts()
     if here is None or not here.grpc or Hub(here.http, None).url != hub.url:
         raise Stop(
