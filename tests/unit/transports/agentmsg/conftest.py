@@ -45,6 +45,7 @@ class ScriptedState(StateView):
         self.log: list[tuple[int, Change]] = []
         self.first = 1
         self.watchers = 0
+        self.told = 0
         self._changed = asyncio.Condition()
 
     def put(self, registry: Registry, name: str, **value: Any) -> Entity:
@@ -112,6 +113,7 @@ class ScriptedState(StateView):
                 for number, one in self.log[at:]:
                     at = number
                     if registry in (None, one.registry) and name in (None, one.name):
+                        self.told += 1
                         yield number, one, NOW
                 async with self._changed:
                     while len(self.log) <= at:
@@ -160,10 +162,14 @@ Open = Callable[..., Any]
 
 
 @pytest.fixture
-def opened(hub: StatefulHub, state: ScriptedState) -> Open:
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def opened(hub: StatefulHub, state: ScriptedState, store: MemoryStore) -> Open:
     @asynccontextmanager
     async def make(**limits: Any) -> AsyncIterator[Serving]:
-        store = MemoryStore()
         bounds = Limits(**{"message_bytes": 100_000, **limits})
         desk = AgentmsgDesk(hub, store, state, limits=bounds, admin_hash=token_hash(ADMIN_TOKEN), heartbeat_seconds=7)
         serving = serve(hub, store, fallback=elsewhere, doors=[AgentmsgDoor(desk)], port=0, limits=bounds)
@@ -266,7 +272,26 @@ def letter(number: int = 1, *, once: bool = False, **fields: Any) -> Parcel:
 
 def work(number: int = 1) -> Parcel:
     """A work order of the hub's for ada."""
-    task = Task(
+    return Parcel(_delivery(number, Cargo.WORK), _task(), _event(1, EventKind.SUBMITTED, {"input": {"a": 1}}))
+
+
+def pieces() -> tuple[list[Event], Parcel]:
+    """A result whose output came in three pieces; and the parcel that tells of its end."""
+    places = [{"output": text, "chunk": [at, at + 1, 3], "stream": "result"} for at, text in enumerate("abc")]
+    kinds = (EventKind.PROGRESS, EventKind.PROGRESS, EventKind.COMPLETED)
+    events = [_event(1, EventKind.SUBMITTED, {"input": {}})]
+    events += [_event(seq, kind, body) for seq, (kind, body) in enumerate(zip(kinds, places, strict=True), 2)]
+    return events, Parcel(_delivery(9, Cargo.RESULT), _task(), events[-1])
+
+
+def _event(seq: int, kind: EventKind, body: dict[str, Any]) -> Event:
+    return Event(
+        task=TASK, seq=seq, at=NOW, kind=kind, body=msgspec.Raw(json.dumps(body, separators=(",", ":")).encode())
+    )
+
+
+def _task() -> Task:
+    return Task(
         id=TASK,
         type="review",
         status=Status.ASSIGNED,
@@ -280,8 +305,6 @@ def work(number: int = 1) -> Parcel:
         trace_id="550e8400e29b41d4a716446655440002",
         owner=AgentId("ada"),
     )
-    event = Event(task=TASK, seq=1, at=NOW, kind=EventKind.SUBMITTED, body=msgspec.Raw(b'{"input":{"a":1}}'))
-    return Parcel(_delivery(number, Cargo.WORK), task, event)
 
 
 def _delivery(number: int, cargo: Cargo, letter: Letter | None = None) -> Delivery:
@@ -341,6 +364,7 @@ class Kit:
     message = staticmethod(message)
     letter = staticmethod(letter)
     work = staticmethod(work)
+    pieces = staticmethod(pieces)
     soon = staticmethod(soon)
     tokens = TOKENS
     admin = ADMIN_TOKEN

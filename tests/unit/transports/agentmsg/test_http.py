@@ -189,6 +189,24 @@ async def test_two_messages_of_one_name_are_acknowledged_one_after_the_other(cli
     assert [one.deliveries for one in hub.asked_for(Acknowledge)] == [(one.delivery.id,) for one in parcels]
 
 
+async def test_a_result_in_pieces_is_told_whole(client: Any, hub: Any, store: Any, kit: Any, connect: Any) -> None:
+    events, parcel = kit.pieces()
+
+    async def read(task: str, *, after: int, limit: int) -> Any:
+        return [event for event in events if event.seq > after][:limit]
+
+    store.events = read
+    polling = asyncio.ensure_future(client("GET", "/messages?wait=5"))
+    await hub.until(lambda: bool(hub.asked_for(OpenLink)))
+    hub.ends[hub.asked_for(OpenLink)[0].session].deliver([parcel])
+    (polled,) = (await kit.soon(polling)).json()["messages"]
+    assert (polled["message"]["type"], polled["message"]["payload"]["result"]) == ("TASK_COMPLETE", "abc")
+    hub.asked.clear()
+    async with connect() as peer:
+        (await peer.link()).deliver([parcel])
+        assert (await peer.hear())["payload"] == polled["message"]["payload"]
+
+
 async def test_a_stop_answers_parked_polls(client: Any, hub: Any, serving: Any, kit: Any) -> None:
     polling = asyncio.ensure_future(client("GET", "/messages?wait=60"))
     await hub.until(lambda: bool(hub.asked_for(OpenLink)))

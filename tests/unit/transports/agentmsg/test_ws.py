@@ -175,6 +175,23 @@ async def test_a_watch_begins_with_the_state_and_goes_on_without_a_gap(connect: 
         assert state.watchers == 2
 
 
+async def test_a_watch_goes_as_fast_as_it_is_read(connect: Any, state: Any, kit: Any) -> None:
+    text, most = "x" * 200_000, 400
+    for number in range(most):
+        state.put(Registry.AGENT, "bob", number=number, text=text)
+    async with connect(max_queue=1, max_size=None) as peer:
+        await peer.say(kit.message("STATE_QUERY", {"watch": True, "cursor": 0}))
+        assert (await peer.hear())["payload"]["entities"] == []
+        said = kit.message("TASK_COMPLETE")
+        await peer.say(said)
+        held_up = state.told
+        heard = [await peer.hear() for _ in range(most + 1)]
+        numbers = [one["payload"]["changes"]["number"] for one in heard if one["type"] == "STATE_UPDATE"]
+        assert numbers == list(range(most))
+        assert [one["metadata"]["correlation_id"] for one in heard if one["type"] == "ACK"] == [said["id"]]
+        assert held_up < most
+
+
 async def test_watches_end_with_their_link(connect: Any, state: Any, hub: Any, kit: Any) -> None:
     async with connect() as peer:
         await peer.say(kit.message("STATE_QUERY", {"watch": True}))
