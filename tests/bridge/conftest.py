@@ -19,6 +19,7 @@ import pytest_asyncio
 
 from dragoman.app.settings import CovenSettings, RuleSettings, Server, Settings, StoreSettings
 from dragoman.app.wiring import hub
+from dragoman.bindings.losses import Carriage, Feature, carried
 from tests.bridge.players import PLAYERS
 from tests.bridge.players.neutral import PATIENCE, Caller, Handle, Job, Order, Party, Worker
 from tests.bridge.players.stage import Stage
@@ -73,6 +74,12 @@ class Scene:
         assert job.id == handle.task_id
         return handle, job
 
+    async def given_to(self, worker: Worker) -> Job:
+        """Work that this worker has in hand, by the management API."""
+        made = await self.stage.admin.post("/api/v1/tasks", json={"type": "examine", "agent": worker.id})
+        assert made.status_code == 201, made.text
+        return await worker.take()
+
     async def question(self, handle: Handle, *, status: str = "open") -> dict[str, Any]:
         """The task's question to a person, once it is there."""
         async with asyncio.timeout(PATIENCE):
@@ -88,6 +95,10 @@ class Scene:
             await party.leave()
         if not self.messy:
             assert [party.refused for party in self._parties if party.refused] == []
+
+
+def is_lost(feature: Feature, scene: Scene) -> bool:
+    return carried(feature, *scene.names).how is Carriage.LOST
 
 
 @pytest.fixture(params=PAIRS, ids=["-to-".join(pair) for pair in PAIRS])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bridge.conftest import Scene
+from dragoman.bindings.losses import Feature
+from tests.bridge.conftest import Scene, is_lost
 from tests.bridge.players.neutral import File
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -35,7 +36,7 @@ async def test_a_question_is_answered_once_and_the_work_goes_on(scene: Scene) ->
 
 
 async def test_the_job_with_the_answer_is_still_the_same_job(scene: Scene) -> None:
-    files = (File("plan.txt", b"of the bridge"),)
+    files = () if is_lost(Feature.ATTACHMENT, scene) else (File("plan.txt", b"of the bridge"),)
     handle, job = await scene.begin(type="build", input={"subject": "a pier"}, attachments=files)
     await scene.worker.ask(job, QUESTION)
     answer = {"bank": "left", "why": ["shallow", "dry"]}

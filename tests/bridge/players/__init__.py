@@ -1,11 +1,13 @@
 """Everybody who can stand on either side of the bridge. A new protocol joins all the tests by its line here."""
 
+from tests.bridge.players.agentmsg import Agentmsg
 from tests.bridge.players.chiffon import Chiffon
 from tests.bridge.players.coven import Coven
 from tests.bridge.players.forge import Forge
 from tests.bridge.players.neutral import Player
 
 PLAYERS: dict[str, Player] = {
+    "agentmsg": Agentmsg,
     "chiffon": Chiffon,
     "coven": Coven,
     "forge": Forge,

@@ -115,7 +115,7 @@ class ChiffonCaller(ChiffonParty, Caller):
         await super().connect()
 
     async def submit(self, order: Order) -> Handle:
-        order.cannot("description", "thread")
+        order.cannot("description", "thread", "budget")
         task_id = str(uuid.uuid5(uuid.NAMESPACE_OID, order.request_id))
         payload: dict[str, Any] = {"task_id": task_id, "work_type": order.type, "parameters": order.input}
         if order.deadline is not None:
@@ -138,8 +138,17 @@ class ChiffonCaller(ChiffonParty, Caller):
         return Handle(task_id=task_id, native=message)
 
     async def cancel(self, handle: Handle, reason: str) -> None:
-        path = f"/api/tasks/{handle.task_id}/cancel"
-        answer = await self.stage.http.post(path, json={"reason": reason}, headers=self.bearer)
+        await self._steer(handle, "cancel", {"reason": reason})
+
+    async def pause(self, handle: Handle) -> None:
+        await self._steer(handle, "pause", {})
+
+    async def resume(self, handle: Handle) -> None:
+        await self._steer(handle, "resume", {})
+
+    async def _steer(self, handle: Handle, verb: str, said: Mapping[str, Any]) -> None:
+        path = f"/api/tasks/{handle.task_id}/{verb}"
+        answer = await self.stage.http.post(path, json=said, headers=self.bearer)
         assert answer.status_code == 200, answer.text
 
     async def hear(self, message: dict[str, Any], payload: dict[str, Any], custom: dict[str, Any]) -> None:
@@ -199,6 +208,8 @@ class ChiffonWorker(ChiffonParty, Worker):
             self.jobs.put_nowait(await self._job(message, payload, custom))
         elif message["type"] == "error" and payload["error_code"] == STOP:
             self._cancelled[custom["task_id"]].set()
+        elif message["type"] == "work_status":
+            self.told.put_nowait(payload["status"])
 
     async def _job(self, message: dict[str, Any], payload: dict[str, Any], custom: dict[str, Any]) -> Job:
         parameters = dict(payload["parameters"])
@@ -206,6 +217,7 @@ class ChiffonWorker(ChiffonParty, Worker):
             id=payload["task_id"],
             type=payload["work_type"],
             answer=parameters.pop("answer", None),
+            handover=parameters.pop("handover", None),
             input=parameters,
             native=message,
             description=custom.get("description"),

@@ -36,6 +36,8 @@ from tests.bridge.players.neutral import (
 SOURCE = Path(__file__).with_name("coven.proto")
 STREAM, SEND, CANCEL = "/coven.CovenControl/AgentStream", "/coven.CovenClient/Send", "/coven.CovenClient/Cancel"
 TASK_ID = "dragoman-task-id"
+HANDED = '\n\n{"handover":'
+"""Behind the words of a message whose work somebody else began."""
 BINARY = "application/octet-stream"
 OPTIONS = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
 """A pool of its own: channels to one address would otherwise share a connection."""
@@ -78,7 +80,7 @@ class CovenParty(Party):
 
 class CovenCaller(CovenParty, Caller):
     async def submit(self, order: Order) -> Handle:
-        order.cannot("description", "deadline", "dependencies", "parent")
+        order.cannot("description", "deadline", "dependencies", "parent", "budget")
         message = words().SendMessage(
             request_id=order.request_id,
             thread_id=order.thread or "",
@@ -208,6 +210,9 @@ class CovenWorker(CovenParty, Worker):
             answer=json.loads(message.answer_json) if message.answer_json else None,
             attempt=message.attempt,
             trace=trace_in(message.traceparent),
+            handover=json.loads(message.content.rpartition("\n\n")[2])["handover"]
+            if HANDED in message.content
+            else None,
         )
 
     async def _respond(self, job: Job, **event: Any) -> None:
@@ -260,6 +265,9 @@ class CovenWorker(CovenParty, Worker):
             raise Unsayable("exit code")
         fault = {"fault": {"kind": "resources", "message": message, "retryable": True}} if retryable else {}
         await self._respond(job, error=message, **fault)
+
+    async def hears(self) -> str:
+        raise Unsayable("pause")
 
     async def until_cancelled(self, job: Job) -> None:
         if "cancel" not in self.extensions:

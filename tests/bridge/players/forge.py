@@ -95,6 +95,7 @@ class ForgeCaller(ForgeParty, Caller):
         await super().connect()
 
     async def submit(self, order: Order) -> Handle:
+        order.cannot("budget")
         payload: dict[str, Any] = {"type": order.type, "payload": order.input, "agent": order.to}
         if order.description is not None:
             payload["description"] = order.description
@@ -172,6 +173,10 @@ class ForgeWorker(ForgeParty, Worker):
                 self._jobs_coming = asyncio.create_task(self._take_on(message, payload["task"]))
             case "notify:task-cancelled":
                 self._cancelled[payload["taskId"]].set()
+            case "notify:task-paused":
+                self.told.put_nowait("paused")
+            case "notify:task-resumed":
+                self.told.put_nowait("running")
 
     async def _take_on(self, message: dict[str, Any], task: dict[str, Any]) -> None:
         files = tuple([await self.fetch(ref, task["id"]) for ref in task.get("files", ())])
@@ -188,6 +193,7 @@ class ForgeWorker(ForgeParty, Worker):
                 answer=task.get("answer"),
                 attempt=task["attempt"],
                 trace=trace_in(message.get("_meta", {}).get("traceparent")),
+                handover=task.get("handover"),
             )
         )
 

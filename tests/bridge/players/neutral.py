@@ -22,6 +22,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from tests.bridge.players.stage import Stage
@@ -62,6 +63,7 @@ class Order:
     deadline: float | None = None
     dependencies: tuple[str, ...] = ()
     parent: str | None = None
+    budget: float | None = None
     trace: str | None = None
     request_id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
@@ -96,6 +98,10 @@ class Job:
     attempt: int = 1
     trace: str | None = None
     percent: int = 0
+    deadline: datetime | None = None
+    budget: float | None = None
+    handover: Mapping[str, Any] | None = None
+    """What is known of it where somebody else began it: from, reason, metadata, history, ..."""
 
 
 class Party(ABC):
@@ -132,6 +138,12 @@ class Caller(Party):
     @abstractmethod
     async def cancel(self, handle: Handle, reason: str) -> None: ...
 
+    async def pause(self, handle: Handle) -> None:
+        raise Unsayable("pause")
+
+    async def resume(self, handle: Handle) -> None:
+        raise Unsayable("resume")
+
     async def story(self, handle: Handle) -> list[Piece]:
         """Everything from here to the end."""
         told: list[Piece] = []
@@ -146,6 +158,8 @@ class Worker(Party):
     def __init__(self, stage: Stage, id: str, token: str) -> None:
         super().__init__(stage, id, token)
         self.jobs: asyncio.Queue[Job] = asyncio.Queue()
+        self.told: asyncio.Queue[str] = asyncio.Queue()
+        """What the hub says of a job under way: `paused`, `in_progress`."""
         self._cancelled: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
     @abstractmethod
@@ -178,9 +192,39 @@ class Worker(Party):
     async def take(self) -> Job:
         return await soon(self.jobs.get())
 
+    async def hears(self) -> str:
+        """What the hub says next of a job under way; raises `Unsayable` where it cannot."""
+        return await soon(self.told.get())
+
     async def until_cancelled(self, job: Job) -> None:
         """Wait until the hub says to stop; raises `Unsayable` where it cannot."""
         await soon(self._cancelled[job.id].wait())
+
+    # what agents ask of each other; who has no word for it is asked in its words for work
+
+    async def hand_over(self, job: Job, to: str, metadata: Mapping[str, Any]) -> str:
+        """Ask somebody to go on with it, telling what is known; the name of the request."""
+        raise Unsayable("handover")
+
+    async def take_over(self) -> Job:
+        return await self.take()
+
+    async def ask_for_help(self, job: Job, question: str, to: str) -> str:
+        """Ask another agent; the name of the request."""
+        raise Unsayable("help")
+
+    async def help(self, text: str) -> str:
+        """Give the help that is asked for; what was asked."""
+        job = await self.take()
+        await self.finish(job, text=text)
+        return str(job.input["content"])
+
+    async def write(self, to: str, words: str) -> None:
+        """A message that is no task."""
+        raise Unsayable("letter")
+
+    async def reads(self) -> str:
+        raise Unsayable("letter")
 
 
 class Player(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx2
@@ -35,6 +36,26 @@ class Stage:
     async def task(self, id: str, *, wait: float = 0, **query: Any) -> dict[str, Any]:
         """The task as the management API tells of it."""
         return dict(await self.get(f"tasks/{id}", wait=wait, **query))
+
+    async def account(self, agent: str, resource: str = "budget") -> dict[str, Any]:
+        """How an agent's account of a resource stands, and its version."""
+        answer = await self.admin.get(f"/agentmsg/state/RESOURCE/{agent}:{resource}")
+        assert answer.status_code == 200, answer.text
+        told = answer.json()
+        return {"version": told["version"], **told["value"]}
+
+    async def allot(self, agent: str, limit: float, resource: str = "budget", *, version: int = 0) -> None:
+        """Say how much an agent may use altogether; `version` is its account's, or 0 where it has none."""
+        update = {
+            "operation": "UPDATE" if version else "CREATE",
+            "entity_type": "RESOURCE",
+            "entity_id": f"{agent}:{resource}",
+            "changes": {"agent_id": agent, "resource_type": resource, "limit": limit},
+            "version": version,
+            "timestamp": datetime.now(UTC).isoformat(),
+        }
+        answer = await self.admin.post("/agentmsg/state", json=update)
+        assert answer.status_code == 200, answer.text
 
     async def answer(self, question: str, answer: Any) -> int:
         """Answer a question; the status."""

@@ -1,0 +1,393 @@
+"""Agentmsg on the wire: messages over a WebSocket, an ACK for whatever is kept, files by their address."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import defaultdict
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tests.bridge.players.neutral import (
+    Caller,
+    File,
+    Handle,
+    Job,
+    Order,
+    Party,
+    Piece,
+    Player,
+    Unsayable,
+    Worker,
+    said,
+    soon,
+    trace_in,
+    traceparent_of,
+)
+from tests.bridge.players.sockets import JsonSocket
+
+HUB = "hub"
+KEPT = ("high", "critical")
+URGENT = {
+    "TASK_UPDATE": "normal",
+    "HEARTBEAT": "low",
+    "ACK": "low",
+    "STATUS_UPDATE": "normal",
+    "ERROR_REPORT": "critical",
+}
+"""The priorities of types that are not high."""
+ASIDES = ("step", "thinking", "tool_use", "tool_result")
+WAITING = "Waiting for an answer"
+
+Message = dict[str, Any]
+
+
+def time(ahead: float = 0) -> str:
+    return (datetime.now(UTC) + timedelta(seconds=ahead)).isoformat()
+
+
+class Refusal(AssertionError):
+    """The ERROR_REPORT that answered a message."""
+
+    def __init__(self, report: Mapping[str, Any]) -> None:
+        super().__init__(report["message"], report)
+        self.report = report
+
+
+class AgentmsgParty(Party):
+    protocol = "agentmsg"
+    socket: JsonSocket
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._seen: set[str] = set()
+        self._kept: dict[str, asyncio.Future[Message]] = {}
+        self._answers: defaultdict[str, asyncio.Queue[Message]] = defaultdict(asyncio.Queue)
+        self.letters: asyncio.Queue[Message] = asyncio.Queue()
+        """What others asked of this one: help, to take a task over."""
+
+    async def connect(self) -> None:
+        url = f"{self.stage.ws}/agentmsg/ws"
+        self.socket = await JsonSocket.open(url, self._heard, subprotocol="agentmsg.v1", headers=self.bearer)
+
+    async def leave(self) -> None:
+        await self.socket.close()
+
+    # -- out
+
+    def message(
+        self, type: str, payload: Mapping[str, Any], *, to: str = HUB, id: str = "", **metadata: Any
+    ) -> Message:
+        priority = URGENT.get(type, "high")
+        return {
+            "id": id or str(uuid.uuid4()),
+            "timestamp": time(),
+            "from": self.id,
+            "to": to,
+            "type": type,
+            "payload": payload,
+            "metadata": {"priority": priority, "retry_count": 0, "max_retries": 3} | metadata,
+        }
+
+    async def deliver(self, message: Message) -> Message:
+        """Send what is kept; the ACK, once the hub has it. Raises `Refusal`."""
+        taken = self._kept[message["id"]] = asyncio.get_running_loop().create_future()
+        await self.socket.send(message)
+        return await soon(taken)
+
+    async def answer(self, about: str) -> Message:
+        """The next answer to a message of ours."""
+        return await soon(self._answers[about].get())
+
+    # -- in
+
+    async def _heard(self, message: Message) -> None:
+        about = message["metadata"].get("correlation_id")
+        match message["type"]:
+            case "ACK":
+                for id in {about, *message["payload"].get("message_ids", ())}:
+                    self._taken(id, message)
+                return
+            case "ERROR_REPORT" if "delivery_id" not in message["metadata"]:
+                self._refused(about, message["payload"])
+                return
+        if message["metadata"]["priority"] in KEPT:
+            await self.socket.send(self.message("ACK", {}, correlation_id=message["id"]))
+            if message["id"] in self._seen:
+                return  # the ACK came too late
+            self._seen.add(message["id"])
+        match message["type"]:
+            case "HELP_RESPONSE":
+                self._answers[message["payload"]["request_id"]].put_nowait(message)
+            case "TASK_HANDOFF" if "accepted" in message["payload"]:
+                self._answers[about].put_nowait(message)
+            case "HELP_REQUEST" | "TASK_HANDOFF" | "ERROR_REPORT":
+                self.letters.put_nowait(message)
+            case _:
+                await self.hear(message, message["payload"])
+
+    def _taken(self, id: str | None, ack: Message) -> None:
+        waiting = self._kept.pop(id or "", None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(ack)
+
+    def _refused(self, about: str | None, report: Mapping[str, Any]) -> None:
+        waiting = self._kept.pop(about or "", None)
+        if waiting is None:
+            self.refused.append(str(report))
+        elif not waiting.done():
+            waiting.set_exception(Refusal(report))
+
+    async def hear(self, message: Message, payload: Mapping[str, Any]) -> None:
+        raise NotImplementedError
+
+    async def fetch(self, ref: Mapping[str, Any]) -> File:
+        answer = await self.stage.http.get(ref["url"], headers=self.bearer)
+        assert answer.status_code == 200, answer.text
+        return File(ref["name"], answer.content)
+
+
+class AgentmsgCaller(AgentmsgParty, Caller):
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._told: defaultdict[str, asyncio.Queue[Message]] = defaultdict(asyncio.Queue)
+        self._sent: dict[str, Message] = {}
+
+    async def submit(self, order: Order) -> Handle:
+        order.cannot("attachments")
+        message = self._sent.setdefault(order.request_id, self._assignment(order))
+        await self.deliver(message)
+        return Handle(task_id=message["payload"]["task"]["task_id"], native=message)
+
+    def _assignment(self, order: Order) -> Message:
+        task_id = str(uuid.uuid5(uuid.NAMESPACE_OID, order.request_id))
+        task: dict[str, Any] = {
+            "task_id": task_id,
+            "task_type": order.type,
+            "description": order.description or "",
+            "input": order.input,
+            "context": {
+                "task_id": task_id,
+                "task_type": order.type,
+                "priority": order.priority or "normal",
+                "metadata": said(thread=order.thread, parent_task_id=order.parent),
+                "dependencies": order.dependencies,
+                "history": [],
+            },
+            "constraints": {"required_capabilities": []},
+        }
+        if order.deadline is not None:
+            task["constraints"]["deadline"] = time(order.deadline)
+        if order.budget is not None:
+            task["constraints"]["budget_usd"] = order.budget
+        trace = {"traceparent": traceparent_of(order.trace)} if order.trace else {}
+        return self.message("TASK_ASSIGNMENT", {"task": task}, to=order.to, id=order.request_id, **trace)
+
+    async def cancel(self, handle: Handle, reason: str) -> None:
+        payload = {"task_id": handle.task_id, "status": "cancelled", "message": reason}
+        await self.deliver(self.message("TASK_UPDATE", payload, priority="high"))
+
+    async def hear(self, message: Message, payload: Mapping[str, Any]) -> None:
+        self._told[payload["task_id"]].put_nowait(message)
+
+    async def piece(self, handle: Handle) -> Piece:
+        message = await self._told[handle.task_id].get()
+        payload = message["payload"]
+        trace = said(trace=trace_in(message["metadata"].get("traceparent")))
+        match message["type"]:
+            case "TASK_UPDATE":
+                return await self._update(payload) | trace
+            case "TASK_COMPLETE":
+                return self._complete(payload) | trace
+            case "TASK_FAILED":
+                return self._failed(payload) | trace
+        raise AssertionError(message)
+
+    async def _update(self, payload: Mapping[str, Any]) -> Piece:
+        told = said(message=payload.get("message"), **{name: payload.get(name) for name in ASIDES})
+        if "progress" in payload:
+            told["percent"] = payload["progress"]
+        if "chunk" not in payload:  # else a part of what the result has whole
+            told |= said(output=payload.get("output"))
+        if "file" in payload:
+            told["file"] = await self.fetch(payload["file"])
+        if payload.get("message", "").startswith(WAITING):
+            told["question"] = payload["message"]
+        return told
+
+    def _complete(self, payload: Mapping[str, Any]) -> Piece:
+        result = payload["result"]
+        text = payload.get("output", result if isinstance(result, str) else None)
+        return said(final="completed", result=result, text=text, usage=payload.get("usage"))
+
+    def _failed(self, payload: Mapping[str, Any]) -> Piece:
+        error = payload["error"]
+        code = error["context"].get("details", {}).get("exit_code")
+        return said(final=payload.get("status", "failed"), error=error["message"], exit_code=code)
+
+
+class AgentmsgWorker(AgentmsgParty, Worker):
+    def die(self) -> None:
+        self.socket.cut()
+
+    async def hear(self, message: Message, payload: Mapping[str, Any]) -> None:
+        match message["type"], payload.get("status"):
+            case "TASK_ASSIGNMENT", _:
+                self.jobs.put_nowait(await self._job(message, payload["task"]))
+            case "TASK_UPDATE", "cancelled":
+                self._cancelled[payload["task_id"]].set()
+            case "TASK_UPDATE", None:
+                self.told.put_nowait(payload["message"])
+            case "TASK_UPDATE", status:
+                self.told.put_nowait("running" if status == "in_progress" else str(status))
+
+    async def _job(self, message: Message, task: Mapping[str, Any]) -> Job:
+        context = task["context"]
+        return Job(
+            id=task["task_id"],
+            type=task["task_type"],
+            input=task["input"],
+            native=message,
+            priority=context["priority"],
+            description=task["description"],
+            thread=context["metadata"].get("thread"),
+            attachments=tuple([await self.fetch(ref) for ref in task.get("attachments", ())]),
+            answer=task.get("answer"),
+            attempt=task["attempt"],
+            trace=trace_in(message["metadata"].get("traceparent")),
+            deadline=datetime.fromisoformat(task["constraints"]["deadline"]),
+            budget=task["constraints"].get("budget_usd"),
+            handover={**context, **task["handover"]} if "handover" in task else None,
+        )
+
+    async def say(self, job: Job, **features: Any) -> None:
+        if "file" in features:
+            raise Unsayable("file")
+        payload = {"task_id": job.id, "status": "in_progress", **features}
+        if "percent" in payload:
+            payload["progress"] = payload.pop("percent")
+        await self.socket.send(self.message("TASK_UPDATE", payload))
+
+    async def ask(self, job: Job, question: str, options: tuple[Any, ...] = ()) -> None:
+        asked = self.help_request(job, question) | {"ask": "person", "options": options}
+        job.native = self.message("HELP_REQUEST", asked)
+        await self.deliver(job.native)
+
+    async def answered(self, job: Job) -> Job:
+        payload = (await self.answer(job.native["id"]))["payload"]
+        job.answer = payload.get("answer", payload["content"])
+        return job
+
+    def help_request(self, job: Job, question: str, topic: str = "TECHNICAL_GUIDANCE") -> dict[str, Any]:
+        return {
+            "requester_id": self.id,
+            "task_id": job.id,
+            "help_type": topic,
+            "description": question,
+            "context": {"current_state": "stuck", "attempted_solutions": ["waiting"]},
+            "urgency": "medium",
+        }
+
+    # -- with other agents
+
+    async def hand_over(self, job: Job, to: str, metadata: Mapping[str, Any], reason: str = "ESCALATION") -> str:
+        event = {"timestamp": time(), "event_type": "looked", "details": {"at": "the piers"}, "agent_id": self.id}
+        payload = {
+            "task_id": job.id,
+            "from_agent": self.id,
+            "to_agent": to,
+            "reason": reason,
+            "context": {
+                "task_id": job.id,
+                "task_type": job.type,
+                "priority": job.priority,
+                "metadata": metadata,
+                "dependencies": [],
+                "history": [event],
+            },
+            "constraints": {"required_capabilities": []},
+            "deadline": time(ahead=60),
+        }
+        request = self.message("TASK_HANDOFF", payload, to=to)
+        await self.deliver(request)
+        return str(request["id"])
+
+    async def take_over(self) -> Job:
+        request = await soon(self.letters.get())
+        assert (request["type"], request["payload"]["to_agent"]) == ("TASK_HANDOFF", self.id)
+        terms = {
+            "accepted": True,
+            "agent_id": self.id,
+            "estimated_completion": time(ahead=60),
+            "requirements": [],
+            "constraints": {"required_capabilities": []},
+        }
+        await self.deliver(
+            self.message("TASK_HANDOFF", terms, to=request["from"], correlation_id=request["id"]),
+        )
+        return await self.take()
+
+    async def ask_for_help(self, job: Job, question: str, to: str) -> str:
+        request = self.message("HELP_REQUEST", self.help_request(job, question), to=to)
+        await self.deliver(request)
+        return str(request["id"])
+
+    async def help(self, text: str, response_type: str = "DIRECT_ANSWER") -> str:
+        request = await soon(self.letters.get())
+        assert request["type"] == "HELP_REQUEST"
+        payload = {
+            "responder_id": self.id,
+            "request_id": request["id"],
+            "response_type": response_type,
+            "content": text,
+            "follow_up_required": False,
+            "estimated_effort": 1,
+        }
+        await self.deliver(self.message("HELP_RESPONSE", payload, to=request["from"]))
+        return str(request["payload"]["description"])
+
+    async def write(self, to: str, words: str) -> None:
+        payload = {"task_id": "of-our-own", "message": words}
+        await self.deliver(self.message("TASK_UPDATE", payload, to=to, priority="high"))
+
+    async def reads(self) -> str:
+        return await self.hears()
+
+    # -- the end of it
+
+    async def finish(
+        self, job: Job, *, result: Any = None, text: str | None = None, usage: Mapping[str, Any] | None = None
+    ) -> None:
+        payload: dict[str, Any] = {"task_id": job.id, "result": text if result is None else result}
+        if result is not None and text is not None:
+            payload["output"] = text
+        if usage is not None:
+            payload["usage"] = usage
+        await self._end("TASK_COMPLETE", payload)
+
+    async def fail(self, job: Job, message: str, *, retryable: bool = False, exit_code: int | None = None) -> None:
+        details = {} if exit_code is None else {"exit_code": exit_code}
+        await self._end("TASK_FAILED", {"task_id": job.id, "error": self.report(job, message, retryable, details)})
+
+    def report(self, job: Job, message: str, retryable: bool, details: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "error_id": str(uuid.uuid4()),
+            "agent_id": self.id,
+            "task_id": job.id,
+            "error_type": "RESOURCE_EXHAUSTED" if retryable else "EXTERNAL_SERVICE_ERROR",
+            "severity": "medium",
+            "message": message,
+            "context": {"details": details},
+            "recovery_attempts": [],
+            "suggested_actions": [],
+        }
+
+    async def _end(self, type: str, payload: Mapping[str, Any]) -> None:
+        try:
+            await self.deliver(self.message(type, payload))
+        except Refusal as refusal:
+            self.refused.append(str(refusal))
+
+
+Agentmsg = Player(AgentmsgCaller, AgentmsgWorker)
