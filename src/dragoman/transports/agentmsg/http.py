@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from dragoman.bindings import agentmsg
@@ -20,7 +21,8 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command
 from dragoman.core.delivery.model import Parcel
 from dragoman.core.errors import Fault, Kind, Refused, refuse
-from dragoman.core.ids import Instant
+from dragoman.core.ids import AgentId, Instant
+from dragoman.core.ports import StoreFailed
 from dragoman.protocols.agentmsg.errors import AgentmsgError
 from dragoman.protocols.agentmsg.types import Message, StateQuery
 from dragoman.transports.agentmsg.desk import About, AgentmsgDesk, in_pieces
@@ -38,6 +40,7 @@ class AgentmsgHttp(HttpDoor):
     def __init__(self, desk: AgentmsgDesk) -> None:
         super().__init__(desk.hub, limits=desk.limits, refusals=desk.refusals)
         self._desk = desk
+        self._under_way: dict[tuple[AgentId, str], asyncio.Future[Sequence[bytes]]] = {}
 
     def routes(self) -> dict[str, ASGIApp]:
         poll = self.guarded("GET", "agent.poll", self.poll)
@@ -88,24 +91,47 @@ class AgentmsgHttp(HttpDoor):
             await self.no(send, "agent.message", self.fault(error), agent=agent)
             return
         trace = header(scope, b"traceparent")
-        traceparent = trace.decode("latin-1") if trace else None
-        heard = self._desk.understand(agent, data, self._look, traceparent=traceparent, waits=True)
+        understand = partial(
+            self._desk.understand, agent, data, self._look, traceparent=trace.decode("latin-1") if trace else None
+        )
+        heard = understand()
+        first = None if _says(heard) else self._under_way.get((agent.id, str(heard.message_id)))
+        if first is None and not _says(heard):  # said before, over another way; what is kept the store recognises
+            heard = understand(waits=True)
         if heard.fault is not None:
             self._forget(agent, heard)
             await self.no(send, "agent.message", heard.fault, agent=agent, subject=heard.message_id)
             return
         try:
-            answers = await self._answers(agent, heard)
+            answers = await (self._decide(agent, heard) if first is None else asyncio.shield(first))
         except Refused as refused:
-            self._forget(agent, heard)
-            await self.no(send, None, refused.fault, agent=agent)
+            what = "agent.message" if heard.look is not None else None
+            await self.no(send, what, refused.fault, agent=agent, subject=heard.message_id)
             return
-        except BaseException:
-            self._forget(agent, heard)
-            raise
+        except StoreFailed:
+            fault = Fault(kind=Kind.OVERLOADED, message="the shared state cannot be read now", retryable=True)
+            await self.no(send, "agent.message", fault, agent=agent, subject=heard.message_id)
+            return
         assert heard.message_id is not None
         accepted = b'{"status":"accepted","message_id":"%b"' % heard.message_id.encode()
         await answer(send, 202, accepted + (b',"answer":%b}' % answers[0] if answers else b"}"))
+
+    async def _decide(self, agent: Agent, heard: Heard) -> Sequence[bytes]:
+        """The answers to a message that nobody else waits for. Who sends it again meanwhile joins (all-D5)."""
+        key = (agent.id, str(heard.message_id))
+        outcome = self._under_way[key] = asyncio.get_running_loop().create_future()
+        outcome.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            answers = await self._answers(agent, heard)
+        except BaseException as error:
+            self._forget(agent, heard)
+            outcome.set_exception(error) if isinstance(error, Exception) else outcome.cancel()
+            raise
+        finally:
+            if self._under_way.get(key) is outcome:
+                del self._under_way[key]
+        outcome.set_result(answers)
+        return answers
 
     async def _answers(self, agent: Agent, heard: Heard) -> Sequence[bytes]:
         """What is said back beside that it was accepted; raises `Refused`."""
@@ -144,6 +170,11 @@ class AgentmsgHttp(HttpDoor):
         found = await read(self._desk, agent.id, asked)
         self._desk.decided(agent, About(message.id, message=message), None)
         return (found.message(self._desk, agent.id, message.id),)
+
+
+def _says(heard: Heard) -> bool:
+    """Whether it asks for anything; a message that came before does not."""
+    return heard.command is not None or heard.look is not None or bool(heard.acks or heard.answers or heard.fault)
 
 
 class AgentmsgDoor:

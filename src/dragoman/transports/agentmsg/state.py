@@ -205,7 +205,9 @@ class AgentmsgState:
     async def _change(self, reader: AgentId, scope: Scope, receive: Receive, send: Send) -> None:
         body = self._desk.json(await read_body(scope, receive, self._desk.limits.message_bytes))
         update = self._read(reader, body)
-        entity = await self._http.ask(agentmsg.change_of(reader, update))
+        entity: Shared = await self._http.ask(agentmsg.change_of(reader, update))
+        if entity.registry is Registry.TASK:
+            entity = msgspec.structs.replace(entity, name=update.entity_id)
         await answer(send, 200, _encode(agentmsg.entity_view(entity)))
 
     def _read(self, writer: AgentId, body: dict[str, Any]) -> StateUpdate:

@@ -114,13 +114,30 @@ async def test_what_was_refused_may_be_sent_again(client: Any, hub: Any, kit: An
     assert len(hub.asked_for(ReportProgress)) == 2
 
 
-async def test_a_kept_message_that_is_being_decided_is_left_to_the_store(client: Any, hub: Any, kit: Any) -> None:
+async def test_a_message_that_comes_twice_at_once_is_decided_once(client: Any, hub: Any, state: Any, kit: Any) -> None:
     hub.held = []
-    said = kit.message("TASK_COMPLETE")
+    hub.script[ChangeState] = state.put(Registry.RESOURCE, "ada:tokens", limit=5)
+    said = kit.message("STATE_UPDATE")
     both = [asyncio.ensure_future(client.send(said)) for _ in range(2)]
-    await hub.until(lambda: len(hub.asked_for(Finish)) == 2)
+    await hub.until(lambda: bool(hub.asked_for(ChangeState)))
     hub.release()
-    assert [(await kit.soon(one)).status_code for one in both] == [202, 202]
+    answers = [(await kit.soon(one)).json() for one in both]
+    assert [one["answer"]["payload"] for one in answers] == [{"version": 1}, {"version": 1}]
+    assert len(hub.asked_for(ChangeState)) == 1
+
+
+async def test_what_a_link_is_being_asked_is_left_to_the_store(client: Any, hub: Any, connect: Any, kit: Any) -> None:
+    async with connect() as peer:
+        await peer.link()
+        hub.held = []
+        said = kit.message("TASK_COMPLETE")
+        await peer.say(said)
+        await hub.until(lambda: bool(hub.asked_for(Finish)))
+        sending = asyncio.ensure_future(client.send(said))
+        await hub.until(lambda: len(hub.asked_for(Finish)) == 2)
+        hub.release()
+        assert (await kit.soon(sending)).status_code == 202
+        assert (await peer.hear())["type"] == "ACK"
     again = await client.send(said)
     assert again.json()["answer"]["type"] == "ACK"
     assert len(hub.asked_for(Finish)) == 2
