@@ -1,7 +1,7 @@
 """The SDK: one agent or client, any protocol.
 
     agent.py     what an agent does          client.py  sync.py       calling agents
-    task.py      the work in hand            client_api.py            over the management API
+    task.py  sync_task.py  the work in hand            client_api.py            over the management API
     signature.py type hints as contract      client_chiffon.py        in chiffon
     outcome.py   how work ends               events.py                what a client is told
     desk.py      from request to outcome     address.py               where the hub is
@@ -13,6 +13,10 @@
                  where there are no receipts grpc_channel.py          the same in coven, over gRPC
     io_websocket.py  one WebSocket           words_forge.py  calls_forge.py  io_forge_ws.py  client_forge.py
                                              talk_forge.py  io_stdio.py       the same in forge; over pipes
+    exchange.py   help, handoffs, letters    words_agentmsg.py  talk_agentmsg.py  io_agentmsg.py
+    listening.py  the handlers for them      client_agentmsg.py  calls_agentmsg.py      the same in agentmsg
+    bulletin.py   what it says of itself     shared.py                what all agents share
+    peers.py  vitals.py  trouble.py          values of those
     trace.py  world.py  errors.py            trace, time and chance, what is raised
 
 Stands on `wire` and `protocols`; knows nothing of the hub's core. Import from `dragoman`.

@@ -34,13 +34,15 @@ from dragoman.sdk.events import Event, Question, TaskInfo
 from dragoman.sdk.following import follow
 from dragoman.sdk.links import Accepted, LinkDown
 from dragoman.sdk.talk_agentmsg import Arrival, MessagePipe, Talk
-from dragoman.sdk.words_agentmsg import report
+from dragoman.sdk.trouble import report
 from dragoman.sdk.world import World, backoff
 
 log = logging.getLogger("dragoman.sdk")
 
 CONSTRAINTS = ("required_capabilities", "max_tokens", "deadline", "budget_usd", "quality_threshold")
-OPTIONS = frozenset({"priority", "dependencies", "description", "metadata", *CONSTRAINTS})
+KNOWN = {"parent": "parent_task_id", "name": "name", "thread": "thread"}
+"""Options that travel in the context's metadata, under these names."""
+OPTIONS = frozenset({"priority", "dependencies", "description", "metadata", *CONSTRAINTS, *KNOWN})
 SAY_AGAIN = 1.0
 MOST_TRIES = 4
 
@@ -144,6 +146,7 @@ class AgentmsgClient:
             raise Misconfigured(f"agentmsg has no word for {', '.join(sorted(unknown))}")
         span = trace.current()
         task_id, priority = self._world.mint(), Priority(options.get("priority") or "normal")
+        metadata = {place: options[name] for name, place in KNOWN.items() if options.get(name) is not None}
         limits = {name: options[name] for name in CONSTRAINTS if options.get(name) is not None}
         assignment = Assignment(
             task_id=task_id,
@@ -153,7 +156,7 @@ class AgentmsgClient:
                 task_id=task_id,
                 task_type=work,
                 priority=priority,
-                metadata=msgspec.to_builtins(options.get("metadata") or {}),
+                metadata={**msgspec.to_builtins(options.get("metadata") or {}), **metadata},
                 dependencies=tuple(options.get("dependencies") or ()),
                 history=(),
             ),

@@ -42,7 +42,7 @@ from dragoman.sdk.mailbox import Mailbox
 from dragoman.sdk.outcome import raised
 from dragoman.sdk.peers import Handoff, Help, Resource
 from dragoman.sdk.task import Task
-from dragoman.sdk.words_agentmsg import report
+from dragoman.sdk.trouble import report
 from dragoman.sdk.world import World
 
 log = logging.getLogger("dragoman.sdk")
@@ -86,9 +86,8 @@ class Exchange:
         self._journal = journal
         self._world = world
         self._asked: dict[str, Asked] = {}
-        self._answers: dict[str, str] = {}
         self._chores: set[asyncio.Task[None]] = set()
-        self._reception = Reception(who, listeners, desk, self.answer, world)
+        self._reception = Reception(who, listeners, desk, mailbox, journal, world, self.letter)
         desk.speech.exchange = self
 
     # --- what tasks want ---
@@ -222,22 +221,13 @@ class Exchange:
             self._asked.pop(letter.id, None)
             self._mailbox.settle(letter.id)
 
-    def answer(self, key: str | None, payload: Record, to: str, correlation_id: str, *, is_last: bool = True) -> None:
-        """Answer somebody's letter. With the last answer at the hub, the letter `key` is dealt with."""
-        letter = self.letter(payload, to, correlation_id=correlation_id)
-        if key is not None and is_last:
-            self._answers[letter.id] = key
-        self._mailbox.post(letter)
-
     def _post(self, asked: Asked) -> None:
         self._asked[asked.letter.id] = asked
         self._mailbox.post(asked.letter)
 
     def accepted(self, id: str) -> None:
         """The hub has a letter of ours."""
-        key = self._answers.pop(id, None)
-        if key is not None:
-            self._journal.deal(key)
+        self._reception.accepted(id)
         asked = self._asked.get(id)
         if asked is not None and asked.task is None and not asked.waiting.done():
             asked.waiting.set_result(None)
@@ -256,8 +246,12 @@ class Exchange:
             case ErrorReport() if asked is not None:
                 self._mailbox.acknowledge(mail.receipt)
                 self._refused(asked, message.payload)
+            case ErrorReport() if self._reception.refused(message.answers, message.payload.error_type in PASSING):
+                self._mailbox.acknowledge(mail.receipt)
+                if message.payload.error_type in PASSING:
+                    self._chore(self._answer_again(message.answers))
             case _:
-                self._chore(self._receive(mail))
+                self._chore(self._reception.receive(mail))
 
     async def _helped(self, mail: Mail) -> None:
         response = mail.message.payload
@@ -330,27 +324,14 @@ class Exchange:
         if not asked.waiting.done():
             self._mailbox.post(asked.letter)
 
-    # --- what comes for the agent's own handlers ---
+    async def _answer_again(self, id: str) -> None:
+        await self._world.sleep(SAY_AGAIN)
+        self._reception.answer_again(id)
 
     def resume(self) -> None:
         """Go on with what a former process was not done with."""
-        for noted in self._journal.undealt():
-            tree = codec.parse(bytes(noted.letter))
-            self._chore(self._deal(Mail(message=codec.interpret(tree), tree=tree), noted.key))
-
-    async def _receive(self, mail: Mail) -> None:
-        if mail.receipt is None:  # told once, and not kept
-            return await self._deal(mail, None)
-        key = f"{mail.message.sender}/{mail.message.id}"
-        is_new = await self._journal.note(key, msgspec.json.encode(mail.tree))
-        self._mailbox.acknowledge(mail.receipt)
-        if is_new:
-            await self._deal(mail, key)
-        return None
-
-    async def _deal(self, mail: Mail, key: str | None) -> None:
-        if await self._reception.deal(mail, key) and key is not None:
-            self._journal.deal(key)
+        for mail, key in self._reception.undealt():
+            self._chore(self._reception.deal(mail, key))
 
     # --- its end ---
 

@@ -13,20 +13,25 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
+from dragoman.protocols.agentmsg import codec
 from dragoman.protocols.agentmsg import types as agentmsg
+from dragoman.protocols.agentmsg.errors import AgentmsgError
 from dragoman.protocols.agentmsg.records import ErrorReport, Record
 from dragoman.protocols.agentmsg.records import ResourceReference as Reference
 from dragoman.sdk import trace
 from dragoman.sdk.desk import Desk
 from dragoman.sdk.errors import Misconfigured
+from dragoman.sdk.journal import Journal
 from dragoman.sdk.links import Introduction, Mail
+from dragoman.sdk.links import Letter as Outgoing
+from dragoman.sdk.mailbox import Mailbox
 from dragoman.sdk.outcome import raised
 from dragoman.sdk.peers import Accept, Escalate, HandoffRequest, Help, HelpRequest, Letter, Reject, Unable
 from dragoman.sdk.world import World
@@ -44,43 +49,101 @@ class Listeners(Struct):
     letters: dict[str | None, Callable[..., Any]] = {}
 
 
-class Answering(Protocol):
-    def __call__(
-        self, key: str | None, payload: Record, to: str, correlation_id: str, *, is_last: bool = True
-    ) -> None: ...
+class Answered(NamedTuple):
+    """An answer on its way to the hub. With the last one the letter it answers is dealt with."""
+
+    answer: Outgoing
+    key: str | None
 
 
 class Reception:
-    """Runs the handlers and says their answers."""
+    """Takes what is for the agent itself, runs the handlers, and says their answers. `write` makes a letter."""
 
-    def __init__(self, who: Introduction, listeners: Listeners, desk: Desk, answer: Answering, world: World) -> None:
+    def __init__(
+        self,
+        who: Introduction,
+        listeners: Listeners,
+        desk: Desk,
+        mailbox: Mailbox,
+        journal: Journal,
+        world: World,
+        write: Callable[..., Outgoing],
+    ) -> None:
         self._who = who
         self._listeners = listeners
         self._desk = desk
-        self._answer = answer
+        self._mailbox = mailbox
+        self._journal = journal
         self._world = world
+        self._write = write
+        self._answers: dict[str, Answered] = {}
 
-    async def deal(self, mail: Mail, key: str | None) -> bool:
-        """Whether nothing is left to do about it: an answer that is on its way has yet to arrive."""
+    async def receive(self, mail: Mail) -> None:
+        """What is kept is acknowledged once it is in the journal."""
+        if mail.receipt is None:  # told once
+            return await self.deal(mail, None)
+        key = f"{mail.message.sender}/{mail.message.id}"
+        is_new = await self._journal.note(key, msgspec.json.encode(mail.tree))
+        self._mailbox.acknowledge(mail.receipt)
+        if is_new:
+            await self.deal(mail, key)
+        return None
+
+    def undealt(self) -> Iterator[tuple[Mail, str]]:
+        """What a former process took and did not deal with."""
+        for noted in self._journal.undealt():
+            try:
+                tree = codec.parse(bytes(noted.letter))
+                yield Mail(message=codec.interpret(tree), tree=tree), noted.key
+            except AgentmsgError as error:  # an older version of us understood it
+                log.warning("a letter that was kept makes no sense any more: %s", error)
+                self._journal.deal(noted.key)
+
+    async def deal(self, mail: Mail, key: str | None) -> None:
         said = trace.parse(mail.message.metadata.traceparent)
         fresh = self._world.mint()
         trace.enter(trace.Span(said.trace_id if said else fresh.replace("-", ""), trace.span_id(fresh)))
         match mail.message.payload:
             case agentmsg.HelpRequest():
                 await self._help(mail, key)
-                return False
             case agentmsg.TaskHandoffRequest():
                 await self._decide(mail, key)
-                return False
-        await self._listen(mail)
+            case _:
+                await self._listen(mail)
+                if key is not None:
+                    self._journal.deal(key)
+
+    # --- answers ---
+
+    def _answer(self, mail: Mail, payload: Record, key: str | None) -> None:
+        letter = self._write(payload, mail.message.sender, correlation_id=mail.message.id)
+        self._answers[letter.id] = Answered(letter, key)
+        self._mailbox.post(letter)
+
+    def accepted(self, id: str) -> None:
+        """The hub has an answer of ours."""
+        answered = self._answers.pop(id, None)
+        if answered is not None and answered.key is not None:
+            self._journal.deal(answered.key)
+
+    def refused(self, id: str | None, is_passing: bool) -> bool:
+        """The hub will not have an answer of ours, if it is one. For good: then nobody waits for it any more."""
+        if id is None or id not in self._answers:
+            return False
+        if not is_passing:
+            self._mailbox.settle(id)
+            self.accepted(id)
         return True
+
+    def answer_again(self, id: str) -> None:
+        if (answered := self._answers.get(id)) is not None:
+            self._mailbox.post(answered.answer)
 
     # --- help ---
 
     async def _help(self, mail: Mail, key: str | None) -> None:
         message, payload = mail.message, mail.message.payload
-        given = Help("", "UNABLE_TO_HELP", follow_up_required=True)
-        async for given in self._answers(payload, message.id):
+        async for given in self._given(payload, message.id):
             response = agentmsg.HelpResponse(
                 responder_id=self._who.agent_id,
                 request_id=message.id,
@@ -91,11 +154,11 @@ class Reception:
                 resources=tuple(msgspec.convert(msgspec.to_builtins(one), Reference) for one in given.resources)
                 or None,
             )
-            self._answer(key, response, message.sender, message.id, is_last=not given.follow_up_required)
+            self._answer(mail, response, None if given.follow_up_required else key)
             if not given.follow_up_required:
                 return
 
-    async def _answers(self, payload: agentmsg.HelpRequest, id: str) -> AsyncIterator[Help]:
+    async def _given(self, payload: agentmsg.HelpRequest, id: str) -> AsyncIterator[Help]:
         """What the handler gives, up to the first that is the last."""
         handler = self._listeners.help.get(payload.help_type.value)
         if handler is None:
@@ -142,7 +205,7 @@ class Reception:
                 requirements=verdict.requirements,
                 constraints=payload.constraints,
             )
-        self._answer(key, response, message.sender, message.id)
+        self._answer(mail, response, key)
 
     async def _verdict(self, id: str, payload: agentmsg.TaskHandoffRequest, tree: dict[str, Any]) -> Accept | Reject:
         context = tree["context"]

@@ -121,9 +121,10 @@ class Talk:
             self._acknowledge(*held)
 
     def _acknowledge(self, message: Message, delivery: str | None) -> None:
-        if delivery is not None:
+        if self._pipe.confirms:
             self._connection.acknowledge([message], self._stamp())
-            self._pipe.acknowledge(delivery)
+            if delivery is not None:  # else it was the answer to a POST
+                self._pipe.acknowledge(delivery)
             return
         if not self._acks:
             asyncio.get_running_loop().call_soon(self._flush)

@@ -25,7 +25,7 @@ import msgspec
 from msgspec import UNSET, Struct, field
 
 from dragoman.protocols.agentmsg import errors
-from dragoman.protocols.agentmsg.records import ErrorContext, ErrorReport, ErrorType, Usage
+from dragoman.protocols.agentmsg.records import ErrorReport, ErrorType, Usage
 from dragoman.protocols.agentmsg.state import Inbox
 from dragoman.protocols.agentmsg.types import (
     HelpContext,
@@ -66,6 +66,7 @@ from dragoman.sdk.links import (
 )
 from dragoman.sdk.outcome import TIMED_OUT
 from dragoman.sdk.talk_agentmsg import Arrival, MessagePipe, Talk
+from dragoman.sdk.trouble import report
 from dragoman.sdk.world import World
 from dragoman.wire.errors import LocalProtocolError
 
@@ -335,24 +336,6 @@ def _declined(decline: Decline, agent: str) -> ErrorReport:
     words = f"{field}: {decline.message}" if field else decline.message
     kind = ErrorType.VALIDATION_ERROR
     return report(kind, words, id=decline.id, agent=agent, task_id=decline.errand.task_id, details=details)
-
-
-def report(
-    kind: ErrorType, message: str, *, id: str, agent: str, task_id: str | None = None, details: dict[str, Any]
-) -> ErrorReport:
-    """A whole report: what the table says of its kind, and the facts."""
-    rule = errors.TABLE[kind]
-    return ErrorReport(
-        error_id=id,
-        agent_id=agent,
-        error_type=kind,
-        severity=rule.severity,
-        message=message,
-        context=ErrorContext(details=details),
-        recovery_attempts=(),
-        suggested_actions=(rule.action,),
-        task_id=task_id,
-    )
 
 
 def _pieces(output: str) -> list[str]:

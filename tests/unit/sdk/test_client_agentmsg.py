@@ -15,7 +15,7 @@ from dragoman.protocols.agentmsg import types as agentmsg
 from dragoman.protocols.agentmsg.records import ErrorType
 from dragoman.protocols.agentmsg.types import Message
 from dragoman.sdk.client_agentmsg import AgentmsgClient
-from dragoman.sdk.words_agentmsg import report
+from dragoman.sdk.trouble import report
 
 ASSIGN = "TASK_ASSIGNMENT"
 

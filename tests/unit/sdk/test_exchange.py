@@ -32,7 +32,7 @@ from dragoman import (
 from dragoman.protocols.agentmsg import types as agentmsg
 from dragoman.protocols.agentmsg.records import ErrorType, Priority, TaskConstraints, TaskContext
 from dragoman.protocols.agentmsg.types import HelpResponseType, Message
-from dragoman.sdk.words_agentmsg import report
+from dragoman.sdk.trouble import report
 
 COMPLETE, FAILED, HELP, ANSWER, HANDOFF = (
     "TASK_COMPLETE",
@@ -338,6 +338,25 @@ async def test_a_request_for_help_survives_a_restart_and_is_answered_once(world:
     assert len(runs) == 2
     assert second.count(ANSWER) == 1
     assert third.count(ANSWER) == 0
+
+
+async def test_an_answer_that_the_hub_does_not_want_is_given_up_and_a_passing_refusal_is_not(
+    agent: Agent, hub: FakeAgentmsg, world: FakeWorld
+) -> None:
+    agent.on_help(lambda request: "so")
+    async with Serving(agent, hub), asyncio.timeout(PATIENCE):
+        hub.accepts = False
+        hub.say(appeal(), sender="junior")
+        answer = await hub.next(ANSWER)
+        hub.refuse(answer, ErrorType.RATE_LIMIT)
+        await settle()
+        await world.advance(1.1)
+        assert hub.repeated == 1
+        hub.refuse(answer, ErrorType.VALIDATION_ERROR, "nobody waits for it")
+        await settle()
+        hub.cut()
+        await world.advance(60)
+    assert hub.repeated == 1
 
 
 # -- handing over -----------------------------------------------------------------------------------------------
