@@ -104,7 +104,7 @@ class _Comparison:
         schema = target.schema
         if schema is True or schema == {} or source.empty:
             return []
-        self._left -= 1
+        self._left -= 1 + len(source.atoms)
         if self._left < 0 or self._depth > DEEPEST:
             return [_misfit(source, target, "too much to compare", sure=False)]
         key = (frozenset(source.nodes), source.type, target, split)

@@ -39,7 +39,7 @@ class Side:
     def __init__(self, document: Document, name: str) -> None:
         self.document = document
         self.name = name
-        self.words = _encode(document.root)
+        self._words: dict[str, bytes] = {}
         self._validators: dict[str, jsonschema_rs.Validator] = {}
         self._matches: dict[tuple[str, str], bool] = {}
         self._registry: jsonschema_rs.Registry | None = None
@@ -50,6 +50,13 @@ class Side:
         if isinstance(found, dict) and self.document.dialect == DRAFT_07 and "$ref" in found:
             return {"$ref": found["$ref"]}
         return found
+
+    def words(self, at: str) -> bytes:
+        """What counts at a place, written out in one way."""
+        known = self._words.get(at)
+        if known is None:
+            known = self._words[at] = _encode(self.schema(at))
+        return known
 
     def accepts(self, at: str, value: Any) -> bool:
         known = self._validators.get(at)
@@ -99,10 +106,10 @@ class Node(NamedTuple):
         """Whether both say the same in the same words; references make that a matter of the whole documents."""
         if self.side.document.dialect != other.side.document.dialect:
             return False
-        mine, theirs = _encode(self.schema), _encode(other.schema)
+        mine, theirs = self.side.words(self.at), other.side.words(other.at)
         if mine != theirs:
             return False
-        return b'"$ref"' not in mine or (self.at == other.at and self.side.words == other.side.words)
+        return b'"$ref"' not in mine or (self.at == other.at and self.side.words("") == other.side.words(""))
 
 
 class Bound(NamedTuple):

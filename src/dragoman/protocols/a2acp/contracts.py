@@ -13,13 +13,14 @@ Only the two parties and the broker may end or renew one. What is over is never 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeAlias
 
 from msgspec import structs
 
 from dragoman.protocols.a2acp.errors import Code, Refusal
+from dragoman.protocols.a2acp.schemas import Library, Schema
 from dragoman.protocols.a2acp.types import (
     ROUTING_SECONDS,
     Agent,
@@ -40,7 +41,6 @@ CONTRACT_SECONDS = 24 * 3600.0
 OVERLAP_SECONDS = 60.0
 
 Mode: TypeAlias = Literal["broker", "end-to-end"]
-Schema: TypeAlias = dict[str, Any] | bool
 
 
 class Standing(enum.StrEnum):
@@ -227,7 +227,7 @@ def rotate(held: Held, kid: str, now: datetime) -> Held:
 
 
 def judge(held: Held | None, message: Message, now: datetime) -> Refusal | None:
-    """Why a message breaks its contract, or None (D8, D13). Payloads against schemas are for `schemas` to check."""
+    """Why a message breaks its contract, or None (D8, D13). Whether its payload fits, `conform` tells."""
     if held is None or message.source_agent.agent_id not in held.contract.parties:
         named = message.contract_id
         what = "names no contract; shake hands first" if named is None else "names a contract that you have no part in"
@@ -278,6 +278,25 @@ def _sealed(held: Held, message: Message, now: datetime) -> Refusal | None:
             what = "the payload is sealed with a key that this contract does not have"
             return _violation(what, contract_id=terms.contract_id, field="payload.kid")
     return None
+
+
+def conform(terms: Contract, message: Message, payload: Mapping[str, Any], library: Library) -> Refusal | None:
+    """Why a payload, in clear, does not fit the contract's schema, or None. The faults name places, never values."""
+    schemas = {
+        MessageType.REQUEST: ("input", terms.input_schema),
+        MessageType.RESPONSE: ("output", terms.output_schema),
+    }
+    found = schemas.get(message.message_type)
+    if found is None or not terms.security.validated:
+        return None
+    compiled = library.compiled(found[1], key=f"{terms.contract_id}/{found[0]}".encode())
+    content = compiled.content(payload)
+    if compiled.accepts(content):
+        return None
+    faults = [{"pointer": one.pointer, "what": one.what, "rule": one.rule} for one in compiled.faults(content)]
+    return _violation(
+        f"the payload does not fit the contract's {found[0]} schema", contract_id=terms.contract_id, faults=faults
+    )
 
 
 def _violation(what: str, **details: Any) -> Refusal:

@@ -21,7 +21,8 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from dragoman.protocols.a2acp.contracts import Capability, Contract, Mode, Schema
+from dragoman.protocols.a2acp.contracts import Capability, Contract, Mode
+from dragoman.protocols.a2acp.schemas import Schema
 from dragoman.protocols.a2acp.sealing import KeyGrant, PublicKey
 from dragoman.protocols.a2acp.types import Agent, Id, Message, MessageType, Name, Record, SemVer
 from dragoman.wire.role import Role
@@ -188,5 +189,5 @@ def read(message: Message) -> Body:
 
 def payload(body: Record) -> dict[str, Any]:
     """A payload as a message carries it."""
-    built: dict[str, Any] = msgspec.to_builtins(body)
+    built: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(body))
     return built

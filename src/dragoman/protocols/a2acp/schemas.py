@@ -133,7 +133,10 @@ def examine(schema: Any, bounds: Bounds = BOUNDS) -> Document:
         raise SchemaError("expected an object or a boolean")
     if isinstance(schema, dict) and "$id" in schema:
         schema = {keyword: value for keyword, value in schema.items() if keyword != "$id"}
-    size = len(_encode(schema))
+    try:
+        size = len(_encode(schema))
+    except RecursionError:
+        raise SchemaError(f"nested deeper than {bounds.depth} schemas") from None
     if size > bounds.bytes:
         raise SchemaError(f"{size} bytes exceed the limit of {bounds.bytes}")
     places: dict[str, Place] = {}
