@@ -77,7 +77,7 @@ class Scene:
     async def given_to(self, worker: Worker) -> Job:
         """Work that this worker has in hand, by the management API."""
         made = await self.stage.admin.post("/api/v1/tasks", json={"type": "examine", "agent": worker.id})
-        assert made.status_code == 201, made.text
+        assert made.status_code == 202, made.text
         return await worker.take()
 
     async def question(self, handle: Handle, *, status: str = "open") -> dict[str, Any]:

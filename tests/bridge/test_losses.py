@@ -15,7 +15,7 @@ import pytest
 from dragoman.bindings.losses import TO_AGENT, TO_CALLER, VOICES, Carriage, Feature, carried, matrix
 from tests.bridge.conftest import Scene
 from tests.bridge.players import PLAYERS
-from tests.bridge.players.neutral import File, Order, Piece, Unsayable, heard
+from tests.bridge.players.neutral import PATIENCE, File, Order, Piece, Unsayable, heard
 from tests.bridge.players.stage import Stage
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -55,10 +55,13 @@ async def ranks(scene: Scene) -> bool:
 
 
 async def limits(scene: Scene) -> bool:
-    handle, _ = await scene.begin(deadline=HOURS)
+    handle, job = await scene.begin(deadline=HOURS)
     task = await scene.stage.task(handle.task_id)
-    allowed = datetime.fromisoformat(task["deadline"]) - datetime.fromisoformat(task["created_at"])
-    return allowed == timedelta(seconds=HOURS)
+    ends = datetime.fromisoformat(task["deadline"])
+    assert job.deadline in (None, ends)
+    allowed = ends - datetime.fromisoformat(task["created_at"])
+    # where a deadline is said as a time of day, it is nearer by what the way to the hub took
+    return timedelta(seconds=HOURS - PATIENCE) < allowed <= timedelta(seconds=HOURS)
 
 
 async def depends(scene: Scene) -> bool:
@@ -82,6 +85,46 @@ async def answers(scene: Scene) -> bool:
     await scene.worker.ask(job, QUESTION)
     assert await scene.stage.answer((await scene.question(handle))["id"], {"bank": "left"}) == 200
     return bool((await scene.worker.answered(job)).answer == {"bank": "left"})
+
+
+async def budgets(scene: Scene) -> bool:
+    """It is set aside before the worker has the task; whoever is told of it is told the same."""
+    _, job = await scene.begin(budget=0.5)
+    assert job.budget in (None, 0.5)
+    return bool((await scene.stage.account(scene.worker.id))["reserved"] == 0.5)
+
+
+async def pauses(scene: Scene) -> bool:
+    handle, job = await scene.begin()
+    await scene.worker.say(job, percent=10)
+    await scene.caller.pause(handle)
+    heard = [await scene.worker.hears()]
+    await scene.caller.resume(handle)
+    return [*heard, await scene.worker.hears()] == ["paused", "running"]
+
+
+async def helps(scene: Scene) -> bool:
+    asker = await scene.enter(PLAYERS[scene.names[0]].worker)
+    job = await scene.given_to(asker)
+    await asker.ask_for_help(job, QUESTION, scene.worker.id)
+    return await scene.worker.help("from the left") == QUESTION
+
+
+async def hands_over(scene: Scene) -> bool:
+    owner = await scene.enter(PLAYERS[scene.names[0]].worker)
+    job = await scene.given_to(owner)
+    await owner.hand_over(job, scene.worker.id, {"found": ["cracks"]})
+    told = (await scene.worker.take_over()).handover or {}
+    return bool(told.get("from") == owner.id and told["metadata"] == {"found": ["cracks"]})
+
+
+async def writes(scene: Scene) -> bool:
+    sender = await scene.enter(PLAYERS[scene.names[0]].worker)
+    try:
+        await sender.write(scene.worker.id, WORDS)
+    except AssertionError:
+        return False
+    return await scene.worker.reads() == WORDS
 
 
 # -- towards the caller --------------------------------------------------------------------------------------------
@@ -140,8 +183,13 @@ TRIALS: Mapping[Feature, Trial] = {
     F.DESCRIPTION: describes,
     F.THREAD: ordered("thread", "thread-7"),
     F.ATTACHMENT: ordered("attachments", (FILE,)),
+    F.BUDGET: budgets,
     F.CANCEL: cancels,
+    F.PAUSE: pauses,
     F.ANSWER: answers,
+    F.HELP: helps,
+    F.HANDOVER: hands_over,
+    F.LETTER: writes,
     F.PERCENT: told("percent", 42),
     F.MESSAGE: told("message", "halfway over"),
     F.STEP: told("step", {"number": 2, "name": "piers", "total": 4}),

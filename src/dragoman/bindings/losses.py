@@ -7,6 +7,9 @@ through every pair of protocols and compares what arrives with this table.
     towards the agent    the caller says it, the agent hears it
     towards the caller   the agent says it, the caller hears it
 
+What one agent asks of another (help, to take a task over, a letter) goes towards the agent, too: the caller is then
+whoever asks.
+
 A cell is `EXACT`, or `near(how)` where the meaning arrives in other words, or `lost(why)`. The raw original of every
 message is kept with the task, so what is lost on the way is not lost to a person. The hub's own API hears everything.
 """
@@ -53,8 +56,13 @@ class Feature(enum.StrEnum):
     DESCRIPTION = "name and description"
     THREAD = "conversation thread"
     ATTACHMENT = "attached file"
+    BUDGET = "budget"
     CANCEL = "cancel"
+    PAUSE = "pause and resume"
     ANSWER = "a person's answer"
+    HELP = "request for help"
+    HANDOVER = "task handed over, with its story"
+    LETTER = "message that is no task"
     # towards the caller
     PERCENT = "progress in percent"
     MESSAGE = "progress in words"
@@ -74,8 +82,8 @@ class Feature(enum.StrEnum):
 
 F = Feature
 TO_AGENT = (
-    F.WORK_TYPE, F.INPUT, F.PRIORITY, F.DEADLINE, F.DEPENDENCIES, F.DESCRIPTION, F.THREAD, F.ATTACHMENT, F.CANCEL,
-    F.ANSWER,
+    F.WORK_TYPE, F.INPUT, F.PRIORITY, F.DEADLINE, F.DEPENDENCIES, F.DESCRIPTION, F.THREAD, F.ATTACHMENT, F.BUDGET,
+    F.CANCEL, F.PAUSE, F.ANSWER, F.HELP, F.HANDOVER, F.LETTER,
 )  # fmt: skip
 TO_CALLER = (
     F.PERCENT, F.MESSAGE, F.STEP, F.OUTPUT, F.THINKING, F.TOOL_USE, F.TOOL_RESULT, F.FILE, F.QUESTION, F.RESULT, F.TEXT,
@@ -83,6 +91,14 @@ TO_CALLER = (
 )  # fmt: skip
 
 HUB_KEEPS_IT = "the hub obeys it; an agent of this protocol is not told"
+PEOPLE_MAY = "there is no word for it; people do it over the hub's own API"
+NOT_ASKED = {
+    F.HELP: lost("there is no word for it; agents give each other tasks"),
+    F.HANDOVER: lost("there is no word for it; a task stays with its agent, or fails"),
+    F.LETTER: lost("there is no word for it"),
+}
+"""What agents of most protocols cannot ask of others."""
+NO_LETTERS = lost("an agent of this protocol hears of tasks only; its sender is told")
 
 
 class Voice(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,10 +115,12 @@ VOICES: Mapping[str, Voice] = {
         caller_says={
             F.THREAD: near("in the metadata of the task's context"),
             F.ATTACHMENT: lost("agentmsg has no word for a file"),
+            F.PAUSE: lost(PEOPLE_MAY),
         },
         agent_hears={
             F.THREAD: near("in the metadata of the task's context"),
             F.ATTACHMENT: near("as a reference in a field of ours, fetched over HTTP"),
+            F.PAUSE: near("as a TASK_UPDATE from the hub"),
             F.ANSWER: near("as a HELP_RESPONSE, or with the task where the question ended the turn"),
         },
         agent_says={
@@ -130,9 +148,17 @@ VOICES: Mapping[str, Voice] = {
         caller_says={
             F.DESCRIPTION: lost("chiffon names work by its type only"),
             F.THREAD: lost("chiffon has no conversations"),
+            F.BUDGET: lost(PEOPLE_MAY),
+            F.PAUSE: near("over HTTP"),
+            **NOT_ASKED,
         },
         agent_hears={
             F.PRIORITY: near(HUB_KEEPS_IT),
+            F.BUDGET: near(HUB_KEEPS_IT),
+            F.PAUSE: near("as a work_status from the hub"),
+            F.HELP: near("as a task, whose result is the help"),
+            F.HANDOVER: near("as work, with its story in parameters.handover"),
+            F.LETTER: NO_LETTERS,
             F.DEADLINE: near("hints are passed on from chiffon callers; other limits the hub keeps"),
             F.DEPENDENCIES: near(HUB_KEEPS_IT),
             F.DESCRIPTION: near("in x_custom_fields"),
@@ -168,8 +194,16 @@ VOICES: Mapping[str, Voice] = {
             F.DEADLINE: lost("coven has no word for it"),
             F.DEPENDENCIES: lost("coven has no word for it"),
             F.DESCRIPTION: lost("coven has no word for it"),
+            F.BUDGET: lost(PEOPLE_MAY),
+            F.PAUSE: lost(PEOPLE_MAY),
+            **NOT_ASKED,
         },
         agent_hears={
+            F.BUDGET: near(HUB_KEEPS_IT),
+            F.PAUSE: lost("coven has no word for it: the agent works on"),
+            F.HELP: near("as a task, whose result is the help"),
+            F.HANDOVER: near("as work, with its story as JSON behind the words"),
+            F.LETTER: NO_LETTERS,
             F.WORK_TYPE: near("in an extension field, and in the text where it says more than the text itself"),
             F.INPUT: near("in an extension field, and as JSON in the text"),
             F.PRIORITY: near(HUB_KEEPS_IT),
@@ -199,8 +233,13 @@ VOICES: Mapping[str, Voice] = {
         },
     ),
     "forge": Voice(
+        caller_says={F.BUDGET: lost(PEOPLE_MAY), F.PAUSE: lost(PEOPLE_MAY), **NOT_ASKED},
         agent_hears={
             F.DEADLINE: near(HUB_KEEPS_IT),
+            F.BUDGET: near(HUB_KEEPS_IT),
+            F.HELP: near("as a task, whose result is the help"),
+            F.HANDOVER: near("as work, with its story in a field of ours"),
+            F.LETTER: NO_LETTERS,
             F.THREAD: near("in a field of ours"),
             F.ATTACHMENT: near("as a reference, fetched with request:get-file"),
         },
