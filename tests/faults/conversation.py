@@ -21,6 +21,7 @@ from dragoman.core.commands import (
     Answer,
     AnswerHandover,
     AskHelp,
+    Beat,
     CloseLink,
     Finish,
     GiveHelp,
@@ -271,6 +272,7 @@ class Conversation:
             for talker in self.talkers:
                 if talker.session is None:
                     await talker.connect(polls=False)
+                await self.try_ask(Beat(principal=talker.id))
                 while talker.tray or talker.mine:
                     await talker.act(healthy=True)
             await self.answer()

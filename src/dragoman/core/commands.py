@@ -405,7 +405,7 @@ class Answer(Command, frozen=True, gc=False, kw_only=True):
 
 
 class Tell(Command, frozen=True, gc=False, kw_only=True):
-    """Carry a message to another agent, word for word. Outcome: the id of its delivery.
+    """Carry a message to another agent, word for word. Outcome: none.
 
     The same message again is carried once; other content under the same id is refused with MISMATCH. What is promised
     at least once is committed before this is answered. What is promised at most once touches no disk if its receiver

@@ -137,7 +137,7 @@ def decide(work: Work, command: Command) -> Outcome:
     work.begin()
     try:
         check(work, command)
-        if type(command) not in NO_SIGN:
+        if command.principal in work.floor.conversing and type(command) not in NO_SIGN:
             status.heard(work, command.principal)
         result = DECISIONS[type(command)](work, command)
     except Refused as refusal:

@@ -13,13 +13,13 @@ from typing import Any, ClassVar, Generic, TypeVar
 import msgspec
 
 from dragoman.core.agents.model import Agent
-from dragoman.core.delivery.model import DeadLetter, Delivery, DeliveryState
+from dragoman.core.delivery.model import DeadLetter, Delivery, DeliveryState, Heard
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, TaskId
 from dragoman.core.state.model import Changed, Entity
 from dragoman.core.tasks.model import Event, Question, QuestionStatus, Task
 
-Row = Agent | Task | Event | Delivery | DeadLetter | Question | Entity | Changed
-R = TypeVar("R", Task, Event, Delivery, DeadLetter, Question, Entity)
+Row = Agent | Task | Event | Delivery | DeadLetter | Question | Entity | Changed | Heard
+R = TypeVar("R", Task, Event, Delivery, DeadLetter, Question, Entity, Heard)
 
 EVERYTHING = 1 << 30
 PAGE = 64
@@ -150,7 +150,7 @@ class DeliveryById(Lookup[Delivery], frozen=True, gc=False):
 
 
 class Lane(Lookup[Delivery], frozen=True, gc=False):
-    """What is on its way to one receiver about one task, in order."""
+    """What is on its way to one receiver about one task, in order. What has a lane of its own is not asked for so."""
 
     row: ClassVar = Delivery
     task: TaskId
@@ -158,7 +158,7 @@ class Lane(Lookup[Delivery], frozen=True, gc=False):
     limit: int = EVERYTHING
 
     def matches(self, row: Delivery) -> bool:
-        return row.task == self.task and row.receiver == self.receiver and row.done_at is None
+        return row.task == self.task and row.receiver == self.receiver and row.task != row.id  # type: ignore[comparison-overlap]
 
     def order(self, row: Delivery) -> int:
         return row.seq
@@ -173,24 +173,33 @@ class LaneEnd(Lookup[Delivery], frozen=True, gc=False):
     limit: int = 1
 
     def matches(self, row: Delivery) -> bool:
-        return row.task == self.task and row.receiver == self.receiver and row.done_at is None
+        return row.task == self.task and row.receiver == self.receiver and row.task != row.id  # type: ignore[comparison-overlap]
 
     def order(self, row: Delivery) -> int:
         return -row.seq
 
 
-class Spent(Lookup[Delivery], frozen=True, gc=False):
-    """Letters that arrived before a time: they are only remembered."""
+class HeardById(Lookup[Heard], frozen=True, gc=False):
+    row: ClassVar = Heard
+    single: ClassVar = True
+    id: str
 
-    row: ClassVar = Delivery
+    def matches(self, row: Heard) -> bool:
+        return row.id == self.id
+
+
+class Spent(Lookup[Heard], frozen=True, gc=False):
+    """Letters of before a time: they need not be recognised any more."""
+
+    row: ClassVar = Heard
     before: Instant
     limit: int
 
-    def matches(self, row: Delivery) -> bool:
-        return row.done_at is not None and row.done_at < self.before
+    def matches(self, row: Heard) -> bool:
+        return row.at < self.before
 
-    def order(self, row: Delivery) -> int:
-        return row.done_at or 0
+    def order(self, row: Heard) -> tuple[int, str]:
+        return (row.at, row.id)
 
 
 class Inbox(Lookup[Delivery], frozen=True, gc=False):
@@ -201,7 +210,7 @@ class Inbox(Lookup[Delivery], frozen=True, gc=False):
     limit: int
 
     def matches(self, row: Delivery) -> bool:
-        return row.receiver == self.receiver and row.head and row.state is DeliveryState.WAITING and row.done_at is None
+        return row.receiver == self.receiver and row.head and row.state is DeliveryState.WAITING
 
     def order(self, row: Delivery) -> tuple[int, str]:
         return (row.rank, row.id)
@@ -216,10 +225,7 @@ class LeasedTo(Lookup[Delivery], frozen=True, gc=False):
 
     def matches(self, row: Delivery) -> bool:
         return (
-            row.receiver == self.receiver
-            and row.state is DeliveryState.LEASED
-            and (row.ordered or row.wake_at is None)
-            and row.done_at is None
+            row.receiver == self.receiver and row.state is DeliveryState.LEASED and (row.ordered or row.wake_at is None)
         )
 
     def order(self, row: Delivery) -> tuple[int, str]:
@@ -281,6 +287,6 @@ class EntityById(Lookup[Entity], frozen=True, gc=False):
 
 __all__ = [
     "Children", "DeadLetterById", "DeadLettersOf", "DeliveryById", "Dependents", "EVERYTHING", "EntityById", "EventOf",
-    "Inbox", "Lane", "LaneEnd", "LeasedTo", "Lookup", "OpenQuestions", "PAGE", "QuestionById", "Ready", "Row", "Spent",
-    "Story", "TaskById",
+    "HeardById", "Inbox", "Lane", "LaneEnd", "LeasedTo", "Lookup", "OpenQuestions", "PAGE", "QuestionById", "Ready",
+    "Row", "Spent", "Story", "TaskById",
 ]  # fmt: skip

@@ -20,9 +20,9 @@ from dragoman.core.agents.floor import Floor, Link
 from dragoman.core.agents.model import Agent
 from dragoman.core.audit.chain import AuditRecord, sealed
 from dragoman.core.commands import Command
-from dragoman.core.delivery.model import DeadLetter, Delivery, Parcel
+from dragoman.core.delivery.model import DeadLetter, Delivery, Heard, Parcel
 from dragoman.core.errors import Kind, refuse
-from dragoman.core.ids import HUB, AgentId, DeliveryId, Instant, Moment, SessionId, TaskId
+from dragoman.core.ids import HUB, AgentId, Instant, Moment, SessionId, TaskId
 from dragoman.core.lookups import (
     PAGE,
     Claims,
@@ -30,7 +30,9 @@ from dragoman.core.lookups import (
     DeliveryById,
     EntityById,
     EventOf,
+    HeardById,
     Lane,
+    LaneEnd,
     Lookup,
     QuestionById,
     Ready,
@@ -45,10 +47,10 @@ from dragoman.core.state.standing import Standing, standing_of
 from dragoman.core.state.tasks import beginning, step
 from dragoman.core.tasks.model import Event, EventKind, Question, Task
 
-R = TypeVar("R", Task, Event, Delivery, DeadLetter, Question, Entity)
+R = TypeVar("R", Task, Event, Delivery, DeadLetter, Question, Entity, Heard)
 
-TABLES: tuple[type[Any], ...] = (Agent, Task, Event, Delivery, DeadLetter, Question, Entity)
-BY_ID = frozenset({TaskById, DeliveryById, DeadLetterById, QuestionById, EntityById})
+TABLES: tuple[type[Any], ...] = (Agent, Task, Event, Delivery, DeadLetter, Question, Entity, Heard)
+BY_ID = frozenset({TaskById, DeliveryById, DeadLetterById, QuestionById, EntityById, HeardById})
 
 
 class NotLoaded(Exception):
@@ -107,7 +109,7 @@ class Work:
         self._links: dict[SessionId, Link | None] = {}
         self._load: dict[AgentId, int] = {}
         self._backlog: dict[str, int] = {}
-        self._passed: dict[DeliveryId, str] = {}
+        self._passed: dict[str, str] = {}
         self.changed: Changed | None = None
         self._heard: set[AgentId] = set()
         self._log: list[Change] = []
@@ -279,7 +281,7 @@ class Work:
             entry = dirty.get(lookup.id)  # type: ignore[attr-defined]
             return None if entry is None else [] if entry.row is None else [entry.row]
         keys: Iterable[Any]
-        if kind is Lane:
+        if kind is Lane or kind is LaneEnd:
             keys = self._lanes.get(lookup.task, ())  # type: ignore[attr-defined]
         elif kind is Claims:
             asked = self._requests.get((lookup.principal, lookup.request_id))  # type: ignore[attr-defined]
@@ -371,6 +373,16 @@ class Work:
             floor.policy = policy.default(self.rules)
         return floor.policy
 
+    @property
+    def reports(self) -> bool:
+        """Whether any agent said how it is."""
+        return bool(self.floor.standings or self._dirty[Entity])
+
+    @property
+    def limits(self) -> bool:
+        """Whether anything limits what anybody may use."""
+        return bool(self.floor.allotted or self._dirty[Entity]) or self.policy.limits
+
     def standing(self, agent: AgentId) -> Standing | None:
         """How an agent stands, if it ever said so."""
         dirty = self._dirty[Entity]
@@ -456,7 +468,7 @@ class Work:
                 best = task
         return best
 
-    def passed(self, id: DeliveryId) -> str | None:
+    def passed(self, id: str) -> str | None:
         """The digest of a letter that left without a row, if it is remembered."""
         return self._passed.get(id) or self.floor.passed.get(id)
 
@@ -523,7 +535,7 @@ class Work:
         self._undo.append((counts.__setitem__, name, before))
         counts[name] = before + n
 
-    def note_passed(self, id: DeliveryId, digest: str) -> None:
+    def note_passed(self, id: str, digest: str) -> None:
         self._passed[id] = digest
         self._undo.append((self._passed.pop, id, ...))
 

@@ -20,22 +20,32 @@ import msgspec
 
 from dragoman.core.agents.model import Agent
 from dragoman.core.audit.chain import GENESIS, AuditRecord
-from dragoman.core.delivery.model import DeadLetter, Delivery, DeliveryState
+from dragoman.core.delivery.model import DeadLetter, Delivery, DeliveryState, Heard
 from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
-from dragoman.core.lookups import DeadLetterById, DeliveryById, EntityById, EventOf, Lookup, QuestionById, Row, TaskById
+from dragoman.core.lookups import (
+    DeadLetterById,
+    DeliveryById,
+    EntityById,
+    EventOf,
+    HeardById,
+    Lookup,
+    QuestionById,
+    Row,
+    TaskById,
+)
 from dragoman.core.ports import Changes, Due, Recovered, StoreFailed, TaskFilter
 from dragoman.core.state.model import Changed, Entity, Registry
 from dragoman.core.tasks.model import FINAL, Event, Question, QuestionStatus, Status, Task
 from dragoman.stores.paging import cursor_of, task_cursor
 
-AnyRow = TypeVar("AnyRow", Agent, Task, Event, Delivery, DeadLetter, Question, Entity, Changed)
+AnyRow = TypeVar("AnyRow", Agent, Task, Event, Delivery, DeadLetter, Question, Entity, Changed, Heard)
 
-TABLES: tuple[type[Row], ...] = (Agent, Task, Event, Delivery, DeadLetter, Question, Entity, Changed)
+TABLES: tuple[type[Row], ...] = (Agent, Task, Event, Delivery, DeadLetter, Question, Entity, Changed, Heard)
 
 FORGOTTEN = 64
 """Rows of the log of the shared state that one commit forgets at most."""
 
-BY_KEY = (TaskById, DeliveryById, DeadLetterById, QuestionById, EntityById)
+BY_KEY = (TaskById, DeliveryById, DeadLetterById, QuestionById, EntityById, HeardById)
 """Lookups whose answer is one key: asked of the dictionary instead of every row, then held against `matches`."""
 
 
@@ -228,11 +238,7 @@ class MemoryStore:
     async def deliveries(
         self, *, task: TaskId | None = None, receiver: AgentId | None = None, limit: int = 1000
     ) -> Sequence[Delivery]:
-        found = [
-            row
-            for row in self.rows(Delivery)
-            if task in (None, row.task) and receiver in (None, row.receiver) and row.done_at is None
-        ]
+        found = [row for row in self.rows(Delivery) if task in (None, row.task) and receiver in (None, row.receiver)]
         return sorted(found, key=lambda row: row.id)[:limit]
 
     async def dead_letters(
@@ -285,7 +291,7 @@ class MemoryStore:
 
     async def counts(self) -> Mapping[str, int]:
         statuses = Counter(task.status for task in self.rows(Task))
-        states = Counter(delivery.state for delivery in self.rows(Delivery) if delivery.done_at is None)
+        states = Counter(delivery.state for delivery in self.rows(Delivery))
         return {
             **{f"tasks_{status}": statuses[status] for status in Status if status not in FINAL},
             **{f"deliveries_{state}": states[state] for state in DeliveryState},

@@ -7,7 +7,7 @@ import pytest
 from tests.support.world import World
 
 from dragoman.core.commands import Redrive, Sweep
-from dragoman.core.delivery.model import Cargo, Delivery
+from dragoman.core.delivery.model import Cargo, Delivery, Heard
 from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN, HOUR, SECOND, Instant, TaskId
 from dragoman.core.rules import Rules
@@ -32,7 +32,7 @@ def texts(parcels) -> list[str]:
 
 
 def rows(world: World) -> list[Delivery]:
-    return [row for row in world.store.rows(Delivery) if row.done_at is None]
+    return list(world.store.rows(Delivery))
 
 
 # -- the two promises
@@ -90,8 +90,8 @@ async def test_what_was_on_a_link_that_broke_leaves_again_at_once_over_the_next(
 async def test_the_same_letter_again_is_carried_once_and_other_words_are_refused(world, once):
     bob = await world.connect("bob", acknowledges=True)
     told = world.tell("ann", "bob", once=once)
-    first = await world.ask(told)
-    assert await world.ask(told) == first
+    for _ in range(2):
+        await world.ask(told)
     assert len(bob.take()) == 1
     other = msgspec.structs.replace(told, letter=msgspec.structs.replace(told.letter, digest="other"))
     assert (await world.refused(other)).kind is Kind.MISMATCH
@@ -108,7 +108,7 @@ async def test_a_letter_that_arrived_is_recognised_for_an_hour(world):
     assert bob.take() == []
     world.time = Instant(world.time + HOUR + 1)
     assert await world.ask(Sweep()) == 1
-    assert list(world.store.rows(Delivery)) == []
+    assert list(world.store.rows(Heard)) == []
 
 
 async def test_nobody_by_that_name_and_no_word_for_it(world):

@@ -12,7 +12,7 @@ from itertools import islice
 import msgspec
 
 from dragoman.core.agents.model import Agent
-from dragoman.core.ids import AgentId, DeliveryId, Instant, SessionId, TaskId
+from dragoman.core.ids import AgentId, Instant, SessionId, TaskId
 from dragoman.core.ports import Recovered
 from dragoman.core.state import policy
 from dragoman.core.state.model import Entity, Registry
@@ -58,11 +58,12 @@ class Floor:
         self.links: dict[SessionId, Link] = {}
         self.links_of: dict[AgentId, dict[SessionId, None]] = {}
         self.polled_at: dict[AgentId, Instant] = {}
-        self.passed: dict[DeliveryId, str] = {}
+        self.passed: dict[str, str] = {}
         self.audit_seq = recovered.audit_seq
         self.audit_hash = recovered.audit_hash
         self.heard_at: dict[AgentId, Instant] = {}
         self.silent: set[AgentId] = set()
+        self.conversing: set[AgentId] = set()
         self.entities: dict[str, Entity] = {}
         self.standings: dict[AgentId, Standing] = {}
         self.allotted: dict[AgentId, set[str]] = {}
@@ -74,6 +75,8 @@ class Floor:
             self.put_entity(entity)
 
     def _enrol(self, agent: Agent) -> None:
+        if agent.converses:
+            self.conversing.add(agent.id)
         if agent.silent_since is not None:
             self.silent.add(agent.id)
         else:
@@ -92,6 +95,7 @@ class Floor:
         self._strike(agent)
         self.agents.pop(agent.id, None)
         self.silent.discard(agent.id)
+        self.conversing.discard(agent.id)
         self.heard_at.pop(agent.id, None)
 
     def _strike(self, agent: Agent) -> None:
@@ -111,7 +115,7 @@ class Floor:
             del kind[id]
             kind[id] = None
 
-    def note_passed(self, letters: dict[DeliveryId, str]) -> None:
+    def note_passed(self, letters: dict[str, str]) -> None:
         """Letters that left without a row: the last ones are recognised when they come again."""
         self.passed.update(letters)
         if len(self.passed) > PASSED:

@@ -17,11 +17,11 @@ from hashlib import blake2b
 import msgspec
 
 from dragoman.core.commands import Sweep, Tell
-from dragoman.core.delivery.model import Cargo, DeadLetter, Delivery, DeliveryState, Letter
+from dragoman.core.delivery.model import Cargo, DeadLetter, Delivery, DeliveryState, Heard, Letter
 from dragoman.core.delivery.outbox import put_on_its_way
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
-from dragoman.core.lookups import DeliveryById, LaneEnd, Spent
+from dragoman.core.lookups import HeardById, LaneEnd, Spent
 from dragoman.core.tasks.model import Priority
 from dragoman.core.tasks.submit import rank_of
 from dragoman.core.work import Work
@@ -29,7 +29,7 @@ from dragoman.core.work import Work
 PAGE = 512
 
 
-def tell(work: Work, command: Tell) -> DeliveryId:
+def tell(work: Work, command: Tell) -> None:
     receiver = work.agent(command.to)
     if receiver is None:
         message = f"there is no agent {command.to!r}; write to one that is there, or to the hub"
@@ -42,16 +42,16 @@ def tell(work: Work, command: Tell) -> DeliveryId:
             work_type_requested=command.letter.kind,
             supported_types=[],
         )
-    return carry(work, command.letter, receiver.id, command.priority, command.lane)
+    carry(work, command.letter, receiver.id, command.priority, command.lane)
 
 
 def carry(
     work: Work, letter: Letter, to: AgentId, priority: Priority, about: TaskId | None = None, *, turn: int = 0
-) -> DeliveryId:
+) -> None:
     """Put a letter on its way, unless it is already. `turn` tells apart those that reach several agents in turn."""
-    id = delivery_id(letter.sender, letter.message_id, turn)
-    if is_known(work, id, letter):
-        return id
+    if is_known(work, letter, turn):
+        return
+    id = DeliveryId(work.mint())
     lane, last = TaskId(id), None
     if about is not None:
         lane = about if work.task(about) is not None else TaskId(f"~{about}")
@@ -72,7 +72,6 @@ def carry(
     if last is not None and last.rank > delivery.rank:
         hurry(work, delivery)
     put_on_its_way(work, delivery, () if last is None else (last,))
-    return id
 
 
 def carry_again(work: Work, dead: DeadLetter) -> None:
@@ -95,25 +94,21 @@ def carry_again(work: Work, dead: DeadLetter) -> None:
         letter=msgspec.structs.replace(dead.letter, expires_at=None),
         reason=dead.reason if dead.cargo is Cargo.UNDELIVERED else None,
     )
-    work.one(DeliveryById(dead.id))  # it may still be remembered as one that is done with
     put_on_its_way(work, delivery, () if last is None else (last,))
 
 
-def delivery_id(sender: AgentId, message_id: str, turn: int = 0) -> DeliveryId:
-    """Follows from the letter, so that the same one again is found without an index of its own."""
-    digest = blake2b(f"{sender}\n{message_id}\n{turn}".encode(), digest_size=16).hexdigest()
-    return DeliveryId(f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-8{digest[17:20]}-{digest[20:]}")
-
-
-def is_known(work: Work, id: DeliveryId, letter: Letter) -> bool:
-    """Whether the same letter came before. Other words under its id are refused (all-D5)."""
-    if letter.once:
-        known = work.passed(id)
-        if known is None:
-            known = _digest_of(work, id)
+def is_known(work: Work, letter: Letter, turn: int) -> bool:
+    """Whether the same letter came before; now it did. Other words under its id are refused (all-D5)."""
+    id = blake2b(f"{letter.sender}\n{letter.message_id}\n{turn}".encode(), digest_size=16).hexdigest()
+    known = work.passed(id)
+    if known is None:
+        heard = work.one(HeardById(id))
+        if heard is not None:
+            known = heard.digest
+        elif letter.once:
             work.note_passed(id, letter.digest)
-    else:
-        known = _digest_of(work, id)
+        else:
+            work.put(Heard(id=id, digest=letter.digest, at=work.now))
     if known is not None and known != letter.digest:
         raise refuse(
             Kind.MISMATCH,
@@ -121,11 +116,6 @@ def is_known(work: Work, id: DeliveryId, letter: Letter) -> bool:
             field="id",
         )
     return known is not None
-
-
-def _digest_of(work: Work, id: DeliveryId) -> str | None:
-    delivery = work.one(DeliveryById(id))
-    return None if delivery is None or delivery.letter is None else delivery.letter.digest
 
 
 def hurry(work: Work, urgent: Delivery) -> None:

@@ -68,8 +68,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     does (`ordered`) it ends with the link. The lease of a work order that a poll took ends with its task's clocks.
 
     An answer tells of a `question` instead of an event. If that belongs to no task, its id is the lane. A `letter` is
-    its own content; its lane is the task that it is about, which the hub need not know, or its own. When it arrived it
-    stays a while as `done_at`, without its words, so that the same letter again is recognised.
+    its own content; its lane is the task that it is about, which the hub need not know, or its own (`task` is its id).
     """
 
     id: DeliveryId
@@ -88,13 +87,20 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     wake_at: Instant | None = None
     question: QuestionId | None = None
     letter: Letter | None = None
-    done_at: Instant | None = None
     reason: Fault | None = None
 
     @property
     def alone(self) -> bool:
         """Whether it belongs to no task of the hub."""
         return self.letter is not None or (self.question is not None and str(self.question) == self.task)
+
+
+class Heard(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """That a letter was accepted: the same one again is recognised. `id` follows from its sender and id."""
+
+    id: str
+    digest: str
+    at: Instant
 
 
 class DeadLetter(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

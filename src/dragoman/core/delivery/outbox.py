@@ -180,41 +180,28 @@ def acknowledge(work: Work, command: Acknowledge) -> int:
         delivery = work.one(DeliveryById(id))
         if delivery is None or delivery.receiver != command.principal:
             continue
-        if delivery.done_at is None:
-            known += 1
-            settle(work, delivery, ordered=command.session is not None and not converses(work, command.principal))
+        known += 1
+        settle(work, delivery, ordered=command.session is not None and not converses(work, command.principal))
     return known
 
 
 def settle(work: Work, delivery: Delivery, *, ordered: bool = False) -> None:
     """A delivery arrived: take it out of its lane and let the next one leave."""
-    if delivery.task == TaskId(delivery.id):  # a lane of its own
-        forget(work, delivery)
+    if is_alone(delivery):
+        work.remove(delivery)
         _vacate(work, delivery)
         return
-    lane = work.find(Lane(delivery.task, delivery.receiver, work.rules.link_window + LANE))
+    depth = work.rules.link_window + LANE if ordered else 2 if delivery.head else LANE
+    lane = work.find(Lane(delivery.task, delivery.receiver, depth))
     arrived = [
         d for d in lane if d.id == delivery.id or (ordered and d.seq < delivery.seq and d.session == delivery.session)
     ]
     for gone in arrived:
-        forget(work, gone)
+        work.remove(gone)
         _vacate(work, gone)
         if gone.cargo is Cargo.WORK:
             _work_received(work, gone)
     advance(work, [d for d in lane if d not in arrived])
-
-
-def forget(work: Work, delivery: Delivery) -> None:
-    """It is not on its way any more. A letter is remembered, so that the same one again is recognised."""
-    if delivery.cargo is Cargo.LETTER and delivery.letter is not None:
-        letter = msgspec.structs.replace(delivery.letter, body=msgspec.Raw(b"null"))
-        done = msgspec.structs.replace(
-            delivery, state=DeliveryState.WAITING, session=None, ordered=False, wake_at=None, head=False,
-            letter=letter, done_at=work.now,
-        )  # fmt: skip
-        work.put(done)
-    else:
-        work.remove(delivery)
 
 
 def _vacate(work: Work, delivery: Delivery) -> None:
@@ -260,8 +247,18 @@ def advance(work: Work, lane: Sequence[Delivery]) -> None:
                 return
             delivery = leased
         before.append(delivery)
-    if not before and len(lane) >= LANE:  # all of them left for good, and there may be more
+    if lane and not before and not is_alone(lane[0]):  # all of them left for good, and there may be more
         advance(work, work.find(Lane(lane[0].task, lane[0].receiver, LANE)))
+
+
+def is_alone(delivery: Delivery) -> bool:
+    """Whether it has a lane of its own."""
+    return delivery.task == TaskId(delivery.id)
+
+
+def lane_of(work: Work, delivery: Delivery) -> Sequence[Delivery]:
+    """The beginning of the lane in which a delivery stands."""
+    return (delivery,) if is_alone(delivery) else work.find(Lane(delivery.task, delivery.receiver, LANE))
 
 
 def waiting_again(delivery: Delivery, *, head: bool) -> Delivery:
@@ -293,7 +290,7 @@ def pump(work: Work, link: Link) -> int:
     """Give a link what waits for its agent, best first; returns how much."""
     receiver, sent = link.agent, 0
     stale = [d for d in work.find(LeasedTo(receiver, PAGE)) if not held(work, d)]
-    waiting = work.find(Inbox(receiver, PAGE))
+    waiting = work.find(Inbox(receiver, PAGE if link.ordered else max(1, min(link.credit, PAGE))))
     lanes: dict[TaskId, Delivery] = {}
     for delivery in sorted([*stale, *waiting], key=lambda d: (d.rank, d.id)):
         lanes.setdefault(delivery.task, delivery)
@@ -303,7 +300,7 @@ def pump(work: Work, link: Link) -> int:
             return sent
         task = None if some.alone else work.known_task(task_id)
         ahead, one_at_a_time = 0, converses(work, receiver)
-        lane = work.find(Lane(task_id, receiver, LANE))
+        lane = [some] if is_alone(some) else work.find(Lane(task_id, receiver, LANE if link.ordered else 4))
         for delivery in lane:
             if delivery.cargo is Cargo.WORK and not held(work, delivery) and order_again(work, delivery, link, task):
                 sent += 1
@@ -330,7 +327,7 @@ def pump(work: Work, link: Link) -> int:
             if lease(work, msgspec.structs.replace(delivery, head=ahead == 0), current, task) is not None:
                 ahead += 1
             sent += 1
-        if not ahead and len(lane) >= LANE:
+        if not ahead and not is_alone(some):
             advance(work, work.find(Lane(task_id, receiver, LANE)))
     if link.ordered and (len(stale) >= PAGE or len(waiting) >= PAGE) and sent:
         work.ask_afterwards(RefillLink(principal=receiver, session=link.session))
@@ -367,7 +364,7 @@ def held(work: Work, delivery: Delivery) -> bool:
 
 def lease_expired(work: Work, delivery: Delivery) -> None:
     """Nobody acknowledged it in time: offer it again, or give up. A letter may also have waited too long."""
-    if delivery.wake_at is None or delivery.wake_at > work.now or delivery.done_at is not None:
+    if delivery.wake_at is None or delivery.wake_at > work.now:
         return
     if outlived(work, delivery):
         expire(work, delivery)
@@ -382,7 +379,7 @@ def lease_expired(work: Work, delivery: Delivery) -> None:
         if link is not None and link.ordered:
             lease(work, delivery, link)  # the same again; what stands behind it is on the same link, and stays there
         else:
-            advance(work, work.find(Lane(delivery.task, delivery.receiver, LANE)))
+            advance(work, lane_of(work, delivery))
 
 
 def ordered_in_vain(work: Work, order: Delivery) -> None:
@@ -432,7 +429,7 @@ def expire(work: Work, delivery: Delivery, *, onward: bool = True) -> None:
 def give_up(work: Work, delivery: Delivery, fault: Fault, *, onward: bool) -> None:
     """It will not arrive: out of its lane; the sender of a letter is told. `onward`: what stands behind it may leave,
     unless whoever calls goes through the lane already."""
-    forget(work, delivery)
+    work.remove(delivery)
     _vacate(work, delivery)
     letter = delivery.letter
     told = letter is not None and not letter.once and delivery.cargo is Cargo.LETTER
@@ -448,7 +445,7 @@ def give_up(work: Work, delivery: Delivery, fault: Fault, *, onward: bool) -> No
         )  # fmt: skip
         put_on_its_way(work, notice, ())
     if onward:
-        advance(work, [d for d in work.find(Lane(delivery.task, delivery.receiver, LANE)) if d.id != delivery.id])
+        advance(work, () if is_alone(delivery) else lane_of(work, delivery))
 
 
 def put_on_its_way(work: Work, delivery: Delivery, before: Sequence[Delivery], task: Task | None = None) -> None:

@@ -107,24 +107,28 @@ def choose(work: Work, route: Route, asked: Amounts = NOTHING) -> tuple[Agent, L
     """Who should do it now: idle first, then the least loaded; of these who fails least, then who is most capable, as
     far as they said. Where anybody may, those who said that they do such work come before those who said nothing."""
     best: tuple[Agent, Link] | None = None
-    least: tuple[float, float, float] = (1 << 60, 0, 0)
+    least, lightest = 1 << 60, UNSAID
+    reports, limits = work.reports, bool(asked) or work.limits
     anybody = route.kind is None and route.pinned is None
     for agent in addressed(work, route):
         load = work.load_of(agent.id)
         if anybody and agent.work_types is None:
             load += UNDECLARED
-        if load > least[0] or not serves(agent, route):
+        if load > least or (load == least and not reports) or not serves(agent, route):
             continue
-        standing = work.standing(agent.id)
-        weight = UNSAID if standing is None else (standing.error_rate, -standing.level)
-        if (load, *weight) >= least or (standing is not None and absent(work, standing)):
+        weight = UNSAID
+        if reports and (standing := work.standing(agent.id)) is not None:
+            if absent(work, standing):
+                continue
+            weight = (standing.error_rate, -standing.level)
+        if load == least and weight >= lightest:
             continue
         link = seat(work, agent)
-        if link is None or not may_take(work, agent.id, asked):
+        if link is None or (limits and not may_take(work, agent.id, asked)):
             continue
         if load == 0 and weight <= UNSAID:
             return agent, link
-        best, least = (agent, link), (load, *weight)
+        best, least, lightest = (agent, link), load, weight
     return best
 
 
@@ -135,10 +139,9 @@ def absent(work: Work, standing: Standing) -> bool:
 
 def ready(work: Work, agent: Agent) -> Link | None:
     """`seat`, for an agent that has not said otherwise, and has something left to spend."""
-    standing = work.standing(agent.id)
-    if standing is not None and absent(work, standing):
+    if work.reports and (standing := work.standing(agent.id)) is not None and absent(work, standing):
         return None
-    return seat(work, agent) if may_take(work, agent.id, NOTHING) else None
+    return None if work.limits and not may_take(work, agent.id, NOTHING) else seat(work, agent)
 
 
 def queues_for(work: Work, agent: Agent) -> Iterator[str]:

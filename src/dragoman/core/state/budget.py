@@ -132,7 +132,7 @@ def check(work: Work, asked: Amounts, could: Iterable[Agent]) -> None:
     per_task, amount = policy.per_task, asked.get("budget", 0)
     if per_task is not None and amount > per_task:
         raise exceeds("budget", "a task", amount, Account("budget", per_task, 0, 0, 0))
-    if not asked and not policy.limits and not work.floor.allotted:
+    if not asked and not work.limits:
         return
     short = first_short(work, HUB, asked)
     if short is not None:
@@ -177,7 +177,7 @@ def exceeds(kind: str, whose: str, asked: float, of: Account) -> Refused:
 
 def may_take(work: Work, agent: AgentId, asked: Amounts) -> bool:
     """Whether an agent can be given this now. Asked for every candidate of every task: what has no limit is fast."""
-    if not asked and not work.allotted(agent) and not work.policy.limits:
+    if not asked and not work.limits:
         return True
     return all(fits(work, whose, asked) for whose in (agent, HUB))
 

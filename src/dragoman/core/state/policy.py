@@ -42,10 +42,8 @@ class Policy(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     breaker_threshold: int
     breaker_timeout: int
     breaker_pause: int
-
-    @property
-    def limits(self) -> bool:
-        return self.per_task is not None or self.per_agent is not None or self.total is not None
+    limits: bool
+    """Whether there are any."""
 
 
 def default_value(rules: Rules) -> dict[str, Any]:
@@ -77,16 +75,18 @@ def read(value: dict[str, Any]) -> Policy:
     risk = RISK | value.get("risk_thresholds", {})
     budget = value.get("budget_limits", {})
     breaker = BREAKER | value.get("circuit_breaker_config", {})
+    per_task, per_agent, total = (limit_in(budget, name) for name in ("per_task", "per_agent", "total"))
     return Policy(
         chains=tuple(value.get("enabled_chains", CHAINS)),
         risk_low=risk["low"],
         risk_high=risk["high"],
-        per_task=limit_in(budget, "per_task"),
-        per_agent=limit_in(budget, "per_agent"),
-        total=limit_in(budget, "total"),
+        per_task=per_task,
+        per_agent=per_agent,
+        total=total,
         breaker_threshold=int(breaker["error_threshold"]),
         breaker_timeout=int(breaker["timeout_ms"] * MILLISECOND),
         breaker_pause=int(breaker["reset_timeout_ms"] * MILLISECOND),
+        limits=any(limit is not None for limit in (per_task, per_agent, total)),
     )
 
 

@@ -24,6 +24,11 @@ from dragoman.core.tasks.model import Event, Task
 SHELF = 256
 """A longer shelf is not kept: SQLite's index gives the best of it faster than sorting it all."""
 
+SHORT = 16
+"""Of a longer lane only what was asked for is read: most tasks have one or two deliveries."""
+
+UNKNOWN = 4096
+
 EVENT_BYTES = 16 << 20
 LARGE_EVENT = 64 << 10
 
@@ -45,6 +50,7 @@ class HotCache:
         self._inbox: dict[AgentId, dict[DeliveryId, Delivery]] = {}
         self._leased: dict[AgentId, dict[DeliveryId, Delivery]] = {}
 
+        self._unknown: set[TaskId] = set()
         self.absent: set[TaskId] = set()
         """Tasks that this unit found not to exist. They have no deliveries either."""
 
@@ -66,7 +72,9 @@ class HotCache:
 
     def _task_by_id(self, lookup: TaskById) -> list[Any] | None:
         task = self._tasks.get(lookup.id)
-        return None if task is None else [task]
+        if task is None:
+            return [] if lookup.id in self._unknown else None
+        return [task]
 
     def _claims(self, lookup: Claims) -> list[Any] | None:
         id = self._requests.get((lookup.principal, lookup.request_id))
@@ -110,13 +118,15 @@ class HotCache:
         if lookup.single and not rows:
             if kind is TaskById:
                 self.absent.add(lookup.id)  # type: ignore[attr-defined]
+                if len(self._unknown) >= UNKNOWN:
+                    self._unknown.clear()
+                self._unknown.add(lookup.id)  # type: ignore[attr-defined]
             return
         for row in rows:
             if isinstance(row, Task):
                 self._keep_task(row)
             elif isinstance(row, Delivery):
-                if row.done_at is None:
-                    self._deliveries[row.id] = row
+                self._deliveries[row.id] = row
             else:
                 self._keep_event(row)
         if len(rows) < min(lookup.most, SHELF):  # all there are
@@ -144,8 +154,7 @@ class HotCache:
         self.absent.clear()
         for row in changes.removed:
             if isinstance(row, Delivery):
-                if row.done_at is None:  # otherwise it was only remembered, and not by us
-                    self._drop_delivery(row.id)
+                self._drop_delivery(row.id)
             elif isinstance(row, Task):
                 self._drop_task(row.id)
                 self._numbers.pop(row.id, None)
@@ -155,6 +164,7 @@ class HotCache:
         self._numbers.update(new)
         for id in new:
             self._of_task[id] = {}
+            self._unknown.discard(id)
         for row in changes.added:
             if isinstance(row, Event):
                 self._keep_event(row)
@@ -194,8 +204,6 @@ class HotCache:
         return True
 
     def _put_delivery(self, row: Delivery) -> None:
-        if row.done_at is not None:
-            return  # only remembered: SQLite does that
         self._deliveries[row.id] = row
         _shelve(self._of_task, row.task, row.id, row)
         if row.state is DeliveryState.LEASED:

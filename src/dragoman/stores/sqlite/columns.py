@@ -142,14 +142,13 @@ class DeliveryColumns(msgspec.Struct, gc=False):
     head: bool = True
     ordered: bool = False
     wake_at: int | None = None
-    done_at: int | None = None
 
     INSERT: ClassVar = (
-        "INSERT INTO delivery (id, task, receiver, seq, rank, slot, wake_at, done, body) VALUES (?,?,?,?,?,?,?,?,?)"
+        "INSERT INTO delivery (id, task, receiver, seq, rank, slot, wake_at, body) VALUES (?,?,?,?,?,?,?,?)"
     )
     UPDATE: ClassVar = (
-        "UPDATE delivery SET task = ?2, receiver = ?3, seq = ?4, rank = ?5, slot = ?6, wake_at = ?7, done = ?8,"
-        " body = ?9 WHERE id = ?1"
+        "UPDATE delivery SET task = ?2, receiver = ?3, seq = ?4, rank = ?5, slot = ?6, wake_at = ?7, body = ?8"
+        " WHERE id = ?1"
     )
 
     @staticmethod
@@ -157,14 +156,11 @@ class DeliveryColumns(msgspec.Struct, gc=False):
         rows = []
         for body in slices(text):
             row = delivery_columns(body)
-            if row.done_at is not None:
-                slot: int | None = None
-            elif row.state == "leased":
-                slot = LEASED if row.ordered or row.wake_at is None else POLLED
+            if row.state == "leased":
+                slot: int | None = LEASED if row.ordered or row.wake_at is None else POLLED
             else:
                 slot = WAITING_HEAD if row.head else None
-            place = (row.id, row.task, row.receiver, row.seq, row.rank, slot, row.wake_at, row.done_at)
-            rows.append((*place, str(body, "utf-8")))
+            rows.append((row.id, row.task, row.receiver, row.seq, row.rank, slot, row.wake_at, str(body, "utf-8")))
         return rows
 
 

@@ -45,7 +45,11 @@ STATEMENTS: tuple[str, ...] = (
     "INSERT INTO changed (cursor, body) VALUES (?1, CAST(?2 AS TEXT))",
     "UPDATE changed SET body = CAST(?2 AS TEXT) WHERE cursor = ?1",
     "DELETE FROM changed WHERE cursor = ?1",
+    "INSERT INTO heard (id, digest, at) VALUES (?1, ?2, ?3)",
+    "UPDATE heard SET digest = ?2, at = ?3 WHERE id = ?1",
+    "DELETE FROM heard WHERE id = ?1",
 )
 
-EVENT, TASK_REMOVED, DELIVERY_REMOVED, AGENT, DEAD_LETTER, QUESTION, ENTITY, CHANGED = 0, 3, 4, 5, 8, 11, 14, 17
+EVENT, TASK_REMOVED, DELIVERY_REMOVED, AGENT, DEAD_LETTER, QUESTION = 0, 3, 4, 5, 8, 11
+ENTITY, CHANGED, HEARD = 14, 17, 20
 """Where a kind's statements begin: added, changed, removed."""

@@ -14,7 +14,7 @@ import apsw
 from msgspec.structs import astuple
 
 from dragoman.core.audit.chain import GENESIS, AuditRecord
-from dragoman.core.delivery.model import DeadLetter, Delivery
+from dragoman.core.delivery.model import DeadLetter, Delivery, Heard
 from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import (
     Children,
@@ -25,6 +25,7 @@ from dragoman.core.lookups import (
     Dependents,
     EntityById,
     EventOf,
+    HeardById,
     Inbox,
     Lane,
     LaneEnd,
@@ -89,6 +90,14 @@ def _bodies(decode: Callable[[str], Any], sql: str) -> Callable[[apsw.Connection
     return answer
 
 
+def _heard(sql: str) -> Callable[[apsw.Connection, Any], list[Any]]:
+    def answer(connection: apsw.Connection, lookup: Any) -> list[Any]:
+        found = connection.execute(sql, astuple(lookup))
+        return [Heard(id=id, digest=digest, at=at) for id, digest, at in found]
+
+    return answer
+
+
 def _claims(connection: apsw.Connection, lookup: Claims) -> list[Task]:
     sql = """SELECT body FROM task WHERE principal = ?1 AND request_id = ?2
              UNION ALL SELECT body FROM task WHERE id = ?3 AND NOT (principal = ?1 AND request_id = ?2)"""
@@ -126,7 +135,7 @@ def _deliveries(slot: int) -> str:
     return f"SELECT body FROM delivery WHERE receiver = ? AND slot = {slot} ORDER BY rank, id LIMIT ?"
 
 
-_LANE = "SELECT body FROM delivery WHERE task = ? AND receiver = ? AND done IS NULL ORDER BY seq {} LIMIT ?"
+_LANE = "SELECT body FROM delivery WHERE task = ? AND receiver = ? AND task <> id ORDER BY seq {} LIMIT ?"
 
 ANSWERS: dict[type[Lookup[Any]], Callable[[apsw.Connection, Any], list[Any]]] = {
     TaskById: _bodies(task_from, "SELECT body FROM task WHERE id = ?"),
@@ -139,7 +148,8 @@ ANSWERS: dict[type[Lookup[Any]], Callable[[apsw.Connection, Any], list[Any]]] = 
     DeliveryById: _bodies(delivery_from, "SELECT body FROM delivery WHERE id = ?"),
     Lane: _bodies(delivery_from, _LANE.format("")),
     LaneEnd: _bodies(delivery_from, _LANE.format("DESC")),
-    Spent: _bodies(delivery_from, "SELECT body FROM delivery WHERE done < ? ORDER BY done LIMIT ?"),
+    HeardById: _heard("SELECT id, digest, at FROM heard WHERE id = ?"),
+    Spent: _heard("SELECT id, digest, at FROM heard WHERE at < ? ORDER BY at, id LIMIT ?"),
     Inbox: _bodies(delivery_from, _deliveries(WAITING_HEAD)),
     LeasedTo: _bodies(delivery_from, _deliveries(LEASED)),
     DeadLetterById: _bodies(dead_letter_from, "SELECT body FROM dead_letter WHERE id = ?"),
@@ -159,7 +169,7 @@ def answer(connection: apsw.Connection, lookup: Lookup[Any]) -> list[Any]:
 
 def of_task(connection: apsw.Connection, task: TaskId, limit: int) -> list[Delivery]:
     """What is on its way about one task, to whomever."""
-    sql = "SELECT body FROM delivery WHERE task = ? AND done IS NULL LIMIT ?"
+    sql = "SELECT body FROM delivery WHERE task = ? AND task <> id LIMIT ?"
     return [delivery_from(body) for (body,) in connection.execute(sql, (task, limit))]
 
 
@@ -269,7 +279,7 @@ def deliveries(
     connection: apsw.Connection, task: TaskId | None, receiver: AgentId | None, limit: int
 ) -> list[Delivery]:
     terms, values = _where(task=task, receiver=receiver)
-    sql = _select("body", "delivery", [*terms, "done IS NULL"], "id")
+    sql = _select("body", "delivery", terms, "id")
     return [delivery_from(body) for (body,) in connection.execute(sql, (*values, limit))]
 
 
@@ -335,7 +345,7 @@ def counts(connection: apsw.Connection) -> dict[str, int]:
     leased = one(f"SELECT count(*) FROM delivery WHERE slot IN ({LEASED}, {POLLED})")
     return {
         **{f"tasks_{status}": count for status, count in statuses.items()},
-        "deliveries_waiting": one("SELECT count(*) FROM delivery WHERE done IS NULL") - leased,
+        "deliveries_waiting": one("SELECT count(*) FROM delivery") - leased,
         "deliveries_leased": leased,
         "dead_letters": one("SELECT count(*) FROM dead_letter"),
         "questions_open": one("SELECT count(*) FROM question WHERE status = 'open'"),

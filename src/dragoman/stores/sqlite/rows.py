@@ -12,7 +12,7 @@ import msgspec
 
 from dragoman.core.agents.model import Agent
 from dragoman.core.audit.chain import AuditRecord
-from dragoman.core.delivery.model import DeadLetter, Delivery
+from dragoman.core.delivery.model import DeadLetter, Delivery, Heard
 from dragoman.core.ids import TaskId
 from dragoman.core.lookups import Row
 from dragoman.core.ports import Changes, StoreFailed
@@ -121,6 +121,10 @@ def _questions(rows: list[Question], _: Number) -> list[tuple[Any, ...]]:
     return [(row.id, row.task or "", row.status, row.wake_at, encode(row)) for row in rows]
 
 
+def _heard(rows: list[Heard], _: Number) -> list[tuple[Any, ...]]:
+    return [(row.id, row.digest, row.at) for row in rows]
+
+
 def _entities(rows: list[Entity], _: Number) -> list[tuple[Any, ...]]:
     return [(row.id, row.registry, row.name, encode(row)) for row in rows]
 
@@ -135,6 +139,7 @@ BUILDERS: dict[type[Any], tuple[int, Callable[[Any, Number], list[tuple[Any, ...
     DeadLetter: (ops.DEAD_LETTER, _dead_letters),
     Question: (ops.QUESTION, _questions),
     Entity: (ops.ENTITY, _entities),
+    Heard: (ops.HEARD, _heard),
     Changed: (ops.CHANGED, _changed),
 }
 
@@ -145,6 +150,7 @@ REMOVERS: dict[type[Any], Callable[[Any, Number], tuple[int, list[tuple[Any, ...
     Agent: lambda rows, _: (ops.AGENT + 2, [(row.id,) for row in rows]),
     DeadLetter: lambda rows, _: (ops.DEAD_LETTER + 2, [(row.id,) for row in rows]),
     Question: lambda rows, _: (ops.QUESTION + 2, [(row.id,) for row in rows]),
+    Heard: lambda rows, _: (ops.HEARD + 2, [(row.id,) for row in rows]),
     Entity: lambda rows, _: (ops.ENTITY + 2, [(row.id,) for row in rows]),
     Changed: lambda rows, _: (ops.CHANGED + 2, [(row.cursor,) for row in rows]),
 }

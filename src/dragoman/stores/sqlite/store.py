@@ -26,7 +26,7 @@ from dragoman.core.state.model import Changed, Entity, Registry
 from dragoman.core.tasks.model import Event, Question, QuestionStatus, Task
 from dragoman.stores.sqlite import lock, reads, schema
 from dragoman.stores.sqlite.backups import backup
-from dragoman.stores.sqlite.cache import SHELF, HotCache
+from dragoman.stores.sqlite.cache import SHORT, HotCache
 from dragoman.stores.sqlite.channel import Writer
 from dragoman.stores.sqlite.errors import StoreRefused
 from dragoman.stores.sqlite.rows import pack
@@ -145,8 +145,8 @@ class SqliteStore:
 
     def _look_up(self, cache: HotCache, lookup: Lookup[Any]) -> list[Any]:
         if isinstance(lookup, Lane | LaneEnd):  # all of the task's at once: its other lanes are asked for next
-            rows = reads.of_task(self._read(), lookup.task, SHELF + 1)
-            if len(rows) <= SHELF:
+            rows = reads.of_task(self._read(), lookup.task, SHORT + 1)
+            if len(rows) <= SHORT:
                 cache.learn_deliveries(lookup.task, rows)
                 return sorted(filter(lookup.matches, rows), key=lookup.order)[: lookup.most]
         rows = reads.answer(self._read(), lookup)
