@@ -220,13 +220,19 @@ def _change(said: Said, update: StateUpdate) -> tuple[Command, ...]:
 
 def change_of(principal: Any, update: StateUpdate) -> ChangeState:
     """A StateUpdate of whoever may send one: an agent, or a person with the admin token."""
+    name: str = update.entity_id
+    changes = update.changes
+    if update.entity_type == "TASK":  # it may be a task of the hub, which knows it by its own id
+        name = task_id(name)
+        if update.operation == "CREATE":
+            changes = {"id": update.entity_id, **changes}
     return ChangeState(
         principal=principal,
         protocol=PROTOCOL,
         operation=Operation(update.operation),
         entity=Registry(update.entity_type),
-        entity_id=codec.lowered(update.entity_id) if update.entity_type == "TASK" else update.entity_id,
-        changes=update.changes,
+        entity_id=name,
+        changes=changes,
         version=update.version,
     )
 

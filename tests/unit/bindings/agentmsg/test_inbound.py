@@ -314,7 +314,7 @@ def test_a_change_of_shared_state() -> None:
         protocol="agentmsg",
         operation=Operation.UPDATE,
         entity=Registry.TASK,
-        entity_id="t-1",
+        entity_id=T1,
         changes={"status": "completed"},
         version=3,
     )
