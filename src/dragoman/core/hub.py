@@ -62,7 +62,8 @@ from dragoman.core.work import Work
 
 
 def wake(work: Work, command: Wake) -> None:
-    if command.task is not None and (task := work.task(command.task)) is not None:
+    task = None if command.task is None else work.task(command.task)
+    if task is not None and not outcome.is_hopeless(work, task):
         clock.task_woke(work, task)
     if command.delivery is not None and (delivery := work.one(DeliveryById(command.delivery))) is not None:
         outbox.lease_expired(work, delivery)

@@ -172,6 +172,9 @@ def give_up(work: Work, task: Task, fault: Fault) -> Task:
     return task
 
 
+PAGES = 8
+"""How many pages of a queue one unit of work looks through for what has become hopeless."""
+
 STORY = {
     Status.COMPLETED: EventKind.COMPLETED,
     Status.FAILED: EventKind.FAILED,
@@ -213,27 +216,38 @@ def end(
     if task.helps is not None:
         helped(work, task)
     settle_dependents(work, task)
-    if spent:
-        refuse_hopeless(work)
     if freed or spent:
+        refuse_hopeless(work)
         make_room(work)
     return task
 
 
 def refuse_hopeless(work: Work) -> None:
-    """More was used: what waits for room in a budget, and will find none any more, has failed."""
+    """Less is left: what waits for room in a budget, and will find none any more, has failed.
+
+    Looks at those who are next. Those behind them come up when these are gone, or when their own clock wakes them.
+    """
     if not work.anybody_queues:
         return
     for queue in work.queues():
-        route = route_of(queue)
-        if not route.budgeted:
+        if not route_of(queue).budgeted:
             continue
-        could = [agent for agent in addressed(work, route) if serves(agent, route)]
-        for waiting in work.find(Ready(queue, PAGE)):
-            try:
-                budget.check(work, budget.needs(waiting.constraints), could)
-            except Refused as refusal:
-                end(work, waiting, Status.FAILED, fault=refusal.fault)
+        for _ in range(PAGES):
+            if not sum(is_hopeless(work, waiting) for waiting in work.find(Ready(queue, PAGE))):
+                break
+
+
+def is_hopeless(work: Work, task: Task) -> bool:
+    """Whether a task stands in a queue and nobody will ever have room for it; then it has failed."""
+    if task.queue is None or not (route := route_of(task.route)).budgeted:
+        return False
+    could = (agent for agent in addressed(work, route) if serves(agent, route))
+    try:
+        budget.check(work, budget.needs(task.constraints), could)
+    except Refused as refusal:
+        end(work, task, Status.FAILED, fault=refusal.fault)
+        return True
+    return False
 
 
 def end_with_children(work: Work, task: Task, fault: Fault, *, tell_owner: bool = True) -> Task:
