@@ -43,6 +43,7 @@ class Said(NamedTuple):
     data: bytes
     traceparent: str | None
     now: Instant
+    content: bytes | None = None
 
     @property
     def payload(self) -> dict[str, Any]:
@@ -68,7 +69,7 @@ class Said(NamedTuple):
             sender=self.agent.id,
             message_id=message.id,
             kind=message.type.value,
-            digest=codec.fingerprint(self.tree).hex(),
+            digest=(self.content or codec.fingerprint(self.tree)).hex(),
             body=msgspec.Raw(self.data),
             protocol=PROTOCOL,
             once=_EFFECTIVE[message.type.value, metadata.priority.value][1],

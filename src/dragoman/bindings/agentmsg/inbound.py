@@ -86,18 +86,20 @@ def commands_of(
     traceparent: str | None = None,
     now: Instant,
     holds: Holds | None = None,
+    content: bytes | None = None,
 ) -> tuple[Command, ...]:
     """What `agent` asks by this message, to be done in this order; raises `Refused`.
 
     `holds` says whether a task is in this agent's hands now: an update means something else from whoever does a task
-    than from others. Without it, the sender of an update counts as who does the task, unless it cancels it.
+    than from others. Without it, the sender of an update counts as who does the task, unless it cancels it. `content` is
+    the message's fingerprint, where somebody has it already.
     """
     if message.sender != agent.id:
         what = f"the token belongs to {agent.id!r}, not to {message.sender!r}"
         raise refuse(Kind.FORBIDDEN, what, field="from", agent_id=agent.id)
     if message.metadata.ttl_ms is not None and routing.is_expired(message, moment(now)):
         raise Refused(outlived(message.type.value, message.id, message.metadata.ttl_ms))
-    said = Said(agent, message, tree, data, traceparent, now)
+    said = Said(agent, message, tree, data, traceparent, now, content)
     kind = type(message.payload)
     if kind is TaskUpdate:  # the most frequent one
         return (_update(said, message.payload, holds),)

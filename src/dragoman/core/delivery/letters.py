@@ -100,14 +100,14 @@ def carry_again(work: Work, dead: DeadLetter) -> None:
 def is_known(work: Work, letter: Letter, turn: int) -> bool:
     """Whether the same letter came before; now it did. Other words under its id are refused (all-D5)."""
     id = blake2b(f"{letter.sender}\n{letter.message_id}\n{turn}".encode(), digest_size=16).hexdigest()
-    known = work.passed(id)
-    if known is None:
-        heard = work.one(HeardById(id))
-        if heard is not None:
-            known = heard.digest
-        elif letter.once:
+    if letter.once:
+        known = work.passed(id)
+        if known is None:
             work.note_passed(id, letter.digest)
-        else:
+    else:
+        heard = work.one(HeardById(id))
+        known = None if heard is None else heard.digest
+        if known is None:
             work.put(Heard(id=id, digest=letter.digest, at=work.now))
     if known is not None and known != letter.digest:
         raise refuse(

@@ -13,7 +13,8 @@ import hashlib
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, cast
+from functools import cache
+from typing import Any, cast, get_args
 
 import msgspec
 
@@ -191,13 +192,25 @@ def _put_right(message: Message, payload: Record) -> Message:
     )
 
 
+@cache
+def _timed(record: type[Record]) -> tuple[str, ...]:
+    """The fields of a record in which a time may stand."""
+    return tuple(field.name for field in msgspec.structs.fields(record) if _may_be_timed(field.type))
+
+
+def _may_be_timed(kind: Any) -> bool:
+    if isinstance(kind, type) and issubclass(kind, Record):
+        return bool(_timed(kind))
+    return kind is datetime or any(map(_may_be_timed, get_args(kind)))
+
+
 def _in_utc(value: Any) -> Any:
     """The same value with every time in UTC (all-D2); itself where nothing had to change."""
     if isinstance(value, datetime):
         return value if value.tzinfo is UTC else value.astimezone(UTC)
     if isinstance(value, Record):
         changed = {}
-        for name in value.__struct_fields__:
+        for name in _timed(type(value)):
             old = getattr(value, name)
             if (new := _in_utc(old)) is not old:
                 changed[name] = new

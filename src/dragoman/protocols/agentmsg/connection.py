@@ -111,7 +111,7 @@ class Connection(BaseConnection[Event, Message]):
             kind = ErrorType.RESOURCE_EXHAUSTED
             raise AgentmsgError(what, stage=Stage.ORDER, about=message.id, error_type=kind)
         self.inbox.take(key, content, held=wants_ack)
-        return Received(message, tree, data, wants_ack)
+        return Received(message, tree, data, wants_ack, content)
 
     def _settle(self, ack: Message) -> tuple[str, ...]:
         """The messages of ours which an ACK says have arrived; without an outbox, all it names."""

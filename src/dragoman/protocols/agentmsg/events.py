@@ -21,6 +21,8 @@ class Received(Struct, frozen=True):
     tree: dict[str, Any]
     raw: bytes
     wants_ack: bool
+    content: bytes
+    """What it says, as `codec.fingerprint` tells it from others."""
 
 
 class Repeated(Struct, frozen=True):

@@ -146,8 +146,10 @@ class AgentmsgDesk:
         now = self.time() if b"ttl_ms" in data else None  # nothing else expires
         event = line.connection.receive(data, now)[0]
         match event:
-            case Received(message=message, tree=tree, wants_ack=kept):
-                return self._received(agent, message, tree, data, look, kept=kept, traceparent=traceparent)
+            case Received(message=message, tree=tree, wants_ack=kept, content=content):
+                return self._received(
+                    agent, message, tree, data, look, kept=kept, traceparent=traceparent, content=content
+                )
             case Acknowledged(message=message, message_ids=named):
                 return Heard(acks=self._settled(line, message, named), message_id=message.id)
             case Repeated(message=message, acknowledged=done):
@@ -176,6 +178,7 @@ class AgentmsgDesk:
         *,
         kept: bool,
         traceparent: str | None,
+        content: bytes | None = None,
     ) -> Heard:
         about = About(message.id, message=message)
         if message.type is MessageType.STATE_QUERY:
@@ -190,6 +193,7 @@ class AgentmsgDesk:
                 traceparent=traceparent,
                 now=self.hub.now(),
                 holds=partial(self._holds, agent.id),
+                content=content,
             )
         except Refused as refused:
             return Heard(fault=refused.fault, message_id=message.id, about=about)
