@@ -104,9 +104,12 @@ def lease(
     """
     again = delivery.state is DeliveryState.LEASED and delivery.session == link.session
     promised = converses(work, delivery.receiver)
+    gone = promised and leaves_once(delivery)
     attempt = delivery.attempt + 1
-    if promised:
-        wake_at: Instant | None = Instant(work.now + wait_of(work.rules, delivery.id, attempt))
+    if gone:
+        wake_at: Instant | None = None
+    elif promised:
+        wake_at = Instant(work.now + wait_of(work.rules, delivery.id, attempt))
     elif link.ordered or delivery.cargo is Cargo.WORK:
         wake_at = None
     else:
@@ -121,7 +124,6 @@ def lease(
         attempt=attempt,
         wake_at=wake_at,
     )
-    gone = promised and leaves_once(delivery)
     if gone:
         if attempt > 1 or not fresh:
             work.remove(delivery)
