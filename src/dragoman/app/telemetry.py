@@ -1,7 +1,7 @@
 """What the hub tells its operators: structured logs, and metrics for Prometheus.
 
 Logs never hold a secret: values under a telling name, and bearer tokens anywhere in a text, are blotted out before
-anything is written. Nor can what came from outside forge a line: control and direction characters are escaped.
+anything is written. What is personal is taken out first of all (`security.redaction`). Nor can what came from outside forge a line: control and direction characters are escaped.
 
 Metrics live in a registry of their own. Labels are closed lists (a command's type, an outcome, a protocol): never
 an id. The engine counts into plain dictionaries, which costs it no lock; they become Prometheus families when somebody
@@ -41,6 +41,7 @@ from dragoman.core.delivery.model import DeadLetter
 from dragoman.core.ids import AgentId
 from dragoman.core.ports import Changes
 from dragoman.core.tasks.model import Event, EventKind
+from dragoman.security.redaction import blot_personal
 
 # -- logs -------------------------------------------------------------------------------------------------------
 
@@ -80,6 +81,16 @@ def blot_secrets(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     return {blot(name): _under(name, value, 0) for name, value in event.items()}
 
 
+def without_personal(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """The first look at an event. What a library says may quote anything, so its whole text counts as contents."""
+    record = event.pop("_record", None)
+    if record is None:
+        return blot_personal(logger, method, event)
+    ours, text = event.pop("_from_structlog", False), event.pop("event", "")
+    kept = blot_personal(logger, method, {"text": text, **event})
+    return {"event": kept.pop("text"), **kept, "_record": record, "_from_structlog": ours}
+
+
 def not_about_peers_that_left(record: logging.LogRecord) -> bool:
     """gRPC logs an error with a traceback when a peer resets a stream while something is under way on it. Anybody can
     do that at any time, and our own line about the stream says it."""
@@ -94,6 +105,7 @@ def set_up_logs(*, level: str = "info", form: str = "json", stream: TextIO | Non
     out = sys.stderr if stream is None else stream
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
+        without_personal,  # before anything could make a text of it
         structlog.stdlib.add_logger_name,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
