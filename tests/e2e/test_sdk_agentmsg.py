@@ -216,6 +216,25 @@ async def test_a_task_is_handed_over_with_all_that_is_known_of_it(hub: HubProces
     assert next((one.task_id, one.from_agent, one.task_type) for one in asked) == (task_id, "junior", "write")
 
 
+@pytest.mark.parametrize("protocol", ["chiffon", "forge"])
+async def test_an_agent_of_another_protocol_takes_over_too(hub: HubProcess, protocol: str) -> None:
+    junior, other = Agent("junior", token=token(hub, "junior")), Agent("other", token=token(hub, "other", protocol))
+
+    @junior.on("write")
+    async def write(task: Task, title: str) -> None:
+        assert await task.handoff("other", "ESCALATION", context={"chapter": 3})
+
+    @other.on("write")
+    async def finish(task: Task, title: str) -> list[Any]:
+        assert task.handover is not None
+        return [title, task.handover.from_agent, task.handover.reason, task.context["chapter"]]
+
+    elsewhere = hub.url.replace("http://", f"{protocol}+ws://")
+    async with serving(hub, junior), serving(hub, other, at=elsewhere), people(hub) as admin:
+        result = await soon(admin.call("junior", "write", title="X"))
+    assert result == ["X", "junior", "ESCALATION", 3]
+
+
 async def test_letters_status_and_errors(hub: HubProcess) -> None:
     one, two = Agent("one", token=token(hub, "one")), Agent("two", token=token(hub, "two"))
     other = token(hub, "other", "chiffon")

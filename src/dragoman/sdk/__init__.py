@@ -18,6 +18,7 @@
     bulletin.py   what it says of itself     shared.py                what all agents share
     peers.py  vitals.py  trouble.py          values of those
     trace.py  world.py  errors.py            trace, time and chance, what is raised
+    secure.py                                whom we believe by TLS, and what we show
 
 Stands on `wire` and `protocols`; knows nothing of the hub's core. Import from `dragoman`.
 """

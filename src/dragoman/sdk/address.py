@@ -92,10 +92,12 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Note(NamedTuple):
-    """What `dev` left for commands and programs started beside it."""
+    """What `dev` left for commands and programs started beside it; `grpc` where that speaks TLS."""
 
     http: str
     admin_token: str
+    certificate: str = ""
+    grpc: str = ""
 
 
 def resolve(url: str | None, token: str | None, environ: Mapping[str, str] = os.environ) -> Address:
@@ -171,6 +173,11 @@ def read_note(environ: Mapping[str, str] = os.environ) -> Note | None:
                     " DRAGOMAN_TOKEN."
                 )
             said = json.loads(file.read(65536))
-        return Note(str(said["http"]), str(said["admin_token"]))
+        return Note(
+            str(said["http"]),
+            str(said["admin_token"]),
+            str(said.get("certificate") or ""),
+            str(said["grpc"] if said.get("grpc_tls") else ""),
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -298,6 +298,9 @@ class AgentmsgClient:
         for call in list(self._calls.values()):
             self._taken(call, error)
             call.finish(None, error)
+            for future in (call.taken, call.done):  # who waits hears of it; that nobody does is no news
+                if not future.cancelled():
+                    future.exception()
         for heard in self._cancels.values():
             if not heard.done():
                 heard.set_exception(error)

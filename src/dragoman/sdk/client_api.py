@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 import msgspec
 
-from dragoman.sdk import trace
+from dragoman.sdk import secure, trace
 from dragoman.sdk.address import Address
 from dragoman.sdk.errors import Conflict, DragomanError, HubUnreachable, NotAllowed, NotFound, RequestRefused
 from dragoman.sdk.events import Event, Question, TaskInfo
@@ -61,6 +61,7 @@ class ApiClient:
             headers=address.headers,
             timeout=httpx2.Timeout(10.0, read=WAIT + 30.0),
             trust_env=not address.is_loopback,
+            verify=secure.context(address) or True,
             transport=transport,
         )
 

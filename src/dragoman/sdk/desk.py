@@ -338,7 +338,11 @@ def _without_answer(work: Work, handler: Handler, *, is_asking: bool) -> tuple[d
     """The input proper, and whether the request carries an answer.
 
     A handler may have a parameter called `answer`: then it is one only if a question is open or the request names it.
+    What is told of another agent that began the task is no input either.
     """
+    if work.terms is not None and work.terms.handover is not None and "handover" not in handler.names:
+        given = {name: value for name, value in work.input.items() if value is not work.terms.handover}
+        work = msgspec.structs.replace(work, input=given)
     is_parameter = "answer" in handler.names
     if work.answer is UNSET or (is_parameter and not is_asking and work.question is None):
         return work.input, False

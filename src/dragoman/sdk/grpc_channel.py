@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,8 +18,8 @@ import grpc
 import grpc.aio
 
 from dragoman.protocols.coven.types import DEFAULT_PORT
+from dragoman.sdk import secure
 from dragoman.sdk.address import Address
-from dragoman.sdk.errors import Misconfigured
 
 __all__ = ["BROKEN", "grpc", "open_channel"]
 
@@ -46,16 +45,7 @@ def open_channel(address: Address, largest: int) -> grpc.aio.Channel:
     if address.is_loopback:
         options.append(("grpc.enable_http_proxy", 0))
     if place.scheme == "https":
-        return grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(_roots()), options)
+        mine = secure.files(address)
+        credentials = grpc.ssl_channel_credentials(mine.roots, mine.key, mine.chain)
+        return grpc.aio.secure_channel(target, credentials, options)
     return grpc.aio.insecure_channel(target, options)
-
-
-def _roots() -> bytes | None:
-    """Whom we trust: SSL_CERT_FILE, as everywhere in Python, else gRPC's own list."""
-    file = os.environ.get("SSL_CERT_FILE")
-    if not file:
-        return None
-    try:
-        return Path(file).read_bytes()
-    except OSError as error:
-        raise Misconfigured(f"SSL_CERT_FILE={file} cannot be read: {error.strerror}") from None

@@ -9,7 +9,7 @@ was not accepted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import httpx2
@@ -104,7 +104,7 @@ class HttpPipe:
 
     async def open(self, registration: bytes | None) -> bytes:
         answer = b"" if registration is None else await register(self._client, registration)
-        self._poller = asyncio.get_running_loop().create_task(self._guard(self._poll()))
+        self._poller = asyncio.get_running_loop().create_task(self._guard(self._poll))
         return answer
 
     async def receive(self) -> Sequence[Frame | Accepted]:
@@ -118,13 +118,13 @@ class HttpPipe:
         if not self._lanes:
             loop = asyncio.get_running_loop()
             self._lanes = [asyncio.Queue() for _ in range(LANES)]
-            self._workers = [loop.create_task(self._guard(self._serve(queue))) for queue in self._lanes]
+            self._workers = [loop.create_task(self._guard(self._serve, queue)) for queue in self._lanes]
         self._lanes[hash(lane) % LANES].put_nowait((frame, message_id))
 
     def acknowledge(self, receipt: str) -> None:
         self._acks.append(receipt)
         if self._acking is None:
-            self._acking = asyncio.get_running_loop().create_task(self._guard(self._acknowledge()))
+            self._acking = asyncio.get_running_loop().create_task(self._guard(self._acknowledge))
 
     async def drain(self) -> None:
         """The engine itself bounds what it has under way."""
@@ -142,10 +142,10 @@ class HttpPipe:
 
     # --- the errands ---
 
-    async def _guard(self, errand: Any) -> None:
+    async def _guard(self, errand: Callable[..., Awaitable[None]], *given: Any) -> None:
         """Whatever fails takes the link down, with the reason."""
         try:
-            await errand
+            await errand(*given)
         except Exception as error:
             if self._down is None:
                 known = isinstance(error, LinkDown | NotAllowed)

@@ -14,6 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI, WebSocketException
 from websockets.protocol import State
 
+from dragoman.sdk import secure
 from dragoman.sdk.address import Address
 from dragoman.sdk.errors import Conflict, DragomanError, NotAllowed
 from dragoman.sdk.links import LinkDown
@@ -68,6 +69,7 @@ class WebSocket:
                 max_size=self._largest,
                 max_queue=QUEUE,
                 proxy=None if self._address.is_loopback else True,
+                ssl=secure.context(self._address),
             )
         except InvalidStatus as error:
             status = error.response.status_code

@@ -125,6 +125,15 @@ class Terms(Struct, frozen=True, kw_only=True):
     handover: dict[str, Any] | None = None
 
 
+def handed_over(said: object) -> Terms | None:
+    """What the hub tells of a task that an agent of another protocol began, if that is what it is."""
+    if not isinstance(said, dict) or not isinstance(said.get("from"), str) or "reason" not in said:
+        return None
+    metadata, constraints = said.get("metadata") or {}, said.get("constraints") or {}
+    history = (*(said.get("history") or ()), *(said.get("story") or ()))
+    return Terms(metadata=metadata, constraints=constraints, history=history, handover=said)
+
+
 class Cancel(Struct, frozen=True, kw_only=True):
     task_id: str
     reason: str

@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.protocols.agentmsg.records import ErrorReport
+from dragoman.sdk import secure
 from dragoman.sdk.address import Address
 from dragoman.sdk.errors import Conflict, DragomanError, HubUnreachable, NotAllowed, NotFound, RequestRefused
 from dragoman.sdk.world import World, backoff
@@ -98,6 +99,7 @@ class SharedState:
             headers=address.headers,
             timeout=httpx2.Timeout(10.0, read=60.0),
             trust_env=not address.is_loopback,
+            verify=secure.context(address) or True,
             transport=transport,
         )
 

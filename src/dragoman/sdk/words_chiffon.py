@@ -60,6 +60,7 @@ from dragoman.sdk.links import (
     Release,
     Report,
     Work,
+    handed_over,
 )
 from dragoman.sdk.world import World
 
@@ -285,6 +286,7 @@ def _work(message: Envelope[Any], request: WorkRequest, receipt: str | None) -> 
         traceparent=_text(custom.get("traceparent")),
         answer=request.parameters.get("answer", UNSET),
         question=_text(custom.get("answered_question")),
+        terms=handed_over(request.parameters.get("handover")),
     )
 
 

@@ -52,6 +52,7 @@ from dragoman.sdk.links import (
     Reply,
     Report,
     Work,
+    handed_over,
 )
 from dragoman.sdk.talk_forge import Conversation, Declined, HungUp, TooLong, Wire
 from dragoman.sdk.world import World
@@ -339,6 +340,7 @@ def _work(notice: Message, task_id: str, task: dict[str, Any], world: World, fil
         answer=task.get("answer", UNSET),
         question=task["question"] if isinstance(task.get("question"), str) else None,
         files=files,
+        terms=handed_over(task.get("handover")),
     )
 
 

@@ -509,3 +509,16 @@ async def test_stop_does_not_wait_longer_than_the_grace_time(world: FakeWorld, h
         assert not running.serving.done()
         await world.advance(2)
         assert running.serving.done()
+
+
+async def test_a_task_that_another_agent_began_says_so_and_its_input_is_as_it_was(agent: Agent, hub: FakeHub) -> None:
+    @agent.on("write")
+    async def write(task: Task, title: str) -> list[Any]:
+        assert task.handover is not None
+        return [title, task.handover.from_agent, task.handover.reason, task.context, len(task.history)]
+
+    handover = {"from": "junior", "to": "worker", "reason": "escalation", "metadata": {"chapter": 3}, "story": [{}]}
+    async with Running(agent, hub):
+        hub.request("write", {"title": "X", "handover": handover})
+        result = await hub.next("work_result")
+    assert result.x_custom_fields["result"] == ["X", "junior", "ESCALATION", {"chapter": 3}, 1]

@@ -1,0 +1,54 @@
+"""TLS towards the hub, the same for every protocol: whom we believe and what we show (`security.trust`)."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from dragoman.sdk.address import Address, read_note
+from dragoman.sdk.errors import Misconfigured
+from dragoman.security import trust
+
+
+class Files(NamedTuple):
+    """The same for gRPC, which has a TLS of its own: PEM, or None for what it has itself."""
+
+    roots: bytes | None
+    key: bytes | None
+    chain: bytes | None
+
+
+def context(address: Address, environ: Mapping[str, str] = os.environ) -> ssl.SSLContext | None:
+    """What to speak TLS with, or None where it is not spoken."""
+    if not address.base.startswith("https:"):
+        return None
+    note = None if environ.get(trust.CA) else read_note(environ)
+    try:
+        return trust.context(note.certificate if note is not None and note.http == address.base else "", environ)
+    except trust.TrustProblem as problem:
+        raise Misconfigured(str(problem)) from None
+
+
+def files(address: Address, environ: Mapping[str, str] = os.environ) -> Files:
+    note = None if environ.get(trust.CA) else read_note(environ)
+    try:
+        mine = trust.shown(environ)
+        roots = _read(trust.CA, Path(environ[trust.CA])) if environ.get(trust.CA) else None
+        if note is not None and note.certificate and note.grpc == urlsplit(address.base).netloc:
+            roots = note.certificate.encode()
+        if mine is None:
+            return Files(roots, None, None)
+        return Files(roots, _read(trust.KEY, mine.key), _read(trust.CERTIFICATE, mine.certificate))
+    except trust.TrustProblem as problem:
+        raise Misconfigured(str(problem)) from None
+
+
+def _read(variable: str, path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Misconfigured(f"{variable}={path} cannot be read: {error.strerror}") from None
