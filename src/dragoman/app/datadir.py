@@ -6,6 +6,8 @@
     admin.token   0600   the admin's token: made once, survives restarts
     hub.json      0600   where the hub listens and its token: only while it serves
     hub.sqlite    0600   the embedded store (the store's own business)
+    signing.json  0600   keys that sign tokens, if there are any   } in no copy of the store: to be
+    master.json   0600   keys that lock what is kept, likewise     } kept apart from it (`KEYS`)
 
 Client commands import this, so it takes nothing but the standard library's cheap half.
 """
@@ -19,6 +21,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 DEFAULT = ".dragoman"
+KEYS = ("signing.json", "master.json")
+"""Files of `security.keys` and `security.masterkey`, wherever they lie in the directory."""
 TOKEN_BYTES = 16  # 32 hex characters, as agents' tokens
 
 
@@ -33,6 +37,9 @@ class Whereabouts(NamedTuple):
     grpc: str
     admin_token: str
     pid: int
+    certificate: str = ""
+    """What it shows who comes by TLS, as PEM: commands beside it trust this and nothing else."""
+    grpc_tls: bool = False
 
 
 class DataDir:
@@ -104,7 +111,14 @@ class DataDir:
                         " Name the hub with --hub URL and DRAGOMAN_TOKEN."
                     )
                 said = json.loads(note.read(65536))
-            return Whereabouts(str(said["http"]), str(said["grpc"]), str(said["admin_token"]), int(said["pid"]))
+            return Whereabouts(
+                http=str(said["http"]),
+                grpc=str(said["grpc"]),
+                admin_token=str(said["admin_token"]),
+                pid=int(said["pid"]),
+                certificate=str(said.get("certificate") or ""),
+                grpc_tls=bool(said.get("grpc_tls")),
+            )
         except FileNotFoundError:
             return None
         except PermissionError as error:
@@ -114,6 +128,10 @@ class DataDir:
             ) from error
         except (OSError, ValueError, KeyError, TypeError):
             return None
+
+    def key_files(self) -> list[Path]:
+        """The keys that are there: in the directory, or in one below it."""
+        return sorted(path for name in KEYS for path in (*self.path.glob(name), *self.path.glob(f"*/{name}")))
 
     def _read_token(self) -> str | None:
         try:

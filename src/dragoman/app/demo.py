@@ -115,7 +115,11 @@ async def question_waits(running: Running) -> bool:
 async def start(children: list[Process], part: Part, running: Running, token: str, *, asked: bool) -> None:
     """One child more, in a session of its own: Ctrl-C in the terminal is for the hub, which says when to stop."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
-    environment |= {"DRAGOMAN_URL": address(part.protocol, running.serving.url, running.grpc), "DRAGOMAN_TOKEN": token}
+    here = running.whereabouts
+    place = address(part.protocol, here.http, here.grpc, grpc_tls=here.grpc_tls)
+    environment |= {"DRAGOMAN_URL": place, "DRAGOMAN_TOKEN": token}
+    if running.certificates.http is not None:
+        environment["SSL_CERT_FILE"] = str(running.certificates.http.files.certificate.absolute())
     if asked and part is PLANNER:
         environment["DRAGOMAN_DEMO_ASKED"] = "1"
     # -P: a file in the working directory must not stand in for a module of the same name.
@@ -146,11 +150,11 @@ async def under_the_hub(running: Running) -> None:
     )
 
 
-def address(protocol: str, http: str, grpc: str) -> str:
+def address(protocol: str, http: str, grpc: str, *, grpc_tls: bool = False) -> str:
     """The hub's address for an agent beside it."""
     if protocol == "coven":
         host, colon, port = grpc.rpartition(":")
-        return f"coven://{ANYWHERE.get(host, host)}{colon}{port}"
+        return f"coven{'s' if grpc_tls else ''}://{ANYWHERE.get(host, host)}{colon}{port}"
     scheme, _, place = http.partition("://")
     host, colon, port = place.rpartition(":")
     secure = "s" if scheme == "https" else ""

@@ -21,6 +21,7 @@ in flags and the environment from the working directory.
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -46,10 +47,14 @@ SHORT = {
 }
 """The well-known settings, by a name without a group."""
 
-NOT_SETTINGS = ("DRAGOMAN_URL", "DRAGOMAN_TOKEN", "DRAGOMAN_CONFIG", "DRAGOMAN_CRASH", "DRAGOMAN_TEST")
+NOT_SETTINGS = (
+    "DRAGOMAN_URL", "DRAGOMAN_TOKEN", "DRAGOMAN_CLIENT_", "DRAGOMAN_CONFIG", "DRAGOMAN_CRASH", "DRAGOMAN_TEST",
+)  # fmt: skip
 """Variables of ours (and beginnings of such) that are no settings: the clients', the file's name, the fault tests'."""
 
-PATHS = frozenset({"data", "store.path", "coven.tls_certificate", "coven.tls_key"})
+PATHS = frozenset({
+    "data", "store.path", "tls.certificate", "tls.key", "tls.client_ca", "coven.tls_certificate", "coven.tls_key",
+})  # fmt: skip
 
 TABLES = frozenset({"agents"})
 """Lists of tables, which only a file can hold."""
@@ -70,6 +75,8 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     port: Port = 8420
     grpc_port: Port = 50051
     """Where coven's agents connect; 0 picks a free one."""
+    allow_plain: bool = False
+    """Whether ports that others can reach may do without TLS (a2acp-D18): for a hub behind a proxy that speaks it."""
     max_message_bytes: Annotated[int, Meta(ge=1024)] = 8 * 1024 * 1024
     """The largest body or frame; anything longer is refused before it is read."""
     max_connections: Count = 10_000
@@ -83,6 +90,21 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     """The longest `wait` of a long poll."""
     drain_seconds: Seconds = 10.0
     """At a stop, requests under way may take so long to end."""
+
+
+class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """TLS 1.3 for every port, from files in PEM. `dragoman cert` makes them."""
+
+    certificate: str | None = None
+    """The certificate, followed by those that lead to its CA. With `key`, all ports speak TLS and nothing else."""
+    key: str | None = None
+    """Readable by the hub's user only."""
+    client_ca: str | None = None
+    """Who signs the certificates that clients show."""
+    clients: Literal["optional", "required"] = "optional"
+    """Whether a client must show one. (gRPC asks for them only where they are required.)"""
+    renew_seconds: Span = 60.0
+    """How often the files are looked at; renewed ones are taken without a restart."""
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,7 +157,7 @@ class CovenSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_streams: Count = 2_000
     max_message_bytes: Annotated[int, Meta(ge=1024)] = 16 * 1024 * 1024
     tls_certificate: str | None = None
-    """A PEM file; with `tls_key` the port speaks TLS only."""
+    """A PEM file, where this port shall not have the certificate of the others; with `tls_key`."""
     tls_key: str | None = None
 
 
@@ -185,6 +207,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     data: str = ".dragoman"
     """The data directory: the embedded store, the admin token, and what clients on this machine need."""
     server: Server = Server()
+    tls: TlsSettings = TlsSettings()
     store: StoreSettings = StoreSettings()
     rules: RuleSettings = RuleSettings()
     chiffon: ChiffonSettings = ChiffonSettings()
@@ -422,6 +445,7 @@ def _contradictions(settings: Settings, origins: Mapping[str, Origin]) -> Iterat
     ids = [agent.id for agent in settings.agents]
     for id in sorted({id for id in ids if ids.count(id) > 1}):
         yield f"agents ({origins['agents']}): {id!r} stands there twice: give each agent an id of its own."
+    yield from _unsafe(settings, origins)
     rules = settings.rules
     if not rules.retry_delays_seconds:
         origin = origins["rules.retry_delays_seconds"]
@@ -433,6 +457,40 @@ def _contradictions(settings: Settings, origins: Mapping[str, Origin]) -> Iterat
             f" {rules.request_memory_seconds:g}, but attempts may be repeated for {horizon:g} s: a repeated request"
             " would be done twice (all-D5). Raise it."
         )
+
+
+def _unsafe(settings: Settings, origins: Mapping[str, Origin]) -> Iterator[str]:
+    """TLS by halves, and plain ports where others can reach them (a2acp-D18)."""
+    tls, coven, server = settings.tls, settings.coven, settings.server
+    for one, other in (("tls.certificate", "tls.key"), ("coven.tls_certificate", "coven.tls_key")):
+        for has, lacks in ((one, other), (other, one)):
+            if value_of(settings, has) and not value_of(settings, lacks):
+                yield f"{has} ({origins[has]}) is of no use alone: set {lacks} as well."
+    if tls.client_ca and not (tls.certificate and tls.key):
+        yield f"tls.client_ca ({origins['tls.client_ca']}) needs TLS: set tls.certificate and tls.key as well."
+    if tls.clients == "required" and not tls.client_ca:
+        yield f"tls.clients ({origins['tls.clients']}) is required, but nobody signs them: set tls.client_ca."
+    if server.allow_plain or is_loopback(server.host):
+        return
+    plain = [] if tls.certificate else ["HTTP"]
+    if coven.enabled and not (tls.certificate or coven.tls_certificate):
+        plain.append("gRPC")
+    if plain:
+        yield (
+            f"server.host ({origins['server.host']}) is {server.host}, which others can reach, and"
+            f" {' and '.join(plain)} would be spoken without TLS. Make a certificate (dragoman cert --host NAME), set"
+            " tls.certificate and tls.key; or, behind a proxy that speaks TLS, set server.allow_plain = true."
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches it."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _micros(seconds: float) -> int:

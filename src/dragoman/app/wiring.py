@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import errno
 import gc
-import ipaddress
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
@@ -27,10 +26,11 @@ import msgspec
 import structlog
 
 from dragoman.app import alarm
+from dragoman.app.certificates import Certificates
 from dragoman.app.clock import Mint, SystemClock
 from dragoman.app.datadir import DataDir, Whereabouts
 from dragoman.app.intake import Intake
-from dragoman.app.settings import Settings
+from dragoman.app.settings import Settings, is_loopback
 from dragoman.app.telemetry import Metrics, set_up_logs
 from dragoman.buses.inproc import Bus
 from dragoman.core.ids import AgentId
@@ -70,15 +70,28 @@ class Running(msgspec.Struct):
     admin_token: str
     data: DataDir
     children: Supervisor
+    certificates: Certificates
 
     @property
     def whereabouts(self) -> Whereabouts:
-        return Whereabouts(http=self.serving.url, grpc=self.grpc, admin_token=self.admin_token, pid=os.getpid())
+        return Whereabouts(
+            http=self.serving.url,
+            grpc=self.grpc,
+            admin_token=self.admin_token,
+            pid=os.getpid(),
+            certificate=self.certificates.shown,
+            grpc_tls=bool(self.grpc) and self.certificates.coven is not None,
+        )
+
+    def announce(self) -> None:
+        """For whoever is beside it: where it is, and what it shows them."""
+        self.data.announce(self.whereabouts)
 
 
 @asynccontextmanager
 async def hub(settings: Settings) -> AsyncIterator[Running]:
     """A hub from its settings; serves until the block ends, then drains."""
+    certificates = Certificates(settings)
     data = DataDir(settings.data)
     data.prepare()
     admin_token = data.admin_token()
@@ -147,17 +160,22 @@ async def hub(settings: Settings) -> AsyncIterator[Running]:
         limits=limits_of(settings),
         negotiation=settings.chiffon.negotiation,
         callback_networks=PRIVATE if settings.chiffon.allow_private_callbacks else (),
+        tls=certificates.http,
     )
-    coven = open_coven(settings, intake, store, files, admin_hash)
+    coven = open_coven(settings, intake, store, files, admin_hash, certificates)
+    renewing: asyncio.Task[None] | None = None
     try:
         await serving.start()
         grpc = await start_coven(coven, settings)
         await children.start(declared(settings))
-        running = Running(intake, serving, grpc, admin_token, data, children)
-        data.announce(running.whereabouts)
+        running = Running(intake, serving, grpc, admin_token, data, children, certificates)
+        running.announce()
+        renewing = asyncio.create_task(certificates.watch(running.announce), name="certificates")
         yield running
     finally:
         draining = True
+        if renewing is not None:
+            renewing.cancel()
         api.state.desk.waiters.close()
         await asyncio.gather(
             serving.stop(settings.server.drain_seconds),
@@ -218,7 +236,9 @@ def declared(settings: Settings) -> tuple[Declared, ...]:
     )
 
 
-def open_coven(settings: Settings, intake: Intake, store: Store, files: Files, admin_hash: str) -> CovenDoor | None:
+def open_coven(
+    settings: Settings, intake: Intake, store: Store, files: Files, admin_hash: str, certificates: Certificates
+) -> CovenDoor | None:
     """Coven's door, not yet open. gRPC is imported only where it is wanted."""
     of = settings.coven
     if not of.enabled:
@@ -243,8 +263,7 @@ def open_coven(settings: Settings, intake: Intake, store: Store, files: Files, a
             streams=of.max_streams,
         ),
         admin_token_hash=admin_hash,
-        tls_certificate=of.tls_certificate,
-        tls_key=of.tls_key,
+        tls=certificates.coven,
     )
 
 
@@ -268,15 +287,6 @@ async def stop_coven(door: CovenDoor | None, settings: Settings) -> None:
     if door is not None:
         await door.drain(min(settings.coven.shutdown_seconds, settings.server.drain_seconds))
         await door.stop()
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def limits_of(settings: Settings) -> Limits:

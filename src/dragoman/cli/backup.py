@@ -1,4 +1,8 @@
-"""`dragoman backup`: a consistent copy of the store. A running hub makes it itself; else we do, in its place."""
+"""`dragoman backup`: a consistent copy of the store. A running hub makes it itself; else we do, in its place.
+
+Keys are no part of it: whoever finds the copy must not find with it what opens it. We say which there are, so that
+they are kept too, elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from dragoman.app.datadir import DEFAULT
+from dragoman.app.datadir import DEFAULT, DataDir
 from dragoman.cli import printing
 from dragoman.cli.escaping import line
 from dragoman.cli.exits import Exit, Stop
@@ -42,10 +46,15 @@ def backup(
         _offline(Path(reach.data or DEFAULT), path)
         by = "offline"
     size = path.stat().st_size if path.exists() else None
+    keys = [] if reach.hub else DataDir(reach.data or DEFAULT).key_files()
     if output != "table":
-        printing.document({"target": str(path), "bytes": size, "by": by}, output)
+        told = {"target": str(path), "bytes": size, "by": by, "not_in_it": [str(key.absolute()) for key in keys]}
+        printing.document(told, output)
         return
     printing.verdict(True, f"the store is copied to {line(path)}" + (f" ({size:,} bytes)" if size is not None else ""))
+    if keys:
+        printing.words(f"  not in it: {', '.join(line(key) for key in keys)}")
+        printing.words("  without these, what they locked stays shut and tokens end: keep a copy, apart from this one")
     printing.following("keep it on another disk; to restore: stop the hub and put it back as hub.sqlite")
 
 

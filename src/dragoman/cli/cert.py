@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,6 +35,7 @@ def cert(
     """
     from dragoman.security.certificates import HOSTS, Authority, CertificateProblem
     from dragoman.security.private import PrivateFileError
+    from dragoman.security.trust import CA, CERTIFICATE, KEY
 
     now = datetime.now(UTC).replace(microsecond=0)
     try:
@@ -60,15 +62,25 @@ def cert(
         return
     for_whom = f"the client {client}" if client is not None else ", ".join(made.names)
     printing.verdict(True, f"a certificate for {line(for_whom)}, until {made.not_after:%Y-%m-%d}")
-    printing.card(
-        [
-            ("certificate", str(made.certificate)),
-            ("key", str(made.key)),
-            ("clients trust", f"{made.ca}{' (new)' if made.new_ca else ''}"),
-        ]
-    )
-    certificate, key = (shlex.quote(str(path)) for path in (made.certificate, made.key))
+    rows = [
+        ("certificate", str(made.certificate)),
+        ("key", str(made.key)),
+        ("clients trust", f"{made.ca}{' (new)' if made.new_ca else ''}"),
+    ]
+    certificate, key, ca = (shlex.quote(str(path)) for path in (made.certificate, made.key, made.ca))
     if client is not None:
-        printing.following(f"give {certificate}, {key} and {shlex.quote(str(made.ca))} to the client, by a safe way")
+        rows += [
+            ("hub's settings", f"tls.client_ca = {json.dumps(str(made.ca.absolute()))}"),
+            ("", 'tls.clients = "required"'),
+            ("client sets", f"{CA}={ca} {CERTIFICATE}={certificate} {KEY}={key}"),
+        ]
+        printing.card(rows)
+        printing.following(f"give {certificate}, {key} and {ca} to the client, by a safe way")
     else:
-        printing.following(f"DRAGOMAN_COVEN__TLS_CERTIFICATE={certificate} DRAGOMAN_COVEN__TLS_KEY={key} dragoman dev")
+        rows += [
+            ("hub's settings", f"tls.certificate = {json.dumps(str(made.certificate.absolute()))}"),
+            ("", f"tls.key = {json.dumps(str(made.key.absolute()))}"),
+            ("clients set", f"{CA}={ca}"),
+        ]
+        printing.card(rows)
+        printing.following(f"dragoman dev --certificate {certificate} --key {key}")

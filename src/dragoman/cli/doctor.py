@@ -11,6 +11,7 @@ import os
 import shutil
 import stat
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -50,7 +51,7 @@ def doctor(*, output: Output = "table", reach: Reach = HERE) -> int:
             _show(finding, output)
             findings.append(finding)
     hub, answers = _hub(reach, directory)
-    for finding in (*hub, *([] if answers else store(directory)), *settings()):
+    for finding in (*hub, *([] if answers else store(directory)), *settings(directory)):
         _show(finding, output)
         findings.append(finding)
 
@@ -117,7 +118,8 @@ def space(directory: DataDir) -> Iterator[Finding]:
         yield Finding("disk", "ok", said)
 
 
-PRIVATE = ("admin.token", "hub.json", "hub.sqlite", "hub.sqlite-wal")
+PRIVATE = ("admin.token", "hub.json", "hub.sqlite", "hub.sqlite-wal", "tls")
+"""What only its owner may read; keys of all kinds besides, wherever they lie in the directory."""
 
 
 def permissions(directory: DataDir) -> Iterator[Finding]:
@@ -130,13 +132,14 @@ def permissions(directory: DataDir) -> Iterator[Finding]:
         return
     open_ones = [
         f"{file} ({stat.S_IMODE(file.stat().st_mode):04o})"
-        for file in (path, *(path / name for name in PRIVATE))
+        for file in (path, *(path / name for name in PRIVATE), *sorted(path.glob("tls/*.key")), *directory.key_files())
         if file.exists() and stat.S_IMODE(file.stat().st_mode) & 0o077
     ]
     if open_ones:
         # In a closed directory an open file is out of reach, until somebody opens the directory.
         verdict: Verdict = "problem" if stat.S_IMODE(path.stat().st_mode) & 0o077 else "warning"
-        fix = f"chmod 700 {path}; chmod 600 {path}/*"
+        # X: a directory is entered by its owner, a file stays what it is.
+        fix = f"chmod -R go=,u=rwX {path}"
         yield Finding("data", verdict, f"not closed to others: {', '.join(open_ones)}", fix)
     else:
         yield Finding("data", "ok", f"{path} is closed to others")
@@ -225,14 +228,43 @@ def store(directory: DataDir) -> Iterator[Finding]:
         yield Finding("store", "ok", f"{file} is whole ({file.stat().st_size:,} bytes)")
 
 
-def settings() -> Iterator[Finding]:
+def settings(directory: DataDir) -> Iterator[Finding]:
+    """Whether they make sense, and whether what they name for TLS can be served."""
     from dragoman.app.settings import SettingsError, load
     from dragoman.cli.serving import settings_file
 
     named = os.environ.get("DRAGOMAN_CONFIG")
     try:
-        load(environ=os.environ, file=settings_file(Path(named) if named else None))
+        found = load(environ=os.environ, file=settings_file(Path(named) if named else None)).settings
         yield Finding("settings", "ok", "make sense")
     except SettingsError as error:
         for problem in error.problems:
             yield Finding("settings", "problem", problem, "correct it, then: dragoman config show --origin")
+        return
+    tls, coven = found.tls, found.coven
+    made = directory.path / "tls"
+    pairs = {(tls.certificate, tls.key), (coven.tls_certificate, coven.tls_key)}
+    if not any(certificate for certificate, _ in pairs) and (made / "server.pem").exists():
+        pairs.add((str(made / "server.pem"), str(made / "server.key")))  # made by `dragoman cert`, served by a flag
+    for certificate, key in sorted(pairs, key=str):
+        if certificate and key:
+            yield certificates(Path(certificate), Path(key), Path(tls.client_ca) if tls.client_ca else None)
+
+
+def certificates(certificate: Path, key: Path, client_ca: Path | None) -> Finding:
+    """Readable, a pair, closed to others, and good for a while yet."""
+    from dragoman.app.certificates import DAY, SOON
+    from dragoman.security.tls import Files, TlsProblem, read_pair, server_context
+
+    now = int(time.time())
+    files = Files(certificate=certificate, key=key, client_ca=client_ca)
+    try:
+        server_context(files, now)
+        left = read_pair(files, now).not_after - now
+    except TlsProblem as problem:
+        said, _, fix = str(problem).rpartition(". ")
+        return Finding("tls", "problem", said or str(problem), fix)
+    said = f"{certificate} is good for {printing.count(left // DAY, 'day')}"
+    if left < SOON:
+        return Finding("tls", "warning", said, "renew it; the hub takes it without a restart: dragoman cert")
+    return Finding("tls", "ok", said)

@@ -2,7 +2,8 @@
 
 The standard library's HTTP client does: httpx would cost more time to import than the request takes. The local
 hub's token is only ever sent to the address that stands beside it in `hub.json`; for any other hub it must be given
-in DRAGOMAN_TOKEN.
+in DRAGOMAN_TOKEN. A hub that speaks TLS is believed as `security.trust` says: the local one by its own certificate,
+which `hub.json` holds as well.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import ssl
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -19,6 +21,7 @@ from dragoman.app.datadir import DEFAULT, DataDir, DataDirError, alive
 from dragoman.cli import escaping
 from dragoman.cli.exits import ADVICE, BY_STATUS, Exit, Stop
 from dragoman.cli.options import Reach
+from dragoman.security import trust
 
 API = "/api/v1"
 PATIENCE = 30.0
@@ -35,12 +38,14 @@ class Event(NamedTuple):
 
 
 class Hub:
-    def __init__(self, url: str, token: str | None) -> None:
+    def __init__(self, url: str, token: str | None, certificate: str = "") -> None:
+        """`certificate`: what the hub beside us shows, if this is that one."""
         parts = urlsplit(url if "//" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise Stop(Exit.USAGE, f"{escaping.line(url)!r} is no hub's URL", next="write it as http://127.0.0.1:8420")
         self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
         self._secure = parts.scheme == "https"
+        self._certificate = certificate
         self._host = parts.hostname
         try:
             self._port = parts.port
@@ -66,12 +71,14 @@ class Hub:
         if reach.hub:
             hub = cls(reach.hub, token)
             local = here is not None and cls(here.http, None).url == hub.url
-            return cls(reach.hub, token or here.admin_token) if here is not None and local else hub
+            if here is not None and local:
+                return cls(reach.hub, token or here.admin_token, here.certificate)
+            return hub
         if here is None:
             raise Stop(Exit.UNREACHABLE, f"no hub is running in {directory.path}", next=START_IT)
         if not alive(here.pid):
             raise Stop(Exit.UNREACHABLE, f"the hub of {directory.path} has ended (process {here.pid})", next=START_IT)
-        return cls(here.http, token or here.admin_token)
+        return cls(here.http, token or here.admin_token, here.certificate)
 
     def get(self, *path: str, **query: Any) -> Any:
         return self.ask("GET", *path, query=query)
@@ -147,8 +154,13 @@ class Hub:
             connection.close()
 
     def _connect(self, patience: float) -> http.client.HTTPConnection:
-        make = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-        return make(self._host, self._port, timeout=patience)
+        if not self._secure:
+            return http.client.HTTPConnection(self._host, self._port, timeout=patience)
+        try:
+            context = trust.context(self._certificate)
+        except trust.TrustProblem as problem:
+            raise Stop(Exit.USAGE, escaping.line(problem)) from problem
+        return http.client.HTTPSConnection(self._host, self._port, timeout=patience, context=context)
 
     def _send(
         self,
@@ -172,6 +184,14 @@ class Hub:
         return Stop(Exit.TIMEOUT, f"the hub at {self.url} did not answer within {patience:g} s", next="dragoman doctor")
 
     def _lost(self, error: Exception) -> Stop:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            said = f"what answers at {self.url} is not trusted ({escaping.line(error.verify_message)})"
+            fix = f"name the hub's CA in {trust.CA}, and the hub as its certificate does"
+            return Stop(Exit.UNREACHABLE, said, next=fix)
+        if isinstance(error, ssl.SSLError):
+            said = f"{self.url} ended the TLS handshake ({escaping.line(error.reason or error)})"
+            fix = f"if it asks for a certificate, name yours in {trust.CERTIFICATE} and {trust.KEY}"
+            return Stop(Exit.UNREACHABLE, said, next=fix)
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
         return Stop(Exit.UNREACHABLE, f"no hub answers at {self.url} ({escaping.line(why)})", next=START_IT)
 

@@ -79,4 +79,4 @@ def _address(hub: Hub, protocol: str, reach: Reach) -> str:
             "only the hub of this data directory says where its gRPC port is",
             next="leave --via out, or run this beside the hub",
         )
-    return f"coven://{here.grpc}"
+    return f"coven{'s' if here.grpc_tls else ''}://{here.grpc}"

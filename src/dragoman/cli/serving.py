@@ -29,6 +29,13 @@ def dev(
     host: Annotated[str | None, Parameter(help="The address to listen on [127.0.0.1].")] = None,
     port: Annotated[int | None, Parameter(help="The port for HTTP and WebSocket; 0 picks a free one [8420].")] = None,
     grpc_port: Annotated[int | None, Parameter(help="The port for gRPC; 0 picks a free one [50051].")] = None,
+    certificate: Annotated[
+        Path | None, Parameter(help="Speak TLS 1.3 only, with this certificate (dragoman cert makes one).")
+    ] = None,
+    key: Annotated[Path | None, Parameter(help="The certificate's key.")] = None,
+    allow_plain: Annotated[
+        bool | None, Parameter(negative=(), help="Do without TLS even where others can reach the ports.")
+    ] = None,
     data: Annotated[Path | None, Parameter(help="Where everything is kept [.dragoman].")] = None,
     demo: Annotated[bool, Parameter(help="Start demo agents beside it.")] = False,
     ready_json: ReadyJson = False,
@@ -39,6 +46,9 @@ def dev(
         "server.host": host,
         "server.port": port,
         "server.grpc_port": 0 if grpc_port is None and port == 0 else grpc_port,  # any free one means both
+        "server.allow_plain": allow_plain,
+        "tls.certificate": str(certificate) if certificate is not None else None,
+        "tls.key": str(key) if key is not None else None,
         "coven.guests": True,
         "data": str(data) if data is not None else None,
     }
@@ -74,6 +84,7 @@ def settings_stop(problems: list[str]) -> Stop:
 
 def _start(settings: Settings, *, demo: bool, ready_json: bool, command: str) -> int:
     from dragoman.app.datadir import DataDir, DataDirError
+    from dragoman.security.tls import TlsProblem
     from dragoman.stores.sqlite.errors import StoreRefused
 
     host, port = settings.server.host, settings.server.port
@@ -87,7 +98,7 @@ def _start(settings: Settings, *, demo: bool, ready_json: bool, command: str) ->
 
         os.umask(0o077)  # whatever a hub writes, store and backups too, is its user's alone
         return run(settings, _greeting(settings, demo=demo, ready_json=ready_json), demo=demo)
-    except (DataDirError, StoreRefused) as error:  # their sentences end with what to do
+    except (DataDirError, StoreRefused, TlsProblem) as error:  # their sentences end with what to do
         raise Stop(Exit.NOT_ALLOWED, str(error)) from error
     except OSError as error:
         # The port may have been taken between our look and the server's.
@@ -103,7 +114,10 @@ def _greeting(settings: Settings, *, demo: bool, ready_json: bool) -> Callable[[
 
     def greet(here: Whereabouts) -> None:
         if ready_json:
-            said = {"http": here.http, "grpc": here.grpc, "data": settings.data, "admin_token": here.admin_token}
+            said: dict[str, Any] = {"http": here.http, "grpc": here.grpc, "data": settings.data}
+            said["admin_token"] = here.admin_token
+            if here.grpc_tls:
+                said["grpc_tls"] = True
             print(json.dumps(said), flush=True)
         else:
             from dragoman.cli.banner import banner
@@ -124,7 +138,7 @@ def _refuse_a_second(directory: Any) -> None:
     from dragoman.cli.hubclient import Hub
 
     try:
-        Hub(here.http, None).ask("GET", base="/livez", patience=2.0)
+        Hub(here.http, None, here.certificate).ask("GET", base="/livez", patience=2.0)
     except Stop as stop:
         if stop.code is Exit.UNREACHABLE and "is no Dragoman hub" not in stop.sentence:
             return

@@ -15,6 +15,7 @@ from typing import Any
 import httpx2
 import msgspec
 
+from dragoman.sdk import secure
 from dragoman.sdk.address import Address
 from dragoman.sdk.errors import NotAllowed
 from dragoman.sdk.links import Accepted, Frame, Link, LinkDown
@@ -53,6 +54,7 @@ def http_client(address: Address, *, transport: httpx2.AsyncBaseTransport | None
         headers=address.headers,
         timeout=httpx2.Timeout(10.0, read=WAIT + 30.0),
         trust_env=not address.is_loopback,
+        verify=secure.context(address) or True,
         transport=transport,
     )
 

@@ -26,7 +26,7 @@ def context(address: Address, environ: Mapping[str, str] = os.environ) -> ssl.SS
     """What to speak TLS with, or None where it is not spoken."""
     if not address.base.startswith("https:"):
         return None
-    note = None if environ.get(trust.CA) else read_note(environ)
+    note = read_note(environ)
     try:
         return trust.context(note.certificate if note is not None and note.http == address.base else "", environ)
     except trust.TrustProblem as problem:
@@ -34,12 +34,13 @@ def context(address: Address, environ: Mapping[str, str] = os.environ) -> ssl.SS
 
 
 def files(address: Address, environ: Mapping[str, str] = os.environ) -> Files:
-    note = None if environ.get(trust.CA) else read_note(environ)
+    note = read_note(environ)
     try:
         mine = trust.shown(environ)
-        roots = _read(trust.CA, Path(environ[trust.CA])) if environ.get(trust.CA) else None
         if note is not None and note.certificate and note.grpc == urlsplit(address.base).netloc:
-            roots = note.certificate.encode()
+            roots: bytes | None = note.certificate.encode()
+        else:
+            roots = _read(trust.CA, Path(environ[trust.CA])) if environ.get(trust.CA) else None
         if mine is None:
             return Files(roots, None, None)
         return Files(roots, _read(trust.KEY, mine.key), _read(trust.CERTIFICATE, mine.certificate))

@@ -100,24 +100,24 @@ class Renewal:
     """A context whose certificate is renewed while it is in use: every handshake gets the newest good one."""
 
     def __init__(self, files: Files, now: int) -> None:
-        self._files = files
-        self._pair = read_pair(files, now)
-        self.context = _context(self._pair, files)
+        self.files = files
+        self.pair = read_pair(files, now)
+        self.context = _context(self.pair, files)
         self._newest = self.context
         self.context.sni_callback = self._hand_out
 
     @property
     def not_after(self) -> int:
         """When the certificate in use expires, to warn before."""
-        return self._pair.not_after
+        return self.pair.not_after
 
     def renew(self, now: int) -> bool:
         """Whether new files are in use from now on. Raises `TlsProblem` when they are bad; then nothing changed."""
-        pair = read_pair(self._files, now)
-        if pair == self._pair:
+        pair = read_pair(self.files, now)
+        if pair == self.pair:
             return False
-        self._newest = _context(pair, self._files)
-        self._pair = pair
+        self._newest = _context(pair, self.files)
+        self.pair = pair
         return True
 
     def _hand_out(self, connection: ssl.SSLObject | ssl.SSLSocket, _: str | None, __: ssl.SSLContext) -> None:

@@ -2,7 +2,8 @@
 
 uvicorn would take the process's signals, exit it when the port is busy, and wait for ever for clients that do not
 read. So we only borrow its protocols and its list of connections: the socket, the sweep over stalled clients
-and the order of the stop are ours.
+and the order of the stop are ours. So is TLS: with a certificate the port speaks 1.3 and nothing else, and a client
+that does not finish its handshake has as little time as one that does not send its headers.
 
     stop, in order    no new connections; parked polls are answered; WebSockets answer what they have heard and
                       are closed with 1012; requests under way end; whatever is left after the time is cut
@@ -15,12 +16,13 @@ import socket
 from collections.abc import Mapping, Sequence
 from email.utils import formatdate
 from time import time
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import structlog
 import uvicorn
 
 from dragoman.core.ports import Files, Intake, Store
+from dragoman.security.tls import Renewal
 from dragoman.security.urls import Network, Resolve
 from dragoman.transports.agent_files import AgentFiles
 from dragoman.transports.asgi import ASGIApp, Router
@@ -36,6 +38,8 @@ log = structlog.get_logger("dragoman.transports")
 
 SWEEP_SECONDS = 1.0
 BACKLOG = 2048
+GOODBYE_SECONDS = 5.0
+"""A client of TLS that does not answer a close is cut off then."""
 
 
 class PortBusy(OSError):
@@ -70,6 +74,7 @@ def serve(
     negotiation: Literal["lowest", "highest"] = "lowest",
     callback_networks: Sequence[Network] = (),
     resolve: Resolve | None = None,
+    tls: Renewal | None = None,
 ) -> Serving:
     """The hub's HTTP port: chiffon's hot paths, everything else to `fallback`. Call `start()` on it."""
     return Serving(
@@ -85,6 +90,7 @@ def serve(
         negotiation=negotiation,
         callback_networks=callback_networks,
         resolve=resolve,
+        tls=tls,
     )
 
 
@@ -106,11 +112,13 @@ class Serving:
         negotiation: Literal["lowest", "highest"],
         callback_networks: Sequence[Network],
         resolve: Resolve | None,
+        tls: Renewal | None,
     ) -> None:
         self.host = host
         self.port = port
         self.limits = limits
         self._store = store
+        self._tls = tls
         self.refusals = Refusals(hub)
         desk = Desk(hub, limits=limits, admin_hash=admin_token_hash, refusals=self.refusals, files=files)
         self.push = Push(hub, allowed=callback_networks, resolve=resolve)
@@ -133,7 +141,7 @@ class Serving:
     @property
     def url(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        return f"{'http' if self._tls is None else 'https'}://{host}:{self.port}"
 
     @property
     def connections(self) -> int:
@@ -163,13 +171,29 @@ class Serving:
         )
         config.load()
         server = uvicorn.Server(config)
-        server.lifespan = config.lifespan_class(config)
-        await server.startup(sockets=[listener])
+        server.servers = [await self._open(listener, config, server)]
         self._server = server
         self._tick(server)
         self._sweeper = asyncio.create_task(self._sweep(server), name="http sweep")
         self.push.start()
         log.info("listening", url=self.url)
+
+    async def _open(self, listener: socket.socket, config: uvicorn.Config, server: uvicorn.Server) -> asyncio.Server:
+        """As uvicorn's `startup` does, with a bound on handshakes, of which it has none to give."""
+        make, state, shared = config.http_protocol_class, server.server_state, config.lifespan_class(config).state
+        patience: dict[str, Any] = {}
+        if self._tls is not None:
+            patience = {
+                "ssl": self._tls.context,
+                "ssl_handshake_timeout": self.limits.header_seconds,
+                "ssl_shutdown_timeout": GOODBYE_SECONDS,
+            }
+        return await asyncio.get_running_loop().create_server(
+            lambda: make(config=config, server_state=state, app_state=shared),  # type: ignore[call-arg]
+            sock=listener,
+            backlog=BACKLOG,
+            **patience,
+        )
 
     async def stop(self, drain_seconds: float = 10.0) -> None:
         server, self._server = self._server, None

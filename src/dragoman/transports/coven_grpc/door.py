@@ -3,6 +3,9 @@
 Handlers take and give raw bytes: the protocol is ours, gRPC only moves it. An exception in a handler ends that call
 with INTERNAL and nothing else.
 
+TLS is 1.3 only: gRPC cannot be told so, hence the suites in its environment (`security.tls`). A renewed certificate is
+handed to whoever connects next.
+
 Stop order: agents are asked to finish and leave, callers are told to come back, then the port closes.
 """
 
@@ -10,8 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -28,6 +31,7 @@ from dragoman.core.ports import Files, Intake, Store
 from dragoman.protocols.coven import codec, types
 from dragoman.protocols.coven.connection import Connection
 from dragoman.protocols.coven.events import Invalid, Registered
+from dragoman.security import tls as secure
 from dragoman.transports.coven_grpc.callers import Callers, end_call, turn_away
 from dragoman.transports.coven_grpc.identity import Identity, metadata_of
 from dragoman.transports.coven_grpc.keeping import Keeping
@@ -57,8 +61,7 @@ class CovenDoor:
         limits: CovenLimits | None = None,
         server_id: str = "dragoman",
         admin_token_hash: str | None = None,
-        tls_certificate: str | None = None,
-        tls_key: str | None = None,
+        tls: secure.Renewal | None = None,
     ) -> None:
         self.counts: Counter[str] = Counter()
         self._hub = hub
@@ -68,7 +71,7 @@ class CovenDoor:
         self._port = port
         self._limits = limits or CovenLimits()
         self._server_id = server_id
-        self._tls = (tls_certificate, tls_key)
+        self._tls = tls
         self._identity = Identity(hub, guests=guests, admin_hash=admin_token_hash)
         self._refusals = Refusals(hub)
         self._roster = Roster(
@@ -124,15 +127,38 @@ class CovenDoor:
             raise OSError(f"cannot listen on {address}")
         self._server, self._port = server, int(port)
         await server.start()
-        log.info("coven serves", address=f"{self._host}:{self._port}", tls=bool(self._tls[0]))
+        log.info("coven serves", address=f"{self._host}:{self._port}", tls=self._tls is not None)
         return self._port
 
     def _credentials(self) -> Any:
-        """TLS, where a certificate is configured: gRPC negotiates 1.3 with whoever can."""
-        certificate, key = self._tls
-        if not certificate or not key:
+        """TLS, where there is a certificate. It is asked again before every handshake, by a thread of gRPC's."""
+        tls = self._tls
+        if tls is None:
             return None
-        return grpc.ssl_server_credentials([(Path(key).read_bytes(), Path(certificate).read_bytes())])
+        shown = tls.pair
+        suites = os.environ[secure.GRPC_SUITES] = secure.grpc_cipher_suites(shown)  # read once, at its first TLS
+        required = tls.files.clients == "required" and tls.files.client_ca is not None
+
+        def configuration(pair: secure.Pair) -> Any:
+            roots = tls.files.client_ca.read_bytes() if required and tls.files.client_ca is not None else None
+            return grpc.ssl_server_certificate_configuration([(pair.key, pair.chain)], roots)
+
+        def newest() -> Any:
+            nonlocal shown
+            pair = tls.pair
+            if pair is shown:
+                return None
+            shown = pair
+            if secure.grpc_cipher_suites(pair) != suites:
+                log.warning("coven keeps its old certificate: the new key is of another kind. Restart the hub.")
+                return None
+            try:
+                return configuration(pair)
+            except OSError as error:
+                log.warning("coven keeps its old certificate", why=error.strerror)
+                return None
+
+        return grpc.dynamic_ssl_server_credentials(configuration(shown), newest, required)
 
     async def drain(self, seconds: float | None = None) -> None:
         """Take nobody new, ask everybody to finish, and wait until they left or patience is over (D10)."""

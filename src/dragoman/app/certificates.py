@@ -1,0 +1,92 @@
+"""The certificates that the hub's ports show: checked at the start, looked at again while it serves.
+
+    port               shows
+    -----------------  ----------------------------------------------------------
+    HTTP, WebSocket    `tls.certificate`
+    gRPC               `coven.tls_certificate`, else the same
+
+A renewed one is shown to whoever connects next; links that are open go on. Files that will not do are left alone, the
+last good ones stay in use, and the log says so once. It also warns, once a day, before one expires.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from time import time
+
+import structlog
+
+from dragoman.app.settings import Settings
+from dragoman.security.tls import Files, Renewal, TlsProblem
+
+log = structlog.get_logger("dragoman")
+
+DAY = 86_400
+SOON = 14 * DAY
+"""Before a certificate expires, so that there is time to renew it."""
+
+
+class Certificates:
+    """What each port shows, or None where it speaks plainly. Raises `TlsProblem` when the files will not do."""
+
+    def __init__(self, settings: Settings) -> None:
+        of, coven = settings.tls, settings.coven
+        self._every = of.renew_seconds
+        self._told: dict[Path, object] = {}
+        self.http = _open(settings, of.certificate, of.key)
+        self.coven = self.http
+        if coven.enabled and coven.tls_certificate:
+            self.coven = _open(settings, coven.tls_certificate, coven.tls_key)
+
+    @property
+    def shown(self) -> str:
+        """The HTTP port's certificate, for whoever is beside the hub and would know it again."""
+        return "" if self.http is None else self.http.pair.chain.decode("ascii", "replace")
+
+    async def watch(self, renewed: Callable[[], None]) -> None:
+        """Until it is cancelled. `renewed` is called when new connections see another certificate."""
+        watched = {id(one): one for one in (self.http, self.coven) if one is not None}
+        if not watched:
+            return
+        while True:
+            # In a thread: files may lie on a disk that is slow, or gone.
+            changed = [await asyncio.to_thread(self.look, one, int(time())) for one in watched.values()]
+            if any(changed):
+                renewed()
+            await asyncio.sleep(self._every)
+
+    def look(self, renewal: Renewal, now: int) -> bool:
+        """Whether its files are new, good, and in use from now on."""
+        file = renewal.files.certificate
+        try:
+            changed = renewal.renew(now)
+        except TlsProblem as problem:
+            self._tell(file, str(problem), "a renewed certificate is not used", why=str(problem))
+            return False
+        if changed:
+            self._told.pop(file, None)
+            log.info("certificate renewed", file=str(file), days=(renewal.not_after - now) // DAY)
+        elif renewal.not_after - now < SOON:
+            left = (renewal.not_after - now) // DAY
+            self._tell(file, left, "a certificate expires soon", days=left, fix="renew it: dragoman cert")
+        return changed
+
+    def _tell(self, file: Path, what: object, words: str, **facts: object) -> None:
+        if self._told.get(file) != what:
+            self._told[file] = what
+            log.warning(words, file=str(file), **facts)
+
+
+def _open(settings: Settings, certificate: str | None, key: str | None) -> Renewal | None:
+    if not certificate or not key:
+        return None
+    ca = settings.tls.client_ca
+    files = Files(
+        certificate=Path(certificate),
+        key=Path(key),
+        client_ca=Path(ca) if ca else None,
+        clients=settings.tls.clients,
+    )
+    return Renewal(files, int(time()))
