@@ -57,10 +57,10 @@ class Scene:
         self.worker: Worker
         self._parties: list[Party] = []
 
-    async def enter(self, role: type[Any], **settings: Any) -> Any:
-        """Somebody new, added and connected."""
+    async def enter(self, role: type[Any], *, seats: int | None = None, **settings: Any) -> Any:
+        """Somebody new, added and connected; `seats` is how many tasks it does at once."""
         id = f"{role.__name__.lower()}-{uuid.uuid4().hex[:12]}"
-        party = role(self.stage, id, await self.stage.add(id, role.protocol))
+        party = role(self.stage, id, await self.stage.add(id, role.protocol, seats=seats))
         for name, value in settings.items():
             setattr(party, name, value)
         await party.connect()

@@ -314,19 +314,22 @@ class AgentmsgWorker(AgentmsgParty, Worker):
         return str(request["id"])
 
     async def take_over(self) -> Job:
-        request = await soon(self.letters.get())
-        assert (request["type"], request["payload"]["to_agent"]) == ("TASK_HANDOFF", self.id)
-        terms = {
-            "accepted": True,
-            "agent_id": self.id,
-            "estimated_completion": time(ahead=60),
-            "requirements": [],
-            "constraints": {"required_capabilities": []},
-        }
-        await self.deliver(
-            self.message("TASK_HANDOFF", terms, to=request["from"], correlation_id=request["id"]),
+        await self._answer_handover(
+            accepted=True,
+            estimated_completion=time(ahead=60),
+            requirements=[],
+            constraints={"required_capabilities": []},
         )
         return await self.take()
+
+    async def decline(self, why: str) -> None:
+        await self._answer_handover(accepted=False, error=why)
+
+    async def _answer_handover(self, **terms: Any) -> None:
+        request = await soon(self.letters.get())
+        assert (request["type"], request["payload"]["to_agent"]) == ("TASK_HANDOFF", self.id)
+        payload = {"agent_id": self.id, **terms}
+        await self.deliver(self.message("TASK_HANDOFF", payload, to=request["from"], correlation_id=request["id"]))
 
     async def ask_for_help(self, job: Job, question: str, to: str) -> str:
         request = self.message("HELP_REQUEST", self.help_request(job, question), to=to)
@@ -346,6 +349,9 @@ class AgentmsgWorker(AgentmsgParty, Worker):
         }
         await self.deliver(self.message("HELP_RESPONSE", payload, to=request["from"]))
         return str(request["payload"]["description"])
+
+    async def refuse_to_help(self, text: str) -> None:
+        await self.help(text, response_type="UNABLE_TO_HELP")
 
     async def write(self, to: str, words: str) -> None:
         payload = {"task_id": "of-our-own", "message": words}

@@ -219,6 +219,9 @@ class Worker(Party):
         await self.finish(job, text=text)
         return str(job.input["content"])
 
+    async def refuse_to_help(self, text: str) -> None:
+        await self.fail(await self.take(), text)
+
     async def write(self, to: str, words: str) -> None:
         """A message that is no task."""
         raise Unsayable("letter")

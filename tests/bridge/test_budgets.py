@@ -1,0 +1,60 @@
+"""Budgets hold for tasks of every protocol: what cannot be paid for nobody ever sees (agentmsg-D10)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bridge.conftest import Scene
+from tests.bridge.players import PLAYERS
+from tests.bridge.players.neutral import Order
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_who_has_nothing_left_is_not_given_anything(scene: Scene) -> None:
+    scene.messy = True
+    await scene.stage.allot(scene.worker.id, 0)
+    with pytest.raises(AssertionError, match="0 remain"):
+        await scene.caller.submit(Order(to=scene.worker.id))
+    wish = {"type": "examine", "agent": scene.worker.id, "priority": "critical"}
+    refused = await scene.stage.admin.post("/api/v1/tasks", json=wish)
+    assert refused.status_code == 503, refused.text
+    assert "0 remain" in refused.text
+    assert (await scene.stage.get("tasks", agent=scene.worker.id))["tasks"] == []
+
+    version = (await scene.stage.account(scene.worker.id))["version"]
+    await scene.stage.allot(scene.worker.id, 1, version=version)
+    handle, job = await scene.begin(type="paid for")
+    assert job.type == "paid for"  # and nothing was before it
+    await scene.worker.finish(job, text="done")
+    assert (await scene.caller.story(handle))[-1]["text"] == "done"
+
+
+@pytest.mark.parametrize("pair", [("agentmsg", name) for name in PLAYERS], ids=PLAYERS)
+async def test_a_budget_is_set_aside_and_given_back(scene: Scene) -> None:
+    await scene.stage.allot(scene.worker.id, 1)
+    with pytest.raises(AssertionError, match="asks for 2 USD"):
+        await scene.caller.submit(Order(to=scene.worker.id, budget=2))
+    handle, job = await scene.begin(budget=0.75)
+    assert (await scene.stage.account(scene.worker.id))["reserved"] == 0.75
+    wish = {"type": "next", "agent": scene.worker.id, "budget": 0.5}
+    made = await scene.stage.admin.post("/api/v1/tasks", json=wish)
+    assert (made.status_code, made.json()["status"]) == (202, "queued")  # it must only wait
+
+    await scene.worker.finish(job, text="done")
+    assert (await scene.worker.take()).type == "next"
+    assert (await scene.stage.account(scene.worker.id))["reserved"] == 0.5
+    assert (await scene.caller.story(handle))[-1]["final"] == "completed"
+
+
+@pytest.mark.parametrize("pair", [(name, "agentmsg") for name in PLAYERS], ids=PLAYERS)
+async def test_what_was_used_counts_against_the_next_of_any_protocol(scene: Scene) -> None:
+    scene.messy = True
+    await scene.stage.allot(scene.worker.id, 1)
+    handle, job = await scene.begin()
+    await scene.worker.finish(job, text="done", usage={"cost_usd": 1.25, "tokens_used": 10})
+    assert (await scene.caller.story(handle))[-1]["final"] == "completed"
+    account = await scene.stage.account(scene.worker.id)
+    assert (account["consumed"], account.get("reserved", 0)) == (1.25, 0)
+    with pytest.raises(AssertionError, match="0 remain"):
+        await scene.caller.submit(Order(to=scene.worker.id))
