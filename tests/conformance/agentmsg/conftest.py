@@ -1,13 +1,15 @@
-"""The document's interfaces and enums, and two ends of a link with nothing between them but bytes."""
+"""The document's interfaces and enums; two ends of a link with nothing between them but bytes; a whole hub."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.conformance.agentmsg.samples import Link
+from tests.conformance.agentmsg.stage import Stage, opened
 
 DOCUMENT = Path(__file__).with_name("document.json")
 
@@ -23,3 +25,10 @@ def document() -> dict[str, Any]:
 def link() -> Link:
     """Two fresh ends of a link."""
     return Link()
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    """A hub behind its real doors, under a clock that only moves when told."""
+    async with opened() as stage:
+        yield stage

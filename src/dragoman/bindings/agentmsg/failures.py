@@ -217,6 +217,8 @@ def status_of(fault: Fault) -> int:
         return 404  # nobody of that name is known, rather than not here now
     if fault.kind is Kind.TIMEOUT and fault.field == TTL:
         return 422  # its time was over before it came: sent again as it is, it would be again
+    if fault.kind is Kind.RESOURCES and not fault.retryable:
+        return 422  # likewise: it asks for more than there is
     return STATUS[fault.kind]
 
 

@@ -3,7 +3,8 @@
     POST /agentmsg/messages    202 {"status":"accepted","message_id":…}, after the commit; what has an answer of the
                                hub's own (REGISTER, STATE_UPDATE, STATE_QUERY) has it there: "answer": {…message…}
     GET  /agentmsg/messages    200 {"messages":[{"delivery_id":…,"message":{…}}]}; ?wait=SECONDS&max=COUNT
-    POST /agentmsg/ack         200 {"acknowledged":COUNT}; {"delivery_ids":[…]}, or an ACK as a message
+    POST /agentmsg/ack         200 {"acknowledged":COUNT}; takes {"delivery_ids":[…]}, or an ACK, which may as well be
+                               sent like any other message
 
 Everything else is an ErrorReport with a status of `bindings.agentmsg.failures`.
 """
@@ -24,13 +25,13 @@ from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.ports import StoreFailed
 from dragoman.protocols.agentmsg.errors import AgentmsgError
-from dragoman.protocols.agentmsg.types import Message, StateQuery
+from dragoman.protocols.agentmsg.types import Message, MessageType, StateQuery
 from dragoman.transports.agentmsg.desk import About, AgentmsgDesk, in_pieces
 from dragoman.transports.agentmsg.state import BARE, AgentmsgState, read
 from dragoman.transports.agentmsg.ws import AgentmsgWs
 from dragoman.transports.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, read_body
 from dragoman.transports.driver import Heard
-from dragoman.transports.http_door import HttpDoor
+from dragoman.transports.http_door import SMALL_BODY, HttpDoor
 from dragoman.wire.errors import RemoteProtocolError
 
 
@@ -77,6 +78,20 @@ class AgentmsgHttp(HttpDoor):
     async def frames(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
         whole = await self._desk.whole(parcel) if in_pieces(parcel) else None
         return (self._desk.carry(parcel, agent, now, whole),)
+
+    async def ack(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
+        data = await read_body(scope, receive, SMALL_BODY)
+        if self.json(data).get("type") != MessageType.ACK:
+
+            async def read() -> dict[str, Any]:
+                return {"type": "http.request", "body": data, "more_body": False}
+
+            await super().ack(agent, scope, read, send)
+            return
+        heard = self._desk.understand(agent, data, self._look)
+        if heard.fault is not None:
+            raise Refused(heard.fault)
+        await answer(send, 200, b'{"acknowledged":%d}' % await self.acknowledged(agent, heard.acks))
 
     # -- POST /agentmsg/messages
 

@@ -1,0 +1,270 @@
+"""What is promised of a message between two agents, over the real doors: order, priority, time, and the last resort."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.conformance.agentmsg import words
+from tests.conformance.agentmsg.stage import Speaker, Stage
+
+from dragoman.core.delivery.model import DeadLetter, Delivery
+
+
+@pytest.fixture
+async def pair(stage: Stage) -> tuple[Speaker, Speaker]:
+    """`ada` writes to `bob`."""
+    return await stage.join("ada"), await stage.join("bob")
+
+
+def note(agent: Speaker, text: str, task: str | None = None, **fields: Any) -> dict[str, Any]:
+    """An ERROR_REPORT between agents is a letter, and kept."""
+    return words.error(agent.id, task, message=text, **fields)
+
+
+# -- order and urgency
+
+
+@pytest.mark.requirement("AM-RTE-2", "agentmsg-D5")
+async def test_what_is_more_urgent_is_delivered_first(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
+    ada, bob = pair
+    for kind, payload in (
+        ("HEARTBEAT", {"agent_id": "ada"}),
+        ("STATUS_UPDATE", words.status("ada", stage.at)),
+        ("TASK_COMPLETE", {"task_id": "a matter of ours", "result": 1}),
+        ("ERROR_REPORT", note(ada, "fire")),
+    ):
+        await ada.say(kind, "bob", payload, priority="low")
+    heard = []
+    while got := await bob.poll(1):
+        heard += [one["message"]["type"] for one in got]
+        await bob.ack(*got)
+    assert heard == ["ERROR_REPORT", "TASK_COMPLETE", "STATUS_UPDATE", "HEARTBEAT"]
+
+
+@pytest.mark.requirement("AM-RTE-2")
+async def test_a_messages_own_priority_counts_where_it_is_higher(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
+    ada, bob = pair
+    await ada.say("STATUS_UPDATE", "bob", words.status("ada", stage.at))
+    await ada.say("HEARTBEAT", "bob", {"agent_id": "ada"}, priority="high")
+    assert [one["message"]["type"] for one in await bob.poll(1)] == ["HEARTBEAT"]
+
+
+@pytest.mark.requirement("agentmsg-D5")
+async def test_nobody_starves(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
+    """A critical letter overtakes whatever is at most an hour older; what waited longer comes first."""
+    ada, bob = pair
+    old = await ada.say("STATUS_UPDATE", "bob", words.status("ada", stage.at))
+    await stage.pass_time(3601)
+    new = await ada.say("ERROR_REPORT", "bob", note(ada, "fire"))
+    heard = [one["message"]["id"] for one in await bob.poll(2)]
+    assert heard == [old["id"], new["id"]]
+
+
+@pytest.mark.requirement("AM-DLV-3", "agentmsg-D5")
+async def test_the_messages_of_one_task_arrive_in_order_whatever_their_priority(
+    stage: Stage, pair: tuple[Speaker, Speaker]
+) -> None:
+    """Only the head of a lane is under way, and the lane goes by the most urgent that waits in it."""
+    ada, bob = pair
+    await ada.say("TASK_UPDATE", "bob", {"task_id": "lane", "progress": 1})
+    await ada.say("TASK_COMPLETE", "bob", {"task_id": "lane", "result": 2})
+    await ada.say("ERROR_REPORT", "bob", note(ada, "3", "lane"))
+    await ada.say("TASK_COMPLETE", "bob", {"task_id": "other", "result": 4})
+    rounds = []
+    for _ in range(3):
+        got = await bob.poll()
+        rounds.append([(one["message"]["type"], one["message"]["payload"].get("task_id")) for one in got])
+        await bob.ack(*got)
+    first, second, third = rounds
+    # the update leaves at most once, so the next of its lane is behind it in the same poll
+    assert first[:2] == [("TASK_UPDATE", "lane"), ("TASK_COMPLETE", "lane")]
+    assert sorted(first[2:]) == [("TASK_COMPLETE", "other")]
+    assert (second, third) == ([("ERROR_REPORT", "lane")], [])
+
+
+@pytest.mark.requirement("AM-DLV-3", "agentmsg-D5")
+async def test_over_a_link_only_the_head_of_a_lane_is_under_way(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
+    ada, bob = pair
+    async with bob.link() as link:
+        said = [await ada.say("ERROR_REPORT", "bob", note(ada, str(n), "lane")) for n in range(3)]
+        for message in said:
+            heard = await link.told()
+            assert list(heard) == [message["id"]]
+            await link.ack(heard[message["id"]])
+        assert await link.told() == {}
+
+
+@pytest.mark.requirement("AM-DLV-3")
+async def test_an_assignment_its_progress_and_its_result_come_in_order(
+    stage: Stage, pair: tuple[Speaker, Speaker]
+) -> None:
+    ada, bob = pair
+    await bob.works(ada, "t-1")
+    for n in (10, 50, 90):
+        await bob.say("TASK_UPDATE", "ada", {"task_id": "t-1", "progress": n})
+    await bob.say("TASK_COMPLETE", "ada", {"task_id": "t-1", "result": "ok"})
+    heard = [one["payload"].get("progress", one["payload"].get("result")) for one in await ada.hear()]
+    assert heard == [10, 50, 90, "ok"]
+
+
+# -- again, and never again
+
+
+@pytest.mark.requirement("AM-DLV-7", "agentmsg/all-D5")
+@pytest.mark.parametrize("max_retries", [0, 1, 3])
+async def test_what_is_never_acknowledged_ends_among_the_dead_letters(
+    stage: Stage, pair: tuple[Speaker, Speaker], max_retries: int
+) -> None:
+    ada, bob = pair
+    async with bob.link() as link:
+        said = await ada.say("ERROR_REPORT", "bob", note(ada, "?"), max_retries=max_retries)
+        for attempt in range(max_retries + 1):
+            heard = (await link.told())[said["id"]]
+            assert heard["metadata"]["retry_count"] == attempt
+            assert heard["payload"] == said["payload"]
+            await stage.pass_time(2**attempt)
+        assert await link.told() == {}
+    [dead] = await stage.store.dead_letters(limit=10)
+    assert dead.letter is not None
+    assert (dead.receiver, dead.attempts, dead.letter.message_id) == ("bob", max_retries + 1, said["id"])
+    told = await ada.hears("ERROR_REPORT")
+    assert (told["from"], told["metadata"]["correlation_id"]) == ("hub", said["id"])
+    assert told["payload"]["error_type"] == "NETWORK_ERROR"
+
+
+@pytest.mark.requirement("AM-DLV-7")
+async def test_a_lane_goes_on_behind_a_dead_letter(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
+    ada, bob = pair
+    await ada.say("ERROR_REPORT", "bob", note(ada, "1", "lane"), max_retries=0)
+    second = await ada.say("ERROR_REPORT", "bob", note(ada, "2", "lane"))
+    assert len(await bob.poll()) == 1
+    await stage.pass_time(2)
+    assert [one["message"]["id"] for one in await bob.poll()] == [second["id"]]
+
+
+@pytest.mark.requirement("AM-DLV-6")
+async def test_what_expired_is_on_record_and_its_sender_was_told(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
+    ada, bob = pair
+    kept = await ada.say("ERROR_REPORT", "bob", note(ada, "now or never"), ttl_ms=2000)
+    once = await ada.say("HEARTBEAT", "bob", {"agent_id": "ada"}, ttl_ms=2000)
+    await stage.pass_time(3)
+    assert await bob.hear() == []
+    told = await ada.hears("ERROR_REPORT")  # and nobody speaks of the heartbeat
+    assert (told["payload"]["error_type"], told["metadata"]["correlation_id"]) == ("TIMEOUT", kept["id"])
+    records = [r.subject for r in await stage.store.audit(after=0, limit=1000) if r.action == "letter.expire"]
+    assert set(records) == {kept["id"], once["id"]}
+    assert stage.store.rows(Delivery) == []
+    assert stage.store.rows(DeadLetter) == []
+
+
+@pytest.mark.requirement("AM-DLV-6")
+async def test_what_expired_on_its_way_to_the_hub_is_refused(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
+    ada, bob = pair
+    late = ada.message("ERROR_REPORT", "bob", note(ada, "?"), ttl_ms=1)
+    await stage.pass_time(1)
+    answer = await ada.send(late)
+    assert (answer.status_code, answer.json()["error_type"]) == (422, "TIMEOUT")
+    assert await bob.hear() == []
+    status, report = await ada.refused("TASK_ASSIGNMENT", "bob", words.assignment("t"), ttl_ms=1, at=stage.after(-1))
+    assert (status, report["error_type"]) == (422, "TIMEOUT")
+
+
+@pytest.mark.requirement("AM-DLV-5")
+async def test_what_was_accepted_outlives_the_hub(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
+    """Nothing but the store survives (a real kill: `tests/faults/test_agentmsg.py`)."""
+    ada, _ = pair
+    letter = await ada.say("ERROR_REPORT", "bob", note(ada, "kept"))
+    await ada.say("TASK_ASSIGNMENT", "bob", words.assignment("t-1"))
+    await stage.restart()
+    waits = await stage.poll("bob")
+    assert {getattr(parcel.event, "message_id", None) or parcel.task.origin.called for parcel in waits} == {
+        letter["id"], "t-1",
+    }  # fmt: skip
+
+
+# -- both doors
+
+
+@pytest.mark.requirement("AM-LNK-7")
+async def test_both_doors_carry_the_same_messages(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
+    ada, bob = pair
+    payload = note(ada, "the same", "t-9", x_extra=[1, {"a": None}])
+    polled, heard = [], []
+    await ada.say("ERROR_REPORT", "bob", payload, traceparent=None)
+    [one] = await bob.poll()
+    polled.append(one["message"])
+    assert one["delivery_id"] == one["message"]["metadata"]["delivery_id"]
+    assert await bob.ack(one) == 1
+    async with bob.link() as link, ada.link() as other:
+        said = await other.say("ERROR_REPORT", "bob", payload)
+        ack = await other.hears("ACK")
+        assert said["id"] in (ack["metadata"]["correlation_id"], *ack["payload"].get("message_ids", ()))
+        heard.append(await link.hears("ERROR_REPORT"))
+        await link.ack(heard[0])
+        await link.told()
+    changing = {"id", "timestamp", "metadata"}
+    one, two = ({k: v for k, v in m.items() if k not in changing} for m in (polled[0], heard[0]))
+    assert one == two
+    assert set(polled[0]["metadata"]) - {"traceparent"} == set(heard[0]["metadata"])
+    assert stage.store.rows(Delivery) == []
+
+
+@pytest.mark.requirement("AM-LNK-7")
+@pytest.mark.parametrize("how", ["by its delivery", "an ACK at /ack", "an ACK as a message", "an ACK over the link"])
+async def test_every_way_to_acknowledge_counts(stage: Stage, pair: tuple[Speaker, Speaker], how: str) -> None:
+    ada, bob = pair
+    said = await ada.say("ERROR_REPORT", "bob", note(ada, "?"))
+    [one] = await bob.poll(1)
+    ack = bob.message("ACK", "hub", {}, correlation_id=said["id"].upper())
+    if how == "by its delivery":
+        assert await bob.ack(one) == 1
+    elif how == "an ACK at /ack":
+        answer = await stage.post("/ack", ack, bob.token)
+        assert (answer.status_code, answer.json()["acknowledged"]) == (200, 1)
+    elif how == "an ACK as a message":
+        assert (await bob.send(ack)).status_code == 202
+    else:
+        async with bob.link() as link:
+            await link.socket.send(json.dumps(ack))
+            await link.told()
+    assert stage.store.rows(Delivery) == []
+    await stage.pass_time(60)
+    assert await bob.hear() == []
+
+
+@pytest.mark.requirement("AM-LNK-7", "AM-DLV-5")
+async def test_a_poll_that_is_not_acknowledged_gets_the_same_message_again(
+    stage: Stage, pair: tuple[Speaker, Speaker]
+) -> None:
+    ada, bob = pair
+    said = await ada.say("ERROR_REPORT", "bob", note(ada, "?"))
+    [first] = await bob.poll(1)
+    assert await bob.poll(1) == []  # it is being looked at
+    await stage.pass_time(1.1)
+    [again] = await bob.poll(1)
+    assert first["delivery_id"] == again["delivery_id"]
+    assert (again["message"]["id"], again["message"]["metadata"]["retry_count"]) == (said["id"], 1)
+
+
+@pytest.mark.requirement("AM-LNK-7")
+async def test_an_agent_may_speak_at_once_with_any_names_and_forms(stage: Stage) -> None:
+    """As a stranger would try it: no REGISTER, ids in capitals, other offsets, names that are no UUIDs."""
+    ada, bob = await stage.join("Ada.Lovelace_1"), await stage.join("bob 2/ö")
+    zone = stage.at.replace("Z", "").split(".")[0]
+    hour = int(zone[11:13])
+    local = f"{zone[:11]}{(hour + 2) % 24:02d}{zone[13:]}+02:00"
+    id = stage.uuid().upper()
+    sent = ada.message("TASK_ASSIGNMENT", bob.id, words.assignment("größer/Als & alles"), id=id, at=local, ttl_ms=9e9)
+    sent["x_extra"] = {"kept": True}
+    answer = await ada.send(sent)
+    assert (answer.status_code, answer.json()["message_id"]) == (202, id.lower())
+    order = await bob.hears("TASK_ASSIGNMENT")
+    assert (order["payload"]["task"]["task_id"], order["x_extra"]) == ("größer/Als & alles", {"kept": True})
+    for type in ("TASK_UPDATE", "TASK_COMPLETE"):
+        body: dict[str, Any] = {"task_id": "größer/Als & alles"}
+        await bob.say(type, "*", {**body, "progress": 1} if type == "TASK_UPDATE" else {**body, "result": None})
+    done = await ada.hears("TASK_COMPLETE")
+    assert (done["payload"]["task_id"], done["payload"]["result"]) == ("größer/Als & alles", None)
+    assert (await stage.get("/state/TASK/gr%C3%B6%C3%9Fer/Als%20&%20alles")).status_code == 200

@@ -1,0 +1,165 @@
+"""Help over the wire: who is asked, in whose words the answer comes, and what the task does meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+from tests.conformance.agentmsg import words
+from tests.conformance.agentmsg.stage import Speaker, Stage
+
+from dragoman.core.commands import Answer
+from dragoman.core.ids import ADMIN
+from dragoman.core.tasks.model import Question, QuestionStatus, Status, Waiting
+
+
+@pytest.fixture
+async def cast(stage: Stage) -> dict[str, Speaker]:
+    """`bob` works on `t-1` for `ada`; `cid` and `dot` know reviews, `eve` knows nothing."""
+    cast = {"ada": await stage.join("ada", work_types=()), "bob": await stage.join("bob")}
+    for id in ("cid", "dot"):
+        cast[id] = await stage.join(id, capabilities=("code_review",))
+    cast["eve"] = await stage.join("eve")
+    await cast["bob"].works(cast["ada"], "t-1")
+    return cast
+
+
+async def waiting(stage: Stage) -> tuple[Status, Waiting | None]:
+    task = await stage.named("t-1")
+    return task.status, task.waiting
+
+
+async def to_a_person(stage: Stage) -> Question:
+    [question] = await stage.store.questions(status=QuestionStatus.OPEN, limit=10)
+    return question
+
+
+@pytest.mark.requirement("AM-HLP-6", "AM-HLP-7")
+@pytest.mark.parametrize("to", ["cid", "hub", "*"])
+async def test_a_request_reaches_who_can_help_and_the_response_returns(
+    stage: Stage, cast: dict[str, Speaker], to: str
+) -> None:
+    bob, cid = cast["bob"], cast["cid"]
+    async with cid.link() as helper:
+        request = await bob.say("HELP_REQUEST", to, words.help_request("bob", "t-1", x_extra="kept"))
+        asked = await helper.hears("HELP_REQUEST")
+        assert (asked["id"], asked["from"], asked["to"]) == (request["id"], "bob", "cid")
+        assert asked["payload"] == request["payload"]
+        assert await waiting(stage) == (Status.WAITING, Waiting.HELP)
+        resources = [{"type": "code", "url": "https://example.org/x", "title": "X"}]
+        response = words.help_response("cid", request["id"], resources=resources)
+        answer = await helper.say("HELP_RESPONSE", "bob", response, correlation_id=request["id"])
+        await stage.rest()
+        await helper.told()
+    told = await bob.hears("HELP_RESPONSE")
+    assert (told["id"], told["from"], told["payload"]) == (answer["id"], "cid", response)
+    assert (await waiting(stage))[0] is Status.RUNNING
+    assert await cast["eve"].hear() == []
+
+
+@pytest.mark.requirement("AM-HLP-6", "agentmsg/B3")
+async def test_where_no_agent_can_a_person_is_asked_and_answers(stage: Stage, cast: dict[str, Speaker]) -> None:
+    bob = cast["bob"]
+    payload = words.help_request("bob", "t-1", help_type="ARCHITECTURE_ADVICE", description="left or right?")
+    request = await bob.say("HELP_REQUEST", "hub", payload)
+    question = await to_a_person(stage)
+    assert (question.question, question.agent) == ("left or right?", "bob")
+    await stage.ask(Answer(principal=ADMIN, question=question.id, answer="left"))
+    told = await bob.hears("HELP_RESPONSE")
+    assert told["payload"] == {
+        "responder_id": "person", "request_id": request["id"], "response_type": "DIRECT_ANSWER", "content": "left",
+        "follow_up_required": False, "estimated_effort": 0, "answer": "left",
+    }  # fmt: skip
+    assert (told["from"], told["metadata"]["correlation_id"]) == ("hub", request["id"])
+    assert (await waiting(stage))[0] is Status.RUNNING
+
+
+@pytest.mark.requirement("AM-HLP-6")
+async def test_each_response_type_leads_on(stage: Stage, cast: dict[str, Speaker]) -> None:
+    """Unable: the next who can. Escalation: a person."""
+    bob = cast["bob"]
+    async with cast["cid"].link() as cid, cast["dot"].link() as dot:
+        request = await bob.say("HELP_REQUEST", "hub", words.help_request("bob", "t-1"))
+        for link, verdict in ((cid, "UNABLE_TO_HELP"), (dot, "ESCALATION")):
+            asked = await link.hears("HELP_REQUEST")
+            assert (asked["id"], asked["to"]) == (request["id"], link.agent.id)
+            await link.ack(asked)
+            said = words.help_response(link.agent.id, request["id"], response_type=verdict, content="?")
+            await link.say("HELP_RESPONSE", "bob", said)
+            await link.told()
+    assert (await to_a_person(stage)).request_id == request["id"]
+    assert await waiting(stage) == (Status.WAITING, Waiting.HELP)
+
+
+@pytest.mark.requirement("AM-HLP-6")
+async def test_who_was_named_and_is_unable_says_so_itself(stage: Stage, cast: dict[str, Speaker]) -> None:
+    bob, cid = cast["bob"], cast["cid"]
+    request = await bob.say("HELP_REQUEST", "cid", words.help_request("bob", "t-1"))
+    await cid.hears("HELP_REQUEST")
+    said = words.help_response("cid", request["id"], response_type="UNABLE_TO_HELP", content="no idea")
+    await cid.say("HELP_RESPONSE", "bob", said)
+    assert (await bob.hears("HELP_RESPONSE"))["payload"] == said
+    assert (await waiting(stage))[0] is Status.RUNNING
+
+
+@pytest.mark.requirement("AM-HLP-7")
+async def test_a_task_goes_on_when_the_time_for_help_is_up(stage: Stage, cast: dict[str, Speaker]) -> None:
+    bob, cid = cast["bob"], cast["cid"]
+    request = await bob.say("HELP_REQUEST", "cid", words.help_request("bob", "t-1", deadline=stage.after(20)))
+    await cid.hears("HELP_REQUEST")
+    for _ in range(2):
+        await stage.pass_time(9)
+        assert await bob.hear() == []
+        await cid.hear()  # nobody falls silent
+        assert await waiting(stage) == (Status.WAITING, Waiting.HELP)
+    await stage.pass_time(3)
+    told = await bob.hears("HELP_RESPONSE")
+    assert (told["payload"]["response_type"], told["payload"]["request_id"]) == ("UNABLE_TO_HELP", request["id"])
+    assert (await waiting(stage))[0] is Status.RUNNING
+    status, _ = await cid.refused("HELP_RESPONSE", "bob", words.help_response("cid", request["id"]))
+    assert status == 409
+    await bob.say("TASK_COMPLETE", "ada", {"task_id": "t-1", "result": 1})
+
+
+@pytest.mark.requirement("AM-HLP-8")
+async def test_a_follow_up_belongs_to_the_same_request(stage: Stage, cast: dict[str, Speaker]) -> None:
+    bob, cid = cast["bob"], cast["cid"]
+    request = await bob.say("HELP_REQUEST", "cid", words.help_request("bob", "t-1"))
+    await cid.hears("HELP_REQUEST")
+    first = words.help_response("cid", request["id"], content="try this", follow_up_required=True)
+    await cid.say("HELP_RESPONSE", "bob", first)
+    assert (await bob.hears("HELP_RESPONSE"))["payload"] == first
+    second = words.help_response("cid", request["id"], content="and then that")
+    await cid.say("HELP_RESPONSE", "bob", second)
+    assert (await bob.hears("HELP_RESPONSE"))["payload"] == second
+    status, _ = await cid.refused("HELP_RESPONSE", "bob", words.help_response("cid", request["id"], content="more"))
+    assert status == 409  # it said itself that nothing follows
+
+
+@pytest.mark.requirement("AM-HLP-6")
+async def test_help_about_a_task_that_the_hub_does_not_know(stage: Stage, cast: dict[str, Speaker]) -> None:
+    eve, cid = cast["eve"], cast["cid"]
+    request = await eve.say("HELP_REQUEST", "cid", words.help_request("eve", "a thought of mine"))
+    await cid.hears("HELP_REQUEST")
+    await cid.say("HELP_RESPONSE", "eve", words.help_response("cid", request["id"].upper()))
+    assert (await eve.hears("HELP_RESPONSE"))["payload"]["content"] == "it is"
+
+
+@pytest.mark.requirement("agentmsg/B3")
+async def test_a_question_meant_for_a_person_is_put_to_nobody_else(stage: Stage, cast: dict[str, Speaker]) -> None:
+    bob = cast["bob"]
+    async with cast["cid"].link() as cid:
+        payload = words.help_request("bob", "t-1", ask="person", options=["a", "b"])
+        request = await bob.say("HELP_REQUEST", "hub", payload)
+        assert "HELP_REQUEST" not in {one["type"] for one in (await cid.told()).values()}
+    question = await to_a_person(stage)
+    assert (question.options, question.request_id) == (("a", "b"), request["id"])
+    await stage.ask(Answer(principal=ADMIN, question=question.id, answer="b"))
+    told = await bob.hears("HELP_RESPONSE")
+    assert (told["payload"]["answer"], told["payload"]["request_id"]) == ("b", request["id"])
+
+
+@pytest.mark.xfail(strict=True, reason="who polls is asked only while a poll of it is parked")
+@pytest.mark.requirement("AM-HLP-6")
+async def test_somebody_between_two_polls_can_be_asked(stage: Stage, cast: dict[str, Speaker]) -> None:
+    await cast["cid"].hear()
+    request = await cast["bob"].say("HELP_REQUEST", "hub", words.help_request("bob", "t-1"))
+    assert (await cast["cid"].hears("HELP_REQUEST"))["id"] == request["id"]
