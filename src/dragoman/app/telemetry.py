@@ -1,7 +1,8 @@
 """What the hub tells its operators: structured logs, and metrics for Prometheus.
 
 Logs never hold a secret: values under a telling name, and bearer tokens anywhere in a text, are blotted out before
-anything is written. What is personal is taken out first of all (`security.redaction`). Nor can what came from outside forge a line: control and direction characters are escaped.
+anything is written. What is personal is taken out first of all (`security.redaction`). Nor can what came from outside
+forge a line: control and direction characters are escaped.
 
 Metrics live in a registry of their own. Labels are closed lists (a command's type, an outcome, a protocol): never
 an id. The engine counts into plain dictionaries, which costs it no lock; they become Prometheus families when somebody
