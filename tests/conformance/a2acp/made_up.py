@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from dragoman.protocols.a2acp.schemas import DRAFT_07, DRAFT_2020
+from dragoman.wire.schema.library import DRAFT_07, DRAFT_2020
 
 NAMES = ("a", "b", "ab")
 PATTERNS = ("^a", "b$", "^x")

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.conformance.a2acp.samples import ADA, BOB, BODIES, START, TOKEN, Link, tree
 
-from dragoman.protocols.a2acp import codec, errors, intents, published, schemas, types, versions
+from dragoman.protocols.a2acp import codec, errors, intents, published, types, versions
 from dragoman.protocols.a2acp.errors import A2acpError, Code, Refusal
 from dragoman.protocols.a2acp.types import MessageType, Stamp
 from dragoman.wire import LocalProtocolError, Stage
+from dragoman.wire.schema import library as schemas
 
 DOCUMENT = schemas.compile(published.MESSAGE)
 

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.conformance.a2acp.samples import ADA, BOB, BODIES, BROKER, START, TOKEN, Link, tree
 
+from dragoman.core.policy.ratelimit import BROKER as EVERYBODY
+from dragoman.core.policy.ratelimit import SECOND, Exceeded, Limits, Meter, Minute, keys, take
 from dragoman.protocols.a2acp import codec, intents
 from dragoman.protocols.a2acp.connection import Connection
 from dragoman.protocols.a2acp.errors import Code, Refusal
 from dragoman.protocols.a2acp.events import Answered, Invalid, Overdue, Received, Unexpected
-from dragoman.protocols.a2acp.ratelimit import BROKER as EVERYBODY
-from dragoman.protocols.a2acp.ratelimit import SECOND, Exceeded, Limits, Meter, Minute, keys, take
 from dragoman.protocols.a2acp.replay import Memory, Nonces, row, untimely
 from dragoman.protocols.a2acp.state import Pending
 from dragoman.protocols.a2acp.types import MessageType

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from tests.conformance.a2acp.made_up import VALUES, pairs, schemas
 from tests.conformance.a2acp.samples import CAPABILITY
 
-from dragoman.protocols.a2acp import compatibility
-from dragoman.protocols.a2acp import schemas as subject
-from dragoman.protocols.a2acp.compatibility import Answer, accepts
-from dragoman.protocols.a2acp.schemas import DRAFT_07, Compiled, Library, SchemaError
+from dragoman.protocols.a2acp.types import RESERVED
+from dragoman.wire.schema import compatibility
+from dragoman.wire.schema import library as subject
+from dragoman.wire.schema.compatibility import Answer, accepts
+from dragoman.wire.schema.library import DRAFT_07, Compiled, Library, SchemaError
 
 SCHEMATA = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
@@ -147,11 +148,11 @@ def test_faults_name_the_place_and_never_the_value() -> None:
 def test_what_the_protocol_put_into_a_payload_is_not_the_agents_affair() -> None:
     payload = {"rows": 3, "contract_id": "c-1", "correlation_id": "k-1", "traceparent": "00-x"}
     closed = subject.compile(CAPABILITY.input_schema)
-    assert closed.accepts(closed.content(payload))
-    assert not closed.accepts(closed.content({**payload, "extra": 1}))
+    assert closed.accepts(closed.content(payload, RESERVED))
+    assert not closed.accepts(closed.content({**payload, "extra": 1}, RESERVED))
     wants = subject.compile({"type": "object", "required": ["contract_id"]})
-    assert wants.content(payload) == {"rows": 3, "contract_id": "c-1"}
-    assert wants.accepts(wants.content(payload))
+    assert wants.content(payload, RESERVED) == {"rows": 3, "contract_id": "c-1"}
+    assert wants.accepts(wants.content(payload, RESERVED))
 
 
 def test_a_library_compiles_once_and_forgets_the_oldest() -> None:

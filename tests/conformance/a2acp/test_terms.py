@@ -29,9 +29,9 @@ from dragoman.protocols.a2acp.contracts import (
 )
 from dragoman.protocols.a2acp.errors import A2acpError, Code, Refusal
 from dragoman.protocols.a2acp.handshake import TABLES, Party, Stage, Step, begin
-from dragoman.protocols.a2acp.schemas import Library
 from dragoman.protocols.a2acp.types import Message
 from dragoman.wire import LocalProtocolError
+from dragoman.wire.schema.library import Library
 
 
 def after(seconds: float) -> datetime:

@@ -20,8 +20,8 @@ from typing import Any, Literal, TypeAlias
 from msgspec import structs
 
 from dragoman.protocols.a2acp.errors import Code, Refusal
-from dragoman.protocols.a2acp.schemas import Library, Schema
 from dragoman.protocols.a2acp.types import (
+    RESERVED,
     ROUTING_SECONDS,
     Agent,
     Date,
@@ -36,6 +36,7 @@ from dragoman.protocols.a2acp.types import (
 )
 from dragoman.wire.errors import LocalProtocolError
 from dragoman.wire.machine import Table
+from dragoman.wire.schema.library import Library, Schema
 
 CONTRACT_SECONDS = 24 * 3600.0
 OVERLAP_SECONDS = 60.0
@@ -290,7 +291,7 @@ def conform(terms: Contract, message: Message, payload: Mapping[str, Any], libra
     if found is None or not terms.security.validated:
         return None
     compiled = library.compiled(found[1], key=f"{terms.contract_id}/{found[0]}".encode())
-    content = compiled.content(payload)
+    content = compiled.content(payload, RESERVED)
     if compiled.accepts(content):
         return None
     faults = [{"pointer": one.pointer, "what": one.what, "rule": one.rule} for one in compiled.faults(content)]

@@ -22,10 +22,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from dragoman.protocols.a2acp.contracts import Capability, Contract, Mode
-from dragoman.protocols.a2acp.schemas import Schema
 from dragoman.protocols.a2acp.sealing import KeyGrant, PublicKey
 from dragoman.protocols.a2acp.types import Agent, Id, Message, MessageType, Name, Record, SemVer
 from dragoman.wire.role import Role
+from dragoman.wire.schema.library import Schema
 
 DISCOVER = "discover_capabilities"
 INITIATE = "initiate_handshake"
