@@ -71,7 +71,7 @@ class StateView:
         shown = [task for task in found.values() if self._may_see(task, reader)][:SHOWN]
         registry: dict[str, Any] = {}
         for entity in await self._store.entities(Registry.TASK, limit=SHOWN):
-            registry[entity.value.get("id", entity.name)] = entity.value
+            registry[entity.value.get("id", entity.name)] = in_full(entity)
         for task in shown:
             part = task.metadata if self._has_part(task, reader) else None
             registry[task.origin.called or task.id] = task_entity(task, part).value
@@ -236,6 +236,21 @@ class StateView:
         if "metadata" in patch.get("context", {}) and not self._has_part(task, reader):
             patch["context"] = {key: value for key, value in patch["context"].items() if key != "metadata"}
         return msgspec.structs.replace(change, name=called, changes=patch)
+
+
+def in_full(entity: Entity) -> dict[str, Any]:
+    """A task that agents keep among themselves, with all that the document says of one. By itself it is shown as they
+    wrote it."""
+    context = {
+        "task_id": entity.value.get("id", entity.name),
+        "task_type": "task",
+        "priority": "normal",
+        "metadata": {},
+        "dependencies": [],
+        "history": [],
+    }
+    times = {"created_at": rfc3339(entity.created_at), "updated_at": rfc3339(entity.updated_at)}
+    return {**times, **entity.value, "context": context | entity.value.get("context", {})}
 
 
 ERROR_TYPES: Mapping[Kind, str] = {

@@ -223,7 +223,7 @@ def write(
     old: dict[str, Any] = {} if was is None else was.value
     value = merged(old, command.changes)
     if registry is Registry.TASK:
-        value = as_task(command, name, old, value)
+        value = as_task(name, old, value)
     elif registry is Registry.RESOURCE:
         whose, _, kind = name.rpartition(":")
         value = budget.written(old, value | {"agent_id": whose, "resource_type": kind}, by_itself=by_itself)
@@ -254,7 +254,7 @@ def write(
     return entity
 
 
-def as_task(command: ChangeState, name: str, old: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
+def as_task(name: str, old: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
     """A task that agents keep among themselves: what they call it does not change."""
     if old and value.get("id") != old.get("id"):
         raise refuse(Kind.INVALID, "the id of a task does not change", field="changes.id")

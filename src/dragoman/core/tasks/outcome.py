@@ -8,6 +8,7 @@ import msgspec
 
 from dragoman.core.agents import breaker
 from dragoman.core.commands import Finish, ReportFault
+from dragoman.core.contracts.terms import output_fault
 from dragoman.core.delivery.model import Cargo, DeadLetter
 from dragoman.core.delivery.outbox import OUTCOME_CARGO, offer, withdraw
 from dragoman.core.errors import Fault, Kind, Refused, refuse
@@ -39,6 +40,9 @@ def finish(work: Work, command: Finish) -> Task:
         )
     task = take_output(work, task, "result", command.output, command.span)
     check_complete(task)
+    broken = None if command.fault is not None else output_fault(work, task, command.body)
+    if broken is not None:
+        return break_contract(work, task, command.principal, broken)
     work_failed = command.fault is not None
     task = end(
         work,
@@ -57,6 +61,13 @@ def finish(work: Work, command: Finish) -> Task:
     return task
 
 
+def break_contract(work: Work, task: Task, agent: AgentId, fault: Fault) -> Task:
+    """The result is not what was promised: the caller does not get it, and both are told why."""
+    task = end(work, task, Status.FAILED, fault=fault, agent=agent)
+    fill(work, agent)
+    raise Refused(fault, keep=True)
+
+
 def report_fault(work: Work, command: ReportFault) -> Task | None:
     """An agent answers a work order with an error."""
     task = task_at_fault(work, command)
@@ -73,7 +84,7 @@ def report_fault(work: Work, command: ReportFault) -> Task | None:
         task = end(
             work,
             task,
-            Status.FAILED,
+            Status.CANCELLED if command.fault.kind is Kind.CANCELLED else Status.FAILED,
             fault=command.fault,
             agent=command.principal,
             body=msgspec.json.encode({"fault": command.fault}),
