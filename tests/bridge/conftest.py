@@ -57,10 +57,12 @@ class Scene:
         self.worker: Worker
         self._parties: list[Party] = []
 
-    async def enter(self, role: type[Any], *, seats: int | None = None, **settings: Any) -> Any:
-        """Somebody new, added and connected; `seats` is how many tasks it does at once."""
+    async def enter(
+        self, role: type[Any], *, seats: int | None = None, able: tuple[str, ...] = (), **settings: Any
+    ) -> Any:
+        """Somebody new, added and connected; `seats` is how many tasks it does at once, `able` its capabilities."""
         id = f"{role.__name__.lower()}-{uuid.uuid4().hex[:12]}"
-        party = role(self.stage, id, await self.stage.add(id, role.protocol, seats=seats))
+        party = role(self.stage, id, await self.stage.add(id, role.protocol, seats=seats, able=able))
         for name, value in settings.items():
             setattr(party, name, value)
         await party.connect()

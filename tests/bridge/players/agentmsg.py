@@ -160,8 +160,12 @@ class AgentmsgCaller(AgentmsgParty, Caller):
         await self.deliver(message)
         return Handle(task_id=message["payload"]["task"]["task_id"], native=message)
 
+    def name_of(self, order: Order) -> str:
+        """What the task is called: its id, if it is a UUID."""
+        return str(uuid.uuid5(uuid.NAMESPACE_OID, order.request_id))
+
     def _assignment(self, order: Order) -> Message:
-        task_id = str(uuid.uuid5(uuid.NAMESPACE_OID, order.request_id))
+        task_id = self.name_of(order)
         task: dict[str, Any] = {
             "task_id": task_id,
             "task_type": order.type,
@@ -175,7 +179,7 @@ class AgentmsgCaller(AgentmsgParty, Caller):
                 "dependencies": order.dependencies,
                 "history": [],
             },
-            "constraints": {"required_capabilities": []},
+            "constraints": {"required_capabilities": order.needs},
         }
         if order.deadline is not None:
             task["constraints"]["deadline"] = time(order.deadline)
@@ -270,7 +274,7 @@ class AgentmsgWorker(AgentmsgParty, Worker):
         await self.socket.send(self.message("TASK_UPDATE", payload))
 
     async def ask(self, job: Job, question: str, options: tuple[Any, ...] = ()) -> None:
-        asked = self.help_request(job, question) | {"ask": "person", "options": options}
+        asked = self.help_request(job, question, "TECHNICAL_GUIDANCE") | {"ask": "person", "options": options}
         job.native = self.message("HELP_REQUEST", asked)
         await self.deliver(job.native)
 
@@ -279,7 +283,7 @@ class AgentmsgWorker(AgentmsgParty, Worker):
         job.answer = payload.get("answer", payload["content"])
         return job
 
-    def help_request(self, job: Job, question: str, topic: str = "TECHNICAL_GUIDANCE") -> dict[str, Any]:
+    def help_request(self, job: Job, question: str, topic: str) -> dict[str, Any]:
         return {
             "requester_id": self.id,
             "task_id": job.id,
@@ -291,7 +295,14 @@ class AgentmsgWorker(AgentmsgParty, Worker):
 
     # -- with other agents
 
-    async def hand_over(self, job: Job, to: str, metadata: Mapping[str, Any], reason: str = "ESCALATION") -> str:
+    async def hand_over(
+        self,
+        job: Job,
+        to: str,
+        metadata: Mapping[str, Any],
+        reason: str = "ESCALATION",
+        needs: tuple[str, ...] = (),
+    ) -> str:
         event = {"timestamp": time(), "event_type": "looked", "details": {"at": "the piers"}, "agent_id": self.id}
         payload = {
             "task_id": job.id,
@@ -306,7 +317,7 @@ class AgentmsgWorker(AgentmsgParty, Worker):
                 "dependencies": [],
                 "history": [event],
             },
-            "constraints": {"required_capabilities": []},
+            "constraints": {"required_capabilities": needs},
             "deadline": time(ahead=60),
         }
         request = self.message("TASK_HANDOFF", payload, to=to)
@@ -331,8 +342,8 @@ class AgentmsgWorker(AgentmsgParty, Worker):
         payload = {"agent_id": self.id, **terms}
         await self.deliver(self.message("TASK_HANDOFF", payload, to=request["from"], correlation_id=request["id"]))
 
-    async def ask_for_help(self, job: Job, question: str, to: str) -> str:
-        request = self.message("HELP_REQUEST", self.help_request(job, question), to=to)
+    async def ask_for_help(self, job: Job, question: str, to: str, topic: str = "TECHNICAL_GUIDANCE") -> str:
+        request = self.message("HELP_REQUEST", self.help_request(job, question, topic), to=to)
         await self.deliver(request)
         return str(request["id"])
 

@@ -64,6 +64,8 @@ class Order:
     dependencies: tuple[str, ...] = ()
     parent: str | None = None
     budget: float | None = None
+    needs: tuple[str, ...] = ()
+    """Capabilities of whoever does it; `to` may then be nobody in particular, where there is a word for that."""
     trace: str | None = None
     request_id: str = field(default_factory=lambda: str(uuid.uuid4()))
 

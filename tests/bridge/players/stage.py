@@ -22,9 +22,11 @@ class Stage:
     def ws(self) -> str:
         return self.url.replace("http://", "ws://")
 
-    async def add(self, id: str, protocol: str, *, seats: int | None = None) -> str:
+    async def add(self, id: str, protocol: str, *, seats: int | None = None, able: tuple[str, ...] = ()) -> str:
         """Let an agent in; its token."""
-        wish = {"agent_id": id, "protocol": protocol} | ({} if seats is None else {"max_concurrent": seats})
+        wish: dict[str, Any] = {"agent_id": id, "protocol": protocol, "capabilities": able}
+        if seats is not None:
+            wish["max_concurrent"] = seats
         answer = await self.admin.post("/api/v1/agents", json=wish)
         assert answer.status_code == 201, answer.text
         return str(answer.json()["token"])
