@@ -51,6 +51,7 @@ TABLE: Mapping[Kind, Row] = {
     Kind.NOT_FOUND:           Row(5003, 404, "VALIDATION_ERROR",         "NOT_FOUND",            "CAPABILITY_NOT_FOUND",      "NOT_FOUND",           404, False, "Check the name or the id."),
     Kind.CONFLICT:            Row(5003, 409, "VALIDATION_ERROR",         "INVALID_REQUEST",      "CONTRACT_VIOLATION",        "FAILED_PRECONDITION", 409, False, "Look at its present state first."),
     Kind.MISMATCH:            Row(5003, 409, "VALIDATION_ERROR",         "INVALID_REQUEST",      "CONTRACT_VIOLATION",        "ALREADY_EXISTS",      409, False, "Use a new request id for new content."),
+    Kind.CONTRACT:            Row(5003, 422, "VALIDATION_ERROR",         "INVALID_REQUEST",      "CONTRACT_VIOLATION",        "FAILED_PRECONDITION", 422, False, "Keep to the terms of the contract, or agree on new ones."),
     Kind.RATE_LIMITED:        Row(5005, 429, "RATE_LIMIT",               "INVALID_REQUEST",      "RATE_LIMIT_EXCEEDED",       "RESOURCE_EXHAUSTED",  429, True,  "Slow down and try again shortly."),
     Kind.OVERLOADED:          Row(5002, 503, "RESOURCE_EXHAUSTED",       "INTERNAL_ERROR",       "INTERNAL_ERROR",            "UNAVAILABLE",         503, True,  "Nothing was taken; send it again shortly."),
     Kind.UNAVAILABLE:         Row(5002, 503, "NETWORK_ERROR",            "INTERNAL_ERROR",       "TIMEOUT",                   "UNAVAILABLE",         503, True,  "Start the agent, or wait until it is back."),

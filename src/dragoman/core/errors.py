@@ -25,6 +25,7 @@ class Kind(enum.StrEnum):
     NOT_FOUND = "not_found"  # not there, or not yours: the same answer
     CONFLICT = "conflict"  # the state of things does not allow it
     MISMATCH = "mismatch"  # the same request id with other content
+    CONTRACT = "contract"  # outside of the terms that were agreed
     RATE_LIMITED = "rate_limited"
     OVERLOADED = "overloaded"  # the hub cannot take it now (backlog full, draining, disk refused)
     UNAVAILABLE = "unavailable"  # nobody there to do it

@@ -16,6 +16,7 @@ from dragoman.core.commands import (
     AdmitGuest,
     Answer,
     AnswerHandover,
+    AnswerHandshake,
     AskHelp,
     AskPerson,
     Beat,
@@ -25,6 +26,7 @@ from dragoman.core.commands import (
     CloseLink,
     Command,
     Discard,
+    EndContract,
     Finish,
     GiveHelp,
     HandOver,
@@ -43,7 +45,10 @@ from dragoman.core.commands import (
     ReportStatus,
     Resume,
     Retry,
+    RotateKey,
     RotateToken,
+    SetDomainPolicy,
+    ShakeHands,
     Submit,
     Sweep,
     Tell,
@@ -51,6 +56,7 @@ from dragoman.core.commands import (
     Wake,
     WriteLog,
 )
+from dragoman.core.contracts import domains, handshake
 from dragoman.core.delivery import deadletters, letters, outbox
 from dragoman.core.errors import Refused
 from dragoman.core.lookups import DeliveryById, QuestionById
@@ -110,6 +116,11 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
     Retry: control.retry,
     AskPerson: questions.ask_person,
     Answer: approval.answer,
+    ShakeHands: handshake.shake_hands,
+    AnswerHandshake: handshake.answer_handshake,
+    EndContract: handshake.end_contract,
+    RotateKey: handshake.rotate_key,
+    SetDomainPolicy: domains.set_domain_policy,
     Tell: letters.tell,
     AskHelp: assistance.ask_help,
     GiveHelp: assistance.give_help,

@@ -13,13 +13,14 @@ from typing import Any, ClassVar, Generic, TypeVar
 import msgspec
 
 from dragoman.core.agents.model import Agent
+from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import DeadLetter, Delivery, DeliveryState, Heard
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, TaskId
 from dragoman.core.state.model import Changed, Entity
 from dragoman.core.tasks.model import Event, Question, QuestionStatus, Task
 
-Row = Agent | Task | Event | Delivery | DeadLetter | Question | Entity | Changed | Heard
-R = TypeVar("R", Task, Event, Delivery, DeadLetter, Question, Entity, Heard)
+Row = Agent | Task | Event | Delivery | DeadLetter | Question | Entity | Changed | Heard | Contract
+R = TypeVar("R", Task, Event, Delivery, DeadLetter, Question, Entity, Heard, Contract)
 
 EVERYTHING = 1 << 30
 PAGE = 64
@@ -261,6 +262,29 @@ class QuestionById(Lookup[Question], frozen=True, gc=False):
         return row.id == self.id
 
 
+class ContractById(Lookup[Contract], frozen=True, gc=False):
+    row: ClassVar = Contract
+    single: ClassVar = True
+    id: str
+
+    def matches(self, row: Contract) -> bool:
+        return row.id == self.id
+
+
+class Terms(Lookup[Contract], frozen=True, gc=False):
+    """The contracts of a collaboration, the newest first."""
+
+    row: ClassVar = Contract
+    collaboration: str
+    limit: int = 8
+
+    def matches(self, row: Contract) -> bool:
+        return row.collaboration == self.collaboration
+
+    def order(self, row: Contract) -> tuple[int, str]:
+        return (-row.created_at, row.id)
+
+
 class OpenQuestions(Lookup[Question], frozen=True, gc=False):
     """What is asked in the course of a task and not answered, of people and of agents."""
 
@@ -286,7 +310,7 @@ class EntityById(Lookup[Entity], frozen=True, gc=False):
 
 
 __all__ = [
-    "Children", "DeadLetterById", "DeadLettersOf", "DeliveryById", "Dependents", "EVERYTHING", "EntityById", "EventOf",
-    "HeardById", "Inbox", "Lane", "LaneEnd", "LeasedTo", "Lookup", "OpenQuestions", "PAGE", "QuestionById", "Ready",
-    "Row", "Spent", "Story", "TaskById",
+    "Children", "ContractById", "DeadLetterById", "DeadLettersOf", "DeliveryById", "Dependents", "EVERYTHING",
+    "EntityById", "EventOf", "HeardById", "Inbox", "Lane", "LaneEnd", "LeasedTo", "Lookup", "OpenQuestions", "PAGE",
+    "QuestionById", "Ready", "Row", "Spent", "Story", "TaskById", "Terms",
 ]  # fmt: skip

@@ -20,12 +20,14 @@ from dragoman.core.agents.floor import Floor, Link
 from dragoman.core.agents.model import Agent
 from dragoman.core.audit.chain import AuditRecord, sealed
 from dragoman.core.commands import Command
+from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import DeadLetter, Delivery, Heard, Parcel
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import HUB, AgentId, Instant, Moment, SessionId, TaskId
 from dragoman.core.lookups import (
     PAGE,
     Claims,
+    ContractById,
     DeadLetterById,
     DeliveryById,
     EntityById,
@@ -47,10 +49,10 @@ from dragoman.core.state.standing import Standing, standing_of
 from dragoman.core.state.tasks import beginning, step
 from dragoman.core.tasks.model import Event, EventKind, Question, Task
 
-R = TypeVar("R", Task, Event, Delivery, DeadLetter, Question, Entity, Heard)
+R = TypeVar("R", Task, Event, Delivery, DeadLetter, Question, Entity, Heard, Contract)
 
-TABLES: tuple[type[Any], ...] = (Agent, Task, Event, Delivery, DeadLetter, Question, Entity, Heard)
-BY_ID = frozenset({TaskById, DeliveryById, DeadLetterById, QuestionById, EntityById, HeardById})
+TABLES: tuple[type[Any], ...] = (Agent, Task, Event, Delivery, DeadLetter, Question, Entity, Heard, Contract)
+BY_ID = frozenset({TaskById, DeliveryById, DeadLetterById, QuestionById, EntityById, HeardById, ContractById})
 
 
 class NotLoaded(Exception):
@@ -595,7 +597,7 @@ class Work:
     def record(self, task: Task, kind: EventKind, **fields: Any) -> Task:
         """Append an event to a task's story; returns the task with its new number (not yet put)."""
         seq = task.seq + 1
-        self.put(Event(task=task.id, seq=seq, at=self.now, kind=kind, **fields))
+        self.put(Event(task=task.id, seq=seq, at=self.now, kind=kind, personal=task.personal, **fields))
         return msgspec.structs.replace(task, seq=seq, updated_at=self.now)
 
     def audit(

@@ -20,9 +20,11 @@ import msgspec
 
 from dragoman.core.agents.model import Agent
 from dragoman.core.audit.chain import GENESIS, AuditRecord
+from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import DeadLetter, Delivery, DeliveryState, Heard
 from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import (
+    ContractById,
     DeadLetterById,
     DeliveryById,
     EntityById,
@@ -38,14 +40,14 @@ from dragoman.core.state.model import Changed, Entity, Registry
 from dragoman.core.tasks.model import FINAL, Event, Question, QuestionStatus, Status, Task
 from dragoman.stores.paging import cursor_of, task_cursor
 
-AnyRow = TypeVar("AnyRow", Agent, Task, Event, Delivery, DeadLetter, Question, Entity, Changed, Heard)
+AnyRow = TypeVar("AnyRow", Agent, Task, Event, Delivery, DeadLetter, Question, Entity, Changed, Heard, Contract)
 
-TABLES: tuple[type[Row], ...] = (Agent, Task, Event, Delivery, DeadLetter, Question, Entity, Changed, Heard)
+TABLES: tuple[type[Row], ...] = (Agent, Task, Event, Delivery, DeadLetter, Question, Entity, Changed, Heard, Contract)
 
 FORGOTTEN = 64
 """Rows of the log of the shared state that one commit forgets at most."""
 
-BY_KEY = (TaskById, DeliveryById, DeadLetterById, QuestionById, EntityById, HeardById)
+BY_KEY = (TaskById, DeliveryById, DeadLetterById, QuestionById, EntityById, HeardById, ContractById)
 """Lookups whose answer is one key: asked of the dictionary instead of every row, then held against `matches`."""
 
 

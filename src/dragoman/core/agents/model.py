@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.ids import AgentId, Instant
+from dragoman.core.ids import SECOND, AgentId, Instant
 
 
 class BreakerState(enum.StrEnum):
@@ -22,6 +22,22 @@ class Breaker(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults
     state: BreakerState = BreakerState.CLOSED
     failures: int = 0
     until: Instant | None = None
+
+
+class Offer(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """One type of work that an agent does on declared terms: what it takes, what it gives, and who may ask.
+
+    Schemas are JSON Schema; True takes anything. `pii`: what is said in it is personal.
+    """
+
+    intent: str
+    input_schema: Any = True
+    output_schema: Any = True
+    version: str = "1.0.0"
+    required_capabilities: tuple[str, ...] = ()
+    pii: bool = False
+    timeout: int = 30 * SECOND
+    description: str = ""
 
 
 GUEST = "guest:"
@@ -63,6 +79,8 @@ class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     silent_at: Instant | None = None
     silent_since: Instant | None = None
     details: dict[str, Any] = {}
+    offers: tuple[Offer, ...] = ()
+    sandbox: str | None = None
 
     @property
     def called(self) -> str:
@@ -77,6 +95,10 @@ class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     def guest(self) -> bool:
         """It was let in without a token (on loopback, by a protocol whose clients send none)."""
         return self.token_hash.startswith(GUEST)
+
+    def offer(self, intent: str) -> Offer | None:
+        """The terms on which it does such work, if it declared any."""
+        return next((offer for offer in self.offers if offer.intent == intent), None)
 
     def can_do(self, work_type: str) -> bool:
         return self.work_types is None or work_type in self.work_types

@@ -125,6 +125,8 @@ def register(work: Work, command: RegisterAgent) -> Agent:
         registered_at=work.now,
         last_seen_at=work.now,
         details=command.details or agent.details,
+        offers=agent.offers if command.offers is None else command.offers,
+        domain=agent.domain or command.domain,
     )
     work.put(agent)
     fill(work, agent.id)

@@ -34,6 +34,8 @@ class Cargo(enum.StrEnum):
     LETTER = "letter"  # what another agent wrote, word for word
     YOURS = "yours"  # a task that was taken over, with all that is known of it
     UNDELIVERED = "undelivered"  # a letter of yours did not arrive
+    PROPOSAL = "proposal"  # do you agree to a contract?
+    CONTRACT = "contract"  # one of yours came into force, changed, or ended
 
 
 class DeliveryState(enum.StrEnum):
@@ -67,7 +69,8 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     `session` holds the lease: over a link that keeps no order (long poll) it ends at `wake_at`, over one that
     does (`ordered`) it ends with the link. The lease of a work order that a poll took ends with its task's clocks.
 
-    An answer tells of a `question` instead of an event. If that belongs to no task, its id is the lane. A `letter` is
+    An answer or a proposal tells of a `question` instead of an event, news of a `contract` of that. A question that
+    belongs to no task is a lane by its id, news of a contract have one of their own. A `letter` is
     its own content; its lane is the task that it is about, which the hub need not know, or its own (`task` is its id).
     """
 
@@ -88,11 +91,14 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     question: QuestionId | None = None
     letter: Letter | None = None
     reason: Fault | None = None
+    contract: str | None = None
 
     @property
     def alone(self) -> bool:
         """Whether it belongs to no task of the hub."""
-        return self.letter is not None or (self.question is not None and str(self.question) == self.task)
+        if self.letter is not None or self.contract is not None:
+            return True
+        return self.question is not None and str(self.question) == self.task
 
 
 class Heard(msgspec.Struct, frozen=True, gc=False, kw_only=True):

@@ -21,10 +21,11 @@ import msgspec
 
 from dragoman.core.agents.floor import Link
 from dragoman.core.commands import Acknowledge, RefillLink, Unanswered
+from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import Cargo, DeadLetter, Delivery, DeliveryState, Letter, Parcel
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, HUB, AgentId, DeliveryId, Instant, TaskId
-from dragoman.core.lookups import PAGE, DeliveryById, Inbox, Lane, LeasedTo, QuestionById
+from dragoman.core.lookups import PAGE, ContractById, DeliveryById, Inbox, Lane, LeasedTo, QuestionById
 from dragoman.core.rules import Rules
 from dragoman.core.tasks.model import Event, EventKind, Question, Status, Task
 from dragoman.core.work import Work
@@ -144,12 +145,14 @@ def converses(work: Work, id: AgentId) -> bool:
     return agent is not None and agent.converses
 
 
-def news_of(work: Work, delivery: Delivery) -> Event | Question | Letter | None:
+def news_of(work: Work, delivery: Delivery) -> Event | Question | Letter | Contract | None:
     """What a delivery tells of."""
     if delivery.letter is not None:
         return delivery.letter
     if delivery.question is not None:
         return work.one(QuestionById(delivery.question))
+    if delivery.contract is not None:
+        return work.one(ContractById(delivery.contract))
     return work.event(delivery.task, delivery.event)
 
 

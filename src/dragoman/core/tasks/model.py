@@ -155,6 +155,8 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     version: int = 1
     handed: tuple[tuple[AgentId, AgentId], ...] = ()
     helps: QuestionId | None = None
+    contract: str | None = None
+    personal: bool = False
     reserved: Reserved | None = None
     metadata: dict[str, Any] | None = None
     approved: bool = False
@@ -211,7 +213,7 @@ class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     """Something that happened to a task.
 
     `body` is in the hub's form (JSON text); `raw` is what the wire said, word for word, in `protocol`, where a
-    message caused it.
+    message caused it. Stores keep both encrypted where they are `personal`.
     """
 
     task: TaskId
@@ -222,6 +224,7 @@ class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     body: msgspec.Raw = msgspec.Raw(b"{}")
     protocol: str | None = None
     raw: bytes | None = None
+    personal: bool = False
 
 
 class QuestionStatus(enum.StrEnum):
@@ -238,6 +241,7 @@ class Asking(enum.StrEnum):
     ANSWER = "answer"
     HELP = "help"
     TAKEOVER = "takeover"  # to go on with a task
+    HANDSHAKE = "handshake"  # to agree on a contract
 
 
 class Question(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

@@ -151,7 +151,11 @@ def close(work: Work, question: Question, status: QuestionStatus, answer: Any, b
     work.put(question)
     task = None if question.task is None else work.known_task(question.task)
     unanswered = status is QuestionStatus.EXPIRED and not question.has_default
-    if question.about is Asking.TAKEOVER and task is not None:
+    if question.about is Asking.HANDSHAKE:
+        from dragoman.core.contracts.handshake import too_late  # contracts build on questions
+
+        too_late(work, question)
+    elif question.about is Asking.TAKEOVER and task is not None:
         handed_over(work, task, question)
     elif question.request_id is not None:
         go_on(work, task, question)

@@ -7,6 +7,7 @@ from functools import lru_cache
 import msgspec
 
 from dragoman.core.commands import Submit
+from dragoman.core.contracts.terms import agreed, check_input, offer_for
 from dragoman.core.delivery.outbox import OUTCOME_CARGO, OUTCOMES, offer, repeat
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import ADMIN, HOUR, HUB, SECOND, Instant, TaskId
@@ -39,6 +40,14 @@ def submit(work: Work, command: Submit) -> Task:
     if command.constraints:
         admission.check(work, command.constraints)
         asked = budget.needs(command.constraints)
+    contract = agreed(work, command)
+    if contract is not None:
+        limit = contract.offer.timeout / SECOND
+        command = msgspec.structs.replace(
+            command, pinned=contract.target.agent, total_seconds=command.total_seconds or limit
+        )
+    offer = offer_for(work, command, contract)
+    check_input(command, offer, contract)
     route = Route(
         type=command.type,
         kind=None if command.pinned else command.kind,
@@ -62,6 +71,8 @@ def submit(work: Work, command: Submit) -> Task:
             retryable=True,
         )
     task = take_files(work, newborn(work, command, route), command.files)
+    if offer is not None:
+        task = msgspec.structs.replace(task, contract=command.contract, personal=offer.pii)
     task = work.record(
         task, EventKind.SUBMITTED, body=msgspec.Raw(command.body), protocol=command.protocol, raw=command.raw
     )

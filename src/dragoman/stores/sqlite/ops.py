@@ -25,8 +25,10 @@ FORGET_CHANGES = (
 )
 
 STATEMENTS: tuple[str, ...] = (
-    "INSERT INTO event (key, at, kind, agent, body, protocol, raw) VALUES (?1, ?2, ?3, ?4, CAST(?5 AS TEXT), ?6, ?7)",
-    "UPDATE event SET at = ?2, kind = ?3, agent = ?4, body = CAST(?5 AS TEXT), protocol = ?6, raw = ?7 WHERE key = ?1",
+    "INSERT INTO event (key, at, kind, agent, body, protocol, raw, personal)"
+    " VALUES (?1, ?2, ?3, ?4, CAST(?5 AS TEXT), ?6, ?7, ?8)",
+    "UPDATE event SET at = ?2, kind = ?3, agent = ?4, body = CAST(?5 AS TEXT), protocol = ?6, raw = ?7, personal = ?8"
+    " WHERE key = ?1",
     "DELETE FROM event WHERE key = ?1",
     "DELETE FROM task WHERE no = ?1",
     "DELETE FROM delivery WHERE id = ?1",
@@ -48,8 +50,13 @@ STATEMENTS: tuple[str, ...] = (
     "INSERT INTO heard (id, digest, at) VALUES (?1, ?2, ?3)",
     "UPDATE heard SET digest = ?2, at = ?3 WHERE id = ?1",
     "DELETE FROM heard WHERE id = ?1",
+    "INSERT INTO contract (id, collaboration, created_at, source, target, body)"
+    " VALUES (?1, ?2, ?3, ?4, ?5, CAST(?6 AS TEXT))",
+    "UPDATE contract SET collaboration = ?2, created_at = ?3, source = ?4, target = ?5, body = CAST(?6 AS TEXT)"
+    " WHERE id = ?1",
+    "DELETE FROM contract WHERE id = ?1",
 )
 
 EVENT, TASK_REMOVED, DELIVERY_REMOVED, AGENT, DEAD_LETTER, QUESTION = 0, 3, 4, 5, 8, 11
-ENTITY, CHANGED, HEARD = 14, 17, 20
+ENTITY, CHANGED, HEARD, CONTRACT = 14, 17, 20, 23
 """Where a kind's statements begin: added, changed, removed."""

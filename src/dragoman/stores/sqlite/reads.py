@@ -19,6 +19,7 @@ from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import (
     Children,
     Claims,
+    ContractById,
     DeadLetterById,
     DeadLettersOf,
     DeliveryById,
@@ -37,6 +38,7 @@ from dragoman.core.lookups import (
     Spent,
     Story,
     TaskById,
+    Terms,
 )
 from dragoman.core.ports import Due, Recovered, TaskFilter
 from dragoman.core.state.model import Changed, Entity, Registry
@@ -49,6 +51,7 @@ from dragoman.stores.sqlite.rows import (
     agent_from,
     audit_from,
     changed_from,
+    contract_from,
     dead_letter_from,
     delivery_from,
     entity_from,
@@ -148,6 +151,10 @@ ANSWERS: dict[type[Lookup[Any]], Callable[[apsw.Connection, Any], list[Any]]] = 
     DeliveryById: _bodies(delivery_from, "SELECT body FROM delivery WHERE id = ?"),
     Lane: _bodies(delivery_from, _LANE.format("")),
     LaneEnd: _bodies(delivery_from, _LANE.format("DESC")),
+    ContractById: _bodies(contract_from, "SELECT body FROM contract WHERE id = ?"),
+    Terms: _bodies(
+        contract_from, "SELECT body FROM contract WHERE collaboration = ? ORDER BY created_at DESC, id LIMIT ?"
+    ),
     HeardById: _heard("SELECT id, digest, at FROM heard WHERE id = ?"),
     Spent: _heard("SELECT id, digest, at FROM heard WHERE at < ? ORDER BY at, id LIMIT ?"),
     Inbox: _bodies(delivery_from, _deliveries(WAITING_HEAD)),

@@ -12,6 +12,7 @@ import msgspec
 
 from dragoman.core.agents.model import Agent
 from dragoman.core.audit.chain import AuditRecord
+from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import DeadLetter, Delivery, Heard
 from dragoman.core.ids import TaskId
 from dragoman.core.lookups import Row
@@ -27,18 +28,19 @@ delivery_from = msgspec.json.Decoder(Delivery).decode
 agent_from = msgspec.json.Decoder(Agent).decode
 dead_letter_from = msgspec.json.Decoder(DeadLetter).decode
 question_from = msgspec.json.Decoder(Question).decode
+contract_from = msgspec.json.Decoder(Contract).decode
 entity_from = msgspec.json.Decoder(Entity).decode
 changed_from = msgspec.json.Decoder(Changed).decode
 audit_from = msgspec.json.Decoder(AuditRecord).decode
 
-EVENT_COLUMNS = "key, at, kind, agent, CAST(body AS BLOB), protocol, raw"
+EVENT_COLUMNS = "key, at, kind, agent, CAST(body AS BLOB), protocol, raw, personal"
 SEQ_MASK = (1 << ops.SEQ_BITS) - 1
 
 Number = Callable[[TaskId], int]
 
 
 def event_from(task: TaskId, row: Sequence[Any]) -> Event:
-    key, at, kind, agent, body, protocol, raw = row
+    key, at, kind, agent, body, protocol, raw, personal = row
     return Event(
         task=task,
         seq=key & SEQ_MASK,
@@ -48,6 +50,7 @@ def event_from(task: TaskId, row: Sequence[Any]) -> Event:
         body=msgspec.Raw(body),
         protocol=protocol,
         raw=raw,
+        personal=bool(personal),
     )
 
 
@@ -104,6 +107,7 @@ def _events(rows: list[Event], number: Number) -> list[tuple[Any, ...]]:
             memoryview(row.body),
             row.protocol,
             row.raw,
+            row.personal or None,
         )
         for row in rows
     ]
@@ -119,6 +123,12 @@ def _dead_letters(rows: list[DeadLetter], _: Number) -> list[tuple[Any, ...]]:
 
 def _questions(rows: list[Question], _: Number) -> list[tuple[Any, ...]]:
     return [(row.id, row.task or "", row.status, row.wake_at, encode(row)) for row in rows]
+
+
+def _contracts(rows: list[Contract], _: Number) -> list[tuple[Any, ...]]:
+    return [
+        (row.id, row.collaboration, row.created_at, row.source.agent, row.target.agent, encode(row)) for row in rows
+    ]
 
 
 def _heard(rows: list[Heard], _: Number) -> list[tuple[Any, ...]]:
@@ -140,6 +150,7 @@ BUILDERS: dict[type[Any], tuple[int, Callable[[Any, Number], list[tuple[Any, ...
     Question: (ops.QUESTION, _questions),
     Entity: (ops.ENTITY, _entities),
     Heard: (ops.HEARD, _heard),
+    Contract: (ops.CONTRACT, _contracts),
     Changed: (ops.CHANGED, _changed),
 }
 
@@ -150,6 +161,7 @@ REMOVERS: dict[type[Any], Callable[[Any, Number], tuple[int, list[tuple[Any, ...
     Agent: lambda rows, _: (ops.AGENT + 2, [(row.id,) for row in rows]),
     DeadLetter: lambda rows, _: (ops.DEAD_LETTER + 2, [(row.id,) for row in rows]),
     Question: lambda rows, _: (ops.QUESTION + 2, [(row.id,) for row in rows]),
+    Contract: lambda rows, _: (ops.CONTRACT + 2, [(row.id,) for row in rows]),
     Heard: lambda rows, _: (ops.HEARD + 2, [(row.id,) for row in rows]),
     Entity: lambda rows, _: (ops.ENTITY + 2, [(row.id,) for row in rows]),
     Changed: lambda rows, _: (ops.CHANGED + 2, [(row.cursor,) for row in rows]),

@@ -84,7 +84,7 @@ MIGRATIONS: tuple[str, ...] = (
         SELECT task.id AS task, event.key & 16777215 AS seq, event.at, event.kind, event.agent, event.body
         FROM event JOIN task ON task.no = event.key >> 24;
     """,
-    # 2: letters. They are too long for a table without row ids; most have a lane of their own, which nobody looks up; and
+    # 2: letters. They are too long for a table without row ids, most have a lane of their own that nobody looks up, and
     # for a while, one that was accepted is recognised.
     """
     CREATE TABLE longer (
@@ -110,6 +110,18 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE UNIQUE INDEX entity_name ON entity (registry, name);
 
     CREATE TABLE changed (cursor INTEGER PRIMARY KEY, body TEXT NOT NULL);
+    """,
+    # 4: contracts, and what is personal.
+    """
+    CREATE TABLE contract (
+        id TEXT PRIMARY KEY, collaboration TEXT NOT NULL, created_at INTEGER NOT NULL, source TEXT NOT NULL,
+        target TEXT NOT NULL, body TEXT NOT NULL
+    );
+    CREATE INDEX contract_terms ON contract (collaboration, created_at);
+    CREATE INDEX contract_source ON contract (source, created_at);
+    CREATE INDEX contract_target ON contract (target, created_at);
+
+    ALTER TABLE event ADD COLUMN personal INTEGER;
     """,
 )
 

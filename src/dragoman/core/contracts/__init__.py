@@ -1,0 +1,1 @@
+"""What two agents agreed on, and that both are held to it, whatever they speak."""

@@ -1,0 +1,284 @@
+"""Two agents come to terms: the five steps, each in one commit.
+
+    source                       hub                                                      target
+    ------                       ---                                                      ------
+    1 `ShakeHands`     ───▶      2 target, intent, versions, domains, grants, schemas
+                                 3 a question, asked of the target           ─────▶       the proposal
+                                 5 the contract stands                       ◀─────       4 `AnswerHandshake`
+    the answer         ◀───        both are told                             ─────▶       the contract
+
+All of it has `PATIENCE`. The answer to the source names the contract, or says why there is none. An agent that cannot
+be asked (its protocol has no word for it) agreed to the terms it declared when it declared them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dragoman.core.agents.model import Agent, Offer
+from dragoman.core.commands import AnswerHandshake, EndContract, RotateKey, ShakeHands
+from dragoman.core.contracts import domains
+from dragoman.core.contracts.model import Contract, Party, Secret, Standing
+from dragoman.core.delivery.model import Cargo, Delivery
+from dragoman.core.delivery.outbox import NOBODY, offer_answer, put_on_its_way
+from dragoman.core.errors import Fault, Kind, refuse
+from dragoman.core.ids import ADMIN, HOUR, SECOND, AgentId, DeliveryId, Instant, QuestionId, TaskId
+from dragoman.core.lookups import ContractById, QuestionById, Terms
+from dragoman.core.tasks.assistance import question_id
+from dragoman.core.tasks.model import Asking, Question, QuestionStatus
+from dragoman.core.work import Work
+from dragoman.wire.schema import compatibility
+
+PATIENCE = 5 * SECOND
+LASTS = 24 * HOUR
+ASKED = frozenset({"a2acp"})
+"""The protocols whose agents are asked. Others agreed when they declared their terms."""
+
+
+def shake_hands(work: Work, command: ShakeHands) -> Question:
+    id = question_id(f"{command.principal}/{command.request_id}")
+    known = work.one(QuestionById(id))
+    if known is not None:
+        if known.details.get("digest") != command.digest:
+            message = "this message id was used before with other content; use a new id for a new message"
+            raise refuse(Kind.MISMATCH, message, field="message_id")
+        return known
+    target, offer = served(work, command)
+    encrypt = domains.check(work, command.domain, domain_of(target), command.intent)
+    check_grants(command, offer)
+    check_schemas(command, offer)
+    former = renewed(work, command)
+    contract = drafted(work, command, target, offer, encrypt=encrypt, former=former)
+    question = Question(
+        id=id,
+        task=None,
+        agent=command.principal,
+        question=f"{command.principal} wants to ask {target.id} for {command.intent}",
+        created_at=work.now,
+        status=QuestionStatus.WITH_AGENT,
+        wake_at=Instant(work.now + PATIENCE),
+        request_id=command.request_id,
+        blocking=False,
+        details={
+            **command.details,
+            "digest": command.digest,
+            "contract": msgspec.to_builtins(contract),
+            "follows": command.follows,
+            "former": None if former is None else former.id,
+        },
+        about=Asking.HANDSHAKE,
+        asked_of=target.id,
+    )
+    if target.protocol not in ASKED:
+        return agree(work, question, None)
+    work.put(question)
+    tell(work, target.id, Cargo.PROPOSAL, question=question.id)
+    return question
+
+
+def served(work: Work, command: ShakeHands) -> tuple[Agent, Offer]:
+    target = work.agent(command.target)
+    if target is None or target.id == command.principal:
+        message = f"there is no other agent {command.target!r}; discover who serves the intent"
+        raise refuse(Kind.NOT_FOUND, message, field="target_agent_id")
+    offer = target.offer(command.intent)
+    if offer is None and target.protocol not in ASKED and target.can_do(command.intent):
+        offer = Offer(intent=command.intent)  # it declared no schema: anything goes
+    if offer is None:
+        intents = sorted(offer.intent for offer in target.offers)
+        message = f"{target.id} does not serve {command.intent!r}; it serves {', '.join(intents) or 'nothing'}"
+        raise refuse(
+            Kind.UNSUPPORTED_WORK,
+            message,
+            field="requested_intent",
+            work_type_requested=command.intent,
+            supported_types=intents,
+        )
+    actual = target.version or "1.0.0"
+    if command.target_version is not None and major(command.target_version) != major(actual):
+        message = f"{target.id} is version {actual}, not {command.target_version}; they are not compatible"
+        raise refuse(Kind.UNSUPPORTED_VERSION, message, field="target_agent.version", supported_versions=[actual])
+    return target, offer
+
+
+def major(version: str) -> str:
+    return version.partition(".")[0]
+
+
+def domain_of(agent: Agent) -> str:
+    return agent.domain or "default"
+
+
+def check_grants(command: ShakeHands, offer: Offer) -> None:
+    missing = sorted(set(offer.required_capabilities) - set(command.granted))
+    if missing:
+        message = f"your token lacks {', '.join(missing)}, which {offer.intent} requires; ask for it at /auth/token"
+        raise refuse(Kind.UNAUTHENTICATED, message, field="security.auth_token", missing=missing)
+
+
+def check_schemas(command: ShakeHands, offer: Offer) -> None:
+    """What the source will send must be within what the target takes, and the other way round for the answer."""
+    for field, taker, giver in (
+        ("request_schema", offer.input_schema, command.request_schema),
+        ("response_schema", command.response_schema, offer.output_schema),
+    ):
+        if taker is None or giver is None:
+            continue
+        verdict = compatibility.accepts(taker, giver)
+        if verdict.answer is not compatibility.Answer.YES:
+            details = verdict.details()
+            message = f"the {field.replace('_', ' ')} does not fit what {command.target} declared"
+            raise refuse(Kind.INVALID, message, field=field, **details)
+
+
+def renewed(work: Work, command: ShakeHands) -> Contract | None:
+    if command.collaboration is None:
+        return None
+    current = in_force(work, command.collaboration, command.principal)
+    if (*current.parties, current.intent) != (command.principal, command.target, command.intent):
+        message = "that collaboration is about something else; shake hands anew"
+        raise refuse(Kind.CONTRACT, message, field="collaboration_id")
+    return current
+
+
+def drafted(
+    work: Work, command: ShakeHands, target: Agent, offer: Offer, *, encrypt: bool, former: Contract | None
+) -> Contract:
+    """The terms that will stand if the target agrees. Personal data is always encrypted (a2acp-D13)."""
+    encrypted = encrypt or command.encrypt or offer.pii or command.end_to_end
+    secret = command.secret or (former.secret if former is not None else None)
+    if encrypted and secret is None:
+        message = "what passes here must be encrypted; send your public_key with the handshake"
+        raise refuse(Kind.FORBIDDEN, message, field="public_key", pii=offer.pii)
+    return Contract(
+        id=f"contract-{work.mint()}",
+        collaboration=former.collaboration if former is not None else f"collaboration-{work.mint()}",
+        source=Party(command.principal, command.domain, command.version),
+        target=Party(target.id, domain_of(target), target.version or "1.0.0"),
+        offer=offer,
+        created_at=work.now,
+        expires_at=Instant(work.now + LASTS),
+        since=work.now,
+        encrypted=encrypted,
+        end_to_end=command.end_to_end,
+        secret=secret if encrypted else None,
+        sandbox=target.sandbox,
+    )
+
+
+def answer_handshake(work: Work, command: AnswerHandshake) -> Question:
+    question = work.one(QuestionById(command.question))
+    if question is None or question.about is not Asking.HANDSHAKE or question.asked_of != command.principal:
+        raise refuse(Kind.NOT_FOUND, "no such handshake, or it was not put to you", field="correlation_id")
+    if question.status is not QuestionStatus.WITH_AGENT:
+        raise refuse(Kind.CONFLICT, "the handshake is over; nobody waits for this answer", status=question.status.value)
+    if not command.accepted:
+        reason = command.reason or "no reason given"
+        fault = Fault(kind=Kind.CONTRACT, message=f"{command.principal} declined: {reason}", facts={"reason": reason})
+        return failed(work, question, fault)
+    return agree(work, question, command.public_key)
+
+
+def agree(work: Work, question: Question, public_key: str | None) -> Question:
+    """The contract stands, and both know it."""
+    contract = msgspec.convert(question.details["contract"], Contract)
+    if contract.secret is not None and public_key is not None:
+        secret = msgspec.structs.replace(contract.secret, target_key=public_key)
+        contract = msgspec.structs.replace(contract, secret=secret)
+    if contract.secret is not None and contract.secret.target_key is None and needs_key(work, contract):
+        fault = Fault(kind=Kind.FORBIDDEN, message="the target sent no public_key, and what passes must be encrypted")
+        return failed(work, question, fault)
+    work.put(contract)
+    former = question.details.get("former")
+    old = None if former is None else work.one(ContractById(former))
+    if old is not None and old.standing is Standing.ACTIVE:
+        reason = f"renewed as {contract.id}"
+        over = {"standing": Standing.SUPERSEDED, "since": work.now, "by": question.agent, "reason": reason}
+        work.put(msgspec.structs.replace(old, **over))
+    question = told(work, question, QuestionStatus.ANSWERED, {"contract_id": contract.id})
+    tell(work, contract.target.agent, Cargo.CONTRACT, contract=contract.id)
+    return question
+
+
+def needs_key(work: Work, contract: Contract) -> bool:
+    """Whether the target encrypts for itself; for an agent of another protocol the hub does."""
+    target = work.agent(contract.target.agent)
+    return target is not None and target.protocol in ASKED
+
+
+def failed(work: Work, question: Question, fault: Fault) -> Question:
+    return told(work, question, QuestionStatus.ANSWERED, {"fault": msgspec.to_builtins(fault)})
+
+
+def too_late(work: Work, question: Question) -> None:
+    """The target did not answer in time."""
+    message = f"{question.asked_of} did not answer the handshake within {PATIENCE // SECOND} s; try again"
+    failed(work, question, Fault(kind=Kind.TIMEOUT, message=message, retryable=True))
+
+
+def told(work: Work, question: Question, status: QuestionStatus, answer: dict[str, Any]) -> Question:
+    question = msgspec.structs.replace(question, status=status, answer=answer, answered_at=work.now, wake_at=None)
+    work.put(question)
+    if not question.details.get("follows"):
+        offer_answer(work, question)
+    return question
+
+
+# -- afterwards ----------------------------------------------------------------------------------------------------
+
+
+def in_force(work: Work, collaboration: str, principal: AgentId) -> Contract:
+    """The contract of a collaboration, for one of its parties (or a person)."""
+    found = work.find(Terms(collaboration))
+    if not found or principal not in (*found[0].parties, ADMIN):
+        raise refuse(Kind.NOT_FOUND, "no such collaboration, or not yours", field="collaboration_id")
+    if found[0].at(work.now) is not Standing.ACTIVE:
+        standing = found[0].at(work.now).value
+        raise refuse(Kind.CONTRACT, f"the contract is {standing}; shake hands for a new one", standing=standing)
+    return found[0]
+
+
+def end_contract(work: Work, command: EndContract) -> Contract:
+    contract = in_force(work, command.collaboration, command.principal)
+    contract = msgspec.structs.replace(
+        contract, standing=Standing.TERMINATED, since=work.now, by=command.principal, reason=command.reason
+    )
+    work.put(contract)
+    for party in contract.parties:
+        if party != command.principal:
+            tell(work, party, Cargo.CONTRACT, contract=contract.id)
+    return contract
+
+
+def rotate_key(work: Work, command: RotateKey) -> Contract:
+    contract = in_force(work, command.collaboration, command.principal)
+    if contract.secret is None or command.secret.kid == contract.secret.kid:
+        raise refuse(Kind.CONTRACT, "the contract has no key to replace", field="public_key")
+    old = contract.secret
+    secret = Secret(
+        kid=command.secret.kid,
+        locked=command.secret.locked,
+        source_key=command.secret.source_key or old.source_key,
+        target_key=command.secret.target_key or old.target_key,
+    )
+    contract = msgspec.structs.replace(contract, secret=secret, former=old, rotated_at=work.now)
+    work.put(contract)
+    tell(work, contract.other(command.principal), Cargo.CONTRACT, contract=contract.id)
+    return contract
+
+
+def tell(
+    work: Work, receiver: AgentId, cargo: Cargo, *, question: QuestionId | None = None, contract: str | None = None
+) -> None:
+    """News that belong to no task, for an agent that has words for them."""
+    agent = work.agent(receiver)
+    if receiver in NOBODY or agent is None or agent.protocol not in ASKED:
+        return
+    id = DeliveryId(work.mint())
+    delivery = Delivery(
+        id=id, task=TaskId(id if question is None else question), receiver=receiver, seq=1, cargo=cargo, event=0,
+        rank=work.now, created_at=work.now, question=question, contract=contract,
+    )  # fmt: skip
+    put_on_its_way(work, delivery, ())

@@ -1,0 +1,104 @@
+"""Holding both sides to what was agreed, whatever protocol they speak.
+
+    a task                                  its input must fit            its result must fit
+    --------------------------------------  ----------------------------  --------------------
+    under a contract                        the contract's input schema   its output schema
+    of a type its agent made an offer for   the offer's input schema      the offer's output schema
+    of any other type                       -                             -
+
+A contract whose payloads only the two agents can read is not validated; it says so. Faults name places in the payload
+and never its values. What somebody declared as personal is personal for everybody.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dragoman.core.agents.model import Offer
+from dragoman.core.commands import Submit
+from dragoman.core.contracts.model import Contract
+from dragoman.core.errors import Fault, Kind, refuse
+from dragoman.core.lookups import ContractById
+from dragoman.core.tasks.model import Task
+from dragoman.core.work import Work
+from dragoman.wire.schema.library import Library
+
+LIBRARY = Library()
+"""Schemas are compiled once; what they accept depends on nothing but themselves."""
+
+
+def agreed(work: Work, command: Submit) -> Contract | None:
+    """The contract a task is asked on, if it names one that holds for it."""
+    if command.contract is None:
+        return None
+    contract = work.one(ContractById(command.contract))
+    if contract is None or contract.source.agent != command.principal:
+        what = "the contract is not yours to ask on; shake hands for one"
+        raise refuse(Kind.CONTRACT, what, field="contract_id", contract_id=command.contract)
+    if not contract.honoured(work.now):
+        standing = contract.at(work.now).value
+        what = f"the contract is {standing}; shake hands for a new one"
+        raise refuse(Kind.CONTRACT, what, field="contract_id", contract_id=contract.id, standing=standing)
+    for field, said, meant in (("intent", command.type, contract.intent),):
+        if said != meant:
+            what = f"the contract is about {meant!r}, not {said!r}; shake hands for that"
+            raise refuse(Kind.CONTRACT, what, field=field, contract_id=contract.id)
+    if contract.encrypted and contract.end_to_end and not command.sealed:
+        what = "the contract wants payloads that only the two agents can read; send it as aes256"
+        raise refuse(Kind.FORBIDDEN, what, field="security.encryption", contract_id=contract.id)
+    return contract
+
+
+def offer_for(work: Work, command: Submit, contract: Contract | None) -> Offer | None:
+    """The terms that a new task stands under."""
+    if contract is not None:
+        return contract.offer
+    target = None if command.pinned is None else work.agent(command.pinned)
+    return None if target is None else target.offer(command.type)
+
+
+def check_input(command: Submit, offer: Offer | None, contract: Contract | None) -> None:
+    if offer is None or offer.input_schema is True or command.sealed:
+        return
+    content = msgspec.json.decode(command.body).get("input")
+    found = faults(offer.input_schema, content, key(contract, offer, "input"))
+    if found:
+        what = "the payload does not fit the input schema"
+        raise refuse(Kind.CONTRACT if contract else Kind.INVALID, what, field="payload", **facts(contract, found))
+
+
+def output_fault(work: Work, task: Task, body: bytes) -> Fault | None:
+    """Why a result breaks what its agent promised, or None."""
+    contract = None if task.contract is None else work.one(ContractById(task.contract))
+    if contract is not None and contract.end_to_end:
+        return None
+    owner = None if task.owner is None else work.agent(task.owner)
+    offer = contract.offer if contract is not None else None if owner is None else owner.offer(task.type)
+    if offer is None or offer.output_schema is True:
+        return None
+    said = msgspec.json.decode(body)
+    content = said.get("result", said.get("output"))
+    found = faults(offer.output_schema, content, key(contract, offer, "output"))
+    if not found:
+        return None
+    message = "the result does not fit the output schema that was promised"
+    return Fault(kind=Kind.CONTRACT, message=message, field="payload", facts=facts(contract, found))
+
+
+def faults(schema: Any, content: Any, key: bytes | None) -> list[dict[str, str]]:
+    """What does not fit, by place."""
+    compiled = LIBRARY.compiled(schema, key=key)
+    if compiled.accepts(content):
+        return []
+    return [{"pointer": one.pointer, "what": one.what, "rule": one.rule} for one in compiled.faults(content)]
+
+
+def key(contract: Contract | None, offer: Offer, side: str) -> bytes | None:
+    """A name under which a compiled schema is found again without looking at it."""
+    return None if contract is None else f"{contract.id}/{side}".encode()
+
+
+def facts(contract: Contract | None, found: list[dict[str, str]]) -> dict[str, Any]:
+    return {"faults": found, **({"contract_id": contract.id} if contract is not None else {})}

@@ -1,0 +1,134 @@
+"""A sliding minute, as a pure value (D16): how many messages in any 60 seconds, and when the next one may come.
+
+A `Minute` counts by slots of a second. A slot counts as long as any moment of it lies within the last 60 seconds, so no
+sliding minute ever holds more than the limit; a sender at the limit waits up to a second longer than it would have to.
+A minute takes 61 pairs of numbers at most, whatever the limit: small enough for a row.
+
+    whose              default    key
+    -----------------  ---------  --------------------------------------------------------------
+    an agent           1000       its principal, over all links and all protocols: one bucket
+    a collaboration    100        its id
+    the broker         10,000     the one for everybody
+
+A message takes from all three or from none. Time is in whole microseconds since the epoch, as everywhere in the hub.
+Nothing here belongs to one protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from msgspec import Struct
+
+SECOND = 1_000_000
+SPAN = 60
+
+Key: TypeAlias = tuple[str, str]
+BROKER: Key = ("broker", "")
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """Messages a minute; 0 means no limit."""
+
+    agent: int = 1000
+    collaboration: int = 100
+    broker: int = 10_000
+
+    def of(self, key: Key) -> int:
+        limit: int = getattr(self, key[0])
+        return limit
+
+
+class Minute(Struct, frozen=True):
+    """Immutable: `taken` gives the minute as it is afterwards. `slots` are (second, how many), oldest first."""
+
+    slots: tuple[tuple[int, int], ...] = ()
+    total: int = 0
+
+    def at(self, now: int) -> Minute:
+        """What still counts at `now`."""
+        first = now // SECOND - SPAN
+        if not self.slots or self.slots[0][0] >= first:
+            return self
+        kept = tuple(slot for slot in self.slots if slot[0] >= first)
+        return Minute(kept, sum(count for _, count in kept))
+
+    def wait(self, limit: int, now: int, wanted: int = 1) -> int:
+        """Microseconds until so many may pass: 0 is now."""
+        current = self.at(now)
+        excess = current.total + wanted - limit
+        if excess <= 0 or limit <= 0:
+            return 0
+        for second, count in current.slots:
+            excess -= count
+            if excess <= 0:
+                return max(1, (second + SPAN + 1) * SECOND - now)
+        return SPAN * SECOND  # more at once than a minute may hold
+
+    def taken(self, now: int, wanted: int = 1) -> Minute:
+        """The minute after so many passed. A clock that was set back counts them where the last ones were."""
+        current = self.at(now)
+        second = now // SECOND
+        if current.slots and current.slots[-1][0] >= second:
+            last, count = current.slots[-1]
+            return Minute((*current.slots[:-1], (last, count + wanted)), current.total + wanted)
+        return Minute((*current.slots, (second, wanted)), current.total + wanted)
+
+
+class Exceeded(Struct, frozen=True, kw_only=True):
+    """Which limit, and how long to wait."""
+
+    scope: str
+    limit: int
+    wait: int
+
+    @property
+    def retry_after(self) -> int:
+        """Whole seconds, at least one."""
+        return max(1, -(-self.wait // SECOND))
+
+
+def keys(principal: str, collaboration: str | None = None) -> tuple[Key, ...]:
+    """The minutes that a message takes from."""
+    own: Key = ("agent", principal)
+    return (own, ("collaboration", collaboration), BROKER) if collaboration else (own, BROKER)
+
+
+def take(
+    minutes: Mapping[Key, Minute], wanted: Sequence[Key], limits: Limits, now: int
+) -> Mapping[Key, Minute] | Exceeded:
+    """The minutes that changed, or the limit that was met: the one with the longest wait."""
+    worst: Exceeded | None = None
+    for key in wanted:
+        limit = limits.of(key)
+        wait = minutes.get(key, EMPTY).wait(limit, now)
+        if wait and (worst is None or wait > worst.wait):
+            worst = Exceeded(scope=key[0], limit=limit, wait=wait)
+    return worst or {key: minutes.get(key, EMPTY).taken(now) for key in wanted}
+
+
+EMPTY = Minute()
+
+
+class Meter:
+    """Everybody's minutes in memory, bounded: a minute that has run empty is forgotten."""
+
+    def __init__(self, limits: Limits | None = None, sweep: int = 10_000) -> None:
+        self.limits = limits or Limits()
+        self._minutes: dict[Key, Minute] = {}
+        self._sweep, self._due = sweep, sweep
+
+    def __len__(self) -> int:
+        return len(self._minutes)
+
+    def admit(self, principal: str, now: int, collaboration: str | None = None) -> Exceeded | None:
+        """Count a message, or say which limit it meets. A refused message counts nowhere."""
+        outcome = take(self._minutes, keys(principal, collaboration), self.limits, now)
+        if isinstance(outcome, Exceeded):
+            return outcome
+        self._minutes.update(outcome)
+        if len(self._minutes) > self._due:
+            self._minutes = {key: minute for key, minute in self._minutes.items() if minute.at(now).total}
+            self._due = max(self._sweep, 2 * len(self._minutes))
+        return None

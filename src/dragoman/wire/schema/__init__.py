@@ -1,0 +1,1 @@
+"""JSON Schema as values: compiled once and bounded, and whether one schema takes all that another one allows."""
