@@ -30,14 +30,14 @@ def test_without_any_source_everything_is_the_default() -> None:
 
 
 def test_flags_beat_environment_beats_file_beats_default(file: Path) -> None:
-    file.write_text("[server]\nhost = '10.0.0.1'\nport = 1\ngrpc_port = 1\n")
+    file.write_text("[server]\nhost = '127.0.0.2'\nport = 1\ngrpc_port = 1\n")
     loaded = load(
         flags={"server.host": None, "server.port": 3},
         environ={"DRAGOMAN_SERVER__PORT": "2", "DRAGOMAN_SERVER__GRPC_PORT": "2", "PATH": "/bin"},
         file=file,
     )
     server = loaded.settings.server
-    assert (server.host, server.port, server.grpc_port, server.drain_seconds) == ("10.0.0.1", 3, 2, 10.0)
+    assert (server.host, server.port, server.grpc_port, server.drain_seconds) == ("127.0.0.2", 3, 2, 10.0)
     told = {name: str(loaded.origins[f"server.{name}"]) for name in ("host", "port", "grpc_port", "drain_seconds")}
     assert told == {
         "host": f"file {file}",
@@ -45,6 +45,18 @@ def test_flags_beat_environment_beats_file_beats_default(file: Path) -> None:
         "grpc_port": "environment DRAGOMAN_SERVER__GRPC_PORT",
         "drain_seconds": "default",
     }
+
+
+BESIDE = {
+    "server.host": {"server.allow_plain": True},
+    "tls.certificate": {"tls.key": "/k"},
+    "tls.key": {"tls.certificate": "/c"},
+    "tls.client_ca": {"tls.certificate": "/c", "tls.key": "/k"},
+    "tls.clients": {"tls.certificate": "/c", "tls.key": "/k", "tls.client_ca": "/ca"},
+    "coven.tls_certificate": {"coven.tls_key": "/k"},
+    "coven.tls_key": {"coven.tls_certificate": "/c"},
+}
+"""What a setting is refused without."""
 
 
 @pytest.mark.parametrize(("name", "type"), [(name, type) for name, type, _ in keys() if name not in TABLES])
@@ -55,6 +67,7 @@ def test_every_setting_can_be_set_by_file_and_by_environment(name: str, type: An
         "store.kind": ("memory", "memory"),
         "log.level": ("debug", "debug"),
         "log.format": ("json", "json"),
+        "tls.clients": ("required", "required"),
         "rules.request_memory_seconds": ("7200", 7200.0),
         "agentmsg.budget_per_task": ("0.5", 0.5),
         "agentmsg.budget_per_agent": ("10", 10.0),
@@ -66,7 +79,8 @@ def test_every_setting_can_be_set_by_file_and_by_environment(name: str, type: An
         else ("0, 0.5", (0.0, 0.5)) if isinstance(default, tuple)
         else ("/else/where", "/else/where")
     )  # fmt: skip
-    by_environment = load(environ={variable_of(name): text})
+    beside = BESIDE.get(name, {})
+    by_environment = load(environ={variable_of(name): text}, flags=beside)
     assert value_of(by_environment.settings, name) == value
     assert by_environment.origins[name] == Origin("environment", variable_of(name))
 
@@ -74,7 +88,7 @@ def test_every_setting_can_be_set_by_file_and_by_environment(name: str, type: An
     written = list(value) if isinstance(value, tuple) else value
     line = f"{key} = {repr(written).lower() if isinstance(written, bool) else repr(written)}\n"
     file.write_text(f"[{group}]\n{line}" if group else line)
-    by_file = load(file=file)
+    by_file = load(file=file, flags=beside)
     assert value_of(by_file.settings, name) == value
     assert by_file.origins[name] == Origin("file", str(file))
 
@@ -246,3 +260,52 @@ def test_of_an_agents_environment_only_names_are_shown(file: Path) -> None:
 def test_what_is_wrong_with_a_declared_agent_is_said(file: Path, wrong: str, said: str) -> None:
     file.write_text(wrong)
     assert problems(file) == [said]
+
+
+# -- TLS
+
+
+PAIR = {"tls.certificate": "c.pem", "tls.key": "c.key"}
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "hub.example", ""])
+def test_where_others_can_reach_it_a_hub_speaks_tls_or_is_told_to_do_without(host: str) -> None:
+    [said] = problems(flags={"server.host": host})
+    assert said.startswith(f"server.host (flag --host) is {host}, which others can reach, and HTTP and gRPC would be")
+    assert "dragoman cert --host NAME" in said
+    assert "server.allow_plain = true" in said
+    assert load(flags={"server.host": host, "server.allow_plain": True}).settings.server.host == host
+    assert load(flags={"server.host": host, **PAIR}).settings.server.host == host
+
+
+def test_each_port_is_asked_for_its_own_tls() -> None:
+    [said] = problems(flags={"server.host": "::", "coven.tls_certificate": "c", "coven.tls_key": "k"})
+    assert "reach, and HTTP would be" in said
+    [said] = problems(flags={"server.host": "::", "coven.enabled": False})
+    assert "reach, and HTTP would be" in said
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
+def test_on_loopback_nothing_is_asked(host: str) -> None:
+    assert load(flags={"server.host": host}).settings.server.host == host
+
+
+def test_tls_by_halves_is_refused() -> None:
+    assert problems(flags={"tls.certificate": "c"}) == [
+        "tls.certificate (flag --certificate) is of no use alone: set tls.key as well."
+    ]
+    assert problems(environ={"DRAGOMAN_COVEN__TLS_KEY": "k"}) == [
+        "coven.tls_key (environment DRAGOMAN_COVEN__TLS_KEY) is of no use alone: set coven.tls_certificate as well."
+    ]
+    assert problems(flags={"tls.client_ca": "ca"}) == [
+        "tls.client_ca (flag --client-ca) needs TLS: set tls.certificate and tls.key as well."
+    ]
+    assert problems(flags={**PAIR, "tls.clients": "required"}) == [
+        "tls.clients (flag --clients) is required, but nobody signs them: set tls.client_ca."
+    ]
+
+
+def test_certificates_are_meant_from_the_files_directory(file: Path) -> None:
+    file.write_text('tls.certificate = "tls/server.pem"\ntls.key = "tls/server.key"\n')
+    tls = load(file=file).settings.tls
+    assert (tls.certificate, tls.key) == (str(file.parent / "tls/server.pem"), str(file.parent / "tls/server.key"))

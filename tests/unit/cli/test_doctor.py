@@ -82,7 +82,7 @@ def test_a_data_directory_open_to_others_is_a_problem_with_its_fix(alone: Path, 
     ran = run("doctor")
     assert ran.code == 1
     assert "✗ data: not closed to others: .dragoman (0755), .dragoman/admin.token (0644)" in ran.out
-    assert ran.err.splitlines()[-1] == "  next: chmod 700 .dragoman; chmod 600 .dragoman/*"
+    assert ran.err.splitlines()[-1] == "  next: chmod -R go=,u=rwX .dragoman"
 
 
 def test_a_whole_store_is_checked_and_a_damaged_one_is_found(alone: Path, run: Any) -> None:
@@ -93,6 +93,41 @@ def test_a_whole_store_is_checked_and_a_damaged_one_is_found(alone: Path, run: A
         damaged.write(b"\xff" * 8192)
     ran = run("doctor")
     assert (ran.code, "is damaged" in ran.out, "restore the newest backup" in ran.out) == (1, True, True)
+
+
+def test_keys_are_named_by_a_backup_and_are_not_in_it(alone: Path, run: Any) -> None:
+    make_store(alone / ".dragoman")
+    keys = alone / ".dragoman" / "keys"
+    keys.mkdir(0o700)
+    for name in ("signing.json", "master.json"):
+        (keys / name).touch(0o600)
+    ran = run("backup", "copy.sqlite")
+    assert "not in it: .dragoman/keys/master.json, .dragoman/keys/signing.json" in ran.err
+    told = json.loads(run("backup", "other.sqlite", "-o", "json").out)
+    assert told["not_in_it"] == [str(keys / "master.json"), str(keys / "signing.json")]
+    (keys / "master.json").chmod(0o640)
+    assert ".dragoman/keys/master.json (0640)" in run("doctor").out
+
+
+def test_certificates_are_looked_at(alone: Path, run: Any) -> None:
+    assert run("cert", "--dir", "tls").code == 0
+    Path("dragoman.toml").write_text('tls.certificate = "tls/server.pem"\ntls.key = "tls/server.key"\n')
+    assert "✓ tls: tls/server.pem is good for 39" in run("doctor").out
+    assert run("cert", "--dir", "tls", "--days", "13").code == 0
+    ran = run("doctor")
+    assert (ran.code, "• tls: tls/server.pem is good for 1" in ran.out) == (0, True)
+    Path("tls/server.key").chmod(0o644)
+    ran = run("doctor")
+    assert (ran.code, ran.err.splitlines()[-1].endswith("chmod 600 tls/server.key")) == (1, True)
+    assert "✗ tls: tls/server.key can be read by others (mode 0644)" in ran.out
+    Path("tls/server.key").unlink()
+    assert "✗ tls: there is no key tls/server.key\n    fix: Make one: dragoman cert\n" in run("doctor").out
+
+
+def test_a_certificate_that_waits_for_a_flag_is_looked_at_too(alone: Path, run: Any) -> None:
+    DataDir(".dragoman").prepare()
+    run("cert")
+    assert "✓ tls: .dragoman/tls/server.pem is good for" in run("doctor").out
 
 
 def test_wrong_settings_are_found(alone: Path, run: Any) -> None:
@@ -106,7 +141,7 @@ def test_backup_asks_a_running_hub_with_the_whole_path(hub: Any, run: Any, tmp_p
     hub.answers["POST /api/v1/backup"] = (200, {})
     ran = run("backup", "copy.sqlite", "-o", "json")
     assert hub.asked[-1].body == {"target": str(tmp_path / "copy.sqlite")}
-    assert json.loads(ran.out) == {"target": str(tmp_path / "copy.sqlite"), "bytes": None, "by": "hub"}
+    assert json.loads(ran.out) == {"target": str(tmp_path / "copy.sqlite"), "bytes": None, "by": "hub", "not_in_it": []}
 
 
 def test_backup_copies_offline_when_no_hub_runs(alone: Path, run: Any) -> None:

@@ -96,8 +96,17 @@ def test_a_port_taken_at_the_last_moment_is_the_same_sentence(
 
 
 def test_an_address_of_another_machine_is_refused(started: Any, run: Any) -> None:
-    done = run("dev", "--host", "192.0.2.1", "--port", "8420")
+    done = run("dev", "--host", "192.0.2.1", "--port", "8420", "--allow-plain")
     assert (done.code, "cannot listen on 192.0.2.1" in done.err) == (2, True)
+
+
+def test_plain_ports_that_others_can_reach_are_refused(started: Any, run: Any) -> None:
+    done = run("dev", "--host", "0.0.0.0", "--port", "0")
+    assert (done.code, started) == (2, [])
+    assert "would be spoken without TLS. Make a certificate (dragoman cert --host NAME)" in done.err
+    assert run("dev", "--host", "0.0.0.0", "--port", "0", "--allow-plain").code == 0
+    assert run("dev", "--host", "0.0.0.0", "--port", "0", "--certificate", "c", "--key", "k").code == 0
+    assert [settings.tls.certificate for settings, _ in started] == [None, "c"]
 
 
 def test_a_second_hub_on_the_same_data_is_refused(started: Any, hub: Any, run: Any, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.ports import StoreFailed
 from dragoman.core.tasks.model import Status
 from dragoman.protocols.coven.types import Done, Error, FileData, SendMessage, Text
+from dragoman.security.tls import Files, Renewal
 from dragoman.stores.files import MemoryFiles
 from dragoman.stores.memory import MemoryStore
 from dragoman.transports.coven_grpc import CovenDoor
@@ -76,7 +78,8 @@ async def test_tls_when_a_certificate_is_configured(tmp_path: Path) -> None:
     except FileNotFoundError:
         pytest.skip("no openssl here to make a certificate")
     assert made.returncode == 0, made.stderr
-    async with gateway(tls_certificate=str(certificate), tls_key=str(key)) as hub:
+    tls = Renewal(Files(certificate=certificate, key=key), int(time.time()))
+    async with gateway(tls=tls) as hub:
         port = hub.address.rpartition(":")[2]
         trust = grpc.ssl_channel_credentials(certificate.read_bytes())
         async with grpc.aio.secure_channel(f"localhost:{port}", trust) as channel:
