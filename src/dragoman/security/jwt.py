@@ -123,6 +123,7 @@ class Authority:
         ttl: int,
         now: int,
         kid: str | None = None,
+        jti: str | None = None,
     ) -> Issued | Refusal:
         """A token of `ttl` seconds. `kid` names an HS256 secret to sign with instead of the ring's own key."""
         if not _whole(ttl) or not 1 <= ttl <= LONGEST_TTL:
@@ -139,7 +140,7 @@ class Authority:
             nbf=now,
             domain=domain,
             capabilities=tuple(capabilities),
-            jti=secrets.token_urlsafe(16),
+            jti=jti or secrets.token_urlsafe(16),
         )
         try:
             msgspec.convert(msgspec.to_builtins(claims), _Wire)

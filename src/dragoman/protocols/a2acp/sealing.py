@@ -61,19 +61,31 @@ class Sealed(Record, frozen=True, kw_only=True):
 def associated_data(message: Message, kid: str) -> bytes:
     """What the ciphertext of a message under a key is bound to. The version of the protocol and the credential are
     not in it: the broker changes both on the way."""
-    parts = [
-        "a2acp",
-        ALGORITHM,
+    return bound(
         kid,
-        message.message_id.lower(),
-        message.source_agent.agent_id,
-        message.target_agent.agent_id,
-        message.message_type.value,
-        message.intent,
-        message.contract_id,
-        message.correlation_id,
-    ]
-    return _encode(parts)
+        message_id=message.message_id.lower(),
+        source=message.source_agent.agent_id,
+        target=message.target_agent.agent_id,
+        kind=message.message_type.value,
+        intent=message.intent,
+        contract_id=message.contract_id,
+        correlation_id=message.correlation_id,
+    )
+
+
+def bound(
+    kid: str,
+    *,
+    message_id: str,
+    source: str,
+    target: str,
+    kind: str,
+    intent: str | None,
+    contract_id: str | None,
+    correlation_id: str | None,
+) -> bytes:
+    """The same, of a message that is still being made."""
+    return _encode(["a2acp", ALGORITHM, kid, message_id, source, target, kind, intent, contract_id, correlation_id])
 
 
 def key_salt(one: PublicKey, other: PublicKey) -> bytes:

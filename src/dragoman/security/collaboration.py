@@ -1,0 +1,131 @@
+"""The key of an A2ACP collaboration: how it comes to the agents, and what it seals (a2acp-D12).
+
+`protocols.a2acp.sealing` has the bytes that go in: what a key is bound to, what a payload is bound to. Here they meet
+X25519, HKDF-SHA256 and AES-256-GCM. Both ends use this file, the broker and the agents' library.
+
+    mode         the key                                            a `KeyGrant` holds
+    -----------  -------------------------------------------------  -------------------------------------------------
+    broker       32 random bytes, made by the broker                an ephemeral key of the broker's, the key wrapped
+    end-to-end   follows from the two agents' own X25519 keys       the other agent's public key
+
+A pair lives as long as the collaboration: the same grant may be delivered twice, and a key that the other side rotates
+is wrapped for the public key that stood in the handshake.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from dragoman.protocols.a2acp.sealing import (
+    ALGORITHM,
+    KEY_BYTES,
+    NONCE_BYTES,
+    TAG_BYTES,
+    KeyGrant,
+    key_info,
+    key_salt,
+    wrap_data,
+)
+from dragoman.security.exchange import ExchangeError
+from dragoman.security.keys import decode64, encode64
+from dragoman.security.sealing import CollaborationKey, Flaw, NonceWatch, Unopened
+
+
+class Relation(msgspec.Struct, frozen=True, kw_only=True):
+    """What every key of a collaboration is bound to."""
+
+    collaboration: str
+    source: str
+    target: str
+
+
+class Pair:
+    """One side's X25519 key for one collaboration."""
+
+    def __init__(self, private: X25519PrivateKey | None = None) -> None:
+        self._private = private or X25519PrivateKey.generate()
+        self.public_key = encode64(self._private.public_key().public_bytes_raw())
+
+    def __repr__(self) -> str:
+        return f"Pair({self.public_key})"
+
+    def derived(self, theirs: str, kid: str, relation: Relation) -> bytes:
+        """What both sides of an exchange have, and nobody else."""
+        salt = key_salt(self.public_key, theirs)
+        info = key_info(relation.collaboration, kid, relation.source, relation.target)
+        return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=salt, info=info).derive(self._exchange(theirs))
+
+    def take(self, grant: KeyGrant, relation: Relation, me: str) -> CollaborationKey:
+        """The key that a grant for the agent `me` gives; raises `ExchangeError`."""
+        secret = self.derived(grant.public_key, grant.kid, relation)
+        if grant.wrapped is None or grant.nonce is None:
+            return CollaborationKey(kid=grant.kid, secret=secret)
+        bound = wrap_data(relation.collaboration, grant.kid, me)
+        try:
+            opened = AESGCM(secret).decrypt(decode64(grant.nonce), decode64(grant.wrapped), bound)
+            return CollaborationKey(kid=grant.kid, secret=opened)
+        except (InvalidTag, ValueError):
+            raise ExchangeError("the key that was handed over does not open. Shake hands again.") from None
+
+    def _exchange(self, theirs: str) -> bytes:
+        try:
+            return self._private.exchange(X25519PublicKey.from_public_bytes(decode64(theirs)))
+        except ValueError:  # not a point, or one of small order: the secret would be the same whoever we are
+            raise ExchangeError("public_key gives no secret. Send 32 fresh bytes of X25519 as base64url.") from None
+
+
+def check_public(key: str) -> None:
+    """Raises `ExchangeError` if nothing secret can come of this key."""
+    Pair()._exchange(key)
+
+
+def granted(key: CollaborationKey, to: str, relation: Relation, receiver: str) -> KeyGrant:
+    """The broker's key, wrapped for the owner of the public key `to`."""
+    pair, nonce = Pair(), os.urandom(NONCE_BYTES)
+    bound = wrap_data(relation.collaboration, key.kid, receiver)
+    wrapped = AESGCM(pair.derived(to, key.kid, relation)).encrypt(nonce, key.secret, bound)
+    return KeyGrant(kid=key.kid, public_key=pair.public_key, nonce=encode64(nonce), wrapped=encode64(wrapped))
+
+
+class Seal:
+    """A key in use. `bound` is what the ciphertext belongs to (`protocols.a2acp.sealing.associated_data`)."""
+
+    def __init__(self, key: CollaborationKey) -> None:
+        self.kid = key.kid
+        self._cipher = AESGCM(key.secret)
+
+    def __repr__(self) -> str:
+        return f"Seal({self.kid})"
+
+    def shut(self, plain: bytes, bound: bytes) -> dict[str, str]:
+        nonce = os.urandom(NONCE_BYTES)
+        ciphertext = self._cipher.encrypt(nonce, plain, bound)
+        return {"alg": ALGORITHM, "kid": self.kid, "nonce": encode64(nonce), "ciphertext": encode64(ciphertext)}
+
+    def open(self, sealed: Mapping[str, Any], bound: bytes, watch: NonceWatch | None = None) -> bytes | Unopened:
+        """What is inside, or why it stays shut."""
+        if sealed.get("kid") != self.kid:
+            return Unopened(Flaw.KEY, "kid")
+        try:
+            nonce, ciphertext = decode64(sealed["nonce"]), decode64(sealed["ciphertext"])
+        except (KeyError, TypeError, ValueError):
+            return Unopened(Flaw.FORM)
+        if sealed.get("alg") != ALGORITHM or len(nonce) != NONCE_BYTES or len(ciphertext) < TAG_BYTES:
+            return Unopened(Flaw.FORM)
+        try:
+            plain = self._cipher.decrypt(nonce, ciphertext, bound)
+        except InvalidTag:
+            return Unopened(Flaw.TAMPERED)
+        # Only now: whoever holds no key cannot make us refuse a nonce to its owner.
+        if watch is not None and not watch.first(self.kid, nonce):
+            return Unopened(Flaw.NONCE, "nonce")
+        return plain
