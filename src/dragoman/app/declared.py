@@ -10,6 +10,9 @@ restart = "on-failure"              # never, on-failure, always
 env = { MODEL = "large" }           # values are never shown
 pass_env = ["OPENAI_API_KEY"]       # from the hub's own environment
 limits = { memory_mb = 512 }
+untrusted = true                    # in a sandbox or not at all; then:
+allow_files = ["agents/reviewer"]   # to read; "…:rw" to write as well
+allow_hosts = ["api.example.com"]   # port 443 unless it says another
 """
 
 from __future__ import annotations
@@ -20,7 +23,16 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from dragoman.transports.stdio.recipe import ChildLimits, Recipe, Variable, Word
+from dragoman.transports.stdio.recipe import (
+    MODULES,
+    AllowedFile,
+    AllowedHost,
+    ChildLimits,
+    Recipe,
+    Variable,
+    Word,
+    contradiction,
+)
 from dragoman.transports.stdio.restarts import Policy
 
 
@@ -40,6 +52,11 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     capabilities: tuple[str, ...] = ()
     work_types: tuple[str, ...] | None = None
     untrusted: bool = False
+    """Whether it runs in a sandbox or not at all."""
+    allow_files: tuple[AllowedFile, ...] = ()
+    allow_hosts: tuple[AllowedHost, ...] = ()
+    wasm: bool | None = None
+    """Whether the command is a WebAssembly module; by default, if it is called so."""
     max_concurrent: Annotated[int, Meta(ge=1, le=10_000)] | None = None
     restart: Policy = "on-failure"
     grace_seconds: Annotated[float, Meta(ge=0, le=3600)] = 10.0
@@ -47,6 +64,11 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     privileges: bool = False
     """Whether it may gain privileges by programs such as sudo."""
     limits: ChildLimits = ChildLimits()
+
+    def __post_init__(self) -> None:
+        found = contradiction(self.recipe())
+        if found is not None:
+            raise ValueError(found[1])
 
     def recipe(self) -> Recipe:
         return Recipe(
@@ -57,6 +79,10 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             grace_seconds=self.grace_seconds,
             privileges=self.privileges,
             limits=self.limits,
+            untrusted=self.untrusted,
+            allow_files=self.allow_files,
+            allow_hosts=self.allow_hosts,
+            wasm=self.wasm,
             origin="config",
         )
 
@@ -75,12 +101,22 @@ def misfit(error: msgspec.ValidationError) -> str:
 
 
 def from_there(agents: Any, directory: Path) -> Any:
-    """Relative directories are meant from the file's."""
+    """Relative directories, allowed files and modules are meant from the file's."""
     if not isinstance(agents, list):
         return agents
-    return [
-        {**one, "cwd": str((directory / one["cwd"]).absolute())}
-        if isinstance(one, dict) and isinstance(one.get("cwd"), str)
-        else one
-        for one in agents
-    ]
+    return [_from_there(one, directory) if isinstance(one, dict) else one for one in agents]
+
+
+def _from_there(agent: dict[str, Any], directory: Path) -> dict[str, Any]:
+    def absolute(place: Any) -> Any:
+        return str((directory / place).absolute()) if isinstance(place, str) else place
+
+    found = dict(agent)
+    if "cwd" in agent:
+        found["cwd"] = absolute(agent["cwd"])
+    if isinstance(agent.get("allow_files"), list):
+        found["allow_files"] = [absolute(place) for place in agent["allow_files"]]
+    command = agent.get("command")
+    if isinstance(command, list) and command and isinstance(command[0], str) and command[0].endswith(MODULES):
+        found["command"] = [absolute(command[0]), *command[1:]]
+    return found

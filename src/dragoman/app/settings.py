@@ -33,6 +33,8 @@ from msgspec import Meta
 from dragoman.app.declared import AgentSettings, from_there, misfit, shown
 from dragoman.core.ids import SECOND
 from dragoman.core.rules import Rules
+from dragoman.sandbox.model import Level
+from dragoman.transports.stdio.recipe import Terms
 
 FILE = "dragoman.toml"
 PREFIX = "DRAGOMAN_"
@@ -198,6 +200,27 @@ class FileSettings(msgspec.Struct, frozen=True, kw_only=True):
     """All of them together."""
 
 
+class SandboxSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where untrusted agents that the hub runs are held (a2acp-D17). What is below is refused, never run."""
+
+    minimum: Literal["hyperlight", "wasm", "bubblewrap", "landlock+seccomp"] = "bubblewrap"
+    """The weakest level that will do; the strongest that stands is taken. `dragoman sandbox check` shows which do."""
+    task_seconds: Span = 60.0
+    """How long such an agent may work on one task; `limits` of an agent may say otherwise, here and below."""
+    memory_mb: Count = 1024
+    processes: Count = 64
+    """Threads are counted, too."""
+    file_mb: Count = 256
+    """The largest file it may write."""
+    scratch_mb: Count = 64
+    """Its /tmp, which is memory."""
+    fuel: Count | None = None
+    """Instructions that a WebAssembly module may take for a task, roughly; without a number only time counts."""
+
+    def terms(self) -> Terms:
+        return Terms(**{**msgspec.structs.asdict(self), "minimum": Level(self.minimum)})
+
+
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["text", "json"] = "text"
@@ -215,6 +238,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     forge: ForgeSettings = ForgeSettings()
     agentmsg: AgentmsgSettings = AgentmsgSettings()
     files: FileSettings = FileSettings()
+    sandbox: SandboxSettings = SandboxSettings()
     log: LogSettings = LogSettings()
     agents: tuple[AgentSettings, ...] = ()
     """Agents that the hub starts itself."""

@@ -146,7 +146,13 @@ async def hub(settings: Settings) -> AsyncIterator[Running]:
         admin_hash=admin_hash,
         heartbeat_seconds=settings.agentmsg.heartbeat_seconds,
     )
-    children = Supervisor(intake, data=Path(settings.data), tongue=lambda agent, log: ForgeTongue(forge, agent, log))
+    children = Supervisor(
+        intake,
+        data=Path(settings.data),
+        tongue=lambda agent, log: ForgeTongue(forge, agent, log),
+        task=store.task,
+        terms=settings.sandbox.terms(),
+    )
     api.state.desk.children = children
     serving = serve(
         intake,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
@@ -45,7 +46,10 @@ def add(
         list[str] | None, Parameter(negative=(), help="What it may be asked to do; may be repeated.")
     ] = None,
     role: str | None = None,
-    untrusted: Annotated[bool, Parameter(negative=(), help="Treat what it says with suspicion.")] = False,
+    untrusted: Annotated[
+        bool,
+        Parameter(negative=(), help="Nobody vouches for it. (One that the hub runs is put in a sandbox: agent run.)"),
+    ] = False,
     output: Output = "table",
     reach: Reach = HERE,
 ) -> None:
@@ -115,6 +119,7 @@ def show(id: AgentName, /, *, output: Output = "table", reach: Reach = HERE) -> 
             *((name, agent.get(name)) for name in ("kind", "role", "name", "domain", "version", "capabilities")),
             ("work types", agent.get("work_types")),
             ("trusted", "no" if agent.get("untrusted") else None),
+            ("sandbox", _sandbox(agent)),
             ("breaker", _breaker(agent.get("breaker"))),
             *_process(agent.get("child")),
             ("seen", f"{printing.age(agent.get('last_seen'))} ago" if agent.get("last_seen") else "never"),
@@ -150,11 +155,19 @@ def _process(child: object) -> list[tuple[str, object]]:
         ("process", f"{child['state']}, process {child['pid']}" if child.get("pid") else child.get("state")),
         ("command", shlex.join(map(str, child.get("command") or ()))),
         ("directory", child.get("cwd")),
+        ("allowed", [*(child.get("allow_files") or ()), *(child.get("allow_hosts") or ())]),
         ("environment", child.get("env")),
         ("restart", child.get("restart")),
         ("restarts", child.get("restarts") or None),
         ("last end", child.get("last_end")),
     ]
+
+
+def _sandbox(agent: Mapping[str, Any]) -> str | None:
+    """The level in force, for an agent that the hub runs; an untrusted one without any does not run."""
+    if agent.get("sandbox") or not (agent.get("untrusted") and agent.get("child")):
+        return agent.get("sandbox")
+    return "none: it does not run without one"
 
 
 def _breaker(breaker: object) -> str:

@@ -27,6 +27,7 @@ ABSENCE = 30.0
 """Seconds for which a hub may be away while we follow: time to restart it."""
 PAUSE = 0.5
 OVER = ("stopped", "crashed")
+MODULES = (".wasm", ".wat")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 Id = Annotated[str, Parameter(name="ID", help="The agent's id.")]
@@ -49,7 +50,18 @@ def run(
     env: Annotated[
         list[str] | None, Parameter(negative=(), help="NAME=VALUE for its environment, or NAME to pass ours on.")
     ] = None,
-    cwd: Annotated[Path | None, Parameter(help="Where it runs, on the hub's machine [here].")] = None,
+    cwd: Annotated[
+        Path | None, Parameter(help="Where it runs, on the hub's machine [here; an untrusted one: in its own].")
+    ] = None,
+    untrusted: Annotated[bool, Parameter(negative=(), help="Run it in a sandbox, or not at all.")] = False,
+    allow_file: Annotated[
+        list[str] | None,
+        Parameter(negative=(), help="What an untrusted one may read, or with :rw behind it write; may be repeated."),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        Parameter(negative=(), help="NAME or NAME:PORT that an untrusted one may connect to; may be repeated."),
+    ] = None,
     detach: Annotated[bool, Parameter(negative=(), help="Leave it running under the hub, and return.")] = False,
     output: Output = "table",
     reach: Reach = HERE,
@@ -62,6 +74,7 @@ def run(
         raise Stop(Exit.USAGE, "there is no command to run", next="dragoman agent run -- node agent.js")
     hub = Hub.find(reach)
     here = urlsplit(hub.url).hostname in LOOPBACK
+    held = untrusted or command[0].endswith(MODULES)
     agent = id or f"{re.sub(r'[^A-Za-z0-9]+', '-', Path(command[0]).name).strip('-') or 'agent'}-{os.urandom(3).hex()}"
     body = {
         "agent_id": agent,
@@ -70,9 +83,12 @@ def run(
         "role": role,
         "capabilities": capability or None,
         "command": [_found(command[0], here), *command[1:]],
+        "untrusted": untrusted or None,
+        "allow_files": [os.path.abspath(place) if here else place for place in allow_file or ()] or None,
+        "allow_hosts": allow_host or None,
         "restart": restart,
         "env": dict(map(_variable, env)) if env else None,
-        "cwd": str(cwd.absolute()) if cwd is not None else os.getcwd() if here else None,
+        "cwd": str(cwd.absolute()) if cwd is not None else os.getcwd() if here and not held else None,
     }
     hub.post("agents", body={key: value for key, value in body.items() if value is not None})
     if detach:
@@ -127,6 +143,8 @@ def restart(id: Id, /, *, output: Output = "table", reach: Reach = HERE) -> None
 
 def _found(program: str, here: bool) -> str:
     """The program that this shell would start, if the hub is on this machine: its own PATH may be another."""
+    if here and program.endswith(MODULES):
+        return os.path.abspath(program)
     found = shutil.which(program) if here else None
     return os.path.abspath(found) if found else program
 

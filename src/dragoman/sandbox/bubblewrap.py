@@ -147,8 +147,8 @@ def _allowed(sandbox: Sandbox) -> Iterator[str]:
 
 
 def hidden_within(sandbox: Sandbox) -> list[str]:
-    """Those of the hidden places that something allowed would show."""
-    shown = (*sandbox.read, *sandbox.write)
+    """Those of the hidden places that something allowed, or the system's own directories, would show."""
+    shown = (*sandbox.read, *sandbox.write, *SYSTEM)
     return [place for place in sandbox.hidden if any(Path(place).is_relative_to(around) for around in shown)]
 
 

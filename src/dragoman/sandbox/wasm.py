@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from importlib import metadata, util
 from pathlib import Path
 from typing import Any
@@ -134,9 +135,11 @@ class Warm:
         return self._next
 
     def wait(self, key: int, seconds: float) -> dict[str, Any]:
+        until = time.monotonic() + seconds
         with self._changed:
-            if not self._changed.wait_for(lambda: self._gone or key in self._ended, seconds):
-                raise TimeoutError("the module did not end")
+            while not (self._gone or key in self._ended):
+                if not self._changed.wait(until - time.monotonic()):
+                    raise TimeoutError("the module did not end")
             if key not in self._ended:
                 raise ConnectionError("the host of WebAssembly modules has ended, and the module with it")
             return self._ended.pop(key)

@@ -229,14 +229,15 @@ def _begin(hub: socket.socket, keys: dict[int, int]) -> bool:
     wish = json.loads(data)
     pid = os.fork()
     if pid == 0:
-        _become(wish, list(streams))
+        become(wish, list(streams))
     for descriptor in streams:
         os.close(descriptor)
     keys[pid] = wish["key"]
     return True
 
 
-def _become(wish: dict[str, Any], streams: list[int]) -> NoReturn:
+def become(wish: dict[str, Any], streams: list[int]) -> NoReturn:
+    """What a fork does: it turns into the host of one module, and ends with it."""
     code = REFUSED
     try:
         signal.set_wakeup_fd(-1)

@@ -72,6 +72,8 @@ def test_every_setting_can_be_set_by_file_and_by_environment(name: str, type: An
         "agentmsg.budget_per_task": ("0.5", 0.5),
         "agentmsg.budget_per_agent": ("10", 10.0),
         "agentmsg.budget_total": ("100", 100.0),
+        "sandbox.minimum": ("landlock+seccomp", "landlock+seccomp"),
+        "sandbox.fuel": ("1000000", 1_000_000),
     }.get(name) or (
         ("true", True) if isinstance(default, bool)
         else ("2048", 2048) if isinstance(default, int)

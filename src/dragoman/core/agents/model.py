@@ -80,7 +80,6 @@ class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     silent_since: Instant | None = None
     details: dict[str, Any] = {}
     offers: tuple[Offer, ...] = ()
-    sandbox: str | None = None
 
     @property
     def called(self) -> str:
@@ -99,6 +98,13 @@ class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     def offer(self, intent: str) -> Offer | None:
         """The terms on which it does such work, if it declared any."""
         return next((offer for offer in self.offers if offer.intent == intent), None)
+
+    @property
+    def sandbox(self) -> str | None:
+        """The level of the sandbox that the hub runs it in; None for one that runs elsewhere, or in none. It stands
+        with how the hub starts it, where no agent can write."""
+        level: str | None = self.details.get("child", {}).get("sandbox")
+        return level
 
     def can_do(self, work_type: str) -> bool:
         return self.work_types is None or work_type in self.work_types

@@ -44,6 +44,7 @@ class AgentOut(msgspec.Struct, frozen=True, kw_only=True):
     max_concurrent: int
     breaker: BreakerOut
     untrusted: bool
+    sandbox: str | None
     protocol_version: str | None
     callback_url: str | None
     created_at: str
@@ -122,6 +123,7 @@ def agent_out(agent: Agent, *, reachable: bool, tasks: Sequence[TaskId]) -> Agen
             state=agent.breaker.state, failures=agent.breaker.failures, until=moment(agent.breaker.until)
         ),
         untrusted=agent.untrusted,
+        sandbox=agent.sandbox,
         protocol_version=agent.protocol_version,
         callback_url=agent.callback_url,
         created_at=rfc3339(agent.created_at),

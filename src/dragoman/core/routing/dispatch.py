@@ -70,7 +70,8 @@ def assign(work: Work, task: Task, agent: Agent, link: Link) -> Task:
         idle = work.policy.breaker_timeout
     if task.attempts == 0 and task.total_limit is not None:
         deadline = min(deadline, Instant(work.now + task.total_limit))
-    body = b'{"agent":%b,"attempt":%d}' % (msgspec.json.encode(agent.id), attempt)
+    walls = b"" if agent.sandbox is None else b',"sandbox":%b' % msgspec.json.encode(agent.sandbox)
+    body = b'{"agent":%b,"attempt":%d%b}' % (msgspec.json.encode(agent.id), attempt, walls)
     delivery_id = DeliveryId(work.mint())
     task = move(
         work.record(task, EventKind.ASSIGNED, agent=agent.id, body=msgspec.Raw(body)),

@@ -22,7 +22,7 @@ from dragoman.transports.api.problems import Problem
 from dragoman.transports.api.reports import Reported, reported
 from dragoman.transports.api.tasks import PROTOCOL
 from dragoman.transports.stdio.logbook import Log
-from dragoman.transports.stdio.recipe import DETAIL, ChildLimits, Recipe, State, recipe_of
+from dragoman.transports.stdio.recipe import DETAIL, ChildLimits, Recipe, State, contradiction, recipe_of
 from dragoman.transports.stdio.recipe import PROTOCOL as CHILD_PROTOCOL
 from dragoman.transports.stdio.restarts import Policy
 from dragoman.transports.stdio.supervisor import Declared
@@ -30,7 +30,18 @@ from dragoman.transports.stdio.supervisor import Declared
 RESERVED = frozenset({HUB, ADMIN, "anonymous", "protocol-broker-agent"})
 EVENTS_A_TASK = 100
 LONGEST_COMMAND = 128 * 1024
-CHILDS = ("cwd", "env", "pass_env", "restart", "limits", "grace_seconds", "privileges")
+CHILDS = (
+    "cwd",
+    "env",
+    "pass_env",
+    "restart",
+    "limits",
+    "grace_seconds",
+    "privileges",
+    "allow_files",
+    "allow_hosts",
+    "wasm",
+)
 """Fields that only an agent with a command has."""
 
 
@@ -57,6 +68,8 @@ class ChildOut(msgspec.Struct, frozen=True, kw_only=True):
     limits: ChildLimits
     grace_seconds: float
     privileges: bool
+    allow_files: tuple[str, ...]
+    allow_hosts: tuple[str, ...]
     origin: str
 
 
@@ -100,6 +113,8 @@ def told(desk: Desk, agent: Agent) -> AgentTold:
     facts = {field: getattr(plain, field) for field in plain.__struct_fields__}
     facts["details"] = {name: value for name, value in agent.details.items() if name != DETAIL}
     child = _child(desk, agent)
+    if desk.children is not None and (report := desk.children.report(agent.id)) is not None:
+        facts["sandbox"] = report.sandbox  # it may have been refused since its row was written
     if child is not None and child.state not in (State.IDLE, State.BUSY):
         facts["status"] = child.state
     return AgentTold(**facts, child=child)
@@ -124,6 +139,8 @@ def _child(desk: Desk, agent: Agent) -> ChildOut | None:
         limits=of.limits,
         grace_seconds=of.grace_seconds,
         privileges=of.privileges,
+        allow_files=of.allow_files,
+        allow_hosts=of.allow_hosts,
         origin=of.origin,
     )
 
@@ -189,10 +206,13 @@ async def _run(desk: Desk, wish: AgentIn) -> Response:
     if sum(map(len, wish.command)) + sum(len(k) + len(v) for k, v in (wish.env or {}).items()) > LONGEST_COMMAND:
         raise Problem(Kind.TOO_LARGE, f"command and environment may have {LONGEST_COMMAND} characters", field="command")
     given = {field: value for field in CHILDS if (value := getattr(wish, field)) is not None and field != "env"}
+    recipe = Recipe(command=wish.command, untrusted=wish.untrusted, **given)
+    if (wrong := contradiction(recipe)) is not None:
+        raise Problem(Kind.INVALID, wrong[1], field=wrong[0])
     agent = await desk.children.admit(
         Declared(
             id=wish.agent_id,
-            recipe=Recipe(command=wish.command, **given),
+            recipe=recipe,
             env=wish.env or {},
             kind=wish.kind,
             role=wish.role,

@@ -18,7 +18,7 @@ from dragoman.core.errors import Kind
 from dragoman.core.tasks.model import Priority, QuestionStatus, Status
 from dragoman.transports.api.desk import Desk
 from dragoman.transports.api.problems import Problem, misshapen
-from dragoman.transports.stdio.recipe import ChildLimits, Directory, Variable, Word
+from dragoman.transports.stdio.recipe import AllowedFile, AllowedHost, ChildLimits, Directory, Variable, Word
 from dragoman.transports.stdio.restarts import Policy
 from dragoman.wire import guard
 from dragoman.wire.errors import RemoteProtocolError, Stage
@@ -87,6 +87,7 @@ class AgentIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     domain: Name | None = None
     version: Name | None = None
     untrusted: bool = False
+    """With a command: it runs in a sandbox or not at all. Without one the hub only notes it."""
     max_concurrent: Annotated[int, Meta(ge=1, le=10_000)] | None = None
     command: Annotated[tuple[Word, ...], Meta(min_length=1, max_length=1000)] | None = None
     """With it, the hub itself runs the agent as a child process that speaks forge; the rest is about that."""
@@ -97,6 +98,11 @@ class AgentIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     limits: ChildLimits | None = None
     grace_seconds: Annotated[float, Meta(ge=0, le=3600)] | None = None
     privileges: bool | None = None
+    allow_files: Annotated[tuple[AllowedFile, ...], Meta(max_length=100)] | None = None
+    """What an untrusted agent may read, beside its own directory; with `:rw` behind it also write."""
+    allow_hosts: Annotated[tuple[AllowedHost, ...], Meta(max_length=100)] | None = None
+    wasm: bool | None = None
+    """Whether the command is a WebAssembly module; by default, if it is called `….wasm`."""
 
 
 class FileQuery(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,8 @@ hub ── supervisor ── nursery ──▶ child ──▶ whatever the chil
 
 nursery.py      a small process that starts the children and buries them; runs by itself, imports nothing of ours
 channel.py      the hub's end of it
+walls.py        children that nobody vouches for: in a sandbox, or not at all
+modules.py      WebAssembly modules as children, one run for each task
 recipe.py       what is started: command, directory, environment, limits, when to start it again
 vault.py        the values of environments, which may be secrets: in files of their own, never in the store
 restarts.py     whether an ended child is started again, and when: a pure decision

@@ -7,6 +7,9 @@
 While it runs it has a link to the hub like any other agent: a `Pump` with forge's words. The link *vouches* for the
 agent: as long as the process lives, silence is work. Its end takes what it held along, as a retryable fault (D6).
 
+One that nobody vouches for runs behind `walls` or not at all; the level in force stands in its row before it is given
+any work, and it is ended when it works on one task for too long (a2acp-D17).
+
 Stopping (D10): `notify:shutdown`, the grace period, SIGTERM and the end of its stdin, 5 s, SIGKILL, each to the whole
 process group.
 """
@@ -24,12 +27,15 @@ from typing import Any
 import structlog
 
 from dragoman.core.agents.model import BreakerState
+from dragoman.core.commands import RegisterAgent
+from dragoman.core.errors import Refused
 from dragoman.core.ids import SECOND, AgentId, Instant, TaskId
 from dragoman.transports.stdio import restarts
 from dragoman.transports.stdio.channel import Ended, Handle, Launch
 from dragoman.transports.stdio.logbook import Entry, Log, Scribe
-from dragoman.transports.stdio.recipe import Recipe, State, environment
+from dragoman.transports.stdio.recipe import DETAIL, PROTOCOL, Recipe, State, environment
 from dragoman.transports.stdio.run import LAST_WORDS_SECONDS, TERM_SECONDS, Run, Surroundings
+from dragoman.transports.stdio.walls import NoWalls
 
 log = structlog.get_logger("dragoman.children")
 
@@ -47,6 +53,7 @@ class Child:
         self.since: Instant = around.hub.now()
         self.restarts = 0
         self.last_end: Ended | None = None
+        self.sandbox: str | None = None
         self._around = around
         self._hub = around.hub
         self._gone = gone
@@ -135,22 +142,54 @@ class Child:
         recipe = self.recipe
         try:
             values = await asyncio.to_thread(self._around.vault.fetch, recipe.vault) if recipe.vault else {}
-            home = recipe.cwd or str(await asyncio.to_thread(self._home))
+            own = recipe.cwd is None or recipe.confined
+            home = str(await asyncio.to_thread(self._home)) if own else str(recipe.cwd)
         except (OSError, ValueError) as error:
             return Ended(failed=f"it cannot be prepared: {error}", hopeless=True)
-        launch = Launch(
-            argv=recipe.command,
-            env=environment(recipe, self.agent, values, self._around.environ),
-            cwd=home,
-            limits=recipe.limits.for_the_kernel(),
-            privileges=recipe.privileges,
-        )
-        self._run = run = Run(self, self._around)
+        seconds: float | None = None
+        if recipe.confined:
+            env = environment(recipe, self.agent, values, self._around.environ, home=home)
+            try:
+                walled = await self._around.walls.around(recipe, home, env)
+                await self._held_by(walled.level)
+            except (NoWalls, Refused) as refused:
+                with contextlib.suppress(Refused):
+                    await self._held_by(None)
+                return Ended(failed=str(refused), hopeless=True)
+            launch, seconds = walled.launch, walled.task_seconds
+        else:
+            launch = Launch(
+                argv=recipe.command,
+                env=environment(recipe, self.agent, values, self._around.environ),
+                cwd=home,
+                limits=recipe.limits.for_the_kernel(),
+                privileges=recipe.privileges,
+            )
+        self._run = run = Run(self, self._around, task_seconds=seconds)
         try:
             return await self._oversee(run, await run.begin(launch))
         except BaseException:  # nobody would look after it
             run.scrap()
             raise
+
+    async def _held_by(self, level: str | None) -> None:
+        """The level in force goes into the agent's row: what it is given from now on is given at this level."""
+        self.sandbox = level
+        agent = self._hub.agent(self.agent)
+        if agent is None or agent.sandbox == level:
+            return
+        child = {name: value for name, value in agent.details[DETAIL].items() if name != "sandbox"}
+        if level is not None:
+            child["sandbox"] = str(level)
+        await self._hub.ask(
+            RegisterAgent(
+                principal=self.agent,
+                protocol=PROTOCOL,
+                work_types=agent.work_types,
+                callback_url=agent.callback_url,
+                details={**agent.details, DETAIL: child},
+            )
+        )
 
     async def _oversee(self, run: Run, handle: Handle) -> Ended:
         self.pid = await handle.started

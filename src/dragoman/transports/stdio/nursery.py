@@ -9,7 +9,8 @@ Why nothing outlives the hub:
     we die, however             each child asked the kernel for SIGKILL at its parent's death (PR_SET_PDEATHSIG)
     a child ends                its process group is killed before its number is given back
     a child's child breaks away, into a session of its own: orphans come to us (PR_SET_CHILD_SUBREAPER), and are
-                                killed with the child they stem from, by the mark in their environment
+                                killed with the child they stem from, by the mark in their environment; those from a
+                                sandbox that took the mark off, by the seccomp filters that nobody can take off
     any of them ends            we reap it, so there are no zombies
 
 Messages are JSON, one a packet (SOCK_SEQPACKET):
@@ -191,6 +192,8 @@ class Nursery:
         for pid in strays:
             brand = brand_of(pid)
             if brand is None:
+                if filters_of(pid) > filters_of(us):
+                    _kill(pid, signal.SIGKILL)
                 continue
             mark, _, key = brand.rpartition(":")
             if mark == self._mark and key.isdigit() and int(key) not in self._pids:
@@ -325,6 +328,16 @@ def brand_of(pid: int) -> "str | None":
         if name == BRAND.encode():
             return value.decode("ascii", "replace")
     return None
+
+
+def filters_of(pid: int) -> int:
+    """How many seccomp filters hold it (since Linux 5.9)."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            found = [line.split()[1] for line in file if line.startswith(b"Seccomp_filters:")]
+    except OSError:
+        return 0
+    return int(found[0]) if found else 0
 
 
 def main() -> None:

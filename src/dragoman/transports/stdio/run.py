@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,14 +18,16 @@ import msgspec
 
 from dragoman.core.commands import CloseLink, OpenLink
 from dragoman.core.errors import Fault, Kind, Refused
-from dragoman.core.ids import AgentId, Instant, SessionId
+from dragoman.core.ids import AgentId, Instant, SessionId, TaskId
 from dragoman.core.ports import Intake
+from dragoman.core.tasks.model import Status, Task
 from dragoman.transports.driver import Pump, Tongue
 from dragoman.transports.stdio import pace
 from dragoman.transports.stdio.channel import Ended, Handle, Launch, Nursery
 from dragoman.transports.stdio.pipes import Crowd, Inlet, Outlet
 from dragoman.transports.stdio.recipe import PROTOCOL
 from dragoman.transports.stdio.vault import Vault
+from dragoman.transports.stdio.walls import Walls
 from dragoman.wire.lines import Line, Overlong
 
 TERM_SECONDS = 5.0
@@ -35,6 +37,9 @@ LAST_WORDS_SECONDS = 10.0
 UNANSWERED = 64
 STUCK_BYTES = 64 * 1024
 """A child that leaves this much unread beyond what its pipe holds is not well."""
+LOOKS = 20
+LOOK_SECONDS = (0.05, 1.0)
+"""So often in the time of a task it is looked whether that is over, but within these bounds."""
 
 
 class Words(Tongue, Protocol):
@@ -57,6 +62,9 @@ class Surroundings(msgspec.Struct, frozen=True, eq=False):
     homes: Path
     tongue: Callable[[AgentId, LogSink], Words]
     environ: dict[str, str]
+    walls: Walls
+    task: Callable[[TaskId], Awaitable[Task | None]]
+    """How a task stands."""
 
 
 class Owner(Protocol):
@@ -78,9 +86,10 @@ class Owner(Protocol):
 
 
 class Run:
-    """One process: its streams, and its link to the hub. The pump's `Wire`."""
+    """One process: its streams, and its link to the hub. The pump's `Wire`. `task_seconds`: how long it may work on one
+    task before it is killed."""
 
-    def __init__(self, child: Owner, around: Surroundings) -> None:
+    def __init__(self, child: Owner, around: Surroundings, *, task_seconds: float | None = None) -> None:
         self._child = child
         self._around = around
         self._hub = around.hub
@@ -89,6 +98,9 @@ class Run:
         self._logs = pace.Bucket(pace.LOG_RATE, pace.LOG_BURST, self._loop.time())
         self._skipped = 0
         self.ending = False
+        self._task_seconds = task_seconds
+        self._overtime: TaskId | None = None
+        self._timing: asyncio.Task[None] | None = None
         self._handle: Handle | None = None
         self._session = SessionId(self._hub.mint())
         self._tongue = around.tongue(child.agent, self._logged)
@@ -115,6 +127,7 @@ class Run:
 
     def scrap(self) -> None:
         """Let go of everything at once, whatever state it is in."""
+        self._stop_timing()
         self.signal(signal.SIGKILL)
         self.abandon()
         for outlet in (self._stdout, self._stderr):
@@ -154,6 +167,8 @@ class Run:
         except Refused as refused:
             self._child.keep(f"no link to the hub: {refused.fault}", "hub", level="error")
             self.signal(signal.SIGKILL)
+        if self._task_seconds is not None:
+            self._timing = self._loop.create_task(self._time(self._task_seconds))
 
     async def end(self, reason: str, grace: float) -> None:
         """Ask it to end, then see to it (D10). One that is not connected yet is left to whoever connects it."""
@@ -176,6 +191,7 @@ class Run:
 
     async def finish(self, how: Ended) -> None:
         """It has ended: hear its last words, then close the link. What it still held is given back."""
+        self._stop_timing()
         outlets = [outlet for outlet in (self._stdout, self._stderr) if outlet is not None]
         if outlets:
             await asyncio.wait([outlet.ended for outlet in outlets], timeout=LAST_WORDS_SECONDS)
@@ -194,10 +210,45 @@ class Run:
             retryable=True,
             facts={"agent_id": agent, "exit_code": how.code, "signal": how.signal},
         )
+        if self._overtime is not None:
+            fault = Fault(
+                kind=Kind.TIMEOUT,
+                message=f"the sandbox of {agent} was ended: task {self._overtime} took longer than"
+                f" {self._task_seconds:g} s",
+                retryable=True,
+                facts={"agent_id": agent},
+            )
         self._pump.part()
         with contextlib.suppress(Refused):  # the hub stops: the next one finds out by itself
             await self._hub.ask(CloseLink(principal=agent, session=self._session, fault=fault))
         self._hub.detach(self._session)
+
+    async def _time(self, seconds: float) -> None:
+        """Kill it when it has worked on one task for too long. Time in which a task waits, for a person or for help, is
+        not its own; nor is what it says a reason to wait: whoever means ill says a lot."""
+        pause = min(max(seconds / LOOKS, LOOK_SECONDS[0]), LOOK_SECONDS[1])
+        worked: dict[TaskId, float] = {}
+        last = self._loop.time()
+        while True:
+            await asyncio.sleep(pause)
+            now = self._loop.time()
+            passed, last = now - last, now
+            held = self._hub.load_of(self._child.agent)
+            worked = {task: worked[task] + passed if task in worked else 0.0 for task in held}
+            for id in held:
+                task = await self._around.task(id)
+                if task is None or task.status not in (Status.ASSIGNED, Status.RUNNING):
+                    worked[id] = max(0.0, worked[id] - passed)
+                elif worked[id] > seconds:
+                    self._overtime = id
+                    self._child.keep(f"killed: task {id} took longer than {seconds:g} s", "hub", level="error")
+                    self.signal(signal.SIGKILL)
+                    return
+
+    def _stop_timing(self) -> None:
+        if self._timing is not None:
+            self._timing.cancel()
+            self._timing = None
 
     def _hung_up(self, reason: str) -> None:
         self._child.let_go()

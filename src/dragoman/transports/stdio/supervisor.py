@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,15 +23,17 @@ import structlog
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import AddAgent, RemoveAgent
 from dragoman.core.errors import Refused
-from dragoman.core.ids import ADMIN, AgentId, Instant
+from dragoman.core.ids import ADMIN, AgentId, Instant, TaskId
 from dragoman.core.ports import Intake
+from dragoman.core.tasks.model import Task
 from dragoman.transports.stdio.channel import Nursery
 from dragoman.transports.stdio.child import Child
 from dragoman.transports.stdio.logbook import Log, Logbook
 from dragoman.transports.stdio.pipes import Crowd
-from dragoman.transports.stdio.recipe import DETAIL, PROTOCOL, Recipe, State, recipe_of
+from dragoman.transports.stdio.recipe import DETAIL, PROTOCOL, Recipe, State, Terms, recipe_of
 from dragoman.transports.stdio.run import LogSink, Surroundings, Words
 from dragoman.transports.stdio.vault import Vault
+from dragoman.transports.stdio.walls import Walls
 
 log = structlog.get_logger("dragoman.children")
 
@@ -71,10 +73,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int
     last_end: str | None
     recipe: Recipe
+    sandbox: str | None
+    """The level in force; None outside of one, also for what was refused."""
 
 
 class Supervisor:
-    """`data` is the hub's data directory."""
+    """`data` is the hub's data directory. `task` says how a task stands; `terms` is the policy for untrusted agents."""
 
     def __init__(
         self,
@@ -82,6 +86,8 @@ class Supervisor:
         *,
         data: Path,
         tongue: Callable[[AgentId, LogSink], Words],
+        task: Callable[[TaskId], Awaitable[Task | None]],
+        terms: Terms | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
         data = data.resolve()
@@ -97,6 +103,8 @@ class Supervisor:
             homes=data / "agents",
             tongue=tongue,
             environ=dict(os.environ if environ is None else environ),
+            walls=Walls(data, terms or Terms()),
+            task=task,
         )
         self._children: dict[AgentId, Child] = {}
         self._farewells: set[asyncio.Task[None]] = set()
@@ -142,7 +150,7 @@ class Supervisor:
 
     async def admit(self, wanted: Declared) -> Agent:
         """A new agent, durably, and started. Raises `Refused` (its id is taken)."""
-        recipe = wanted.recipe
+        recipe = msgspec.structs.replace(wanted.recipe, untrusted=wanted.untrusted)
         if wanted.env:
             recipe = msgspec.structs.replace(recipe, env=tuple(sorted(wanted.env)), vault=self._hub.mint())
             await asyncio.to_thread(self._vault.keep, wanted.env, recipe.vault or "")
@@ -161,8 +169,11 @@ class Supervisor:
             untrusted=wanted.untrusted,
             details={DETAIL: recipe.details()},
         )
-        if wanted.max_concurrent is not None:
-            agent = msgspec.structs.replace(agent, max_concurrent=wanted.max_concurrent)
+        seats = wanted.max_concurrent
+        if seats is None and recipe.confined:
+            seats = 1  # its time is counted from when it was given a task
+        if seats is not None:
+            agent = msgspec.structs.replace(agent, max_concurrent=seats)
         try:
             await self._hub.ask(AddAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent))
         except Refused:
@@ -235,6 +246,7 @@ class Supervisor:
             restarts=child.restarts,
             last_end=None if child.last_end is None else str(child.last_end),
             recipe=child.recipe,
+            sandbox=child.sandbox,
         )
 
     def log_of(self, id: AgentId) -> Log | None:
