@@ -200,6 +200,9 @@ class World:
     async def refused_finish(self, agent: str, task: TaskId) -> Fault:
         return await self.refused(Finish(principal=AgentId(agent), task_id=task, digest="r1"))
 
+    async def refused_with(self, agent: str, task: TaskId, body: bytes) -> Fault:
+        return await self.refused(Finish(principal=AgentId(agent), task_id=task, digest="r1", body=body))
+
     def registration(self, agent: str) -> RegisterAgent:
         return RegisterAgent(principal=AgentId(agent))
 

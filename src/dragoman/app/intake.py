@@ -23,6 +23,7 @@ import structlog
 from dragoman.core.agents.floor import Floor
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import CloseLink, Command, Sweep, Wake
+from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import Parcel
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.hub import decide
@@ -40,6 +41,9 @@ LARGEST_UNIT = 128
 
 MENTION_WITHIN = 0.005
 """Seconds after which what was only mentioned is committed by itself."""
+
+CONTRACTS = 20_000
+"""Contracts that are remembered."""
 
 SWEEP_EVERY = MINUTE
 """How often what need not be remembered any more is looked for, if anything else happens."""
@@ -95,6 +99,7 @@ class Intake:
         self.wake_changed = asyncio.Event()
         self.last_failure: str | None = None
         self._swept_at = Instant(0)
+        self._contracts: dict[str, Contract] = {}
         self._missing: Sequence[Lookup[Any]] = ()
 
     # -- life -------------------------------------------------------------------------------------------------
@@ -179,6 +184,17 @@ class Intake:
 
     def agents(self) -> Sequence[Agent]:
         return list(self._floor.agents.values())
+
+    async def contract(self, id: str) -> Contract | None:
+        """A contract as of the last commit. The ones that are used are remembered."""
+        known = self._contracts.get(id)
+        if known is None:
+            known = await self.store.contract(id)
+            if known is not None:
+                if len(self._contracts) >= CONTRACTS:
+                    self._contracts.clear()
+                self._contracts[id] = known
+        return known
 
     def load_of(self, id: AgentId) -> Sequence[TaskId]:
         return sorted(self._floor.active.get(id, ()))
@@ -319,6 +335,9 @@ class Intake:
             for event in self._state_watches:
                 event.set()
         self._note_wakes(changes)
+        for row in changes.changed:
+            if type(row) is Contract:
+                self._contracts.pop(row.id, None)
 
     def _send(self, parcels: list[tuple[SessionId, Parcel]]) -> None:
         if not parcels:

@@ -39,6 +39,8 @@ class Command(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     action: ClassVar[str | None] = None
     principal: AgentId
     protocol: str | None = None
+    seen: str | None = None
+    """The id of the message that asks it, where that counts once and is refused when it comes again."""
 
     def wants(self) -> tuple[Lookup[Any], ...]:
         """What the decision will surely look up: loaded for the whole unit in one go."""

@@ -151,6 +151,8 @@ def decide(work: Work, command: Command) -> Outcome:
         check(work, command)
         if command.principal in work.floor.conversing and type(command) not in NO_SIGN:
             status.heard(work, command.principal)
+        if command.seen is not None:
+            letters.first_time(work, command.principal, command.seen)
         result = DECISIONS[type(command)](work, command)
     except Refused as refusal:
         if not refusal.keep:

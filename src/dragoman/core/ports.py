@@ -15,6 +15,7 @@ import msgspec
 from dragoman.core.agents.model import Agent
 from dragoman.core.audit.chain import GENESIS, AuditRecord
 from dragoman.core.commands import Command
+from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import DeadLetter, Delivery, Parcel
 from dragoman.core.errors import Refused
 from dragoman.core.files import FileRef, KeptFile
@@ -110,6 +111,14 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
     parent: TaskId | None = None
 
 
+class Vault(Protocol):
+    """What keeps personal data shut at rest. `about` is the row it belongs to: in another one it stays shut."""
+
+    def lock(self, data: bytes, about: Mapping[str, str]) -> bytes: ...
+
+    def unlock(self, record: bytes, about: Mapping[str, str]) -> bytes: ...
+
+
 class Store(Protocol):
     """The truth. Queues, leases, retries, breakers, questions and the audit record are rows here.
 
@@ -177,6 +186,18 @@ class Store(Protocol):
 
     async def entities(self, registry: Registry, *, after: str = "", limit: int = 1000) -> Sequence[Entity]:
         """By their names."""
+        ...
+
+    async def contract(self, id: str) -> Contract | None: ...
+
+    async def contracts(
+        self, *, agent: AgentId | None = None, after: str | None = None, limit: int = 100
+    ) -> Sequence[Contract]:
+        """Newest first; of one agent, as source or target, if it is named. `after` is the id of the last one seen."""
+        ...
+
+    async def contract_of(self, collaboration: str) -> Contract | None:
+        """The newest contract of a collaboration."""
         ...
 
     async def changes(self, *, after: int = 0, limit: int = 100) -> Sequence[Changed]:
@@ -282,12 +303,17 @@ class Intake(Protocol):
         """The unfinished tasks it holds."""
         ...
 
+    async def contract(self, id: str) -> Contract | None:
+        """A contract as of the last commit. The ones that are used are remembered."""
+        ...
+
     def reachable(self, id: AgentId) -> bool:
         """Whether a link to it is open now."""
         ...
 
     def watch(self, task: TaskId) -> AbstractAsyncContextManager[Watch]:
-        """Be woken when something was committed about a task (its events are in the store then)."""
+        """Be woken when something was committed about a task (its events are in the store then), or about a question, by
+        its id."""
         ...
 
     def watch_state(self) -> AbstractAsyncContextManager[Watch]:

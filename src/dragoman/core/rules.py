@@ -55,6 +55,10 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     files_per_task: int = 100
     request_memory: int = 24 * HOUR
     """How long a finished request answers for its id (all-D5)."""
+    per_minute: tuple[int, int, int] = (1000, 100, 10_000)
+    """Messages in a sliding minute of an agent, a collaboration and everybody, in the protocols that are limited
+    (a2acp-D16); 0 is no limit."""
+    limited: frozenset[str] = frozenset({"a2acp"})
     max_backlog: int = 2_000_000
     """Queued tasks per queue before new ones are refused."""
     heartbeat: int = 10 * SECOND

@@ -11,6 +11,7 @@ only after it has is the rest of the world told: `settle()` brings the floor up 
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -41,6 +42,7 @@ from dragoman.core.lookups import (
     Row,
     TaskById,
 )
+from dragoman.core.policy.ratelimit import Key, Minute
 from dragoman.core.ports import Changes
 from dragoman.core.rules import Rules
 from dragoman.core.state import policy
@@ -112,6 +114,7 @@ class Work:
         self._load: dict[AgentId, int] = {}
         self._backlog: dict[str, int] = {}
         self._passed: dict[str, str] = {}
+        self._minutes: dict[Key, Minute] = {}
         self.changed: Changed | None = None
         self._heard: set[AgentId] = set()
         self._log: list[Change] = []
@@ -238,6 +241,8 @@ class Work:
                 floor.drop_link(session)
         if self._passed:
             floor.note_passed(self._passed)
+        if self._minutes:
+            floor.note_minutes(self._minutes, self.now)
         if self._audit:
             floor.audit_seq, floor.audit_hash = self._audit[-1].seq, self._audit[-1].hash
 
@@ -470,6 +475,11 @@ class Work:
                 best = task
         return best
 
+    @property
+    def minutes(self) -> Mapping[Key, Minute]:
+        """How much everybody said in the last minute."""
+        return ChainMap(self._minutes, self.floor.minutes) if self._minutes else self.floor.minutes
+
     def passed(self, id: str) -> str | None:
         """The digest of a letter that left without a row, if it is remembered."""
         return self._passed.get(id) or self.floor.passed.get(id)
@@ -512,6 +522,8 @@ class Work:
             old = entry.row
             self._undo.append((_Entry.put, entry, old))
             entry.row = row
+        if table is Question:
+            self.touched_tasks.add(id)
         if table is Task:
             self._count(old, row)  # type: ignore[arg-type]
             self.touched_tasks.add(id)
@@ -536,6 +548,14 @@ class Work:
         before = counts.get(name, 0)
         self._undo.append((counts.__setitem__, name, before))
         counts[name] = before + n
+
+    def note_minutes(self, minutes: Mapping[Key, Minute]) -> None:
+        for key, minute in minutes.items():
+            if key in self._minutes:
+                self._undo.append((self._minutes.__setitem__, key, self._minutes[key]))
+            else:
+                self._undo.append((self._minutes.pop, key, ...))
+            self._minutes[key] = minute
 
     def note_passed(self, id: str, digest: str) -> None:
         self._passed[id] = digest

@@ -277,6 +277,20 @@ class MemoryStore:
         ]
         return found[:limit]
 
+    async def contract(self, id: str) -> Contract | None:
+        return self._tables[Contract].get(id)
+
+    async def contracts(
+        self, *, agent: AgentId | None = None, after: str | None = None, limit: int = 100
+    ) -> Sequence[Contract]:
+        found = [row for row in self.rows(Contract) if agent is None or agent in row.parties]
+        found = [row for row in found if after is None or row.id < after]
+        return sorted(found, key=lambda row: row.id, reverse=True)[:limit]
+
+    async def contract_of(self, collaboration: str) -> Contract | None:
+        found = [row for row in self.rows(Contract) if row.collaboration == collaboration]
+        return max(found, key=lambda row: (row.created_at, row.id), default=None)
+
     async def entity(self, id: str) -> Entity | None:
         return self._tables[Entity].get(id)
 

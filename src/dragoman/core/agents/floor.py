@@ -13,10 +13,13 @@ import msgspec
 
 from dragoman.core.agents.model import Agent
 from dragoman.core.ids import AgentId, Instant, SessionId, TaskId
+from dragoman.core.policy.ratelimit import Key, Minute
 from dragoman.core.ports import Recovered
 from dragoman.core.state import policy
 from dragoman.core.state.model import Entity, Registry
 from dragoman.core.state.standing import Standing, standing_of
+
+MINUTES = 20_000
 
 PASSED = 100_000
 """How many letters that left at most once are remembered."""
@@ -59,6 +62,7 @@ class Floor:
         self.links_of: dict[AgentId, dict[SessionId, None]] = {}
         self.polled_at: dict[AgentId, Instant] = {}
         self.passed: dict[str, str] = {}
+        self.minutes: dict[Key, Minute] = {}
         self.audit_seq = recovered.audit_seq
         self.audit_hash = recovered.audit_hash
         self.heard_at: dict[AgentId, Instant] = {}
@@ -121,6 +125,12 @@ class Floor:
         if len(self.passed) > PASSED:
             for id in list(islice(self.passed, PASSED // 8)):
                 del self.passed[id]
+
+    def note_minutes(self, minutes: dict[Key, Minute], now: Instant) -> None:
+        """How often somebody asked; minutes that ran empty are forgotten."""
+        self.minutes.update(minutes)
+        if len(self.minutes) > MINUTES:
+            self.minutes = {key: minute for key, minute in self.minutes.items() if minute.at(now).total}
 
     def put_entity(self, entity: Entity) -> None:
         """Keep what agents share, and what routing reads from it. Tasks stay in the store: they are many."""

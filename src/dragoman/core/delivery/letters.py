@@ -118,6 +118,15 @@ def is_known(work: Work, letter: Letter, turn: int) -> bool:
     return known is not None
 
 
+def first_time(work: Work, sender: AgentId, message_id: str) -> None:
+    """A message counts once (a2acp-D15), and the store knows which did: a restart forgets nothing."""
+    id = blake2b(f"{sender}\n{message_id}".encode(), digest_size=16).hexdigest()
+    if work.one(HeardById(id)) is not None:
+        message = "this message_id was used before; send a new message under a new id"
+        raise refuse(Kind.UNAUTHENTICATED, message, field="message_id", reason="replayed", token_status="valid")
+    work.put(Heard(id=id, digest="", at=work.now))
+
+
 def hurry(work: Work, urgent: Delivery) -> None:
     """Whatever waits before an urgent letter in its lane is as urgent."""
     looked, page = 0, 8

@@ -13,13 +13,19 @@ from dragoman.core.commands import (
     AdmitGuest,
     Command,
     Discard,
+    EndContract,
     NoteRefusal,
     Redrive,
     RemoveAgent,
+    RotateKey,
     RotateToken,
+    SetDomainPolicy,
+    Submit,
 )
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import ADMIN, HUB
+from dragoman.core.lookups import ContractById
+from dragoman.core.policy import ratelimit
 from dragoman.core.work import Work
 
 
@@ -45,14 +51,46 @@ class KnownPrincipal:
 class PeopleOnly:
     """Agents do not administer the hub."""
 
-    COMMANDS = (AddAgent, RemoveAgent, RotateToken, Redrive, Discard)
+    COMMANDS = (AddAgent, RemoveAgent, RotateToken, Redrive, Discard, SetDomainPolicy)
 
     def check(self, work: Work, command: Command) -> None:
         if isinstance(command, self.COMMANDS) and command.principal not in (ADMIN, HUB):
             raise refuse(Kind.FORBIDDEN, "only the admin token may do this", agent_id=command.principal)
 
 
-CHAIN: tuple[Policy, ...] = (KnownPrincipal(), PeopleOnly())
+class RateLimit:
+    """Not too often: so many messages in a sliding minute for an agent, a collaboration, and everybody together. One
+    bucket for each principal, whatever it speaks; which protocols are limited is a rule. Housekeeping is no message."""
+
+    def check(self, work: Work, command: Command) -> None:
+        rules = work.rules
+        if command.protocol not in rules.limited or command.action is None or command.principal in (ADMIN, HUB):
+            return
+        agent, collaboration, everybody = rules.per_minute
+        limits = ratelimit.Limits(agent=agent, collaboration=collaboration, broker=everybody)
+        wanted = ratelimit.keys(command.principal, self._collaboration(work, command))
+        outcome = ratelimit.take(work.minutes, wanted, limits, work.now)
+        if isinstance(outcome, ratelimit.Exceeded):
+            raise refuse(
+                Kind.RATE_LIMITED,
+                f"more than {outcome.limit} messages a minute for this {outcome.scope}; wait {outcome.retry_after} s",
+                retryable=True,
+                scope=outcome.scope,
+                limit=outcome.limit,
+                retry_after=outcome.retry_after,
+            )
+        work.note_minutes(outcome)
+
+    def _collaboration(self, work: Work, command: Command) -> str | None:
+        if isinstance(command, EndContract | RotateKey):
+            return command.collaboration
+        if isinstance(command, Submit) and command.contract is not None:
+            contract = work.one(ContractById(command.contract))
+            return None if contract is None else contract.collaboration
+        return None
+
+
+CHAIN: tuple[Policy, ...] = (KnownPrincipal(), PeopleOnly(), RateLimit())
 
 
 def check(work: Work, command: Command) -> None:

@@ -96,7 +96,8 @@ def present(work: Work, agent_id: str) -> bool:
 def still_at_work(work: Work, task: Task) -> None:
     assert task.owner is not None
     owner = task.owner
-    sign = max(task.last_sign_at or task.created_at, work.serving_since)  # nobody can be heard while we are down
+    heard = work.floor.heard_at.get(owner, 0)  # of an agent that converses
+    sign = max(task.last_sign_at or task.created_at, work.serving_since, heard)  # nobody is heard while we are down
     link = None if task.session is None else work.link(task.session)
     if link is not None and link.vouches:
         work.put(msgspec.structs.replace(task, wake_at=min(task.deadline, Instant(work.now + task.idle_limit))))

@@ -41,7 +41,7 @@ from dragoman.core.ids import ADMIN, AgentId, Instant, QuestionId, rfc3339
 from dragoman.core.lookups import OpenQuestions, Story
 from dragoman.core.routing.dispatch import assign, fill
 from dragoman.core.routing.routes import Route, reach, seat
-from dragoman.core.state.model import Registry
+from dragoman.core.state import budget
 from dragoman.core.tasks.assistance import asked_before, passed_over, put_to, question_id
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import (
@@ -176,20 +176,9 @@ def _trouble(work: Work, agent: Agent) -> tuple[Any, ...]:
     return (agent.breaker.failures, work.load_of(agent.id))
 
 
-def left_to_spend(work: Work, agent: AgentId) -> float:
-    """What remains of an agent's allocations, as a share of the tightest; without any it has all it wants."""
-    left = 1.0
-    for resource in ("tokens", "budget"):
-        entity = work.entity(Registry.RESOURCE, f"{agent}:{resource}")
-        if entity is not None and entity.value["limit"]:
-            spent = entity.value["allocated"] + entity.value["consumed"]
-            left = min(left, 1 - spent / entity.value["limit"])
-    return left
-
-
 ORDER: dict[Handing, Callable[[Work, Agent], tuple[Any, ...]]] = {
     Handing.CAPABILITY_LIMIT: lambda work, agent: (-len(agent.capabilities), work.load_of(agent.id)),
-    Handing.RATE_LIMIT: lambda work, agent: (-left_to_spend(work, agent.id), work.load_of(agent.id)),
+    Handing.RATE_LIMIT: lambda work, agent: (-budget.left_to_spend(work, agent.id), work.load_of(agent.id)),
     Handing.LOAD_BALANCING: lambda work, agent: (work.load_of(agent.id) / agent.max_concurrent,),
     Handing.ERROR_RECOVERY: _trouble,
     Handing.ESCALATION: lambda work, agent: (agent.role != "planner", *_trouble(work, agent)),
@@ -286,6 +275,7 @@ def taken(
             session=link.session if link is not None and link.ordered else None, last_sign_at=work.now,
             wake_at=min(task.deadline, Instant(work.now + task.idle_limit)),
         )  # fmt: skip
+        task = budget.moved(work, task, agent.id)
         work.put(task)
         offer(work, task, agent.id, Cargo.YOURS, task.seq)
     else:

@@ -14,6 +14,7 @@ import apsw
 from msgspec.structs import astuple
 
 from dragoman.core.audit.chain import GENESIS, AuditRecord
+from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import DeadLetter, Delivery, Heard
 from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import (
@@ -320,6 +321,23 @@ def audit(
         values += [] if outcome == "refused" else [outcome]
     sql = _select("body", "audit", ["seq > ?", *terms], "seq")
     return [audit_from(body) for (body,) in connection.execute(sql, (after, *values, limit))]
+
+
+def contract(connection: apsw.Connection, id: str) -> Contract | None:
+    return next(iter(answer(connection, ContractById(id))), None)
+
+
+def contracts(connection: apsw.Connection, agent: AgentId | None, after: str | None, limit: int) -> list[Contract]:
+    terms, values = ([], []) if agent is None else (["(source = ? OR target = ?)"], [agent, agent])
+    if after is not None:
+        terms.append("id < ?")
+        values.append(AgentId(after))
+    sql = _select("body", "contract", terms, "id DESC")
+    return [contract_from(body) for (body,) in connection.execute(sql, (*values, limit))]
+
+
+def contract_of(connection: apsw.Connection, collaboration: str) -> Contract | None:
+    return next(iter(answer(connection, Terms(collaboration, 1))), None)
 
 
 def entity(connection: apsw.Connection, id: str) -> Entity | None:

@@ -18,12 +18,14 @@ from typing import Any, TypeVar
 import apsw
 
 from dragoman.core.audit.chain import AuditRecord
+from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import DeadLetter, Delivery
 from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import Lane, LaneEnd, Lookup, TaskById
-from dragoman.core.ports import Changes, Due, Recovered, StoreFailed, TaskFilter
+from dragoman.core.ports import Changes, Due, Recovered, StoreFailed, TaskFilter, Vault
 from dragoman.core.state.model import Changed, Entity, Registry
 from dragoman.core.tasks.model import Event, Question, QuestionStatus, Task
+from dragoman.stores import personal
 from dragoman.stores.sqlite import lock, reads, schema
 from dragoman.stores.sqlite.backups import backup
 from dragoman.stores.sqlite.cache import SHORT, HotCache
@@ -37,8 +39,11 @@ T = TypeVar("T")
 class SqliteStore:
     """The embedded store. `cached_rows=0` turns the hot cache off."""
 
-    def __init__(self, path: Path, *, cached_rows: int = 8192, list_threads: int = 2) -> None:
+    def __init__(
+        self, path: Path, *, cached_rows: int = 8192, list_threads: int = 2, vault: Vault | None = None
+    ) -> None:
         self._path = path.absolute()
+        self._vault = vault
         self._cache = HotCache(cached_rows) if cached_rows else None
         self._lock: int | None = None
         self._writer: Writer | None = None
@@ -132,7 +137,7 @@ class SqliteStore:
         cache = self._cache
         if cache is None:
             try:
-                return reads.answer(self._read(), lookup)
+                return self._clear(lookup, reads.answer(self._read(), lookup))
             except apsw.Error as error:
                 raise unreadable(error) from error
         known = cache.answer(lookup)
@@ -149,9 +154,12 @@ class SqliteStore:
             if len(rows) <= SHORT:
                 cache.learn_deliveries(lookup.task, rows)
                 return sorted(filter(lookup.matches, rows), key=lookup.order)[: lookup.most]
-        rows = reads.answer(self._read(), lookup)
+        rows = self._clear(lookup, reads.answer(self._read(), lookup))
         cache.learn(lookup, rows)
         return rows
+
+    def _clear(self, lookup: Lookup[Any], rows: list[Any]) -> list[Any]:
+        return personal.opened(rows, self._vault) if lookup.row is Event else rows
 
     async def _commit(self, changes: Changes) -> None:
         if not changes:
@@ -164,7 +172,8 @@ class SqliteStore:
                 new[row.id] = self._next_number
                 self._next_number += 1
         try:
-            operations = pack(changes, lambda task: new.get(task) or self._number(task), new)
+            written = personal.shut(changes, self._vault)
+            operations = pack(written, lambda task: new.get(task) or self._number(task), new)
             if self._writer is None:
                 raise StoreFailed("the store is not open")
             await self._writer.commit(operations)
@@ -209,7 +218,8 @@ class SqliteStore:
         return await self._list(lambda connection: reads.find_tasks(connection, prefix, limit))
 
     async def events(self, task: TaskId, *, after: int = 0, limit: int = 1000) -> Sequence[Event]:
-        return await self._list(lambda connection: reads.events(connection, task, after, limit))
+        found = await self._list(lambda connection: reads.events(connection, task, after, limit))
+        return personal.opened(found, self._vault)
 
     async def deliveries(
         self, *, task: TaskId | None = None, receiver: AgentId | None = None, limit: int = 1000
@@ -242,6 +252,20 @@ class SqliteStore:
         outcome: str | None = None,
     ) -> Sequence[AuditRecord]:
         return await self._list(lambda connection: reads.audit(connection, after, limit, principal, subject, outcome))
+
+    async def contract(self, id: str) -> Contract | None:
+        try:
+            return reads.contract(self._read(), id)
+        except apsw.Error as error:
+            raise unreadable(error) from error
+
+    async def contracts(
+        self, *, agent: AgentId | None = None, after: str | None = None, limit: int = 100
+    ) -> Sequence[Contract]:
+        return await self._list(lambda connection: reads.contracts(connection, agent, after, limit))
+
+    async def contract_of(self, collaboration: str) -> Contract | None:
+        return await self._list(lambda connection: reads.contract_of(connection, collaboration))
 
     async def entity(self, id: str) -> Entity | None:
         try:

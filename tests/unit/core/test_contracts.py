@@ -1,0 +1,229 @@
+"""Handshakes, contracts and what they hold both sides to; domain policies, limits, replays, personal data at rest."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from tests.support.world import World
+
+from dragoman.core.agents.model import Offer
+from dragoman.core.commands import AnswerHandshake, EndContract, RegisterAgent, RotateKey, SetDomainPolicy, ShakeHands
+from dragoman.core.contracts.model import Contract, Secret, Standing
+from dragoman.core.delivery.model import Cargo
+from dragoman.core.errors import Kind
+from dragoman.core.ids import ADMIN, HOUR, MINUTE, SECOND, AgentId, Instant
+from dragoman.core.rules import Rules
+from dragoman.core.tasks.model import QuestionStatus, Status
+from dragoman.security.masterkey import MasterKeys
+from dragoman.stores.memory import MemoryStore
+from dragoman.stores.sqlite.store import SqliteStore
+
+ROWS = {"type": "object", "properties": {"rows": {"type": "integer", "minimum": 1}}, "required": ["rows"]}
+DATASET = {"type": "object", "required": ["dataset_id"], "properties": {"dataset_id": {"type": "string"}}}
+PROVISION = Offer(intent="provision", input_schema=ROWS, output_schema=DATASET, required_capabilities=("read:data",))
+PATIENT = Offer(intent="patient", pii=True)
+SECRET = Secret(kid="k1", locked="x", source_key="sk")
+
+
+@pytest.fixture(params=["loads first", "peeks"])
+async def world(request):
+    world = await World(MemoryStore(immediate=request.param == "peeks")).start()
+    await world.add("lab", protocol="a2acp", domain="research")
+    await world.add("data", protocol="a2acp", domain="clinic", version="2.1.0")
+    await world.ask(RegisterAgent(principal=AgentId("data"), offers=(PROVISION, PATIENT)))
+    await world.ask(SetDomainPolicy(principal=ADMIN, source="research", target="clinic"))
+    yield world
+    await world.intake.stop()
+
+
+def shakes(world: World, **fields) -> ShakeHands:
+    given = {
+        "principal": AgentId("lab"), "protocol": "a2acp", "request_id": world.uuid(), "digest": "d",
+        "target": AgentId("data"), "intent": "provision", "domain": "research", "version": "1.0.0",
+        "granted": ("read:data",),
+    }  # fmt: skip
+    return ShakeHands(**(given | fields))
+
+
+async def agreed(world: World, **fields) -> Contract:
+    question = await world.ask(shakes(world, **fields))
+    done = await world.ask(
+        AnswerHandshake(principal=AgentId("data"), question=question.id, accepted=True, public_key="tk")
+    )
+    contract = await world.store.contract(done.answer["contract_id"])
+    assert contract is not None
+    return contract
+
+
+async def test_the_five_steps(world):
+    lab, data = await world.connect("lab"), await world.connect("data")
+    question = await world.ask(shakes(world))
+    [proposal] = data.take()
+    assert (proposal.delivery.cargo, proposal.event.id) == (Cargo.PROPOSAL, question.id)
+    await world.ask(AnswerHandshake(principal=AgentId("data"), question=question.id, accepted=True))
+    [told] = data.take()
+    assert (told.delivery.cargo, told.event.standing) == (Cargo.CONTRACT, Standing.ACTIVE)
+    [answer] = lab.take()
+    assert answer.event.answer == {"contract_id": told.event.id}
+    assert (told.event.source.domain, told.event.target.domain) == ("research", "clinic")
+
+
+async def test_a_no_and_no_answer(world):
+    lab = await world.connect("lab")
+    await world.connect("data")
+    question = await world.ask(shakes(world))
+    await world.ask(AnswerHandshake(principal=AgentId("data"), question=question.id, accepted=False, reason="busy"))
+    assert lab.take()[0].event.answer["fault"]["kind"] == "contract"
+    late = await world.ask(shakes(world))
+    await world.advance(5)
+    assert lab.take()[-1].event.answer["fault"]["kind"] == "timeout"
+    refused = AnswerHandshake(principal=AgentId("data"), question=late.id, accepted=True)
+    assert (await world.refused(refused)).kind is Kind.CONFLICT
+    assert (await world.store.question(late.id)).status is QuestionStatus.ANSWERED
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({"target": "nobody"}, Kind.NOT_FOUND),
+        ({"intent": "fly"}, Kind.UNSUPPORTED_WORK),
+        ({"target_version": "1.0.0"}, Kind.UNSUPPORTED_VERSION),
+        ({"domain": "elsewhere"}, Kind.FORBIDDEN),
+        ({"granted": ()}, Kind.UNAUTHENTICATED),
+        ({"request_schema": {"type": "object", "properties": {"rows": {"type": "string"}}}}, Kind.INVALID),
+        ({"intent": "patient"}, Kind.FORBIDDEN),  # personal, and no key
+    ],
+)
+async def test_why_there_is_no_contract(world, fields, kind):
+    assert (await world.refused(shakes(world, **fields))).kind is kind
+
+
+async def test_a_schema_that_is_narrower_fits(world):
+    narrow = {"type": "object", "properties": {"rows": {"type": "integer", "minimum": 5}}, "required": ["rows"]}
+    assert (await agreed(world, request_schema=narrow)).intent == "provision"
+
+
+async def test_both_sides_are_held_to_it(world):
+    await world.connect("data")
+    contract = await agreed(world)
+    ask = {"principal": "lab", "protocol": "a2acp", "type": "provision", "contract": contract.id}
+    fault = await world.refused(world.request(None, **ask, input={"rows": "many"}))
+    assert (fault.kind, fault.facts["faults"][0]["pointer"]) == (Kind.CONTRACT, "/rows")
+    assert "many" not in str(fault.facts)
+    task = await world.submit(None, **ask, input={"rows": 3})
+    assert (task.owner, task.contract) == ("data", contract.id)
+    done = await world.finish("data", task.id, body=b'{"result":{"dataset_id":"d-1"}}')
+    assert done.status is Status.COMPLETED
+    broken = await world.submit(None, **ask, input={"rows": 3})
+    fault = await world.refused_with("data", broken.id, b'{"result":{"other":1}}')
+    assert fault.kind is Kind.CONTRACT
+    failed = await world.task(broken.id)
+    assert (failed.status, failed.fault.kind) == (Status.FAILED, Kind.CONTRACT)
+
+
+async def test_a_caller_of_another_protocol_is_held_to_the_offer(world):
+    await world.connect("data")
+    await world.add("boss", "orchestrator")
+    fault = await world.refused(world.request(None, pinned="data", type="provision", input={}))
+    assert fault.kind is Kind.INVALID
+    await world.submit(None, pinned="data", type="provision", input={"rows": 1})
+
+
+async def test_an_agent_of_another_protocol_agreed_when_it_declared(world):
+    await world.add("cov", protocol="coven", domain="clinic", work_types=("provision",))
+    await world.connect("cov")
+    question = await world.ask(shakes(world, target="cov"))
+    assert question.status is QuestionStatus.ANSWERED
+    task = await world.submit(
+        None, principal="lab", protocol="a2acp", type="provision", contract=question.answer["contract_id"]
+    )
+    assert task.owner == "cov"
+
+
+async def test_somebody_elses_an_ended_and_an_expired_contract(world):
+    data = await world.connect("data")
+    contract = await agreed(world)
+    await world.add("spy", protocol="a2acp", domain="research")
+    ask = {"protocol": "a2acp", "type": "provision", "contract": contract.id, "input": {"rows": 1}}
+    assert (await world.refused(world.request(None, principal="spy", **ask))).kind is Kind.CONTRACT
+    assert (
+        await world.refused(EndContract(principal=AgentId("spy"), collaboration=contract.collaboration))
+    ).kind is Kind.NOT_FOUND
+    data.take()
+    await world.ask(EndContract(principal=AgentId("lab"), collaboration=contract.collaboration, reason="done"))
+    [told] = data.take()
+    assert (told.event.standing, told.event.reason) == (Standing.TERMINATED, "done")
+    assert (await world.refused(world.request(None, principal="lab", **ask))).facts["standing"] == "terminated"
+    other = await agreed(world)
+    world.time = Instant(world.time + 25 * HOUR)
+    late = await world.refused(world.request(None, principal="lab", **{**ask, "contract": other.id}))
+    assert late.facts["standing"] == "expired"
+
+
+async def test_renewal_keeps_the_relation_and_the_old_terms_for_what_is_on_its_way(world):
+    await world.connect("data")
+    old = await agreed(world)
+    new = await agreed(world, collaboration=old.collaboration)
+    assert (new.collaboration, new.id != old.id) == (old.collaboration, True)
+    assert (await world.store.contract(old.id)).standing is Standing.SUPERSEDED
+    ask = {"principal": "lab", "protocol": "a2acp", "type": "provision", "contract": old.id, "input": {"rows": 1}}
+    await world.submit(None, **ask)
+    world.time = Instant(world.time + MINUTE)
+    assert (await world.refused(world.request(None, **ask))).kind is Kind.CONTRACT
+
+
+async def test_a_rotated_key_opens_what_was_on_its_way(world):
+    await world.connect("data")
+    contract = await agreed(world, intent="patient", secret=SECRET)
+    assert (contract.encrypted, contract.secret.target_key) == (True, "tk")
+    new = Secret(kid="k2", locked="y")
+    rotated = await world.ask(RotateKey(principal=AgentId("lab"), collaboration=contract.collaboration, secret=new))
+    assert [secret.kid for secret in rotated.secrets(world.time)] == ["k2", "k1"]
+    assert [secret.kid for secret in rotated.secrets(Instant(world.time + MINUTE))] == ["k2"]
+    assert rotated.secret.source_key == "sk"
+
+
+async def test_the_same_message_again_is_a_replay_even_after_a_restart(world):
+    request = shakes(world, seen="m-1")
+    await world.ask(request)
+    await world.restart()
+    fault = await world.refused(shakes(world, seen="m-1"))
+    assert (fault.kind, fault.facts["reason"]) == (Kind.UNAUTHENTICATED, "replayed")
+
+
+async def test_a_sliding_minute():
+    world = await World(rules=Rules(per_minute=(3, 2, 4))).start()
+    for id in ("lab", "other"):
+        await world.add(id, protocol="a2acp", domain="d")
+    await world.add("data", protocol="a2acp", domain="d", offers=(PROVISION,))
+
+    def ask(who):
+        return shakes(world, principal=AgentId(who), domain="d")
+
+    for _ in range(3):
+        await world.ask(ask("lab"))
+    fault = await world.refused(ask("lab"))
+    assert (fault.kind, fault.facts["scope"], fault.retryable) == (Kind.RATE_LIMITED, "agent", True)
+    await world.ask(ask("other"))
+    assert (await world.refused(ask("other"))).facts["scope"] == "broker"
+    world.time = Instant(world.time + 62 * SECOND)
+    await world.ask(ask("lab"))
+    await world.intake.stop()
+
+
+async def test_what_is_personal_is_shut_in_the_file(tmp_path):
+    store = SqliteStore(tmp_path / "hub.db", vault=MasterKeys([b"k" * 32]))
+    world = await World(store).start()
+    await world.add("boss", "orchestrator")
+    await world.add("data", protocol="a2acp", offers=(PATIENT,))
+    await world.connect("data")
+    task = await world.submit(None, pinned="data", type="patient", input={"name": "Ada Lovelace"}, raw=b"Ada raw")
+    await world.finish("data", task.id, body=b'{"result":{"diagnosis":"consumption"}}')
+    told = await store.events(task.id)
+    assert msgspec.json.decode(told[0].body)["input"] == {"name": "Ada Lovelace"}
+    assert told[0].raw == b"Ada raw"
+    await world.intake.stop()
+    kept = b"".join(file.read_bytes() for file in tmp_path.iterdir() if file.is_file())
+    assert b"Lovelace" not in kept
+    assert b"consumption" not in kept
+    assert b"Ada raw" not in kept
