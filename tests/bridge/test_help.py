@@ -6,7 +6,8 @@ import pytest
 
 from tests.bridge.conftest import Scene
 from tests.bridge.players import PLAYERS
-from tests.bridge.players.agentmsg import HUB, AgentmsgWorker
+from tests.bridge.players.agentmsg import AgentmsgWorker
+from tests.bridge.players.agentmsg_link import HUB
 from tests.bridge.players.neutral import Handle, Job, Order
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
