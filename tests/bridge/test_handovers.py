@@ -87,9 +87,6 @@ async def test_a_failure_after_it_was_handed_over_reaches_the_caller(scene: Scen
     assert "the third pier is missing" in end["error"].lower()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a task that was pinned by its caller goes back to that agent when it is retried"
-)
 async def test_a_passing_failure_is_tried_again_by_who_has_it_now(scene: Scene) -> None:
     owner, handle, job = await begun(scene, input=INPUT)
     await owner.hand_over(job, scene.worker.id, KNOWN)

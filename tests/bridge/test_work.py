@@ -98,7 +98,5 @@ async def test_the_same_request_twice_is_done_once(scene: Scene) -> None:
     listed = await scene.stage.get("tasks", principal=scene.caller.id)
     assert [(task["id"], task["attempts"]) for task in listed["tasks"]] == [(first.task_id, 1)]
 
-    if scene.caller.protocol == "agentmsg":
-        pytest.xfail("agentmsg's doors answer an assignment that comes again with an ACK only")
     again = await scene.caller.story(third)
     assert again[-1]["text"] == "once"

@@ -32,8 +32,9 @@ from dragoman.app.datadir import DataDir, Whereabouts
 from dragoman.app.intake import Intake
 from dragoman.app.settings import Settings, is_loopback
 from dragoman.app.telemetry import Metrics, set_up_logs
+from dragoman.app.vault import DataVault
 from dragoman.buses.inproc import Bus
-from dragoman.core.ids import AgentId
+from dragoman.core.ids import AgentId, Instant
 from dragoman.core.ports import Files, Store
 from dragoman.core.queries.state import StateView
 from dragoman.protocols.forge.ratelimit import Bucket
@@ -97,7 +98,7 @@ async def hub(settings: Settings) -> AsyncIterator[Running]:
     admin_token = data.admin_token()
     clock = SystemClock()
     metrics = Metrics()
-    store = open_store(settings)
+    store = open_store(settings, clock)
     mint = Mint(clock)
     intake = Intake(store, rules=settings.core_rules(), now=clock, mint=mint, observer=metrics)
     files = open_files(settings, mint)
@@ -196,14 +197,14 @@ async def hub(settings: Settings) -> AsyncIterator[Running]:
         data.withdraw()
 
 
-def open_store(settings: Settings) -> Store:
+def open_store(settings: Settings, clock: Callable[[], Instant]) -> Store:
     if settings.store.kind == "memory":
         from dragoman.stores.memory import MemoryStore
 
         return MemoryStore()
     from dragoman.stores.sqlite.store import SqliteStore
 
-    return SqliteStore(settings.store_path)
+    return SqliteStore(settings.store_path, vault=DataVault(Path(settings.data), clock))
 
 
 def open_files(settings: Settings, mint: Callable[[], str]) -> Files:

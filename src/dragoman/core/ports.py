@@ -312,7 +312,7 @@ class Intake(Protocol):
         ...
 
     def watch(self, task: TaskId) -> AbstractAsyncContextManager[Watch]:
-        """Be woken when something was committed about a task (its events are in the store then), or about a question, by
+        """Be woken when something was committed about a task (its events are in the store then), or a question, by
         its id."""
         ...
 

@@ -163,8 +163,7 @@ async def test_each_state_has_one_name(stage: Stage, pair: tuple[Speaker, Speake
 
 
 @pytest.mark.requirement("agentmsg/all-D8")
-@pytest.mark.parametrize("ends", ["failed", pytest.param("cancelled", marks=pytest.mark.xfail(
-    strict=True, reason="what its agent gave up ends as failed in the registry"))])  # fmt: skip
+@pytest.mark.parametrize("ends", ["failed", "cancelled"])
 async def test_what_an_agent_says_of_the_end_is_what_the_registry_says(
     stage: Stage, pair: tuple[Speaker, Speaker], ends: str
 ) -> None:

@@ -171,7 +171,6 @@ async def test_with_the_choice_left_open_the_next_is_asked_after_a_no(stage: Sta
     assert (await stage.named("t-1")).owner == "dot"
 
 
-@pytest.mark.xfail(strict=True, reason="who polls is asked only while a poll of it is parked")
 @pytest.mark.requirement("AM-HND-5")
 async def test_somebody_between_two_polls_can_be_asked(stage: Stage, cast: dict[str, Speaker]) -> None:
     request = await offered(stage, cast["bob"], "*")
@@ -194,7 +193,6 @@ async def test_after_eight_hops_the_task_fails_with_capability_limit(stage: Stag
     assert value["status"] == "failed"
 
 
-@pytest.mark.xfail(strict=True, reason="a handover leaves what was set aside with the old owner")
 @pytest.mark.requirement("agentmsg-D8", "agentmsg-D10")
 async def test_what_is_set_aside_for_a_task_moves_with_it(stage: Stage, cast: dict[str, Speaker]) -> None:
     ada, cid, dot = cast["ada"], cast["cid"], cast["dot"]

@@ -157,7 +157,6 @@ async def test_a_question_meant_for_a_person_is_put_to_nobody_else(stage: Stage,
     assert (told["payload"]["answer"], told["payload"]["request_id"]) == ("b", request["id"])
 
 
-@pytest.mark.xfail(strict=True, reason="who polls is asked only while a poll of it is parked")
 @pytest.mark.requirement("AM-HLP-6")
 async def test_somebody_between_two_polls_can_be_asked(stage: Stage, cast: dict[str, Speaker]) -> None:
     await cast["cid"].hear()

@@ -47,7 +47,6 @@ async def test_the_state_can_be_read_whole_in_the_documents_form(stage: Stage, p
         assert body["last_updated"] == stage.at
 
 
-@pytest.mark.xfail(strict=True, reason="a task that agents write into the state has no times and no whole context")
 @pytest.mark.requirement("AM-SST-3")
 async def test_a_task_that_agents_keep_among_themselves_has_the_documents_form(
     stage: Stage, pair: tuple[Speaker, Speaker]

@@ -91,8 +91,8 @@ def commands_of(
     """What `agent` asks by this message, to be done in this order; raises `Refused`.
 
     `holds` says whether a task is in this agent's hands now: an update means something else from whoever does a task
-    than from others. Without it, the sender of an update counts as who does the task, unless it cancels it. `content` is
-    the message's fingerprint, where somebody has it already.
+    than from others. Without it, the sender of an update counts as who does the task, unless it cancels it. `content`
+    is the message's fingerprint, where somebody has it already.
     """
     if message.sender != agent.id:
         what = f"the token belongs to {agent.id!r}, not to {message.sender!r}"

@@ -22,13 +22,23 @@ from dragoman.core.queries.people import (
     dead_letter_out,
     question_out,
 )
-from dragoman.core.queries.tasks import ErrorOut, EventOut, LogLine, TaskOut, error_out, event_out, log_line, task_out
+from dragoman.core.queries.tasks import (
+    ErrorOut,
+    EventOut,
+    LogLine,
+    TaskOut,
+    error_out,
+    event_out,
+    is_hidden,
+    log_line,
+    task_out,
+)
 from dragoman.core.queries.transcript import Account, Transcript
 from dragoman.core.queries.why import AgentFacts, Candidate, Reason, WhyOut, why
 
 __all__ = [
     "Account", "AgentFacts", "AgentOut", "AgentStatus", "AuditOut", "BreakerOut", "Candidate", "DeadLetterOut",
     "ErrorOut", "EventOut", "LogLine", "QuestionOut", "Reason", "TaskOut", "Transcript", "WhyOut", "agent_out",
-    "agent_status", "audit_out", "dead_letter_out", "error_out", "event_out", "log_line", "question_out", "task_out",
-    "why",
+    "agent_status", "audit_out", "dead_letter_out", "error_out", "event_out", "is_hidden", "log_line", "question_out",
+    "task_out", "why",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from dragoman.core.errors import Fault
 from dragoman.core.files import FileRef
-from dragoman.core.ids import Instant, rfc3339
+from dragoman.core.ids import ADMIN, Instant, rfc3339
 from dragoman.core.queries.transcript import Account
 from dragoman.core.tasks.model import Event, EventKind, Priority, Status, Task, Waiting
 
@@ -104,8 +104,19 @@ def error_out(fault: Fault) -> ErrorOut:
     )
 
 
-def event_out(event: Event, *, raw: bool = False) -> EventOut:
+PERSONAL = "[personal]"
+"""What is shown instead of what is nobody's business."""
+
+
+def is_hidden(task: Task) -> bool:
+    """Whether what is said in a task is kept from people: it is personal, and they did not ask for it themselves."""
+    return task.personal and task.origin.principal != ADMIN
+
+
+def event_out(event: Event, *, raw: bool = False, hidden: bool = False) -> EventOut:
     words: str | UnsetType | None = UNSET
+    if hidden:
+        event = msgspec.structs.replace(event, body=Raw(b'{"personal":true}'), raw=None)
     if raw:
         words = None if event.raw is None else event.raw.decode("utf-8", "replace")
     return EventOut(
@@ -130,6 +141,14 @@ def task_out(
 ) -> TaskOut:
     """The read model of a task. `protocol_out` is what its owner speaks; the row does not know."""
     done = 100 if task.status is Status.COMPLETED else 0
+    if account is not None and is_hidden(task):
+        shut = Raw(msgspec.json.encode(PERSONAL))
+        account = msgspec.structs.replace(
+            account,
+            input=account.input and shut,
+            output=account.output and PERSONAL,
+            result=account.result and shut,
+        )
     return TaskOut(
         id=task.id,
         type=task.type,

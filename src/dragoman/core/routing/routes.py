@@ -103,6 +103,26 @@ def reach(work: Work, agent: AgentId) -> Link | None:
     return found
 
 
+def present(work: Work, id: AgentId) -> bool:
+    """Connected, or polling: between two polls an agent is not gone."""
+    if work.links_to(id):
+        return True
+    seen = work.floor.polled_at.get(id)
+    return seen is not None and work.now - seen < work.rules.poll_presence
+
+
+def can_be_asked(work: Work, agent: Agent) -> bool:
+    """Whether an agent would hear of something soon and may have a seat for it. One that converses is asked by letter,
+    which waits for its next poll; any other must be given the work now."""
+    if not agent.converses:
+        return seat(work, agent) is not None
+    standing = work.standing(agent.id)
+    if agent.silent_since is not None or (standing is not None and standing.away):
+        return False
+    free = agent.breaker.state is BreakerState.CLOSED and work.load_of(agent.id) < agent.max_concurrent
+    return free and present(work, agent.id)
+
+
 def choose(work: Work, route: Route, asked: Amounts = NOTHING) -> tuple[Agent, Link] | None:
     """Who should do it now: idle first, then the least loaded; of these who fails least, then who is most capable, as
     far as they said. Where anybody may, those who said that they do such work come before those who said nothing."""

@@ -15,7 +15,7 @@ from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import Instant, rfc3339
 from dragoman.core.lookups import Children
 from dragoman.core.routing.dispatch import fill, place
-from dragoman.core.routing.routes import addressed, route_of, serves
+from dragoman.core.routing.routes import addressed, present, route_of, serves
 from dragoman.core.tasks.model import Status, Task
 from dragoman.core.tasks.outcome import end_with_children, fail_attempt, failed, give_up
 from dragoman.core.work import Work
@@ -80,17 +80,6 @@ def still_queued(work: Work, task: Task) -> None:
     )
     waited = msgspec.structs.replace(task, attempts=task.attempts + 1, owner=None, queue=None)
     fail_attempt(work, waited, fault)
-
-
-def present(work: Work, agent_id: str) -> bool:
-    """Connected, or polling: between two polls an agent is not gone."""
-    agent = work.agent(agent_id)  # type: ignore[arg-type]
-    if agent is None:
-        return False
-    if work.links_to(agent.id):
-        return True
-    seen = work.floor.polled_at.get(agent.id)
-    return seen is not None and work.now - seen < work.rules.poll_presence
 
 
 def still_at_work(work: Work, task: Task) -> None:

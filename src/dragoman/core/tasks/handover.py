@@ -40,7 +40,7 @@ from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import ADMIN, AgentId, Instant, QuestionId, rfc3339
 from dragoman.core.lookups import OpenQuestions, Story
 from dragoman.core.routing.dispatch import assign, fill
-from dragoman.core.routing.routes import Route, reach, seat
+from dragoman.core.routing.routes import Route, can_be_asked, reach, seat
 from dragoman.core.state import budget
 from dragoman.core.tasks.assistance import asked_before, passed_over, put_to, question_id
 from dragoman.core.tasks.lifecycle import move
@@ -199,7 +199,7 @@ def candidates(work: Work, question: Question, task: Task) -> list[Agent]:
         and (question.agent, agent.id) not in task.handed
         and agent.can_do(task.type)
         and all(capability in agent.capabilities for capability in needed)
-        and seat(work, agent) is not None
+        and can_be_asked(work, agent)
     ]
     order = ORDER[Handing(question.details["reason"])]
     return sorted(able, key=lambda agent: (*order(work, agent), agent.id))

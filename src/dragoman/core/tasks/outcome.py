@@ -118,6 +118,7 @@ def fail_attempt(work: Work, task: Task, fault: Fault, *, counts: bool = True, l
     """An attempt failed: try again later, if that may help; otherwise that was it.
 
     `lost`: the link to the agent was, not the agent's will. It may have done the work and know it: it is asked first.
+    So is whoever took the task over, before whoever it was meant for at first and gave it away.
     """
     owner = task.owner
     if owner is not None:
@@ -144,7 +145,7 @@ def fail_attempt(work: Work, task: Task, fault: Fault, *, counts: bool = True, l
         delivery=None,
         waiting=None,
         lost_at=None,
-        prefers=owner if lost else None,
+        prefers=owner if lost or task.handed else None,
         fault=fault,
         wake_at=retry_at,
     )

@@ -54,7 +54,7 @@ MOST_VERSIONS = 10_000
 PAGE = 200
 
 NOBODY = frozenset({HUB, ANYONE})
-ASKED_AGAIN = frozenset({MessageType.REGISTER, MessageType.STATE_QUERY})
+ASKED_AGAIN = frozenset({MessageType.REGISTER, MessageType.STATE_QUERY, MessageType.TASK_ASSIGNMENT})
 
 _encode = msgspec.json.Encoder().encode
 
@@ -220,7 +220,7 @@ class AgentmsgDesk:
         waits: bool,
     ) -> Heard:
         self.alive(agent.id)
-        if done:
+        if done and message.type is not MessageType.TASK_ASSIGNMENT:  # its outcome is told again, too
             version = self._versions.get((agent.id, message.id))
             return Heard(answers=(self.acknowledgment((message.id,), agent.id, version),), message_id=message.id)
         kept = routing.is_kept(message)

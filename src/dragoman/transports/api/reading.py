@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from dragoman.core.delivery.model import DeadLetter
 from dragoman.core.errors import Kind
 from dragoman.core.ids import AgentId, QuestionId, TaskId
-from dragoman.core.queries import Account, EventOut, TaskOut, Transcript, event_out, task_out
+from dragoman.core.queries import Account, EventOut, TaskOut, Transcript, event_out, is_hidden, task_out
 from dragoman.core.queries.transcript import ENDINGS
 from dragoman.core.tasks.model import Event, Question, QuestionStatus, Task
 from dragoman.transports.api.desk import Desk
@@ -127,7 +127,7 @@ async def history(desk: Desk, task: Task, *, raw: bool) -> tuple[tuple[EventOut,
         size += len(bytes(event.body)) + (len(event.raw or b"") if raw else 0)
         if told and (len(told) == HISTORY_EVENTS or size > HISTORY_BYTES):
             return tuple(told), told[-1].seq
-        told.append(event_out(event, raw=raw))
+        told.append(event_out(event, raw=raw, hidden=is_hidden(task)))
     return tuple(told), None
 
 

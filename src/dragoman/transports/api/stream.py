@@ -26,7 +26,7 @@ from starlette.responses import Response, StreamingResponse
 
 from dragoman.core.errors import Kind
 from dragoman.core.ports import StoreFailed
-from dragoman.core.queries import event_out
+from dragoman.core.queries import event_out, is_hidden
 from dragoman.core.tasks.model import Event, Status, Task
 from dragoman.transports.api.bodies import EventsQuery, read_query
 from dragoman.transports.api.desk import Desk
@@ -46,11 +46,11 @@ class EndOut(msgspec.Struct, frozen=True):
     status: Status
 
 
-def frame(event: Event, *, raw: bool) -> bytes:
+def frame(event: Event, *, raw: bool, hidden: bool = False) -> bytes:
     return b"id: %d\nevent: %s\n%s\n" % (
         event.seq,
         event.kind.value.encode(),
-        _data(msgspec.json.encode(event_out(event, raw=raw))),
+        _data(msgspec.json.encode(event_out(event, raw=raw, hidden=hidden))),
     )
 
 
@@ -89,7 +89,7 @@ async def _frames(desk: Desk, task: Task, after: int, *, raw: bool) -> AsyncGene
         while True:
             page = await desk.store.events(task.id, after=after, limit=page_size(task))
             for event in page:
-                yield frame(event, raw=raw)
+                yield frame(event, raw=raw, hidden=is_hidden(task))
                 after = event.seq
             # The head is read after its events: if it says "final" and we are at its number, all was told.
             task = await desk.store.task(task.id) or task
