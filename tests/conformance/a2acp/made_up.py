@@ -70,6 +70,53 @@ def schemas(draw: st.DrawFn) -> dict[str, Any]:
     return whole
 
 
+LEAVES: st.SearchStrategy[Any] = st.sampled_from(
+    [True, False, {"type": "integer"}, {"type": "number"}, {"type": "string"}, {"minimum": 1}, {"maximum": 2},
+     {"minLength": 1}, {"maxLength": 1}, {"const": 1}, {"enum": ["a", "b"]}, {"required": ["a"]}, {"type": "object"}]
+)  # fmt: skip
+#: Words that speak of the same thing: two schemas made of one row meet more often than two of all words.
+FAMILIES: tuple[tuple[str, dict[str, st.SearchStrategy[Any]]], ...] = (
+    ("number", {"minimum": NUMBERS, "maximum": NUMBERS, "exclusiveMinimum": NUMBERS, "exclusiveMaximum": NUMBERS,
+                "multipleOf": st.sampled_from([1, 2, 3, 0.5, 6])}),
+    ("string", {"minLength": SMALL, "maxLength": SMALL, "pattern": st.sampled_from(PATTERNS),
+                "format": st.sampled_from(FORMATS), "enum": st.lists(STRINGS, min_size=1, max_size=3, unique=True)}),
+    ("array", {"minItems": SMALL, "maxItems": SMALL, "uniqueItems": st.booleans(), "items": LEAVES,
+               "prefixItems": st.lists(LEAVES, min_size=1, max_size=2),
+               "contains": LEAVES}),
+    ("object", {"required": NAME_LISTS, "properties": st.dictionaries(st.sampled_from(NAMES), LEAVES,
+                                                                      max_size=2),
+                "patternProperties": st.dictionaries(st.sampled_from(PATTERNS), LEAVES, max_size=1),
+                "additionalProperties": LEAVES, "minProperties": SMALL, "maxProperties": SMALL,
+                "propertyNames": st.sampled_from([{"maxLength": 1}, {"pattern": "^a"}, True]),
+                "dependentRequired": st.dictionaries(st.sampled_from(NAMES), NAME_LISTS, max_size=1)}),
+    ("any", {"anyOf": st.lists(LEAVES, min_size=1, max_size=3),
+             "oneOf": st.lists(LEAVES, min_size=1, max_size=3), "not": LEAVES,
+             "if": LEAVES, "then": LEAVES, "else": LEAVES,
+             "type": st.sampled_from(TYPES)}),
+)  # fmt: skip
+LEAF_VALUES: st.SearchStrategy[Any] = st.sampled_from([None, True, 0, 1, 2, 0.5, "", "a", "ab", {}, {"a": 1}])
+FAMILY_VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "number": NUMBERS,
+    "string": STRINGS,
+    "array": st.lists(LEAF_VALUES, max_size=4),
+    "object": st.dictionaries(st.sampled_from([*NAMES, "x", "y"]), LEAF_VALUES, max_size=4),
+    "any": LEAF_VALUES,
+}
+
+
+@st.composite
+def relatives(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:
+    """Two schemas about one type, (target, source), and documents of that type."""
+    kind, words = draw(st.sampled_from(FAMILIES))
+
+    def made(most: int) -> dict[str, Any]:
+        chosen = draw(st.lists(st.sampled_from(sorted(words)), min_size=1, max_size=most, unique=True))
+        schema = {word: draw(words[word]) for word in chosen}
+        return schema if kind == "any" or draw(st.booleans()) else {**schema, "type": kind}
+
+    return made(2), made(4), draw(st.lists(FAMILY_VALUES[kind], min_size=20, max_size=30))
+
+
 @st.composite
 def pairs(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
     """Two schemas, (target, source): often nearly the same one, since strangers seldom fit."""

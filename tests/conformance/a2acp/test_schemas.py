@@ -11,7 +11,7 @@ import jsonschema_rs
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from tests.conformance.a2acp.made_up import VALUES, pairs, schemas
+from tests.conformance.a2acp.made_up import VALUES, pairs, relatives, schemas
 from tests.conformance.a2acp.samples import CAPABILITY
 
 from dragoman.protocols.a2acp.types import RESERVED
@@ -233,6 +233,7 @@ MISFITS: list[tuple[Any, Any, str, str]] = [
     ({"anyOf": [{"minLength": 5}, {"maxLength": 4}]}, TEXT, "unknown", "/anyOf"), ({"anyOf": [WHOLE, {"type": "null"}]}, TEXT, "no", "/anyOf"),
     ({"not": TEXT}, {**TEXT, "minLength": 1}, "no", "/not"), (CHAIN, LIST, "no", "/definitions/m/properties/v/type"),
     ({"unevaluatedProperties": False}, {**thing(a={}), **CLOSED}, "unknown", "/unevaluatedProperties"),
+    (thing(a=TEXT), {**thing(), "patternProperties": {"^a": {}}, "additionalProperties": TEXT}, "no", "/properties/a"),
     ({"format": "duration"}, {**TEXT, "format": "duration", "$schema": DRAFT_07}, "unknown", "/format"),
 ]  # fmt: skip
 
@@ -280,6 +281,16 @@ def test_a_yes_never_lets_a_misfit_through(pair: tuple[Any, Any], documents: lis
         mine, theirs = subject.compile(target), subject.compile(source)
     except SchemaError:
         assume(False)
+    if accepts(target, source).answer is Answer.YES:
+        assert [document for document in documents if theirs.accepts(document) and not mine.accepts(document)] == []
+
+
+@pytest.mark.requirement("A2-SCH-2", "a2acp-D7")
+@SCHEMATA
+@given(relatives())
+def test_a_yes_about_one_type_never_lets_a_misfit_through(made: tuple[Any, Any, list[Any]]) -> None:
+    target, source, documents = made
+    mine, theirs = subject.compile(target), subject.compile(source)
     if accepts(target, source).answer is Answer.YES:
         assert [document for document in documents if theirs.accepts(document) and not mine.accepts(document)] == []
 
