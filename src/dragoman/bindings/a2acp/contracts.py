@@ -1,0 +1,159 @@
+"""Offers and contracts: the hub's rows and the document's values, both ways.
+
+The hub's row has more (the locked key, how it stands), the document's value names things as the two agents know them. A
+contract is told whole, to both sides alike; its key is granted to each apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+import msgspec
+
+from dragoman.bindings.a2acp.names import party_of, version_of
+from dragoman.core.agents.model import Agent, Offer
+from dragoman.core.contracts import model
+from dragoman.core.ids import EPOCH, SECOND, Instant
+from dragoman.protocols.a2acp.contracts import Capability, Contract, Held, SecurityPolicy, Standing
+from dragoman.protocols.a2acp.intents import Discover, Discovered, Offering
+from dragoman.protocols.a2acp.types import RESERVED, SANDBOX_SECONDS
+from dragoman.protocols.a2acp.types import Agent as Party
+from dragoman.protocols.a2acp.versions import compatible
+
+ANYTHING = True
+
+
+def moment(at: Instant) -> datetime:
+    return EPOCH + timedelta(microseconds=at)
+
+
+def offer_of(capability: Capability) -> Offer:
+    return Offer(
+        intent=capability.intent,
+        input_schema=capability.input_schema,
+        output_schema=capability.output_schema,
+        version=capability.version,
+        required_capabilities=capability.required_capabilities,
+        pii=capability.pii,
+        timeout=int(capability.timeout_seconds * SECOND),
+        description=capability.description,
+    )
+
+
+def capability_of(offer: Offer) -> Capability:
+    return Capability(
+        intent=offer.intent,
+        input_schema=offer.input_schema,
+        output_schema=offer.output_schema,
+        version=version_of(offer.version),
+        required_capabilities=offer.required_capabilities,
+        pii=offer.pii,
+        timeout_seconds=offer.timeout / SECOND,
+        description=offer.description,
+    )
+
+
+def terms_of(row: model.Contract) -> Contract:
+    """A contract as both agents are told it."""
+    offer = row.offer
+    return Contract(
+        contract_id=row.id,
+        collaboration_id=row.collaboration,
+        intent=offer.intent,
+        source_agent=_party(row.source),
+        target_agent=_party(row.target),
+        input_schema=offer.input_schema,
+        output_schema=offer.output_schema,
+        capability_version=version_of(offer.version),
+        security=SecurityPolicy(
+            encryption="aes256" if row.encrypted else "none",
+            mode="end-to-end" if row.end_to_end else "broker",
+            pii=offer.pii,
+            validated=not row.end_to_end,
+            required_capabilities=offer.required_capabilities,
+            sandbox=row.sandbox,
+        ),
+        timeout_seconds=patience(row),
+        created_at=moment(row.created_at),
+        expires_at=moment(row.expires_at),
+        kid=None if row.secret is None else row.secret.kid,
+    )
+
+
+def held_of(row: model.Contract) -> Held:
+    """A contract and how it stands, for the document's own rules."""
+    return Held(
+        contract=terms_of(row),
+        standing=Standing(row.standing.value),
+        since=moment(row.since),
+        by=row.by,
+        reason=row.reason,
+        former_kid=None if row.former is None else row.former.kid,
+        rotated_at=None if row.rotated_at is None else moment(row.rotated_at),
+    )
+
+
+def patience(row: model.Contract) -> float:
+    """Seconds that the target has for an answer; in a sandbox at least what a sandbox allows (D17)."""
+    seconds = row.offer.timeout / SECOND
+    return seconds if row.sandbox is None else max(seconds, SANDBOX_SECONDS)
+
+
+def drafted(details: dict[str, object]) -> model.Contract:
+    """The contract that a handshake is about."""
+    return msgspec.convert(details["contract"], model.Contract)
+
+
+def _party(party: model.Party) -> Party:
+    return Party(agent_id=party.agent, domain=party.domain, version=version_of(party.version))
+
+
+# -- who can do it? ----------------------------------------------------------------------------------------------
+
+
+def discovered(asked: Discover, agents: Iterable[tuple[Agent, bool]]) -> Discovered:
+    """Who serves what is asked for; agents come with whether they can be reached. Those of other protocols count too:
+    what they declared no schema for takes anything."""
+    found = [
+        Offering(agent=party_of(agent), capability=capability, available=available)
+        for agent, available in agents
+        if asked.agent_id in (None, agent.id) and asked.domain in (None, agent.domain or "default")
+        for capability in _served(agent)
+        if _fits(asked, capability)
+    ]
+    found.sort(key=lambda one: (not one.available, one.capability.intent, one.agent.agent_id))
+    return Discovered(
+        capabilities=tuple(found[: asked.limit]),
+        more=len(found) > asked.limit,
+        correlation_id=asked.correlation_id,
+    )
+
+
+def _served(agent: Agent) -> list[Capability]:
+    offers = [capability_of(offer) for offer in agent.offers]
+    named = {offer.intent for offer in offers}
+    return offers + [
+        Capability(intent=name, input_schema=ANYTHING) for name in agent.work_types or () if name not in named
+    ]
+
+
+def _fits(asked: Discover, capability: Capability) -> bool:
+    return (
+        asked.intent in (None, capability.intent)
+        and (asked.capability is None or asked.capability in capability.required_capabilities)
+        and (asked.version is None or compatible(asked.version, capability.version))
+    )
+
+
+__all__ = [
+    "RESERVED",
+    "capability_of",
+    "discovered",
+    "drafted",
+    "held_of",
+    "moment",
+    "offer_of",
+    "patience",
+    "terms_of",
+]

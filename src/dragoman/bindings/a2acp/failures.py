@@ -1,0 +1,157 @@
+"""A2ACP's errors and the hub's faults, both ways.
+
+    an agent's error becomes a fault      its code says of which kind; code and details stay with it, so that a caller
+                                          who speaks a2acp hears what the agent said. The hub does not try again by
+                                          itself: whether to is the caller's decision (`retry_after`)
+    a fault of the hub becomes an error   `bindings.errormap` says which code; facts and field are the details
+
+Details name places, never what stood there. Of personal work nothing that an agent wrote is repeated (D13): errors
+travel in clear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from dragoman.bindings import errormap
+from dragoman.core.errors import Fault, Kind, Refused
+from dragoman.protocols.a2acp import errors
+from dragoman.protocols.a2acp.errors import A2acpError, Code, ErrorBody, Refusal
+from dragoman.wire.errors import Stage
+
+KINDS: Mapping[Code, tuple[Kind, Kind]] = {
+    #                               of a message           of an agent's work
+    Code.CAPABILITY_NOT_FOUND:      (Kind.UNSUPPORTED_WORK, Kind.UNSUPPORTED_WORK),
+    Code.SCHEMA_MISMATCH:           (Kind.INVALID,          Kind.INVALID),
+    Code.AUTH_FAILED:               (Kind.UNAUTHENTICATED,  Kind.UNAUTHENTICATED),
+    Code.TIMEOUT:                   (Kind.TIMEOUT,          Kind.WORK_FAILED),
+    Code.INTERNAL_ERROR:            (Kind.OVERLOADED,       Kind.WORK_FAILED),
+    Code.RATE_LIMIT_EXCEEDED:       (Kind.RATE_LIMITED,     Kind.RATE_LIMITED),
+    Code.CONTRACT_VIOLATION:        (Kind.CONTRACT,         Kind.CONTRACT),
+    Code.SECURITY_POLICY_VIOLATION: (Kind.FORBIDDEN,        Kind.FORBIDDEN),
+}  # fmt: skip
+"""What a code means: said by our own rules about a message, and by an agent about its work. The hub's own clocks say
+TIMEOUT where it is to be tried again; an agent that says so has answered."""
+
+FIELDS = {
+    "task_id": "payload.correlation_id",
+    "to_agent": "target_agent.agent_id",
+    "request_id": "message_id",
+    "work_type": "intent",
+    "contract_id": "payload.contract_id",
+    "collaboration_id": "payload.collaboration_id",
+    "correlation_id": "payload.correlation_id",
+    "target_agent_id": "payload.target_agent_id",
+    "requested_intent": "payload.requested_intent",
+    "request_schema": "payload.request_schema",
+    "response_schema": "payload.response_schema",
+    "public_key": "payload.public_key",
+}
+"""Where the hub's fields stand in a message."""
+
+MALFORMED = frozenset({Stage.DEPTH.value, Stage.JSON.value, Stage.SHAPE.value})
+"""Checks whose refusal means 400: the message cannot be read."""
+STATUS: Mapping[Code, int] = {
+    Code.CAPABILITY_NOT_FOUND: 404,
+    Code.SCHEMA_MISMATCH: 422,
+    Code.AUTH_FAILED: 401,
+    Code.TIMEOUT: 504,
+    Code.INTERNAL_ERROR: 503,
+    Code.RATE_LIMIT_EXCEEDED: 429,
+    Code.CONTRACT_VIOLATION: 422,
+    Code.SECURITY_POLICY_VIOLATION: 403,
+}
+
+MOST_DETAILS = 8 * 1024
+ERROR = "error"
+"""The fact under which an agent's own words stay with its fault."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+# -- an agent's error --------------------------------------------------------------------------------------------
+
+
+def fault_in(error: ErrorBody, *, personal: bool) -> Fault:
+    """What an agent's error means."""
+    said: dict[str, Any] = {"code": error.code.value}
+    if error.retryable:
+        said["retry_after"] = error.retry_after
+    message = f"the agent answered {error.code.value}"
+    if not personal:
+        message = error.message or message
+        said["message"] = message
+        if error.details and len(_encode(error.details)) <= MOST_DETAILS:
+            said["details"] = error.details
+    return Fault(kind=KINDS[error.code][1], message=message, retryable=error.retryable, facts={ERROR: said})
+
+
+# -- a message that is refused -----------------------------------------------------------------------------------
+
+
+def fault_of(error: A2acpError) -> Fault:
+    """A message that the codec refused, as a fault."""
+    kind = KINDS[error.code][0]
+    if error.stage is Stage.SIZE:
+        kind = Kind.TOO_LARGE
+    elif error.field == "protocol_version" and error.stage is Stage.MEANING:
+        kind = Kind.UNSUPPORTED_VERSION
+    facts = {"stage": error.stage.value, **error.details}
+    return Fault(kind=kind, message=error.what, field=error.field, retryable=error.retryable, facts=facts)
+
+
+def refused(refusal: Refusal) -> Refused:
+    """What the document's own rules refuse, to be raised."""
+    facts = dict(refusal.details)
+    field = facts.pop("field", None)
+    if refusal.after is not None:
+        facts["retry_after"] = refusal.after
+    kind = KINDS[refusal.code][0]
+    retryable = errors.TABLE[refusal.code].retry
+    return Refused(Fault(kind=kind, message=refusal.message, field=field, retryable=retryable, facts=facts))
+
+
+# -- a fault, told ------------------------------------------------------------------------------------------------
+
+
+def code_of(fault: Fault) -> Code:
+    said = fault.facts.get(ERROR)
+    own = str(said.get("code")) if type(said) is dict else ""
+    return Code(own) if own in Code.__members__ else Code(errormap.TABLE[fault.kind].a2acp)
+
+
+def refusal_of(fault: Fault, *, personal: bool = False) -> Refusal:
+    """A fault in a2acp's words. `personal`: it is about work whose contents must not show."""
+    facts = dict(fault.facts)
+    own = facts.pop(ERROR, None)
+    if type(own) is dict and own.get("code") in Code.__members__:
+        words = str(own.get("message") or errormap.sentence(fault))
+        return Refusal(
+            code=Code(own["code"]), message=words, details=own.get("details") or {}, after=own.get("retry_after")
+        )
+    after = facts.pop("retry_after", None)
+    words = errormap.sentence(fault)
+    if personal and fault.kind is Kind.WORK_FAILED:  # in another protocol an agent may say anything
+        words, facts = "The work failed; its reason is personal and not told in clear.", {}
+    details: dict[str, Any] = {**facts, "kind": fault.kind.value}
+    if fault.field is not None:
+        details["field"] = FIELDS.get(fault.field, fault.field)
+    return Refusal(
+        code=code_of(fault), message=words, details=details, after=after if isinstance(after, int | float) else None
+    )
+
+
+def status_of(fault: Fault) -> int:
+    """The HTTP status that goes with a fault."""
+    if fault.kind is Kind.TOO_LARGE:
+        return 413
+    if fault.kind is Kind.INVALID and fault.facts.get("stage") in MALFORMED:
+        return 400
+    if fault.kind in (Kind.CONFLICT, Kind.MISMATCH):
+        return 409
+    if fault.kind is Kind.WORK_FAILED and ERROR not in fault.facts:
+        return 422
+    return STATUS[code_of(fault)]

@@ -1,0 +1,306 @@
+"""A message of an a2acp agent becomes a command of the hub.
+
+    message                                   command
+    ----------------------------------------  -----------------------------------------------------------------------
+    request discover_capabilities             none: it only reads (`contracts.discovered`)
+    request initiate_handshake                ShakeHands
+    response accept_handshake                 AnswerHandshake; the question is its correlation id
+    request terminate_collaboration           EndContract
+    request rotate_key                        RotateKey
+    any other request                         Submit, on the contract that it names
+    response, error to a request              Finish, ReportFault; the task is its correlation id
+    event cancel                              Cancel, by whoever asked
+    event progress                            ReportProgress, by whoever works (`percent`, `message`, `output`)
+
+Who speaks is known, the token is verified and the payload open when a message comes here; what remains is to say it in
+the hub's words. Every command names its message (`seen`): it counts once, also after a restart (D15).
+
+What only the two agents can read travels on as it is, with the ids that it is bound to (`envelope`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dragoman.bindings.a2acp.contracts import patience
+from dragoman.bindings.a2acp.failures import fault_in
+from dragoman.bindings.a2acp.names import PROTOCOL
+from dragoman.core.agents.model import Agent
+from dragoman.core.commands import (
+    AnswerHandshake,
+    Cancel,
+    Command,
+    EndContract,
+    Finish,
+    ReportFault,
+    ReportProgress,
+    RotateKey,
+    ShakeHands,
+    Submit,
+)
+from dragoman.core.contracts.model import Contract, Secret
+from dragoman.core.errors import Kind, refuse
+from dragoman.core.ids import SECOND, AgentId, Instant, QuestionId, TaskId
+from dragoman.protocols.a2acp import codec, intents
+from dragoman.protocols.a2acp.intents import ACCEPT, CANCEL, INITIATE, ROTATE, TERMINATE
+from dragoman.protocols.a2acp.types import RESERVED, Message, MessageType
+
+PROGRESS = "progress"
+"""An event of ours: how far it is. The document has no word for it."""
+ENVELOPE = frozenset(Message.__struct_fields__)
+CANCELLED = "cancelled on request"
+_KEPT = 200
+
+_trace = re.compile(r"00-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
+_encode = msgspec.json.Encoder().encode
+_canonical = msgspec.json.Encoder(order="deterministic").encode
+
+
+class Said(NamedTuple):
+    """A message and what is known of it. `content` is its payload in clear, without what the protocol itself puts
+    there; or, `sealed`, the ciphertext that nobody but its receiver can open."""
+
+    agent: Agent
+    message: Message
+    tree: dict[str, Any]
+    now: Instant
+    granted: tuple[str, ...] = ()
+    contract: Contract | None = None
+    content: Any = None
+    sealed: bool = False
+    task: TaskId | None = None
+    secret: Secret | None = None
+    follows: bool = False
+    traceparent: str | None = None
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        return self.message.payload or {}
+
+    @property
+    def trace_id(self) -> str | None:
+        """The trace it belongs to: its own word, else the transport's (all-D7)."""
+        for text in (self.payload.get("traceparent"), self.traceparent):
+            found = _trace(text) if type(text) is str else None
+            if found is not None and int(found[1], 16):
+                return found[1]
+        return None
+
+    @property
+    def digest(self) -> str:
+        return codec.fingerprint(self.tree).hex()
+
+    @property
+    def private(self) -> bool:
+        """Whether its words must not be kept as they came."""
+        return self.contract is not None and (self.contract.encrypted or self.contract.offer.pii)
+
+    @property
+    def raw(self) -> bytes | None:
+        """The message for the record, without the credential (all-D4)."""
+        if self.private:
+            return None
+        return _encode({**self.tree, "security": {"encryption": self.message.security.encryption}})
+
+
+def command_of(said: Said) -> Command:
+    """What an agent asks by this message; raises `Refused`."""
+    message = said.message
+    match message.message_type, message.intent:
+        case MessageType.REQUEST, intents.INITIATE:
+            return _shake_hands(said)
+        case MessageType.RESPONSE, intents.ACCEPT:
+            return _answer_handshake(said)
+        case MessageType.REQUEST, intents.TERMINATE:
+            ended = msgspec.convert(message.payload, intents.Terminate)
+            return EndContract(
+                principal=said.agent.id, protocol=PROTOCOL, seen=message.message_id,
+                collaboration=ended.collaboration_id, reason=ended.reason[:_KEPT],
+            )  # fmt: skip
+        case MessageType.REQUEST, intents.ROTATE:
+            rotated = msgspec.convert(message.payload, intents.Rotate)
+            assert said.secret is not None
+            return RotateKey(
+                principal=said.agent.id, protocol=PROTOCOL, seen=message.message_id,
+                collaboration=rotated.collaboration_id, secret=said.secret,
+            )  # fmt: skip
+        case MessageType.REQUEST, _:
+            return _submit(said)
+        case MessageType.RESPONSE, _:
+            return _finish(said)
+        case MessageType.ERROR, intents.ACCEPT:
+            return _unable(said)
+        case MessageType.ERROR, _:
+            return _fault(said)
+        case MessageType.EVENT, intents.CANCEL:
+            assert said.task is not None
+            reason = str(said.payload.get("reason") or CANCELLED)[:_KEPT]
+            return Cancel(
+                principal=said.agent.id, protocol=PROTOCOL, seen=message.message_id, task_id=said.task, reason=reason
+            )
+        case MessageType.EVENT, "progress":
+            return _progress(said)
+    raise refuse(Kind.UNSUPPORTED_WORK, f"nobody here listens to the event {message.intent!r}", field="intent")
+
+
+def _shake_hands(said: Said) -> ShakeHands:
+    message = said.message
+    asked = msgspec.convert(message.payload, intents.Initiate)
+    return ShakeHands(
+        principal=said.agent.id,
+        protocol=PROTOCOL,
+        seen=message.message_id,
+        request_id=message.message_id,
+        digest=said.digest,
+        target=AgentId(asked.target_agent_id),
+        intent=asked.requested_intent,
+        domain=message.source_agent.domain,
+        version=message.source_agent.version,
+        target_version=asked.target_version,
+        request_schema=asked.request_schema,
+        response_schema=asked.response_schema,
+        granted=said.granted,
+        end_to_end=asked.mode == "end-to-end",
+        encrypt=asked.encrypt,
+        secret=said.secret,
+        collaboration=asked.collaboration_id,
+        details={"correlation_id": message.thread},
+        follows=said.follows,
+    )
+
+
+def _answer_handshake(said: Said) -> AnswerHandshake:
+    message = said.message
+    decision = msgspec.convert(message.payload, intents.Decision)
+    return _decision(said, decision.accepted, decision.reason, decision.public_key)
+
+
+def _unable(said: Said) -> AnswerHandshake:
+    """An agent that answers a proposal with an error has declined it."""
+    error = codec.error(said.message)
+    return _decision(said, False, f"{error.code.value}: {error.message}", None)
+
+
+def _decision(said: Said, accepted: bool, reason: str, public_key: str | None) -> AnswerHandshake:
+    correlation = said.message.correlation_id
+    if correlation is None:
+        raise refuse(Kind.INVALID, "missing; it is the handshake_id of the proposal", field="payload.correlation_id")
+    return AnswerHandshake(
+        principal=said.agent.id,
+        protocol=PROTOCOL,
+        seen=said.message.message_id,
+        question=QuestionId(correlation),
+        accepted=accepted,
+        reason=reason[:_KEPT],
+        public_key=public_key,
+    )
+
+
+# -- work --------------------------------------------------------------------------------------------------------
+
+
+def _submit(said: Said) -> Submit:
+    message, contract = said.message, said.contract
+    assert contract is not None
+    assert message.intent is not None
+    seconds = patience(contract)
+    body: dict[str, Any] = {"input": said.content}
+    if said.sealed:
+        body["envelope"] = _bound(message)
+    extra = {name: value for name, value in said.tree.items() if name not in ENVELOPE}
+    if extra:
+        body["extra"] = extra
+    return Submit(
+        principal=said.agent.id,
+        protocol=PROTOCOL,
+        seen=message.message_id,
+        request_id=message.message_id,
+        digest=said.digest,
+        type=message.intent,
+        body=_encode(body),
+        raw=said.raw,
+        protocol_version=message.protocol_version,
+        pinned=contract.target.agent,
+        deadline=Instant(said.now + int(seconds * SECOND)),
+        idle_seconds=seconds,
+        total_seconds=seconds,
+        trace_id=said.trace_id,
+        called=message.correlation_id,
+        contract=contract.id,
+        sealed=said.sealed,
+        follows=said.follows,
+    )
+
+
+def _finish(said: Said) -> Finish:
+    assert said.task is not None
+    message = said.message
+    body: dict[str, Any] = {"result": said.content}
+    if said.sealed:
+        body["envelope"] = _bound(message)
+    # What a result is, is what it says: sent again after a lost answer it has another id and another time.
+    digest = hashlib.sha256(_canonical(said.content)).hexdigest()
+    return Finish(
+        principal=said.agent.id,
+        protocol=PROTOCOL,
+        seen=message.message_id,
+        task_id=said.task,
+        digest=digest,
+        message_id=message.message_id,
+        body=_encode(body),
+        raw=said.raw,
+    )
+
+
+def _fault(said: Said) -> ReportFault:
+    assert said.task is not None
+    fault = fault_in(codec.error(said.message), personal=said.private)
+    return ReportFault(
+        principal=said.agent.id,
+        protocol=PROTOCOL,
+        seen=said.message.message_id,
+        fault=fault,
+        task_id=said.task,
+        message_id=said.message.message_id,
+        raw=said.raw,
+    )
+
+
+def _progress(said: Said) -> ReportProgress:
+    assert said.task is not None
+    told: dict[str, Any] = said.content if type(said.content) is dict else {}
+    percent, words, output = told.get("percent"), told.get("message"), told.get("output")
+    for field, fits in (
+        ("percent", type(percent) in (int, float, type(None)) and 0 <= (percent or 0) <= 100),
+        ("message", type(words) in (str, type(None))),
+        ("output", type(output) in (str, type(None))),
+    ):
+        if not fits:
+            what = "expected a number from 0 to 100" if field == "percent" else "expected a text"
+            raise refuse(Kind.INVALID, what, field=f"payload.{field}", stage="shape")
+    body = {name: value for name, value in told.items() if name not in RESERVED}
+    return ReportProgress(
+        principal=said.agent.id,
+        protocol=PROTOCOL,
+        seen=said.message.message_id,
+        task_id=said.task,
+        message_id=said.message.message_id,
+        body=_encode(body),
+        raw=said.raw,
+        percent=None if percent is None else int(percent),
+        output=output or "",
+    )
+
+
+def _bound(message: Message) -> dict[str, Any]:
+    """The ids that a ciphertext is bound to, beside who speaks to whom about what."""
+    payload = message.payload or {}
+    named = {name: payload[name] for name in ("contract_id", "correlation_id") if payload.get(name) is not None}
+    return {"message_id": message.message_id, **named}
+
+
+__all__ = ["ACCEPT", "CANCEL", "INITIATE", "PROGRESS", "ROTATE", "TERMINATE", "Said", "command_of"]

@@ -1,0 +1,372 @@
+"""A parcel of the hub becomes an a2acp message.
+
+    cargo      message                                                        from
+    ---------  -------------------------------------------------------------  ---------------------------------------
+    WORK       request: the intent, its input, correlation_id = the task      whoever asked; a person asks as the hub
+    RESULT     response, or error if the work failed                          whoever did it
+    FAILURE    error                                                          the broker
+    PROGRESS   event progress                                                 whoever works
+    CANCEL     event cancel; PAUSE, RESUME: events pause, resume              the broker
+    PROPOSAL   request accept_handshake: the terms that will stand            the broker
+    ANSWER     response initiate_handshake: the contract; or error            the broker
+    CONTRACT   event accept_handshake, terminate_collaboration or rotate_key  the broker
+
+Every message has a token of the broker's for its receiver instead of the sender's own (all-D4). Under a contract that
+wants it, what agents say to each other is sealed; where only they have the key, the ciphertext goes on as it came, in
+an envelope with the ids that it is bound to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from dragoman.bindings.a2acp.contracts import drafted, terms_of
+from dragoman.bindings.a2acp.failures import refusal_of
+from dragoman.bindings.a2acp.inbound import ENVELOPE
+from dragoman.bindings.a2acp.names import PROTOCOL, message_id, thread_of
+from dragoman.core.contracts.model import Contract, Standing
+from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.errors import Fault, Kind
+from dragoman.core.ids import AgentId, Instant, rfc3339
+from dragoman.core.tasks.model import Event, EventKind, Question, Task
+from dragoman.protocols.a2acp import intents
+from dragoman.protocols.a2acp.errors import Refusal
+from dragoman.protocols.a2acp.sealing import KeyGrant, bound
+from dragoman.protocols.a2acp.types import PROTOCOL_VERSION, Agent
+
+REQUEST, RESPONSE, EVENT, ERROR = "request", "response", "event", "error"
+_SHORT = 4096
+"""Bytes of an ending that may have no result in it."""
+
+_parse = msgspec.json.Decoder(dict[str, Any]).decode
+_encode = msgspec.json.Encoder().encode
+
+Shut = Callable[[bytes, Callable[[str], bytes]], dict[str, str]]
+"""Seals a payload; what it is bound to depends on the key's name."""
+
+
+class Voice(msgspec.Struct, frozen=True, kw_only=True):
+    """What a message needs and a pure layer cannot make or know."""
+
+    broker: Agent
+    party: Callable[[AgentId], Agent]
+    """An agent as others are told of it; the broker for whoever is none."""
+    token: Callable[[str], str]
+    """The broker's word, for one receiver."""
+    shut: Callable[[Contract], Shut]
+    grant: Callable[[Contract, AgentId], KeyGrant | None]
+
+
+def wanted(parcel: Parcel) -> str | None:
+    """The contract that the words of a parcel need."""
+    cargo = parcel.delivery.cargo
+    if cargo is Cargo.ANSWER:
+        answer = parcel.event.answer
+        return answer.get("contract_id") if type(answer) is dict else None
+    return None if parcel.task is None else parcel.task.contract
+
+
+def ends_in_pieces(event: Event) -> bool:
+    """Whether an ending has no result of its own, but an output that came before it in pieces."""
+    if event.kind is not EventKind.COMPLETED:
+        return False
+    data = bytes(event.body)
+    if len(data) > _SHORT and b'"chunk"' not in data:
+        return False
+    body = _parse(data)
+    return body.get("result") is None and (body.get("chunk") is not None or not body.get("output"))
+
+
+def wire_of(
+    parcel: Parcel,
+    receiver: AgentId,
+    now: Instant,
+    voice: Voice,
+    contract: Contract | None,
+    *,
+    whole: str | None = None,
+) -> bytes:
+    """The message of a parcel. `contract` is what `wanted` named; `whole` is the output of what `ends_in_pieces`."""
+    said = _Saying(parcel, receiver, now, voice, contract)
+    if parcel.delivery.cargo is Cargo.RESULT:
+        return _result(said, whole)
+    return _WORDS[parcel.delivery.cargo](said)
+
+
+class _Saying:
+    """One message being made."""
+
+    def __init__(
+        self, parcel: Parcel, receiver: AgentId, now: Instant, voice: Voice, contract: Contract | None
+    ) -> None:
+        self.parcel = parcel
+        self.receiver = receiver
+        self.now = now
+        self.voice = voice
+        self.contract = contract
+        self.id = message_id(parcel.delivery.id)
+
+    @property
+    def task(self) -> Task:
+        task: Task = self.parcel.task
+        return task
+
+    @property
+    def event(self) -> Event:
+        event: Event = self.parcel.event
+        return event
+
+    @property
+    def traceparent(self) -> str:
+        return f"00-{self.task.trace_id}-{self.parcel.delivery.id.replace('-', '')[16:]}-01"
+
+    @property
+    def personal(self) -> bool:
+        return self.task.personal or (self.contract is not None and self.contract.encrypted)
+
+    def say(
+        self,
+        kind: str,
+        intent: str | None,
+        payload: Mapping[str, Any],
+        *,
+        source: Agent | None = None,
+        encryption: str = "none",
+        id: str | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> bytes:
+        voice = self.voice
+        message: dict[str, Any] = dict(extra or {})
+        message |= {
+            "protocol_version": PROTOCOL_VERSION,
+            "message_id": id or self.id,
+            "timestamp": rfc3339(self.now),
+            "source_agent": source or voice.broker,
+            "target_agent": voice.party(self.receiver),
+            "message_type": kind,
+        }
+        if intent is not None:
+            message["intent"] = intent
+        message["payload"] = payload
+        message["security"] = {"auth_token": voice.token(self.receiver), "encryption": encryption}
+        return _encode(message)
+
+    def converse(
+        self,
+        kind: str,
+        intent: str,
+        content: Any,
+        correlation: str,
+        *,
+        source: Agent,
+        extra: Mapping[str, Any] | None = None,
+    ) -> bytes:
+        """What one agent says to another: sealed where their contract wants it."""
+        contract = self.contract
+        around: dict[str, Any] = {"correlation_id": correlation, "traceparent": self.traceparent}
+        if contract is not None:
+            around["contract_id"] = contract.id
+        if contract is None or not contract.encrypted:
+            plain = content if type(content) is dict else {"result": content}
+            return self.say(kind, intent, {**plain, **around}, source=source, extra=extra)
+
+        def ids(kid: str) -> bytes:
+            return bound(
+                kid, message_id=self.id, source=source.agent_id, target=self.receiver, kind=kind,
+                intent=intent, contract_id=contract.id, correlation_id=correlation,
+            )  # fmt: skip
+
+        sealed = self.voice.shut(contract)(_encode(content), ids)
+        return self.say(kind, intent, {**sealed, **around}, source=source, encryption="aes256", extra=extra)
+
+    def forward(self, kind: str, intent: str, sealed: Any, envelope: dict[str, Any], *, source: Agent) -> bytes:
+        """A ciphertext that only the two agents can open, in the envelope that it was made for."""
+        named = {name: value for name, value in envelope.items() if name != "message_id"}
+        payload = {**sealed, **named, "traceparent": self.traceparent}
+        return self.say(kind, intent, payload, source=source, encryption="aes256", id=envelope["message_id"])
+
+    def complain(self, refusal: Refusal, correlation: str | None, intent: str | None, source: Agent | None) -> bytes:
+        payload = refusal.payload(correlation)
+        if self.contract is not None:
+            payload["contract_id"] = self.contract.id
+        return self.say(ERROR, intent, payload, source=source)
+
+
+# -- to whoever works --------------------------------------------------------------------------------------------
+
+
+def _work(said: _Saying) -> bytes:
+    task, body = said.task, _parse(said.event.body)
+    source = said.voice.party(task.origin.principal)
+    if said.contract is not None and said.contract.end_to_end and "envelope" in body:
+        return said.forward(REQUEST, task.type, body["input"], body["envelope"], source=source)
+    content = body.get("input")
+    if type(content) is not dict:
+        content = {} if content is None else {"input": content}
+    aside = {name: body[name] for name in ("answer", "handover") if name in body}
+    extra = {name: value for name, value in (body.get("extra") or {}).items() if name not in ENVELOPE}
+    return said.converse(REQUEST, task.type, {**content, **aside}, task.id, source=source, extra=extra)
+
+
+def _control(intent: str) -> Callable[[_Saying], bytes]:
+    def say(said: _Saying) -> bytes:
+        payload: dict[str, Any] = {"correlation_id": _thread_towards(said)}
+        if said.task.contract is not None:
+            payload["contract_id"] = said.task.contract
+        reason = _fault(_parse(said.event.body), said).message if intent == intents.CANCEL else ""
+        if reason:
+            payload["reason"] = reason
+        return said.say(EVENT, intent, payload)
+
+    return say
+
+
+def _thread_towards(said: _Saying) -> str:
+    """What the agent that works knows the task by."""
+    sealed = said.contract is not None and said.contract.end_to_end
+    return thread_of(said.task) if sealed else said.task.id
+
+
+# -- to whoever asked --------------------------------------------------------------------------------------------
+
+
+def _result(said: _Saying, whole: str | None) -> bytes:
+    task, event = said.task, said.event
+    if event.kind is not EventKind.COMPLETED:
+        return _failure(said)
+    body = _parse(event.body)
+    source = said.voice.party(event.agent or task.owner or AgentId(""))
+    result = body.get("result")
+    if said.contract is not None and said.contract.end_to_end and "envelope" in body:
+        return said.forward(RESPONSE, task.type, result, body["envelope"], source=source)
+    if result is None:
+        output = whole or body.get("output")
+        result = {} if output is None else {"output": str(output)}
+    return said.converse(RESPONSE, task.type, result, thread_of(task), source=source)
+
+
+def _failure(said: _Saying) -> bytes:
+    task, event = said.task, said.event
+    fault = _fault(_parse(event.body), said)
+    own = event.protocol == PROTOCOL and event.agent is not None
+    source = said.voice.party(event.agent) if own and event.agent is not None else None
+    return said.complain(refusal_of(fault, personal=said.personal), thread_of(task), task.type, source)
+
+
+def _progress(said: _Saying) -> bytes:
+    task, event = said.task, said.event
+    body = _parse(event.body)
+    told = {name: value for name, value in body.items() if name not in ("chunk", "stream") and value is not None}
+    if event.kind is EventKind.ASKED:
+        told = {"message": f"Waiting for an answer: {body.get('question')}"}
+    elif event.kind is not EventKind.PROGRESS:
+        told = {"message": event.kind.value.replace("_", " ")}
+    source = said.voice.party(event.agent) if event.agent is not None else said.voice.broker
+    if said.contract is not None and said.contract.end_to_end:
+        told = {name: value for name, value in told.items() if name == "percent"}
+        payload = {**told, "correlation_id": thread_of(task), "contract_id": said.contract.id}
+        return said.say(EVENT, "progress", payload, source=source)
+    return said.converse(EVENT, "progress", told, thread_of(task), source=source)
+
+
+# -- contracts ---------------------------------------------------------------------------------------------------
+
+
+def _proposal(said: _Saying) -> bytes:
+    question: Question = said.parcel.event
+    draft = drafted(question.details)
+    terms = terms_of(draft)
+    offer = intents.Offer(
+        handshake_id=question.id,
+        source_agent=terms.source_agent,
+        requested_intent=draft.intent,
+        contract=terms,
+        public_key=draft.secret.source_key if draft.secret is not None and draft.end_to_end else None,
+        correlation_id=question.id,
+    )
+    return said.say(REQUEST, intents.ACCEPT, intents.payload(offer))
+
+
+def _answer(said: _Saying) -> bytes:
+    question: Question = said.parcel.event
+    return _handshake(said, question)
+
+
+def _handshake(said: _Saying, question: Question) -> bytes:
+    """How a handshake ended, for whoever began it."""
+    thread = str(question.details.get("correlation_id") or question.request_id)
+    answer = question.answer if type(question.answer) is dict else {}
+    if said.contract is None:
+        fault = answer.get("fault")
+        told = (
+            msgspec.convert(fault, Fault)
+            if fault
+            else Fault(kind=Kind.INTERNAL, message="the handshake came to nothing")
+        )
+        return said.complain(refusal_of(told), thread, intents.INITIATE, None)
+    return said.say(RESPONSE, intents.INITIATE, established(said.contract, said.receiver, said.voice, thread))
+
+
+def established(contract: Contract, receiver: AgentId, voice: Voice, thread: str | None) -> dict[str, Any]:
+    """The contract is in force: its terms, and the key for this receiver."""
+    body = intents.Established(
+        collaboration_id=contract.collaboration,
+        contract=terms_of(contract),
+        key=voice.grant(contract, receiver),
+        correlation_id=thread,
+    )
+    return {**intents.payload(body), "contract_id": contract.id}
+
+
+def terminated(contract: Contract, thread: str | None = None) -> dict[str, Any]:
+    body = intents.Terminated(
+        collaboration_id=contract.collaboration,
+        by=contract.by or "",
+        reason=contract.reason,
+        correlation_id=thread,
+    )
+    return {**intents.payload(body), "contract_id": contract.id}
+
+
+def rotated(contract: Contract, receiver: AgentId, voice: Voice, thread: str | None = None) -> dict[str, Any]:
+    key = voice.grant(contract, receiver)
+    assert key is not None
+    body = intents.Rotated(
+        collaboration_id=contract.collaboration, contract_id=contract.id, key=key, correlation_id=thread
+    )
+    return intents.payload(body)
+
+
+def _news(said: _Saying) -> bytes:
+    contract: Contract = said.parcel.event
+    if contract.standing is Standing.TERMINATED:
+        return said.say(EVENT, intents.TERMINATE, terminated(contract))
+    if contract.rotated_at is not None and said.parcel.delivery.created_at >= contract.rotated_at:
+        return said.say(EVENT, intents.ROTATE, rotated(contract, said.receiver, said.voice))
+    return said.say(EVENT, intents.ACCEPT, established(contract, said.receiver, said.voice, None))
+
+
+def _fault(body: dict[str, Any], said: _Saying) -> Fault:
+    told = body.get("fault")
+    if told is not None:
+        return msgspec.convert(told, Fault)
+    if said.event.kind is EventKind.CANCELLED:
+        return Fault(kind=Kind.CANCELLED, message=str(body.get("reason") or "cancelled on request"))
+    return said.task.fault or Fault(kind=Kind.WORK_FAILED, message="the work failed")
+
+
+_WORDS: Mapping[Cargo, Callable[[_Saying], bytes]] = {
+    Cargo.WORK: _work,
+    Cargo.YOURS: _work,
+    Cargo.PROGRESS: _progress,
+    Cargo.FAILURE: _failure,
+    Cargo.CANCEL: _control(intents.CANCEL),
+    Cargo.PAUSE: _control("pause"),
+    Cargo.RESUME: _control("resume"),
+    Cargo.PROPOSAL: _proposal,
+    Cargo.ANSWER: _answer,
+    Cargo.CONTRACT: _news,
+}
