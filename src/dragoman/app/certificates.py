@@ -7,11 +7,16 @@
 
 A renewed one is shown to whoever connects next; links that are open go on. Files that will not do are left alone, the
 last good ones stay in use, and the log says so once. It also warns, once a day, before one expires.
+
+gRPC reads from its environment, at the moment it is imported, what it speaks TLS 1.2 with; so it is told here, before
+anybody imports it, to speak it with nobody.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from time import time
@@ -19,7 +24,7 @@ from time import time
 import structlog
 
 from dragoman.app.settings import Settings
-from dragoman.security.tls import Files, Renewal, TlsProblem
+from dragoman.security.tls import GRPC_SUITES, Files, Renewal, TlsProblem, grpc_cipher_suites
 
 log = structlog.get_logger("dragoman")
 
@@ -39,6 +44,8 @@ class Certificates:
         self.coven = self.http
         if coven.enabled and coven.tls_certificate:
             self.coven = _open(settings, coven.tls_certificate, coven.tls_key)
+        if self.coven is not None and "grpc" not in sys.modules:
+            os.environ[GRPC_SUITES] = grpc_cipher_suites(self.coven.pair)
 
     @property
     def shown(self) -> str:

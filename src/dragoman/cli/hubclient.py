@@ -188,8 +188,9 @@ class Hub:
             said = f"what answers at {self.url} is not trusted ({escaping.line(error.verify_message)})"
             fix = f"name the hub's CA in {trust.CA}, and the hub as its certificate does"
             return Stop(Exit.UNREACHABLE, said, next=fix)
-        if isinstance(error, ssl.SSLError):
-            said = f"{self.url} ended the TLS handshake ({escaping.line(error.reason or error)})"
+        # In TLS 1.3 a client hears of its refusal when it reads, and often only by the end of the connection.
+        if isinstance(error, ssl.SSLError) or (self._secure and isinstance(error, ConnectionResetError)):
+            said = f"{self.url} ended the connection ({escaping.line(getattr(error, 'reason', None) or error)})"
             fix = f"if it asks for a certificate, name yours in {trust.CERTIFICATE} and {trust.KEY}"
             return Stop(Exit.UNREACHABLE, said, next=fix)
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__

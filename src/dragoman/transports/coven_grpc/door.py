@@ -3,8 +3,8 @@
 Handlers take and give raw bytes: the protocol is ours, gRPC only moves it. An exception in a handler ends that call
 with INTERNAL and nothing else.
 
-TLS is 1.3 only: gRPC cannot be told so, hence the suites in its environment (`security.tls`). A renewed certificate is
-handed to whoever connects next.
+TLS is 1.3 only where whoever starts us has put `security.tls.grpc_cipher_suites` into the environment before gRPC was
+loaded, since it cannot be told in any other way. A renewed certificate is handed to whoever connects next.
 
 Stop order: agents are asked to finish and leave, callers are told to come back, then the port closes.
 """
@@ -136,7 +136,9 @@ class CovenDoor:
         if tls is None:
             return None
         shown = tls.pair
-        suites = os.environ[secure.GRPC_SUITES] = secure.grpc_cipher_suites(shown)  # read once, at its first TLS
+        suites = secure.grpc_cipher_suites(shown)
+        if os.environ.get(secure.GRPC_SUITES) != suites:
+            log.warning("gRPC was not told to refuse TLS 1.2 before it was loaded")
         required = tls.files.clients == "required" and tls.files.client_ca is not None
 
         def configuration(pair: secure.Pair) -> Any:
