@@ -39,6 +39,7 @@ class Side:
     def __init__(self, document: Document, name: str) -> None:
         self.document = document
         self.name = name
+        self.whole = _encode(document.root)
         self._words: dict[str, bytes] = {}
         self._validators: dict[str, jsonschema_rs.Validator] = {}
         self._matches: dict[tuple[str, str], bool] = {}
@@ -109,7 +110,7 @@ class Node(NamedTuple):
         mine, theirs = self.side.words(self.at), other.side.words(other.at)
         if mine != theirs:
             return False
-        return b'"$ref"' not in mine or (self.at == other.at and self.side.words("") == other.side.words(""))
+        return b'"$ref"' not in mine or (self.at == other.at and self.side.whole == other.side.whole)
 
 
 class Bound(NamedTuple):
