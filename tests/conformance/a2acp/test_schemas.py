@@ -218,7 +218,7 @@ def test_what_fits_by_structure_is_recognised(target: Any, source: Any) -> None:
 
 
 MISFITS: list[tuple[Any, Any, str, str]] = [
-    ({"$schema": DRAFT_07, "$ref": "#/$defs/a", "$defs": {"a": WHOLE}}, {"$schema": DRAFT_07, "$ref": "#/$defs/a", "$defs": {"a": {}}}, "no", "/$defs/a"),
+    ({"$schema": DRAFT_07, "$ref": "#/$defs/a", "$defs": {"a": WHOLE}}, {"$schema": DRAFT_07, "$ref": "#/$defs/a", "$defs": {"a": {}}}, "no", "/$defs/a/type"),
     (WHOLE, NUMBER, "no", "/type"), (TEXT, True, "no", ""), (False, TEXT, "no", ""), ({"minimum": 1}, {**NUMBER, "minimum": 0.5}, "no", "/minimum"),
     ({"exclusiveMaximum": 5}, {**NUMBER, "maximum": 5}, "no", "/exclusiveMaximum"), ({"multipleOf": 4}, {**WHOLE, "multipleOf": 2}, "no", "/multipleOf"),
     ({"enum": ["a"]}, TEXT, "no", "/enum"), ({"const": 1}, {"enum": [1, 2]}, "no", ""), ({"minLength": 1}, TEXT, "no", "/minLength"),
