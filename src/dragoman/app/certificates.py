@@ -9,7 +9,7 @@ A renewed one is shown to whoever connects next; links that are open go on. File
 last good ones stay in use, and the log says so once. It also warns, once a day, before one expires.
 
 gRPC reads from its environment, at the moment it is imported, what it speaks TLS 1.2 with; so it is told here, before
-anybody imports it, to speak it with nobody.
+anybody imports it, to speak it with nobody. (And not to print a line, past our log, for every handshake that fails.)
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class Certificates:
             self.coven = _open(settings, coven.tls_certificate, coven.tls_key)
         if self.coven is not None and "grpc" not in sys.modules:
             os.environ[GRPC_SUITES] = grpc_cipher_suites(self.coven.pair)
+            os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
     @property
     def shown(self) -> str:
