@@ -196,3 +196,38 @@ async def test_a_cancelled_task_is_told_as_an_update(stage: Stage, pair: tuple[S
     assert [(one["type"], one["payload"]["status"]) for one in child] == [("TASK_UPDATE", "cancelled")]
     status, _ = await bob.refused("TASK_COMPLETE", "hub", {"task_id": "t-1", "result": "too late"})
     assert status == 409
+
+
+@pytest.mark.requirement("agentmsg/all-D3")
+@pytest.mark.parametrize("door", ["HTTP", "link"])
+async def test_each_refusal_names_the_field_where_it_stands(
+    stage: Stage, pair: tuple[Speaker, Speaker], door: str
+) -> None:
+    ada, bob = pair
+    await bob.works(ada, "t-1")
+    past, risky = stage.after(-5), words.assignment("t-2", context=words.context("t-2", metadata={"risk": 7}))
+    stray = {"correlation_id": stage.uuid()}
+    cases: list[tuple[Speaker, str, str, dict[str, Any], dict[str, Any], str]] = [
+        (ada, "TASK_ASSIGNMENT", "bob", words.assignment("t-1"), {}, "payload.task.task_id"),
+        (ada, "TASK_ASSIGNMENT", "bob", risky, {}, "payload.task.context.metadata.risk"),
+        (ada, "TASK_ASSIGNMENT", "nobody", words.assignment("t-2"), {}, "to"),
+        (ada, "TASK_COMPLETE", "hub", {"task_id": "t-1", "result": 1}, {}, "payload.task_id"),
+        (bob, "TASK_HANDOFF", "ada", words.handoff("t-1", "bob", "ada", deadline=past), {}, "payload.deadline"),
+        (bob, "TASK_HANDOFF", "ada", words.yes("bob"), stray, "metadata.correlation_id"),
+        (bob, "HELP_REQUEST", "ada", words.help_request("bob", "t-1", deadline=past), {}, "payload.deadline"),
+        (bob, "HELP_RESPONSE", "hub", words.help_response("bob", "x"), {}, "payload.request_id"),
+        (
+            bob, "STATE_UPDATE", "hub", words.change("CREATE", "TASK", "x", {"status": "?"}, 0, stage.at), {},
+            "payload.changes.status",
+        ),
+    ]  # fmt: skip
+    for speaker, kind, to, payload, metadata, field in cases:
+        if door == "HTTP":
+            _, report = await speaker.refused(kind, to, payload, **metadata)
+        else:
+            async with speaker.link() as link:
+                said = await link.say(kind, to, payload, **metadata)
+                told = await link.hears("ERROR_REPORT")
+                assert told["metadata"]["correlation_id"] == said["id"]
+                report = told["payload"]
+        assert report["context"]["details"]["field"] == field, (kind, report)

@@ -20,13 +20,14 @@ from typing import Any, get_args
 import msgspec
 
 from dragoman.bindings import errormap
+from dragoman.bindings.agentmsg.views import NUMBERS, REQUIREMENTS
 from dragoman.core.commands import Severity
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import EPOCH, Instant, rfc3339
 from dragoman.protocols.agentmsg import errors
 from dragoman.protocols.agentmsg.errors import AgentmsgError
 from dragoman.protocols.agentmsg.records import ErrorReport, ErrorType, Level
-from dragoman.protocols.agentmsg.types import HUB
+from dragoman.protocols.agentmsg.types import HUB, MessageType
 from dragoman.wire.errors import Stage
 
 MALFORMED = frozenset({Stage.DEPTH, Stage.JSON, Stage.SHAPE})
@@ -49,6 +50,18 @@ FIELDS = {
 }
 """Where the hub's fields stand in a message."""
 _FIELDS_IN = {place: name for name, place in FIELDS.items()}
+
+FIELDS_OF: Mapping[MessageType, Mapping[str, str]] = {
+    MessageType.TASK_ASSIGNMENT: {
+        "task_id": "payload.task.task_id",
+        **{f"constraints.{name}": f"payload.task.constraints.{name}" for name in NUMBERS},
+        **{f"constraints.{name}": f"payload.task.context.metadata.{name}" for name in REQUIREMENTS},
+    },
+    MessageType.TASK_HANDOFF: {"request_id": "metadata.correlation_id", "deadline": "payload.deadline"},
+    MessageType.HELP_REQUEST: {"deadline": "payload.deadline"},
+    MessageType.HELP_RESPONSE: {"request_id": "payload.request_id"},
+}
+"""Where they stand otherwise in a message of this type."""
 
 STATUS: Mapping[Kind, int] = {kind: row.chiffon_status for kind, row in errormap.TABLE.items()} | {Kind.FORBIDDEN: 403}
 """The interface fixes the same statuses for the two, and one more here: who is known and not allowed is 403."""
@@ -133,9 +146,16 @@ _REPORT = frozenset(ErrorReport.__struct_fields__) - {"message", "context"}
 
 
 def report(
-    fault: Fault, *, error_id: str, task_id: str | None = None, agent_id: str = HUB, severity: str | None = None
+    fault: Fault,
+    *,
+    error_id: str,
+    task_id: str | None = None,
+    agent_id: str = HUB,
+    severity: str | None = None,
+    said: MessageType | None = None,
 ) -> dict[str, Any]:
-    """A fault as an ErrorReport, in JSON. `agent_id` is who reports, unless the fault says who did."""
+    """A fault as an ErrorReport, in JSON. `agent_id` is who reports, unless the fault says who did. `said` is what was
+    refused, where it was a message: so its fields have their places (all-D3)."""
     facts = dict(fault.facts)
     own = facts.pop("report", None)
     if type(own) is dict and own.get("error_type") in _types:
@@ -144,7 +164,7 @@ def report(
     error_type = errormap.TABLE[kind].agentmsg
     details: dict[str, Any] = {**facts, "kind": kind.value, "retryable": fault.retryable}
     if fault.field is not None:
-        details["field"] = FIELDS.get(fault.field, fault.field)
+        details["field"] = _place(fault.field, said)
     told: dict[str, Any] = {
         "error_id": error_id,
         "agent_id": agent_id,
@@ -158,6 +178,13 @@ def report(
     if task_id is not None:
         told["task_id"] = task_id
     return told
+
+
+def _place(field: str, said: MessageType | None) -> str:
+    if said is MessageType.STATE_UPDATE and field.startswith("changes."):
+        return f"payload.{field}"
+    place = None if said is None else FIELDS_OF.get(said, {}).get(field)
+    return place or FIELDS.get(field, field)
 
 
 def _agents_own(fault: Fault, own: dict[str, Any], details: dict[str, Any], task_id: str | None) -> dict[str, Any]:
@@ -188,7 +215,14 @@ def report_of(fault: Fault, *, error_id: str, task_id: str | None = None) -> byt
 
 
 def refusal(
-    fault: Fault, *, to: str, now: Instant, message_id: str, about: str | None = None, task_id: str | None = None
+    fault: Fault,
+    *,
+    to: str,
+    now: Instant,
+    message_id: str,
+    about: str | None = None,
+    task_id: str | None = None,
+    said: MessageType | None = None,
 ) -> bytes:
     """The ERROR_REPORT that answers a message which was refused; `about` is that message's id, where it can be read."""
     return _encode(
@@ -198,7 +232,7 @@ def refusal(
             "from": HUB,
             "to": to,
             "type": "ERROR_REPORT",
-            "payload": report(fault, error_id=message_id, task_id=task_id),
+            "payload": report(fault, error_id=message_id, task_id=task_id, said=said),
             "metadata": {
                 **({} if about is None else {"correlation_id": about}),
                 "priority": "critical",

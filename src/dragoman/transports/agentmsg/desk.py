@@ -68,6 +68,10 @@ class About(msgspec.Struct, frozen=True):
     asks: bool = True
     message: Message | None = None
 
+    @property
+    def type(self) -> MessageType | None:
+        return None if self.message is None else self.message.type
+
 
 class Line(msgspec.Struct, frozen=True):
     """One agent, over all its links and requests."""
@@ -314,11 +318,12 @@ class AgentmsgDesk:
             now=self.hub.now(),
             message_id=self.message_id(),
             about=None if about is None else about.id,
+            said=None if about is None else about.type,
         )
 
-    def report(self, fault: Fault, *, bare: bool = False) -> bytes:
+    def report(self, fault: Fault, *, bare: bool = False, about: About | None = None) -> bytes:
         """The report alone, as the body of an HTTP answer. `bare`: the fields it names are not those of a message."""
-        told = agentmsg.report(fault, error_id=self.message_id())
+        told = agentmsg.report(fault, error_id=self.message_id(), said=None if about is None else about.type)
         if bare and fault.field is not None:
             told["context"]["details"]["field"] = fault.field.removeprefix("payload.")
         return _encode(told)

@@ -62,6 +62,8 @@ class AgentmsgHttp(HttpDoor):
         return self._desk.agent(scope)
 
     def words(self, fault: Fault, agent: Agent | None, about: Any) -> bytes:
+        if isinstance(about, About):
+            return self._desk.report(fault, about=about)
         return self._desk.report(fault, bare=about == BARE)
 
     def status_of(self, fault: Fault) -> int:
@@ -121,7 +123,7 @@ class AgentmsgHttp(HttpDoor):
             answers = await (self._decide(agent, heard) if first is None else asyncio.shield(first))
         except Refused as refused:
             what = "agent.message" if heard.look is not None else None
-            await self.no(send, what, refused.fault, agent=agent, subject=heard.message_id)
+            await self.no(send, what, refused.fault, agent=agent, about=heard.about, subject=heard.message_id)
             return
         except StoreFailed:
             fault = Fault(kind=Kind.OVERLOADED, message="the shared state cannot be read now", retryable=True)
