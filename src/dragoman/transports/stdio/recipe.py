@@ -153,7 +153,8 @@ def contradiction(recipe: Recipe) -> tuple[str, str] | None:
     if recipe.privileges:
         return "privileges", "an untrusted agent may not gain privileges"
     allowed = [PurePath(place) for place, _ in allowed_files(recipe)]
-    if recipe.cwd is not None and not any(PurePath(recipe.cwd).is_relative_to(place) for place in allowed):
+    cwd = None if recipe.cwd is None else PurePath(os.path.normpath(recipe.cwd))
+    if cwd is not None and not any(cwd.is_relative_to(place) for place in allowed):
         return "cwd", "an untrusted agent runs in a directory of its own; to show it this one, allow it (allow_files)"
     if recipe.workload is Workload.WASM:
         if recipe.allow_hosts:
