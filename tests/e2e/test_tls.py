@@ -338,6 +338,24 @@ def test_coven_may_have_a_certificate_of_its_own(tmp_path: Path) -> None:
         assert shaken(grpc_port(hub), trusting())[0] == "TLSv1.3"
 
 
+def test_what_the_cert_command_says_next_works_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = dragoman("cert")
+    assert said.code == 0, said.err
+    command = said.err.rpartition("next: dragoman ")[2].split()
+    assert command[:2] == ["dev", "--certificate"]
+    hub = HubProcess(
+        tmp_path, data=tmp_path / ".dragoman", DRAGOMAN_TLS__CERTIFICATE=command[2], DRAGOMAN_TLS__KEY=command[4]
+    )
+    try:
+        hub.start()
+        said = dragoman("doctor", hub=hub)
+        assert (said.code, "✓ hub: answers at https://" in said.out) == (0, True), said.out
+        assert "✓ tls: " in said.out
+    finally:
+        hub.kill()
+
+
 # -- what does not start
 
 

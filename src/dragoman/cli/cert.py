@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 from datetime import UTC, datetime
@@ -38,6 +39,9 @@ def cert(
     from dragoman.security.trust import CA, CERTIFICATE, KEY
 
     now = datetime.now(UTC).replace(microsecond=0)
+    with contextlib.suppress(OSError):  # told below
+        # By default this is the data directory, which a hub does not take when it is open to others.
+        dir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         authority = Authority(dir, now)
         if client is not None:
