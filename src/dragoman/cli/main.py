@@ -24,6 +24,7 @@ COMMANDS = (
     ("task", "dragoman.cli.task:app", WORK, "Tasks: ls, show, logs, why, retry, cancel, pause, resume."),
     ("ask", "dragoman.cli.ask:app", WORK, "Questions that agents put to people: ls, answer, watch."),
     ("tail", "dragoman.cli.tail:tail", WORK, "Follow what happens."),
+    ("play", "dragoman.cli.play:play", WORK, "Play a conversation between agents that is written down."),
     ("dlq", "dragoman.cli.dlq:app", LOOK, "Dead letters: ls, show, redrive, discard."),
     ("audit", "dragoman.cli.audit:app", LOOK, "The audit record: query, verify."),
     ("doctor", "dragoman.cli.doctor:doctor", LOOK, "Check this machine, the data directory and the hub."),

@@ -4,6 +4,7 @@ The two flows that the document speaks of are such files (`examples/`). A file h
 
     {"by": "source", "send": MESSAGE}                         with blanks to be filled in
     {"by": "source", "send": MESSAGE, "times": 101}           the same again and again, each under its own id
+    {"by": "source", "send": MESSAGE, "later": true}          its answer is not waited for, it comes as a message
     {"by": "source", "expect": MESSAGE, "keep": {NAME: POINTER}}
 
 In a message that is sent, `{{id}}` and `{{now}}` are fresh, `{{token}}` is a good token for its source and target,
@@ -26,6 +27,11 @@ from msgspec import Meta
 from dragoman.protocols.a2acp.contracts import Capability, DomainPolicy
 from dragoman.protocols.a2acp.types import Agent, Name, Record
 
+FRESH = frozenset({"id", "now", "token", "token:expired", "token:foreign"})
+"""Blanks that a player fills in itself."""
+WILD = frozenset({"any", "positive"})
+"""Blanks that only an expectation has."""
+
 _BLANK = re.compile(r"\{\{([a-z0-9_:]+)\}\}")
 _MISSING = object()
 
@@ -45,6 +51,7 @@ class Step(Record, frozen=True, kw_only=True):
     expect: dict[str, Any] | None = None
     keep: dict[str, str] = msgspec.field(default_factory=dict)
     times: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    later: bool = False
     broken: str | None = None
     about: str = ""
 
@@ -65,12 +72,26 @@ class Flow(Record, frozen=True, kw_only=True):
 def read(data: bytes) -> Flow:
     """A flow from its file; raises ValueError where it makes no sense."""
     flow = msgspec.json.decode(data, type=Flow)
+    kept: set[str] = set()
     for number, step in enumerate(flow.steps):
         if (step.send is None) == (step.expect is None):
             raise ValueError(f"step {number} must either send or expect")
         if step.by not in flow.parties:
             raise ValueError(f"step {number} is by {step.by!r}, who is no party")
+        unknown = blanks(step.send or step.expect) - kept - (WILD if step.send is None else FRESH)
+        if unknown:
+            raise ValueError(f"step {number} has a blank {{{{{min(unknown)}}}}}, which no step before it keeps")
+        kept |= step.keep.keys()
     return flow
+
+
+def blanks(template: Any) -> set[str]:
+    """The names of all blanks in a message."""
+    if isinstance(template, dict):
+        return set().union(*(blanks(value) for value in template.values()))
+    if isinstance(template, list):
+        return set().union(*(blanks(value) for value in template))
+    return set(_BLANK.findall(template)) if isinstance(template, str) else set()
 
 
 def fill(template: Any, blank: Callable[[str], Any]) -> Any:

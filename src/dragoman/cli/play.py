@@ -1,0 +1,316 @@
+"""`dragoman play FILE`: a conversation that is written down, played by real agents at a real hub.
+
+The parties are let in under the names that the file gives them, their domains are allowed to work together, every
+message is sent as it is written, and what comes is compared with what is expected. At the end they are put out again
+and the policies are taken back, so a hub is as it was; `--fresh` plays at a hub of its own, which ends with the play.
+
+    → said        ✓ heard, as expected        ✗ not as expected: the play ends there        • heard, in no step
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import select
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from dragoman.app.datadir import DEFAULT, DataDir
+from dragoman.cli import printing
+from dragoman.cli.escaping import line
+from dragoman.cli.exits import Exit, Stop
+from dragoman.cli.hubclient import Hub
+from dragoman.cli.options import HERE, Form, Output, Reach
+
+if TYPE_CHECKING:
+    from dragoman.cli.stage import Expired, Played
+    from dragoman.protocols.a2acp.flow import Flow, Player
+    from dragoman.protocols.a2acp.types import Agent
+
+PROTOCOL = "a2acp"
+BROKER = "broker"
+START_SECONDS = 20.0
+WIDEST = 100
+"""Characters of what a message says."""
+AROUND = frozenset({"correlation_id", "contract_id", "collaboration_id", "traceparent"})
+"""What the protocol itself puts into payloads: it says nothing about what the message says."""
+
+
+def play(
+    file: Annotated[Path, Parameter(help="A flow, for example examples/agent-collaboration-flow.json.")],
+    /,
+    *,
+    fresh: Annotated[bool, Parameter(negative=(), help="At a hub of its own, which ends with the play.")] = False,
+    patience: Annotated[float, Parameter(help="Seconds to wait for what is expected.")] = 10.0,
+    output: Output = "table",
+    reach: Reach = HERE,
+) -> int:
+    """Play a conversation between agents that is written down, and compare what comes with what it expects."""
+    told = _read(file)
+    with ExitStack() as after:
+        expired: Expired | None = None
+        if fresh:
+            hub, expired = after.enter_context(_own_hub())
+            verify: ssl.SSLContext | bool = True
+        else:
+            try:
+                hub = Hub.find(reach)
+            except Stop as stop:
+                if stop.code is Exit.UNREACHABLE:
+                    fix = f"dragoman play {line(file)} --fresh   (a hub of its own)   ·   dragoman dev"
+                    raise Stop(stop.code, stop.sentence, next=fix) from stop
+                raise
+            verify = _trusted(hub, reach)
+        secrets = {name: after.enter_context(_let_in(hub, player, file)) for name, player in told.parties.items()}
+        for policy in told.policies:
+            after.enter_context(_allowed(hub, policy.source_domain, policy.target_domain))
+        return _perform(told, hub.url, secrets, verify, expired, patience, output, file)
+
+
+def _read(file: Path) -> Flow:
+    from dragoman.protocols.a2acp import flow
+
+    try:
+        return flow.read(file.read_bytes())
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise Stop(Exit.USAGE, f"{line(file)} is no flow: {line(why)}", next="see examples/*-flow.json") from error
+
+
+# -- before and after --------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _own_hub() -> Iterator[tuple[Hub, Expired]]:
+    """A hub in a directory that goes with it. Its keys are ours, so it can be asked with tokens that are over."""
+    with tempfile.TemporaryDirectory(prefix="dragoman-play-") as place:
+        data = Path(place, "data")
+        command = [sys.executable, "-m", "dragoman.cli", "dev", "--no-demo", "--port", "0", "--ready-json"]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
+        with open(Path(place, "hub.log"), "wb") as log:
+            hub = subprocess.Popen(
+                [*command, "--data", str(data)], cwd=place, env=environment, stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=log,
+            )  # fmt: skip
+        try:
+            assert hub.stdout is not None
+            heard, _, _ = select.select([hub.stdout], [], [], START_SECONDS)
+            first = hub.stdout.readline() if heard else b""
+            if not first:
+                why = Path(place, "hub.log").read_text("utf-8", "replace").strip().rpartition("\n")[2]
+                raise Stop(Exit.UNREACHABLE, f"a hub of its own did not start: {line(why)}", next="dragoman doctor")
+            ready = json.loads(first)
+            yield Hub(ready["http"], ready["admin_token"]), lambda whose, whom: _expired(data, whose, whom)
+        finally:
+            hub.terminate()
+            try:
+                hub.wait(START_SECONDS)
+            except subprocess.TimeoutExpired:
+                hub.kill()
+                hub.wait()
+
+
+def _expired(data: Path, whose: Agent, whom: str) -> str:
+    from dragoman.security.jwt import Authority, Issued
+    from dragoman.security.keys import KeyFile
+
+    now = int(time.time())
+    ring = KeyFile(data / "keys").open(now)
+    made = Authority(ring).issue(
+        subject=whose.agent_id, audience=whom, domain=whose.domain, capabilities=(), ttl=3600, now=now - 7200
+    )
+    assert isinstance(made, Issued), made
+    return made.token
+
+
+@contextmanager
+def _let_in(hub: Hub, player: Player, file: Path) -> Iterator[str]:
+    """The secret of an agent that is here for the play."""
+    agent = player.agent
+    body = {
+        "agent_id": agent.agent_id,
+        "protocol": PROTOCOL,
+        "domain": agent.domain,
+        "version": agent.version,
+        "capabilities": list(player.grants),
+    }
+    try:
+        secret = str(hub.post("agents", body=body)["token"])
+    except Stop as stop:
+        if stop.code is Exit.NOT_ALLOWED:  # somebody of that name is here already
+            fix = f"dragoman play {line(file)} --fresh   ·   dragoman agent rm {line(agent.agent_id)}"
+            raise Stop(stop.code, stop.sentence, next=stop.next or fix) from stop
+        raise
+    try:
+        if player.capabilities:
+            import msgspec
+
+            declared = {**msgspec.to_builtins(agent), "capabilities": msgspec.to_builtins(player.capabilities)}
+            Hub(hub.url, secret).ask("POST", "agents", body=declared, base="/a2acp")
+        yield secret
+    finally:
+        try:
+            hub.delete("agents", agent.agent_id)
+        except Stop as stop:  # how the play went counts more
+            printing.words(f"  {line(agent.agent_id)} could not be put out ({stop.sentence})")
+
+
+@contextmanager
+def _allowed(hub: Hub, source: str, target: str) -> Iterator[None]:
+    hub.post("policies", body={"source": source, "target": target, "allow": True})
+    try:
+        yield
+    finally:
+        hub.delete("policies", source, target)
+
+
+def _trusted(hub: Hub, reach: Reach) -> ssl.SSLContext | bool:
+    """Whom the players believe, by TLS: as the command itself does."""
+    if not hub.url.startswith("https:"):
+        return True
+    from dragoman.security import trust
+
+    here = DataDir(reach.data or DEFAULT).whereabouts()
+    ours = here is not None and Hub(here.http, None).url == hub.url
+    return trust.context(here.certificate if here is not None and ours else "")
+
+
+# -- the play ----------------------------------------------------------------------------------------------------
+
+
+def _perform(
+    told: Flow,
+    url: str,
+    secrets: Mapping[str, str],
+    verify: ssl.SSLContext | bool,
+    expired: Expired | None,
+    patience: float,
+    output: Form,
+    file: Path,
+) -> int:
+    from dragoman.cli.stage import Broken, Stage
+
+    poster = Poster(told, output)
+    began = time.monotonic()
+
+    async def perform() -> tuple[bool, list[tuple[str, dict[str, Any]]]]:
+        stage = Stage(url, told, secrets, verify=verify, expired=expired, patience=patience)
+        return await stage.play(poster.show), stage.unheard()
+
+    try:
+        good, rest = asyncio.run(perform())
+    except Broken as broken:
+        raise Stop(Exit.UNREACHABLE, line(broken), next="dragoman doctor") from broken
+    poster.end(good, rest)
+    heard = sum(step.expect is not None for step in told.steps)
+    printing.verdict(
+        good,
+        f"{line(told.name)}: {poster.matched} of {heard} messages came as expected,"
+        f" {printing.duration(time.monotonic() - began)}",
+    )
+    if not good:
+        printing.following(f"dragoman play {line(file)} -o json", "dragoman audit query --outcome refused")
+    return Exit.OK if good else Exit.FAILED
+
+
+class Poster:
+    """What a person sees of a play: a line for each message, under the name of its part."""
+
+    def __init__(self, told: Flow, form: Form) -> None:
+        self.matched = 0
+        self._form = form
+        self._told = told
+        self._names = {player.agent.agent_id: name for name, player in told.parties.items()}
+        self._width = max(len(name) for name in (*told.parties, BROKER))
+        self._part = ""
+        self._shown: list[dict[str, Any]] = []
+        if form == "table":
+            printing.words(f"{line(told.name)}: {line(told.about)}")
+            for name, player in told.parties.items():
+                agent = player.agent
+                who = f"{agent.agent_id} {agent.version} of {agent.domain}"
+                printing.words(f"  {line(name).ljust(self._width)}  {line(who)}")
+
+    def show(self, played: Played) -> None:
+        step = played.step
+        self.matched += step.expect is not None and played.matched
+        if self._form != "table":
+            self._record(played)
+            return
+        if step.part != self._part:
+            self._part = step.part
+            print(f"\n{line(step.part)}")
+        said = "→" if step.send is not None else printing.mark(played.matched, sys.stdout)
+        message = played.message or step.expect or {}
+        print(
+            f"  {said} {self._line(message, step.by)}  {line(played.remark or self._gist(message))}".rstrip(),
+            flush=True,
+        )
+        for difference in played.differences:
+            print(f"      {line(difference)}")
+
+    def end(self, good: bool, rest: list[tuple[str, dict[str, Any]]]) -> None:
+        if self._form == "json":
+            steps = len(self._told.steps)
+            printing.document({"flow": self._told.name, "ok": good, "steps": steps, "played": self._shown})
+        elif self._form == "table":
+            for by, message in rest:
+                print(f"  {printing.mark(None, sys.stdout)} {self._line(message, by)}  {line(self._gist(message))}")
+
+    def _line(self, message: Mapping[str, Any], by: str) -> str:
+        """From whom to whom, and what sort of message it is."""
+        source, target = (self._name(message.get(end)) for end in ("source_agent", "target_agent"))
+        kind = f"{message.get('message_type', 'answer')} {message.get('intent') or ''}".strip()
+        return f"{(source or BROKER).ljust(self._width)} ▸ {(target or by).ljust(self._width)}  {line(kind).ljust(34)}"
+
+    def _name(self, agent: Any) -> str:
+        id = agent.get("agent_id", "") if isinstance(agent, dict) else ""
+        return line(self._names.get(id, BROKER if id else ""))
+
+    def _gist(self, message: Mapping[str, Any]) -> str:
+        """What a message says, in a few words."""
+        payload = message.get("payload") or {name: message[name] for name in ("http_status", "said") if name in message}
+        error = payload.get("error")
+        if isinstance(error, dict):
+            after = f" (again in {error['retry_after']} s)" if error.get("retry_after") else ""
+            text = f"{error.get('code')}{after}: {error.get('message')}"
+        else:
+            text = " ".join(_word(name, value) for name, value in payload.items() if name not in AROUND)
+        return text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
+
+    def _record(self, played: Played) -> None:
+        step, message = played.step, dict(played.message)
+        if isinstance(message.get("security"), dict):
+            message["security"] = {**message["security"], "auth_token": "[token]"}
+        shown = {
+            "part": step.part,
+            "by": step.by,
+            "does": "send" if step.send is not None else "expect",
+            "ok": played.matched,
+            "differences": list(played.differences),
+            "seconds": round(played.seconds, 4),
+            "remark": played.remark,
+            "message": message,
+        }
+        self._shown.append(shown)
+        if self._form == "jsonl":
+            printing.document(shown, "jsonl")
+
+
+def _word(name: str, value: Any) -> str:
+    if isinstance(value, dict):
+        inner = value.get("contract_id")
+        return f"{name}={inner}" if inner else f"{name}={{{len(value)}}}"
+    if isinstance(value, list):
+        return f"{name}=[{len(value)}]"
+    return f"{name}={json.dumps(value) if not isinstance(value, str) else value}"
