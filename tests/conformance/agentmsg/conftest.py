@@ -27,8 +27,8 @@ def link() -> Link:
     return Link()
 
 
-@pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
-    """A hub behind its real doors, under a clock that only moves when told."""
-    async with opened() as stage:
+@pytest.fixture(params=[True, False], ids=["embedded", "over a wire"])
+async def stage(request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
+    """A hub behind its real doors, under a clock that only moves when told; its store is near or far."""
+    async with opened(immediate=request.param) as stage:
         yield stage

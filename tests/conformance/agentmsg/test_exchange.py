@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -90,6 +91,20 @@ async def test_the_same_message_again_has_one_effect_and_other_content_is_refuse
     status, _ = await bob.refused("TASK_COMPLETE", "ada", {"task_id": "t-1", "result": 2})
     assert status == 409
     assert len([one for one in await ada.hear() if one["type"] == "TASK_COMPLETE"]) == 1
+
+
+@pytest.mark.requirement("agentmsg/all-D5")
+async def test_the_same_message_many_times_at_once_joins_the_first(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
+    ada, bob = pair
+    said = [
+        ada.message("ERROR_REPORT", "bob", note(ada, "once")),
+        ada.message("TASK_ASSIGNMENT", "bob", words.assignment("t-1")),
+        ada.message("STATUS_UPDATE", "bob", words.status("ada", stage.at)),
+        ada.message("HELP_REQUEST", "bob", words.help_request("ada", "a thought")),
+    ]
+    answers = await asyncio.gather(*(ada.send(message) for message in said * 15))
+    assert [answer.status_code for answer in answers] == [202] * 60
+    assert sorted(one["type"] for one in await bob.hear()) == sorted(message["type"] for message in said)
 
 
 @pytest.mark.requirement("agentmsg/all-D5")

@@ -182,6 +182,16 @@ async def test_reports_are_seen_with_their_task_and_their_agent(stage: Stage, ca
     assert len((await entry(stage, "bob"))["errors"]) == 2
 
 
+@pytest.mark.xfail(strict=True, reason="its first word writes down that it was OFFLINE before, and that stays")
+@pytest.mark.requirement("AM-ERR-4", "AM-STA-4")
+async def test_an_agent_whose_first_word_is_an_error_is_there(stage: Stage, cast: dict[str, Speaker]) -> None:
+    bob = cast["bob"]
+    await bob.say("ERROR_REPORT", "hub", words.error("bob"))
+    assert (await entry(stage, "bob"))["state"] == "IDLE"
+    name = await work(cast["ada"])
+    assert await orders(bob) == [name]
+
+
 @pytest.mark.requirement("AM-ERR-5", "agentmsg-D11")
 async def test_three_grave_reports_in_a_row_open_the_breaker(stage: Stage, cast: dict[str, Speaker]) -> None:
     bob = cast["bob"]
@@ -195,6 +205,33 @@ async def test_three_grave_reports_in_a_row_open_the_breaker(stage: Stage, cast:
     name = await work(cast["ada"])
     assert await orders(bob) == []
     assert await orders(cast["cid"]) == [name]
+
+
+@pytest.mark.requirement("AM-ERR-5", "agentmsg-D11")
+@pytest.mark.parametrize("answer", ["TASK_COMPLETE", "TASK_FAILED", "TASK_UPDATE"])
+async def test_after_its_pause_any_answer_to_a_health_check_closes_the_breaker(
+    stage: Stage, cast: dict[str, Speaker], answer: str
+) -> None:
+    ada, bob = cast["ada"], cast["bob"]
+    await bob.poll()
+    for _ in range(3):
+        await bob.say("ERROR_REPORT", "hub", words.error("bob", severity="high"))
+    await ada.say("TASK_ASSIGNMENT", "bob", words.assignment("t-1"))
+    for _ in range(29):
+        await stage.pass_time(10)
+        assert await bob.hear() == []
+    await stage.pass_time(11)
+    check = await bob.hears("TASK_ASSIGNMENT")
+    task = check["payload"]["task"]
+    assert (check["from"], task["task_type"]) == ("hub", "health_check")
+    said: dict[str, dict[str, Any]] = {
+        "TASK_COMPLETE": {"result": None},
+        "TASK_FAILED": {"error": words.error("bob", error_type="VALIDATION_ERROR")},
+        "TASK_UPDATE": {"progress": 1},
+    }
+    await bob.say(answer, "hub", {"task_id": task["task_id"], **said[answer]})
+    assert stage.intake.agent(AgentId("bob")).breaker.state is BreakerState.CLOSED  # type: ignore[union-attr]
+    assert await orders(bob) == ["t-1"]
 
 
 @pytest.mark.requirement("AM-ERR-5")
