@@ -31,7 +31,7 @@ import msgspec
 from msgspec import Meta
 
 from dragoman.app.declared import AgentSettings, from_there, misfit, shown
-from dragoman.core.ids import SECOND
+from dragoman.core.ids import HOUR, SECOND
 from dragoman.core.rules import Rules
 from dragoman.sandbox.model import Level
 from dragoman.transports.stdio.recipe import Terms
@@ -56,6 +56,7 @@ NOT_SETTINGS = (
 
 PATHS = frozenset({
     "data", "store.path", "tls.certificate", "tls.key", "tls.client_ca", "coven.tls_certificate", "coven.tls_key",
+    "a2acp.hs256_secret",
 })  # fmt: skip
 
 TABLES = frozenset({"agents"})
@@ -192,6 +193,26 @@ class AgentmsgSettings(msgspec.Struct, frozen=True, kw_only=True):
     budget_total: Usd | None = None
 
 
+class A2acpSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The broker: what it is called, whose tokens it takes, and how much may be said to it."""
+
+    broker_id: str = "protocol-broker-agent"
+    broker_domain: str = "a_domain"
+    broker_version: Annotated[str, Meta(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")] = "1.0.0"
+    issuer: str = "a_domain-auth-service"
+    token_ttl_seconds: Annotated[float, Meta(ge=1, le=86_400)] = 3600.0
+    """How long a token lasts whose agent does not say; at most a day (a2acp-D4)."""
+    hs256_secret: str | None = None
+    """A file with a secret of at least 32 bytes, whose tokens are taken beside our own; its owner's only."""
+    hs256_kid: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")] = "shared"
+    """What such tokens name as their key."""
+    contract_hours: Span = _D.contract_lasts / HOUR
+    messages_per_agent: Annotated[int, Meta(ge=0)] = _D.per_minute[0]
+    """In any minute (a2acp-D16); 0 is no limit."""
+    messages_per_collaboration: Annotated[int, Meta(ge=0)] = _D.per_minute[1]
+    messages_per_broker: Annotated[int, Meta(ge=0)] = _D.per_minute[2]
+
+
 class FileSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Files that belong to tasks; they lie in `files` in the data directory."""
 
@@ -237,6 +258,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     coven: CovenSettings = CovenSettings()
     forge: ForgeSettings = ForgeSettings()
     agentmsg: AgentmsgSettings = AgentmsgSettings()
+    a2acp: A2acpSettings = A2acpSettings()
     files: FileSettings = FileSettings()
     sandbox: SandboxSettings = SandboxSettings()
     log: LogSettings = LogSettings()
@@ -249,7 +271,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def core_rules(self) -> Rules:
         """The rules as the core counts them: whole microseconds."""
-        of, letters = self.rules, self.agentmsg
+        of, letters, broker = self.rules, self.agentmsg, self.a2acp
         return Rules(
             idle_limit=_micros(of.idle_seconds),
             total_limit=_micros(of.total_seconds),
@@ -277,6 +299,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             budget_per_task=letters.budget_per_task,
             budget_per_agent=letters.budget_per_agent,
             budget_total=letters.budget_total,
+            per_minute=(broker.messages_per_agent, broker.messages_per_collaboration, broker.messages_per_broker),
+            contract_lasts=int(broker.contract_hours * HOUR),
         )
 
 

@@ -26,6 +26,7 @@ import msgspec
 import structlog
 
 from dragoman.app import alarm
+from dragoman.app.broker import open_broker
 from dragoman.app.certificates import Certificates
 from dragoman.app.clock import Mint, SystemClock
 from dragoman.app.datadir import DataDir, Whereabouts
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("dragoman")
 
 
-PROTOCOLS = ("chiffon", "coven", "forge", "agentmsg")
+PROTOCOLS = ("chiffon", "coven", "forge", "agentmsg", "a2acp")
 """What agents may be added to speak."""
 
 
@@ -147,6 +148,7 @@ async def hub(settings: Settings) -> AsyncIterator[Running]:
         admin_hash=admin_hash,
         heartbeat_seconds=settings.agentmsg.heartbeat_seconds,
     )
+    broker = open_broker(settings, intake, store, clock, limits_of(settings))
     children = Supervisor(
         intake,
         data=Path(settings.data),
@@ -160,7 +162,7 @@ async def hub(settings: Settings) -> AsyncIterator[Running]:
         store,
         fallback=api,
         files=files,
-        doors=(ForgeWs(forge), AgentmsgDoor(agentmsg)),
+        doors=(ForgeWs(forge), AgentmsgDoor(agentmsg), broker),
         host=settings.server.host,
         port=settings.server.port,
         admin_token_hash=admin_hash,

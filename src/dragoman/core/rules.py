@@ -59,6 +59,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """Messages in a sliding minute of an agent, a collaboration and everybody, in the protocols that are limited
     (a2acp-D16); 0 is no limit."""
     limited: frozenset[str] = frozenset({"a2acp"})
+    contract_lasts: int = 24 * HOUR
+    """How long a contract is good for (a2acp-D7)."""
     max_backlog: int = 2_000_000
     """Queued tasks per queue before new ones are refused."""
     heartbeat: int = 10 * SECOND

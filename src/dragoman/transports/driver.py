@@ -62,6 +62,10 @@ class Heard(msgspec.Struct, frozen=True):
     about: Any = None
 
 
+LATER: Sequence[bytes] = []
+"""What a tongue says of a parcel whose frames follow. It counts as arrived only after they did."""
+
+
 class Tongue(Protocol):
     """One protocol's words on a link."""
 
@@ -71,7 +75,9 @@ class Tongue(Protocol):
         """Never raises: what cannot be understood is a fault."""
         ...
 
-    def say(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]: ...
+    def say(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
+        """The frames of a parcel; `LATER`, where something must be read first and `tell` brings them."""
+        ...
 
     def answer(self, heard: Heard, outcome: Any, agent: Agent) -> Sequence[bytes]:
         """What a request is answered with once its command is committed; nothing, in a protocol without responses."""
@@ -288,12 +294,13 @@ class Pump:
         frames: list[bytes] = []
         for parcel in parcels:
             try:
-                frames.extend(self._tongue.say(parcel, agent, now))
+                said = self._tongue.say(parcel, agent, now)
+                frames.extend(said)
             except Exception:  # one parcel that cannot be put into words must not hold up the others
                 log.exception("unspeakable", task=parcel.delivery.task, cargo=parcel.delivery.cargo.value)
                 self._unspeakable(parcel)
                 continue
-            if parcel.delivery.cargo is not Cargo.WORK:
+            if parcel.delivery.cargo is not Cargo.WORK and said is not LATER:
                 self._unmarked.append(parcel.delivery.id)
         self._write(frames)
 
@@ -315,10 +322,12 @@ class Pump:
         if isinstance(self._tongue, Talkative):
             self._tongue.part()
 
-    def tell(self, frames: Sequence[bytes]) -> bool:
-        """Write frames that nobody waits for, if there is room."""
+    def tell(self, frames: Sequence[bytes], parcel: Parcel | None = None) -> bool:
+        """Write frames that nobody waits for, if there is room; or those of a parcel that was to follow."""
         if self._closed or self._held or not self._wire.has_room:
             return False
+        if parcel is not None and parcel.delivery.cargo is not Cargo.WORK:
+            self._unmarked.append(parcel.delivery.id)
         self._write(frames)
         return True
 

@@ -24,7 +24,7 @@ from dragoman.core.contracts.model import Contract, Party, Secret, Standing
 from dragoman.core.delivery.model import Cargo, Delivery
 from dragoman.core.delivery.outbox import NOBODY, offer_answer, put_on_its_way
 from dragoman.core.errors import Fault, Kind, refuse
-from dragoman.core.ids import ADMIN, HOUR, SECOND, AgentId, DeliveryId, Instant, QuestionId, TaskId
+from dragoman.core.ids import ADMIN, SECOND, AgentId, DeliveryId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import ContractById, QuestionById, Terms
 from dragoman.core.tasks.assistance import question_id
 from dragoman.core.tasks.model import Asking, Question, QuestionStatus
@@ -32,7 +32,6 @@ from dragoman.core.work import Work
 from dragoman.wire.schema import compatibility
 
 PATIENCE = 5 * SECOND
-LASTS = 24 * HOUR
 ASKED = frozenset({"a2acp"})
 """The protocols whose agents are asked. Others agreed when they declared their terms."""
 
@@ -159,7 +158,7 @@ def drafted(
         target=Party(target.id, domain_of(target), target.version or "1.0.0"),
         offer=offer,
         created_at=work.now,
-        expires_at=Instant(work.now + LASTS),
+        expires_at=Instant(work.now + work.rules.contract_lasts),
         since=work.now,
         encrypted=encrypted,
         end_to_end=command.end_to_end,

@@ -205,20 +205,24 @@ class Connection(BaseConnection[Event, Message]):
         return None if self.pending is None else self.pending.next_due
 
     def _misspoken(self, message: Message, speaker: Role) -> tuple[str, str, Code] | None:
-        """Why `speaker` may not say this on this link: the field, the reason, the code."""
-        source, target = message.source_agent, message.target_agent
-        if speaker is Role.AGENT and (source.agent_id, source.domain) != (self.agent.agent_id, self.agent.domain):
-            return "source_agent", "is not who is connected", Code.AUTH_FAILED
-        if speaker is Role.HUB and target.agent_id != self.agent.agent_id:
-            return "target_agent.agent_id", f"{target.agent_id!r} is not who is connected", Code.SCHEMA_MISMATCH
-        found = intents.words(message)
-        if found is None:
-            return None
-        if found[0] not in (None, speaker):
-            what = f"{message.intent} as {message.message_type} is not said by the {speaker.value}"
-            return "intent", what, Code.SCHEMA_MISMATCH
-        field, party = ("target_agent", target) if speaker is Role.AGENT else ("source_agent", source)
-        if found[0] is not None and party.agent_id != self.broker.agent_id:
-            what = f"{message.intent} is only between an agent and the broker"
-            return f"{field}.agent_id", what, Code.SCHEMA_MISMATCH
+        return misspoken(message, speaker, self.agent, self.broker)
+
+
+def misspoken(message: Message, speaker: Role, agent: Agent, broker: Agent) -> tuple[str, str, Code] | None:
+    """Why `speaker` may not say this on a link between these two: the field, the reason, the code."""
+    source, target = message.source_agent, message.target_agent
+    if speaker is Role.AGENT and (source.agent_id, source.domain) != (agent.agent_id, agent.domain):
+        return "source_agent", "is not who is connected", Code.AUTH_FAILED
+    if speaker is Role.HUB and target.agent_id != agent.agent_id:
+        return "target_agent.agent_id", f"{target.agent_id!r} is not who is connected", Code.SCHEMA_MISMATCH
+    found = intents.words(message)
+    if found is None:
         return None
+    if found[0] not in (None, speaker):
+        what = f"{message.intent} as {message.message_type} is not said by the {speaker.value}"
+        return "intent", what, Code.SCHEMA_MISMATCH
+    field, party = ("target_agent", target) if speaker is Role.AGENT else ("source_agent", source)
+    if found[0] is not None and party.agent_id != broker.agent_id:
+        what = f"{message.intent} is only between an agent and the broker"
+        return f"{field}.agent_id", what, Code.SCHEMA_MISMATCH
+    return None

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import msgspec
 
+from dragoman.protocols.a2acp import published
 from dragoman.protocols.agentmsg.records import Record
 from dragoman.protocols.agentmsg.types import BODIES, Message, MessageType
 from dragoman.protocols.agentmsg.types import SUBPROTOCOL as AGENTMSG
@@ -85,4 +86,9 @@ def agentmsg() -> dict[str, Any]:
     }
 
 
-PROTOCOLS = {"chiffon": chiffon, "agentmsg": agentmsg}
+def a2acp() -> dict[str, Any]:
+    """Any message of a2acp: the document's own schema."""
+    return published.MESSAGE
+
+
+PROTOCOLS = {"chiffon": chiffon, "agentmsg": agentmsg, "a2acp": a2acp}

@@ -1,0 +1,261 @@
+"""A2acp over HTTP: send, long poll, acknowledge.
+
+    POST /a2acp/messages    a request: 200 with the response, as soon as it is there; or an error message
+                            with `Prefer: respond-async`: 202, and the response comes to the inbox
+                            a response, an error, an event: 202 {"status":"accepted","message_id":…}, after the commit
+    GET  /a2acp/messages    200 {"messages":[{"delivery_id":…,"message":{…}}]}; ?wait=SECONDS&max=COUNT
+    POST /a2acp/ack         200 {"acknowledged":COUNT}; takes {"delivery_ids":[…]}
+
+The credential of a message is its token. A bearer secret is not needed there; where there is one, it must be the same
+agent's. Polls and acknowledgments take the agent's secret. Everything else is an error message with a status of
+`bindings.a2acp.failures`.
+
+A request waits as long as its contract allows. Then its task is over (TIMEOUT), whoever waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from dragoman.bindings import a2acp
+from dragoman.bindings.a2acp.names import PROTOCOL
+from dragoman.core.agents.model import Agent
+from dragoman.core.commands import Command, ShakeHands, Submit
+from dragoman.core.delivery.model import Cargo, Delivery, Parcel
+from dragoman.core.errors import Fault, Kind, Refused
+from dragoman.core.ids import DeliveryId, Instant, QuestionId, TaskId
+from dragoman.core.ports import StoreFailed
+from dragoman.core.tasks.model import Question, Task
+from dragoman.protocols.a2acp import codec
+from dragoman.protocols.a2acp.errors import A2acpError
+from dragoman.protocols.a2acp.types import HANDSHAKE_SECONDS, MESSAGE_BYTES, Message
+from dragoman.transports.a2acp.agents import A2acpAgents
+from dragoman.transports.a2acp.auth import A2acpAuth
+from dragoman.transports.a2acp.desk import A2acpDesk, About
+from dragoman.transports.a2acp.tongue import refused_as
+from dragoman.transports.a2acp.ws import A2acpWs
+from dragoman.transports.api.desk import Waiters
+from dragoman.transports.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, read_body
+from dragoman.transports.http_door import HttpDoor
+from dragoman.wire.errors import RemoteProtocolError
+
+SLACK = 2.0
+"""Seconds beyond the hub's own clocks, which answer first."""
+UNREADABLE = Fault(kind=Kind.OVERLOADED, message="the hub cannot read its store now; try again", retryable=True)
+LEAVING = Fault(kind=Kind.OVERLOADED, message="the hub stops; what was taken goes on, ask again later", retryable=True)
+
+
+class A2acpHttp(HttpDoor):
+    protocol = PROTOCOL
+
+    def __init__(self, desk: A2acpDesk) -> None:
+        super().__init__(desk.hub, limits=desk.limits, refusals=desk.refusals)
+        self._desk = desk
+        self._waiters = Waiters(heartbeat=1.0)
+
+    def routes(self) -> dict[str, ASGIApp]:
+        poll = self.guarded("GET", "agent.poll", self.poll)
+
+        async def messages(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["method"] == "POST":
+                await self.message(scope, receive, send)
+            elif scope["method"] == "GET":
+                await poll(scope, receive, send)
+            else:
+                await self.wrong_method(send, "GET, POST")
+
+        return {"/a2acp/messages": messages, "/a2acp/ack": self.guarded("POST", "agent.ack", self.ack)}
+
+    def wake(self) -> None:
+        super().wake()
+        self._waiters.close()
+
+    # -- a2acp's words
+
+    def agent(self, scope: Scope) -> Agent:
+        return self._desk.agent(scope)
+
+    def words(self, fault: Fault, agent: Agent | None, about: Any) -> bytes:
+        return self._desk.complaint(fault, about if isinstance(about, About) else About(agent=agent))
+
+    def status_of(self, fault: Fault) -> int:
+        return a2acp.status_of(fault)
+
+    def fault_of(self, error: RemoteProtocolError) -> Fault:
+        if isinstance(error, A2acpError):
+            return a2acp.fault_of(error)
+        return Fault(kind=Kind.TOO_LARGE, message=error.what, facts={"stage": "size", "limit": MESSAGE_BYTES})
+
+    def json(self, data: bytes) -> dict[str, Any]:
+        try:
+            return codec.parse(data)
+        except A2acpError as error:
+            raise Refused(a2acp.fault_of(error)) from None
+
+    async def frames(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
+        return (await self._desk.carry(parcel, agent, now),)
+
+    async def no(
+        self,
+        send: Send,
+        what: str | None,
+        fault: Fault,
+        *,
+        agent: Agent | None = None,
+        principal: Any = None,
+        about: Any = None,
+        subject: str | None = None,
+    ) -> None:
+        """As every door's, with the seconds to wait that the error says."""
+        if what is not None:
+            who = agent.id if agent is not None else principal
+            await self._refusals.note(what, fault, principal=who, protocol=self.protocol, about=subject)
+        await answer(send, self.status_of(fault), self.words(fault, agent, about), headers=waiting(fault))
+
+    # -- POST /a2acp/messages
+
+    async def message(self, scope: Scope, receive: Receive, send: Send) -> None:
+        about = About()
+        what: str | None = None
+        try:
+            link = self._linked(scope)
+            data = await read_body(scope, receive, MESSAGE_BYTES)
+            later = responds_later(scope)
+            trace = header(scope, b"traceparent")
+            heard = self._desk.understand(
+                data, link, follows=not later, traceparent=None if trace is None else trace.decode("latin-1")
+            )
+            about = heard.about
+            if heard.fault is not None:
+                what = refused_as(heard.fault)
+                raise Refused(heard.fault)
+            assert heard.look is not None
+            what = "a2acp.message"
+            found = await heard.look()
+            what = None  # what the hub itself refuses, it records
+            said = await self._decided(found, about, later=later) if isinstance(found, Command) else _Answer(found[0])
+        except Disconnected:
+            return
+        except (Refused, RemoteProtocolError) as error:
+            fault = self.fault(error)
+            if what is not None or not isinstance(error, Refused):
+                what = refused_as(fault)
+            await self.no(send, what, fault, agent=about.agent, about=about, subject=about.id)
+            return
+        except StoreFailed:
+            await self.no(send, "a2acp.message", UNREADABLE, agent=about.agent, about=about, subject=about.id)
+            return
+        if said is not None:
+            await answer(send, 200 if said.fault is None else a2acp.status_of(said.fault), said.frame)
+            return
+        accepted = msgspec.json.encode({"status": "accepted", "message_id": about.id, "correlation_id": about.thread})
+        await answer(send, 202, accepted)
+
+    def _linked(self, scope: Scope) -> Agent | None:
+        """Whose secret came along, if one did."""
+        return None if header(scope, b"authorization") is None else self._desk.agent(scope)
+
+    async def _decided(self, command: Command, about: About, *, later: bool) -> _Answer | None:
+        """What a committed command is answered with, if it is by now; raises `Refused`."""
+        outcome = await self._hub.ask(command)
+        told = self._desk.told(about, outcome)
+        if told is not None:
+            return _Answer(told)
+        if later or about.message is None:
+            return None
+        if isinstance(command, ShakeHands):
+            return _Answer(await self._shaken(about.message, outcome))
+        if isinstance(command, Submit):
+            return await self._done(command, about, outcome)
+        return None
+
+    async def _shaken(self, message: Message, question: Question) -> bytes:
+        """Wait until the target has answered, or its time is up."""
+        seconds = HANDSHAKE_SECONDS + SLACK
+        async with self._hub.watch(TaskId(question.id)) as watch:
+            while question.answer is None:
+                fresh = await self._desk.store.question(QuestionId(question.id))
+                if fresh is not None and fresh.answer is not None:
+                    question = fresh
+                    break
+                if not await self._waiters.changed(watch, seconds):
+                    raise Refused(self._gone("the handshake was not answered in time; try again"))
+        return await self._desk.shaken(message, question)
+
+    async def _done(self, command: Submit, about: About, task: Task) -> _Answer:
+        """Wait for the end of a task, and say it as the answer to its request."""
+        seconds = (command.total_seconds or 0) + SLACK
+        async with self._hub.watch(task.id) as watch:
+            while not task.final:
+                fresh = await self._desk.store.task(task.id)
+                if fresh is not None and fresh.final:
+                    task = fresh
+                    break
+                if not await self._waiters.changed(watch, seconds):
+                    raise Refused(self._gone("no answer within the time that the contract allows; try again"))
+        event = (await self._desk.store.events(task.id, after=(task.outcome or task.seq) - 1, limit=1))[0]
+        delivery = Delivery(
+            id=DeliveryId(self._hub.mint()),
+            task=task.id,
+            receiver=task.origin.principal,
+            seq=task.seq,
+            cargo=Cargo.RESULT,
+            event=event.seq,
+            rank=0,
+            created_at=self._hub.now(),
+        )
+        assert about.agent is not None
+        frame = await self._desk.carry(Parcel(delivery, task, event), about.agent, self._hub.now())
+        return _Answer(frame, task.fault)
+
+    def _gone(self, words: str) -> Fault:
+        if self._waiters.closed:
+            return LEAVING
+        return Fault(kind=Kind.TIMEOUT, message=words, retryable=True)
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """A message that is the body of an HTTP answer; `fault` where it is an error."""
+
+    frame: bytes
+    fault: Fault | None = None
+
+
+def responds_later(scope: Scope) -> bool:
+    """RFC 7240: whether the client wants the answer in its inbox."""
+    said = header(scope, b"prefer")
+    return said is not None and b"respond-async" in said.lower()
+
+
+def waiting(fault: Fault) -> tuple[tuple[bytes, bytes], ...]:
+    """Headers that say the same as the error does."""
+    status = a2acp.status_of(fault)
+    if status == 401:
+        return ((b"www-authenticate", b"Bearer"),)
+    if status in (429, 503):
+        after = fault.facts.get("retry_after")
+        return ((b"retry-after", b"%d" % max(1, int(after) if isinstance(after, int | float) else 1)),)
+    return ()
+
+
+class A2acpDoor:
+    """All of a2acp's endpoints; a `server.Door`."""
+
+    def __init__(self, desk: A2acpDesk, *, ttl: int) -> None:
+        self.http = A2acpHttp(desk)
+        self.ws = A2acpWs(desk)
+        self.auth = A2acpAuth(desk, self.http, ttl=ttl)
+        self.agents = A2acpAgents(desk, self.http)
+
+    def routes(self) -> Mapping[str, ASGIApp]:
+        return {**self.http.routes(), **self.ws.routes(), **self.auth.routes(), **self.agents.routes()}
+
+    def under(self) -> Mapping[str, ASGIApp]:
+        return {}
+
+    async def drain(self, seconds: float) -> None:
+        self.http.wake()
+        await self.ws.drain(seconds)

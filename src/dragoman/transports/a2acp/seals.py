@@ -1,0 +1,136 @@
+"""Contracts in use: their terms in the document's form, and the keys that shut and open what is said under them.
+
+A contract's key lies locked in its row (`core.ports.Vault`); it is unlocked once, and its cipher kept as long as the
+row is the same. A row that changed (rotated, renewed, ended) is looked at anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from dragoman.bindings.a2acp.contracts import held_of
+from dragoman.core.contracts.model import Contract, Secret
+from dragoman.core.errors import Kind, refuse
+from dragoman.core.ids import AgentId, Instant
+from dragoman.core.ports import Vault
+from dragoman.protocols.a2acp.contracts import Held
+from dragoman.protocols.a2acp.sealing import KeyGrant, associated_data
+from dragoman.protocols.a2acp.types import Message
+from dragoman.security.collaboration import Relation, Seal, check_public, granted
+from dragoman.security.exchange import ExchangeError
+from dragoman.security.keys import decode64, encode64
+from dragoman.security.sealing import CollaborationKey, NonceWatch, Unopened
+
+MOST = 10_000
+FAR = datetime(9999, 1, 1, tzinfo=UTC)
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """`lasting` is the contract as if it did not end: whoever was asked in time may answer afterwards."""
+
+    row: Contract
+    held: Held
+    lasting: Held
+    seals: dict[str, Seal]
+
+
+class Seals:
+    """One for all doors."""
+
+    def __init__(self, vault: Vault) -> None:
+        self._vault = vault
+        self._terms: dict[str, Terms] = {}
+        self._watch = NonceWatch()
+
+    def terms(self, row: Contract) -> Terms:
+        known = self._terms.get(row.id)
+        if known is not None and known.row is row:
+            return known
+        held = held_of(row)
+        forever = msgspec.structs.replace(held.contract, expires_at=FAR)
+        lasting = msgspec.structs.replace(held, contract=forever, standing=type(held.standing).ACTIVE)
+        if len(self._terms) >= MOST:
+            self._terms.clear()
+        made = self._terms[row.id] = Terms(row, held, lasting, {})
+        return made
+
+    def known(self, contract: str) -> Contract | None:
+        """One that was used here, as it was then: good enough to seal with, since a rotation passes here too."""
+        found = self._terms.get(contract)
+        return None if found is None else found.row
+
+    # -- keys
+
+    def secret(self, public_key: str | None, *, end_to_end: bool, of_source: bool = True) -> Secret | None:
+        """A new key, for whoever gave this public key: made here, or, end to end, only named here."""
+        if public_key is None:
+            return None
+        checked(public_key)
+        key = CollaborationKey.new()
+        locked = None if end_to_end else encode64(self._vault.lock(key.secret, _about(key.kid)))
+        owner = "source_key" if of_source else "target_key"
+        return msgspec.structs.replace(Secret(kid=key.kid, locked=locked), **{owner: public_key})
+
+    def grant(self, row: Contract, receiver: AgentId) -> KeyGrant | None:
+        """How one of the parties gets at the current key."""
+        secret = row.secret
+        if secret is None or receiver not in row.parties:
+            return None
+        own, other = secret.source_key, secret.target_key
+        if receiver == row.target.agent:
+            own, other = other, own
+        if row.end_to_end:
+            return None if other is None else KeyGrant(kid=secret.kid, public_key=other)
+        if own is None or secret.locked is None:
+            return None
+        relation = Relation(collaboration=row.collaboration, source=row.source.agent, target=row.target.agent)
+        return granted(self._key(secret), own, relation, receiver)
+
+    def _key(self, secret: Secret) -> CollaborationKey:
+        assert secret.locked is not None
+        opened = self._vault.unlock(decode64(secret.locked), _about(secret.kid))
+        return CollaborationKey(kid=secret.kid, secret=opened)
+
+    def _seal(self, terms: Terms, secret: Secret) -> Seal:
+        found = terms.seals.get(secret.kid)
+        if found is None:
+            found = terms.seals[secret.kid] = Seal(self._key(secret))
+        return found
+
+    # -- payloads
+
+    def shut(self, row: Contract) -> Callable[[bytes, Callable[[str], bytes]], dict[str, str]]:
+        assert row.secret is not None
+        seal = self._seal(self.terms(row), row.secret)
+        return lambda plain, bound: seal.shut(plain, bound(seal.kid))
+
+    def open(self, row: Contract, message: Message, payload: Mapping[str, Any], now: Instant) -> bytes:
+        """What an agent sealed; raises `Refused`."""
+        kid = payload.get("kid")
+        secret = next((one for one in row.secrets(now) if one.kid == kid), None)
+        if secret is None:
+            what = "the payload is sealed with a key that this contract does not have; rotate_key, or shake hands"
+            raise refuse(Kind.CONTRACT, what, field="payload.kid", contract_id=row.id)
+        seal = self._seal(self.terms(row), secret)
+        opened = seal.open(payload, associated_data(message, seal.kid), self._watch)
+        if isinstance(opened, Unopened):
+            reason = opened.flaw.value
+            field = f"payload.{opened.field or 'ciphertext'}"
+            raise refuse(Kind.FORBIDDEN, opened.message, field=field, reason=reason, contract_id=row.id)
+        return opened
+
+
+def checked(public_key: str) -> None:
+    """Raises `Refused` where no key can come of it."""
+    try:
+        check_public(public_key)
+    except ExchangeError as error:
+        raise refuse(Kind.INVALID, str(error), field="payload.public_key") from None
+
+
+def _about(kid: str) -> dict[str, str]:
+    return {"kind": "collaboration key", "kid": kid}

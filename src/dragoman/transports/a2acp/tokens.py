@@ -1,0 +1,164 @@
+"""The auth service: tokens for agents, a check of every message's token, and the broker's own word (a2acp-D3…D5).
+
+    a token for an agent     what it asks for, as far as it was allowed to (`agent add --capability`)
+    of every message         signature, issuer, audience, subject, domain, times: `security.jwt`; and that its agent is
+                             still let in, with the credential that the token was fetched with
+    the broker's word        with every message of the hub's: for its receiver, by the broker
+
+A token carries a mark of the secret it was fetched with, in its `jti`. So a new secret (`dragoman agent token`) voids
+every token of the old one, at once and without anything to remember. The mark is a hash of a hash: it gives nothing
+away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dragoman.bindings.a2acp.names import PROTOCOL, domain_of
+from dragoman.core.agents.model import Agent
+from dragoman.core.errors import Fault, Kind, Refused, refuse
+from dragoman.core.ids import SECOND, AgentId
+from dragoman.core.ports import Intake
+from dragoman.protocols.a2acp.types import Agent as Party
+from dragoman.protocols.a2acp.types import Message
+from dragoman.security.refusals import Reason, Refusal
+
+if TYPE_CHECKING:
+    from dragoman.security.jwt import Authority
+
+FIELD = "security.auth_token"
+MOST_WORDS = 10_000
+WORD_SECONDS = 3600
+RULES = {
+    Reason.EXPIRED: "expiration",
+    Reason.NOT_YET: "expiration",
+    Reason.LIFETIME: "expiration",
+    Reason.AUDIENCE: "audience",
+    Reason.ISSUER: "issuer",
+    Reason.SUBJECT: "subject",
+    Reason.DOMAIN: "subject",
+    Reason.CAPABILITY: "capability",
+    Reason.CLAIM: "claims",
+    Reason.REVOKED: "revoked",
+}
+"""The document's rules, by our reasons; all others are about the signature."""
+
+
+class Granted(NamedTuple):
+    token: str
+    expires_at: int
+
+
+class AuthService:
+    """`authority` is made when first needed: most hubs never see a token."""
+
+    def __init__(self, hub: Intake, broker: Party, authority: Callable[[], Authority]) -> None:
+        self._hub = hub
+        self._make = authority
+        self.broker = broker
+        self._words: dict[str, Granted] = {}
+
+    @cached_property
+    def authority(self) -> Authority:
+        return self._make()
+
+    @property
+    def now(self) -> int:
+        return int(self._hub.now() // SECOND)
+
+    # -- for agents
+
+    def issue(self, agent: Agent, target: str, asked: Sequence[str], ttl: int) -> Granted:
+        """A token for messages of an agent to `target`; raises `Refused`."""
+        from dragoman.security import grants
+
+        allowed = grants.grant(asked, agent.capabilities)
+        if isinstance(allowed, Refusal):
+            raise failed(allowed, field=allowed.field)
+        jti = f"{os.urandom(12).hex()}.{mark(agent)}"
+        issued = self.authority.issue(
+            subject=agent.id,
+            audience=target,
+            domain=domain_of(agent),
+            capabilities=allowed,
+            ttl=ttl,
+            now=self.now,
+            jti=jti,
+        )
+        if isinstance(issued, Refusal):
+            raise failed(issued, field=issued.field)
+        return Granted(issued.token, issued.claims.exp)
+
+    # -- of messages
+
+    def verify(self, message: Message, link: Agent | None) -> tuple[Agent, tuple[str, ...]]:
+        """Who sent a message, and what its token grants; raises `Refused`. `link`: who is connected, if somebody is."""
+        source = message.source_agent
+        claims = self.authority.verify(
+            message.security.auth_token,
+            audience=message.target_agent.agent_id,
+            now=self.now,
+            subject=source.agent_id,
+            domain=source.domain,
+        )
+        if isinstance(claims, Refusal):
+            raise failed(claims)
+        agent = self._hub.agent(AgentId(claims.sub))
+        if agent is None or agent.protocol != PROTOCOL or (link is not None and link.id != agent.id):
+            raise failed(Refusal(Reason.SUBJECT, "sub"))
+        if claims.domain != domain_of(agent):
+            raise failed(Refusal(Reason.DOMAIN, "domain"))
+        made_with = (claims.jti or "").partition(".")[2]
+        if made_with and made_with != mark(agent):
+            raise failed(Refusal(Reason.REVOKED, "jti"))
+        return agent, claims.capabilities
+
+    # -- the broker's own
+
+    def word_for(self, receiver: str) -> str:
+        """The broker's token for a receiver: the same one until it has half of its life behind it."""
+        now = self.now
+        known = self._words.get(receiver)
+        if known is not None and known.expires_at - now > WORD_SECONDS // 2:
+            return known.token
+        issued = self.authority.issue(
+            subject=self.broker.agent_id,
+            audience=receiver,
+            domain=self.broker.domain,
+            capabilities=(),
+            ttl=WORD_SECONDS,
+            now=now,
+        )
+        if isinstance(issued, Refusal):
+            raise failed(issued)
+        if len(self._words) >= MOST_WORDS:
+            self._words.clear()
+        self._words[receiver] = Granted(issued.token, issued.claims.exp)
+        return issued.token
+
+    def published(self) -> dict[str, Any]:
+        return dict(self.authority.ring.jwks(self.now))
+
+
+def mark(agent: Agent) -> str:
+    """Which secret an agent has now, without a trace of it."""
+    return hashlib.sha256(f"a2acp\n{agent.token_hash}".encode()).hexdigest()[:16]
+
+
+def failed(refusal: Refusal, *, field: str | None = FIELD) -> Refused:
+    facts: dict[str, Any] = {"rule": RULES.get(refusal.reason, "signature"), "reason": refusal.reason.value}
+    if refusal.missing:
+        facts["missing"] = list(refusal.missing)
+    return Refused(Fault(kind=Kind.UNAUTHENTICATED, message=refusal.message, field=field, facts=facts))
+
+
+def lacking(missing: Sequence[str]) -> Refused:
+    """The token is good, and not for this intent."""
+    message = f"the token lacks {', '.join(missing)}, which the intent requires; ask /auth/token for it"
+    return refuse(
+        Kind.UNAUTHENTICATED, message, field=FIELD, rule="capability", reason="capability", missing=list(missing)
+    )

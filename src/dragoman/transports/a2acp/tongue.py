@@ -1,0 +1,155 @@
+"""A2acp's words on one WebSocket: messages both ways, one to a frame.
+
+The hub takes note that what it sent arrived, by the socket's own pings; whoever wants to say so itself sends
+`{"ack": [message_id, …]}`. A request's answer comes when it is there, like everything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+import structlog
+
+from dragoman.bindings import a2acp
+from dragoman.bindings.a2acp.names import PROTOCOL, delivery_named
+from dragoman.core.agents.model import Agent
+from dragoman.core.commands import Command
+from dragoman.core.delivery.model import Parcel
+from dragoman.core.errors import Fault, Kind, Refused
+from dragoman.core.ids import Instant
+from dragoman.core.ports import StoreFailed
+from dragoman.transports.a2acp.desk import A2acpDesk, About
+from dragoman.transports.driver import LATER, Heard
+
+log = structlog.get_logger("dragoman.transports")
+
+MOST_ACKS = 10_000
+
+
+class _Acks(msgspec.Struct, frozen=True):
+    ack: tuple[str, ...]
+
+
+_acks = msgspec.json.Decoder(_Acks).decode
+
+
+class A2acpTongue:
+    """One for each link."""
+
+    protocol = PROTOCOL
+
+    def __init__(self, desk: A2acpDesk, agent: Agent) -> None:
+        self._desk = desk
+        self._agent = agent.id
+        self._tell: Callable[..., bool] | None = None
+        self._room = asyncio.Event()
+        self._turns: deque[tuple[Parcel, Agent]] = deque()
+        self._speaking: asyncio.Task[None] | None = None
+
+    # -- in
+
+    def hear(self, agent: Agent, frame: bytes) -> Heard:
+        if frame.startswith(b'{"ack"'):
+            return self._acknowledged(frame)
+        heard = self._desk.understand(frame, agent)
+        if heard.look is None:
+            return heard
+        return msgspec.structs.replace(heard, look=partial(self._look, heard))
+
+    async def _look(self, heard: Heard) -> Sequence[bytes] | Command:
+        assert heard.look is not None
+        try:
+            return await heard.look()
+        except Refused as refused:
+            await note(self._desk, refused.fault, heard.about)
+            raise
+        except StoreFailed:
+            fault = Fault(kind=Kind.OVERLOADED, message="the hub cannot read its store now; try again", retryable=True)
+            raise Refused(fault) from None
+
+    def _acknowledged(self, frame: bytes) -> Heard:
+        try:
+            named = _acks(frame).ack
+        except msgspec.MsgspecError:
+            named = None
+        if named is None or len(named) > MOST_ACKS:
+            what = f"expected a list of at most {MOST_ACKS} message ids"
+            return Heard(fault=Fault(kind=Kind.INVALID, message=what, field="ack", facts={"stage": "shape"}))
+        return Heard(acks=tuple(delivery_named(id) for id in named))
+
+    def answer(self, heard: Heard, outcome: Any, agent: Agent) -> Sequence[bytes]:
+        """A handshake's end comes as a delivery; the broker's other answers need nothing that is not at hand."""
+        deciding = self._desk.told(heard.about, outcome)
+        return () if deciding is None else (deciding,)
+
+    def refuse(self, fault: Fault, about: Any, agent: Agent, now: Instant, message_id: str) -> bytes:
+        told = about if isinstance(about, About) else About(agent=agent)
+        return self._desk.complaint(fault, told) if told.asks else b""
+
+    def receipt(self, message_ids: Sequence[str]) -> bytes:
+        return b""  # none are given
+
+    # -- out
+
+    def meet(self, tell: Callable[..., bool]) -> None:
+        self._tell = tell
+
+    def room(self) -> None:
+        self._room.set()
+
+    def part(self) -> None:
+        self._tell = None
+        self._room.set()
+        if self._speaking is not None:
+            self._speaking.cancel()
+
+    def say(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
+        """At once where everything is at hand; else in its turn, when its contract or its output was read. What comes
+        after such a one waits behind it: a link keeps its order."""
+        if self._speaking is None and not self._desk.is_long(parcel):
+            wanted = a2acp.wanted(parcel)
+            row = None if wanted is None else self._desk.seals.known(wanted)
+            if wanted is None or row is not None:
+                return (self._desk.put(parcel, agent, now, row),)
+        self._turns.append((parcel, agent))
+        if self._speaking is None:
+            self._speaking = asyncio.ensure_future(self._speak())
+        return LATER
+
+    async def _speak(self) -> None:
+        try:
+            while self._turns:
+                parcel, agent = self._turns[0]
+                try:
+                    await self._write(await self._desk.carry(parcel, agent, self._desk.hub.now()), parcel)
+                except StoreFailed:
+                    log.warning("unread", task=parcel.delivery.task)  # it was not acknowledged: it is offered again
+                except Exception:  # one that cannot be put into words must not hold up the others
+                    log.exception("unspeakable", task=parcel.delivery.task, cargo=parcel.delivery.cargo.value)
+                self._turns.popleft()
+        finally:
+            self._speaking = None
+
+    async def _write(self, frame: bytes, parcel: Parcel) -> None:
+        """Waits until there is room."""
+        while self._tell is not None:
+            self._room.clear()
+            if self._tell([frame], parcel):
+                return
+            await self._room.wait()
+
+
+async def note(desk: A2acpDesk, fault: Fault, about: About) -> None:
+    """What was refused before the hub decided anything is in the audit record too."""
+    who = None if about.agent is None else about.agent.id
+    await desk.refusals.note(refused_as(fault), fault, principal=who, protocol=PROTOCOL, about=about.id)
+
+
+def refused_as(fault: Fault) -> str:
+    """The verb in the audit record: attempts to send personal data in clear have one of their own (D13)."""
+    return "pii.refused" if fault.kind is Kind.FORBIDDEN and fault.facts.get("pii") else "a2acp.message"
