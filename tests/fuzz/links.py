@@ -1,0 +1,169 @@
+"""Both ends of every protocol's connection: frames come in, and whatever they are, the link goes on.
+
+hear      one frame; gives events, and never raises
+reply     the frame that says no to a broken one, or None where nobody is told
+heard     the other end's view of such a reply: it must be able to read it
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any, NamedTuple
+
+from dragoman.protocols.a2acp import connection as a2acp
+from dragoman.protocols.a2acp import events as a2acp_events
+from dragoman.protocols.a2acp.replay import Memory
+from dragoman.protocols.a2acp.types import Stamp as A2acpStamp
+from dragoman.protocols.agentmsg import connection as agentmsg
+from dragoman.protocols.agentmsg import events as agentmsg_events
+from dragoman.protocols.agentmsg.state import Outbox
+from dragoman.protocols.agentmsg.types import Stamp as AgentmsgStamp
+from dragoman.protocols.chiffon import connection as chiffon
+from dragoman.protocols.chiffon import events as chiffon_events
+from dragoman.protocols.chiffon.types import Stamp as ChiffonStamp
+from dragoman.protocols.coven import connection as coven
+from dragoman.protocols.coven import types as coven_types
+from dragoman.protocols.forge import connection as forge
+from dragoman.protocols.forge import events as forge_events
+from dragoman.protocols.forge import packed
+from dragoman.protocols.forge.types import Encoding
+from dragoman.protocols.forge.types import Stamp as ForgeStamp
+from dragoman.wire import Role
+from dragoman.wire.guard import Limits
+from tests.conformance.a2acp.samples import ADA, BROKER
+from tests.fuzz import samples
+from tests.fuzz.decoders import secret_at
+from tests.fuzz.samples import encoded
+
+START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+
+class End:
+    """One end of one link, and somebody at the other end who reads its refusals."""
+
+    def __init__(self, here: Any, there: Any, hear: Callable[[bytes], Sequence[Any]], broken: Any, no: Any) -> None:
+        self.here = here
+        self.there = there
+        self.hear = hear
+        self._broken = broken
+        self._no = no
+        self._numbers = count(1)
+
+    def stamp(self) -> tuple[str, datetime]:
+        number = next(self._numbers)
+        return str(uuid.UUID(int=number, version=4)), START + timedelta(seconds=number)
+
+    def reply(self, event: Any) -> bytes | None:
+        return self._no(self.here, event, self.stamp()) if isinstance(event, self._broken) else None
+
+    def heard(self, frame: bytes) -> None:
+        for event in self.there.receive(frame):
+            assert not isinstance(event, self._broken), event
+
+
+class Link(NamedTuple):
+    open: Callable[[], End]
+    samples: Callable[[], Sequence[bytes]]
+    trees: Callable[[], Sequence[Any]] = list
+
+
+def _chiffon(role: Role) -> Link:
+    def no(here: Any, event: Any, stamp: Any) -> bytes:
+        return here.send_error(event.answer, ChiffonStamp(*stamp), about=event.about, from_agent="a", to_agent="b")
+
+    def open() -> End:
+        here = chiffon.Connection(role, receipts=True, remember=8)
+        return End(here, chiffon.Connection(role.peer), here.receive, chiffon_events.Invalid, no)
+
+    def trees() -> list[Any]:
+        return [*samples.chiffon(), *samples.CONTROLS]
+
+    return Link(open, lambda: encoded(trees()), trees)
+
+
+def _agentmsg(role: Role) -> Link:
+    def no(here: Any, event: Any, stamp: Any) -> bytes | None:
+        return here.refuse(event, AgentmsgStamp(*stamp))
+
+    def open() -> End:
+        here = agentmsg.Connection(role, "ada", outbox=Outbox())
+        broken = agentmsg_events.Invalid | agentmsg_events.Outlived
+        return End(here, agentmsg.Connection(role.peer, "ada"), lambda data: here.receive(data, START), broken, no)
+
+    return Link(open, lambda: encoded(samples.agentmsg()), samples.agentmsg)
+
+
+def _a2acp(role: Role) -> Link:
+    is_secret = secret_at("security", "auth_token")
+
+    def no(here: Any, event: Any, stamp: Any) -> bytes | None:
+        return here.refuse(event, A2acpStamp(*stamp, "other-token"))
+
+    def open() -> End:
+        here = a2acp.Connection(role, ADA, BROKER, memory=Memory())
+        there = a2acp.Connection(role.peer, ADA, BROKER)
+
+        def hear(data: bytes) -> Sequence[Any]:
+            events = here.receive(data, START)
+            assert not is_secret(data) or samples.CANARY not in repr(events)
+            return events
+
+        return End(here, there, hear, a2acp_events.Invalid, no)
+
+    return Link(open, lambda: encoded(samples.a2acp()), samples.a2acp)
+
+
+def _forge(role: Role, *, lines: bool = False, encoding: Encoding = Encoding.JSON) -> Link:
+    def no(here: Any, event: Any, stamp: Any) -> bytes | None:
+        return here.refuse(event, ForgeStamp(*stamp)) if role is Role.HUB else None
+
+    def open() -> End:
+        limits = Limits(bytes=20_000)
+        how: dict[str, Any] = {"lines": lines, "encoding": encoding, "limits": limits}
+        here = forge.Connection(role, agent_id="a", most=8, **how)
+
+        def hear(data: bytes) -> Sequence[Any]:
+            events = here.receive(data)
+            if lines:
+                assert here._framing is not None
+                assert here._framing.held <= here._limits.bytes + 1
+            return events
+
+        return End(here, forge.Connection(role.peer, **how), hear, forge_events.Invalid, no)
+
+    def frames() -> list[bytes]:
+        if encoding is Encoding.MSGPACK:
+            return [packed.pack(tree) for tree in samples.forge()]
+        return [frame + b"\n" * lines for frame in encoded(samples.forge())]
+
+    return Link(open, frames, list if encoding is Encoding.MSGPACK else samples.forge)
+
+
+def _coven(role: Role) -> Link:
+    def open() -> End:
+        hub, agent = coven.Connection(Role.HUB), coven.Connection(Role.AGENT)
+        hub.receive(agent.send_register("a"))
+        agent.receive(hub.send_welcome("s"))
+        agent.receive(hub.send(coven_types.SendMessage(request_id="r1", content="do it")))
+        here, there = (hub, agent) if role is Role.HUB else (agent, hub)
+        return End(here, there, here.receive, (), None)
+
+    return Link(open, samples.coven_agent if role is Role.HUB else samples.coven_server)
+
+
+LINKS: dict[str, Link] = {
+    f"{name} {role.value}": link
+    for role in Role
+    for name, link in {
+        "chiffon": _chiffon(role),
+        "agentmsg": _agentmsg(role),
+        "a2acp": _a2acp(role),
+        "forge": _forge(role),
+        "forge lines": _forge(role, lines=True),
+        "forge packed": _forge(role, encoding=Encoding.MSGPACK),
+        "coven": _coven(role),
+    }.items()
+}

@@ -1,0 +1,71 @@
+"""No input takes a decoder by surprise: it is understood, or refused as the decoder says it refuses."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from tests.fuzz.decoders import DECODERS, Decoder
+from tests.fuzz.hostile import inputs
+from tests.fuzz.samples import CANARY
+from tests.fuzz.work import bounded
+
+SECONDS = float(os.environ.get("FUZZ_SECONDS", "20"))
+#: A busy machine is no failure, and what is found is told as it was found: shrinking takes the longest.
+UNTIMED = settings(deadline=None, suppress_health_check=list(HealthCheck))
+THOROUGH = settings(UNTIMED, max_examples=300, database=None, phases=(Phase.explicit, Phase.generate, Phase.shrink))
+
+
+def try_once(decoder: Decoder, data: bytes) -> None:
+    """All that is promised of a decoder, for one input."""
+    floor, each = decoder.steps
+    try:
+        value = bounded(floor + each * len(data), lambda: decoder.read(data))
+    except decoder.refusals as refusal:
+        shown = f"{refusal} {refusal!r} {vars(refusal)!r}"
+        assert not decoder.is_secret(data) or CANARY not in shown, shown
+        return
+    if decoder.again is not None:
+        written = decoder.again(value)
+        same = decoder.read(written)
+        assert same == value or decoder.again(same) == written
+
+
+def tried(name: str, how: settings) -> Callable[[], None]:
+    decoder = DECODERS[name]
+
+    @how
+    @given(inputs(decoder.samples(), decoder.trees()))
+    def attempt(data: bytes) -> None:
+        try_once(decoder, data)
+
+    return attempt
+
+
+def for_a_while(attempt: Callable[[], Any]) -> None:
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        attempt()
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_good_samples_are_read(name: str) -> None:
+    decoder = DECODERS[name]
+    for data in decoder.samples():
+        try_once(decoder, data)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_made_up_input_is_read_or_refused(name: str) -> None:
+    tried(name, UNTIMED)()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", DECODERS)
+def test_made_up_input_is_read_or_refused_for_a_while(name: str) -> None:
+    for_a_while(tried(name, THOROUGH))
