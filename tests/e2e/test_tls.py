@@ -189,6 +189,17 @@ def test_commands_beside_the_hub_know_it_and_others_need_its_ca(hub: HubProcess,
     assert (missing.code, "Name a file of CAs in PEM" in missing.err) == (2, True)
 
 
+@pytest.mark.parametrize("via", ["api", "chiffon", "forge", "coven", "agentmsg"])
+def test_every_door_is_open_to_a_command_beside_the_hub(hub: HubProcess, tmp_path: Path, via: str) -> None:
+    """By `--data` alone: whatever SSL_CERT_FILE says, the hub beside us is known by its own certificate."""
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
+    added = dragoman("agent", "add", f"beside-{via}", "--protocol", "chiffon", hub=hub)
+    assert added.code == 0, added.err
+    call = ("call", f"beside-{via}", "x", "--via", via, "--timeout", "0.5", "--data", str(hub.data))
+    said = dragoman(*call, SSL_CERT_FILE=str(tmp_path / "other.pem"))
+    assert said.code == 6, said.err  # it was taken, and nobody is there to do it
+
+
 def test_what_the_ca_signed_for_others_is_not_taken_for_the_hub_beside_us(tmp_path: Path, hub: HubProcess) -> None:
     """A note in a data directory names one certificate, not whoever has one of the same CA."""
     note = json.loads((hub.data / "hub.json").read_text())

@@ -28,7 +28,7 @@ class Orchestrator:
         self._admin = hub
         self.name = f"cli-{secrets.token_hex(4)}"
         made = hub.post("agents", body={"agent_id": self.name, "protocol": "chiffon", "kind": KIND})
-        self._door = Hub(hub.url, str(made["token"]))
+        self._door = hub.under(str(made["token"]))
 
     def submit(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """The task that the hub made of it."""

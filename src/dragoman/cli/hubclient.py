@@ -80,6 +80,10 @@ class Hub:
             raise Stop(Exit.UNREACHABLE, f"the hub of {directory.path} has ended (process {here.pid})", next=START_IT)
         return cls(here.http, token or here.admin_token, here.certificate)
 
+    def under(self, token: str) -> Hub:
+        """The same hub, as somebody else."""
+        return Hub(self.url, token, self._certificate)
+
     def get(self, *path: str, **query: Any) -> Any:
         return self.ask("GET", *path, query=query)
 
