@@ -16,6 +16,9 @@
     exchange.py   help, handoffs, letters    words_agentmsg.py  talk_agentmsg.py  io_agentmsg.py
     listening.py  the handlers for them      client_agentmsg.py  calls_agentmsg.py      the same in agentmsg
     bulletin.py   what it says of itself     shared.py                what all agents share
+    relations.py  contracts, and handshakes  words_a2acp.py  talk_a2acp.py  channel.py  io_a2acp.py
+    keyring.py  purse.py  keys, and tokens   caller_a2acp.py  calls_a2acp.py  client_a2acp.py  the same in a2acp
+    declared.py   hints as capabilities      failures.py              its error codes as exceptions
     peers.py  vitals.py  trouble.py          values of those
     trace.py  world.py  errors.py            trace, time and chance, what is raised
     secure.py                                whom we believe by TLS, and what we show

@@ -12,6 +12,9 @@
     chiffon+ws  chiffon+wss        chiffon over WebSocket   agents, clients
     agentmsg+http  agentmsg+https  agentmsg over HTTP       agents, clients
     agentmsg+ws  agentmsg+wss      agentmsg over WebSocket  agents, clients
+    a2acp+http  a2acp+https        a2acp over HTTP          agents, clients
+    a2acp+ws  a2acp+wss            a2acp, heard over a      agents, clients
+                                   WebSocket
     coven  covens                  coven over gRPC          agents, clients
     forge+ws  forge+wss            forge over WebSocket     agents, clients
     stdio:                         forge over the standard  agents that the
@@ -48,6 +51,10 @@ SCHEMES: dict[str, tuple[str, str, str]] = {
     "agentmsg+https": ("agentmsg", "http", "https"),
     "agentmsg+ws": ("agentmsg", "ws", "http"),
     "agentmsg+wss": ("agentmsg", "ws", "https"),
+    "a2acp+http": ("a2acp", "http", "http"),
+    "a2acp+https": ("a2acp", "http", "https"),
+    "a2acp+ws": ("a2acp", "ws", "http"),
+    "a2acp+wss": ("a2acp", "ws", "https"),
     "coven": ("coven", "grpc", "http"),
     "covens": ("coven", "grpc", "https"),
     "forge+ws": ("forge", "ws", "http"),

@@ -18,9 +18,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from dragoman.sdk.address import resolve_agent
+from dragoman.sdk.address import Address, resolve_agent
 from dragoman.sdk.engine import Engine
-from dragoman.sdk.errors import Misconfigured
+from dragoman.sdk.errors import HubUnreachable, Misconfigured
 from dragoman.sdk.journal import Journal, path_for
 from dragoman.sdk.links import Introduction, Link, dialler
 from dragoman.sdk.listening import HELP_TYPES, Listeners
@@ -29,7 +29,10 @@ from dragoman.sdk.signature import Handler
 from dragoman.sdk.world import RealWorld, World
 
 if TYPE_CHECKING:
+    from dragoman.sdk.channel import Channel, Post
+    from dragoman.sdk.client import Client
     from dragoman.sdk.shared import SharedState
+    from dragoman.sdk.talk_a2acp import Persona
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,7 +44,8 @@ class Agent:
 
     `skills` are what it can do beside its kinds of work, for whoever asks for capabilities. `concurrency` is how much
     it takes at once; `state_dir` where its results survive a restart; `grace` how many seconds running work may take to
-    end when the agent is stopped. The token may also come from DRAGOMAN_TOKEN or from the address, and is never logged.
+    end when the agent is stopped. `domain` is whose agent it is, where agents of several work together (a2acp); it must
+    be what the hub says. The token may also come from DRAGOMAN_TOKEN or from the address, and is never logged.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class Agent:
         *,
         version: str | None = None,
         kind: str | None = None,
+        domain: str | None = None,
         skills: Sequence[str] = (),
         token: str | None = None,
         concurrency: int = 8,
@@ -62,6 +67,7 @@ class Agent:
         self.id = id
         self.version = version
         self.kind = kind
+        self.domain = domain
         self.skills = tuple(skills)
         self.concurrency = concurrency
         self._token = token
@@ -72,6 +78,7 @@ class Agent:
         self._listeners = Listeners()
         self._engine: Engine | None = None
         self._state: SharedState | None = None
+        self._persona: Persona | None = None
 
     def __repr__(self) -> str:
         return f"Agent({self.id!r}, does {', '.join(self._handlers) or 'nothing yet'})"
@@ -89,6 +96,51 @@ class Agent:
             return function
 
         return declare
+
+    def task(
+        self,
+        intent: str,
+        *,
+        pii: bool = False,
+        requires: Sequence[str] = (),
+        timeout: float = 30.0,
+        version: str = "1.0.0",
+    ) -> Callable[[F], F]:
+        """Declare the function that serves an intent, with the terms of a2acp's contracts: what it `requires` of who
+        asks, and whether it deals with personal data (`pii`), which is then always encrypted.
+
+        The type hints become the schemas to which the hub holds both sides. Over other protocols it is as `on`.
+        """
+
+        def declare(function: F) -> F:
+            if intent in self._handlers:
+                raise Misconfigured(f"{self.id} already does {intent}")
+            terms = {"pii": pii, "requires": tuple(requires), "version": version}
+            self._handlers[intent] = Handler(intent, function, timeout=timeout, terms=terms)
+            return function
+
+        return declare
+
+    # --- other agents (a2acp) ---
+
+    def on_handshake(self, function: F) -> F:
+        """Declare the function that decides with whom to work: it gets a `HandshakeRequest` and returns True or False,
+        or `Reject("why")`. Without one, the agent agrees with whoever the hub lets through."""
+        if self._listeners.handshake is not None:
+            raise Misconfigured(f"{self.id} already decides on handshakes")
+        self._listeners.handshake = function
+        return function
+
+    @property
+    def client(self) -> Client:
+        """To call other agents as this one, while it serves over a2acp: its answers come by the same link."""
+        if self._persona is None:
+            raise Misconfigured(f"{self.id} can call as itself while it serves over a2acp (a2acp+ws://…)")
+        from dragoman.sdk.caller_a2acp import A2acpCaller
+        from dragoman.sdk.client import Client
+
+        assert isinstance(self._persona.caller, A2acpCaller)
+        return Client(backend=self._persona.caller, world=self._world)
 
     # --- other agents (agentmsg) ---
 
@@ -269,12 +321,39 @@ class Agent:
             from dragoman.sdk.shared import SharedState
 
             self._state = SharedState(address, self._world)
+        if address.protocol == "a2acp":
+            return await self._serve_a2acp(address)
         try:
             await self.serve_over(dialler(address, self._world))
         finally:
             if self._state is not None:
                 await self._state.close()
                 self._state = None
+
+    async def _serve_a2acp(self, address: Address) -> None:
+        from dragoman.sdk.io_a2acp import HttpPost, channels
+
+        post = HttpPost(address)
+        try:
+            await self.serve_as(post, channels(address, post))
+        finally:
+            await post.close()
+
+    async def serve_as(self, post: Post, dial: Callable[[], Channel]) -> None:
+        """As `serve`, over a2acp channels of one's own making."""
+        from dragoman.sdk.caller_a2acp import A2acpCaller
+        from dragoman.sdk.talk_a2acp import Persona
+        from dragoman.sdk.words_a2acp import A2acpLink, Memory
+
+        state_dir, memory = self._state_dir, Memory()
+        persona = Persona(self.id, post, self._world, domain=self.domain, version=self.version, state_dir=state_dir)
+        persona.caller = A2acpCaller(persona)
+        self._persona = persona
+        try:
+            await self.serve_over(lambda: A2acpLink(dial(), persona, memory))
+        finally:
+            self._persona = None
+            await persona.caller.end(HubUnreachable(f"{self.id} is not at work any more"))
 
     async def serve_over(self, dial: Callable[[], Link]) -> None:
         """As `serve`, over links of one's own making."""
@@ -286,6 +365,7 @@ class Agent:
             agent_id=self.id,
             kind=self.kind,
             version=self.version,
+            domain=self.domain,
             work_types=tuple(self._handlers),
             concurrency=self.concurrency,
             capabilities=tuple(self.capabilities()),

@@ -10,7 +10,8 @@ async with Client("chiffon+ws://localhost:8420", token=…, id="planner") as hub
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
 
 from dragoman.sdk.address import API, STDIO, Address, resolve
 from dragoman.sdk.errors import Conflict, HubUnreachable, Misconfigured, NotAllowed, NotFound
@@ -19,6 +20,9 @@ from dragoman.sdk.links import Pipe
 from dragoman.sdk.world import RealWorld, World
 
 if TYPE_CHECKING:
+    from dragoman.protocols.a2acp.contracts import Contract, Mode
+    from dragoman.protocols.a2acp.intents import Offering
+    from dragoman.sdk.caller_a2acp import A2acpCaller
     from dragoman.sdk.shared import SharedState
 
 SHARES = (API, "agentmsg")
@@ -54,7 +58,8 @@ class Client:
 
     With an `http://` address (or none: then DRAGOMAN_URL, or the `dragoman dev` of this directory) it uses the
     management API with the admin token. With an address such as `chiffon+ws://` it speaks that protocol, as the
-    agent `id` (and `kind`, if it was added with one).
+    agent `id` (and `kind`, if it was added with one). Over a2acp an agent also has a `domain` and a `version`, and
+    keeps the keys of its contracts in `state_dir`, if there is one.
 
     A target is an agent's id or a kind of agent; over chiffon also `kind/id`.
     """
@@ -66,12 +71,18 @@ class Client:
         token: str | None = None,
         id: str | None = None,
         kind: str | None = None,
+        domain: str | None = None,
+        version: str | None = None,
+        state_dir: str | Path | None = None,
         world: World | None = None,
         backend: Backend | None = None,
     ) -> None:
         self._world = world or RealWorld()
         self._address = None if backend is not None else resolve(url, token)
-        self._backend = backend or _backend(self._address or resolve(url, token), id, kind, self._world)
+        if backend is None:
+            who = _Who(id, kind, domain, version, state_dir)
+            backend = _backend(self._address or resolve(url, token), who, self._world)
+        self._backend = backend
         self._state: SharedState | None = None
 
     async def __aenter__(self) -> Client:
@@ -97,9 +108,24 @@ class Client:
             self._state = SharedState(self._address, self._world)
         return self._state
 
-    async def call(self, target: str, work: str, /, **input: Any) -> Any:
-        """Have work done and return its result; raises `TaskFailed` with the facts if it fails."""
-        return await self._backend.result(await self._backend.submit(target, work, input, {}))
+    @overload
+    async def call(self, target: str, work: str, /, **input: Any) -> Any: ...
+
+    @overload
+    async def call(
+        self, work: str, input: Mapping[str, Any] | None = None, /, *, agent: str | None = None, **options: Any
+    ) -> Any: ...
+
+    async def call(self, first: str, second: Any = None, /, **rest: Any) -> Any:
+        """Have work done and return its result; raises `TaskFailed` with the facts if it fails.
+
+        `call("deployer", "run_playbook", playbook="x.yml")`, or by what is wanted, with options as for `submit`:
+        `call("provision", {"records": 10}, agent="datasets")`. Without an agent, whoever can does it.
+        """
+        if isinstance(second, str):
+            return await self._backend.result(await self._backend.submit(first, second, rest, {}))
+        agent = rest.pop("agent", None)
+        return await self._backend.result(await self._backend.submit(agent, first, second or {}, rest))
 
     async def submit(
         self, target: str | None, work: str, /, input: Mapping[str, Any] | None = None, **options: Any
@@ -133,6 +159,58 @@ class Client:
         """Stop a task and everything it asked others to do."""
         await self._backend.cancel(task_id, reason)
 
+    # --- contracts (a2acp) ---
+
+    async def discover(
+        self,
+        intent: str | None = None,
+        *,
+        domain: str | None = None,
+        agent: str | None = None,
+        capability: str | None = None,
+        version: str | None = None,
+    ) -> list[Offering]:
+        """Who serves what: agents of all protocols, those that can be reached first."""
+        return await self._party().discover(
+            intent=intent, domain=domain, agent_id=agent, capability=capability, version=version
+        )
+
+    async def contract(
+        self,
+        intent: str,
+        *,
+        agent: str | None = None,
+        mode: Mode = "broker",
+        encrypt: bool = False,
+        request_schema: Any = None,
+        response_schema: Any = None,
+    ) -> Contract:
+        """The terms that calls for this intent are under; agreed on now if there are none yet.
+
+        `mode="end-to-end"`: only the two agents can read payloads, and so nobody checks them. `request_schema` is what
+        we will send and `response_schema` what we can read, where that is less than what the other side takes or gives.
+        """
+        from dragoman.sdk.relations import Terms
+
+        schemas = {"request_schema": request_schema, "response_schema": response_schema}
+        given = {name: schema for name, schema in schemas.items() if schema is not None}
+        return await self._party().contract(Terms(agent, intent, mode, encrypt), **given)
+
+    async def terminate(self, contract: Contract | str, reason: str = "") -> None:
+        """End a collaboration, given by a contract or its id. The other side is told; what is over stays over."""
+        await self._party().terminate(_collaboration(contract), reason)
+
+    async def rotate(self, contract: Contract | str) -> None:
+        """A new key for a collaboration; what is on its way under the old one still arrives."""
+        await self._party().rotate(_collaboration(contract))
+
+    def _party(self) -> A2acpCaller:
+        from dragoman.sdk.caller_a2acp import A2acpCaller
+
+        if not isinstance(self._backend, A2acpCaller):
+            raise Misconfigured("contracts are a2acp's: use an a2acp+http:// or a2acp+ws:// address")
+        return self._backend
+
     async def questions(self, *, status: str | None = "open") -> list[Question]:
         """What agents want to know from a person."""
         return await self._backend.questions(status)
@@ -142,8 +220,21 @@ class Client:
         await self._backend.answer(question_id, answer)
 
 
-def _backend(address: Address, id: str | None, kind: str | None, world: World) -> Backend:
+class _Who(NamedTuple):
+    id: str | None
+    kind: str | None
+    domain: str | None
+    version: str | None
+    state_dir: str | Path | None
+
+
+def _collaboration(contract: Contract | str) -> str:
+    return contract if isinstance(contract, str) else contract.collaboration_id
+
+
+def _backend(address: Address, who: _Who, world: World) -> Backend:
     """Imports stay here: who calls over one way does not pay for the others."""
+    id, kind = who.id, who.kind
     if address.protocol == API:
         from dragoman.sdk.client_api import ApiClient
 
@@ -172,6 +263,14 @@ def _backend(address: Address, id: str | None, kind: str | None, world: World) -
         from dragoman.sdk.io_agentmsg import pipes
 
         return AgentmsgClient(id, pipes(address, world), world)
+    if address.protocol == "a2acp":
+        from dragoman.sdk.client_a2acp import A2acpClient
+        from dragoman.sdk.io_a2acp import HttpPost, channels
+        from dragoman.sdk.talk_a2acp import Persona
+
+        post = HttpPost(address)
+        persona = Persona(id, post, world, domain=who.domain, version=who.version, state_dir=who.state_dir)
+        return A2acpClient(persona, channels(address, post))
     from dragoman.sdk.client_chiffon import ChiffonClient
 
     return ChiffonClient(kind or id, _pipes(address), world, _canceller(address))

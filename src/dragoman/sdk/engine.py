@@ -26,6 +26,7 @@ from dragoman.sdk.links import (
     LinkDown,
     Mail,
     Outbound,
+    Proposal,
     Refused,
     Release,
     Reply,
@@ -89,6 +90,7 @@ class Engine:
             Release: self._on_release,
             Reply: self._desk.reply,
             Mail: self.exchange.hear,
+            Proposal: self.exchange.consider,
             Welcomed: self._on_welcomed,
             Dismiss: self._on_dismiss,
         }

@@ -52,7 +52,7 @@ class TaskFailed(DragomanError):
         task_id: str,
         status: str = "failed",
         kind: str | None = None,
-        code: int | None = None,
+        code: int | str | None = None,
         exit_code: int | None = None,
         output: str = "",
         facts: dict[str, Any] | None = None,

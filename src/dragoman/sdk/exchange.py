@@ -36,7 +36,7 @@ from dragoman.protocols.agentmsg.records import (
 from dragoman.sdk.desk import Desk
 from dragoman.sdk.errors import Misconfigured, RequestRefused
 from dragoman.sdk.journal import Answered, Journal
-from dragoman.sdk.links import Errand, Introduction, Letter, Mail
+from dragoman.sdk.links import Errand, Introduction, Letter, Mail, Proposal, Verdict
 from dragoman.sdk.listening import Listeners, Reception
 from dragoman.sdk.mailbox import Mailbox
 from dragoman.sdk.outcome import raised
@@ -332,6 +332,24 @@ class Exchange:
         """Go on with what a former process was not done with."""
         for mail, key in self._reception.undealt():
             self._chore(self._reception.deal(mail, key))
+
+    def consider(self, proposal: Proposal) -> None:
+        """Another agent wants to come to terms."""
+        self._chore(self._consider(proposal))
+
+    async def _consider(self, proposal: Proposal) -> None:
+        no = await self._reception.agree(proposal.request)
+        trace_id, sender = self._world.mint().replace("-", ""), proposal.request.source
+        verdict = Verdict(
+            id=self._world.mint(),
+            at=self._world.now(),
+            errand=Errand(task_id=proposal.id, request_id=proposal.id, trace_id=trace_id, sender=sender),
+            proposal=proposal.id,
+            accepted=no is None,
+            reason="" if no is None else no.reason,
+        )
+        self._mailbox.post(verdict)
+        self._mailbox.acknowledge(proposal.receipt)
 
     # --- its end ---
 

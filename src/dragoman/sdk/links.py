@@ -12,7 +12,9 @@ of `Link`, and name it in the table.
     Cancel     stop doing it                   Decline  cannot be begun: unknown work, unfit input
     Hold       pause it
     Release    go on                           Letter   to another agent, or about ourselves
-    Mail       another agent says something
+    Mail       another agent says something    Verdict  whether we agree
+    Proposal   another agent wants to agree
+               on terms
     Welcomed   how often to show that we live
     Accepted   the hub has these, durably
     Refused    the hub will not have it
@@ -31,6 +33,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from dragoman.sdk.address import Address
 from dragoman.sdk.errors import DragomanError, Misconfigured
+from dragoman.sdk.peers import HandshakeRequest
 from dragoman.sdk.world import World
 
 #: (protocol, transport) → what makes a link, imported when it is wanted. `…_link` makes one; `…_links` is called
@@ -61,6 +64,8 @@ class Errand(Struct, frozen=True, kw_only=True):
     request_id: str
     trace_id: str
     sender: str
+    about: dict[str, str] = {}
+    """What else the protocol needs for an answer."""
 
 
 class Manners(Struct, frozen=True, kw_only=True):
@@ -73,6 +78,8 @@ class Manners(Struct, frozen=True, kw_only=True):
     """Whether the hub says what it has. If not, it asks again for what it lost, and results must be whole."""
     words_are_receipts: bool = True
     """Whether what is said about work acknowledges it (chiffon-D5)."""
+    asks: bool = True
+    """Whether a person can be asked."""
     converses: bool = False
     """Whether agents speak with each other: hand tasks over, help, tell how they are."""
 
@@ -183,6 +190,14 @@ class Mail(Struct, frozen=True, kw_only=True):
     receipt: str | None = None
 
 
+class Proposal(Struct, frozen=True, kw_only=True):
+    """Another agent wants to come to terms with us: `request` is what its handler sees."""
+
+    id: str
+    request: HandshakeRequest
+    receipt: str | None = None
+
+
 class Welcomed(Struct, frozen=True):
     """The hub wants a sign of life of the agent every so many seconds."""
 
@@ -198,7 +213,7 @@ class Dismiss(Struct, frozen=True, kw_only=True):
     hears: bool = True
 
 
-Inbound: TypeAlias = Work | Reply | Cancel | Hold | Release | Mail | Welcomed | Accepted | Refused | Dismiss
+Inbound: TypeAlias = Work | Reply | Cancel | Hold | Release | Mail | Proposal | Welcomed | Accepted | Refused | Dismiss
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -286,7 +301,18 @@ class Letter(Struct, frozen=True, kw_only=True):
     beside: dict[str, Any] = {}
 
 
-Outbound: TypeAlias = Report | Query | Outcome | Decline | Letter
+class Verdict(Struct, frozen=True, kw_only=True):
+    """Our answer to a proposal."""
+
+    id: str
+    at: datetime
+    errand: Errand
+    proposal: str
+    accepted: bool
+    reason: str = ""
+
+
+Outbound: TypeAlias = Report | Query | Outcome | Decline | Letter | Verdict
 
 
 class Introduction(Struct, frozen=True, kw_only=True):
@@ -296,6 +322,7 @@ class Introduction(Struct, frozen=True, kw_only=True):
     kind: str | None = None
     version: str | None = None
     work_types: tuple[str, ...] = ()
+    domain: str | None = None
     concurrency: int = 8
     capabilities: tuple[dict[str, Any], ...] = ()
     skills: tuple[str, ...] = ()

@@ -27,13 +27,23 @@ from dragoman.protocols.agentmsg.records import ErrorReport, Record
 from dragoman.protocols.agentmsg.records import ResourceReference as Reference
 from dragoman.sdk import trace
 from dragoman.sdk.desk import Desk
-from dragoman.sdk.errors import Misconfigured
+from dragoman.sdk.errors import Misconfigured, Rejected
 from dragoman.sdk.journal import Journal
 from dragoman.sdk.links import Introduction, Mail
 from dragoman.sdk.links import Letter as Outgoing
 from dragoman.sdk.mailbox import Mailbox
 from dragoman.sdk.outcome import raised
-from dragoman.sdk.peers import Accept, Escalate, HandoffRequest, Help, HelpRequest, Letter, Reject, Unable
+from dragoman.sdk.peers import (
+    Accept,
+    Escalate,
+    HandoffRequest,
+    HandshakeRequest,
+    Help,
+    HelpRequest,
+    Letter,
+    Reject,
+    Unable,
+)
 from dragoman.sdk.world import World
 
 log = logging.getLogger("dragoman.sdk")
@@ -42,11 +52,12 @@ HELP_TYPES = tuple(kind.value for kind in agentmsg.HelpType)
 
 
 class Listeners(Struct):
-    """What an agent declared: who helps with what, who decides on handoffs, who hears which letters."""
+    """What an agent declared: who helps with what, who decides on handoffs and handshakes, who hears which letters."""
 
     help: dict[str, Callable[..., Any]] = {}
     handoff: Callable[..., Any] | None = None
     letters: dict[str | None, Callable[..., Any]] = {}
+    handshake: Callable[..., Any] | None = None
 
 
 class Answered(NamedTuple):
@@ -236,6 +247,23 @@ class Reception:
         if len(self._desk.tasks) >= self._who.concurrency:
             return Reject(f"{self._who.agent_id} is busy with {len(self._desk.tasks)} tasks")
         return Accept()
+
+    # --- handshakes ---
+
+    async def agree(self, request: HandshakeRequest) -> Reject | None:
+        """Why we do not agree; without a handler we do."""
+        if self._listeners.handshake is None:
+            return None
+        try:
+            given = await self._run(self._listeners.handshake, request)
+        except Rejected as no:
+            return Reject(no.reason)
+        except Exception as error:
+            log.warning("whether to agree with %s could not be decided", request.source, exc_info=error)
+            return Reject(type(error).__name__)
+        if isinstance(given, Reject):
+            return given
+        return Reject(f"{self._who.agent_id} does not want it") if given is False else None
 
     # --- letters ---
 

@@ -8,6 +8,7 @@
                                        reads text
     and said task.text()   0           all of that, joined             the same, as JSON
     raises task.reject()   1           the reason                      -
+    raises a CallFailed    1           its message, and its code       -
     raises anything        1           the last line of the traceback  -
     takes too long         124         how long it took                -
 
@@ -20,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.sdk.errors import Rejected
+from dragoman.sdk.errors import Rejected, TaskFailed
 from dragoman.sdk.links import NO_RESULT
 
 SUCCESS, FAILURE, TIMED_OUT = 0, 1, 124  # 124 is what timeout(1) says
@@ -78,6 +79,18 @@ def raised(error: BaseException) -> Ending:
         reason = clean(error.reason)
         return Ending(exit_code=FAILURE, output=reason, error={"type": "Rejected", "message": reason})
     name = type(error).__name__
+    if isinstance(error, TaskFailed) and not error.task_id and error.kind:  # the handler's own verdict
+        return Ending(
+            exit_code=FAILURE,
+            output=clean(error.message),
+            error={
+                "type": name,
+                "message": clean(error.message),
+                "code": error.kind,
+                "details": error.facts,
+                "retry_after": getattr(error, "retry_after", None),
+            },
+        )
     message = next(iter(clean(str(error)).strip().splitlines()[-1:]), "")[:LONGEST_MESSAGE]
     text = f"{name}: {message}" if message else name
     return Ending(exit_code=FAILURE, output=text, error={"type": name, "message": message})

@@ -5,8 +5,10 @@
     task.help(…)      HelpRequest             @agent.on_help         text, Help(…), or raise Unable(…), Escalate(…)
     task.handoff(…)   HandoffRequest          @agent.on_handoff      True, False, Accept(…), Reject("why")
     agent.tell(…)     Letter                  @agent.on_message      -
+    client.call(…)    HandshakeRequest        @agent.on_handshake    True, False, Reject("why")
 
-They are agentmsg's; an agent of another protocol that asks for them is told which protocols can.
+The first three are agentmsg's, the last is a2acp's; an agent of another protocol that asks for them is told which
+protocols can.
 """
 
 from __future__ import annotations
@@ -128,6 +130,17 @@ class Reject(Struct, frozen=True):
     """No, and why."""
 
     reason: str
+
+
+class HandshakeRequest(Struct, frozen=True, kw_only=True):
+    """Another agent wants to ask us for work of an intent. `contract` has the terms, as JSON."""
+
+    id: str
+    source: str
+    domain: str
+    version: str
+    intent: str
+    contract: dict[str, Any]
 
 
 class Handover(Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, get_type_hints
 
 import msgspec
@@ -34,10 +34,19 @@ ROOT = "parameters"
 class Handler:
     """One kind of work an agent does."""
 
-    def __init__(self, work_type: str, function: Callable[..., Any], *, timeout: float | None, depth: int = 2) -> None:
+    def __init__(
+        self,
+        work_type: str,
+        function: Callable[..., Any],
+        *,
+        timeout: float | None,
+        depth: int = 2,
+        terms: Mapping[str, Any] | None = None,
+    ) -> None:
         self.work_type = work_type
         self.function = function
         self.timeout = timeout
+        self.terms = terms or {}
         self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__ is one too
         )
@@ -87,7 +96,7 @@ class Handler:
             described["description"] = about.partition("\n\n")[0]
         if self.timeout is not None:
             described["timeout_seconds"] = self.timeout
-        return described
+        return {**described, **self.terms}
 
     def _schema(self, type: Any, what: str) -> dict[str, Any]:
         try:

@@ -131,6 +131,11 @@ class Speech:
         recorded = self.recorded(task, question)
         if recorded is not None:
             return recorded.answer
+        if not self._mailbox.manners.asks:
+            raise Misconfigured(
+                f"{self._mailbox.manners.name} has no word to ask a person: reject the task with what is missing, or"
+                " serve it over another protocol"
+            )
         async with task._turn:  # one question at a time
             return await self._put(task, question, options, timeout, default)
 

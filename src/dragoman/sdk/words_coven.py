@@ -134,7 +134,7 @@ def responses_of(message: links.Outbound, turn: Turn) -> Iterator[MessageRespons
             facts["field"] = message.field
         words = f"{message.field}: {message.message}" if message.field else message.message
         yield _failure(turn, DECLINED[message.kind], words, facts)
-    elif isinstance(message, links.Letter):
+    elif isinstance(message, links.Letter | links.Verdict):
         raise TypeError("coven's agents do not converse")
     elif message.exit_code:
         error = message.error or {}

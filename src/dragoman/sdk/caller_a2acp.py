@@ -1,0 +1,377 @@
+"""Calling in a2acp: ask the broker who can, shake hands, and call under the contract.
+
+    call ── discover ── shake hands ── request ─────────────────────── response
+            (first use of a target and intent)   refused or lost: said again, see below
+
+A request is said again under the same id until the broker has it; from then on the hub owes us the answer and delivers
+it over whatever link we have. An error that says when to try again is obeyed, a few times, under a new id.
+
+The link is somebody else's: a serving agent's, or a client's (`client_a2acp`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from typing import Any
+
+from dragoman.protocols.a2acp import codec, intents
+from dragoman.protocols.a2acp.contracts import Contract
+from dragoman.protocols.a2acp.intents import Offering
+from dragoman.protocols.a2acp.types import Message, MessageType
+from dragoman.sdk import trace
+from dragoman.sdk.calls_a2acp import Call
+from dragoman.sdk.channel import Channel, Write
+from dragoman.sdk.errors import DragomanError, Misconfigured
+from dragoman.sdk.events import Event, Question, TaskInfo
+from dragoman.sdk.failures import CallFailed, TimedOut, failure
+from dragoman.sdk.following import follow
+from dragoman.sdk.keyring import Unopened
+from dragoman.sdk.relations import Relations, Terms
+from dragoman.sdk.talk_a2acp import BROKER, PROGRESS, Persona
+from dragoman.wire.errors import LocalProtocolError
+
+log = logging.getLogger("dragoman.sdk")
+
+OPTIONS = frozenset({"mode", "encrypt", "retries"})
+RETRIES = 2
+PATIENCE = 15.0
+"""Seconds for an answer of the broker itself: three times what a handshake may take."""
+MOST_TRIES = 3
+
+
+class _Question:
+    """Something that the broker is asked."""
+
+    def __init__(self, write: Write) -> None:
+        self.write = write
+        self.tries = 1
+        self.answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+
+class A2acpCaller:
+    """`talk_a2acp.Caller`, and `client.Backend`."""
+
+    def __init__(self, persona: Persona) -> None:
+        self._persona = persona
+        self._world = persona.world
+        self._channel: Channel | None = None
+        self._questions: dict[str, _Question] = {}
+        self._calls: dict[str, Call] = {}
+        self._threads: dict[str, Call] = {}
+        self._untaken: dict[str, Call] = {}
+        self._cancels: dict[str, tuple[Write, asyncio.Future[None]]] = {}
+        self._chores: set[asyncio.Task[None]] = set()
+        self.relations = Relations(persona, self._ask)
+
+    async def open(self) -> None:
+        """The link is somebody else's."""
+
+    async def close(self) -> None:
+        """Likewise; see `end`."""
+
+    async def end(self, error: Exception) -> None:
+        """Nothing will be heard any more."""
+        for chore in self._chores:
+            chore.cancel()
+        await asyncio.gather(*self._chores, return_exceptions=True)
+        self._fail_all(error)
+
+    # --- what callers want ---
+
+    async def submit(self, target: str | None, work: str, given: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+        """Returns when the broker has it, durably."""
+        unknown = set(options) - OPTIONS
+        if unknown:
+            raise Misconfigured(f"a2acp has no word for {', '.join(sorted(unknown))}")
+        span = trace.current()
+        call = Call(
+            self._world.mint(),
+            Terms(target or None, work, options.get("mode") or "broker", bool(options.get("encrypt"))),
+            given,
+            None if span is None else span.traceparent,
+            options.get("retries", RETRIES),
+        )
+        self._calls[call.task_id] = call
+        try:
+            await self._try(call)
+            await asyncio.shield(call.taken)
+        except BaseException:
+            self._forget(call)
+            raise
+        return call.task_id
+
+    async def result(self, task_id: str) -> Any:
+        call = self._known(task_id)
+        try:
+            return await asyncio.shield(call.done)
+        finally:
+            if call.done.done():
+                self._forget(call)
+
+    async def events(self, task_id: str, after: int) -> AsyncIterator[Event]:
+        call = self._known(task_id)
+        try:
+            async for event in follow(call, after):
+                yield event
+        finally:
+            if call.done.done():
+                call.done.exception()
+                self._forget(call)
+
+    async def cancel(self, task_id: str, reason: str | None) -> None:
+        call = self._known(task_id)
+        call.is_cancelled = True
+        contract_id = None if call.contract is None else call.contract.contract_id
+        id, body = self._world.mint(), intents.Cancel(contract_id=contract_id, reason=reason or "")
+        write = self._persona.write(
+            MessageType.EVENT,
+            id=id,
+            to=BROKER,
+            intent=intents.CANCEL,
+            payload=intents.payload(body),
+            correlation_id=call.thread,
+        )
+        heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._cancels[id] = write, heard
+        self._say(id, call.task_id, write)
+        try:
+            await heard
+        finally:
+            self._cancels.pop(id, None)
+
+    async def task(self, task_id: str, wait: float = 0) -> TaskInfo:
+        raise _no_word("look at a task:")
+
+    async def questions(self, status: str | None) -> list[Question]:
+        raise _no_word("list questions:")
+
+    async def answer(self, question_id: str, answer: Any) -> None:
+        raise _no_word("answer a question:")
+
+    # --- contracts ---
+
+    async def discover(self, **wanted: Any) -> list[Offering]:
+        return await self.relations.discover(**wanted)
+
+    async def contract(self, terms: Terms, **more: Any) -> Contract:
+        return await self.relations.contract(terms, **more)
+
+    async def terminate(self, collaboration_id: str, reason: str) -> None:
+        await self.relations.terminate(collaboration_id, reason)
+
+    async def rotate(self, collaboration_id: str) -> None:
+        await self.relations.rotate(collaboration_id)
+
+    # --- the broker ---
+
+    async def _ask(self, intent: str, body: intents.Body, capabilities: tuple[str, ...]) -> Message:
+        await self._persona.find_out()
+        id = self._world.mint()
+        question = _Question(self._persona.ask_broker(intent, body, correlation_id=id, capabilities=capabilities))
+        self._questions[id] = question
+        self._say(id, id, question.write)
+        patience = asyncio.get_running_loop().create_task(self._world.sleep(PATIENCE))
+        try:
+            waiting: set[asyncio.Future[Any]] = {question.answer, patience}
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if not question.answer.done():
+                raise TimedOut(f"the broker did not answer {intent} within {PATIENCE:g} seconds", by=BROKER.agent_id)
+            return question.answer.result()
+        finally:
+            patience.cancel()
+            self._questions.pop(id, None)
+
+    # --- calls ---
+
+    async def _try(self, call: Call) -> None:
+        """Under terms that hold now, say it."""
+        contract = call.contract = await self.relations.contract(call.terms)
+        payload = {**call.given, "contract_id": contract.contract_id}
+        if call.traceparent is not None:
+            payload["traceparent"] = call.traceparent
+        call.message_id = self._world.mint()
+        call.write = self._persona.write(
+            MessageType.REQUEST,
+            id=call.message_id,
+            to=contract.target_agent,
+            intent=contract.intent,
+            payload=payload,
+            correlation_id=call.thread,
+            capabilities=contract.security.required_capabilities,
+            seal=contract.security.encryption == "aes256",
+        )
+        self._threads[call.thread] = call
+        self._untaken[call.message_id] = call
+        self._say(call.message_id, call.task_id, call.write)
+
+    def _failed(self, call: Call, error: Exception, message: Message | None = None) -> None:
+        """Try again where that can help."""
+        self._threads.pop(call.thread, None)
+        self._untaken.pop(call.message_id, None)
+        pause = call.pause(error) if isinstance(error, CallFailed) else None
+        if pause is None:
+            call.give_up(error, message)
+            return
+        if call.has_new_contract and call.contract is not None:
+            self.relations.forget(call.contract.contract_id)
+        call.thread = self._world.mint()
+        self._chore(self._try_later(call, pause))
+
+    async def _try_later(self, call: Call, pause: float) -> None:
+        try:
+            await self._world.sleep(pause)
+            if call.is_cancelled:
+                raise CallFailed("cancelled before it was tried again", task_id=call.task_id)
+            await self._try(call)
+        except DragomanError as error:
+            call.give_up(error)
+
+    def _forget(self, call: Call) -> None:
+        self._untaken.pop(call.message_id, None)
+        self._threads.pop(call.thread, None)
+        if self._calls.get(call.task_id) is call:
+            del self._calls[call.task_id]
+        for future in (call.taken, call.done):
+            if not future.done():
+                future.cancel()
+            elif not future.cancelled():
+                future.exception()
+
+    def _known(self, task_id: str) -> Call:
+        call = self._calls.get(task_id)
+        if call is None:
+            raise Misconfigured(f"task {task_id} was not called for by this client, or its result was fetched already")
+        return call
+
+    def _fail_all(self, error: Exception) -> None:
+        for call in list(self._calls.values()):
+            call.give_up(error)
+            for future in (call.taken, call.done):  # who waits hears of it; that nobody does is no news
+                if not future.cancelled():
+                    future.exception()
+        waiting: list[asyncio.Future[Any]] = [question.answer for question in self._questions.values()]
+        for answer in (*waiting, *(heard for _, heard in self._cancels.values())):
+            if not answer.done():
+                answer.set_exception(error)
+
+    # --- the link, which comes and goes ---
+
+    def attach(self, channel: Channel) -> None:
+        """Everything that was not taken goes out again."""
+        self._channel = channel
+        for id, question in self._questions.items():
+            self._say(id, id, question.write)
+        for id, call in self._untaken.items():
+            if call.write is not None:
+                self._say(id, call.task_id, call.write)
+        for id, (write, _) in self._cancels.items():
+            self._say(id, id, write)
+
+    def detach(self) -> None:
+        self._channel = None
+
+    def _say(self, id: str, lane: str, write: Write) -> None:
+        if self._channel is not None:
+            self._channel.say(id, lane, write)
+
+    def accepted(self, id: str) -> bool:
+        call = self._untaken.pop(id, None)
+        if call is not None:
+            if not call.taken.done():
+                call.taken.set_result(None)
+            return True
+        if id in self._cancels:
+            heard = self._cancels[id][1]
+            if not heard.done():
+                heard.set_result(None)
+            return True
+        return id in self._questions
+
+    def refused(self, id: str, message: Message | None, error: Exception | None) -> bool:
+        if message is not None:
+            if self._persona.is_repetition(message):
+                return self.accepted(id)
+            error = failure(codec.error(message), by=message.source_agent.agent_id)
+        assert error is not None
+        if isinstance(error, LocalProtocolError | Unopened):
+            error = Misconfigured(f"that cannot be said: {error}")
+        call, question = self._untaken.get(id), self._questions.get(id)
+        if call is not None:
+            if message is not None and self._persona.is_stale(message) and call.retries > 0 and call.write:
+                call.retries -= 1
+                self._say(id, call.task_id, call.write)
+            else:
+                self._failed(call, call.failed(message) if message is not None else error, message)
+        elif question is not None:
+            self._unanswered(id, question, message, error)
+        elif id in self._cancels:
+            heard = self._cancels[id][1]
+            if not heard.done():
+                heard.set_exception(error)
+        else:
+            return False
+        return True
+
+    def _unanswered(self, id: str, question: _Question, message: Message | None, error: Exception) -> None:
+        pause = error.retry_after if isinstance(error, CallFailed) and error.retryable else None
+        if message is not None and self._persona.is_stale(message):
+            pause = 0.0
+        if pause is not None and question.tries < MOST_TRIES:
+            question.tries += 1
+            self._chore(self._ask_later(id, question, pause))
+        elif not question.answer.done():
+            question.answer.set_exception(error)
+
+    async def _ask_later(self, id: str, question: _Question, pause: float) -> None:
+        await self._world.sleep(pause)
+        if not question.answer.done():
+            self._say(id, id, question.write)
+
+    def hear(self, message: Message) -> bool:
+        thread = message.correlation_id or ""
+        question, call = self._questions.get(thread), self._threads.get(thread)
+        if message.message_type is MessageType.EVENT:
+            if message.intent == intents.TERMINATE:
+                self.relations.forget(str((message.payload or {}).get("collaboration_id")))
+                return True
+            if call is None or message.intent != PROGRESS:
+                return False
+        if question is not None:
+            self._answered(thread, question, message)
+            return True
+        if call is None:
+            return False
+        self.accepted(call.message_id)
+        if message.message_type is MessageType.ERROR:
+            self._failed(call, call.failed(message), message)
+            return True
+        try:
+            opened = self._persona.opened(message)
+        except Unopened as error:
+            if message.message_type is MessageType.RESPONSE:
+                self._failed(call, error)
+            return True
+        if message.message_type is MessageType.EVENT:
+            call.progress(opened)
+        else:
+            self._threads.pop(thread, None)
+            call.completed(opened)
+        return True
+
+    def _answered(self, id: str, question: _Question, message: Message) -> None:
+        if message.message_type is MessageType.ERROR:
+            error = failure(codec.error(message), by=message.source_agent.agent_id)
+            self._unanswered(id, question, message, error)
+        elif not question.answer.done():
+            question.answer.set_result(message)
+
+    def _chore(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        chore = asyncio.get_running_loop().create_task(coroutine)
+        self._chores.add(chore)
+        chore.add_done_callback(self._chores.discard)
+
+
+def _no_word(what: str) -> Misconfigured:
+    return Misconfigured(f"a2acp has no word to {what} use a Client of the management API (an http:// address)")
