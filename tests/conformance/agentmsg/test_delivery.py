@@ -9,7 +9,9 @@ import pytest
 from tests.conformance.agentmsg import words
 from tests.conformance.agentmsg.stage import Speaker, Stage
 
+from dragoman.core.commands import RemoveAgent
 from dragoman.core.delivery.model import DeadLetter, Delivery
+from dragoman.core.ids import ADMIN, AgentId
 
 
 @pytest.fixture
@@ -142,6 +144,21 @@ async def test_a_lane_goes_on_behind_a_dead_letter(stage: Stage, pair: tuple[Spe
     assert len(await bob.poll()) == 1
     await stage.pass_time(2)
     assert [one["message"]["id"] for one in await bob.poll()] == [second["id"]]
+
+
+@pytest.mark.xfail(strict=True, reason="letters to an agent that was removed stay where they are, for nobody")
+@pytest.mark.requirement("AM-DLV-7")
+async def test_letters_to_an_agent_that_was_removed_are_dead_and_their_senders_told(
+    stage: Stage, pair: tuple[Speaker, Speaker]
+) -> None:
+    ada, _ = pair
+    said = await ada.say("ERROR_REPORT", "bob", note(ada, "?"))
+    await ada.say("HEARTBEAT", "bob", {"agent_id": "ada"})
+    await stage.ask(RemoveAgent(principal=ADMIN, agent=AgentId("bob")))
+    await stage.pass_time(1)
+    assert (await ada.hears("ERROR_REPORT"))["metadata"]["correlation_id"] == said["id"]
+    assert stage.store.rows(Delivery) == []
+    assert [dead.letter and dead.letter.message_id for dead in stage.store.rows(DeadLetter)] == [said["id"]]
 
 
 @pytest.mark.requirement("AM-DLV-6")

@@ -1,4 +1,4 @@
-"""The shared state over the wire: read, written by version, watched without a gap, and obeyed."""
+"""The shared state over the wire: read, written by version, and watched without a gap."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ from tests.conformance.agentmsg import words
 from tests.conformance.agentmsg.stage import Speaker, Stage, opened
 from tests.support.scripted import soon
 
-from dragoman.core.commands import Answer
-from dragoman.core.ids import ADMIN
 from dragoman.core.rules import Rules
-from dragoman.core.tasks.model import QuestionStatus
-from dragoman.protocols.agentmsg.records import PolicyState, SharedState
+from dragoman.protocols.agentmsg.records import SharedState
 
 
 @pytest.fixture
@@ -75,6 +72,41 @@ async def test_each_entity_can_be_read_with_its_version(stage: Stage, pair: tupl
     for place in ("/state/TASK/nowhere", "/state/AGENT/nobody", "/state/RESOURCE/bob:cpu", "/state/MOOD/x"):
         answer = await stage.get(place, ada.token)
         assert (answer.status_code, answer.json()["agent_id"]) == (404, "hub")
+
+
+@pytest.mark.xfail(strict=True, reason="the state calls the tasks that another one waits for by the hub's ids")
+@pytest.mark.requirement("AM-SST-3")
+async def test_a_task_names_those_it_depends_on_as_agents_call_them(
+    stage: Stage, pair: tuple[Speaker, Speaker]
+) -> None:
+    ada, bob = pair
+    await bob.works(ada, "first")
+    given = words.context("second", dependencies=["first"])
+    await ada.say("TASK_ASSIGNMENT", "bob", words.assignment("second", context=given))
+    assert await bob.hear() == []  # it waits
+    for value in (
+        (await stage.get("/state/TASK/second")).json()["value"],
+        (await stage.get("/state")).json()["task_registry"]["second"],
+    ):
+        assert value["context"]["dependencies"] == ["first"]
+    status, report = await ada.refused(
+        "TASK_ASSIGNMENT", "bob", words.assignment("third", context=words.context("third", dependencies=["never"]))
+    )
+    assert (status, report["context"]["details"]["field"]) == (404, "payload.task.context.dependencies")
+    assert "never" in report["message"]
+
+
+@pytest.mark.requirement("AM-CTX-4")
+async def test_a_task_waits_for_those_it_depends_on(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
+    ada, bob = pair
+    await bob.works(ada, "first")
+    given = words.context("second", dependencies=["first"])
+    await ada.say("TASK_ASSIGNMENT", "bob", words.assignment("second", context=given))
+    assert await bob.hear() == []
+    assert (await stage.get("/state/TASK/second")).json()["value"]["status"] == "pending"
+    await bob.say("TASK_COMPLETE", "ada", {"task_id": "first", "result": 1})
+    order = (await bob.hears("TASK_ASSIGNMENT"))["payload"]["task"]
+    assert (order["task_id"], order["context"]["dependencies"]) == ("second", ["first"])
 
 
 @pytest.mark.requirement("AM-SST-3")
@@ -273,89 +305,3 @@ async def test_a_watch_over_a_link_goes_on_from_its_cursor(stage: Stage, pair: t
         asked = await link.say("STATE_QUERY", "hub", {**query, "cursor": first["payload"]["cursor"]})
         second = await link.hears("STATE_UPDATE")
         assert (second["payload"]["version"], second["metadata"]["correlation_id"]) == (2, asked["id"])
-
-
-# -- what the hub obeys
-
-
-@pytest.mark.requirement("agentmsg-D11")
-async def test_the_policys_defaults_hold_until_somebody_changes_them(
-    stage: Stage, pair: tuple[Speaker, Speaker]
-) -> None:
-    ada, bob = pair
-    body = (await stage.get("/state/POLICY/policy")).json()
-    policy = msgspec.convert(body["value"], PolicyState)
-    assert (body["version"], policy.enabled_chains) == (1, ("A", "B", "C"))
-    assert (policy.risk_thresholds.low, policy.risk_thresholds.high) == (0.25, 0.60)
-    breaker = policy.circuit_breaker_config
-    assert (breaker.error_threshold, breaker.timeout_ms, breaker.reset_timeout_ms) == (3, 30_000, 300_000)
-    for chain, status in (("A", 202), ("C", 202), ("D", 403)):
-        given = words.context(f"t-{chain}", metadata={"chain": chain})
-        said = ada.message("TASK_ASSIGNMENT", "bob", words.assignment(f"t-{chain}", context=given))
-        assert (await ada.send(said)).status_code == status
-    for risk, waits in ((0.2, False), (0.5, False), (0.6, True)):
-        name = f"risk {risk}"
-        given = words.context(name, metadata={"risk": risk})
-        await ada.say("TASK_ASSIGNMENT", "bob", words.assignment(name, context=given))
-        given_out = [one["payload"]["task"]["task_id"] for one in await bob.hear()]
-        assert (name in given_out) is not waits
-    [question] = await stage.store.questions(status=QuestionStatus.OPEN, limit=10)
-    await stage.ask(Answer(principal=ADMIN, question=question.id, answer="approve"))
-    assert [one["payload"]["task"]["task_id"] for one in await bob.hear()] == ["risk 0.6"]
-
-
-@pytest.mark.requirement("AM-SST-5", "agentmsg-D11")
-async def test_a_policy_that_changed_holds_at_once(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
-    ada, bob = pair
-
-    async def assign(name: str, **limits: Any) -> int:
-        metadata = {"chain": "B"}
-        payload = words.assignment(
-            name, context=words.context(name, metadata=metadata), constraints=words.constraints(**limits)
-        )
-        return (await ada.send(ada.message("TASK_ASSIGNMENT", "bob", payload))).status_code
-
-    assert await assign("one", budget_usd=5) == 202
-    changed = await stage.policy(enabled_chains=["A"])
-    assert (changed["version"], changed["value"]["version"]) == (2, "2")
-    assert await assign("two") == 403
-    await stage.policy(enabled_chains=["A", "B"], budget_limits={"per_task": 4})
-    assert await assign("three", budget_usd=5) == 422
-    assert await assign("four", budget_usd=4) == 202
-    await stage.policy(circuit_breaker_config={"error_threshold": 1})
-    await bob.say("ERROR_REPORT", "hub", words.error("bob", severity="high"))
-    assert await bob.hear() == []  # one is enough now
-
-
-@pytest.mark.requirement("agentmsg-D10")
-async def test_budgets_are_reserved_before_dispatch_and_settled_after(
-    stage: Stage, pair: tuple[Speaker, Speaker]
-) -> None:
-    ada, bob = pair
-    await stage.policy(budget_limits={"per_task": 6, "per_agent": 8, "total": 10})
-
-    def paid(name: str, usd: float) -> dict[str, Any]:
-        return words.assignment(name, constraints=words.constraints(budget_usd=usd))
-
-    async def account(whose: str) -> tuple[float, float]:
-        value = (await stage.get(f"/state/RESOURCE/{whose}:budget")).json()["value"]
-        return value["allocated"], value["consumed"]
-
-    status, report = await ada.refused("TASK_ASSIGNMENT", "bob", paid("t-0", 7))
-    told = report["context"]["details"]
-    assert (status, report["error_type"], told["asked"]) == (422, "RESOURCE_EXHAUSTED", 7)
-    assert (told["limit"], told["consumed"], told["remaining"]) == (6, 0, 6)
-    await bob.works(ada, "t-1", constraints=words.constraints(budget_usd=5))
-    assert (await account("bob"), await account("hub")) == ((5, 0), (5, 0))
-    await ada.say("TASK_ASSIGNMENT", "bob", paid("t-2", 4))
-    assert await bob.hear() == []  # only 3 of his 8 are free: it waits, and nobody works on it
-    await bob.say("TASK_COMPLETE", "ada", {"task_id": "t-1", "result": 1, "usage": {"cost_usd": 3}})
-    order = await bob.hears("TASK_ASSIGNMENT")
-    assert order["payload"]["task"]["task_id"] == "t-2"
-    assert (await account("bob"), await account("hub")) == ((4, 3), (4, 3))
-    await bob.say("TASK_FAILED", "ada", {"task_id": "t-2", "error": words.error(
-        "bob", "t-2", error_type="VALIDATION_ERROR")})  # fmt: skip
-    assert (await account("bob"), await account("hub")) == ((0, 3), (0, 3))
-    status, report = await ada.refused("TASK_ASSIGNMENT", "bob", paid("t-3", 6))
-    told = report["context"]["details"]
-    assert (told["whose"], told["limit"], told["consumed"], told["remaining"]) == ("bob", 8, 3, 5)
