@@ -21,7 +21,6 @@ from dragoman.core.commands import (
     Answer,
     AnswerHandover,
     AskHelp,
-    Beat,
     CloseLink,
     Finish,
     GiveHelp,
@@ -29,6 +28,7 @@ from dragoman.core.commands import (
     HandOver,
     HelpVerdict,
     OpenLink,
+    ReportStatus,
     Tell,
 )
 from dragoman.core.delivery.model import Cargo, Parcel
@@ -166,8 +166,8 @@ class Talker:
 
 
 class Conversation:
-    def __init__(self, seed: int) -> None:
-        self.rng = random.Random(seed)
+    def __init__(self, seed: int, rng: random.Random | None = None) -> None:
+        self.rng = rng or random.Random(seed)
         self.world = World(MemoryStore(immediate=bool(seed % 2)), seed=seed)
         self.witness = Witness()
         self.talkers = [Talker(self, f"t{n}") for n in range(3)]
@@ -272,7 +272,8 @@ class Conversation:
             for talker in self.talkers:
                 if talker.session is None:
                     await talker.connect(polls=False)
-                await self.try_ask(Beat(principal=talker.id))
+                told = ReportStatus(principal=talker.id, status={"state": "IDLE"}, current_tasks=tuple(talker.mine))
+                await self.try_ask(told)
                 while talker.tray or talker.mine:
                     await talker.act(healthy=True)
             await self.answer()
@@ -306,7 +307,8 @@ class Conversation:
                 raise Violation(f"{task.id} went through {len(task.handed)} hands")
 
 
-def converse(seed: int, steps: int = 90) -> Conversation:
-    conversation = Conversation(seed)
+def converse(seed: int, steps: int = 90, rng: random.Random | None = None) -> Conversation:
+    """`rng` decides what happens; the seed only what things are called."""
+    conversation = Conversation(seed, rng)
     asyncio.run(asyncio.wait_for(conversation.run(steps), 60))
     return conversation

@@ -70,9 +70,26 @@ def report_status(work: Work, command: ReportStatus) -> int:
     written = write(work, agent, value)
     if command.usage:
         budget.reported(work, agent.id, command.usage)
+    forgotten(work, agent.id, command.current_tasks)
     look_again(work, agent.id)
     fill(work, agent.id)
     return written.version
+
+
+def forgotten(work: Work, agent: AgentId, current: tuple[str, ...]) -> None:
+    """What an agent was given and said nothing of for long, and is not among what it says it is doing, it has lost: its
+    heartbeats are no sign of that work."""
+    for task in work.tasks(work.tasks_of(agent)):
+        named = task.id in current or task.origin.called in current
+        silent = work.now - (task.last_sign_at or task.created_at) >= task.idle_limit
+        if task.status in (Status.ASSIGNED, Status.RUNNING) and task.delivery is None and silent and not named:
+            fault = Fault(
+                kind=Kind.UNAVAILABLE,
+                message=f"{agent} has the task and does not know it any more",
+                retryable=True,
+                facts={"agent_id": agent, "last_heartbeat": rfc3339(work.now)},
+            )
+            fail_attempt(work, task, fault, counts=False)
 
 
 def report_error(work: Work, command: ReportError) -> Task | None:

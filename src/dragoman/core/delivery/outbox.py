@@ -402,7 +402,9 @@ def ordered_in_vain(work: Work, order: Delivery) -> None:
     link = None if order.session is None else work.link(order.session)
     if link is not None and link.ordered:
         lease(work, order, link, task)
-    else:
+        return
+    other = way_out(work, order, ())
+    if other is None or not order_again(work, order, other, task):
         work.put(waiting_again(order, head=order.head))
 
 

@@ -245,3 +245,17 @@ async def test_a_report_about_somebody_elses_task_is_only_the_agents_own(pair):
     assert await pair.ask(error("critical", task=task.id)) is None
     assert (await pair.task(task.id)).status is Status.ASSIGNED
     assert await pair.story(task.id) == ["submitted", "assigned"]
+
+
+async def test_work_that_an_agent_does_not_know_of_any_more_is_given_out_again(pair):
+    zed = AgentId("zed")
+    await pair.add(zed, protocol="agentmsg")
+    peer = await pair.connect(zed, acknowledges=True)
+    task = await pair.submit(None, pinned=zed)
+    await peer.ack(*peer.take())
+    for _ in range(4):
+        await pair.advance(10)
+        await pair.ask(ReportStatus(principal=zed, status={"state": "BUSY"}, current_tasks=(task.id,)))
+    assert "attempt_failed" not in await pair.story(task.id)
+    await pair.ask(ReportStatus(principal=zed, status={"state": "IDLE"}))
+    assert "attempt_failed" in await pair.story(task.id)
