@@ -4,7 +4,7 @@ The parties are let in under the names that the file gives them, their domains a
 message is sent as it is written, and what comes is compared with what is expected. At the end they are put out again
 and the policies are taken back, so a hub is as it was; `--fresh` plays at a hub of its own, which ends with the play.
 
-    → said        ✓ heard, as expected        ✗ not as expected: the play ends there        • heard, in no step
+    → said        ✓ heard, as expected        ✗ not as expected: the play ends there        • heard, but in no step
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -34,13 +35,14 @@ from dragoman.cli.options import HERE, Form, Output, Reach
 
 if TYPE_CHECKING:
     from dragoman.cli.stage import Expired, Played
+    from dragoman.protocols.a2acp.contracts import DomainPolicy
     from dragoman.protocols.a2acp.flow import Flow, Player
     from dragoman.protocols.a2acp.types import Agent
 
 PROTOCOL = "a2acp"
 BROKER = "broker"
 START_SECONDS = 20.0
-WIDEST = 100
+WIDEST = 80
 """Characters of what a message says."""
 AROUND = frozenset({"correlation_id", "contract_id", "collaboration_id", "traceparent"})
 """What the protocol itself puts into payloads: it says nothing about what the message says."""
@@ -73,7 +75,7 @@ def play(
             verify = _trusted(hub, reach)
         secrets = {name: after.enter_context(_let_in(hub, player, file)) for name, player in told.parties.items()}
         for policy in told.policies:
-            after.enter_context(_allowed(hub, policy.source_domain, policy.target_domain))
+            after.enter_context(_allowed(hub, policy))
         return _perform(told, hub.url, secrets, verify, expired, patience, output, file)
 
 
@@ -166,12 +168,18 @@ def _let_in(hub: Hub, player: Player, file: Path) -> Iterator[str]:
 
 
 @contextmanager
-def _allowed(hub: Hub, source: str, target: str) -> Iterator[None]:
-    hub.post("policies", body={"source": source, "target": target, "allow": True})
+def _allowed(hub: Hub, policy: DomainPolicy) -> Iterator[None]:
+    """A domain policy, for as long as the play lasts; what is said already about these two stays as it is."""
+    pair = {"source": policy.source_domain, "target": policy.target_domain}
+    if any(pair.items() <= entry.items() for entry in hub.get("policies", "domains")["domains"]):
+        yield
+        return
+    wish = {"allow": policy.allow, "intents": list(policy.intents), "encrypt": policy.encrypt}
+    hub.post("policies", "domains", body={**pair, **wish})
     try:
         yield
     finally:
-        hub.delete("policies", source, target)
+        hub.ask("DELETE", "policies", "domains", query=pair)
 
 
 def _trusted(hub: Hub, reach: Reach) -> ssl.SSLContext | bool:
@@ -250,12 +258,11 @@ class Poster:
         if step.part != self._part:
             self._part = step.part
             print(f"\n{line(step.part)}")
-        said = "→" if step.send is not None else printing.mark(played.matched, sys.stdout)
+        mark = "→" if step.send is not None else printing.mark(played.matched, sys.stdout)
         message = played.message or step.expect or {}
-        print(
-            f"  {said} {self._line(message, step.by)}  {line(played.remark or self._gist(message))}".rstrip(),
-            flush=True,
-        )
+        # Of what is said, the file may say why; of what is heard, it counts what it was.
+        gist = played.remark or (step.about if step.send is not None else "") or self._gist(message)
+        print(f"  {mark} {self._line(message, step.by)}  {line(gist)}".rstrip(), flush=True)
         for difference in played.differences:
             print(f"      {line(difference)}")
 
@@ -264,8 +271,9 @@ class Poster:
             steps = len(self._told.steps)
             printing.document({"flow": self._told.name, "ok": good, "steps": steps, "played": self._shown})
         elif self._form == "table":
-            for by, message in rest:
-                print(f"  {printing.mark(None, sys.stdout)} {self._line(message, by)}  {line(self._gist(message))}")
+            kinds = Counter(self._line(message, by).rstrip() for by, message in rest)
+            for kind, count in kinds.most_common():
+                print(f"  {printing.mark(None, sys.stdout)} {kind}  {count} more, in no step")
 
     def _line(self, message: Mapping[str, Any], by: str) -> str:
         """From whom to whom, and what sort of message it is."""
