@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from dragoman.sdk.client import Backend, Client
 from dragoman.sdk.errors import Misconfigured
@@ -17,6 +18,8 @@ from dragoman.sdk.events import Event, Question, TaskInfo
 from dragoman.sdk.world import World
 
 if TYPE_CHECKING:
+    from dragoman.protocols.a2acp.contracts import Contract
+    from dragoman.protocols.a2acp.intents import Offering
     from dragoman.sdk.shared import Change, Entity, EntityType, Shared, SharedState
 
 T = TypeVar("T")
@@ -33,10 +36,23 @@ class SyncClient:
         token: str | None = None,
         id: str | None = None,
         kind: str | None = None,
+        domain: str | None = None,
+        version: str | None = None,
+        state_dir: str | Path | None = None,
         world: World | None = None,
         backend: Backend | None = None,
     ) -> None:
-        self._client = Client(url, token=token, id=id, kind=kind, world=world, backend=backend)
+        self._client = Client(
+            url,
+            token=token,
+            id=id,
+            kind=kind,
+            domain=domain,
+            version=version,
+            state_dir=state_dir,
+            world=world,
+            backend=backend,
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -57,8 +73,16 @@ class SyncClient:
         finally:
             self._end()
 
-    def call(self, target: str, work: str, /, **input: Any) -> Any:
-        return self._do(self._client.call(target, work, **input))
+    @overload
+    def call(self, target: str, work: str, /, **input: Any) -> Any: ...
+
+    @overload
+    def call(
+        self, work: str, input: Mapping[str, Any] | None = None, /, *, agent: str | None = None, **options: Any
+    ) -> Any: ...
+
+    def call(self, first: str, second: Any = None, /, **rest: Any) -> Any:
+        return self._do(self._client.call(first, second, **rest))
 
     def submit(self, target: str | None, work: str, /, input: Mapping[str, Any] | None = None, **options: Any) -> str:
         return self._do(self._client.submit(target, work, input, **options))
@@ -83,6 +107,18 @@ class SyncClient:
 
     def answer(self, question_id: str, answer: Any) -> None:
         self._do(self._client.answer(question_id, answer))
+
+    def discover(self, intent: str | None = None, **wanted: Any) -> list[Offering]:
+        return self._do(self._client.discover(intent, **wanted))
+
+    def contract(self, intent: str, **terms: Any) -> Contract:
+        return self._do(self._client.contract(intent, **terms))
+
+    def terminate(self, contract: Contract | str, reason: str = "") -> None:
+        self._do(self._client.terminate(contract, reason))
+
+    def rotate(self, contract: Contract | str) -> None:
+        self._do(self._client.rotate(contract))
 
     @property
     def state(self) -> SyncState:

@@ -102,6 +102,7 @@ class A2acpLink:
             "domain": me.domain,
             "version": me.version,
             "capabilities": [msgspec.to_builtins(one) for one in self._capabilities.values()],
+            "max_concurrent": who.concurrency,
         }
         await persona.post.register(msgspec.json.encode(registration))
         await self._channel.open()
