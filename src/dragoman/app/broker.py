@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dragoman.app.settings import Settings
 from dragoman.app.vault import DIRECTORY, DataVault
+from dragoman.bindings.a2acp.names import version_of
 from dragoman.core.ids import SECOND, Instant
 from dragoman.core.ports import Intake, Store
 from dragoman.protocols.a2acp.types import Agent
@@ -24,7 +25,7 @@ def open_broker(
     settings: Settings, intake: Intake, store: Store, now: Callable[[], Instant], limits: Limits
 ) -> A2acpDoor:
     of = settings.a2acp
-    broker = Agent(agent_id=of.broker_id, domain=of.broker_domain, version=of.broker_version)
+    broker = Agent(agent_id=of.broker_id, domain=of.broker_domain, version=version_of(of.broker_version))
     auth = AuthService(intake, broker, lambda: authority(settings, now))
     desk = A2acpDesk(intake, store, auth, DataVault(Path(settings.data), now), limits=limits)
     return A2acpDoor(desk, ttl=int(of.token_ttl_seconds))

@@ -26,6 +26,8 @@ COMMANDS = (
     ("tail", "dragoman.cli.tail:tail", WORK, "Follow what happens."),
     ("play", "dragoman.cli.play:play", WORK, "Play a conversation between agents that is written down."),
     ("dlq", "dragoman.cli.dlq:app", LOOK, "Dead letters: ls, show, redrive, discard."),
+    ("contract", "dragoman.cli.contract:app", LOOK, "What agents agreed on: ls, show, end."),
+    ("policy", "dragoman.cli.policy:app", LOOK, "Which domains may ask which: allow, forbid, rm, ls."),
     ("audit", "dragoman.cli.audit:app", LOOK, "The audit record: query, verify."),
     ("doctor", "dragoman.cli.doctor:doctor", LOOK, "Check this machine, the data directory and the hub."),
     ("sandbox", "dragoman.cli.sandbox:app", LOOK, "How untrusted code is held back on this machine: check."),

@@ -5,7 +5,7 @@ contracts  offers and contracts, and who offers what      failures   faults beco
 names      what agents, tasks and messages are called
 """
 
-from dragoman.bindings.a2acp.contracts import discovered, held_of, moment, offer_of, patience, terms_of
+from dragoman.bindings.a2acp.contracts import capability_of, discovered, held_of, moment, offer_of, patience, terms_of
 from dragoman.bindings.a2acp.failures import fault_of, refusal_of, refused, status_of
 from dragoman.bindings.a2acp.inbound import Said, command_of
 from dragoman.bindings.a2acp.names import (
@@ -30,6 +30,7 @@ __all__ = [
     "PROTOCOL",
     "Said",
     "Voice",
+    "capability_of",
     "command_of",
     "delivery_named",
     "discovered",

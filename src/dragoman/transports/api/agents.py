@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dragoman.core.agents.model import Agent
+from dragoman.bindings import a2acp
+from dragoman.core.agents.model import Agent, Offer
 from dragoman.core.commands import AddAgent, RemoveAgent, RotateToken
+from dragoman.core.contracts.terms import LIBRARY
 from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN, HUB, AgentId, rfc3339
 from dragoman.core.ports import TaskFilter
 from dragoman.core.queries import AgentOut, LogLine, agent_out, log_line
+from dragoman.protocols.a2acp.contracts import Capability
 from dragoman.security.tokens import new_token, token_hash
 from dragoman.transports.api.bodies import AgentIn, AgentsQuery, LogsQuery, Nothing, read_body, read_query
 from dragoman.transports.api.desk import Desk
@@ -26,6 +30,7 @@ from dragoman.transports.stdio.recipe import DETAIL, ChildLimits, Recipe, State,
 from dragoman.transports.stdio.recipe import PROTOCOL as CHILD_PROTOCOL
 from dragoman.transports.stdio.restarts import Policy
 from dragoman.transports.stdio.supervisor import Declared
+from dragoman.wire.schema.library import SchemaError
 
 RESERVED = frozenset({HUB, ADMIN, "anonymous", "protocol-broker-agent"})
 EVENTS_A_TASK = 100
@@ -79,6 +84,7 @@ class AgentTold(AgentOut, frozen=True, kw_only=True, omit_defaults=True):
 
     status: str  # type: ignore[assignment]
 
+    offers: tuple[Capability, ...] = ()
     child: ChildOut | None = None
     reported: Reported | None = None
 
@@ -117,7 +123,7 @@ def told(desk: Desk, agent: Agent) -> AgentTold:
         facts["sandbox"] = report.sandbox  # it may have been refused since its row was written
     if child is not None and child.state not in (State.IDLE, State.BUSY):
         facts["status"] = child.state
-    return AgentTold(**facts, child=child)
+    return AgentTold(**facts, offers=tuple(map(a2acp.capability_of, agent.offers)), child=child)
 
 
 def _child(desk: Desk, agent: Agent) -> ChildOut | None:
@@ -143,6 +149,18 @@ def _child(desk: Desk, agent: Agent) -> ChildOut | None:
         allow_hosts=of.allow_hosts,
         origin=of.origin,
     )
+
+
+def offered(capabilities: Sequence[Capability]) -> tuple[Offer, ...]:
+    """What an agent will be held to; each of its schemas is looked through first."""
+    for place, one in enumerate(capabilities):
+        for field in ("input_schema", "output_schema"):
+            try:
+                LIBRARY.compiled(getattr(one, field))
+            except SchemaError as error:
+                where = f"offers[{place}].{field}{error.pointer}"
+                raise Problem(Kind.INVALID, f"no schema that is taken here: {error.what}", field=where) from None
+    return tuple(map(a2acp.offer_of, capabilities))
 
 
 def find_agent(desk: Desk, request: Request) -> Agent:
@@ -186,6 +204,7 @@ async def add(desk: Desk, request: Request) -> Response:
         capabilities=wish.capabilities,
         work_types=wish.work_types,
         untrusted=wish.untrusted,
+        offers=offered(wish.offers),
     )
     if wish.max_concurrent is not None:
         agent = msgspec.structs.replace(agent, max_concurrent=wish.max_concurrent)

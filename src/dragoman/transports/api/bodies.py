@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from dragoman.core.errors import Kind
 from dragoman.core.tasks.model import Priority, QuestionStatus, Status
+from dragoman.protocols.a2acp.contracts import Capability
 from dragoman.transports.api.desk import Desk
 from dragoman.transports.api.problems import Problem, misshapen
 from dragoman.transports.stdio.recipe import AllowedFile, AllowedHost, ChildLimits, Directory, Variable, Word
@@ -86,6 +87,8 @@ class AgentIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     work_types: Annotated[tuple[Name, ...], Meta(max_length=1000)] | None = None
     domain: Name | None = None
     version: Name | None = None
+    offers: Annotated[tuple[Capability, ...], Meta(max_length=1000)] = ()
+    """What it does on declared terms, whatever it speaks: others may shake hands for it (a2acp)."""
     untrusted: bool = False
     """With a command: it runs in a sandbox or not at all. Without one the hub only notes it."""
     max_concurrent: Annotated[int, Meta(ge=1, le=10_000)] | None = None
@@ -103,6 +106,16 @@ class AgentIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     allow_hosts: Annotated[tuple[AllowedHost, ...], Meta(max_length=100)] | None = None
     wasm: bool | None = None
     """Whether the command is a WebAssembly module; by default, if it is called `….wasm`."""
+
+
+class DomainPolicyIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whether agents of the domain `source` may ask those of `target`; `*` is any domain, no intents means all."""
+
+    source: Name
+    target: Name
+    allow: bool = True
+    intents: Annotated[tuple[Name, ...], Meta(max_length=1000)] = ()
+    encrypt: bool = False
 
 
 class FileQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,6 +215,15 @@ class QuestionsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 class LettersQuery(Page, frozen=True, kw_only=True):
     task: str | None = None
+
+
+class ContractsQuery(Page, frozen=True, kw_only=True):
+    agent: str | None = None
+
+
+class DomainsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    source: Name
+    target: Name
 
 
 class AuditQuery(Page, frozen=True, kw_only=True):

@@ -6,9 +6,13 @@ from typing import Any
 
 import msgspec
 
+from dragoman.protocols.a2acp.claims import TokenGrant
+from dragoman.protocols.a2acp.types import Message
 from dragoman.protocols.agentmsg.records import ErrorReport, SharedState
 from dragoman.protocols.agentmsg.types import Entity, EntityType, StateUpdate
 from dragoman.protocols.chiffon.types import ErrorPayload, Registered, Registration
+from dragoman.transports.a2acp.agents import Declaration, Declared
+from dragoman.transports.a2acp.auth import TokenWish
 from dragoman.transports.api.endpoint import Endpoint
 from dragoman.transports.api.schemas import ENVELOPES, MESSAGES
 
@@ -133,5 +137,43 @@ AGENTMSG = (
     Endpoint(
         method="GET", path="/agentmsg/state/{entity_type}/{entity_id}", tag="agentmsg", auth="agent",
         summary="Look at one shared entity", answers={200: Entity, **REPORTED},
+    ),
+)  # fmt: skip
+
+# -- a2acp -------------------------------------------------------------------------------------------------------
+
+COMPLAINED = dict.fromkeys((*STATUSES[:2], 403, *STATUSES[2:], 504), Message)
+
+A2ACP = (
+    Endpoint(
+        method="POST", path="/auth/token", tag="a2acp", auth="agent", body=TokenWish,
+        summary="Get a token for messages to one agent; the secret by HTTP Basic or as a bearer",
+        answers={200: TokenGrant, **COMPLAINED},
+    ),
+    Endpoint(
+        method="GET", path="/.well-known/jwks.json", tag="a2acp", auth=None,
+        summary="The public keys that tokens are signed with", answers={200: dict[str, Any]},
+    ),
+    Endpoint(
+        method="POST", path="/a2acp/agents", tag="a2acp", auth="agent", body=Declaration,
+        summary="Say which intents an agent serves, on which terms", answers={200: Declared, **COMPLAINED},
+    ),
+    Endpoint(
+        method="POST", path="/a2acp/messages", tag="a2acp", auth=None, body=Message,
+        summary="Send a message; a request waits for its response. The credential is the message's own token",
+        headers={"Prefer": "`respond-async`: 202 at once, and the response comes to the inbox."},
+        answers={200: Message, 202: Accepted, **COMPLAINED},
+    ),
+    Endpoint(
+        method="GET", path="/a2acp/messages", tag="a2acp", summary="Wait for messages", auth="agent",
+        query=InboxQuery, answers={200: Inbox, **COMPLAINED},
+    ),
+    Endpoint(
+        method="POST", path="/a2acp/ack", tag="a2acp", summary="Acknowledge messages", auth="agent",
+        body=Ack, answers={200: dict[str, Any], **COMPLAINED},
+    ),
+    Endpoint(
+        method="GET", path="/a2acp/ws", tag="a2acp", auth="agent",
+        summary="WebSocket, subprotocol a2acp.v1: one message a text frame", answers={101: None},
     ),
 )  # fmt: skip

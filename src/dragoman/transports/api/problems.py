@@ -30,6 +30,7 @@ TITLES: Mapping[Kind, str] = {
     Kind.NOT_FOUND: "Not found",
     Kind.CONFLICT: "Conflict",
     Kind.MISMATCH: "Idempotency key reused",
+    Kind.CONTRACT: "Against the contract",
     Kind.RATE_LIMITED: "Too many requests",
     Kind.OVERLOADED: "Hub cannot take it now",
     Kind.UNAVAILABLE: "Nobody available",

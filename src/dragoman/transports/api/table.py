@@ -20,16 +20,18 @@ from dragoman.transports.api import (
     audit,
     backup,
     bodies,
+    contracts,
     deadletters,
     files,
     losses,
+    policies,
     questions,
     reports,
     stream,
     tasks,
 )
 from dragoman.transports.api.desk import Desk
-from dragoman.transports.api.doors import AGENTMSG, CHIFFON
+from dragoman.transports.api.doors import A2ACP, AGENTMSG, CHIFFON
 from dragoman.transports.api.endpoint import Endpoint, respond
 from dragoman.transports.api.page import status_page
 from dragoman.transports.api.problems import Problem
@@ -172,6 +174,35 @@ MANAGEMENT = (
         summary="What cannot be carried between two protocols", query=bodies.LossesQuery,
         answers={200: losses.LossMatrix}, refusals=(NOT_FOUND,),
     ),
+    # contracts
+    Endpoint(
+        method="GET", path=f"{V1}/contracts", handler=contracts.listing, tag="contracts",
+        summary="List contracts between agents, newest first", query=bodies.ContractsQuery,
+        answers={200: contracts.ContractList}, refusals=(INVALID,),
+    ),
+    Endpoint(
+        method="GET", path=f"{V1}/contracts/{{id}}", handler=contracts.one, tag="contracts",
+        summary="Look at a contract, with its schemas", answers={200: contracts.ContractOut}, refusals=(NOT_FOUND,),
+    ),
+    Endpoint(
+        method="POST", path=f"{V1}/contracts/{{id}}/end", handler=contracts.end, tag="contracts",
+        summary="End a collaboration; both agents are told", body=bodies.CancelIn, body_optional=True,
+        answers={200: contracts.ContractOut}, refusals=(NOT_FOUND, Kind.CONTRACT),
+    ),
+    Endpoint(
+        method="GET", path=f"{V1}/policies/domains", handler=policies.listing, tag="contracts",
+        summary="Which domains may ask which", answers={200: policies.DomainPolicies},
+    ),
+    Endpoint(
+        method="POST", path=f"{V1}/policies/domains", handler=policies.change, tag="contracts",
+        summary="Allow or forbid a domain to ask another; the newest word about a pair counts",
+        body=bodies.DomainPolicyIn, answers={200: policies.DomainPolicies}, refusals=(INVALID, CONFLICT),
+    ),
+    Endpoint(
+        method="DELETE", path=f"{V1}/policies/domains", handler=policies.remove, tag="contracts",
+        summary="Take back what was said about a pair of domains", query=bodies.DomainsQuery,
+        answers={200: policies.DomainPolicies}, refusals=(INVALID, NOT_FOUND),
+    ),
     # questions
     Endpoint(
         method="GET", path=f"{V1}/questions", handler=questions.listing, tag="questions",
@@ -253,4 +284,4 @@ OPERATIONS = (
 )  # fmt: skip
 
 SERVED = (*MANAGEMENT, *OPERATIONS)
-ENDPOINTS = (*SERVED, *CHIFFON, *AGENTMSG)
+ENDPOINTS = (*SERVED, *CHIFFON, *AGENTMSG, *A2ACP)

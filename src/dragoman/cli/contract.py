@@ -1,0 +1,112 @@
+"""`dragoman contract`: what agents agreed on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from dragoman.cli import printing
+from dragoman.cli.escaping import line
+from dragoman.cli.hubclient import Hub
+from dragoman.cli.options import HERE, Output, Reach
+from dragoman.cli.printing import Column, col
+
+app = App(name="contract", help="Contracts between agents: ls, show, end.")
+
+ContractName = Annotated[str, Parameter(name="ID", help="The contract's id, or its collaboration's.")]
+
+COLUMNS = (
+    col("id"),
+    Column("from", lambda contract: contract["source"].get("agent")),
+    Column("to", lambda contract: contract["target"].get("agent")),
+    col("intent"),
+    col("standing"),
+    Column("encrypted", lambda contract: _sealed(contract)),
+    col("expires", "expires_at"),
+)
+
+
+@app.command
+def ls(
+    *,
+    agent: Annotated[str | None, Parameter(help="Only those of this agent.")] = None,
+    limit: int = 50,
+    cursor: str | None = None,
+    output: Output = "table",
+    reach: Reach = HERE,
+) -> None:
+    """List the contracts, newest first."""
+    answer = Hub.find(reach).get("contracts", agent=agent, limit=limit, cursor=cursor)
+    found = printing.listing(answer, "contracts", COLUMNS, output)
+    if output != "table":
+        return
+    more = answer.get("next")
+    printing.verdict(True if found else None, printing.count(len(found), "contract") + (", and more" if more else ""))
+    if more:
+        printing.following(f"dragoman contract ls --cursor {line(more)}")
+    elif found:
+        printing.following(f"dragoman contract show {line(found[0]['id'])}")
+
+
+@app.command
+def show(id: ContractName, /, *, output: Output = "table", reach: Reach = HERE) -> None:
+    """Show one contract: who, what, how long, on which terms."""
+    contract = Hub.find(reach).get("contracts", id)
+    if output != "table":
+        printing.document(contract, output)
+        return
+    standing = contract.get("standing")
+    print(f"{'✓' if standing == 'active' else '✗'} contract {line(contract.get('id'))}  {line(standing)}")
+    printing.card(
+        [
+            ("collaboration", contract.get("collaboration_id")),
+            ("from", _party(contract.get("source"))),
+            ("to", _party(contract.get("target"))),
+            ("intent", contract.get("intent")),
+            ("timeout", f"{contract.get('timeout_seconds'):g} s"),
+            ("encrypted", _sealed(contract)),
+            ("personal", "yes" if contract.get("pii") else None),
+            ("validated", None if contract.get("validated") else "no: only the two agents can read it"),
+            ("requires", contract.get("required_capabilities")),
+            ("sandbox", contract.get("sandbox")),
+            ("key", contract.get("kid")),
+            ("since", contract.get("created_at")),
+            ("until", contract.get("expires_at")),
+            ("ended by", contract.get("by")),
+            ("why", contract.get("reason")),
+            ("takes", contract.get("input_schema")),
+            ("gives", contract.get("output_schema")),
+        ]
+    )
+    if standing == "active":
+        printing.following(f"dragoman contract end {line(id)}")
+
+
+@app.command
+def end(
+    id: ContractName,
+    /,
+    *,
+    reason: Annotated[str | None, Parameter(help="What both agents are told.")] = None,
+    output: Output = "table",
+    reach: Reach = HERE,
+) -> None:
+    """End a collaboration. Both agents are told."""
+    contract = Hub.find(reach).post("contracts", id, "end", body={} if reason is None else {"reason": reason})
+    if output != "table":
+        printing.document(contract, output)
+        return
+    printing.verdict(True, f"the contract {line(contract.get('id'))} has ended")
+    printing.following("dragoman contract ls")
+
+
+def _party(party: Any) -> str:
+    return f"{party.get('agent')} {party.get('version')} of {party.get('domain')}" if isinstance(party, dict) else ""
+
+
+def _sealed(contract: Mapping[str, Any]) -> str:
+    if contract.get("encryption") != "aes256":
+        return "no"
+    return "end to end" if contract.get("mode") == "end-to-end" else "yes"

@@ -1,0 +1,83 @@
+"""`dragoman policy`: which domains may ask which."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from dragoman.cli import printing
+from dragoman.cli.escaping import line
+from dragoman.cli.hubclient import Hub
+from dragoman.cli.options import HERE, Output, Reach
+from dragoman.cli.printing import Column, col
+
+app = App(name="policy", help="Which domains may ask which: allow, forbid, rm, ls.")
+
+Source = Annotated[str, Parameter(name="FROM", help="The domain that asks; '*' is any.")]
+Target = Annotated[str, Parameter(name="TO", help="The domain that is asked; '*' is any.")]
+Intents = Annotated[
+    list[str] | None, Parameter(name="--intent", negative=(), help="Only this intent; may be repeated.")
+]
+
+COLUMNS = (
+    col("from", "source"),
+    col("to", "target"),
+    Column("may", lambda entry: "yes" if entry.get("allow") else "no"),
+    Column("intents", lambda entry: ", ".join(entry.get("intents") or ()) or "all"),
+    Column("encrypted", lambda entry: "yes" if entry.get("encrypt") else "no"),
+)
+
+
+@app.command
+def allow(
+    source: Source,
+    target: Target,
+    /,
+    *,
+    intent: Intents = None,
+    encrypt: Annotated[bool, Parameter(negative=(), help="Only encrypted.")] = False,
+    output: Output = "table",
+    reach: Reach = HERE,
+) -> None:
+    """Let agents of one domain ask those of another."""
+    _change(source, target, {"allow": True, "intents": intent or [], "encrypt": encrypt}, output, reach)
+
+
+@app.command
+def forbid(
+    source: Source, target: Target, /, *, intent: Intents = None, output: Output = "table", reach: Reach = HERE
+) -> None:
+    """Forbid it, whatever else allows it."""
+    _change(source, target, {"allow": False, "intents": intent or []}, output, reach)
+
+
+def _change(source: str, target: str, wish: dict[str, Any], output: Output, reach: Reach) -> None:
+    answer = Hub.find(reach).post("policies", "domains", body={"source": source, "target": target, **wish})
+    if output != "table":
+        printing.document(answer, output)
+        return
+    may = "may" if wish["allow"] else "may not"
+    printing.verdict(True, f"agents of {line(source)} {may} ask agents of {line(target)}")
+    printing.following("dragoman policy ls")
+
+
+@app.command
+def rm(source: Source, target: Target, /, *, output: Output = "table", reach: Reach = HERE) -> None:
+    """Take back what was said about a pair of domains."""
+    answer = Hub.find(reach).ask("DELETE", "policies", "domains", query={"source": source, "target": target})
+    if output != "table":
+        printing.document(answer, output)
+        return
+    printing.verdict(True, f"nothing is said any more about {line(source)} asking {line(target)}")
+    printing.following("dragoman policy ls")
+
+
+@app.command
+def ls(*, output: Output = "table", reach: Reach = HERE) -> None:
+    """List what is allowed and forbidden."""
+    found = printing.listing(Hub.find(reach).get("policies", "domains"), "domains", COLUMNS, output)
+    if output == "table":
+        printing.verdict(True if found else None, f"{printing.count(len(found), 'pair')} of domains")
+        if not found:
+            printing.following("dragoman policy allow FROM_DOMAIN TO_DOMAIN")
