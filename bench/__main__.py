@@ -36,6 +36,8 @@ SUITES = {
     "rabbitmq": "bench.peer_rabbitmq:measure",
     "agentmsg": "bench.agentmsg:measure",
     "lanes": "bench.lanes:measure",
+    "a2acp": "bench.a2acp:measure",
+    "sandbox": "bench.sandbox:measure",
 }
 """Name → `measure(settings) -> Iterable[Figure]`. `coven` and `forge` bring their own peers and raw limits."""
 

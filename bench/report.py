@@ -56,9 +56,11 @@ RAW = {
     "hub-http": "echo-http",
     PEER: "echo-http",
     **{f"{family}-{n}": f"echo-grpc-{n}" for family in ("hub-coven", "autogen", "autogen-host") for n in (1, 50)},
+    **{f"token-{act}": f"token-{act}-pyjwt" for act in ("issue", "verify")},
+    "token-verify-again": "token-verify-pyjwt",
     **{f"{family}-{n}": "pipe-1" for family in ("hub-forge", "acp-sdk", "acp-sdk-bare") for n in (1, 2, 4, 32)},
 }
-"""Beside which bare echo a suite is put in the `÷ raw` column."""
+"""Beside which bare echo (tokens: PyJWT) a suite is put in the `÷ raw` column."""
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,12 +147,12 @@ def commit_rows(figures: Figures) -> list[str]:
 
 
 def note_rows(figures: Figures) -> list[str]:
-    """What only the suites about fleets, floods, children and lanes have, one line each, in the suite's own words."""
+    """What only some suites have (fleets, floods, children, lanes, sandboxes), one line each, in their own words."""
     absent = [] if broker.installed() or not figures.get("hub-agentmsg-kept", 256) else [f"rabbitmq: {broker.INSTALL}"]
     return absent + [
         f"{f.suite}: " + ", ".join(f"{name.replace('_', ' ')} {value:,.4g}" for name, value in f.extra.items())
         for f in figures.all()
-        if f.suite.startswith(("fleet", "flood", "hub-children", "hub-lanes"))
+        if f.suite.startswith(("fleet", "flood", "hub-children", "hub-lanes", "sandbox"))
     ]
 
 
