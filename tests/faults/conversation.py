@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
+from collections.abc import Sequence
 
 import msgspec
 from tests.faults.simulation import Violation
@@ -166,8 +167,8 @@ class Talker:
 
 
 class Conversation:
-    def __init__(self, seed: int, rng: random.Random | None = None) -> None:
-        self.rng = rng or random.Random(seed)
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
         self.world = World(MemoryStore(immediate=bool(seed % 2)), seed=seed)
         self.witness = Witness()
         self.talkers = [Talker(self, f"t{n}") for n in range(3)]
@@ -183,7 +184,7 @@ class Conversation:
         except (Refused, asyncio.CancelledError):
             return None
 
-    async def run(self, steps: int) -> None:
+    async def run(self, steps: int, script: Sequence[int] | None = None) -> None:
         await self.world.start()
         await self.world.add("boss", "orchestrator", work_types=())
         for talker in self.talkers:
@@ -193,8 +194,8 @@ class Conversation:
         doings = [
             self.write, self.submit, self.act, self.link, self.time, self.crash, self.break_disk, self.answer
         ]  # fmt: skip
-        for _ in range(steps):
-            await self.rng.choices(doings, WEIGHTS)[0]()
+        for doing in self.rng.choices(doings, WEIGHTS, k=steps) if script is None else map(doings.__getitem__, script):
+            await doing()
         await self.heal()
         await self.judge()
         await self.world.intake.stop()
@@ -307,8 +308,8 @@ class Conversation:
                 raise Violation(f"{task.id} went through {len(task.handed)} hands")
 
 
-def converse(seed: int, steps: int = 90, rng: random.Random | None = None) -> Conversation:
-    """`rng` decides what happens; the seed only what things are called."""
-    conversation = Conversation(seed, rng)
-    asyncio.run(asyncio.wait_for(conversation.run(steps), 60))
+def converse(seed: int, steps: int = 90, script: Sequence[int] | None = None) -> Conversation:
+    """`script` says what is done, by its place among WEIGHTS, where the seed is not to."""
+    conversation = Conversation(seed)
+    asyncio.run(asyncio.wait_for(conversation.run(steps, script), 60))
     return conversation

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.faults.conversation import converse
+from tests.faults.conversation import WEIGHTS, converse
 
 from dragoman.core.delivery import letters, outbox
 
@@ -26,11 +26,11 @@ def test_letters_keep_their_promises_whatever_breaks(block):
     hold(range(block * 30, block * 30 + 30))
 
 
-@settings(max_examples=25, suppress_health_check=list(HealthCheck), deadline=None)
-@given(rng=st.randoms(use_true_random=False), steps=st.integers(5, 60), seed=st.integers(0, 1))
-def test_no_inversion_no_loss_no_double_whatever_happens(rng, steps, seed):
-    """The same, with what happens drawn so that a failure is shrunk to the few steps that matter."""
-    converse(seed, steps, rng)
+@settings(max_examples=20, suppress_health_check=list(HealthCheck), deadline=None)
+@given(script=st.lists(st.integers(0, len(WEIGHTS) - 1), min_size=5, max_size=60), seed=st.integers(0, 1000))
+def test_no_inversion_no_loss_no_double_whatever_happens(script, seed):
+    """The same, with what is done drawn so that a failure is shrunk to the few steps that matter."""
+    converse(seed, script=script)
 
 
 @pytest.mark.soak

@@ -247,7 +247,7 @@ async def test_a_work_order_that_is_not_acknowledged_is_put_before_the_agent_aga
     await world.advance(7.5)
     assert [p.delivery.attempt for p in bob.take()] == [1, 2, 3, 4]
     assert (await world.task(task.id)).attempts == 1
-    await world.advance(9)
+    await world.advance(14)
     assert "attempt_failed" in await world.story(task.id)
 
 

@@ -396,8 +396,7 @@ def ordered_in_vain(work: Work, order: Delivery) -> None:
         return
     if order.attempt >= work.rules.letter_attempts:
         work.put(msgspec.structs.replace(order, wake_at=None))
-        soon = Instant(work.now)
-        work.put(msgspec.structs.replace(task, lost_at=soon - work.rules.grace, wake_at=soon))
+        work.put(msgspec.structs.replace(task, lost_at=work.now, wake_at=Instant(work.now + work.rules.grace)))
         return
     link = None if order.session is None else work.link(order.session)
     if link is not None and link.ordered:
