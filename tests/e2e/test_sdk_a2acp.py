@@ -19,6 +19,7 @@ from dragoman import (
     Client,
     ContractViolation,
     HandshakeRequest,
+    HelpRequest,
     InternalError,
     NotAllowed,
     RateLimitExceeded,
@@ -295,3 +296,25 @@ def test_without_an_event_loop(hub: HubProcess) -> None:
             assert client.contract("read_record").security.pii
 
     asyncio.run(call())
+
+
+@pytest.mark.parametrize("protocol", ["a2acp", "chiffon", "forge", "coven"])
+async def test_agents_of_every_protocol_help(hub: HubProcess, protocol: str) -> None:
+    helper = Agent("helper", token=token(hub, "helper", "clinic", protocol=protocol))
+    asker = Agent("asker", token=token(hub, "asker", "clinic", protocol="agentmsg"))
+
+    @helper.on_help("CODE_REVIEW")
+    async def advise(request: HelpRequest) -> str:
+        return f"{request.help_type}: {request.description} {request.context['attempted_solutions']}"
+
+    @asker.on("fix")
+    async def fix(task: Task) -> str:
+        advice = await task.help("is it right?", help_type="CODE_REVIEW", attempted=["a"], deadline=10)
+        return f"{advice.responder}: {advice.content}"
+
+    schemes = {"coven": f"coven://{hub.ready['grpc']}", "a2acp": url(hub)}
+    at = schemes.get(protocol) or hub.url.replace("http://", f"{protocol}+ws://")
+    people = Client(hub.url, token=hub.ready["admin_token"])
+    agentmsg = hub.url.replace("http://", "agentmsg+ws://")
+    async with serving(hub, helper, at=at), serving(hub, asker, at=agentmsg), people as admin:
+        assert await soon(admin.call("asker", "fix")) == "helper: CODE_REVIEW: is it right? ['a']"

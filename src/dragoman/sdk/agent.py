@@ -18,6 +18,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from dragoman.sdk import helping
 from dragoman.sdk.address import Address, resolve_agent
 from dragoman.sdk.engine import Engine
 from dragoman.sdk.errors import HubUnreachable, Misconfigured
@@ -155,7 +156,8 @@ class Agent:
         (`@agent.on_help("CODE_REVIEW")`).
 
         It gets a `HelpRequest` and returns text or a `Help`, or raises `Unable` or `Escalate`; an asynchronous
-        generator may give several answers, all but the last with `follow_up_required`.
+        generator may give several answers, all but the last with `follow_up_required`. Over a protocol that has no word
+        for help the hub asks for it as work, and several answers are one.
         """
 
         def declare(function: F, help_types: Sequence[str]) -> F:
@@ -324,7 +326,7 @@ class Agent:
         if address.protocol == "a2acp":
             return await self._serve_a2acp(address)
         try:
-            await self.serve_over(dialler(address, self._world))
+            await self.serve_over(dialler(address, self._world), converses=address.protocol == "agentmsg")
         finally:
             if self._state is not None:
                 await self._state.close()
@@ -350,31 +352,32 @@ class Agent:
         persona.caller = A2acpCaller(persona)
         self._persona = persona
         try:
-            await self.serve_over(lambda: A2acpLink(dial(), persona, memory))
+            await self.serve_over(lambda: A2acpLink(dial(), persona, memory), converses=False)
         finally:
             self._persona = None
             await persona.caller.end(HubUnreachable(f"{self.id} is not at work any more"))
 
-    async def serve_over(self, dial: Callable[[], Link]) -> None:
-        """As `serve`, over links of one's own making."""
+    async def serve_over(self, dial: Callable[[], Link], *, converses: bool = True) -> None:
+        """As `serve`, over links of one's own making. Where agents do not converse, help is asked for as work."""
         if self._engine is not None:
             raise Misconfigured(f"{self.id} is already at work")
         if not self._handlers and not self._listeners.help and not self._listeners.letters:
             raise Misconfigured(f"{self.id} does nothing: declare a function with @agent.on(…)")
+        handlers = self._handlers
+        if not converses and self._listeners.help:
+            handlers = {**handlers, **helping.as_work(self._listeners.help, handlers)}
         who = Introduction(
             agent_id=self.id,
             kind=self.kind,
             version=self.version,
             domain=self.domain,
-            work_types=tuple(self._handlers),
+            work_types=tuple(handlers),
             concurrency=self.concurrency,
-            capabilities=tuple(self.capabilities()),
+            capabilities=tuple(handler.capability() for handler in handlers.values()),
             skills=(*self.skills, *self._listeners.help),
         )
         journal = Journal(self._world, path_for(self._state_dir, self.id))
-        self._engine = Engine(
-            who, self._handlers, dial, journal, self._world, grace=self._grace, listeners=self._listeners
-        )
+        self._engine = Engine(who, handlers, dial, journal, self._world, grace=self._grace, listeners=self._listeners)
         try:
             await self._engine.run()
         finally:
