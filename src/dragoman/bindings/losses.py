@@ -110,7 +110,64 @@ class Voice(msgspec.Struct, frozen=True, kw_only=True):
     caller_hears: Mapping[Feature, Cell] = {}
 
 
+OUR_EVENT = near("in an event of ours")
+
 VOICES: Mapping[str, Voice] = {
+    "a2acp": Voice(
+        caller_says={
+            F.PRIORITY: lost("a2acp has no word for it"),
+            F.DEADLINE: near("the contract says how long an answer may take"),
+            F.DEPENDENCIES: lost("a2acp has no word for it"),
+            F.DESCRIPTION: lost("a2acp names work by its intent only"),
+            F.THREAD: lost("a2acp has no conversations"),
+            F.ATTACHMENT: lost("a2acp has no word for a file"),
+            F.BUDGET: lost(PEOPLE_MAY),
+            F.PAUSE: lost(PEOPLE_MAY),
+            **NOT_ASKED,
+        },
+        agent_hears={
+            F.PRIORITY: near(HUB_KEEPS_IT),
+            F.DEADLINE: near(HUB_KEEPS_IT),
+            F.DEPENDENCIES: near(HUB_KEEPS_IT),
+            F.BUDGET: near(HUB_KEEPS_IT),
+            F.DESCRIPTION: near("in a field of ours"),
+            F.THREAD: near("in a field of ours"),
+            F.ATTACHMENT: near("as a reference in the payload, fetched over HTTP"),
+            F.PAUSE: near("as an event of ours"),
+            F.ANSWER: near("as a new request of the same task"),
+            F.HELP: near("as a request, whose response is the help"),
+            F.HANDOVER: near("as a request, with its story in payload.handover"),
+            F.LETTER: NO_LETTERS,
+        },
+        agent_says={
+            F.PERCENT: OUR_EVENT,
+            F.MESSAGE: OUR_EVENT,
+            F.STEP: OUR_EVENT,
+            F.OUTPUT: OUR_EVENT,
+            F.THINKING: OUR_EVENT,
+            F.TOOL_USE: OUR_EVENT,
+            F.TOOL_RESULT: OUR_EVENT,
+            F.FILE: lost("a2acp has no word for a file"),
+            F.QUESTION: lost("a2acp has no word for it"),
+            F.TEXT: near("as `output` in the payload"),
+            F.EXIT_CODE: near("among the details of an error"),
+            F.USAGE: lost("a2acp has no word for it"),
+        },
+        caller_hears={
+            F.PERCENT: OUR_EVENT,
+            F.MESSAGE: OUR_EVENT,
+            F.STEP: OUR_EVENT,
+            F.OUTPUT: OUR_EVENT,
+            F.THINKING: OUR_EVENT,
+            F.TOOL_USE: OUR_EVENT,
+            F.TOOL_RESULT: OUR_EVENT,
+            F.FILE: near("as a reference in an event of ours, fetched over HTTP"),
+            F.QUESTION: near("as the message of an event of ours"),
+            F.TEXT: near("as `output` in the payload, where there is no structured result"),
+            F.EXIT_CODE: near("among the details of an error"),
+            F.USAGE: lost("a2acp has no word for it"),
+        },
+    ),
     "agentmsg": Voice(
         caller_says={
             F.THREAD: near("in the metadata of the task's context"),

@@ -242,6 +242,8 @@ def _finish(said: Said) -> Finish:
     body: dict[str, Any] = {"result": said.content}
     if said.sealed:
         body["envelope"] = _bound(message)
+    elif type(said.content) is dict and type(said.content.get("output")) is str:
+        body["output"] = said.content["output"]  # other protocols have a place for the text of a result
     # What a result is, is what it says: sent again after a lost answer it has another id and another time.
     digest = hashlib.sha256(_canonical(said.content)).hexdigest()
     return Finish(

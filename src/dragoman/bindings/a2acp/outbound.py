@@ -30,6 +30,7 @@ from dragoman.bindings.a2acp.names import PROTOCOL, message_id, thread_of
 from dragoman.core.contracts.model import Contract, Standing
 from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind
+from dragoman.core.files import FileRef, shown_name
 from dragoman.core.ids import AgentId, Instant, rfc3339
 from dragoman.core.tasks.model import Event, EventKind, Question, Task
 from dragoman.protocols.a2acp import intents
@@ -207,8 +208,30 @@ def _work(said: _Saying) -> bytes:
     if type(content) is not dict:
         content = {} if content is None else {"input": content}
     aside = {name: body[name] for name in ("answer", "handover") if name in body}
+    if body.get("attachments"):
+        aside["attachments"] = [_file(msgspec.convert(file, FileRef), task) for file in body["attachments"]]
     extra = {name: value for name, value in (body.get("extra") or {}).items() if name not in ENVELOPE}
+    if task.origin.protocol != PROTOCOL:
+        extra |= _besides(task)
     return said.converse(REQUEST, task.type, {**content, **aside}, task.id, source=source, extra=extra)
+
+
+def _besides(task: Task) -> dict[str, Any]:
+    """What other protocols say of a task and this one has no word for, in a field of ours beside the payload."""
+    known = {name: getattr(task, name) for name in ("name", "description", "thread") if getattr(task, name)}
+    return {"task": known} if known else {}
+
+
+def _file(file: FileRef, task: Task) -> dict[str, Any]:
+    """A file by reference."""
+    return {
+        "url": f"/api/agent/files/{file.id}?task_id={task.id}",
+        "id": file.id,
+        "name": shown_name(file.name),
+        "mime_type": file.mime_type,
+        "size": file.size,
+        "sha256": file.sha256,
+    }
 
 
 def _control(intent: str) -> Callable[[_Saying], bytes]:
@@ -260,6 +283,8 @@ def _progress(said: _Saying) -> bytes:
     task, event = said.task, said.event
     body = _parse(event.body)
     told = {name: value for name, value in body.items() if name not in ("chunk", "stream") and value is not None}
+    if "file" in told:
+        told["file"] = _file(msgspec.convert(told["file"], FileRef), task)
     if event.kind is EventKind.ASKED:
         told = {"message": f"Waiting for an answer: {body.get('question')}"}
     elif event.kind is not EventKind.PROGRESS:
