@@ -22,6 +22,7 @@ from dragoman.core.lookups import (
     DeadLettersOf,
     DeliveryById,
     Dependents,
+    EntityById,
     EventOf,
     Inbox,
     Lane,
@@ -33,6 +34,7 @@ from dragoman.core.lookups import (
     Row,
     TaskById,
 )
+from dragoman.core.state.model import Change, Changed, Entity, Operation, Registry
 from dragoman.core.tasks.model import Event, EventKind, Origin, Question, QuestionStatus, Status, Task
 
 TASKS = [TaskId(f"task-{n}") for n in range(6)] + [TaskId("01890a5d-ac96-774b-bcce-b302099a8057"), TaskId("träge ✓")]
@@ -78,6 +80,26 @@ def dead_letter(id: str, task: str, **fields: Any) -> DeadLetter:
 def question(id: str, task: str | None, **fields: Any) -> Question:
     defaults: dict[str, Any] = {"agent": AgentId("bob"), "question": "which one?", "created_at": Instant(4)}
     return Question(id=QuestionId(id), task=None if task is None else TaskId(task), **{**defaults, **fields})
+
+
+def entity(name: str, registry: Registry = Registry.TASK, **fields: Any) -> Entity:
+    defaults: dict[str, Any] = {
+        "version": 1,
+        "value": {"agent_id": "ada", "resource_type": "tokens"},
+        "created_at": 1,
+        "updated_at": 1,
+        "created_by": AgentId("ada"),
+        "updated_by": AgentId("ada"),
+    }
+    return Entity(registry=registry, name=name, **{**defaults, **fields})
+
+
+def changed_state(cursor: int, count: int = 1) -> Changed:
+    """A row of the log whose last change has this number."""
+    one = Change(
+        Operation.UPDATE, Registry.TASK, "t", cursor, {"status": "pending", "näher": [None, 1.5]}, AgentId("ada")
+    )
+    return Changed(cursor=cursor, at=Instant(cursor), entries=(one,) * count)
 
 
 def agent(id: str, **fields: Any) -> Agent:
@@ -177,6 +199,11 @@ def agents(draw: st.DrawFn, id: AgentId) -> Agent:
 
 
 @st.composite
+def entities(draw: st.DrawFn, name: str) -> Entity:
+    return entity(name, version=draw(small), value=draw(st.dictionaries(words, json_values, max_size=2)))
+
+
+@st.composite
 def worlds(draw: st.DrawFn) -> list[Row]:
     """Rows that can be added together."""
     ids = draw(st.lists(st.sampled_from(TASKS), min_size=1, max_size=len(TASKS), unique=True))
@@ -189,6 +216,7 @@ def worlds(draw: st.DrawFn) -> list[Row]:
     for number, id in enumerate(draw(st.lists(st.sampled_from(ids), max_size=4))):
         rows.append(draw(questions(f"question-{number}", id)))
         rows.append(dead_letter(f"dead-{number}", id))
+    rows += [draw(entities(name)) for name in draw(st.lists(st.sampled_from(TASKS), unique=True, max_size=3))]
     return draw(st.permutations(rows))
 
 
@@ -206,6 +234,10 @@ def changed(draw: st.DrawFn, row: Row) -> Row:
             return draw(agents(row.id))
         case Event():
             return draw(events(row.task, row.seq))
+        case Entity():
+            return draw(entities(row.name))
+        case Changed():
+            return row
         case DeadLetter():
             return msgspec.structs.replace(row, attempts=draw(small))
 
@@ -222,5 +254,6 @@ def every_lookup(rows: list[Row]) -> list[Lookup[Any]]:
     lookups += [EventOf(id, seq) for id in TASKS for seq in range(6)]
     lookups += [DeliveryById(DeliveryId(f"delivery-{n}")) for n in range(9)]
     lookups += [DeadLetterById(DeliveryId(f"dead-{n}")) for n in range(5)]
+    lookups += [EntityById(f"TASK/{id}") for id in TASKS]
     lookups += [QuestionById(QuestionId(f"question-{n}")) for n in range(5)]
     return lookups

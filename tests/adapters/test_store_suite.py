@@ -24,11 +24,24 @@ from dragoman.core.delivery.model import Cargo, DeliveryState
 from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import Claims, EventOf, Inbox, Lane, Lookup, QuestionById, Ready, Row, TaskById
 from dragoman.core.ports import Changes, Recovered, Store, StoreFailed, TaskFilter
+from dragoman.core.state.model import Registry
 from dragoman.core.tasks.model import QuestionStatus, Status, Task
 from dragoman.stores.memory import MemoryStore, key
 from dragoman.stores.sqlite.store import SqliteStore
 from tests.adapters import records
-from tests.adapters.records import agent, chain, dead_letter, delivery, event, every_lookup, origin, question, task
+from tests.adapters.records import (
+    agent,
+    chain,
+    changed_state,
+    dead_letter,
+    delivery,
+    entity,
+    event,
+    every_lookup,
+    origin,
+    question,
+    task,
+)
 
 PATIENCE = 20.0
 
@@ -162,6 +175,9 @@ BAD: dict[str, Changes] = {
     "changes a delivery that does not exist": Changes(added=[task("u")], changed=[delivery("nowhere", "t")]),
     "changes an agent that does not exist": Changes(added=[task("u")], changed=[agent("nowhere")]),
     "removes a delivery that does not exist": Changes(added=[task("u")], removed=[delivery("nowhere", "t")]),
+    "adds an entity that exists": Changes(added=[task("u"), entity("e")]),
+    "changes an entity that does not exist": Changes(added=[task("u")], changed=[entity("nowhere")]),
+    "adds a row of the state's log that exists": Changes(added=[task("u"), changed_state(1)]),
     "removes a question that does not exist": Changes(added=[task("u")], removed=[question("nowhere", "t")]),
     "changes one that exists and one that does not": Changes(
         added=[task("u")], changed=[delivery("d", "t", rank=3), delivery("nowhere", "t")]
@@ -176,6 +192,7 @@ async def test_a_unit_with_one_bad_row_leaves_nothing(store: Store, why: str) ->
     if isinstance(store, MemoryStore) and why in ("cannot be encoded", "does not fit"):
         pytest.skip("memory holds anything")
     first = [task("t"), event("t", 1), delivery("d", "t"), agent("ada"), question("q", "t"), dead_letter("x", "t")]
+    first += [entity("e"), changed_state(1)]
     await commit(store, *first, audit=chain(1))
     before = await everything(store)
     with pytest.raises(StoreFailed):
@@ -195,6 +212,8 @@ async def everything(store: Store) -> dict[str, Any]:
         "dead letters": list(await store.dead_letters()),
         "questions": list(await store.questions()),
         "audit": list(await store.audit()),
+        "entities": list(await store.entities(Registry.TASK)),
+        "changes": list(await store.changes()),
         "counts": dict(await store.counts()),
         "loaded": await load(store, *every_lookup([])),
     }
@@ -315,6 +334,7 @@ def test_everything_is_there_after_closing_and_opening(kind: str, world: list[Ro
 @every_store
 async def test_opening_tells_what_a_hub_begins_with(kind: str, tmp_path: Path) -> None:
     ada, bob = agent("ada"), agent("bob", wake_at=7)
+    grant = entity("ada:tokens", Registry.RESOURCE)
     audit = chain(4)
     rows = [
         bob,
@@ -325,6 +345,9 @@ async def test_opening_tells_what_a_hub_begins_with(kind: str, tmp_path: Path) -
         task("d", queue="code"),
         task("e", queue="code"),
         task("f", queue="text", owner=AgentId("ada")),
+        grant,
+        entity("a task that agents keep among themselves"),
+        changed_state(5, 5),
     ]
     _, _, recovered = await reopened(kind, tmp_path, Changes(added=rows, audit=audit))
     assert recovered == Recovered(
@@ -333,6 +356,8 @@ async def test_opening_tells_what_a_hub_begins_with(kind: str, tmp_path: Path) -
         backlog={"code": 2, "text": 1},
         audit_seq=4,
         audit_hash=audit[-1].hash,
+        entities=[grant],
+        state_cursor=5,
     )
 
 
@@ -340,7 +365,10 @@ async def test_an_empty_store_begins_with_nothing(store: Store) -> None:
     async with asyncio.timeout(PATIENCE):
         assert (await store.due(Instant(1), 5)).next_at is None
     assert await everything(store) == {
-        **{name: [] for name in ("tasks", "events", "deliveries", "dead letters", "questions", "audit")},
+        **{
+            name: []
+            for name in ("tasks", "events", "deliveries", "dead letters", "questions", "audit", "entities", "changes")
+        },
         "counts": dict.fromkeys(await store.counts(), 0),
         "loaded": [[] for _ in every_lookup([])],
     }
@@ -545,3 +573,44 @@ async def test_a_backup_does_not_overwrite(store: Store, tmp_path: Path) -> None
     with pytest.raises(FileExistsError):
         await store.backup(str(target))
     assert target.stat().st_size == size
+
+
+# What agents share.
+
+
+async def test_entities_are_listed_by_registry_and_name_and_change(store: Store) -> None:
+    rows = [entity(f"t{n}") for n in range(3)] + [
+        entity("ada:tokens", Registry.RESOURCE),
+        entity("ada", Registry.AGENT),
+    ]
+    await commit(store, *rows)
+    assert await store.entities(Registry.TASK) == rows[:3]
+    assert await store.entities(Registry.TASK, after="t0", limit=1) == [rows[1]]
+    newer = msgspec.structs.replace(rows[1], version=2, value={"status": "done"}, past=({"status": "new"},))
+    await commit(store, changed=[newer], removed=[rows[2]])
+    assert await store.entities(Registry.TASK) == [rows[0], newer]
+    assert await store.entity("TASK/t1") == newer
+    assert await store.entity("TASK/t2") is None
+
+
+async def test_the_log_of_the_shared_state_is_read_from_any_place_in_it(store: Store) -> None:
+    assert (await store.oldest_change(), list(await store.changes())) == (None, [])
+    log = [changed_state(2, 2), changed_state(3), changed_state(6, 3)]
+    for row in log:
+        await commit(store, row)
+    assert await store.changes() == log
+    assert await store.changes(after=1) == log
+    assert await store.changes(after=2, limit=1) == log[1:2]
+    assert await store.changes(after=6) == []
+    assert await store.oldest_change() == 1
+
+
+async def test_the_log_of_the_shared_state_forgets_bit_by_bit_what_it_may(store: Store) -> None:
+    await commit(store, *(changed_state(n) for n in range(1, 201)))
+    await commit(store, changed_state(201), forget=100)
+    assert await store.oldest_change() == 65
+    await commit(store, changed_state(202), forget=100)
+    assert await store.oldest_change() == 101
+    await commit(store, changed_state(203), forget=100)
+    assert await store.oldest_change() == 101
+    assert len(await store.changes(limit=1000)) == 103
