@@ -28,10 +28,10 @@ from dragoman import demo
 from dragoman.app import datadir
 from dragoman.app.program import program
 from dragoman.core.agents.model import Agent
-from dragoman.core.commands import AddAgent, RotateToken
+from dragoman.core.commands import AddAgent, RotateToken, SetDomainPolicy
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.tasks.model import QuestionStatus
-from dragoman.demo.cast import CAST, DOMAIN, EDITOR, INFRA, PLANNER, SCRIBE, Part
+from dragoman.demo.cast import CAST, DOMAIN, EDITOR, INFRA, LAB, PLANNER, RECORDS, SCRIBE, Part
 from dragoman.security.tokens import new_token, token_hash
 from dragoman.transports.stdio.recipe import Recipe
 from dragoman.transports.stdio.supervisor import Declared
@@ -82,7 +82,7 @@ async def let_in(running: Running) -> dict[AgentId, str]:
     intake = running.intake
     for part in CAST:
         there = intake.agent(AgentId(part.id))
-        if there is not None and there.domain != DOMAIN:
+        if there is not None and there.domain != part.domain:
             raise DemoRefused(
                 f"there is an agent {part.id!r} that is not the demo's. Start with --no-demo, or with another --data"
             )
@@ -100,9 +100,12 @@ async def let_in(running: Running) -> dict[AgentId, str]:
             token_hash=hashed,
             kind=part.kind,
             name=part.does,
-            domain=DOMAIN,
+            domain=part.domain,
+            capabilities=part.grants,
         )
         await intake.ask(AddAgent(principal=ADMIN, agent=agent))
+        if part is LAB:  # with it comes the policy that lets it ask the records' domain
+            await intake.ask(SetDomainPolicy(principal=ADMIN, source=LAB.domain, target=RECORDS.domain))
     return tokens
 
 
@@ -203,6 +206,7 @@ def words(data: Path) -> str:
         f"  have work done      {dragoman} call {INFRA.id} run_playbook playbook=site.yml{here}",
         f"  over three of them  {dragoman} call {SCRIBE.id} write_report topic=backups{here}",
         f"  handed over halfway {dragoman} call {EDITOR.id} write_notes release=3.0.0{here}",
+        f"  under a contract    {dragoman} call {LAB.id} plan_study ward=sleep{here}",
         f"  answer a question   {dragoman} ask ls{here}",
         "",
     ]

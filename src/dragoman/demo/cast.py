@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 DOMAIN = "demo"
 """The mark of a demo agent at the hub: an agent of the same id without it is somebody's real one."""
+RESEARCH_DOMAIN, CLINIC = "demo-research", "demo-clinic"
+"""Two that may work together in the demo. They have names of their own: the policy must let nobody real in."""
 
 
 class Part(NamedTuple):
@@ -14,6 +16,8 @@ class Part(NamedTuple):
     kind: str
     does: str
     protocol: str = "chiffon"
+    domain: str = DOMAIN
+    grants: tuple[str, ...] = ()
 
     @property
     def address(self) -> str:
@@ -31,7 +35,12 @@ EDITOR = Part(
 REVIEWER = Part(
     "reviewer", "reviewer", "reviewer", "helps the editor, and takes over what is too long for it", "agentmsg"
 )
+LAB = Part(
+    "lab", "lab", "lab", "plans studies; reads another domain's records under a contract", "a2acp", RESEARCH_DOMAIN,
+    ("read:records",),
+)  # fmt: skip
+RECORDS = Part("records", "records", "records", "gives records out, encrypted", "a2acp", CLINIC)
 PLANNER = Part("planner", "planner", "orchestrator", "gives the others something to do")
 
-CAST = (INFRA, CODE, RESEARCH, SCRIBE, EDITOR, REVIEWER, PLANNER)
+CAST = (INFRA, CODE, RESEARCH, SCRIBE, EDITOR, REVIEWER, RECORDS, LAB, PLANNER)
 """In the order in which they come on stage."""

@@ -24,6 +24,7 @@ CODE = cast.CODE.address
 RESEARCH = cast.RESEARCH.address
 SCRIBE = cast.SCRIBE.address
 EDITOR = cast.EDITOR.address
+LAB = cast.LAB.address
 
 
 class Errand(NamedTuple):
@@ -46,6 +47,7 @@ OPENING = (
     Errand(CODE, "run_tests", {"suite": "unit"}, then=DEPLOY),
     Errand(SCRIBE, "write_report", {"topic": "latency"}),
     Errand(EDITOR, "write_notes", {"release": "3.0.0"}),
+    Errand(LAB, "plan_study", {"ward": "sleep"}),
 )
 
 ROUND = (
@@ -57,6 +59,7 @@ ROUND = (
     Errand(CODE, "review_change", {"change": 1842}),
     Errand(EDITOR, "write_notes", {"release": "2.4.1"}),
     Errand(INFRA, "check_host", {"host": "web-02"}),
+    Errand(LAB, "plan_study", {"ward": "heart"}),
     Errand(CODE, "run_tests", {"suite": "unit"}, then=DEPLOY),
     Errand(INFRA, "run_playbook", {"playbook": "site.yml"}),
     Errand(CODE, "review_change", {"change": 1843}),

@@ -25,7 +25,7 @@ from dragoman.app import demo
 from dragoman.core.commands import AddAgent, RemoveAgent
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.demo import code, infra, planner
-from dragoman.demo.cast import CAST, DOMAIN, SCRIBE
+from dragoman.demo.cast import CAST, SCRIBE
 from dragoman.security.tokens import token_hash
 
 PATIENCE = 30.0
@@ -98,12 +98,12 @@ async def test_every_start_makes_new_tokens_for_the_same_agents() -> None:
     running: Any = SimpleNamespace(intake=world.intake)
     first, second = await demo.let_in(running), await demo.let_in(running)
     assert set(first) == set(second) == {part.id for part in COMERS}
-    protocols = {part.id: part.protocol for part in COMERS}
+    known = {part.id: (part.domain, part.protocol) for part in COMERS}
     assert not set(first.values()) & set(second.values())
     for id, token in second.items():
         agent = world.intake.agent_of(token_hash(token))
         assert agent is not None
-        assert (agent.id, agent.domain, agent.protocol) == (id, DOMAIN, protocols[id])
+        assert (agent.id, (agent.domain, agent.protocol)) == (id, known[id])
     assert [world.intake.agent_of(token_hash(token)) for token in first.values()] == [None] * len(COMERS)
     await world.intake.stop()
 
