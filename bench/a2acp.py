@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -164,7 +165,7 @@ class Side:
         self._hear = hear
         self._acks: list[bytes] = []
         self._soon = asyncio.get_running_loop().call_soon
-        self.link: WsConnection
+        self.link: WsConnection | None = None
 
     async def connect(self, url: str, secret: str, lose: Callable[[str], None]) -> None:
         headers = {"authorization": f"Bearer {secret}", "sec-websocket-protocol": "a2acp.v1"}
@@ -178,8 +179,14 @@ class Side:
             self._soon(self._flush)
         self._acks.append(heard.message_id.encode())
 
+    def send(self, message: bytes) -> None:
+        if self.link is None:  # what it answers was waiting, and came with the handshake
+            self._soon(self.send, message)
+        else:
+            self.link.send(message)
+
     def _flush(self) -> None:
-        self.link.send(b'{"ack":["' + b'","'.join(self._acks) + b'"]}')
+        self.send(b'{"ack":["' + b'","'.join(self._acks) + b'"]}')
         self._acks.clear()
 
 
@@ -190,6 +197,7 @@ class _Scenario:
         self._url = url
         self._pairs = msgspec.json.decode(Path(cast).read_bytes(), type=list[Pair])
         self._size = size
+        self._run = uuid4()[:8]
         self._sources: list[Side] = []
         self._targets: list[Side] = []
 
@@ -202,6 +210,26 @@ class _Scenario:
             await target.connect(self._url, pair.secrets[1], meter.lose)
             await source.connect(self._url, pair.secrets[0], meter.lose)
 
+    def thread(self, slot: int) -> bytes:
+        """What answers are known by. Those to an earlier run, which nobody waited for, are none of this one's."""
+        return f"{self._run}.{slot}".encode()
+
+    def ended(self, place: int, heard: _Heard, frame: bytes, intent: str) -> None:
+        """The source of a pair hears how something ended."""
+        self._sources[place].acknowledge(heard)
+        run, _, slot = heard.payload.correlation_id.partition(".")
+        if heard.message_type == "error":
+            if run == self._run:
+                self._meter.fail(int(slot), frame[:500].decode())
+            else:
+                self._meter.lose(frame[:500].decode())
+        elif run == self._run and heard.message_type == "response" and heard.intent == intent:
+            self.took(place, heard)
+            self._meter.finish(int(slot))
+
+    def took(self, place: int, heard: _Heard) -> None:
+        """An answer that counts."""
+
     def _target(self, pair: Pair) -> Callable[[_Heard, bytes], None]:
         raise NotImplementedError
 
@@ -210,18 +238,23 @@ class _Scenario:
 
     def close(self) -> None:
         for side in (*self._sources, *self._targets):
-            side.link.close()
+            if side.link is not None:
+                side.link.close()
 
 
 class Requests(_Scenario):
-    """A request under a contract and its response, acknowledged."""
+    """A request under a contract and its response, acknowledged. `sweep`: so many contracts are used in their order."""
+
+    def __init__(self, url: str, cast: str, size: int = 0, sweep: int = 0) -> None:
+        super().__init__(url, cast, size)
+        self._sweep = sweep
 
     async def open(self, meter: Meter, in_flight: int) -> None:
         self._asks = [Words(pair, pair.source, pair.target, "request", INTENT) for pair in self._pairs]
         self._turns = [0] * len(self._pairs)
         said = b'"test_scenario_id":"scenario-123","dataset_type":"patient_demographics","record_count":1000,"text":"'
         spare = max(1, self._size - len(said) - 120)
-        self._said = said + b"x" * spare + b'","contract_id":"%b","correlation_id":"%d"'
+        self._said = said + b"x" * spare + b'","contract_id":"%b","correlation_id":"%b"'
         await super().open(meter, in_flight)
 
     def _target(self, pair: Pair) -> Callable[[_Heard, bytes], None]:
@@ -237,7 +270,7 @@ class Requests(_Scenario):
                 self._targets[place].acknowledge(heard)
             elif heard.message_type == "request":
                 told = result % (heard.payload.contract_id.encode(), heard.payload.correlation_id.encode())
-                self._targets[place].link.send(words.make(uuid4().encode(), told))
+                self._targets[place].send(words.make(uuid4().encode(), told))
             elif heard.message_type == "error":
                 self._meter.lose(frame[:500].decode())
 
@@ -245,34 +278,24 @@ class Requests(_Scenario):
 
     def _source(self, pair: Pair) -> Callable[[_Heard, bytes], None]:
         place = len(self._sources)
-
-        def hear(heard: _Heard, frame: bytes) -> None:
-            if heard.intent == "initiate_handshake":
-                self._sources[place].acknowledge(heard)
-            elif heard.message_type == "response":
-                self._sources[place].acknowledge(heard)
-                self._meter.finish(int(heard.payload.correlation_id))
-            elif heard.message_type == "error":
-                thread = heard.payload.correlation_id
-                if thread.isdigit():
-                    self._meter.fail(int(thread), frame[:500].decode())
-                else:
-                    self._meter.lose(frame[:500].decode())
-
-        return hear
+        return lambda heard, frame: self.ended(place, heard, frame, INTENT)
 
     def begin(self, slot: int) -> None:
         place = slot % len(self._pairs)
         contracts = self._pairs[place].contracts
-        self._turns[place] = (self._turns[place] + 1) % len(contracts)
-        payload = self._said % (contracts[self._turns[place]].encode(), slot)
-        self._sources[place].link.send(self._asks[place].make(uuid4().encode(), payload))
+        turn = self._turns[place]
+        self._turns[place] = turn + 1
+        # One after the other first, so that all have been used; then as it comes.
+        which = turn if turn < self._sweep else random.randrange(len(contracts))
+        payload = self._said % (contracts[which % len(contracts)].encode(), self.thread(slot))
+        self._sources[place].send(self._asks[place].make(uuid4().encode(), payload))
 
 
 class Handshakes(_Scenario):
     """initiate_handshake, accept_handshake, the contract; the target's news of it is acknowledged, too."""
 
     async def open(self, meter: Meter, in_flight: int) -> None:
+        self.made: list[list[str]] = [[] for _ in self._pairs]
         self._asks = [Words(pair, pair.source, BROKER, "request", "initiate_handshake") for pair in self._pairs]
         await super().open(meter, in_flight)
 
@@ -283,7 +306,7 @@ class Handshakes(_Scenario):
         def hear(heard: _Heard, frame: bytes) -> None:
             if heard.message_type == "request":
                 told = b'"accepted":true,"reason":"","correlation_id":"%b"' % heard.payload.correlation_id.encode()
-                self._targets[place].link.send(words.make(uuid4().encode(), told))
+                self._targets[place].send(words.make(uuid4().encode(), told))
             elif heard.message_type == "error":
                 self._meter.lose(frame[:500].decode())
             self._targets[place].acknowledge(heard)
@@ -292,56 +315,47 @@ class Handshakes(_Scenario):
 
     def _source(self, pair: Pair) -> Callable[[_Heard, bytes], None]:
         place = len(self._sources)
+        return lambda heard, frame: self.ended(place, heard, frame, "initiate_handshake")
 
-        def hear(heard: _Heard, frame: bytes) -> None:
-            thread = heard.payload.correlation_id
-            if heard.message_type == "response":
-                self._sources[place].acknowledge(heard)
-                self.established(place, heard.payload.contract_id)
-                self._meter.finish(int(thread))
-            elif heard.message_type == "error":
-                if thread.isdigit():
-                    self._meter.fail(int(thread), frame[:500].decode())
-                else:
-                    self._meter.lose(frame[:500].decode())
-
-        return hear
-
-    def established(self, place: int, contract: str) -> None:
-        """For whoever wants the contracts."""
+    def took(self, place: int, heard: _Heard) -> None:
+        self.made[place].append(heard.payload.contract_id)
 
     def begin(self, slot: int) -> None:
         place = slot % len(self._pairs)
-        payload = b'"target_agent_id":"%b","requested_intent":"%b","correlation_id":"%d"' % (
-            self._pairs[place].target["agent_id"].encode(), INTENT.encode(), slot,
+        payload = b'"target_agent_id":"%b","requested_intent":"%b","correlation_id":"%b"' % (
+            self._pairs[place].target["agent_id"].encode(), INTENT.encode(), self.thread(slot),
         )  # fmt: skip
-        self._sources[place].link.send(self._asks[place].make(uuid4().encode(), payload))
+        self._sources[place].send(self._asks[place].make(uuid4().encode(), payload))
 
 
-async def _contracts(url: str, cast: str, count: int) -> list[list[str]]:
-    """So many contracts, made by real handshakes: by pair."""
-    made: list[list[str]] = []
-    done = asyncio.Event()
+class _Counting(Meter):
+    """Stops after so many operations."""
 
-    class Making(Handshakes):
-        def established(self, place: int, contract: str) -> None:
-            made[place].append(contract)
-            if sum(map(len, made)) >= count:
-                self._meter.stop()
-                done.set()
+    def __init__(self, in_flight: int, count: int) -> None:
+        super().__init__(in_flight)
+        self.left = count
+        self.over = asyncio.get_running_loop().create_future()
 
-    making = Making(url, cast)
-    made += [[] for _ in making._pairs]
-    meter = Meter(min(WINDOW, count))
-    await making.open(meter, len(meter.began))
-    meter.run(making.begin)
-    ended = asyncio.ensure_future(done.wait())
-    finished, _ = await asyncio.wait([ended, meter.broken], timeout=300, return_when=asyncio.FIRST_COMPLETED)
-    making.close()
-    if ended not in finished:
-        ended.cancel()
-        raise RuntimeError(f"{sum(map(len, made))} of {count} contracts: {meter.last_error or meter.broken}")
-    return made
+    def finish(self, slot: int, at: float = 0.0) -> None:
+        self.left -= 1
+        if self.left <= 0:
+            self.stop()
+            if self.left <= 1 - len(self.began) and not self.over.done():  # those under way have ended, too
+                self.over.set_result(None)
+        super().finish(slot, at)
+
+
+async def _run(scenario: Any, count: int) -> None:
+    """So many operations, in this process, and not timed."""
+    meter = _Counting(min(WINDOW, count), count)
+    await scenario.open(meter, len(meter.began))
+    meter.run(scenario.begin)
+    await asyncio.wait([meter.over, meter.broken], timeout=300, return_when=asyncio.FIRST_COMPLETED)
+    scenario.close()
+    if meter.broken.done():
+        meter.broken.result()
+    if meter.errors or meter.left > 0:
+        raise RuntimeError(f"{meter.left} of {count} are missing, {meter.errors} went wrong: {meter.last_error}")
 
 
 @contextmanager
@@ -355,11 +369,13 @@ def _cast(ready: dict[str, Any], pairs: int, contracts: int) -> Iterator[str]:
 
         write()
         if contracts:
-            made = asyncio.run(_contracts(ready["http"], file.name, contracts))
-            # As many as were asked for: those that were under way when it was enough are not used.
-            for pair, names in zip(people, made, strict=True):
-                pair.contracts = names[: max(1, contracts // pairs)]
+            shaking = Handshakes(ready["http"], file.name)
+            asyncio.run(_run(shaking, contracts))
+            for pair, names in zip(people, shaking.made, strict=True):
+                pair.contracts = names
             write()
+            most = max(len(pair.contracts) for pair in people)
+            asyncio.run(_run(Requests(ready["http"], file.name, sweep=most), most * pairs))
         yield file.name
 
 
