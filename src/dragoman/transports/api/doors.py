@@ -68,7 +68,8 @@ CHIFFON = (
     ),
     Endpoint(
         method="GET", path="/api/agent/ws", tag="chiffon", auth="agent",
-        summary="WebSocket, subprotocol chiffon.v1: one envelope a text frame", answers={101: None},
+        summary="WebSocket, subprotocol chiffon.v1: one envelope a text frame",
+        answers={101: None, 426: ERROR},
     ),
     *(
         Endpoint(
@@ -118,7 +119,8 @@ AGENTMSG = (
     ),
     Endpoint(
         method="GET", path="/agentmsg/ws", tag="agentmsg", auth="agent",
-        summary="WebSocket, subprotocol agentmsg.v1: one message a text frame", answers={101: None},
+        summary="WebSocket, subprotocol agentmsg.v1: one message a text frame",
+        answers={101: None, 426: ErrorReport},
     ),
     Endpoint(
         method="GET", path="/agentmsg/state", tag="agentmsg", auth="agent",
@@ -174,6 +176,7 @@ A2ACP = (
     ),
     Endpoint(
         method="GET", path="/a2acp/ws", tag="a2acp", auth="agent",
-        summary="WebSocket, subprotocol a2acp.v1: one message a text frame", answers={101: None},
+        summary="WebSocket, subprotocol a2acp.v1: one message a text frame",
+        answers={101: None, 426: Message},
     ),
 )  # fmt: skip

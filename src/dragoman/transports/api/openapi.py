@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from dragoman.core.errors import Kind
 from dragoman.transports.api.endpoint import Endpoint
 from dragoman.transports.api.problems import MEDIA_TYPE, ProblemOut, status_of
 from dragoman.transports.api.schemas import components
@@ -19,6 +20,9 @@ SECURITY = {
     "admin": "The admin token, which `dragoman dev` prints and keeps in its data directory.",
     "agent": "The agent's own token, from `POST /api/v1/agents`.",
 }
+
+WITH_A_BODY = frozenset({400, 408, 413, 415, status_of(Kind.INVALID)})
+"""No JSON, too slow, too large, compressed, of another shape (`bodies.read_json`)."""
 
 
 def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
@@ -88,6 +92,16 @@ def _parameters(one: Endpoint) -> list[dict[str, Any]]:
     return found
 
 
+def _refusals(one: Endpoint) -> set[int]:
+    """The statuses of problems: what the route itself refuses, and what the way to its handler does."""
+    found = {status_of(kind) for kind in one.refusals} | ({401} if one.auth == "admin" else set())
+    if one.handler is not None and one.body is not None:
+        found |= WITH_A_BODY
+    if one.handler is not None and (one.query is not None or "{id}" in one.path):  # the beginning of several ids
+        found.add(status_of(Kind.INVALID))
+    return found
+
+
 def _responses(one: Endpoint, schemas: dict[Any, Any]) -> dict[str, Any]:
     told: dict[str, Any] = {}
     for status, answer in one.answers.items():
@@ -97,8 +111,7 @@ def _responses(one: Endpoint, schemas: dict[Any, Any]) -> dict[str, Any]:
         elif answer is not None:
             response["content"] = {"application/json": {"schema": schemas[answer]}}
         told[str(status)] = response
-    refusals = {status_of(kind) for kind in one.refusals} | ({401} if one.auth == "admin" else set())
-    for status in sorted(refusals):
+    for status in sorted(_refusals(one) - one.answers.keys()):
         told[str(status)] = {
             "description": HTTPStatus(status).phrase,
             "content": {MEDIA_TYPE: {"schema": schemas[ProblemOut]}},

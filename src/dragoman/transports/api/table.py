@@ -109,7 +109,10 @@ MANAGEMENT = (
             "Idempotency-Key": "Same key and same body: the first task again. Same key, other body: 409.",
             "traceparent": "W3C trace context; the task takes its trace id.",
         },
-        refusals=(INVALID, CONFLICT, MISMATCH, Kind.TOO_LARGE, Kind.UNSUPPORTED_WORK, Kind.OVERLOADED),
+        refusals=(
+            INVALID, NOT_FOUND, CONFLICT, MISMATCH, Kind.TOO_LARGE, Kind.UNSUPPORTED_WORK, Kind.UNAVAILABLE,
+            Kind.OVERLOADED,
+        ),
     ),
     Endpoint(
         method="GET", path=f"{V1}/tasks", handler=tasks.listing, tag="tasks", summary="List tasks, newest first",
