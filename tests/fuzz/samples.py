@@ -17,6 +17,8 @@ from tests.conformance.agentmsg import samples as agentmsg_samples
 CONFORMANCE = Path(__file__).parent.parent / "conformance"
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 CANARY = "canary-4f1d6c0b9e"
+NOW = agentmsg_samples.TIME
+"""When the samples of agentmsg were said."""
 
 
 def encoded(trees: list[Any]) -> list[bytes]:
