@@ -207,7 +207,7 @@ def _work(said: _Saying) -> bytes:
     content = body.get("input")
     if type(content) is not dict:
         content = {} if content is None else {"input": content}
-    aside = {name: body[name] for name in ("answer", "handover") if name in body}
+    aside: dict[str, Any] = {name: body[name] for name in ("answer", "handover") if name in body}
     if body.get("attachments"):
         aside["attachments"] = [_file(msgspec.convert(file, FileRef), task) for file in body["attachments"]]
     extra = {name: value for name, value in (body.get("extra") or {}).items() if name not in ENVELOPE}

@@ -55,7 +55,7 @@ class Discover(Body, frozen=True, kw_only=True):
     limit: Page = 100
 
 
-class Offering(Record, frozen=True, kw_only=True):
+class Offering(Record, frozen=True, kw_only=True, omit_defaults=False):
     """One agent and what it serves. `available` is whether it can be reached now."""
 
     agent: Agent

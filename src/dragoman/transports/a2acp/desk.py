@@ -394,9 +394,13 @@ class A2acpDesk:
         about = about or About()
         to = about.sender or (NOBODY if about.agent is None else a2acp.party_of(about.agent))
         payload = a2acp.refusal_of(fault).payload(about.thread)
-        return self._say(MessageType.ERROR, about.intent, payload, to)
+        # Whoever did not show who they are gets no word of ours for the agent they name.
+        audience = NOBODY.agent_id if about.agent is None else to.agent_id
+        return self._say(MessageType.ERROR, about.intent, payload, to, audience)
 
-    def _say(self, kind: MessageType, intent: str | None, payload: Mapping[str, Any], to: Party) -> bytes:
+    def _say(
+        self, kind: MessageType, intent: str | None, payload: Mapping[str, Any], to: Party, audience: str | None = None
+    ) -> bytes:
         now = self.hub.now()
         message = {
             "protocol_version": PROTOCOL_VERSION,
@@ -407,7 +411,7 @@ class A2acpDesk:
             "message_type": kind,
             **({} if intent is None else {"intent": intent}),
             "payload": payload,
-            "security": {"auth_token": self.auth.word_for(to.agent_id), "encryption": "none"},
+            "security": {"auth_token": self.auth.word_for(audience or to.agent_id), "encryption": "none"},
         }
         return _encode(message)
 
