@@ -184,7 +184,6 @@ def test_anothers_task_is_not_there(cast: dict[str, Plain], task: str, attempt: 
     assert told[0] == told[1]  # no hint that one of them exists
 
 
-@pytest.mark.xfail(strict=True, reason="a report about somebody else's task is carried to its caller as a letter")
 @pytest.mark.parametrize("attempt", ["finish", "fail", "end"])
 def test_who_waits_for_a_task_is_not_told_of_its_end_by_a_stranger(
     hub: HubProcess, cast: dict[str, Plain], attempt: str

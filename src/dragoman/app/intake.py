@@ -106,7 +106,7 @@ class Intake:
 
     async def start(self) -> None:
         self._floor = Floor(await self.store.open())
-        self._serving_since = self.now()
+        self._serving_since = self._swept_at = self.now()
         self.next_wake = Instant(0)  # look at once what became due while we were away
         self._loop = asyncio.create_task(self._run(), name="intake")
 

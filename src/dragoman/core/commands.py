@@ -225,7 +225,8 @@ class Submit(Command, frozen=True, gc=False, kw_only=True):
     follows: bool = False
     """The caller reads the task's events itself: nothing is delivered to it."""
     called: str | None = None
-    """What the caller calls the task, where its protocol allows any name."""
+    """What the caller calls the task, where its protocol allows any name; and what it calls its dependencies."""
+    called_dependencies: tuple[str, ...] = ()
     contract: str | None = None
     """The terms it is asked on. It goes to the contract's target, and both sides are held to its schemas."""
     sealed: bool = False
@@ -426,6 +427,8 @@ class Tell(Command, frozen=True, gc=False, kw_only=True):
     to: AgentId
     priority: Priority = Priority.NORMAL
     lane: TaskId | None = None
+    reports: bool = False
+    """It tells how a task goes. About one of the hub's, only those who have to do with it may."""
 
     @property
     def recorded(self) -> bool:
@@ -761,6 +764,13 @@ class Unanswered(Command, frozen=True, gc=False, kw_only=True):
 
     def wants(self) -> tuple[Lookup[Any], ...]:
         return (QuestionById(self.question),)
+
+
+class ClearOut(Command, frozen=True, gc=False, kw_only=True):
+    """Give up what was on its way to an agent that was removed. Outcome: how much that was."""
+
+    principal: AgentId = HUB
+    agent: AgentId
 
 
 class Sweep(Command, frozen=True, gc=False, kw_only=True):

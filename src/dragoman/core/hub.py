@@ -23,6 +23,7 @@ from dragoman.core.commands import (
     Cancel,
     ChangeState,
     Claim,
+    ClearOut,
     CloseLink,
     Command,
     Discard,
@@ -128,6 +129,7 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
     HandOver: handover.hand_over,
     AnswerHandover: handover.answer_handover,
     Sweep: letters.sweep,
+    ClearOut: letters.clear_out,
     Beat: status.beat,
     ReportStatus: status.report_status,
     ReportError: status.report_error,
@@ -140,7 +142,7 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
 }
 
 
-NO_SIGN = frozenset({CloseLink, RefillLink, Unanswered, Wake, Sweep, NoteRefusal})
+NO_SIGN = frozenset({ClearOut, CloseLink, RefillLink, Unanswered, Wake, Sweep, NoteRefusal})
 """What is no sign of life of its principal: the hub says it, or nobody knows who did."""
 
 

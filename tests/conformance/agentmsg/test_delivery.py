@@ -146,7 +146,6 @@ async def test_a_lane_goes_on_behind_a_dead_letter(stage: Stage, pair: tuple[Spe
     assert [one["message"]["id"] for one in await bob.poll()] == [second["id"]]
 
 
-@pytest.mark.xfail(strict=True, reason="letters to an agent that was removed stay where they are, for nobody")
 @pytest.mark.requirement("AM-DLV-7")
 async def test_letters_to_an_agent_that_was_removed_are_dead_and_their_senders_told(
     stage: Stage, pair: tuple[Speaker, Speaker]

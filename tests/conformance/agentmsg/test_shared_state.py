@@ -74,7 +74,6 @@ async def test_each_entity_can_be_read_with_its_version(stage: Stage, pair: tupl
         assert (answer.status_code, answer.json()["agent_id"]) == (404, "hub")
 
 
-@pytest.mark.xfail(strict=True, reason="the state calls the tasks that another one waits for by the hub's ids")
 @pytest.mark.requirement("AM-SST-3")
 async def test_a_task_names_those_it_depends_on_as_agents_call_them(
     stage: Stage, pair: tuple[Speaker, Speaker]

@@ -182,7 +182,6 @@ async def test_reports_are_seen_with_their_task_and_their_agent(stage: Stage, ca
     assert len((await entry(stage, "bob"))["errors"]) == 2
 
 
-@pytest.mark.xfail(strict=True, reason="its first word writes down that it was OFFLINE before, and that stays")
 @pytest.mark.requirement("AM-ERR-4", "AM-STA-4")
 async def test_an_agent_whose_first_word_is_an_error_is_there(stage: Stage, cast: dict[str, Speaker]) -> None:
     bob = cast["bob"]

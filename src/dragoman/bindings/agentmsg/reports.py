@@ -61,6 +61,7 @@ def submit(said: Said, assignment: TaskAssignment) -> tuple[Command, ...]:
             required_capabilities=() if constraints is None else constraints.required_capabilities,
             priority=PRIORITIES[priority],
             dependencies=() if context is None else tuple(map(task_id, context.dependencies)),
+            called_dependencies=() if context is None else context.dependencies,
             deadline=deadline,
             # the deadline alone says how long it may take, also where that is longer than the hub's own patience
             total_seconds=None if deadline is None else max(0.0, (deadline - said.now) / SECOND),

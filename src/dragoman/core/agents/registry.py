@@ -6,7 +6,7 @@ import msgspec
 
 from dragoman.core.agents import breaker, status
 from dragoman.core.agents.model import GUEST, Agent, BreakerState
-from dragoman.core.commands import AddAgent, AdmitGuest, RegisterAgent, RemoveAgent, RotateToken
+from dragoman.core.commands import AddAgent, AdmitGuest, ClearOut, RegisterAgent, RemoveAgent, RotateToken
 from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId
 from dragoman.core.routing.dispatch import assign, fill
@@ -84,6 +84,7 @@ def remove(work: Work, command: RemoveAgent) -> Agent:
             change = Change(Operation.DELETE, registry, name, entity.version + 1, {}, command.principal)
             work.share(change, None, entity)
     work.remove(agent)
+    work.ask_afterwards(ClearOut(agent=agent.id))
     return agent
 
 

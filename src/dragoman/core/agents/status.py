@@ -121,8 +121,8 @@ def report_error(work: Work, command: ReportError) -> Task | None:
 
 def note_error(work: Work, agent: Agent, command: ReportError, id: str | None) -> bool:
     """Keep an error report with its agent. False if it is there already."""
-    entity = entry_of(work, agent.id)
-    value = {} if entity is None else entity.value
+    entity = work.entity(Registry.AGENT, agent.id)
+    value: dict[str, Any] = {"state": AgentState.IDLE.value} if entity is None else entity.value
     errors = value.get("errors", [])
     if id is not None and any(error.get("error_id") == id for error in errors):
         return False

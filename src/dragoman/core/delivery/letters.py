@@ -16,12 +16,12 @@ from hashlib import blake2b
 
 import msgspec
 
-from dragoman.core.commands import Sweep, Tell
+from dragoman.core.commands import ClearOut, Sweep, Tell
 from dragoman.core.delivery.model import Cargo, DeadLetter, Delivery, DeliveryState, Heard, Letter
-from dragoman.core.delivery.outbox import put_on_its_way
-from dragoman.core.errors import Kind, refuse
+from dragoman.core.delivery.outbox import bury, give_up, leaves_once, put_on_its_way
+from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
-from dragoman.core.lookups import HeardById, LaneEnd, Spent
+from dragoman.core.lookups import HeardById, Inbox, LaneEnd, LeasedTo, Spent
 from dragoman.core.tasks.model import Priority
 from dragoman.core.tasks.submit import rank_of
 from dragoman.core.work import Work
@@ -42,6 +42,10 @@ def tell(work: Work, command: Tell) -> None:
             work_type_requested=command.letter.kind,
             supported_types=[],
         )
+    if command.reports and command.lane is not None:
+        task = work.task(command.lane)
+        if task is not None and command.principal not in (task.owner, task.origin.principal):
+            raise refuse(Kind.NOT_FOUND, "no such task, or not yours", field="task_id", task_id=task.id)
     carry(work, command.letter, receiver.id, command.priority, command.lane)
 
 
@@ -139,6 +143,22 @@ def hurry(work: Work, urgent: Delivery) -> None:
         if len(rows) < page:
             return
         looked, page = page, page * 4
+
+
+def clear_out(work: Work, command: ClearOut) -> int:
+    """Nobody will ever read them: letters to an agent that was removed are dead, and their senders told."""
+    fault = Fault(kind=Kind.UNAVAILABLE, message=f"{command.agent} was removed", facts={"agent_id": command.agent})
+    rows = [*work.find(Inbox(command.agent, PAGE)), *work.find(LeasedTo(command.agent, PAGE))]
+    if work.agent(command.agent) is not None:
+        return 0  # there is one of that name again
+    for row in rows:
+        if leaves_once(row):
+            give_up(work, row, fault, onward=True)
+        else:
+            bury(work, row, fault)
+    if rows:
+        work.ask_afterwards(ClearOut(agent=command.agent))
+    return len(rows)
 
 
 def sweep(work: Work, command: Sweep) -> int:

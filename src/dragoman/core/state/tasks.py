@@ -73,7 +73,7 @@ def task_entity(task: Task, metadata: dict[str, Any] | None = None) -> Entity:
         "task_type": task.type,
         "priority": task.priority.value,
         "metadata": metadata or {},
-        "dependencies": list(task.dependencies),
+        "dependencies": list(task.called_dependencies or task.dependencies),
         "history": [],
     }
     value: dict[str, Any] = {

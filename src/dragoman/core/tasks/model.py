@@ -97,6 +97,8 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     `version` counts what others can see of it change (the shared state). `handed` is through whose hands it went: pairs
     of from and to. `helps` is the request for help that it answers. `reserved` is what is set aside for it now, and
     `metadata` what agents wrote into its context since it came. `approved`: a person let it be done, at its risk.
+    `contract` is the terms it is done on. `personal`: what is said in it is nobody's business, and encrypted at rest.
+    `called_dependencies` is what its caller calls those it depends on.
     """
 
     id: TaskId
@@ -160,6 +162,7 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     reserved: Reserved | None = None
     metadata: dict[str, Any] | None = None
     approved: bool = False
+    called_dependencies: tuple[str, ...] = ()
 
     @property
     def final(self) -> bool:

@@ -97,7 +97,7 @@ def submit(work: Work, command: Submit) -> Task:
 def newborn(work: Work, command: Submit, route: Route) -> Task:
     """The head of a new task, not yet placed."""
     rules, now = work.rules, work.now
-    blocking = unfinished(work, command.dependencies) if command.dependencies else []
+    blocking = unfinished(work, command) if command.dependencies else []
     total = limit_of(command.total_seconds)
     idle = limit_of(command.idle_seconds) or 0
     patience = max(rules.total_limit, total or rules.total_limit)
@@ -145,16 +145,17 @@ def newborn(work: Work, command: Submit, route: Route) -> Task:
         dependencies=command.dependencies,
         blocked_by=tuple(d.id for d in blocking),
         constraints=command.constraints,
+        called_dependencies=command.called_dependencies,
     )
 
 
-def unfinished(work: Work, dependencies: tuple[TaskId, ...]) -> list[Task]:
-    known = {task.id: task for task in work.tasks(dependencies)}
-    missing = next((id for id in dependencies if id not in known), None)
+def unfinished(work: Work, command: Submit) -> list[Task]:
+    known = {task.id: task for task in work.tasks(command.dependencies)}
+    called = command.called_dependencies or command.dependencies
+    missing = next((name for id, name in zip(command.dependencies, called, strict=True) if id not in known), None)
     if missing is not None:
-        raise refuse(
-            Kind.NOT_FOUND, f"it depends on {missing}, which does not exist", field="dependencies", task_id=missing
-        )
+        message = f"it depends on {missing}, which does not exist"
+        raise refuse(Kind.NOT_FOUND, message, field="dependencies", task_id=missing)
     return [task for task in known.values() if task.status is not Status.COMPLETED]
 
 

@@ -69,6 +69,7 @@ def test_an_assignment_is_work_for_the_agent_it_names() -> None:
         required_capabilities=("python",),
         priority=Priority.NORMAL,
         dependencies=(task_id("t-0"),),
+        called_dependencies=("t-0",),
         deadline=Instant(NOW + HOUR),
         total_seconds=3600.0,
         trace_id=TRACE,
