@@ -2,14 +2,15 @@
 
     hub-a2acp             a request and its response: both verified (token, replay, rates), both payloads validated
     hub-a2acp-unchecked   the same hub, agents and bytes with exactly these checks taken out (bench/unchecked.py)
-    hub-a2acp-N           the same as the first, with N contracts in the store, which take turns
+    hub-a2acp-N           the same as the first, with N contracts in the store, any of which may be next
     hub-a2acp-handshake   initiate_handshake until the source has its contract: proposed, accepted, stored, told
     hub-a2acp-token       POST /auth/token
     token-…               making and verifying one token in this process, beside the libraries that do the cryptography
 
-What the checks cost is the difference of the first two. Beside another protocol's route it would be mixed with what
-that protocol's words cost; so the one hub is started twice, once without them, and everything else is the same: codec,
-contract, routing, rows and commits (but for the row that remembers a message's id, which belongs to the replay check).
+What the checks cost is the difference of the first two, which are timed in turns. Beside another protocol's route it
+would be mixed with what that protocol's words cost; so the one hub is started twice, once without them, and everything
+else is the same: codec, contract, routing, rows and commits (but for the row that remembers a message's id, which
+belongs to the replay check).
 
 Limits are so high that nobody meets them; they are counted all the same.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -31,7 +33,7 @@ import msgspec
 
 from bench import procs
 from bench.cast import Office
-from bench.figures import Figure, Settings
+from bench.figures import Figure, Settings, median_run
 from bench.hub import SIDES, hub, uuid4
 from bench.load import Meter, WsConnection, ws_connect
 from bench.load import measure as load
@@ -393,12 +395,39 @@ def unchecked_hub(settings: Settings) -> Iterator[tuple[procs.Proc, dict[str, An
             yield proc, proc.ready()
 
 
-def requests(settings: Settings, suite: str, in_flight: int, contracts: int = 0, *, checked: bool = True) -> Figure:
+class Route(msgspec.Struct):
+    """A hub with pairs of agents and their contracts, on which requests can be timed as often as one likes."""
+
+    suite: str
+    proc: Any
+    options: dict[str, Any]
+
+    def once(self, settings: Settings, in_flight: int) -> Figure:
+        once = msgspec.structs.replace(settings, repeats=1)
+        return load(
+            "bench.a2acp:Requests", self.options, suite=self.suite, in_flight=in_flight, settings=once, server=self.proc
+        )
+
+
+@contextmanager
+def route(
+    settings: Settings, suite: str, in_flight: int, contracts: int = 0, *, checked: bool = True
+) -> Iterator[Route]:
     pairs = SIDES.get(in_flight, 4)
     serving = hub(settings, **UNLIMITED) if checked else unchecked_hub(settings)
     with serving as (proc, ready), _cast(ready, pairs, contracts or pairs) as file:
-        options = {"url": ready["http"], "cast": file, "size": settings.body}
-        return load("bench.a2acp:Requests", options, suite=suite, in_flight=in_flight, settings=settings, server=proc)
+        yield Route(suite, proc, {"url": ready["http"], "cast": file, "size": settings.body})
+
+
+def side_by_side(settings: Settings, in_flight: int, one: Route, other: Route) -> Iterable[Figure]:
+    """Both in turns, so that whatever else the machine does hits both. With the first: what it costs more, and how many
+    times as much, as the median of the turns."""
+    turns = [(one.once(settings, in_flight), other.once(settings, in_flight)) for _ in range(2 * settings.repeats + 1)]
+    more = statistics.median(a.server_cpu - b.server_cpu for a, b in turns)
+    times = statistics.median(a.server_cpu / b.server_cpu for a, b in turns)
+    first = median_run([a for a, _ in turns])
+    yield msgspec.structs.replace(first, extra={**first.extra, "more_cpu": more, "times_cpu": times})
+    yield median_run([b for _, b in turns])
 
 
 def handshakes(settings: Settings, in_flight: int) -> Figure:
@@ -474,9 +503,15 @@ def measure(settings: Settings) -> Iterable[Figure]:
     yield from tokens()
     yield issuing(settings)
     for in_flight in (level for level in settings.levels if level <= LEVEL):
-        yield requests(settings, "hub-a2acp", in_flight)
-        yield requests(settings, "hub-a2acp-unchecked", in_flight, checked=False)
         yield handshakes(settings, in_flight)
+        with (
+            route(settings, "hub-a2acp", in_flight) as ours,
+            route(settings, "hub-a2acp-unchecked", in_flight, checked=False) as bare,
+        ):
+            yield from side_by_side(settings, in_flight, ours, bare)
     many = 1000 if settings.quick else MANY
-    for contracts in (FEW, many):
-        yield requests(settings, f"hub-a2acp-{contracts}", LEVEL, contracts)
+    with (
+        route(settings, f"hub-a2acp-{many}", LEVEL, many) as crowded,
+        route(settings, f"hub-a2acp-{FEW}", LEVEL, FEW) as quiet,
+    ):
+        yield from side_by_side(settings, LEVEL, crowded, quiet)
