@@ -129,6 +129,7 @@ async def test_two_domains_work_together_under_contracts(hub: HubProcess, transp
         ]
         contract = await soon(client.contract("read_record", agent="records"))
         assert (contract.security.encryption, contract.security.mode) == ("aes256", "broker")
+        assert isinstance(contract.input_schema, dict)
         assert contract.input_schema["required"] == ["patient"]
         result = await soon(client.call("read_record", {"patient": "Jane Roe"}, agent="records"))
         assert result == {"patient": "Jane Roe", "ward": 7}
@@ -189,6 +190,33 @@ async def test_what_goes_wrong_has_its_code(hub: HubProcess) -> None:
     assert "three" not in str(unfit.value.details)
     assert "nobody" not in str(failed.value)
     assert busy.value.retry_after == 1
+
+
+async def test_an_answer_that_breaks_the_contract_is_the_agents_fault(hub: HubProcess) -> None:
+    agent = records(hub)
+
+    @agent.task("lie", timeout=20)
+    async def lie() -> Record:
+        return {"patient": 3}  # type: ignore[return-value]
+
+    async with serving(hub, agent), lab(hub) as client:
+        with pytest.raises(ContractViolation, match="output schema"):
+            await soon(client.call("lie", {}))
+
+
+async def test_an_agent_restarts_without_its_keys(hub: HubProcess) -> None:
+    first = records(hub)
+    again = Agent("records", token=first._token, domain="clinic", version="2.1.0")
+
+    @again.task("read_record", pii=True, requires=("read:records",), timeout=20)
+    async def read_record(patient: str) -> Record:
+        return Record(patient, ward=8)
+
+    async with lab(hub) as client:
+        async with serving(hub, first):
+            assert (await soon(client.call("read_record", {"patient": "A"})))["ward"] == 7
+        async with serving(hub, again):
+            assert (await soon(client.call("read_record", {"patient": "A"})))["ward"] == 8
 
 
 async def test_a_wrong_secret_is_said_at_once(hub: HubProcess) -> None:

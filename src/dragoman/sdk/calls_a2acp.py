@@ -12,12 +12,12 @@ from typing import Any
 
 from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.contracts import Contract
-from dragoman.protocols.a2acp.types import Message
+from dragoman.protocols.a2acp.types import BROKER_ID, Message
 from dragoman.sdk import declared
 from dragoman.sdk.channel import Write
 from dragoman.sdk.errors import TaskCancelled
 from dragoman.sdk.events import Event
-from dragoman.sdk.failures import CallFailed, RateLimitExceeded, TimedOut, failure
+from dragoman.sdk.failures import CallFailed, RateLimitExceeded, SecurityPolicyViolation, TimedOut, failure
 from dragoman.sdk.relations import Terms
 
 CANCELLED = "cancelled"
@@ -48,6 +48,10 @@ class Call:
         self.events: list[Event] = []
         self.news = asyncio.Event()
 
+    @property
+    def is_sealed(self) -> bool:
+        return self.contract is not None and self.contract.security.encryption == "aes256"
+
     def completed(self, message: Message) -> None:
         payload = message.payload or {}
         schema = True if self.contract is None else self.contract.output_schema
@@ -65,7 +69,9 @@ class Call:
         if self.is_cancelled or self.done.done():
             return None
         stale = error.details.get("standing") in OVER or error.details.get("field") == "payload.kid"
-        if stale and not self.has_new_contract:
+        # An agent that cannot open what it gets has lost its keys; of sealed work no more than the code is told.
+        is_shut = isinstance(error, SecurityPolicyViolation) and error.by not in (None, BROKER_ID)
+        if (stale or (is_shut and self.is_sealed)) and not self.has_new_contract:
             self.has_new_contract = True
             return 0.0
         kind = error.details.get("kind")

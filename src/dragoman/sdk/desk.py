@@ -182,8 +182,11 @@ class Desk:
                 ending = ends.overdue(handler.timeout or 0.0)
             except Exception as error:
                 ending = ends.raised(error)
-                traced = None if isinstance(error, Rejected) else error  # to say no is nothing to trace
-                log.warning("task %s (%s) failed: %s", task.id, task.type, ending.output, exc_info=traced)
+                if handler.terms.get("pii"):  # what was said, or is on the stack, may be personal (a2acp-D13)
+                    log.warning("task %s (%s) failed: %s", task.id, task.type, type(error).__name__)
+                else:
+                    traced = None if isinstance(error, Rejected) else error  # to say no is nothing to trace
+                    log.warning("task %s (%s) failed: %s", task.id, task.type, ending.output, exc_info=traced)
             task._deadline = None
             if task.handed_to is not None:
                 return log.info("task %s is %s's now", task.id, task.handed_to)

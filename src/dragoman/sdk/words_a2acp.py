@@ -30,6 +30,7 @@ from dragoman.protocols.a2acp.contracts import Capability
 from dragoman.protocols.a2acp.errors import TABLE, Code, Refusal
 from dragoman.protocols.a2acp.types import Agent, Message, MessageType
 from dragoman.sdk import declared, trace
+from dragoman.sdk.answers_a2acp import declined, failed
 from dragoman.sdk.channel import Answered, Channel, Unsaid, Write
 from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.keyring import Pair, Unopened
@@ -53,7 +54,6 @@ from dragoman.sdk.links import (
     Work,
     handed_over,
 )
-from dragoman.sdk.outcome import TIMED_OUT
 from dragoman.sdk.peers import HandshakeRequest
 from dragoman.sdk.talk_a2acp import BROKER, PROGRESS, Persona
 from dragoman.sdk.world import World
@@ -291,7 +291,7 @@ class A2acpLink:
             yield Accepted((id,))
         elif self._persona.is_stale(message) and tries < MOST_TRIES:
             self._say(sent, tries + 1)
-        elif type(sent) in (Report, Verdict):  # no reason to give the work up
+        elif type(sent) in (Report, Verdict) and not TABLE[error.code].retry:  # no reason to give the work up
             log.info("the hub does not take a %s: %s", type(sent).__name__.lower(), error.message)
             yield Accepted((id,))
         else:
@@ -323,7 +323,7 @@ class A2acpLink:
             case Outcome():
                 write = self._finish(message)
             case Decline():
-                write = self._complain(message, _declined(message))
+                write = self._complain(message, declined(message))
             case Verdict():
                 write = self._agree(message)
             case _:
@@ -367,7 +367,7 @@ class A2acpLink:
 
     def _finish(self, outcome: Outcome) -> Write:
         if outcome.exit_code:
-            return self._complain(outcome, _failed(outcome))
+            return self._complain(outcome, failed(outcome))
         value: Any = msgspec.json.decode(outcome.result) if outcome.result else (outcome.output or None)
         capability = self._capabilities.get(outcome.errand.about["intent"])
         payload = dict(declared.payload(True if capability is None else capability.output_schema, value))
@@ -395,30 +395,6 @@ class A2acpLink:
             payload=intents.payload(body),
             correlation_id=verdict.proposal,
         )
-
-
-def _failed(outcome: Outcome) -> Refusal:
-    known, is_personal = outcome.error or {}, "personal" in outcome.errand.about
-    details: dict[str, Any] = {**(known.get("details") or {})}
-    if "code" in known:  # the handler's own words
-        return Refusal(
-            code=Code(known["code"]), message=outcome.output, details=details, after=known.get("retry_after")
-        )
-    words = outcome.output.rstrip().rpartition("\n")[2] or "the work failed"
-    if is_personal and known.get("type") != "Rejected" and outcome.exit_code != TIMED_OUT:
-        words = f"the work failed ({known.get('type', 'Error')}); what it said may be personal"
-    code = Code.TIMEOUT if outcome.exit_code == TIMED_OUT else Code.INTERNAL_ERROR
-    return Refusal(code=code, message=words, details={"retryable": False, "type": known.get("type")})
-
-
-def _declined(decline: Decline) -> Refusal:
-    if decline.kind == "unsupported":
-        details: dict[str, Any] = {"intent": decline.work_type, "supported": list(decline.supported)}
-        return Refusal(code=Code.CAPABILITY_NOT_FOUND, message=decline.message, details=details)
-    field = decline.field and decline.field.replace("parameters", "payload", 1)
-    details = {"field": field} if field else {}
-    words = f"{field}: {decline.message}" if field else decline.message
-    return Refusal(code=Code.SCHEMA_MISMATCH, message=words, details=details)
 
 
 def _part(id: str, number: int) -> str:

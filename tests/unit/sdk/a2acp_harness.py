@@ -17,7 +17,7 @@ from dragoman.protocols.a2acp import claims, codec, intents
 from dragoman.protocols.a2acp import contracts as terms
 from dragoman.protocols.a2acp.connection import Connection
 from dragoman.protocols.a2acp.contracts import Capability, Contract, DomainPolicy, Held, agree
-from dragoman.protocols.a2acp.errors import Code, Refusal
+from dragoman.protocols.a2acp.errors import Code, ErrorBody, Refusal
 from dragoman.protocols.a2acp.events import Received
 from dragoman.protocols.a2acp.replay import Memory
 from dragoman.protocols.a2acp.sealing import KeyGrant, associated_data
@@ -159,7 +159,7 @@ class MemoryBroker:
         self.tokens.append(request)
         given = claims.granted(request.requested_capabilities, member.allowed)
         if isinstance(given, Refusal):
-            raise failure(msgspec.convert(given.payload(None)["error"], codec.ErrorBody))
+            raise failure(msgspec.convert(given.payload(None)["error"], ErrorBody))
         now = self.world.now()
         until = now + timedelta(seconds=request.ttl)
         said = claims.Claims(
@@ -329,6 +329,7 @@ class MemoryBroker:
         bond.public[me] = asked.public_key
         bond.keys.insert(0, msgspec.structs.replace(CollaborationKey.new(), kid=f"rotated-{len(bond.keys)}"))
         bond.held = terms.rotate(bond.held, bond.keys[0].kid, self.world.now())
+        answer = b""
         for party in (member.party, self._other(bond, me)):
             grant = self._grant(bond, party.agent_id)
             assert grant is not None

@@ -339,6 +339,27 @@ async def test_keys_survive_a_restart_of_the_agent(broker: MemoryBroker, world: 
     assert broker.count("initiate_handshake") == 1
 
 
+@pytest.mark.parametrize("mode", ["broker", "end-to-end"])
+async def test_an_agent_that_lost_its_keys_agrees_anew(broker: MemoryBroker, world: FakeWorld, mode: str) -> None:
+    def made() -> Agent:
+        agent = Agent("datasets", world=world)
+
+        @agent.task("patient", pii=True)
+        async def patient(name: str) -> dict[str, Any]:
+            return {"name": name}
+
+        return agent
+
+    async with broker.client("tester") as hub:
+        async with broker.serving(made()):
+            await soon(hub.call("patient", {"name": "A"}, mode=mode))
+        async with broker.serving(made()):
+            calling = asyncio.ensure_future(hub.call("patient", {"name": "B"}, mode=mode))
+            await world.advance(1)
+            assert await soon(calling) == {"name": "B"}
+    assert broker.count("initiate_handshake") == 2
+
+
 async def test_a_person_cannot_be_asked(broker: MemoryBroker, datasets: Agent) -> None:
     @datasets.task("ask")
     async def ask(task: Task) -> str:
