@@ -39,6 +39,7 @@ test: $(STAMP)   ## the whole test suite
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not soak" $(ARGS)
 
 soak: $(STAMP)   ## the long runs
+	$(call install,dev$(comma)fuzz)
 	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -m soak $(ARGS)
 
 check: $(STAMP)  ## format, lint, types, import contracts

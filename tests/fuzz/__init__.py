@@ -6,6 +6,6 @@ work        counts what a decoder does, so that "bounded" is a number of steps a
 decoders    the table: every decoder, what it may raise, how what it took is written again, what it must not repeat
 links       the same for both ends of every protocol's connection
 
-`make test` tries each a few dozen times. `make soak` goes on for FUZZ_SECONDS (20) with each, and lets atheris, which
+`make test` tries each a few dozen times. `make soak` goes on for FUZZ_SECONDS (10) with each, and lets atheris, which
 looks at the branches that are taken, try as well where it is installed.
 """
