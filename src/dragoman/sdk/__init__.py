@@ -19,7 +19,7 @@
     relations.py  contracts, and handshakes  words_a2acp.py  talk_a2acp.py  channel.py  io_a2acp.py
     keyring.py  purse.py  keys, and tokens   caller_a2acp.py  calls_a2acp.py  client_a2acp.py  the same in a2acp
     declared.py   hints as capabilities      failures.py  answers_a2acp.py    its error codes, both ways
-    helping.py    help as work
+    helping.py    help as work               requests_a2acp.py        what is asked
     peers.py  vitals.py  trouble.py          values of those
     trace.py  world.py  errors.py            trace, time and chance, what is raised
     secure.py                                whom we believe by TLS, and what we show

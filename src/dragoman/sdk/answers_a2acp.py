@@ -19,11 +19,12 @@ from typing import Any
 from dragoman.protocols.a2acp.errors import Code, Refusal
 from dragoman.sdk.links import Decline, Outcome
 from dragoman.sdk.outcome import TIMED_OUT
+from dragoman.sdk.requests_a2acp import PERSONAL
 
 
 def failed(outcome: Outcome) -> Refusal:
     """What an end without success is told as."""
-    known, is_personal = outcome.error or {}, "personal" in outcome.errand.about
+    known, is_personal = outcome.error or {}, PERSONAL in outcome.errand.about
     details: dict[str, Any] = {**(known.get("details") or {})}
     if "code" in known:  # the handler's own words
         return Refusal(

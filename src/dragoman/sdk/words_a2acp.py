@@ -38,7 +38,6 @@ from dragoman.sdk.links import (
     Accepted,
     Cancel,
     Decline,
-    Errand,
     Frame,
     Hold,
     Inbound,
@@ -46,15 +45,12 @@ from dragoman.sdk.links import (
     Manners,
     Outbound,
     Outcome,
-    Proposal,
     Refused,
     Release,
     Report,
     Verdict,
-    Work,
-    handed_over,
 )
-from dragoman.sdk.peers import HandshakeRequest
+from dragoman.sdk.requests_a2acp import SEALED, proposal_of, work_of
 from dragoman.sdk.talk_a2acp import BROKER, PROGRESS, Persona
 from dragoman.sdk.world import World
 
@@ -152,7 +148,8 @@ class A2acpLink:
             return self._drop(frame)
         kind, receipt = message.message_type, frame.receipt
         if kind is MessageType.REQUEST and message.intent == intents.ACCEPT:
-            yield self._proposal(message, receipt)
+            self._memory.proposals[message.thread] = message
+            yield proposal_of(message, receipt)
         elif kind is MessageType.REQUEST:
             yield from self._work(message, frame)
         elif kind is MessageType.EVENT and message.intent == intents.CANCEL:
@@ -172,54 +169,13 @@ class A2acpLink:
         if frame.receipt is not None:
             self.acknowledge(frame.receipt)
 
-    def _proposal(self, message: Message, receipt: str | None) -> Proposal:
-        offer = msgspec.convert(message.payload, intents.Offer)
-        self._memory.proposals[message.thread] = message
-        request = HandshakeRequest(
-            id=message.thread,
-            source=offer.source_agent.agent_id,
-            domain=offer.source_agent.domain,
-            version=offer.source_agent.version,
-            intent=offer.requested_intent,
-            contract=msgspec.to_builtins(offer.contract),
-        )
-        return Proposal(id=message.thread, request=request, receipt=receipt)
-
     def _work(self, message: Message, frame: Frame) -> Iterator[Inbound]:
         try:
             opened = self._persona.opened(message)
         except Unopened as error:
             self._locked(message, frame, error)
             return
-        payload = opened.payload or {}
-        capability = self._capabilities.get(message.intent or "")
-        span = trace.parse(payload.get("traceparent"))
-        source, terms = message.source_agent, handed_over(payload.get("handover"))
-        if terms is not None:
-            payload = {name: value for name, value in payload.items() if name != "handover"}
-        given = declared.content(None if capability is None else capability.input_schema, payload)
-        about = {"intent": message.intent or "", "domain": source.domain, "version": source.version}
-        if message.contract_id is not None:
-            about["contract_id"] = message.contract_id
-        if message.security.encryption == "aes256":
-            about["sealed"] = "yes"
-        if capability is not None and capability.pii:
-            about["personal"] = "yes"
-        yield Work(
-            errand=Errand(
-                task_id=message.thread,
-                request_id=f"{source.agent_id}/{message.message_id}",
-                trace_id=self._world.mint().replace("-", "") if span is None else span.trace_id,
-                sender=source.agent_id,
-                about=about,
-            ),
-            type=message.intent or "",
-            input=given,
-            receipt=frame.receipt,
-            traceparent=payload["traceparent"] if span is not None else None,
-            terms=terms,
-            is_new_round=False,
-        )
+        yield work_of(opened, self._capabilities.get(message.intent or ""), frame.receipt, self._world.mint())
 
     def _locked(self, message: Message, frame: Frame, error: Unopened) -> None:
         """Work that we cannot read. With a lost key, ask for a new one: the hub seals it anew when it comes again."""
@@ -343,7 +299,7 @@ class A2acpLink:
             intent=intent or about["intent"],
             payload=self._under(about.get("contract_id"), payload),
             correlation_id=errand.task_id,
-            seal="sealed" in about and kind is not MessageType.ERROR,
+            seal=SEALED in about and kind is not MessageType.ERROR,
         )
 
     def _under(self, contract_id: str | None, payload: dict[str, Any]) -> dict[str, Any]:
