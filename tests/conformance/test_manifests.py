@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import importlib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -23,14 +24,21 @@ def manifest(protocol: str) -> ModuleType:
     return importlib.import_module(f"tests.conformance.{protocol}.requirements")
 
 
-def marks() -> Iterator[tuple[Path, str]]:
+@cache
+def marks() -> tuple[tuple[Path, str], ...]:
     """Every `requirement("…")` in every test file."""
-    for path in sorted(TESTS.rglob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "requirement":
-                for argument in node.args:
-                    assert isinstance(argument, ast.Constant), f"{path}: a requirement's id is a literal"
-                    yield path, argument.value
+    return tuple(mark for path in sorted(TESTS.rglob("test_*.py")) for mark in marks_in(path))
+
+
+def marks_in(path: Path) -> Iterator[tuple[Path, str]]:
+    source = path.read_text("utf-8")
+    if "requirement(" not in source:
+        return
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) == "requirement":
+            for argument in node.args:
+                assert isinstance(argument, ast.Constant), f"{path}: a requirement's id is a literal"
+                yield path, argument.value
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
