@@ -158,7 +158,7 @@ def _let_in(hub: Hub, player: Player, file: Path) -> Iterator[str]:
             import msgspec
 
             declared = {**msgspec.to_builtins(agent), "capabilities": msgspec.to_builtins(player.capabilities)}
-            Hub(hub.url, secret).ask("POST", "agents", body=declared, base="/a2acp")
+            hub.under(secret).ask("POST", "agents", body=declared, base="/a2acp")
         yield secret
     finally:
         try:

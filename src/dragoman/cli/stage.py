@@ -219,6 +219,7 @@ class Stage:
         except TimeoutError:
             if closest is None:
                 return Played(step, {}, (f"nothing came within {self._patience:g} s",))
+            member.heard.remove(closest[1])
             return Played(step, closest[1], tuple(closest[2]))
         except (KeyError, IndexError, TypeError) as error:
             return Played(step, message, (f"what is to be kept is not there: {error}",))
