@@ -36,6 +36,8 @@ from dragoman.core.work import Work
 
 COUNTS = frozenset({Severity.HIGH, Severity.CRITICAL})
 
+#: What the document has of every agent, of one that said nothing about it.
+UNSAID = {"state": AgentState.IDLE.value, "capability_level": 100, "error_rate": 0, "avg_response_time_ms": 0}
 OF_THE_HUB = ("errors", "last_error")
 NOT_IN_THE_PAST = frozenset({"errors", "current_tasks"})
 
@@ -165,7 +167,7 @@ def derived(agent: Agent, load: int, there: bool) -> Entity:
         state = AgentState.OFFLINE
     else:
         state = AgentState.BUSY if load else AgentState.IDLE
-    value: dict[str, Any] = {"state": state.value, "capability_level": 100, "error_rate": 0, "avg_response_time_ms": 0}
+    value: dict[str, Any] = {**UNSAID, "state": state.value}
     seen = agent.last_seen_at or agent.registered_at or agent.created_at
     return Entity(
         registry=Registry.AGENT,
@@ -184,7 +186,7 @@ def write(
 ) -> Entity:
     was = work.entity(Registry.AGENT, agent.id)
     old = {} if was is None else was.value
-    value = {"state": AgentState.IDLE.value, "last_heartbeat": rfc3339(work.now)} | value
+    value = UNSAID | {"last_heartbeat": rfc3339(work.now)} | value
     value = fitted(Registry.AGENT, value)
     past = () if was is None else was.past
     if was is not None and remember:

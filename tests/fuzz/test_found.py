@@ -1,0 +1,38 @@
+"""What made-up input has found, each as a test of its own."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from dragoman.core.commands import Beat, Command, ReportError, Severity
+from dragoman.core.errors import Fault, Kind
+from dragoman.core.ids import AgentId
+from dragoman.core.queries.state import StateView
+from dragoman.protocols.agentmsg.records import SharedState
+from tests.support.world import World
+
+ADA = AgentId("ada")
+FIRST_WORDS: dict[str, Command] = {
+    "an error": ReportError(
+        principal=ADA,
+        report={"error_id": "e-1"},
+        severity=Severity.LOW,
+        fault=Fault(kind=Kind.TIMEOUT, message="late"),
+        message_id="m-1",
+    ),
+    "a heartbeat in trouble": Beat(principal=ADA, state="ERROR"),
+    "a heartbeat, and silence": Beat(principal=ADA),
+}
+
+
+@pytest.mark.parametrize("first", FIRST_WORDS)
+async def test_the_state_is_whole_whatever_an_agent_says_first(first: str) -> None:
+    """An agent that never reported its status was shown without what the document has of every agent."""
+    world = await World().start()
+    await world.add("ada", protocol="agentmsg")
+    await world.ask(FIRST_WORDS[first])
+    await world.advance(60)
+    state = await StateView(world.store, world.intake, world.rules).whole(ADA)
+    told = msgspec.convert(msgspec.to_builtins(state), SharedState, strict=False)
+    assert (told.agent_registry["ada"].capability_level, told.agent_registry["ada"].error_rate) == (100, 0)
