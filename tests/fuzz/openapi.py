@@ -21,8 +21,11 @@ from uuid import uuid4
 
 import httpx2
 import jsonschema_rs
+import msgspec
 from hypothesis import strategies as st
 
+from dragoman.protocols.a2acp.types import BROKER_ID
+from tests.conformance.a2acp.samples import CAPABILITY
 from tests.fuzz import samples
 from tests.fuzz.hostile import broken_trees, written
 from tests.fuzz.stage import Stage
@@ -174,9 +177,24 @@ def spoken(stage: Stage, operation: Operation) -> list[Any]:
         case "POST", "/agentmsg/state":
             return [tree["payload"] for tree in samples.agentmsg() if tree["type"] == "STATE_UPDATE"]
         case "POST", "/a2acp/messages":
-            now = datetime.now(UTC).isoformat()
-            return [{**tree, "message_id": str(uuid4()), "timestamp": now} for tree in samples.a2acp()]
+            return [_to_broker(tree, stage) for tree in samples.a2acp()]
+        case "POST", "/a2acp/agents":
+            return [{"agent_id": "a2acp-agent", "capabilities": [msgspec.to_builtins(CAPABILITY)]}]
+        case "POST", "/auth/token":
+            return [{"agent_id": "a2acp-agent", "target_agent_id": "x", "requested_capabilities": ["a"], "ttl": 60}]
     return []
+
+
+def _to_broker(tree: Any, stage: Stage) -> Any:
+    """A message of a2acp from the one agent that has a token for the broker, said now."""
+    return {
+        **tree,
+        "message_id": str(uuid4()),
+        "timestamp": datetime.now(UTC).isoformat(),
+        "source_agent": {"agent_id": "a2acp-agent", "domain": "lab", "version": "1.2.3"},
+        "target_agent": {"agent_id": BROKER_ID, "domain": "a_domain", "version": "1.0.0"},
+        "security": {**tree["security"], "auth_token": stage.pass_to_broker},
+    }
 
 
 def _as(tree: Any, agent: str, id: str) -> Any:
@@ -206,6 +224,8 @@ def asks(draw: st.DrawFn, stage: Stage, among: Sequence[Operation]) -> Ask:
         query.append((draw(st.sampled_from(("limit", "cursor", "x", "", "é"))), draw(st.sampled_from(ODD_WORDS))))
     headers += draw(st.lists(st.sampled_from(ODD_HEADERS), max_size=1))
     headers += _credential(draw, stage, operation)
+    if operation.path == "/a2acp/messages":
+        headers.append(("Prefer", "respond-async"))  # nobody is there to respond
     schema = operation.body()
     content: bytes | None = None
     if schema is not None and draw(st.integers(0, 9)):

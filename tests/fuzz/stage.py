@@ -14,9 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import msgspec
 
 from dragoman.app.settings import CovenSettings, Server, Settings
 from dragoman.app.wiring import PROTOCOLS, hub
+from dragoman.protocols.a2acp.types import BROKER_ID
+from tests.conformance.a2acp.samples import CAPABILITY
+from tests.fuzz import samples
 
 PATIENCE = 30.0
 NAMED = {"task_id": "tasks", "agent_id": "agents", "delivery_id": "deliveries", "file_id": "files"}
@@ -30,11 +34,14 @@ class Stage:
         self.admin = admin
         self.http = httpx2.Client(base_url=url, timeout=PATIENCE)
         self.tokens: dict[str, str] = {}
+        self.pass_to_broker = ""
+        """The a2acp agent's token for messages to the broker."""
         self.pool: defaultdict[str, list[str]] = defaultdict(list)
         self.document: dict[str, Any] = self.http.get("/openapi.json").json()
 
     def add(self, agent: str, protocol: str) -> None:
-        answer = self.ask("POST", "/api/v1/agents", json={"agent_id": agent, "protocol": protocol, "kind": "any"})
+        wish = {"agent_id": agent, "protocol": protocol, "kind": "any", "domain": "lab", "version": "1.2.3"}
+        answer = self.ask("POST", "/api/v1/agents", json=wish)
         assert answer.status_code == 201, answer.text
         self.tokens[protocol] = answer.json()["token"]
 
@@ -70,6 +77,15 @@ class Stage:
         self.know(given.json(), "chiffon")
         kept = self.ask("POST", "/api/v1/files?name=a.txt", content=b"hello")
         self.know(kept.json(), "files")
+        told = {**samples.REGISTRATION, "agent_id": "chiffon-agent", "agent_type": "any", "callback_url": None}
+        assert self.ask("POST", "/api/agent/register", self.tokens["chiffon"], json=told).status_code == 200
+        capability = msgspec.to_builtins(CAPABILITY)
+        declared = {"agent_id": "a2acp-agent", "capabilities": [{**capability, "required_capabilities": []}]}
+        assert self.ask("POST", "/a2acp/agents", self.tokens["a2acp"], json=declared).status_code == 200
+        wish = {"agent_id": "a2acp-agent", "target_agent_id": BROKER_ID}
+        granted = self.ask("POST", "/auth/token", self.tokens["a2acp"], json=wish)
+        assert granted.status_code == 200, granted.text
+        self.pass_to_broker = granted.json()["token"]
 
 
 @contextmanager

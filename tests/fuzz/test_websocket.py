@@ -1,0 +1,191 @@
+"""Bytes on a WebSocket, below every protocol: frames that are broken, masked badly, too long, out of order, compressed.
+
+The socket is the hub's own, on a transport that only remembers what was written. Whatever comes, nothing escapes into
+the event loop; the listener hears whole messages within the limit; and a peer that breaks the framing is told so by a
+close, and heard no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import uvicorn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from uvicorn.server import ServerState
+
+from dragoman.transports.websocket import EXTENSION, Socket
+from tests.fuzz.hostile import broken_bytes
+from tests.fuzz.test_decoders import THOROUGH, UNTIMED, for_a_while
+
+LARGEST = 2000
+KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
+HELLO = (
+    b"GET %b HTTP/1.1\r\nHost: hub\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: " + KEY + b"\r\n%b\r\n"
+)
+PLAIN = HELLO % (b"/agentmsg/ws", b"")
+DEFLATED = HELLO % (b"/forge/ws", b"Sec-WebSocket-Extensions: permessage-deflate\r\n")
+
+
+class Wire(asyncio.Transport):
+    """The peer's end, as far as we see it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = bytearray()
+        self.closed = False
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def close(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+
+class Ears:
+    def __init__(self) -> None:
+        self.messages: list[bytes] = []
+        self.marks = 0
+
+    def heard(self, frame: bytes) -> None:
+        self.messages.append(frame)
+
+    def marked(self) -> None:
+        self.marks += 1
+
+    def writable(self) -> None: ...
+
+
+def frame(
+    opcode: int, payload: bytes, *, fin: bool = True, bits: int = 0, mask: bytes | None = b"\x01\x02\x03\x04"
+) -> bytes:
+    head = bytes([(0x80 if fin else 0) | bits << 4 | opcode])
+    sign = 0x80 if mask is not None else 0
+    if len(payload) < 126:
+        head += bytes([sign | len(payload)])
+    else:
+        head += bytes([sign | 126]) + len(payload).to_bytes(2, "big")
+    if mask is None:
+        return head + payload
+    return head + mask + bytes(byte ^ mask[place % 4] for place, byte in enumerate(payload))
+
+
+def deflated(text: bytes) -> bytes:
+    squeezer = zlib.compressobj(wbits=-12)
+    return (squeezer.compress(text) + squeezer.flush(zlib.Z_SYNC_FLUSH))[:-4]
+
+
+TEXT = frame(1, b'{"type":"x"}')
+FRAMES = [
+    TEXT,
+    frame(2, b"\x81\xa1a\x01"),
+    frame(1, b"be", fin=False) + frame(0, b"gin"),
+    frame(1, b"a", fin=False) + frame(9, b"now?") + frame(0, b"b"),
+    frame(10, b"dragoman"),
+    frame(9, b""),
+    frame(1, b"x" * (LARGEST + 1)),
+    frame(1, b"x" * LARGEST, fin=False) + frame(0, b"x" * LARGEST),
+    frame(1, b"\xff\xfe"),
+    frame(1, deflated(b"y" * 100), bits=4),
+    frame(1, deflated(b"z" * 1_000_000), bits=4),
+    frame(1, b"not deflated at all", bits=4),
+    frame(8, (1000).to_bytes(2, "big") + b"bye"),
+    frame(8, b"\x00"),
+    frame(8, (5).to_bytes(2, "big") + b"\xff"),
+    frame(3, b""),
+    frame(0, b"of what?"),
+    frame(1, b"bare", mask=None),
+    b"\x81\xff" + b"\xff" * 8 + b"\x00" * 4,
+    b"\x89\xfe\x01\x00" + b"\x00" * 4 + b"p" * 256,
+]
+
+
+async def speak(hello: bytes, pieces: list[bytes]) -> tuple[Wire, Ears]:
+    ears, opened = Ears(), asyncio.Event()
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        scope["extensions"][EXTENSION].listener = ears
+        await send({"type": "websocket.accept"})
+        opened.set()
+        while (await receive())["type"] != "websocket.disconnect":
+            pass
+
+    config = uvicorn.Config(application, lifespan="off", log_config=None, ws_max_size=LARGEST, ws_ping_interval=None)
+    config.load()
+    socket, wire = Socket(config, ServerState(), {}), Wire()
+    socket.connection_made(wire)
+    socket.data_received(hello)
+    async with asyncio.timeout(5):
+        await opened.wait()
+    for piece in pieces:
+        if wire.closed:
+            break
+        socket.data_received(piece)
+    socket.connection_lost(None)
+    async with asyncio.timeout(5):
+        await asyncio.gather(*socket.tasks)
+    return wire, ears
+
+
+def spoken(how: settings) -> Callable[[], None]:
+    strange: list[Any] = []
+    whole = st.sampled_from(FRAMES)
+
+    @how
+    @given(
+        st.sampled_from((PLAIN, DEFLATED)),
+        st.lists(whole | whole | broken_bytes(FRAMES) | st.binary(max_size=20), max_size=5),
+    )
+    def attempt(hello: bytes, pieces: list[bytes]) -> None:
+        strange.clear()
+
+        async def main() -> tuple[Wire, Ears]:
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: strange.append(context))
+            return await speak(hello, pieces)
+
+        wire, ears = asyncio.run(main())
+        assert wire.written.startswith(b"HTTP/1.1 101 ")
+        assert not strange
+        for message in ears.messages:
+            assert len(message) <= LARGEST
+
+    return attempt
+
+
+def test_a_good_frame_is_heard_whole_or_in_pieces() -> None:
+    for pieces in ([TEXT], [TEXT[place : place + 1] for place in range(len(TEXT))]):
+        _, ears = asyncio.run(speak(PLAIN, list(pieces)))
+        assert ears.messages == [b'{"type":"x"}']
+
+
+@pytest.mark.parametrize("text", [b"z" * 1_000_000, os.urandom(8) + b"z" * (LARGEST + 1)])
+def test_a_bomb_ends_the_link_and_is_not_heard(text: bytes) -> None:
+    wire, ears = asyncio.run(speak(DEFLATED, [frame(2, deflated(text), bits=4), TEXT]))
+    assert ears.messages == []
+    assert (1009).to_bytes(2, "big") in wire.written
+
+
+def test_a_socket_goes_on_or_closes_whatever_comes() -> None:
+    spoken(UNTIMED)()
+
+
+@pytest.mark.soak
+def test_a_socket_goes_on_or_closes_whatever_comes_for_a_while() -> None:
+    for_a_while(spoken(THOROUGH))
