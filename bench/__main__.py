@@ -36,6 +36,7 @@ SUITES = {
     "rabbitmq": "bench.peer_rabbitmq:measure",
     "agentmsg": "bench.agentmsg:measure",
     "lanes": "bench.lanes:measure",
+    "tokens": "bench.tokens:measure",
     "a2acp": "bench.a2acp:measure",
     "sandbox": "bench.sandbox:measure",
 }

@@ -148,11 +148,14 @@ class Stage:
 
     async def play(self, played: Callable[[Played], None]) -> bool:
         """Every step in its order, until one does not match. Whether all did. Raises `Broken`."""
-        background = [asyncio.ensure_future(member.listen()) for member in self._cast.values()]
+        background: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(member.listen()) for member in self._cast.values()
+        ]
         story = asyncio.ensure_future(self._tell(played, background))
         try:
             while not story.done():
-                done, _ = await asyncio.wait([story, *background], return_when=asyncio.FIRST_COMPLETED)
+                running: list[asyncio.Future[Any]] = [story, *background]
+                done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for task in done - {story}:
                     background.remove(task)
                     task.result()  # a poll ends only by what it raises; so may a request that nobody waits for
@@ -210,8 +213,7 @@ class Stage:
                         found = flow.differences(step.expect, message, self._kept)
                         if not found:
                             del member.heard[place]
-                            self._kept |= flow.taken(step, message)
-                            return Played(step, message)
+                            return self._keep(step, message)
                         if closest is None or len(found) < closest[0]:
                             closest = len(found), message, found
                     looked = len(member.heard)
@@ -221,8 +223,13 @@ class Stage:
                 return Played(step, {}, (f"nothing came within {self._patience:g} s",))
             member.heard.remove(closest[1])
             return Played(step, closest[1], tuple(closest[2]))
-        except (KeyError, IndexError, TypeError) as error:
+
+    def _keep(self, step: Step, message: dict[str, Any]) -> Played:
+        try:
+            self._kept |= flow.taken(step, message)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
             return Played(step, message, (f"what is to be kept is not there: {error}",))
+        return Played(step, message)
 
     async def _filled(self, step: Step) -> dict[str, Any]:
         message = step.send or {}
