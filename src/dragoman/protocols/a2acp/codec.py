@@ -262,6 +262,8 @@ def _shaped(value: Any, kind: type[T], base: str) -> T:
 def understood(tree: dict[str, Any], translations: Translations = TRANSLATIONS) -> dict[str, Any]:
     """The message in our major; its version is looked at before anything else, since all else depends on it."""
     said = tree.get("protocol_version")
+    if said == PROTOCOL_VERSION:
+        return tree
     if not isinstance(said, str) or re.fullmatch(r"[0-9]{1,9}\.[0-9]{1,9}", said) is None:
         return tree  # its shape will be refused
     known = versions.translate(tree, PROTOCOL_VERSION, translations)

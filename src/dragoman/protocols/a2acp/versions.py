@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from dragoman.protocols.a2acp.types import PROTOCOL_VERSION
@@ -27,6 +28,7 @@ TRANSLATIONS: Translations = {}
 _MAJOR = re.compile(r"([0-9]{1,9})(?:\.[0-9]{1,9}){1,2}")
 
 
+@lru_cache(1024)
 def major(version: str) -> int:
     """The first number of a version; raises ValueError where there is none."""
     parts = _MAJOR.fullmatch(version)
