@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from itertools import product
 from typing import Any
@@ -17,7 +17,7 @@ import httpx2
 import pytest
 import pytest_asyncio
 
-from dragoman.app.settings import CovenSettings, RuleSettings, Server, Settings, StoreSettings
+from dragoman.app.settings import A2acpSettings, CovenSettings, RuleSettings, Server, Settings, StoreSettings
 from dragoman.app.wiring import hub
 from dragoman.bindings.losses import Carriage, Feature, carried
 from tests.bridge.players import PLAYERS
@@ -34,6 +34,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
         store=StoreSettings(kind="memory"),
         server=Server(port=0, grpc_port=0, drain_seconds=1),
         coven=CovenSettings(guests=True, shutdown_seconds=0.1),
+        a2acp=A2acpSettings(messages_per_broker=0),  # everybody in these tests is more than a minute holds
         rules=RuleSettings(grace_seconds=0.05, retry_delays_seconds=(0, 0, 0, 0)),
     )
     async with AsyncExitStack() as held:
@@ -58,12 +59,19 @@ class Scene:
         self._parties: list[Party] = []
 
     async def enter(
-        self, role: type[Any], *, seats: int | None = None, able: tuple[str, ...] = (), **settings: Any
+        self,
+        role: type[Any],
+        *,
+        seats: int | None = None,
+        able: tuple[str, ...] = (),
+        offers: tuple[Mapping[str, Any], ...] = (),
+        **settings: Any,
     ) -> Any:
-        """Somebody new, added and connected; `seats` is how many tasks it does at once, `able` its capabilities."""
+        """Somebody new, added and connected; `seats` is how many tasks it does at once, `able` its capabilities,
+        `offers` what it does on declared terms."""
         id = f"{role.__name__.lower()}-{uuid.uuid4().hex[:12]}"
-        party = role(self.stage, id, await self.stage.add(id, role.protocol, seats=seats, able=able))
-        for name, value in settings.items():
+        party = role(self.stage, id, await self.stage.add(id, role.protocol, seats=seats, able=able, offers=offers))
+        for name, value in {"able": able, "offers": offers, **settings}.items():
             setattr(party, name, value)
         await party.connect()
         self._parties.append(party)
@@ -101,6 +109,20 @@ class Scene:
 
 def is_lost(feature: Feature, scene: Scene) -> bool:
     return carried(feature, *scene.names).how is Carriage.LOST
+
+
+def able_to(feature: Feature, pairs: list[tuple[str, str]] = PAIRS) -> list[tuple[str, str]]:
+    """The pairs between which something can be said."""
+    return [pair for pair in pairs if carried(feature, *pair).how is not Carriage.LOST]
+
+
+def told_of(scene: Scene, result: dict[str, Any], text: str) -> dict[str, Any]:
+    """How a result with words beside it arrives. An a2acp agent can only say them as a part of it, and an a2acp caller
+    hears no others."""
+    caller, worker = scene.names
+    if worker == "a2acp":
+        return {"result": {**result, "output": text}, "text": text}
+    return {"result": result} if caller == "a2acp" else {"result": result, "text": text}
 
 
 @pytest.fixture(params=PAIRS, ids=["-to-".join(pair) for pair in PAIRS])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bridge.conftest import Scene
+from tests.bridge.conftest import PAIRS, Scene
 from tests.bridge.players import PLAYERS
 from tests.bridge.players.coven import CovenWorker
 from tests.bridge.players.neutral import Handle, Order, heard, soon
@@ -13,6 +13,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 WORDS = "the third pier is missing"
 ATTEMPTS = 4
+BOTH_A2ACP = ("a2acp", "a2acp")
+TRIED_AGAIN = [pair for pair in PAIRS if pair != BOTH_A2ACP]
 
 
 async def test_a_cancel_reaches_the_worker_and_the_children(scene: Scene) -> None:
@@ -81,6 +83,7 @@ async def test_a_failure_reaches_the_caller_with_its_words_and_is_not_tried_agai
     assert scene.worker.jobs.empty()
 
 
+@pytest.mark.parametrize("pair", TRIED_AGAIN, ids="-to-".join)
 async def test_a_passing_failure_is_tried_again(scene: Scene) -> None:
     handle, job = await scene.begin()
     await scene.worker.fail(job, "no room just now", retryable=True)
@@ -92,6 +95,7 @@ async def test_a_passing_failure_is_tried_again(scene: Scene) -> None:
     assert story[-1]["text"] == "now it went"
 
 
+@pytest.mark.parametrize("pair", TRIED_AGAIN, ids="-to-".join)
 async def test_after_the_last_attempt_the_caller_hears_why(scene: Scene) -> None:
     handle, job = await scene.begin()
     await scene.worker.fail(job, WORDS, retryable=True)
@@ -101,6 +105,16 @@ async def test_after_the_last_attempt_the_caller_hears_why(scene: Scene) -> None
     assert heard(story, "final") == ["failed"]
     assert WORDS in story[-1]["error"].lower()
     assert (await scene.stage.task(handle.task_id))["attempts"] == ATTEMPTS
+
+
+@pytest.mark.parametrize("pair", [BOTH_A2ACP], ids="-to-".join)
+async def test_under_a_contract_the_caller_decides_whether_to_try_again(scene: Scene) -> None:
+    handle, job = await scene.begin()
+    await scene.worker.fail(job, WORDS, retryable=True)
+    end = (await scene.caller.story(handle))[-1]
+    assert (end["final"], end["code"], end["error"]) == ("failed", "RATE_LIMIT_EXCEEDED", WORDS)
+    assert scene.worker.jobs.empty()
+    await next_job_is_done(scene)
 
 
 async def test_a_worker_that_dies_and_comes_back_does_the_work_and_is_heard_once(scene: Scene) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.bridge.conftest import PAIRS, Scene
+from tests.bridge.conftest import PAIRS, Scene, told_of
 from tests.bridge.players import PLAYERS
 from tests.bridge.players.agentmsg import AgentmsgWorker
 from tests.bridge.players.neutral import Handle, Job, Order, Worker, heard
@@ -50,7 +50,8 @@ async def test_who_takes_it_over_knows_all_of_it_and_the_caller_hears_the_end(sc
     story = await scene.caller.story(handle)
     assert heard(story, "message") == ["looked at it", "going on"]
     assert heard(story, "final") == ["completed"]
-    assert (story[-1]["result"], story[-1]["text"]) == (RESULT, "It stands.")
+    expected = told_of(scene, RESULT, "It stands.")
+    assert {name: story[-1].get(name) for name in expected} == expected
     task = await scene.stage.task(handle.task_id)
     assert (task["agent"], task["protocol_in"], task["protocol_out"]) == (scene.worker.id, *scene.names)
 

@@ -4,32 +4,38 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bridge.conftest import Scene
+from dragoman.bindings.losses import Feature
+from tests.bridge.conftest import Scene, able_to
 from tests.bridge.players import PLAYERS
 from tests.bridge.players.neutral import Order
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 RISING = ("low", "normal", "high", "critical")
+PLACES = ("first", "second", "third", "fourth")
 
 
+@pytest.mark.parametrize("pair", able_to(Feature.PRIORITY), ids="-to-".join)
 async def test_urgent_work_of_any_protocol_overtakes_the_others(scene: Scene) -> None:
-    """A caller of each protocol asks, the least urgent first; the scene's own caller is the most urgent one."""
+    """A caller of each protocol asks, the least urgent first; the scene's own caller is the most urgent one. Who has no
+    word for it asks for something normal."""
     worker = await scene.enter(type(scene.worker), seats=1)
     scene.worker = worker
     _, held = await scene.begin(type="held")
-    names = sorted(PLAYERS, key=lambda name: name == scene.names[0])
+    names = sorted(set(PLAYERS) - {"a2acp"}, key=lambda name: name == scene.names[0])
     for name, priority in zip(names, RISING, strict=True):
         caller = scene.caller if name == scene.names[0] else await scene.enter(PLAYERS[name].caller)
-        await caller.submit(Order(to=worker.id, type=f"{priority} of {name}", priority=priority))
+        await caller.submit(Order(to=worker.id, type=priority, priority=priority))
+    silent = await scene.enter(PLAYERS["a2acp"].caller)
+    await silent.submit(Order(to=worker.id, type="next"))
 
     await worker.finish(held, text="done")
     taken = []
-    for _ in names:
+    for _ in (*names, silent):
         job = await worker.take()
         taken.append(job.type)
         await worker.finish(job, text="done")
-    assert taken == [f"{priority} of {name}" for priority, name in zip(RISING[::-1], names[::-1], strict=True)]
+    assert taken == ["critical", "high", "normal", "next", "low"]
 
 
 async def test_what_is_equally_urgent_is_done_in_the_order_it_came(scene: Scene) -> None:
@@ -37,12 +43,14 @@ async def test_what_is_equally_urgent_is_done_in_the_order_it_came(scene: Scene)
     scene.worker = worker
     _, held = await scene.begin(type="held")
     other = await scene.enter(PLAYERS["agentmsg"].caller)
-    for number, caller in enumerate((scene.caller, other, scene.caller, other)):
-        await caller.submit(Order(to=worker.id, type=f"number {number}", priority="high"))
+    is_silent = scene.names[0] == "a2acp"
+    priority = None if is_silent else "high"
+    for place, caller in zip(PLACES, (scene.caller, other, scene.caller, other), strict=True):
+        await caller.submit(Order(to=worker.id, type=place, priority=priority))
     await worker.finish(held, text="done")
     taken = []
-    for _ in range(4):
+    for _ in PLACES:
         job = await worker.take()
         taken.append(job.type)
         await worker.finish(job, text="done")
-    assert taken == [f"number {number}" for number in range(4)]
+    assert taken == list(PLACES)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from dragoman.bindings.losses import Feature
-from tests.bridge.conftest import Scene, is_lost
+from tests.bridge.conftest import Scene, able_to, is_lost
 from tests.bridge.players.neutral import File
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.parametrize("pair", able_to(Feature.QUESTION), ids="-to-".join),
+]
 
 QUESTION = "Which bank shall we start from?"
 OPTIONS = ("left", "right")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bridge.conftest import Scene
-from tests.bridge.players.neutral import Order, heard
+from tests.bridge.conftest import PAIRS, Scene, told_of
+from tests.bridge.players.a2acp import Refusal
+from tests.bridge.players.neutral import Order, Unsayable, heard
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -14,6 +15,10 @@ RESULT = {"verdict": "sound", "load": [1, 2.5, {"peak": None}], "sure": True}
 ODD = "naïve 日本語 🌉 \u202eright to left\u202c e\u0301 \u2028 \x00\x01\x1b[31m\x7f\x85 \t\r\n \\ \" ' </script> end"
 """Everything that somebody on the way might want to escape, strip, normalise or cut."""
 MEBIBYTE = 1024 * 1024
+UNLIMITED = [pair for pair in PAIRS if "a2acp" not in pair]
+LIMITED = [pair for pair in PAIRS if "a2acp" in pair]
+"""A2acp's messages have a megabyte at most."""
+REPEATED = [pair for pair in PAIRS if pair[0] != "a2acp"]
 
 
 async def test_work_arrives_with_its_type_and_input_and_the_result_comes_back(scene: Scene) -> None:
@@ -24,10 +29,11 @@ async def test_work_arrives_with_its_type_and_input_and_the_result_comes_back(sc
     story = await scene.caller.story(handle)
 
     end = story[-1]
-    assert (end["final"], end["result"], end["text"]) == ("completed", RESULT, "It stands.")
+    expected = told_of(scene, RESULT, "It stands.")
+    assert {name: end.get(name) for name in ("final", *expected)} == {"final": "completed", **expected}
     task = await scene.stage.task(handle.task_id)
     told = (task["status"], task["result"], task["output"], task["protocol_in"], task["protocol_out"])
-    assert told == ("completed", RESULT, "It stands.", *scene.names)
+    assert told == ("completed", expected["result"], "It stands.", *scene.names)
 
 
 async def test_a_result_of_words_alone_comes_back_as_words(scene: Scene) -> None:
@@ -44,6 +50,7 @@ async def test_a_result_without_words_reaches_those_who_only_read_words(scene: S
     assert (story[-1]["final"], story[-1]["result"]) == ("completed", RESULT)
 
 
+@pytest.mark.parametrize("pair", UNLIMITED, ids="-to-".join)
 async def test_three_mebibytes_of_result_come_back_whole(scene: Scene) -> None:
     text = "".join(f"{number:06} ü\n" for number in range(3 * MEBIBYTE // 10 + 1))
     assert len(text.encode()) > 3 * MEBIBYTE
@@ -56,12 +63,29 @@ async def test_three_mebibytes_of_result_come_back_whole(scene: Scene) -> None:
     assert (await scene.stage.task(handle.task_id))["output"] == text
 
 
+@pytest.mark.parametrize("pair", UNLIMITED, ids="-to-".join)
 async def test_three_mebibytes_of_structure_come_back_whole(scene: Scene) -> None:
     result = {"rows": [f"{number:06} ü" for number in range(3 * MEBIBYTE // 12)]}
     handle, job = await scene.begin()
     await scene.worker.finish(job, result=result)
     story = await scene.caller.story(handle)
     assert (story[-1]["final"], story[-1]["result"]) == ("completed", result)
+
+
+@pytest.mark.parametrize("pair", LIMITED, ids="-to-".join)
+async def test_more_than_a_message_may_have_is_never_told_in_part(scene: Scene) -> None:
+    """Who can say it has done the work; who cannot hear it is told so."""
+    text = "".join(f"{number:06} ü\n" for number in range(2 * MEBIBYTE // 10))
+    handle, job = await scene.begin()
+    if scene.names[1] == "a2acp":
+        with pytest.raises(Unsayable):
+            await scene.worker.finish(job, text=text)
+        return
+    await scene.worker.finish(job, text=text)
+    end = (await scene.caller.story(handle))[-1]
+    assert (end["final"], end["code"]) == ("failed", "SCHEMA_MISMATCH")
+    task = await scene.stage.task(handle.task_id)
+    assert (task["status"], task["output"]) == ("completed", text)
 
 
 async def test_every_character_arrives_as_it_was_sent(scene: Scene) -> None:
@@ -80,9 +104,11 @@ async def test_every_character_arrives_as_it_was_sent(scene: Scene) -> None:
     assert heard(story, "thinking") == [ODD]
     assert heard(story, "tool_use") == [used]
     assert heard(story, "output")[0] == ODD
-    assert (story[-1]["result"], story[-1]["text"]) == ({"said": ODD}, ODD)
+    expected = told_of(scene, {"said": ODD}, ODD)
+    assert {name: story[-1].get(name) for name in expected} == expected
 
 
+@pytest.mark.parametrize("pair", REPEATED, ids="-to-".join)
 async def test_the_same_request_twice_is_done_once(scene: Scene) -> None:
     order = Order(to=scene.worker.id)
     first = await scene.caller.submit(order)
@@ -100,3 +126,20 @@ async def test_the_same_request_twice_is_done_once(scene: Scene) -> None:
 
     again = await scene.caller.story(third)
     assert again[-1]["text"] == "once"
+
+
+@pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair[0] == "a2acp"], ids="-to-".join)
+async def test_a2acp_takes_a_message_once_and_never_again(scene: Scene) -> None:
+    """Also with the same content (a2acp-D15): whoever asks again writes a new message."""
+    order = Order(to=scene.worker.id)
+    handle = await scene.caller.submit(order)
+    job = await scene.worker.take()
+    for done in (False, True):
+        if done:
+            await scene.worker.finish(job, text="once")
+            assert (await scene.caller.story(handle))[-1]["text"] == "once"
+        with pytest.raises(Refusal, match="used before") as refused:
+            await scene.caller.submit(order)
+        assert refused.value.code == "AUTH_FAILED"
+    assert scene.worker.jobs.empty()
+    assert len((await scene.stage.get("tasks", principal=scene.caller.id))["tasks"]) == 1

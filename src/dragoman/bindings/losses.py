@@ -116,7 +116,7 @@ VOICES: Mapping[str, Voice] = {
     "a2acp": Voice(
         caller_says={
             F.PRIORITY: lost("a2acp has no word for it"),
-            F.DEADLINE: near("the contract says how long an answer may take"),
+            F.DEADLINE: lost("the contract says how long an answer may take, and the agent the contract"),
             F.DEPENDENCIES: lost("a2acp has no word for it"),
             F.DESCRIPTION: lost("a2acp names work by its intent only"),
             F.THREAD: lost("a2acp has no conversations"),
@@ -134,7 +134,7 @@ VOICES: Mapping[str, Voice] = {
             F.THREAD: near("in a field of ours"),
             F.ATTACHMENT: near("as a reference in the payload, fetched over HTTP"),
             F.PAUSE: near("as an event of ours"),
-            F.ANSWER: near("as a new request of the same task"),
+            F.ANSWER: lost("an agent of this protocol has no word to ask, so nothing is answered"),
             F.HELP: near("as a request, whose response is the help"),
             F.HANDOVER: near("as a request, with its story in payload.handover"),
             F.LETTER: NO_LETTERS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -22,9 +23,17 @@ class Stage:
     def ws(self) -> str:
         return self.url.replace("http://", "ws://")
 
-    async def add(self, id: str, protocol: str, *, seats: int | None = None, able: tuple[str, ...] = ()) -> str:
+    async def add(
+        self,
+        id: str,
+        protocol: str,
+        *,
+        seats: int | None = None,
+        able: tuple[str, ...] = (),
+        offers: tuple[Mapping[str, Any], ...] = (),
+    ) -> str:
         """Let an agent in; its token."""
-        wish: dict[str, Any] = {"agent_id": id, "protocol": protocol, "capabilities": able}
+        wish: dict[str, Any] = {"agent_id": id, "protocol": protocol, "capabilities": able, "offers": offers}
         if seats is not None:
             wish["max_concurrent"] = seats
         answer = await self.admin.post("/api/v1/agents", json=wish)

@@ -1,8 +1,9 @@
 """A2ACP's errors and the hub's faults, both ways.
 
     an agent's error becomes a fault      its code says of which kind; code and details stay with it, so that a caller
-                                          who speaks a2acp hears what the agent said. The hub does not try again by
-                                          itself: whether to is the caller's decision (`retry_after`)
+                                          who speaks a2acp hears what the agent said. Whether to try again is that
+                                          caller's decision (`retry_after`); for callers who speak anything else the
+                                          hub itself comes back to an agent that has too much to do
     a fault of the hub becomes an error   `bindings.errormap` says which code; facts and field are the details
 
 Details name places, never what stood there. Of personal work nothing that an agent wrote is repeated (D13): errors
@@ -75,8 +76,9 @@ _encode = msgspec.json.Encoder().encode
 # -- an agent's error --------------------------------------------------------------------------------------------
 
 
-def fault_in(error: ErrorBody, *, personal: bool) -> Fault:
-    """What an agent's error means."""
+def fault_in(error: ErrorBody, *, personal: bool, agreed: bool) -> Fault:
+    """What an agent's error means. `agreed`: the work was asked for under a contract, by somebody who knows the
+    document's codes and can ask again."""
     said: dict[str, Any] = {"code": error.code.value}
     if error.retryable:
         said["retry_after"] = error.retry_after
@@ -86,7 +88,14 @@ def fault_in(error: ErrorBody, *, personal: bool) -> Fault:
         said["message"] = message
         if error.details and len(_encode(error.details)) <= MOST_DETAILS:
             said["details"] = error.details
-    return Fault(kind=KINDS[error.code][1], message=message, retryable=error.retryable, facts={ERROR: said})
+    kind = KINDS[error.code][1]
+    if kind is Kind.RATE_LIMITED and not agreed:
+        kind = Kind.RESOURCES
+    facts: dict[str, Any] = {ERROR: said}
+    code = error.details.get("exit_code")
+    if type(code) is int:
+        facts["exit_code"] = code  # where other protocols look for it
+    return Fault(kind=kind, message=message, retryable=error.retryable, facts=facts)
 
 
 # -- a message that is refused -----------------------------------------------------------------------------------

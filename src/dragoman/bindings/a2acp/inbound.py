@@ -244,6 +244,8 @@ def _finish(said: Said) -> Finish:
         body["envelope"] = _bound(message)
     elif type(said.content) is dict and type(said.content.get("output")) is str:
         body["output"] = said.content["output"]  # other protocols have a place for the text of a result
+        if len(said.content) == 1 and _is_free(said):
+            del body["result"]  # and nothing is said but that
     # What a result is, is what it says: sent again after a lost answer it has another id and another time.
     digest = hashlib.sha256(_canonical(said.content)).hexdigest()
     return Finish(
@@ -258,9 +260,15 @@ def _finish(said: Said) -> Finish:
     )
 
 
+def _is_free(said: Said) -> bool:
+    """Whether nobody was promised what form a result has."""
+    offer = said.agent.offer(said.message.intent or "")
+    return said.contract is None and (offer is None or offer.output_schema is True)
+
+
 def _fault(said: Said) -> ReportFault:
     assert said.task is not None
-    fault = fault_in(codec.error(said.message), personal=said.private)
+    fault = fault_in(codec.error(said.message), personal=said.private, agreed=said.contract is not None)
     return ReportFault(
         principal=said.agent.id,
         protocol=PROTOCOL,

@@ -36,7 +36,7 @@ from dragoman.core.tasks.model import Event, EventKind, Question, Task
 from dragoman.protocols.a2acp import intents
 from dragoman.protocols.a2acp.errors import Refusal
 from dragoman.protocols.a2acp.sealing import KeyGrant, bound
-from dragoman.protocols.a2acp.types import PROTOCOL_VERSION, Agent
+from dragoman.protocols.a2acp.types import MESSAGE_BYTES, PROTOCOL_VERSION, Agent
 
 REQUEST, RESPONSE, EVENT, ERROR = "request", "response", "event", "error"
 _SHORT = 4096
@@ -90,7 +90,12 @@ def wire_of(
     *,
     whole: str | None = None,
 ) -> bytes:
-    """The message of a parcel. `contract` is what `wanted` named; `whole` is the output of what `ends_in_pieces`."""
+    """The message of a parcel. `contract` is what `wanted` named; `whole` is the output of what `ends_in_pieces`.
+
+    Who took a task over from somebody else is no party to the contract that it was asked under.
+    """
+    if contract is not None and receiver not in contract.parties:
+        contract = None
     said = _Saying(parcel, receiver, now, voice, contract)
     if parcel.delivery.cargo is Cargo.RESULT:
         return _result(said, whole)
@@ -211,14 +216,16 @@ def _work(said: _Saying) -> bytes:
     if body.get("attachments"):
         aside["attachments"] = [_file(msgspec.convert(file, FileRef), task) for file in body["attachments"]]
     extra = {name: value for name, value in (body.get("extra") or {}).items() if name not in ENVELOPE}
-    if task.origin.protocol != PROTOCOL:
-        extra |= _besides(task)
+    extra |= _besides(task)
     return said.converse(REQUEST, task.type, {**content, **aside}, task.id, source=source, extra=extra)
 
 
 def _besides(task: Task) -> dict[str, Any]:
-    """What other protocols say of a task and this one has no word for, in a field of ours beside the payload."""
+    """What other protocols say of a task and this one has no word for, in a field of ours beside the payload; and that
+    it was begun before."""
     known = {name: getattr(task, name) for name in ("name", "description", "thread") if getattr(task, name)}
+    if task.attempts > 1:
+        known["attempt"] = task.attempts
     return {"task": known} if known else {}
 
 
@@ -237,8 +244,8 @@ def _file(file: FileRef, task: Task) -> dict[str, Any]:
 def _control(intent: str) -> Callable[[_Saying], bytes]:
     def say(said: _Saying) -> bytes:
         payload: dict[str, Any] = {"correlation_id": _thread_towards(said)}
-        if said.task.contract is not None:
-            payload["contract_id"] = said.task.contract
+        if said.contract is not None:
+            payload["contract_id"] = said.contract.id
         reason = _fault(_parse(said.event.body), said).message if intent == intents.CANCEL else ""
         if reason:
             payload["reason"] = reason
@@ -265,10 +272,19 @@ def _result(said: _Saying, whole: str | None) -> bytes:
     result = body.get("result")
     if said.contract is not None and said.contract.end_to_end and "envelope" in body:
         return said.forward(RESPONSE, task.type, result, body["envelope"], source=source)
-    if result is None:
-        output = whole or body.get("output")
+    if result is None or type(result) is str:
+        output = result or whole or body.get("output")
         result = {} if output is None else {"output": str(output)}
-    return said.converse(RESPONSE, task.type, result, thread_of(task), source=source)
+    message = said.converse(RESPONSE, task.type, result, thread_of(task), source=source)
+    return message if len(message) <= MESSAGE_BYTES else _too_long(said, len(message))
+
+
+def _too_long(said: _Saying, size: int) -> bytes:
+    """The work is done, and what came of it is more than a message may have (D10). Half of it would be nothing."""
+    what = "the result is larger than a message may be; people find it with the task"
+    facts = {"limit": MESSAGE_BYTES, "size": size, "task_id": said.task.id}
+    fault = Fault(kind=Kind.TOO_LARGE, message=what, facts=facts)
+    return said.complain(refusal_of(fault), thread_of(said.task), said.task.type, None)
 
 
 def _failure(said: _Saying) -> bytes:
@@ -287,7 +303,7 @@ def _progress(said: _Saying) -> bytes:
         told["file"] = _file(msgspec.convert(told["file"], FileRef), task)
     if event.kind is EventKind.ASKED:
         told = {"message": f"Waiting for an answer: {body.get('question')}"}
-    elif event.kind is not EventKind.PROGRESS:
+    elif event.kind is not EventKind.PROGRESS and not (event.kind is EventKind.PAUSED and told.get("message")):
         told = {"message": event.kind.value.replace("_", " ")}
     source = said.voice.party(event.agent) if event.agent is not None else said.voice.broker
     if said.contract is not None and said.contract.end_to_end:

@@ -45,8 +45,9 @@ def name_to_keep(name: str) -> str | None:
 
 
 def called(task: Task) -> str:
-    """What agents call the task."""
-    return task.origin.called or task.id
+    """What agents call the task. A name that its caller gave it in another protocol says nothing here: the id does not
+    follow from it."""
+    return (task.origin.protocol == PROTOCOL and task.origin.called) or task.id
 
 
 def somebody(to: str) -> AgentId | None:

@@ -298,7 +298,7 @@ class A2acpDesk:
         task, given = await self._worked_on(said)
         said = said._replace(task=task)
         row = None if given.contract is None else await self.hub.contract(given.contract)
-        if row is None:
+        if row is None or said.agent.id not in row.parties:  # it came without one, or out of other hands
             owner = said.agent.offer(given.type)
             asker = self._party(given.principal).agent_id
             if message.target_agent.agent_id != asker:
@@ -436,7 +436,7 @@ class A2acpDesk:
         return parcel.delivery.cargo is Cargo.RESULT and a2acp.ends_in_pieces(parcel.event)
 
     async def _whole(self, parcel: Parcel) -> str:
-        transcript = Transcript(PAYLOAD_BYTES // 2)
+        transcript = Transcript()  # never cut: what is too long for a message is not told in part
         after, last = 0, parcel.event.seq
         while after < last:
             page = await self.store.events(parcel.delivery.task, after=after, limit=PAGE)
