@@ -6,7 +6,7 @@ import pytest
 from tests.support.world import World
 
 from dragoman.core.agents.model import BreakerState
-from dragoman.core.commands import Answer, Ask, Cancel, Discard, Pause, Redrive, Resume, Retry, Span
+from dragoman.core.commands import Answer, Ask, Cancel, Discard, Pause, Redrive, RemoveAgent, Resume, Retry, Span
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, SECOND, AgentId
 from dragoman.core.ports import StoreFailed, TaskFilter
@@ -709,3 +709,19 @@ async def test_a_queued_task_whose_clock_is_set_again_is_still_first_in_its_queu
     await world.advance(30)  # in one unit the attempt fails and the waiting one's clock is set again
     assert i1.work == [waiting.id]
     assert (await world.task(silent.id)).status is Status.QUEUED
+
+
+async def test_an_agent_that_takes_a_removed_ones_name_does_not_hear_of_its_tasks():
+    world = await World().start()
+    await world.add("boss", "orchestrator")
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    task = await world.submit()
+    await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId("boss")))
+    await world.advance(1)
+    await world.add("boss", "orchestrator")
+    boss = await world.connect("boss")
+    await world.finish("i1", task.id)
+    assert i1.work == [task.id]
+    assert boss.take() == []
+    await world.intake.stop()

@@ -39,8 +39,11 @@ NOBODY = frozenset({ADMIN, HUB})
 
 def offer(work: Work, task: Task, receiver: AgentId, cargo: Cargo, event: int) -> None:
     """Tell a receiver of an event, after everything it was told about this task before."""
-    if receiver in NOBODY or work.agent(receiver) is None:
+    agent = None if receiver in NOBODY else work.agent(receiver)
+    if agent is None:
         return
+    if cargo in TO_CALLERS and agent.created_at > task.created_at:
+        return  # another agent of that name: what the first one asked is none of its business
     if task.origin.follows and receiver == task.origin.principal and cargo in TO_CALLERS:
         return
     lane = work.find(Lane(task.id, receiver))

@@ -107,5 +107,12 @@ def fitted(registry: Registry, value: dict[str, Any]) -> dict[str, Any]:
         raise refuse(Kind.INVALID, "low must not be above high", field="changes.risk_thresholds.low")
     for name in TIMES.get(registry, ()):
         if isinstance(at := getattr(shape, name), datetime):
-            value = value | {name: rfc3339(instant(at))}
+            value = value | {name: _in_utc(at, name)}
     return value
+
+
+def _in_utc(at: datetime, name: str) -> str:
+    try:
+        return rfc3339(instant(at))
+    except OverflowError:  # the first or the last day of the calendar, in a zone where it is the day outside
+        raise refuse(Kind.INVALID, f"{name} is a time that no calendar has in UTC", field=f"changes.{name}") from None

@@ -15,9 +15,22 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, TypeVar
 
+from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import Delivery, DeliveryState
 from dragoman.core.ids import AgentId, DeliveryId, TaskId
-from dragoman.core.lookups import Claims, DeliveryById, EventOf, Inbox, Lane, LaneEnd, LeasedTo, Lookup, Ready, TaskById
+from dragoman.core.lookups import (
+    Claims,
+    ContractById,
+    DeliveryById,
+    EventOf,
+    Inbox,
+    Lane,
+    LaneEnd,
+    LeasedTo,
+    Lookup,
+    Ready,
+    TaskById,
+)
 from dragoman.core.ports import Changes
 from dragoman.core.tasks.model import Event, Task
 
@@ -45,6 +58,7 @@ class HotCache:
         self._deliveries: dict[DeliveryId, Delivery] = {}
         self._events: dict[tuple[TaskId, int], Event] = {}
         self._event_bytes = 0
+        self._contracts: dict[str, Contract] = {}
         self._ready: dict[str, dict[TaskId, Task]] = {}
         self._of_task: dict[TaskId, dict[DeliveryId, Delivery]] = {}
         self._inbox: dict[AgentId, dict[DeliveryId, Delivery]] = {}
@@ -85,6 +99,10 @@ class HotCache:
     def _event_of(self, lookup: EventOf) -> list[Any] | None:
         event = self._events.get((lookup.task, lookup.seq))
         return None if event is None else [event]
+
+    def _contract_by_id(self, lookup: ContractById) -> list[Any] | None:
+        contract = self._contracts.get(lookup.id)
+        return None if contract is None else [contract]
 
     def _delivery_by_id(self, lookup: DeliveryById) -> list[Any] | None:
         delivery = self._deliveries.get(lookup.id)
@@ -127,6 +145,8 @@ class HotCache:
                 self._keep_task(row)
             elif isinstance(row, Delivery):
                 self._deliveries[row.id] = row
+            elif isinstance(row, Contract):
+                self._contracts[row.id] = row
             else:
                 self._keep_event(row)
         if len(rows) < min(lookup.most, SHELF):  # all there are
@@ -161,6 +181,8 @@ class HotCache:
                 self._of_task.pop(row.id, None)
             elif isinstance(row, Event):
                 self._drop_event(row)
+            elif isinstance(row, Contract):
+                self._contracts.pop(row.id, None)
         self._numbers.update(new)
         for id in new:
             self._of_task[id] = {}
@@ -172,6 +194,8 @@ class HotCache:
                 self._put_delivery(row)
             elif isinstance(row, Task):
                 self._put_task(row)
+            elif isinstance(row, Contract):
+                self._contracts[row.id] = row
         for row in changes.changed:
             if isinstance(row, Task):
                 if not self._drop_task(row.id):
@@ -183,6 +207,8 @@ class HotCache:
                 self._put_delivery(row)
             elif isinstance(row, Event):
                 self._drop_event(row)
+            elif isinstance(row, Contract):
+                self._contracts[row.id] = row
         self._trim()
 
     def _keep_task(self, task: Task) -> None:
@@ -248,6 +274,9 @@ class HotCache:
 
     def _trim(self) -> None:
         most = self._rows
+        if len(self._contracts) > most:
+            for name in oldest(self._contracts, most):
+                del self._contracts[name]
         if len(self._tasks) > most:
             for id in oldest(self._tasks, most):
                 task = self._tasks.pop(id)
@@ -306,6 +335,7 @@ ASK: dict[type[Lookup[Any]], Callable[[HotCache, Any], list[Any] | None]] = {
     TaskById: HotCache._task_by_id,
     Claims: HotCache._claims,
     EventOf: HotCache._event_of,
+    ContractById: HotCache._contract_by_id,
     DeliveryById: HotCache._delivery_by_id,
     Lane: HotCache._lane,
     LaneEnd: HotCache._lane,

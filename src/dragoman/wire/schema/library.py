@@ -191,6 +191,7 @@ class Library:
         self.most = most
         self.bounds = bounds
         self._shelf: dict[bytes, Compiled] = {}
+        self._named: dict[bytes, Compiled] = {}
 
     def __len__(self) -> int:
         return len(self._shelf)
@@ -198,7 +199,15 @@ class Library:
     def compiled(self, schema: Schema, key: bytes | None = None) -> Compiled:
         """A schema ready for use, compiled at most once while it is remembered. `key` is a name for it that cannot mean
         another one, such as its contract and direction: it saves writing the schema out."""
-        name = _encode(schema) if key is None else key
+        if key is not None:
+            named = self._named.get(key)
+            if named is not None:
+                return named
+            if len(self._named) >= 10 * self.most:
+                self._named.clear()  # names are cheap: they are found again, under what they mean
+            named = self._named[key] = self.compiled(schema)
+            return named
+        name = _encode(schema)
         found = self._shelf.pop(name, None) or compile(schema, self.bounds)
         self._shelf[name] = found
         if len(self._shelf) > self.most:
