@@ -66,7 +66,7 @@ class RateLimit:
         rules = work.rules
         if command.protocol not in rules.limited or command.principal in (ADMIN, HUB):
             return
-        if command.action is None and command.seen is None:  # housekeeping; a message that only reads is one all the same
+        if command.action is None and command.seen is None:  # a message that only reads is one all the same
             return
         agent, collaboration, everybody = rules.per_minute
         limits = ratelimit.Limits(agent=agent, collaboration=collaboration, broker=everybody)

@@ -1,0 +1,163 @@
+"""Agents, contracts, messages and parcels to try the a2acp binding with: `ada` asks, `bob` serves."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from tests.conformance.a2acp import samples
+
+from dragoman.bindings.a2acp import Said, Voice, command_of, party_of, wire_of
+from dragoman.core.agents.model import Agent, Offer
+from dragoman.core.commands import Command
+from dragoman.core.contracts.model import Contract, Party, Secret
+from dragoman.core.delivery.model import Cargo, Delivery, Parcel
+from dragoman.core.ids import SECOND, AgentId, DeliveryId, Instant, TaskId, instant
+from dragoman.core.tasks.model import Asking, Event, EventKind, Origin, Question, QuestionStatus, Status, Task
+from dragoman.protocols.a2acp import codec
+from dragoman.protocols.a2acp.connection import Connection
+from dragoman.protocols.a2acp.events import Received
+from dragoman.protocols.a2acp.sealing import KeyGrant
+from dragoman.wire import Role
+
+NOW = instant(samples.START)
+TASK = TaskId("550e8400-e29b-41d4-a716-446655440004")
+DELIVERY = DeliveryId("01a1e135-5828-73d3-96c2-ab61ababb946")
+TRACE = "550e8400e29b41d4a716446655440002"
+REQUEST_ID = "11111111-1111-4111-8111-111111111111"
+
+
+def agent(id: str, domain: str, version: str, **more: Any) -> Agent:
+    fields: dict[str, Any] = {"protocol": "a2acp", "domain": domain, "version": version, **more}
+    return Agent(id=AgentId(id), created_at=NOW, token_hash="-", **fields)
+
+
+ADA = agent("ada", "lab", "1.2.3")
+BOB = agent("bob", "ward", "2.1.0")
+OFFER = Offer(
+    intent="provision",
+    input_schema=samples.CAPABILITY.input_schema,
+    output_schema=samples.CAPABILITY.output_schema,
+    version="1.4.0",
+    required_capabilities=("write:datasets",),
+)
+
+
+def contract(**more: Any) -> Contract:
+    fields: dict[str, Any] = {
+        "id": "c-1",
+        "collaboration": "l-1",
+        "source": Party(AgentId("ada"), "lab", "1.2.3"),
+        "target": Party(AgentId("bob"), "ward", "2.1.0"),
+        "offer": OFFER,
+        "created_at": NOW,
+        "expires_at": Instant(NOW + 3600 * SECOND),
+        "since": NOW,
+        **more,
+    }
+    return Contract(**fields)
+
+
+SECRET = Secret(kid="k-1", locked="-", source_key="A" * 43, target_key="B" * 43)
+
+
+def heard(kind: str = "request", *, by: Agent = ADA, known: dict[str, Any] | None = None, **replaced: Any) -> Command:
+    """The command that an agent's message becomes, with what the desk knows of it."""
+    tree = samples.tree(kind, **replaced)
+    message = codec.interpret(codec.parse(json.dumps(tree).encode()))
+    return command_of(Said(by, message, tree, NOW, **(known or {})))
+
+
+def task(**more: Any) -> Task:
+    origin = Origin(
+        principal=AgentId("ada"), protocol="a2acp", request_id=REQUEST_ID, digest="-", called=more.pop("called", "k-1")
+    )
+    fields: dict[str, Any] = {
+        "type": "provision",
+        "status": Status.ASSIGNED,
+        "origin": origin,
+        "contract": "c-1",
+        **more,
+    }
+    return Task(
+        id=TASK, created_at=NOW, updated_at=NOW, route="bob", deadline=NOW, idle_limit=1, rank=0, trace_id=TRACE,
+        owner=AgentId("bob"), **fields,
+    )  # fmt: skip
+
+
+def parcel(cargo: Cargo, body: dict[str, Any], kind: EventKind = EventKind.SUBMITTED, **more: Any) -> Parcel:
+    event = Event(
+        task=TASK, seq=1, at=NOW, kind=kind, agent=more.pop("agent", None), protocol=more.pop("protocol", None),
+        body=msgspec.Raw(json.dumps(body).encode()),
+    )  # fmt: skip
+    return Parcel(delivery(cargo), task(**more), event)
+
+
+def news(cargo: Cargo, about: Any, **more: Any) -> Parcel:
+    """What belongs to no task."""
+    return Parcel(delivery(cargo, **more), None, about)
+
+
+def delivery(cargo: Cargo, **more: Any) -> Delivery:
+    fields = {"created_at": NOW, **more}
+    return Delivery(id=DELIVERY, task=TASK, receiver=AgentId("bob"), seq=1, cargo=cargo, event=1, rank=0, **fields)
+
+
+def question(answer: Any = None, **more: Any) -> Question:
+    fields: dict[str, Any] = {
+        "status": QuestionStatus.WITH_AGENT if answer is None else QuestionStatus.ANSWERED,
+        **more,
+    }
+    details = {"contract": msgspec.to_builtins(contract(encrypted=True, secret=SECRET)), "correlation_id": "h-1"}
+    return Question(
+        id="q-1", task=None, agent=AgentId("ada"), question="?", created_at=NOW, request_id=REQUEST_ID, answer=answer,
+        about=Asking.HANDSHAKE, asked_of=AgentId("bob"), details=details, **fields,
+    )  # type: ignore[arg-type]  # fmt: skip
+
+
+def voice() -> Voice:
+    known = {one.id: one for one in (ADA, BOB)}
+    return Voice(
+        broker=samples.BROKER,
+        party=lambda name: party_of(known[name]) if name in known else samples.BROKER,
+        token=lambda receiver: f"for-{receiver}",
+        shut=lambda row: lambda plain, bound: {
+            "alg": "A256GCM", "kid": "k-1", "nonce": "N" * 16, "ciphertext": f"{len(plain) + len(bound('k-1'))}-{'c' * 22}",
+        },
+        grant=lambda row, receiver: KeyGrant(kid="k-1", public_key="P" * 43) if row.secret else None,
+    )  # fmt: skip
+
+
+def said(parcel: Parcel, to: Agent = BOB, row: Contract | None = None, **more: Any) -> dict[str, Any]:
+    """The message of a parcel, which a strict agent takes."""
+    frame = wire_of(parcel, to.id, NOW, voice(), row, **more)
+    (event,) = Connection(Role.AGENT, party_of(to), samples.BROKER, pending=_Anything()).receive(frame)  # type: ignore[arg-type]
+    assert isinstance(event, Received) or type(event).__name__ == "Answered", event
+    return dict(json.loads(frame))
+
+
+class _Anything:
+    """Takes every answer as one to a request of its own."""
+
+    def answered(self, message: Any) -> Any:
+        return message
+
+
+class Kit:
+    agent = staticmethod(agent)
+    contract = staticmethod(contract)
+    heard = staticmethod(heard)
+    task = staticmethod(task)
+    parcel = staticmethod(parcel)
+    news = staticmethod(news)
+    question = staticmethod(question)
+    said = staticmethod(said)
+    ada, bob, secret, offer, now = ADA, BOB, SECRET, OFFER, NOW
+    task_id, delivery_id, request_id = TASK, DELIVERY, REQUEST_ID
+
+
+@pytest.fixture
+def kit() -> type[Kit]:
+    return Kit

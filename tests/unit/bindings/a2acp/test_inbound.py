@@ -1,0 +1,143 @@
+"""What a2acp's messages become in the hub."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.core.commands import (
+    AnswerHandshake,
+    Cancel,
+    EndContract,
+    Finish,
+    ReportFault,
+    ReportProgress,
+    RotateKey,
+    ShakeHands,
+    Submit,
+)
+from dragoman.core.errors import Kind, Refused
+from dragoman.core.ids import SECOND
+
+BROKER = {"agent_id": "protocol-broker-agent", "domain": "hub", "version": "1.0.0"}
+TO_ADA = {
+    "source_agent": {"agent_id": "bob", "domain": "ward", "version": "2.1.0"},
+    "target_agent": {"agent_id": "ada", "domain": "lab", "version": "1.2.3"},
+}
+
+
+def test_a_request_is_a_task_for_the_contracts_target_within_its_time(kit: Any) -> None:
+    command = kit.heard(known={"contract": kit.contract(), "content": {"rows": 3}, "follows": True}, note="kept")
+    assert isinstance(command, Submit)
+    assert (command.principal, command.seen, command.request_id) == ("ada", kit.request_id, kit.request_id)
+    assert (command.type, command.contract, command.pinned, command.called) == ("provision", "c-1", "bob", "k-1")
+    assert (command.deadline, command.total_seconds, command.follows) == (kit.now + 30 * SECOND, 30.0, True)
+    assert msgspec.json.decode(command.body) == {"input": {"rows": 3}, "extra": {"note": "kept"}}
+    assert command.raw is not None
+    assert b"token-canary" not in command.raw
+
+
+def test_a_sandboxed_target_has_at_least_a_sandboxs_time(kit: Any) -> None:
+    command = kit.heard(known={"contract": kit.contract(sandbox="bubblewrap"), "content": {}})
+    assert command.total_seconds == 60.0
+
+
+def test_what_is_encrypted_is_not_kept_as_it_came(kit: Any) -> None:
+    row = kit.contract(encrypted=True, secret=kit.secret)
+    assert kit.heard(known={"contract": row, "content": {"rows": 1}}).raw is None
+
+
+def test_what_only_the_agents_can_read_keeps_its_envelope(kit: Any) -> None:
+    row = kit.contract(encrypted=True, end_to_end=True, secret=kit.secret)
+    command = kit.heard(known={"contract": row, "content": {"ciphertext": "x"}, "sealed": True})
+    assert command.sealed
+    assert msgspec.json.decode(command.body) == {
+        "input": {"ciphertext": "x"},
+        "envelope": {"message_id": kit.request_id, "contract_id": "c-1", "correlation_id": "k-1"},
+    }
+
+
+def test_a_handshake_brings_what_its_token_grants(kit: Any) -> None:
+    payload = {"target_agent_id": "bob", "requested_intent": "provision", "mode": "end-to-end", "correlation_id": "h"}
+    command = kit.heard(
+        intent="initiate_handshake", target_agent=BROKER, payload=payload,
+        known={"granted": ("write:datasets",), "secret": kit.secret},
+    )  # fmt: skip
+    assert isinstance(command, ShakeHands)
+    assert (command.target, command.intent, command.domain, command.version) == ("bob", "provision", "lab", "1.2.3")
+    assert (command.granted, command.end_to_end, command.secret) == (("write:datasets",), True, kit.secret)
+    assert command.details == {"correlation_id": "h"}
+
+
+def test_the_brokers_other_intents(kit: Any) -> None:
+    decided = kit.heard(
+        "response", by=kit.bob, **{**TO_ADA, "target_agent": BROKER}, intent="accept_handshake",
+        payload={"accepted": False, "reason": "no", "correlation_id": "q-1"},
+    )  # fmt: skip
+    assert isinstance(decided, AnswerHandshake)
+    assert (decided.question, decided.accepted, decided.reason) == ("q-1", False, "no")
+    ended = kit.heard(
+        intent="terminate_collaboration", target_agent=BROKER, payload={"collaboration_id": "l-1", "reason": "r"}
+    )
+    assert isinstance(ended, EndContract)
+    assert (ended.collaboration, ended.reason, ended.seen) == ("l-1", "r", kit.request_id)
+    rotated = kit.heard(
+        intent="rotate_key", target_agent=BROKER, payload={"collaboration_id": "l-1", "public_key": "A" * 43},
+        known={"secret": kit.secret},
+    )  # fmt: skip
+    assert isinstance(rotated, RotateKey)
+    assert rotated.secret == kit.secret
+
+
+def test_an_answer_ends_the_task_and_an_error_says_why(kit: Any) -> None:
+    known = {"task": kit.task_id, "contract": kit.contract(), "content": {"dataset_id": "d"}}
+    done = kit.heard("response", by=kit.bob, **TO_ADA, known=known)
+    assert isinstance(done, Finish)
+    assert (done.task_id, msgspec.json.decode(done.body)) == (kit.task_id, {"result": {"dataset_id": "d"}})
+    again = kit.heard("response", by=kit.bob, **TO_ADA, timestamp="2026-03-01T12:00:01Z", known=known)
+    assert again.digest == done.digest
+    error = {"code": "RATE_LIMIT_EXCEEDED", "message": "busy", "retry_after": 9, "details": {"a": 1}}
+    failed = kit.heard("error", by=kit.bob, **TO_ADA, payload={"error": error, "correlation_id": "t"}, known=known)
+    assert isinstance(failed, ReportFault)
+    assert (failed.fault.kind, failed.fault.message, failed.fault.retryable) == (Kind.RATE_LIMITED, "busy", True)
+
+
+def test_an_agents_words_about_personal_work_are_not_kept(kit: Any) -> None:
+    row = kit.contract(encrypted=True, secret=kit.secret)
+    error = {"code": "INTERNAL_ERROR", "message": "Zaphod!", "retry_after": 1, "details": {"who": "Zaphod"}}
+    known = {"task": kit.task_id, "contract": row}
+    failed = kit.heard("error", by=kit.bob, **TO_ADA, payload={"error": error}, known=known)
+    assert "Zaphod" not in str(msgspec.to_builtins(failed.fault))
+    assert failed.raw is None
+
+
+def test_events_cancel_and_tell_how_far_it_is(kit: Any) -> None:
+    known = {"task": kit.task_id}
+    stopped = kit.heard("event", intent="cancel", payload={"correlation_id": "k", "reason": "late"}, known=known)
+    assert isinstance(stopped, Cancel)
+    assert (stopped.task_id, stopped.reason) == (kit.task_id, "late")
+    told = kit.heard(
+        "event", by=kit.bob, **TO_ADA, intent="progress", payload={"correlation_id": "t"},
+        known={**known, "content": {"percent": 40, "message": "m", "output": "o", "correlation_id": "t"}},
+    )  # fmt: skip
+    assert isinstance(told, ReportProgress)
+    assert (told.percent, told.output) == (40, "o")
+    assert msgspec.json.decode(told.body) == {"percent": 40, "message": "m", "output": "o"}
+
+
+@pytest.mark.parametrize(
+    ("said", "field"), [({"percent": 101}, "payload.percent"), ({"percent": "x"}, "payload.percent"),
+                        ({"message": 1}, "payload.message"), ({"output": []}, "payload.output")],
+)  # fmt: skip
+def test_progress_is_told_in_its_own_terms(kit: Any, said: dict[str, Any], field: str) -> None:
+    with pytest.raises(Refused) as refused:
+        kit.heard("event", intent="progress", payload={}, known={"task": kit.task_id, "content": said})
+    assert refused.value.fault.field == field
+
+
+def test_an_event_that_nobody_knows_is_refused(kit: Any) -> None:
+    with pytest.raises(Refused) as refused:
+        kit.heard("event", intent="shout", payload={})
+    assert refused.value.fault.kind is Kind.UNSUPPORTED_WORK

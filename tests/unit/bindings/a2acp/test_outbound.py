@@ -1,0 +1,176 @@
+"""What a2acp's agents are told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.bindings.a2acp import (
+    capability_of,
+    delivery_named,
+    discovered,
+    held_of,
+    offer_of,
+    refusal_of,
+    status_of,
+    wanted,
+)
+from dragoman.core.agents.model import Offer
+from dragoman.core.contracts.model import Standing
+from dragoman.core.delivery.model import Cargo
+from dragoman.core.errors import Fault, Kind
+from dragoman.core.ids import SECOND, Instant
+from dragoman.core.tasks.model import EventKind
+from dragoman.protocols.a2acp.errors import TABLE, retry_after
+from dragoman.protocols.a2acp.intents import Discover
+
+
+def test_work_is_a_request_from_whoever_asked(kit: Any) -> None:
+    told = kit.said(kit.parcel(Cargo.WORK, {"input": {"rows": 3}, "extra": {"note": "kept"}}), row=kit.contract())
+    assert (told["message_type"], told["intent"], told["source_agent"]["agent_id"]) == ("request", "provision", "ada")
+    payload = told["payload"]
+    assert (payload["rows"], payload["contract_id"], payload["correlation_id"]) == (3, "c-1", kit.task_id)
+    assert payload["traceparent"].startswith("00-550e8400e29b41d4a716446655440002-")
+    assert (told["note"], told["security"]["auth_token"]) == ("kept", "for-bob")
+    assert told["message_id"] != kit.delivery_id
+    assert delivery_named(told["message_id"]) == kit.delivery_id
+
+
+def test_work_of_another_protocol_has_no_contract(kit: Any) -> None:
+    told = kit.said(kit.parcel(Cargo.WORK, {"input": {"rows": 3}}, contract=None))
+    assert "contract_id" not in told["payload"]
+
+
+def test_what_the_contract_wants_sealed_is_sealed(kit: Any) -> None:
+    row = kit.contract(encrypted=True, secret=kit.secret)
+    told = kit.said(kit.parcel(Cargo.WORK, {"input": {"patient": "Zaphod"}}), row=row)
+    assert told["security"]["encryption"] == "aes256"
+    assert set(told["payload"]) == {"alg", "kid", "nonce", "ciphertext", "contract_id", "correlation_id", "traceparent"}
+    assert "Zaphod" not in str(told)
+
+
+def test_a_ciphertext_of_the_agents_own_goes_on_in_its_envelope(kit: Any) -> None:
+    row = kit.contract(encrypted=True, end_to_end=True, secret=kit.secret)
+    sealed = {"alg": "A256GCM", "kid": "k-1", "nonce": "N" * 16, "ciphertext": "c" * 22}
+    envelope = {"message_id": kit.request_id, "contract_id": "c-1", "correlation_id": "k-1"}
+    told = kit.said(kit.parcel(Cargo.WORK, {"input": sealed, "envelope": envelope}), row=row)
+    assert (told["message_id"], told["payload"]["correlation_id"]) == (kit.request_id, "k-1")
+    assert told["payload"]["ciphertext"] == sealed["ciphertext"]
+    stop = kit.said(kit.parcel(Cargo.CANCEL, {"reason": "late"}, EventKind.CANCELLED), row=row)
+    assert stop["payload"]["correlation_id"] == "k-1"
+
+
+def test_a_result_answers_the_request_in_its_own_thread(kit: Any) -> None:
+    done = kit.parcel(Cargo.RESULT, {"result": {"dataset_id": "d"}}, EventKind.COMPLETED, agent="bob")
+    told = kit.said(done, kit.ada, kit.contract())
+    assert (told["message_type"], told["source_agent"]["agent_id"]) == ("response", "bob")
+    assert (told["payload"]["dataset_id"], told["payload"]["correlation_id"]) == ("d", "k-1")
+    unnamed = kit.parcel(Cargo.RESULT, {"result": {}}, EventKind.COMPLETED, agent="bob", called=None)
+    assert kit.said(unnamed, kit.ada, kit.contract())["payload"]["correlation_id"] == kit.request_id
+
+
+def test_a_failure_is_an_error_with_its_code(kit: Any) -> None:
+    fault = Fault(kind=Kind.TIMEOUT, message="no sign of life", retryable=True, facts={"attempted_retries": 3})
+    failed = kit.parcel(Cargo.FAILURE, {"fault": msgspec.to_builtins(fault)}, EventKind.FAILED)
+    told = kit.said(failed, kit.ada, kit.contract())
+    error = told["payload"]["error"]
+    assert (told["source_agent"]["agent_id"], error["code"], error["retry_after"]) == (
+        "protocol-broker-agent",
+        "TIMEOUT",
+        1,
+    )
+    assert error["details"] == {"attempted_retries": 3, "kind": "timeout"}
+    own = {
+        "kind": "work_failed",
+        "message": "x",
+        "facts": {"error": {"code": "INTERNAL_ERROR", "message": "no disk", "details": {"d": 1}}},
+    }
+    told = kit.said(kit.parcel(Cargo.FAILURE, {"fault": own}, EventKind.FAILED, agent="bob", protocol="a2acp"), kit.ada)
+    assert (told["source_agent"]["agent_id"], told["payload"]["error"]["message"]) == ("bob", "no disk")
+
+
+def test_progress_is_an_event(kit: Any) -> None:
+    half = kit.parcel(
+        Cargo.PROGRESS, {"percent": 50, "message": "half", "chunk": [0, 1, 2]}, EventKind.PROGRESS, agent="bob"
+    )
+    told = kit.said(half, kit.ada, kit.contract())
+    assert (told["message_type"], told["intent"]) == ("event", "progress")
+    assert {name: told["payload"][name] for name in ("percent", "message")} == {"percent": 50, "message": "half"}
+    assert "chunk" not in told["payload"]
+
+
+def test_a_proposal_has_the_terms_that_will_stand(kit: Any) -> None:
+    told = kit.said(kit.news(Cargo.PROPOSAL, kit.question()))
+    payload = told["payload"]
+    assert (told["intent"], payload["handshake_id"], payload["correlation_id"]) == ("accept_handshake", "q-1", "q-1")
+    assert (payload["contract"]["contract_id"], payload["contract"]["kid"]) == ("c-1", "k-1")
+    assert "public_key" not in payload  # only where the two make the key themselves
+    assert "locked" not in str(told)
+
+
+def test_the_end_of_a_handshake_is_a_contract_or_an_error(kit: Any) -> None:
+    agreed = kit.news(Cargo.ANSWER, kit.question({"contract_id": "c-1"}))
+    assert wanted(agreed) == "c-1"
+    told = kit.said(agreed, kit.ada, kit.contract(encrypted=True, secret=kit.secret))
+    assert (told["message_type"], told["payload"]["collaboration_id"]) == ("response", "l-1")
+    assert (told["payload"]["correlation_id"], told["payload"]["key"]["kid"]) == ("h-1", "k-1")
+    fault = {"kind": "contract", "message": "bob declined: no", "facts": {"reason": "no"}}
+    told = kit.said(kit.news(Cargo.ANSWER, kit.question({"fault": fault})), kit.ada)
+    assert told["payload"]["error"]["code"] == "CONTRACT_VIOLATION"
+    assert told["payload"]["error"]["correlation_id"] == "h-1"
+
+
+@pytest.mark.parametrize(
+    ("changed", "intent"),
+    [
+        ({}, "accept_handshake"),
+        ({"standing": Standing.TERMINATED, "by": "ada", "reason": "r"}, "terminate_collaboration"),
+        ({"rotated_at": Instant(1)}, "rotate_key"),
+    ],
+)
+def test_news_of_a_contract(kit: Any, changed: dict[str, Any], intent: str) -> None:
+    told = kit.said(kit.news(Cargo.CONTRACT, kit.contract(encrypted=True, secret=kit.secret, **changed)))
+    assert (told["message_type"], told["intent"], told["payload"]["collaboration_id"]) == ("event", intent, "l-1")
+
+
+# -- values ------------------------------------------------------------------------------------------------------
+
+
+def test_offers_and_capabilities_are_the_same_thing(kit: Any) -> None:
+    assert offer_of(capability_of(kit.offer)) == kit.offer
+
+
+def test_a_contract_is_judged_by_the_documents_own_rules(kit: Any) -> None:
+    held = held_of(kit.contract(encrypted=True, secret=kit.secret, former=None))
+    assert (held.contract.parties, held.contract.security.encryption) == (("ada", "bob"), "aes256")
+    assert held.contract.timeout_seconds == 30.0
+    assert held_of(kit.contract(sandbox="bubblewrap")).contract.timeout_seconds == 60.0
+
+
+def test_discovery_finds_by_everything_that_is_given(kit: Any) -> None:
+    bob = kit.agent("bob", "ward", "2.1.0", offers=(kit.offer, Offer(intent="other", timeout=SECOND)))
+    cat = kit.agent("cat", "lab", "x", protocol="chiffon", work_types=("echo",))
+    agents = [(bob, True), (cat, False)]
+
+    def found(**asked: Any) -> list[tuple[str, str]]:
+        told = discovered(Discover(**asked), agents).capabilities
+        return [(one.agent.agent_id, one.capability.intent) for one in told]
+
+    assert found() == [("bob", "other"), ("bob", "provision"), ("cat", "echo")]
+    assert found(intent="provision", version="1.0.0", capability="write:datasets", domain="ward") == [
+        ("bob", "provision")
+    ]
+    assert found(version="2.0.0") == found(domain="elsewhere") == found(capability="fly") == []
+    assert found(agent_id="cat") == [("cat", "echo")]
+    assert discovered(Discover(limit=1), agents).more
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_every_fault_has_its_words_and_its_status(kind: Kind) -> None:
+    fault = Fault(kind=kind, message="it went wrong", field="contract_id", facts={"retry_after": 7})
+    refusal = refusal_of(fault)
+    assert refusal.details["field"] == "payload.contract_id"
+    assert retry_after(refusal.code, refusal.after) == (7 if TABLE[refusal.code].retry else 0)
+    assert 400 <= status_of(fault) < 600
