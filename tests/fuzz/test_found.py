@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dragoman.core.commands import Beat, Command, ReportError, Severity
+from dragoman.core.commands import Beat, ChangeState, Command, ReportError, Severity
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import AgentId
 from dragoman.core.queries.state import StateView
+from dragoman.core.state.model import Operation, Registry
 from dragoman.protocols.agentmsg.records import SharedState
 from tests.support.world import World
 
@@ -36,3 +37,18 @@ async def test_the_state_is_whole_whatever_an_agent_says_first(first: str) -> No
     state = await StateView(world.store, world.intake, world.rules).whole(ADA)
     told = msgspec.convert(msgspec.to_builtins(state), SharedState, strict=False)
     assert (told.agent_registry["ada"].capability_level, told.agent_registry["ada"].error_rate) == (100, 0)
+
+
+@pytest.mark.parametrize("time", ["9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+23:59"])
+@pytest.mark.parametrize("field", ["next_available", "last_heartbeat"])
+async def test_a_time_outside_of_the_calendar_is_refused_by_name(time: str, field: str) -> None:
+    """It was an internal error: such a time is well formed, and has no form in UTC."""
+    world = await World().start()
+    await world.add("ada", protocol="agentmsg")
+    fault = await world.refused(
+        ChangeState(
+            principal=ADA, operation=Operation.UPDATE, entity=Registry.AGENT, entity_id="ada", changes={field: time},
+            version=0,
+        )
+    )  # fmt: skip
+    assert (fault.kind, fault.field) == (Kind.INVALID, f"changes.{field}")
