@@ -34,8 +34,9 @@ class Stage:
         self.admin = admin
         self.http = httpx2.Client(base_url=url, timeout=PATIENCE)
         self.tokens: dict[str, str] = {}
+        self.speaker: dict[str, str] = {}
         self.pass_to_broker = ""
-        """The a2acp agent's token for messages to the broker."""
+        """Who the a2acp agent is, and its token for messages to the broker."""
         self.pool: defaultdict[str, list[str]] = defaultdict(list)
         self.document: dict[str, Any] = self.http.get("/openapi.json").json()
 
@@ -66,6 +67,7 @@ class Stage:
 
     def settle_in(self) -> None:
         """Agents of every protocol; tasks that wait, one that was given to an agent, one that was cancelled."""
+        self.add("other-agent", "agentmsg")
         for protocol in PROTOCOLS:
             self.add(f"{protocol}-agent", protocol)
             self.pool["agents"].append(f"{protocol}-agent")
@@ -77,11 +79,17 @@ class Stage:
         self.know(given.json(), "chiffon")
         kept = self.ask("POST", "/api/v1/files?name=a.txt", content=b"hello")
         self.know(kept.json(), "files")
-        told = {**samples.REGISTRATION, "agent_id": "chiffon-agent", "agent_type": "any", "callback_url": None}
+        told = {**samples.REGISTRATION, "agent_id": "chiffon-agent", "agent_type": "any", "work_types": ["review", "a"]}
+        told.pop("callback_url")
         assert self.ask("POST", "/api/agent/register", self.tokens["chiffon"], json=told).status_code == 200
         capability = msgspec.to_builtins(CAPABILITY)
         declared = {"agent_id": "a2acp-agent", "capabilities": [{**capability, "required_capabilities": []}]}
         assert self.ask("POST", "/a2acp/agents", self.tokens["a2acp"], json=declared).status_code == 200
+        self.renew({"agent_id": "a2acp-agent", "domain": "lab", "version": "1.2.3"})
+
+    def renew(self, agent: dict[str, Any]) -> None:
+        """The a2acp agent is known by these now, and needs another token."""
+        self.speaker = {name: agent[name] for name in ("agent_id", "domain", "version")}
         wish = {"agent_id": "a2acp-agent", "target_agent_id": BROKER_ID}
         granted = self.ask("POST", "/auth/token", self.tokens["a2acp"], json=wish)
         assert granted.status_code == 200, granted.text
