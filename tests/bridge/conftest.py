@@ -1,6 +1,6 @@
 """A hub for the whole bridge, and a caller and a worker at either end of it, in every pair of protocols.
 
-The hub is a real one in this process: HTTP, WebSocket and gRPC on free ports of loopback. All tests share it, each
+The hub is a real one in this process: HTTP, WebSocket and gRPC on free ports of loopback. Most tests share one, each
 with agents of its own.
 """
 
@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -25,16 +26,28 @@ from tests.bridge.players.neutral import PATIENCE, Caller, Handle, Job, Order, P
 from tests.bridge.players.stage import Stage
 
 PAIRS = list(product(PLAYERS, PLAYERS))
+IN_MEMORY = StoreSettings(kind="memory")
+WITHOUT_END = A2acpSettings(messages_per_broker=0)
+"""All of these tests together say more in a minute than a broker hears."""
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
+    async with playing(tmp_path_factory.mktemp("bridge")) as running:
+        yield running
+
+
+@asynccontextmanager
+async def playing(
+    data: Path, store: StoreSettings = IN_MEMORY, a2acp: A2acpSettings = WITHOUT_END
+) -> AsyncIterator[Stage]:
+    """A hub."""
     settings = Settings(
-        data=str(tmp_path_factory.mktemp("bridge")),
-        store=StoreSettings(kind="memory"),
+        data=str(data),
+        store=store,
         server=Server(port=0, grpc_port=0, drain_seconds=1),
         coven=CovenSettings(guests=True, shutdown_seconds=0.1),
-        a2acp=A2acpSettings(messages_per_broker=0),  # everybody in these tests is more than a minute holds
+        a2acp=a2acp,
         rules=RuleSettings(grace_seconds=0.05, retry_delays_seconds=(0, 0, 0, 0)),
     )
     async with AsyncExitStack() as held:

@@ -1,0 +1,141 @@
+"""Personal data stays between those who speak of it, whatever the agent speaks (a2acp-D13): encrypted towards a2acp
+agents, encrypted at rest, hidden from whoever looks on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from dragoman.app.settings import StoreSettings
+from tests.bridge.conftest import Scene, playing
+from tests.bridge.players import PLAYERS
+from tests.bridge.players.a2acp import A2acpCaller, A2acpWorker, Refusal
+from tests.bridge.players.a2acp_link import agent
+from tests.bridge.players.neutral import Order, heard
+from tests.bridge.players.stage import Stage
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+ADMIT = {"intent": "admit", "input_schema": {"type": "object", "required": ["patient"]}, "pii": True}
+ASKED = "Erika Mustermann of Heidestrasse 17"
+TOLD = "she sleeps badly since March"
+FOUND = "chronic lumbago, second degree"
+SECRETS = (ASKED, TOLD, FOUND)
+REASON = "her blood is not what it was"
+FAILING = [
+    pytest.param(
+        ("a2acp", name),
+        marks=[] if name == "a2acp" else pytest.mark.xfail(strict=True, reason="a task's fault is kept in clear"),
+    )
+    for name in PLAYERS
+]
+
+of_a2acp = pytest.mark.parametrize("pair", [("a2acp", name) for name in PLAYERS], ids=PLAYERS)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("personal")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def stage(data: Path) -> AsyncIterator[Stage]:
+    async with playing(data, StoreSettings(kind="sqlite")) as running:
+        yield running
+
+
+def betrayed(words: str, *secrets: str) -> list[str]:
+    return [secret for secret in secrets or SECRETS if secret in words]
+
+
+def written(data: Path) -> str:
+    """All that the hub has on disk."""
+    files = [file for file in data.rglob("*") if file.is_file()]
+    return "".join(file.read_bytes().decode("utf-8", "replace") for file in files)
+
+
+async def everything_people_see(scene: Scene, task: str) -> str:
+    """All that the management API says of a task."""
+    seen: list[Any] = [await scene.stage.task(task, history=1, raw=1)]
+    for party in (scene.caller, scene.worker):
+        seen.append(await scene.stage.get("audit", principal=party.id))
+        seen.append(await scene.stage.get(f"agents/{party.id}/logs"))
+    seen.append(await scene.stage.get("tasks", principal=scene.caller.id))
+    async with scene.stage.admin.stream("GET", f"/api/v1/tasks/{task}/events?raw=1") as events:
+        seen.append("".join([part async for part in events.aiter_text()]))
+    return json.dumps(seen, ensure_ascii=False)
+
+
+@of_a2acp
+async def test_nobody_but_the_two_ever_sees_it(scene: Scene, data: Path) -> None:
+    caller, worker = scene.caller, await scene.enter(type(scene.worker), offers=(ADMIT,))
+    assert isinstance(caller, A2acpCaller)
+    scene.worker = worker
+    handle, job = await scene.begin(type="admit", input={"patient": ASKED})
+    assert job.input == {"patient": ASKED}
+    await worker.say(job, percent=50, message=TOLD)
+    await worker.finish(job, result={"finding": FOUND})
+    story = await caller.story(handle)
+    assert (heard(story, "message"), story[-1]["result"]) == ([TOLD], {"finding": FOUND})
+
+    assert handle.native["security"]["encryption"] == "aes256"
+    wires = [party for party in (caller, worker) if isinstance(party, A2acpCaller | A2acpWorker)]
+    for party in wires:
+        assert betrayed(json.dumps(party.wire, ensure_ascii=False)) == []
+        sealed = [m for m in party.wire if m["message_type"] != "error" and m["payload"].get("contract_id")]
+        assert {m["security"]["encryption"] for m in sealed if m["intent"] in ("admit", "progress")} == {"aes256"}
+    seen = await everything_people_see(scene, handle.task_id)
+    assert betrayed(seen) == []
+    assert "[personal]" in seen
+    assert betrayed(written(data)) == []
+
+
+@pytest.mark.parametrize("pair", FAILING, ids=PLAYERS)
+async def test_a_failure_does_not_give_it_away_either(scene: Scene, data: Path) -> None:
+    scene.worker = worker = await scene.enter(type(scene.worker), offers=(ADMIT,))
+    handle, job = await scene.begin(type="admit", input={"patient": ASKED})
+    await worker.fail(job, REASON)
+    end = (await scene.caller.story(handle))[-1]
+    assert (end["final"], betrayed(str(end), REASON)) == ("failed", [])
+    assert betrayed(await everything_people_see(scene, handle.task_id), REASON) == []
+    assert betrayed(written(data), REASON) == []
+
+
+@of_a2acp
+async def test_in_clear_it_is_refused_and_the_attempt_is_on_record(scene: Scene) -> None:
+    caller, worker = scene.caller, await scene.enter(type(scene.worker), offers=(ADMIT,))
+    assert isinstance(caller, A2acpCaller)
+    message = await caller.message("request", agent(worker.id), "admit", {"patient": ASKED})
+    with pytest.raises(Refusal) as refused:
+        await caller.post(message)
+    assert refused.value.code == "SECURITY_POLICY_VIOLATION"
+    assert worker.jobs.empty()
+    records = (await scene.stage.get("audit", principal=caller.id, outcome="refused"))["records"]
+    assert [(one["action"], betrayed(str(one))) for one in records] == [("pii.refused", [])]
+
+
+@pytest.mark.parametrize("pair", [(name, name) for name in PLAYERS if name != "a2acp"], ids=lambda pair: pair[0])
+async def test_who_declares_it_personal_is_believed_also_without_a_contract(scene: Scene, data: Path) -> None:
+    scene.worker = worker = await scene.enter(type(scene.worker), offers=(ADMIT,))
+    handle, job = await scene.begin(type="admit", input={"patient": ASKED})
+    assert job.input == {"patient": ASKED}
+    await worker.finish(job, result={"finding": FOUND})
+    assert (await scene.caller.story(handle))[-1]["result"] == {"finding": FOUND}
+    assert betrayed(await everything_people_see(scene, handle.task_id)) == []
+    assert betrayed(written(data)) == []
+
+
+@pytest.mark.parametrize("pair", [(name, "a2acp") for name in PLAYERS if name != "a2acp"], ids="-to-".join)
+@pytest.mark.xfail(strict=True, reason="the hub has no key for an agent that nobody shook hands with")
+async def test_an_a2acp_agent_never_gets_it_in_clear(scene: Scene) -> None:
+    """Who cannot agree on a key cannot ask for it."""
+    scene.messy = True
+    worker = await scene.enter(A2acpWorker, offers=(ADMIT,))
+    with pytest.raises(AssertionError):
+        await scene.caller.submit(Order(to=worker.id, type="admit", input={"patient": ASKED}))
+    assert betrayed(json.dumps(worker.wire, ensure_ascii=False)) == []
