@@ -150,6 +150,13 @@ class GuardedHttp(HttpToolsProtocol):
         self._unwritten = self.transport.get_write_buffer_size()
         self._write_deadline = self.loop.time() + self.limits.write_seconds
 
+    def shutdown(self) -> None:
+        """As uvicorn's; an answer that was given and waits to be written leaves first."""
+        if self._answered():
+            self.cycle.transport.close()
+        else:
+            super().shutdown()
+
     # -- what we do about it, once a second
 
     def sweep(self, now: float) -> None:

@@ -14,7 +14,7 @@ from dragoman.core.agents.model import Agent, Offer
 from dragoman.core.commands import Command
 from dragoman.core.contracts.model import Contract, Party, Secret
 from dragoman.core.delivery.model import Cargo, Delivery, Parcel
-from dragoman.core.ids import SECOND, AgentId, DeliveryId, Instant, TaskId, instant
+from dragoman.core.ids import SECOND, AgentId, DeliveryId, Instant, QuestionId, TaskId, instant
 from dragoman.core.tasks.model import Asking, Event, EventKind, Origin, Question, QuestionStatus, Status, Task
 from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.connection import Connection
@@ -112,9 +112,9 @@ def question(answer: Any = None, **more: Any) -> Question:
     }
     details = {"contract": msgspec.to_builtins(contract(encrypted=True, secret=SECRET)), "correlation_id": "h-1"}
     return Question(
-        id="q-1", task=None, agent=AgentId("ada"), question="?", created_at=NOW, request_id=REQUEST_ID, answer=answer,
-        about=Asking.HANDSHAKE, asked_of=AgentId("bob"), details=details, **fields,
-    )  # type: ignore[arg-type]  # fmt: skip
+        id=QuestionId("q-1"), task=None, agent=AgentId("ada"), question="?", created_at=NOW, request_id=REQUEST_ID,
+        answer=answer, about=Asking.HANDSHAKE, asked_of=AgentId("bob"), details=details, **fields,
+    )  # fmt: skip
 
 
 def voice() -> Voice:
@@ -124,7 +124,7 @@ def voice() -> Voice:
         party=lambda name: party_of(known[name]) if name in known else samples.BROKER,
         token=lambda receiver: f"for-{receiver}",
         shut=lambda row: lambda plain, bound: {
-            "alg": "A256GCM", "kid": "k-1", "nonce": "N" * 16, "ciphertext": f"{len(plain) + len(bound('k-1'))}-{'c' * 22}",
+            "alg": "A256GCM", "kid": "k-1", "nonce": "N" * 16, "ciphertext": f"{len(plain + bound('k-1'))}{'c' * 22}",
         },
         grant=lambda row, receiver: KeyGrant(kid="k-1", public_key="P" * 43) if row.secret else None,
     )  # fmt: skip
