@@ -27,7 +27,8 @@ from dragoman.protocols.a2acp.intents import INTENTS
 from dragoman.protocols.a2acp.types import PROTOCOL_VERSION, Id, Name, SemVer
 from dragoman.protocols.a2acp.types import Agent as Party
 from dragoman.transports.a2acp.auth import read
-from dragoman.transports.a2acp.desk import A2acpDesk, compiled
+from dragoman.transports.a2acp.desk import A2acpDesk
+from dragoman.transports.a2acp.reading import compiled
 from dragoman.transports.asgi import ASGIApp, Receive, Scope, Send, answer, read_body
 from dragoman.transports.http_door import SMALL_BODY
 
