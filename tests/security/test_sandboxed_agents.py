@@ -6,6 +6,7 @@ them, which is shown in `test_sandbox_refusals.py`.
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import sys
 from collections.abc import Iterator
@@ -21,7 +22,9 @@ from tests.support.children import DAEMON, PYTHON, program, worker
 from tests.support.cli import dragoman
 from tests.support.hubproc import HubProcess, running, until
 
-LEVELS = (Level.BUBBLEWRAP, Level.LANDLOCK)
+WEAKER = [pytest.mark.soak] if shutil.which("bwrap") else []
+"""What this machine has something stronger for is tried in long runs only."""
+LEVELS = (Level.BUBBLEWRAP, pytest.param(Level.LANDLOCK, marks=WEAKER))
 NOWHERE = "/nowhere"
 """A PATH on which there is no bubblewrap."""
 CANARY = "canary-19c4e7"
