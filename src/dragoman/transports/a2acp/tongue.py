@@ -18,8 +18,8 @@ import structlog
 from dragoman.bindings import a2acp
 from dragoman.bindings.a2acp.names import PROTOCOL, delivery_named
 from dragoman.core.agents.model import Agent
-from dragoman.core.commands import Command
-from dragoman.core.delivery.model import Parcel
+from dragoman.core.commands import Command, ReportFault
+from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import Instant
 from dragoman.core.ports import StoreFailed
@@ -131,9 +131,16 @@ class A2acpTongue:
                     log.warning("unread", task=parcel.delivery.task)  # it was not acknowledged: it is offered again
                 except Exception:  # one that cannot be put into words must not hold up the others
                     log.exception("unspeakable", task=parcel.delivery.task, cargo=parcel.delivery.cargo.value)
+                    self._unspeakable(parcel)
                 self._turns.popleft()
         finally:
             self._speaking = None
+
+    def _unspeakable(self, parcel: Parcel) -> None:
+        if parcel.delivery.cargo is Cargo.WORK:
+            fault = Fault(kind=Kind.INTERNAL, message="the work cannot be put into this agent's protocol")
+            command = ReportFault(principal=self._agent, task_id=parcel.delivery.task, fault=fault)
+            self._desk.hub.hand_in(command, lambda outcome, refusal: None)
 
     async def _write(self, frame: bytes, parcel: Parcel) -> None:
         """Waits until there is room."""
