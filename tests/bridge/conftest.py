@@ -26,6 +26,10 @@ from tests.bridge.players.neutral import PATIENCE, Caller, Handle, Job, Order, P
 from tests.bridge.players.stage import Stage
 
 PAIRS = list(product(PLAYERS, PLAYERS))
+_names = list(PLAYERS)
+SOME = [(name, _names[(place + step) % len(_names)]) for step in (0, 2) for place, name in enumerate(_names)]
+"""Each protocol at both ends, with itself and with another: for what costs much, and what the pair as such hardly has
+a part in."""
 IN_MEMORY = StoreSettings(kind="memory")
 WITHOUT_END = A2acpSettings(messages_per_broker=0)
 """All of these tests together say more in a minute than a broker hears."""

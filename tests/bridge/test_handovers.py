@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.bridge.conftest import PAIRS, Scene, told_of
+from tests.bridge.conftest import SOME, Scene, told_of
 from tests.bridge.players import PLAYERS
 from tests.bridge.players.agentmsg import AgentmsgWorker
 from tests.bridge.players.neutral import Handle, Job, Order, Worker, heard
@@ -20,7 +20,7 @@ INPUT = {"subject": "the bridge", "parts": [{"name": "pier", "sound": None}]}
 KNOWN = {"found": ["cracks", {"where": "the third pier"}], "sure": 0.5}
 RESULT = {"verdict": "sound", "load": [1, 2.5]}
 TO_AGENTMSG = [(name, "agentmsg") for name in PLAYERS]
-WITHOUT_LETTERS = [pair for pair in PAIRS if pair[1] != "agentmsg"]
+WITHOUT_LETTERS = [pair for pair in SOME if pair[1] != "agentmsg"]
 
 
 async def begun(scene: Scene, **order: Any) -> tuple[AgentmsgWorker, Handle, Job]:
@@ -56,6 +56,7 @@ async def test_who_takes_it_over_knows_all_of_it_and_the_caller_hears_the_end(sc
     assert (task["agent"], task["protocol_in"], task["protocol_out"]) == (scene.worker.id, *scene.names)
 
 
+@pytest.mark.parametrize("pair", SOME, ids="-to-".join)
 async def test_who_handed_it_over_has_no_more_say_in_it(scene: Scene) -> None:
     owner, handle, job = await begun(scene)
     request = await owner.hand_over(job, scene.worker.id, KNOWN)
@@ -112,6 +113,7 @@ async def first_of(mine: Worker, other: Worker) -> Job:
     return takes[0].result()
 
 
+@pytest.mark.parametrize("pair", SOME, ids="-to-".join)
 async def test_it_goes_through_several_hands(scene: Scene) -> None:
     first, handle, job = await begun(scene, input=INPUT)
     second: AgentmsgWorker = await scene.enter(AgentmsgWorker)

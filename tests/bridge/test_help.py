@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bridge.conftest import Scene
+from tests.bridge.conftest import SOME, Scene
 from tests.bridge.players import PLAYERS
 from tests.bridge.players.agentmsg import AgentmsgWorker
 from tests.bridge.players.agentmsg_link import HUB
@@ -44,6 +44,7 @@ async def test_an_agent_of_any_protocol_helps_and_the_work_goes_on(scene: Scene)
     await finished(scene, asker, handle, job)
 
 
+@pytest.mark.parametrize("pair", SOME, ids="-to-".join)
 async def test_who_cannot_help_says_so_and_the_work_goes_on(scene: Scene) -> None:
     asker, handle, job = await begun(scene)
     request = await asker.ask_for_help(job, QUESTION, scene.worker.id)

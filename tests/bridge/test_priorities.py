@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dragoman.bindings.losses import Feature
-from tests.bridge.conftest import Scene, able_to
+from tests.bridge.conftest import SOME, Scene, able_to
 from tests.bridge.players import PLAYERS
 from tests.bridge.players.neutral import Order
 
@@ -15,7 +15,7 @@ RISING = ("low", "normal", "high", "critical")
 PLACES = ("first", "second", "third", "fourth")
 
 
-@pytest.mark.parametrize("pair", able_to(Feature.PRIORITY), ids="-to-".join)
+@pytest.mark.parametrize("pair", able_to(Feature.PRIORITY, SOME), ids="-to-".join)
 async def test_urgent_work_of_any_protocol_overtakes_the_others(scene: Scene) -> None:
     """A caller of each protocol asks, the least urgent first; the scene's own caller is the most urgent one. Who has no
     word for it asks for something normal."""
@@ -38,6 +38,7 @@ async def test_urgent_work_of_any_protocol_overtakes_the_others(scene: Scene) ->
     assert taken == ["critical", "high", "normal", "next", "low"]
 
 
+@pytest.mark.parametrize("pair", SOME, ids="-to-".join)
 async def test_what_is_equally_urgent_is_done_in_the_order_it_came(scene: Scene) -> None:
     worker = await scene.enter(type(scene.worker), seats=1)
     scene.worker = worker

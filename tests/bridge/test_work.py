@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bridge.conftest import PAIRS, Scene, told_of
+from tests.bridge.conftest import PAIRS, SOME, Scene, told_of
 from tests.bridge.players.a2acp import Refusal
 from tests.bridge.players.neutral import Order, Unsayable, heard
 
@@ -15,7 +15,7 @@ RESULT = {"verdict": "sound", "load": [1, 2.5, {"peak": None}], "sure": True}
 ODD = "naïve 日本語 🌉 \u202eright to left\u202c e\u0301 \u2028 \x00\x01\x1b[31m\x7f\x85 \t\r\n \\ \" ' </script> end"
 """Everything that somebody on the way might want to escape, strip, normalise or cut."""
 MEBIBYTE = 1024 * 1024
-UNLIMITED = [pair for pair in PAIRS if "a2acp" not in pair]
+UNLIMITED = [pair for pair in SOME if "a2acp" not in pair]
 LIMITED = [pair for pair in PAIRS if "a2acp" in pair]
 """A2acp's messages have a megabyte at most."""
 REPEATED = [pair for pair in PAIRS if pair[0] != "a2acp"]
