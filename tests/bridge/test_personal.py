@@ -16,6 +16,7 @@ from tests.bridge.conftest import Scene, playing
 from tests.bridge.players import PLAYERS
 from tests.bridge.players.a2acp import A2acpCaller, A2acpWorker, Refusal
 from tests.bridge.players.a2acp_link import agent
+from tests.bridge.players.agentmsg import AgentmsgWorker
 from tests.bridge.players.neutral import Order, heard
 from tests.bridge.players.stage import Stage
 
@@ -27,6 +28,7 @@ TOLD = "she sleeps badly since March"
 FOUND = "chronic lumbago, second degree"
 SECRETS = (ASKED, TOLD, FOUND)
 REASON = "her blood is not what it was"
+REMARK = "she never says what troubles her"
 FAILING = [
     pytest.param(
         ("a2acp", name),
@@ -117,6 +119,34 @@ async def test_in_clear_it_is_refused_and_the_attempt_is_on_record(scene: Scene)
     assert worker.jobs.empty()
     records = (await scene.stage.get("audit", principal=caller.id, outcome="refused"))["records"]
     assert [(one["action"], betrayed(str(one))) for one in records] == [("pii.refused", [])]
+
+
+@pytest.mark.parametrize("pair", [("a2acp", "a2acp")], ids="-to-".join)
+async def test_who_took_it_over_has_no_key_to_it(scene: Scene) -> None:
+    """An a2acp agent is no party to what others agreed on; it says so, and the caller hears it."""
+    assert isinstance(scene.worker, A2acpWorker)
+    owner: AgentmsgWorker = await scene.enter(AgentmsgWorker, offers=(ADMIT,))
+    handle = await scene.caller.submit(Order(to=owner.id, type="admit", input={"patient": ASKED}))
+    scene.worker.able = ("admit",)
+    await scene.worker.register()
+    await owner.hand_over(await owner.take(), scene.worker.id, {"looked": True})
+    end = (await scene.caller.story(handle))[-1]
+    assert (end["final"], end["code"]) == ("failed", "SECURITY_POLICY_VIOLATION")
+    assert betrayed(json.dumps(scene.worker.wire, ensure_ascii=False)) == []
+
+
+@pytest.mark.xfail(strict=True, reason="what agents say to each other of a task is kept in clear")
+@pytest.mark.parametrize("pair", [("a2acp", "agentmsg")], ids="-to-".join)
+async def test_what_is_told_with_it_when_it_is_handed_over_is_shut_as_well(scene: Scene, data: Path) -> None:
+    owner: AgentmsgWorker = await scene.enter(AgentmsgWorker, offers=(ADMIT,))
+    handle = await scene.caller.submit(Order(to=owner.id, type="admit", input={"patient": ASKED}))
+    await owner.hand_over(await owner.take(), scene.worker.id, {"found": REMARK})
+    taken = await scene.worker.take_over()
+    assert (taken.handover or {})["metadata"] == {"found": REMARK}
+    await scene.worker.finish(taken, result={"finding": FOUND})
+    assert (await scene.caller.story(handle))[-1]["result"] == {"finding": FOUND}
+    assert betrayed(await everything_people_see(scene, handle.task_id), REMARK) == []
+    assert betrayed(written(data), REMARK) == []
 
 
 @pytest.mark.parametrize("pair", [(name, name) for name in PLAYERS if name != "a2acp"], ids=lambda pair: pair[0])

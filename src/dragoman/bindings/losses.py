@@ -111,11 +111,13 @@ class Voice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 OUR_EVENT = near("in an event of ours")
+SHORT = near("in a message of a megabyte at most")
 
 VOICES: Mapping[str, Voice] = {
     "a2acp": Voice(
         caller_says={
             F.PRIORITY: lost("a2acp has no word for it"),
+            F.INPUT: SHORT,
             F.DEADLINE: lost("the contract says how long an answer may take, and the agent the contract"),
             F.DEPENDENCIES: lost("a2acp has no word for it"),
             F.DESCRIPTION: lost("a2acp names work by its intent only"),
@@ -149,6 +151,7 @@ VOICES: Mapping[str, Voice] = {
             F.TOOL_RESULT: OUR_EVENT,
             F.FILE: lost("a2acp has no word for a file"),
             F.QUESTION: lost("a2acp has no word for it"),
+            F.RESULT: SHORT,
             F.TEXT: near("as `output` in the payload"),
             F.EXIT_CODE: near("among the details of an error"),
             F.USAGE: lost("a2acp has no word for it"),
@@ -163,6 +166,7 @@ VOICES: Mapping[str, Voice] = {
             F.TOOL_RESULT: OUR_EVENT,
             F.FILE: near("as a reference in an event of ours, fetched over HTTP"),
             F.QUESTION: near("as the message of an event of ours"),
+            F.RESULT: near("in a message of a megabyte at most; what is more is told as an error, and kept"),
             F.TEXT: near("as `output` in the payload, where there is no structured result"),
             F.EXIT_CODE: near("among the details of an error"),
             F.USAGE: lost("a2acp has no word for it"),

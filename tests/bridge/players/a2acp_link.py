@@ -125,6 +125,9 @@ class A2acpParty(Party):
         self._seen.add(message["message_id"])
         payload = message["payload"]
         if message["security"]["encryption"] == "aes256":
+            if payload["contract_id"] not in self._seals:
+                await self.unopened(message)
+                return
             message = self._seals[payload["contract_id"]].open(message)
         match message["message_type"], message.get("intent"):
             case "request", "accept_handshake":
@@ -144,6 +147,13 @@ class A2acpParty(Party):
             pair = self._pairs[offer["contract"]["collaboration_id"]] = KeyPair()
             answer["public_key"] = pair.public
         await self.tell(await self.message("response", BROKER, "accept_handshake", answer))
+
+    async def unopened(self, message: Message) -> None:
+        """Say that we have no key for it."""
+        words = "what is under a contract of others cannot be read here"
+        error = {"code": "SECURITY_POLICY_VIOLATION", "message": words, "details": {}, "retry_after": 0}
+        payload = {"error": error, "correlation_id": message["payload"]["correlation_id"]}
+        await self.tell(await self.message("error", message["source_agent"], message["intent"], payload))
 
     async def hear(self, message: Message, payload: Mapping[str, Any]) -> None:
         raise NotImplementedError

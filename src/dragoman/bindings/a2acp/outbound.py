@@ -92,9 +92,10 @@ def wire_of(
 ) -> bytes:
     """The message of a parcel. `contract` is what `wanted` named; `whole` is the output of what `ends_in_pieces`.
 
-    Who took a task over from somebody else is no party to the contract that it was asked under.
+    Who took a task over from somebody else is no party to the contract that it was asked under. What that contract
+    wants sealed stays so: it can then say no more than that it cannot read it.
     """
-    if contract is not None and receiver not in contract.parties:
+    if contract is not None and receiver not in contract.parties and not contract.encrypted:
         contract = None
     said = _Saying(parcel, receiver, now, voice, contract)
     if parcel.delivery.cargo is Cargo.RESULT:
