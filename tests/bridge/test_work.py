@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.bridge.conftest import PAIRS, SOME, Scene, told_of
-from tests.bridge.players.a2acp import Refusal
+from tests.bridge.players.a2acp import A2acpWorker, Refusal
 from tests.bridge.players.neutral import Order, Unsayable, heard
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -86,6 +88,41 @@ async def test_more_than_a_message_may_have_is_never_told_in_part(scene: Scene) 
     assert (end["final"], end["code"]) == ("failed", "SCHEMA_MISMATCH")
     task = await scene.stage.task(handle.task_id)
     assert (task["status"], task["output"]) == ("completed", text)
+
+
+@pytest.mark.parametrize("pair", [pair for pair in LIMITED if pair[0] != "a2acp"], ids="-to-".join)
+async def test_more_than_a_message_may_have_is_not_asked_of_an_a2acp_agent(scene: Scene) -> None:
+    scene.messy = True
+    handle = await scene.caller.submit(Order(to=scene.worker.id, input={"text": "ü" * MEBIBYTE}))
+    assert (await scene.caller.story(handle))[-1]["final"] == "failed"
+    _, job = await scene.begin(type="another")
+    assert job.type == "another"  # and nothing was before it
+
+
+@pytest.mark.parametrize("pair", [("chiffon", "a2acp")], ids="-to-".join)
+async def test_nor_of_one_that_polls(scene: Scene) -> None:
+    poller = await scene.enter(A2acpPoller)
+    handle = await scene.caller.submit(Order(to=poller.id, input={"text": "ü" * MEBIBYTE}))
+    after = await scene.caller.submit(Order(to=poller.id, type="another"))
+    [message] = await poller.poll()
+    assert message["intent"] == "another"
+    end = (await scene.caller.story(handle))[-1]
+    assert (end["final"], "larger" in end["error"]) == ("failed", True)
+    assert (await scene.stage.task(after.task_id))["status"] == "assigned"
+
+
+class A2acpPoller(A2acpWorker):
+    """Over HTTP alone."""
+
+    connect = A2acpWorker.register
+
+    async def leave(self) -> None:
+        pass
+
+    async def poll(self) -> list[dict[str, Any]]:
+        answer = await self.stage.http.get("/a2acp/messages", params={"wait": 5}, headers=self.bearer)
+        assert answer.status_code == 200, answer.text
+        return [one["message"] for one in answer.json()["messages"]]
 
 
 async def test_every_character_arrives_as_it_was_sent(scene: Scene) -> None:

@@ -29,7 +29,7 @@ from dragoman.bindings.a2acp.inbound import ENVELOPE
 from dragoman.bindings.a2acp.names import PROTOCOL, message_id, thread_of
 from dragoman.core.contracts.model import Contract, Standing
 from dragoman.core.delivery.model import Cargo, Parcel
-from dragoman.core.errors import Fault, Kind
+from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.files import FileRef, shown_name
 from dragoman.core.ids import AgentId, Instant, rfc3339
 from dragoman.core.tasks.model import Event, EventKind, Question, Task
@@ -91,6 +91,7 @@ def wire_of(
     whole: str | None = None,
 ) -> bytes:
     """The message of a parcel. `contract` is what `wanted` named; `whole` is the output of what `ends_in_pieces`.
+    Raises `Refused` for work that no message holds.
 
     Who took a task over from somebody else is no party to the contract that it was asked under. What that contract
     wants sealed stays so: it can then say no more than that it cannot read it.
@@ -218,7 +219,11 @@ def _work(said: _Saying) -> bytes:
         aside["attachments"] = [_file(msgspec.convert(file, FileRef), task) for file in body["attachments"]]
     extra = {name: value for name, value in (body.get("extra") or {}).items() if name not in ENVELOPE}
     extra |= _besides(task)
-    return said.converse(REQUEST, task.type, {**content, **aside}, task.id, source=source, extra=extra)
+    message = said.converse(REQUEST, task.type, {**content, **aside}, task.id, source=source, extra=extra)
+    if len(message) > MESSAGE_BYTES:
+        what = f"the work is larger than a message to {said.receiver} may be; ask for less at a time"
+        raise refuse(Kind.TOO_LARGE, what, limit=MESSAGE_BYTES, size=len(message))
+    return message
 
 
 def _besides(task: Task) -> dict[str, Any]:
