@@ -29,13 +29,7 @@ FOUND = "chronic lumbago, second degree"
 SECRETS = (ASKED, TOLD, FOUND)
 REASON = "her blood is not what it was"
 REMARK = "she never says what troubles her"
-FAILING = [
-    pytest.param(
-        ("a2acp", name),
-        marks=[] if name == "a2acp" else pytest.mark.xfail(strict=True, reason="a task's fault is kept in clear"),
-    )
-    for name in PLAYERS
-]
+FAILING = [("a2acp", name) for name in PLAYERS]
 
 of_a2acp = pytest.mark.parametrize("pair", [("a2acp", name) for name in PLAYERS], ids=PLAYERS)
 
@@ -135,7 +129,6 @@ async def test_who_took_it_over_has_no_key_to_it(scene: Scene) -> None:
     assert betrayed(json.dumps(scene.worker.wire, ensure_ascii=False)) == []
 
 
-@pytest.mark.xfail(strict=True, reason="what agents say to each other of a task is kept in clear")
 @pytest.mark.parametrize("pair", [("a2acp", "agentmsg")], ids="-to-".join)
 async def test_what_is_told_with_it_when_it_is_handed_over_is_shut_as_well(scene: Scene, data: Path) -> None:
     owner: AgentmsgWorker = await scene.enter(AgentmsgWorker, offers=(ADMIT,))
@@ -161,7 +154,6 @@ async def test_who_declares_it_personal_is_believed_also_without_a_contract(scen
 
 
 @pytest.mark.parametrize("pair", [(name, "a2acp") for name in PLAYERS if name != "a2acp"], ids="-to-".join)
-@pytest.mark.xfail(strict=True, reason="the hub has no key for an agent that nobody shook hands with")
 async def test_an_a2acp_agent_never_gets_it_in_clear(scene: Scene) -> None:
     """Who cannot agree on a key cannot ask for it."""
     scene.messy = True

@@ -1,4 +1,5 @@
-"""Personal data at rest: what a personal event says is kept encrypted, and whoever has only the file reads nothing.
+"""Personal data at rest: what a personal event or letter says is kept encrypted, and whoever has only the file reads
+nothing.
 
 The key is not in the store (`core.ports.Vault`). Without one, nothing personal is taken, and what is there stays shut.
 """
@@ -6,46 +7,77 @@ The key is not in the store (`core.ports.Vault`). Without one, nothing personal 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
+from dragoman.core.delivery.model import DeadLetter, Delivery, Letter
 from dragoman.core.lookups import Row
 from dragoman.core.ports import Changes, StoreFailed, Vault
-from dragoman.core.tasks.model import Event
+from dragoman.core.tasks.model import Event, Question
 
 SHUT = msgspec.Raw(b'{"personal":true}')
 """What is shown of it without a key."""
+WITH_LETTERS = frozenset({Delivery, Question, DeadLetter})
+KEPT = WITH_LETTERS | {Event}
+
+
+def is_personal(row: Any) -> bool:
+    if type(row) is Event:
+        return row.personal
+    return type(row) in WITH_LETTERS and row.letter is not None and row.letter.personal
 
 
 def shut(changes: Changes, vault: Vault | None) -> Changes:
     """The changes as they are written."""
-    if not any(type(row) is Event and row.personal for row in changes.added):
+    if not any(map(is_personal, changes.added)) and not any(map(is_personal, changes.changed)):
         return changes
-    return msgspec.structs.replace(changes, added=[_shut(row, vault) for row in changes.added])
+    return msgspec.structs.replace(
+        changes,
+        added=[_shut(row, vault) for row in changes.added],
+        changed=[_shut(row, vault) for row in changes.changed],
+    )
 
 
-def opened(rows: Sequence[Event], vault: Vault | None) -> list[Event]:
-    """Events as they are read."""
-    return [_opened(row, vault) if row.personal else row for row in rows]
+def opened(rows: Sequence[Any], vault: Vault | None) -> list[Any]:
+    """Rows as they are read."""
+    return [_opened(row, vault) if is_personal(row) else row for row in rows]
 
 
 def _shut(row: Row, vault: Vault | None) -> Row:
-    if type(row) is not Event or not row.personal:
+    if not is_personal(row):
         return row
     if vault is None:
         raise StoreFailed("there is no key to keep personal data with; start the hub with its master key")
-    body = msgspec.json.encode(vault.lock(bytes(row.body), _about(row, "body")))
-    raw = None if row.raw is None else vault.lock(row.raw, _about(row, "raw"))
-    return msgspec.structs.replace(row, body=msgspec.Raw(body), raw=raw)
+    if isinstance(row, Event):
+        raw = None if row.raw is None else vault.lock(row.raw, _of_event(row, "raw"))
+        return msgspec.structs.replace(row, body=_sealed(vault, row.body, _of_event(row, "body")), raw=raw)
+    letter: Letter = row.letter  # type: ignore[union-attr,assignment]
+    letter = msgspec.structs.replace(letter, body=_sealed(vault, letter.body, _of_letter(letter)))
+    return msgspec.structs.replace(row, letter=letter)
 
 
-def _opened(row: Event, vault: Vault | None) -> Event:
-    if vault is None:
-        return msgspec.structs.replace(row, body=SHUT, raw=None)
-    body = vault.unlock(msgspec.json.decode(row.body, type=bytes), _about(row, "body"))
-    raw = None if row.raw is None else vault.unlock(row.raw, _about(row, "raw"))
-    return msgspec.structs.replace(row, body=msgspec.Raw(body), raw=raw)
+def _opened(row: Any, vault: Vault | None) -> Any:
+    if type(row) is Event:
+        if vault is None:
+            return msgspec.structs.replace(row, body=SHUT, raw=None)
+        raw = None if row.raw is None else vault.unlock(row.raw, _of_event(row, "raw"))
+        return msgspec.structs.replace(row, body=_unsealed(vault, row.body, _of_event(row, "body")), raw=raw)
+    body = SHUT if vault is None else _unsealed(vault, row.letter.body, _of_letter(row.letter))
+    return msgspec.structs.replace(row, letter=msgspec.structs.replace(row.letter, body=body))
 
 
-def _about(row: Event, part: str) -> dict[str, str]:
+def _sealed(vault: Vault, body: msgspec.Raw, about: dict[str, str]) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(vault.lock(bytes(body), about)))
+
+
+def _unsealed(vault: Vault, body: msgspec.Raw, about: dict[str, str]) -> msgspec.Raw:
+    return msgspec.Raw(vault.unlock(msgspec.json.decode(body, type=bytes), about))
+
+
+def _of_event(row: Event, part: str) -> dict[str, str]:
     return {"task": row.task, "seq": str(row.seq), "part": part}
+
+
+def _of_letter(letter: Letter) -> dict[str, str]:
+    return {"letter": letter.message_id, "sender": letter.sender}

@@ -215,7 +215,7 @@ async def test_what_is_personal_is_shut_in_the_file(tmp_path):
     store = SqliteStore(tmp_path / "hub.db", vault=MasterKeys([b"k" * 32]))
     world = await World(store).start()
     await world.add("boss", "orchestrator")
-    await world.add("data", protocol="a2acp", offers=(PATIENT,))
+    await world.add("data", protocol="coven", offers=(PATIENT,))
     await world.connect("data")
     task = await world.submit(None, pinned="data", type="patient", input={"name": "Ada Lovelace"}, raw=b"Ada raw")
     await world.finish("data", task.id, body=b'{"result":{"diagnosis":"consumption"}}')

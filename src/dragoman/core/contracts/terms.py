@@ -25,6 +25,9 @@ from dragoman.core.tasks.model import Task
 from dragoman.core.work import Work
 from dragoman.wire.schema.library import Library
 
+SEALING = frozenset({"a2acp"})
+"""The protocols whose agents are promised that personal data reaches them encrypted (a2acp-D13)."""
+
 LIBRARY = Library()
 """Schemas are compiled once; what they accept depends on nothing but themselves."""
 
@@ -56,7 +59,11 @@ def offer_for(work: Work, command: Submit, contract: Contract | None) -> Offer |
     if contract is not None:
         return contract.offer
     target = None if command.pinned is None else work.agent(command.pinned)
-    return None if target is None else target.offer(command.type)
+    offer = None if target is None else target.offer(command.type)
+    if offer is not None and offer.pii and target is not None and target.protocol in SEALING:
+        what = f"{command.type} is personal, and {target.id} takes it encrypted only; shake hands with it for a key"
+        raise refuse(Kind.FORBIDDEN, what, field="contract_id", pii=True)
+    return offer
 
 
 def check_input(command: Submit, offer: Offer | None, contract: Contract | None) -> None:

@@ -58,7 +58,10 @@ def carry(
     id = DeliveryId(work.mint())
     lane, last = TaskId(id), None
     if about is not None:
-        lane = about if work.task(about) is not None else TaskId(f"~{about}")
+        task = work.task(about)
+        lane = TaskId(f"~{about}") if task is None else about
+        if task is not None and task.personal:
+            letter = msgspec.structs.replace(letter, personal=True)
         last = work.one(LaneEnd(lane, to))
     delivery = Delivery(
         id=id,

@@ -48,7 +48,7 @@ class Letter(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
 
     `once`: at most once; it is gone when it leaves. Otherwise it is kept until it is acknowledged, and leaves again
     growing waits, at most `attempts` times. After `expires_at` nobody is bothered with it. `asks`: it puts a question,
-    and if it does not arrive somebody else is asked.
+    and if it does not arrive somebody else is asked. Stores keep its words encrypted where they are `personal`.
     """
 
     sender: AgentId
@@ -61,6 +61,7 @@ class Letter(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     attempts: int = 4
     expires_at: Instant | None = None
     asks: QuestionId | None = None
+    personal: bool = False
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

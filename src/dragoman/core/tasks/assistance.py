@@ -90,7 +90,11 @@ def ask_help(work: Work, command: AskHelp) -> Question:
             "task_id": command.task_id,
         },
         about=Asking.HELP,
-        letter=msgspec.structs.replace(command.letter, asks=question_id(command.letter.message_id)),
+        letter=msgspec.structs.replace(
+            command.letter,
+            asks=question_id(command.letter.message_id),
+            personal=task is not None and task.personal,
+        ),
     )
     question = ask_next(work, question)
     work.put(question)

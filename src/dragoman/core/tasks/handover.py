@@ -114,7 +114,9 @@ def hand_over(work: Work, command: HandOver) -> Question:
             "asked": task.seq,
         },
         about=Asking.TAKEOVER,
-        letter=msgspec.structs.replace(command.letter, asks=question_id(command.letter.message_id)),
+        letter=msgspec.structs.replace(
+            command.letter, asks=question_id(command.letter.message_id), personal=task.personal
+        ),
     )
     if len(task.handed) >= work.rules.hop_limit:
         return exhausted(work, task, question)

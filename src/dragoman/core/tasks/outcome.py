@@ -146,7 +146,7 @@ def fail_attempt(work: Work, task: Task, fault: Fault, *, counts: bool = True, l
         waiting=None,
         lost_at=None,
         prefers=owner if lost or task.handed else None,
-        fault=fault,
+        fault=hushed(task, fault),
         wake_at=retry_at,
     )
     work.put(task)
@@ -159,6 +159,18 @@ def let_go(work: Work, task: Task) -> None:
     for question in work.find(OpenQuestions(task.id)):
         if question.about is not Asking.ANSWER:
             work.put(msgspec.structs.replace(question, status=QuestionStatus.WITHDRAWN, wake_at=None))
+
+
+OURS = frozenset({Kind.TIMEOUT, Kind.UNAVAILABLE, Kind.CANCELLED, Kind.DEPENDENCY, Kind.CONTRACT})
+"""Faults in the hub's own words."""
+
+
+def hushed(task: Task, fault: Fault | None) -> Fault | None:
+    """A fault as a task's row shows it. What an agent says about personal work is in its events, which are shut."""
+    if fault is None or not task.personal or fault.kind in OURS:
+        return fault
+    said = f"its agent gave it up ({fault.kind.value}); why is personal"
+    return Fault(kind=fault.kind, message=said, field=fault.field, retryable=fault.retryable)
 
 
 def give_up(work: Work, task: Task, fault: Fault) -> Task:
@@ -175,7 +187,7 @@ def give_up(work: Work, task: Task, fault: Fault) -> Task:
         event=task.source,
         attempts=task.attempts,
         at=work.now,
-        reason=fault,
+        reason=hushed(task, fault) or fault,
     )
     work.put(letter)
     body = msgspec.json.encode({"fault": fault, "letter": letter.id, "cargo": letter.cargo})
@@ -217,8 +229,8 @@ def end(
     task = budget.release(work, task)
     task = work.record(task, STORY[status], agent=agent, body=msgspec.Raw(body), protocol=protocol, raw=raw)
     task = move(
-        task, status, work.now, fault=fault, result_digest=result_digest, outcome=task.seq, output=(), question=None,
-        progress=100 if status is Status.COMPLETED else task.progress,
+        task, status, work.now, fault=hushed(task, fault), result_digest=result_digest, outcome=task.seq, output=(),
+        question=None, progress=100 if status is Status.COMPLETED else task.progress,
     )  # fmt: skip
     work.put(task)
     offer(work, task, task.origin.principal, cargo or OUTCOME_CARGO[status], task.seq)

@@ -150,7 +150,7 @@ class SqliteStore:
 
     def _look_up(self, cache: HotCache, lookup: Lookup[Any]) -> list[Any]:
         if isinstance(lookup, Lane | LaneEnd):  # all of the task's at once: its other lanes are asked for next
-            rows = reads.of_task(self._read(), lookup.task, SHORT + 1)
+            rows = personal.opened(reads.of_task(self._read(), lookup.task, SHORT + 1), self._vault)
             if len(rows) <= SHORT:
                 cache.learn_deliveries(lookup.task, rows)
                 return sorted(filter(lookup.matches, rows), key=lookup.order)[: lookup.most]
@@ -159,7 +159,7 @@ class SqliteStore:
         return rows
 
     def _clear(self, lookup: Lookup[Any], rows: list[Any]) -> list[Any]:
-        return personal.opened(rows, self._vault) if lookup.row is Event else rows
+        return personal.opened(rows, self._vault) if lookup.row in personal.KEPT else rows
 
     async def _commit(self, changes: Changes) -> None:
         if not changes:
@@ -224,21 +224,25 @@ class SqliteStore:
     async def deliveries(
         self, *, task: TaskId | None = None, receiver: AgentId | None = None, limit: int = 1000
     ) -> Sequence[Delivery]:
-        return await self._list(lambda connection: reads.deliveries(connection, task, receiver, limit))
+        found = await self._list(lambda connection: reads.deliveries(connection, task, receiver, limit))
+        return personal.opened(found, self._vault)
 
     async def dead_letters(
         self, *, task: TaskId | None = None, after: str | None = None, limit: int = 100
     ) -> Sequence[DeadLetter]:
-        return await self._list(lambda connection: reads.dead_letters(connection, task, after, limit))
+        found = await self._list(lambda connection: reads.dead_letters(connection, task, after, limit))
+        return personal.opened(found, self._vault)
 
     async def questions(
         self, *, status: QuestionStatus | None = None, task: TaskId | None = None, limit: int = 100
     ) -> Sequence[Question]:
-        return await self._list(lambda connection: reads.questions(connection, status, task, limit))
+        found = await self._list(lambda connection: reads.questions(connection, status, task, limit))
+        return personal.opened(found, self._vault)
 
     async def question(self, id: QuestionId) -> Question | None:
         try:
-            return reads.question(self._read(), id)
+            found = reads.question(self._read(), id)
+            return None if found is None else personal.opened([found], self._vault)[0]
         except apsw.Error as error:
             raise unreadable(error) from error
 
