@@ -36,7 +36,7 @@ run: $(STAMP)    ## start the hub with demo agents on loopback
 	@$(BIN)/dragoman dev --demo $(ARGS)
 
 test: $(STAMP)   ## the whole test suite
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not soak" $(ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist worksteal -m "not soak" $(ARGS)
 
 soak: $(STAMP)   ## the long runs
 	$(call install,dev$(comma)fuzz)

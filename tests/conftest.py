@@ -6,6 +6,6 @@ import os
 
 from hypothesis import settings
 
-settings.register_profile("quick", max_examples=40)
+settings.register_profile("quick", max_examples=15)
 settings.register_profile("soak", max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))

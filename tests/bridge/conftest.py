@@ -157,3 +157,14 @@ async def scene(stage: Stage, pair: tuple[str, str]) -> AsyncIterator[Scene]:
     set_up.worker = await set_up.enter(PLAYERS[worker].worker)
     yield set_up
     await set_up.leave()
+
+
+WHOLE = frozenset({"test_work", "test_losses"})
+"""What is tried with every pair at every run; the other trials with `SOME`, and with all of them in long runs."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        pair = getattr(item, "callspec", None) and item.callspec.params.get("pair")  # type: ignore[attr-defined]
+        if pair and item.path.parent.name == "bridge" and item.path.stem not in WHOLE and tuple(pair) not in SOME:
+            item.add_marker(pytest.mark.soak)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -29,7 +30,11 @@ def still_serving() -> None:
     """No hub takes part here."""
 
 
-@pytest.fixture(params=[Level.BUBBLEWRAP, Level.LANDLOCK], ids=str)
+WEAKER = [pytest.mark.soak] if shutil.which("bwrap") else []
+"""What this machine has something stronger for is tried in long runs only."""
+
+
+@pytest.fixture(params=[Level.BUBBLEWRAP, pytest.param(Level.LANDLOCK, marks=WEAKER)], ids=str)
 def rung(request: pytest.FixtureRequest) -> Rung:
     if not _ladder:
         _ladder.append(ladder())
