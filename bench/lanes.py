@@ -38,9 +38,8 @@ from bench.cast import Office
 from bench.figures import Figure, Settings, percentile
 from bench.hub import hub, uuid4
 from bench.post import Letters
-from dragoman.core.delivery.letters import delivery_id
 from dragoman.core.delivery.model import Cargo, Delivery, Letter
-from dragoman.core.ids import AgentId, Instant, TaskId
+from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId, uuid7
 from dragoman.core.ports import Changes
 from dragoman.core.rules import Rules
 from dragoman.stores.sqlite.store import SqliteStore
@@ -204,7 +203,7 @@ def waiting(sender: str, receiver: str, size: int, lanes: int, first: int, end: 
         id, lane = body[7:43].decode(), n % lanes
         at = Instant(now + n)
         yield Delivery(
-            id=delivery_id(AgentId(sender), id),
+            id=DeliveryId(uuid7(at, n)),
             task=TaskId(f"~{lane_name(lane)}"),
             receiver=AgentId(receiver),
             seq=n // lanes + 1,

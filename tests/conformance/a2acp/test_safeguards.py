@@ -187,7 +187,6 @@ def test_everybody_is_held_to_the_limits(tmp_path: Path, scope: str) -> None:
 
 
 @pytest.mark.requirement("A2-LIM-4", "a2acp-D16")
-@pytest.mark.xfail(reason="the core's RateLimit takes a message that only reads for housekeeping", strict=True)
 def test_questions_count_like_everything_else(tmp_path: Path) -> None:
     with running(tmp_path, DRAGOMAN_A2ACP__MESSAGES_PER_AGENT="5") as hub:
         ada = Plain(hub, "ada")
