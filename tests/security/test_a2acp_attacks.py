@@ -836,7 +836,6 @@ def test_a_border_is_closed_until_a_person_opens_it(hub: HubProcess, cast: dict[
 
 
 @pytest.mark.requirement("a2acp-D19")
-@pytest.mark.xfail(reason="the core asks the domain policy at the handshake only, not at each request", strict=True)
 def test_a_border_that_is_closed_again_holds_for_contracts_that_stand(hub: HubProcess) -> None:
     name = uuid.uuid4().hex[:6]
     here, there = f"here-{name}", f"there-{name}"
@@ -921,9 +920,6 @@ def test_a_flood_is_held_by_whatever_door_it_comes(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("A2-LIM-1", "a2acp-D16")
-@pytest.mark.xfail(
-    reason="what the core refuses takes nothing from the minute: its changes are rolled back", strict=True
-)
 def test_what_is_refused_counts_too(tmp_path: Path) -> None:
     with running(tmp_path, DRAGOMAN_A2ACP__MESSAGES_PER_AGENT="20") as hub:
         eve = Plain(hub, "eve")

@@ -61,7 +61,7 @@ from dragoman.core.contracts import domains, handshake
 from dragoman.core.delivery import deadletters, letters, outbox
 from dragoman.core.errors import Refused
 from dragoman.core.lookups import DeliveryById, QuestionById
-from dragoman.core.policy.chain import check
+from dragoman.core.policy.chain import check, count
 from dragoman.core.routing import dispatch
 from dragoman.core.state import approval, changes
 from dragoman.core.tasks import assistance, clock, control, handover, outcome, progress, questions, submit
@@ -159,6 +159,7 @@ def decide(work: Work, command: Command) -> Outcome:
     except Refused as refusal:
         if not refusal.keep:
             work.rollback()
+            count(work, command)
         if command.action is not None:
             work.audit(
                 principal=command.principal,

@@ -19,7 +19,7 @@ import msgspec
 
 from dragoman.core.agents.model import Agent, Offer
 from dragoman.core.commands import AnswerHandshake, EndContract, RotateKey, ShakeHands
-from dragoman.core.contracts import domains
+from dragoman.core.contracts import borders
 from dragoman.core.contracts.model import Contract, Party, Secret, Standing
 from dragoman.core.delivery.model import Cargo, Delivery
 from dragoman.core.delivery.outbox import NOBODY, offer_answer, put_on_its_way
@@ -45,7 +45,7 @@ def shake_hands(work: Work, command: ShakeHands) -> Question:
             raise refuse(Kind.MISMATCH, message, field="message_id")
         return known
     target, offer = served(work, command)
-    encrypt = domains.check(work, command.domain, domain_of(target), command.intent)
+    encrypt = borders.check(work, command.domain, domain_of(target), command.intent)
     check_grants(command, offer)
     check_schemas(command, offer)
     former = renewed(work, command)

@@ -18,6 +18,7 @@ import msgspec
 
 from dragoman.core.agents.model import Offer
 from dragoman.core.commands import Submit
+from dragoman.core.contracts import borders
 from dragoman.core.contracts.model import Contract
 from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.lookups import ContractById
@@ -48,6 +49,7 @@ def agreed(work: Work, command: Submit) -> Contract | None:
         if said != meant:
             what = f"the contract is about {meant!r}, not {said!r}; shake hands for that"
             raise refuse(Kind.CONTRACT, what, field=field, contract_id=contract.id)
+    borders.check(work, contract.source.domain, contract.target.domain, contract.intent)
     if contract.encrypted and contract.end_to_end and not command.sealed:
         what = "the contract wants payloads that only the two agents can read; send it as aes256"
         raise refuse(Kind.FORBIDDEN, what, field="security.encryption", contract_id=contract.id)

@@ -22,7 +22,7 @@ from dragoman.core.commands import (
     SetDomainPolicy,
     Submit,
 )
-from dragoman.core.errors import Kind, refuse
+from dragoman.core.errors import Kind, Refused, refuse
 from dragoman.core.ids import ADMIN, HUB
 from dragoman.core.lookups import ContractById
 from dragoman.core.policy import ratelimit
@@ -93,6 +93,14 @@ class RateLimit:
 
 
 CHAIN: tuple[Policy, ...] = (KnownPrincipal(), PeopleOnly(), RateLimit())
+
+
+def count(work: Work, command: Command) -> None:
+    """A message that was refused is one of its sender's all the same: whoever asks in vain asks, too."""
+    try:
+        RateLimit().check(work, command)
+    except Refused:
+        pass  # it was that limit that refused it
 
 
 def check(work: Work, command: Command) -> None:

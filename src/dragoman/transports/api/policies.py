@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.core.commands import SetDomainPolicy
-from dragoman.core.contracts.domains import FIELD, Entry
+from dragoman.core.contracts.borders import FIELD, Entry
 from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN
 from dragoman.core.state.model import Entity, Registry
