@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from dragoman.protocols.a2acp import codec, intents
@@ -24,9 +24,9 @@ from dragoman.sdk import trace
 from dragoman.sdk.calls_a2acp import Call
 from dragoman.sdk.channel import Channel, Write
 from dragoman.sdk.errors import DragomanError, Misconfigured
-from dragoman.sdk.events import Event, Question, TaskInfo
+from dragoman.sdk.events import Question, TaskInfo
 from dragoman.sdk.failures import CallFailed, TimedOut, failure
-from dragoman.sdk.following import follow
+from dragoman.sdk.following import Calls
 from dragoman.sdk.keyring import Unopened
 from dragoman.sdk.relations import Relations, Terms
 from dragoman.sdk.talk_a2acp import BROKER, PROGRESS, Persona
@@ -50,7 +50,7 @@ class _Question:
         self.answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
 
-class A2acpCaller:
+class A2acpCaller(Calls[Call]):
     """`talk_a2acp.Caller`, and `client.Backend`."""
 
     def __init__(self, persona: Persona) -> None:
@@ -101,24 +101,6 @@ class A2acpCaller:
             self._forget(call)
             raise
         return call.task_id
-
-    async def result(self, task_id: str) -> Any:
-        call = self._known(task_id)
-        try:
-            return await asyncio.shield(call.done)
-        finally:
-            if call.done.done():
-                self._forget(call)
-
-    async def events(self, task_id: str, after: int) -> AsyncIterator[Event]:
-        call = self._known(task_id)
-        try:
-            async for event in follow(call, after):
-                yield event
-        finally:
-            if call.done.done():
-                call.done.exception()
-                self._forget(call)
 
     async def cancel(self, task_id: str, reason: str | None) -> None:
         call = self._known(task_id)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -30,8 +30,8 @@ from dragoman.protocols.agentmsg.types import (
 from dragoman.sdk import trace
 from dragoman.sdk.calls_agentmsg import Call
 from dragoman.sdk.errors import Conflict, DragomanError, HubUnreachable, Misconfigured, NotAllowed, RequestRefused
-from dragoman.sdk.events import Event, Question, TaskInfo
-from dragoman.sdk.following import follow
+from dragoman.sdk.events import Question, TaskInfo
+from dragoman.sdk.following import Calls
 from dragoman.sdk.links import Accepted, LinkDown
 from dragoman.sdk.talk_agentmsg import Arrival, MessagePipe, Talk
 from dragoman.sdk.trouble import report
@@ -47,7 +47,7 @@ SAY_AGAIN = 1.0
 MOST_TRIES = 4
 
 
-class AgentmsgClient:
+class AgentmsgClient(Calls[Call]):
     """What `Client` does, in agentmsg. `dial` makes a pipe; `name` is our id at the hub."""
 
     def __init__(self, name: str, dial: Callable[[], MessagePipe], world: World) -> None:
@@ -95,24 +95,6 @@ class AgentmsgClient:
             self._forget(call)
             raise
         return call.task_id
-
-    async def result(self, task_id: str) -> Any:
-        call = self._known(task_id)
-        try:
-            return await asyncio.shield(call.done)
-        finally:
-            if call.done.done():
-                self._forget(call)
-
-    async def events(self, task_id: str, after: int) -> AsyncIterator[Event]:
-        call = self._known(task_id)
-        try:
-            async for event in follow(call, after):
-                yield event
-        finally:
-            if call.done.done():
-                call.done.exception()
-                self._forget(call)
 
     async def cancel(self, task_id: str, reason: str | None) -> None:
         id = self._world.mint()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -27,8 +27,8 @@ from dragoman.protocols.chiffon.types import (
 from dragoman.sdk import trace
 from dragoman.sdk.calls import Call
 from dragoman.sdk.errors import DragomanError, HubUnreachable, Misconfigured, RequestRefused
-from dragoman.sdk.events import Event, Question, TaskInfo
-from dragoman.sdk.following import follow
+from dragoman.sdk.events import Question, TaskInfo
+from dragoman.sdk.following import Calls
 from dragoman.sdk.links import Accepted, Frame, LinkDown, Pipe
 from dragoman.sdk.world import World, backoff
 
@@ -37,7 +37,7 @@ log = logging.getLogger("dragoman.sdk")
 OPTIONS = frozenset({"priority", "dependencies", "hints", "parent"})
 
 
-class ChiffonClient:
+class ChiffonClient(Calls[Call]):
     """What `Client` does, in chiffon. `dial` makes a pipe; `name` is our kind, or our id when we have none."""
 
     def __init__(
@@ -87,24 +87,6 @@ class ChiffonClient:
             self._forget(call)
             raise
         return call.task_id
-
-    async def result(self, task_id: str) -> Any:
-        call = self._known(task_id)
-        try:
-            return await asyncio.shield(call.done)
-        finally:
-            if call.done.done():
-                self._forget(call)
-
-    async def events(self, task_id: str, after: int) -> AsyncIterator[Event]:
-        call = self._known(task_id)
-        try:
-            async for event in follow(call, after):
-                yield event
-        finally:
-            if call.done.done():
-                call.done.exception()
-                self._forget(call)
 
     async def cancel(self, task_id: str, reason: str | None) -> None:
         if self._cancel is None:

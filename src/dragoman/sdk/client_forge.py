@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -29,8 +29,8 @@ from dragoman.sdk.errors import (
     NotFound,
     RequestRefused,
 )
-from dragoman.sdk.events import Event, Question, TaskInfo
-from dragoman.sdk.following import follow
+from dragoman.sdk.events import Question, TaskInfo
+from dragoman.sdk.following import Calls
 from dragoman.sdk.links import File, LinkDown
 from dragoman.sdk.talk_forge import Conversation, Declined, Wire
 from dragoman.sdk.world import World, backoff
@@ -56,7 +56,7 @@ NOBODY = "unavailable"
 STATUSES = {"pending": "waiting", "retrying": "queued"}
 
 
-class ForgeClient:
+class ForgeClient(Calls[Call]):
     """What `Client` does, in forge. `dial` makes a wire."""
 
     def __init__(self, dial: Callable[[], Wire], world: World) -> None:
@@ -121,23 +121,6 @@ class ForgeClient:
         except BaseException:
             self._forget(call)
             raise
-
-    async def result(self, task_id: str) -> Any:
-        call = self._known(task_id)
-        try:
-            return await asyncio.shield(call.done)
-        finally:
-            if call.done.done():
-                self._forget(call)
-
-    async def events(self, task_id: str, after: int) -> AsyncIterator[Event]:
-        call = self._known(task_id)
-        try:
-            async for event in follow(call, after):
-                yield event
-        finally:
-            if call.done.done():
-                self._forget(call)
 
     async def cancel(self, task_id: str, reason: str | None) -> None:
         await self._ask(forge.CancelTask(task_id=task_id, reason=reason))
