@@ -96,6 +96,7 @@ def test_an_honest_agent_does_its_task_and_the_level_is_told_everywhere(kids: Ki
     history = kids.hub.admin.get(f"/api/v1/tasks/{task['id']}?history=1").json["history"]
     given = [event["body"] for event in history if event["kind"] == "assigned"]
     assert given == [{"agent": "honest", "attempt": 1, "sandbox": level}]
+    assert task["sandbox"] == level
     shown = dragoman("agent", "show", "honest", hub=kids.hub)
     assert (shown.code, str(level) in shown.out) == (0, True)
 
@@ -103,7 +104,7 @@ def test_an_honest_agent_does_its_task_and_the_level_is_told_everywhere(kids: Ki
 def test_a_trusted_agent_is_in_no_sandbox_and_none_is_claimed(kids: Kids) -> None:
     kids.run("trusted", *worker)
     task = kids.done(kids.submit("trusted"))
-    assert kids.look("trusted")["sandbox"] is None
+    assert (kids.look("trusted")["sandbox"], task["sandbox"]) == (None, None)
     history = kids.hub.admin.get(f"/api/v1/tasks/{task['id']}?history=1").json["history"]
     assert "sandbox" not in next(event["body"] for event in history if event["kind"] == "assigned")
 

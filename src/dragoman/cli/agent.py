@@ -25,6 +25,7 @@ COLUMNS = (
     col("protocol"),
     col("kind"),
     col("status"),
+    col("sandbox", rare=True),
     Column("tasks", lambda agent: len(agent.get("current_tasks") or ()), right=True),
     Column("breaker", lambda agent: _breaker(agent.get("breaker"))),
     Column("seen", lambda agent: printing.age(agent.get("last_seen"))),

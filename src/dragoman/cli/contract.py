@@ -24,6 +24,7 @@ COLUMNS = (
     col("intent"),
     col("standing"),
     Column("encrypted", lambda contract: _sealed(contract)),
+    col("sandbox", rare=True),
     col("expires", "expires_at"),
 )
 

@@ -77,6 +77,7 @@ def in_words(event: Event) -> str:
         event.kind.replace("_", " "),
         f"to {body['agent']}" if body.get("agent") else "",
         f"attempt {body['attempt']}" if body.get("attempt") else "",
+        f"in a sandbox: {body['sandbox']}" if body.get("sandbox") else "",
         "" if percent is None else f"{percent} %",
         " ".join(part for part in (place, str(step.get("name") or "")) if part),
         str(body.get("message") or ""),

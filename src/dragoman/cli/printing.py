@@ -20,15 +20,18 @@ Item = Mapping[str, Any]
 
 
 class Column(NamedTuple):
+    """`rare`: it is left out where no item has anything to show in it."""
+
     title: str
     of: Callable[[Item], Any]
     right: bool = False
+    rare: bool = False
 
 
-def col(title: str, key: str | None = None, *, right: bool = False) -> Column:
+def col(title: str, key: str | None = None, *, right: bool = False, rare: bool = False) -> Column:
     """The column that shows one field as it is."""
     field = key or title
-    return Column(title, lambda item: item.get(field), right)
+    return Column(title, lambda item: item.get(field), right, rare)
 
 
 def words(text: str) -> None:
@@ -74,6 +77,7 @@ def listing(answer: Mapping[str, Any], key: str, columns: Sequence[Column], form
 
 
 def table(items: Sequence[Item], columns: Sequence[Column]) -> None:
+    columns = [column for column in columns if not column.rare or any(map(column.of, items))]
     cells = [[cell(column.of(item)) for column in columns] for item in items]
     if sys.stdout.isatty():
         _rich_table(cells, columns)

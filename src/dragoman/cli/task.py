@@ -24,6 +24,7 @@ COLUMNS = (
     col("type"),
     Column("status", lambda task: f"waiting: {task['waiting']}" if task.get("waiting") else task.get("status")),
     col("agent"),
+    col("sandbox", rare=True),
     Column("done", lambda task: f"{task.get('progress') or 0} %", right=True),
     col("tries", "attempts", right=True),
     Column("age", lambda task: printing.age(task.get("created_at")), right=True),
@@ -85,6 +86,8 @@ def show(id: TaskName, /, *, output: Output = "table", reach: Reach = HERE) -> N
             ("priority", task["priority"] if task.get("priority") not in (None, "normal") else None),
             ("created", f"{task.get('created_at')}  ({printing.age(task.get('created_at'))} ago)"),
             ("deadline", task.get("deadline") if task.get("status") not in story.FINAL else None),
+            ("sandbox", task.get("sandbox")),
+            ("called", _called(task)),
             ("waits for", task.get("blocked_by")),
             ("question", task.get("question")),
             ("parent", task.get("parent")),
@@ -132,6 +135,11 @@ def logs(
         printing.verdict(story.GOOD.get(str(task.get("status"))), story.headline(task))
         printing.following(f"dragoman task show {line(task['id'])}")
     return Exit.FAILED if follow_ and task.get("status") in ("failed", "cancelled") else Exit.OK
+
+
+def _called(task: Mapping[str, Any]) -> str | None:
+    """What its caller calls it."""
+    return f"{task['called']} by {task.get('requested_by')}" if task.get("called") else None
 
 
 def _log(at: Any, words: str, body: Mapping[str, Any]) -> None:

@@ -150,6 +150,34 @@ def test_task_show_tells_a_failed_task_as_a_story(hub: Any, run: Any, make_task:
     assert json.loads(run("task", "show", ID, "-o", "json").out) == failed
 
 
+def test_the_sandbox_is_a_column_where_there_is_one(hub: Any, run: Any, make_task: Any) -> None:
+    contract = {
+        "id": "c1", "source": {"agent": "a"}, "target": {"agent": "b"}, "intent": "work", "standing": "active",
+        "expires_at": "2026-01-19T04:21:04Z", "sandbox": None,
+    }  # fmt: skip
+    lists = {
+        "task": ("tasks", make_task(sandbox=None)), "agent": ("agents", AGENT), "contract": ("contracts", contract)
+    }  # fmt: skip
+    for command, (name, item) in lists.items():
+        hub.answers[f"GET /api/v1/{name}"] = (200, {name: [item]})
+        assert "SANDBOX" not in run(command, "ls").out
+        hub.answers[f"GET /api/v1/{name}"] = (200, {name: [item, {**item, "sandbox": "bubblewrap"}]})
+        assert [row.count("bubblewrap") for row in run(command, "ls").out.splitlines()] == [0, 0, 1]
+
+
+def test_task_show_and_logs_tell_the_sandbox_and_the_callers_own_name(
+    hub: Any, run: Any, make_task: Any, make_stream: Any
+) -> None:
+    walled = make_task(sandbox="bubblewrap", called="job-7", requested_by="ada", events=1)
+    hub.answers[f"GET /api/v1/tasks/{ID}"] = (200, walled)
+    given = {"agent": "deployer", "attempt": 1, "sandbox": "bubblewrap"}
+    hub.answers[f"GET /api/v1/tasks/{ID}/events"] = (200, make_stream((1, "assigned", given)))
+    shown = [row.split() for row in run("task", "show", ID).out.splitlines()]
+    assert ["sandbox", "bubblewrap"] in shown
+    assert ["called", "job-7", "by", "ada"] in shown
+    assert "attempt 1 · in a sandbox: bubblewrap" in run("task", "logs", ID).out
+
+
 def test_task_logs_stops_at_the_newest_event_unless_followed(
     hub: Any, run: Any, make_task: Any, make_stream: Any
 ) -> None:

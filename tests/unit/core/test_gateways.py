@@ -49,6 +49,31 @@ async def test_a_guest_is_let_in_again_and_cannot_take_the_place_of_an_agent_wit
     assert (await world.refused(guest(ADMIN))).kind is Kind.FORBIDDEN
 
 
+# -- sandboxes
+
+
+async def test_a_task_keeps_the_level_it_was_given_at_whatever_its_agent_runs_in_later(world):
+    await world.add("i1", "infra")
+
+    async def held_by(level):
+        child = {} if level is None else {"sandbox": level}
+        await world.ask(msgspec.structs.replace(world.registration("i1"), details={"child": child}))
+
+    await held_by("bubblewrap")
+    i1 = await world.connect("i1")
+    first, second = await world.submit(), await world.submit()
+    await world.finish("i1", first.id)
+    await held_by("landlock+seccomp")
+    assert (await world.task(first.id)).sandbox == (await world.task(second.id)).sandbox == "bubblewrap"
+    await i1.close(fault=GONE)
+    await world.connect("i1")
+    await world.advance(1)
+    again = await world.task(second.id)
+    assert (again.attempts, again.sandbox) == (2, "landlock+seccomp")
+    await held_by(None)
+    assert (await world.submit()).sandbox is None
+
+
 # -- links
 
 

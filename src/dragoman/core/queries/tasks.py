@@ -40,7 +40,10 @@ class EventOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A task. Lists leave `input`, `output`, `result` and what belongs to them out unless asked for."""
+    """A task. Lists leave `input`, `output`, `result` and what belongs to them out unless asked for.
+
+    `sandbox` is the level that its newest attempt was given at. `called` is its caller's own name for it, if not `id`.
+    """
 
     id: str
     type: str
@@ -55,7 +58,9 @@ class TaskOut(msgspec.Struct, frozen=True, kw_only=True):
     required_capabilities: tuple[str, ...]
     protocol_in: str
     protocol_out: str | None
+    sandbox: str | None
     requested_by: str
+    called: str | None
     progress: int
     step: str | None
     error: ErrorOut | None
@@ -163,7 +168,9 @@ def task_out(
         required_capabilities=task.required_capabilities,
         protocol_in=task.origin.protocol,
         protocol_out=protocol_out,
+        sandbox=task.sandbox,
         requested_by=task.origin.principal,
+        called=task.origin.called,
         progress=done if task.progress is None else task.progress,
         step=task.step,
         error=None if task.fault is None else error_out(task.fault),
@@ -220,6 +227,7 @@ class _Said(msgspec.Struct):
 
     agent: str | None = None
     attempt: int | None = None
+    sandbox: str | None = None
     percent: int | None = None
     step: _Step | None = None
     output: str | None = None
@@ -244,6 +252,7 @@ def log_line(event: Event) -> LogLine:
     words = [
         f"to {said.agent}" if said.agent else "",
         f"attempt {said.attempt}" if said.attempt else "",
+        f"in a sandbox: {said.sandbox}" if said.sandbox else "",
         "" if said.percent is None else f"{said.percent} %",
         said.step.name or "" if said.step else "",
         f"exit code {said.exit_code}" if said.exit_code is not None else "",

@@ -70,7 +70,8 @@ def assign(work: Work, task: Task, agent: Agent, link: Link) -> Task:
         idle = work.policy.breaker_timeout
     if task.attempts == 0 and task.total_limit is not None:
         deadline = min(deadline, Instant(work.now + task.total_limit))
-    walls = b"" if agent.sandbox is None else b',"sandbox":%b' % msgspec.json.encode(agent.sandbox)
+    level = agent.sandbox
+    walls = b"" if level is None else b',"sandbox":%b' % msgspec.json.encode(level)
     body = b'{"agent":%b,"attempt":%d%b}' % (msgspec.json.encode(agent.id), attempt, walls)
     delivery_id = DeliveryId(work.mint())
     task = move(
@@ -89,6 +90,7 @@ def assign(work: Work, task: Task, agent: Agent, link: Link) -> Task:
         lost_at=None,
         deadline=deadline,
         idle_limit=idle,
+        sandbox=level,
         wake_at=min(deadline, Instant(work.now + idle)),
     )
     work.put(task)

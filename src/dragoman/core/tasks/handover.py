@@ -274,7 +274,7 @@ def taken(
         link = reach(work, agent.id)
         task = move(
             task, Status.RUNNING, work.now, owner=agent.id, waiting=None, question=None, queue=None, lost_at=None,
-            session=link.session if link is not None and link.ordered else None, last_sign_at=work.now,
+            session=link.session if link is not None and link.ordered else None, last_sign_at=work.now, sandbox=None,
             wake_at=min(task.deadline, Instant(work.now + task.idle_limit)),
         )  # fmt: skip
         task = budget.moved(work, task, agent.id)
@@ -375,7 +375,7 @@ def to_a_person(work: Work, question: Question, task: Task) -> Question:
     work.put(job)
     task = move(
         task, Status.WAITING, work.now, waiting=Waiting.PERSON, question=job.id, owner=ADMIN, session=None, queue=None,
-        wake_at=None, lost_at=None,
+        wake_at=None, lost_at=None, sandbox=None,
     )  # fmt: skip
     work.put(task)
     offer(work, task, task.origin.principal, Cargo.PROGRESS, task.seq)

@@ -98,7 +98,8 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     of from and to. `helps` is the request for help that it answers. `reserved` is what is set aside for it now, and
     `metadata` what agents wrote into its context since it came. `approved`: a person let it be done, at its risk.
     `contract` is the terms it is done on. `personal`: what is said in it is nobody's business, and encrypted at rest.
-    `called_dependencies` is what its caller calls those it depends on.
+    `called_dependencies` is what its caller calls those it depends on. `sandbox` is the level that the newest attempt
+    was given at, whatever its agent runs in today.
     """
 
     id: TaskId
@@ -163,6 +164,7 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     metadata: dict[str, Any] | None = None
     approved: bool = False
     called_dependencies: tuple[str, ...] = ()
+    sandbox: str | None = None
 
     @property
     def final(self) -> bool:
