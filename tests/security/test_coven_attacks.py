@@ -119,8 +119,9 @@ async def test_thousands_of_streams_that_never_register_are_capped_and_closed(hu
         assert (await done_by(hub, agent, "patient", text="meanwhile"))["status"] == "completed"
         assert resident(hub) - before < 150
         codes = Counter(await ends)
+    # How many had a place depends on how fast they came, since a place is free again after two seconds; that never
+    # more than a thousand have one at once is shown at the door itself (tests/unit/transports/coven/test_door.py).
     assert set(codes) == {Code.DEADLINE_EXCEEDED, Code.RESOURCE_EXHAUSTED}
-    assert codes[Code.DEADLINE_EXCEEDED] <= 2000
     assert resident(hub) - before < 150
 
 

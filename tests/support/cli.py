@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from typing import Any, NamedTuple
 
 from tests.support.hubproc import HubProcess
+from tests.support.nest import nest
 
 
 class Said(NamedTuple):
@@ -25,12 +24,10 @@ def dragoman(*arguments: str, hub: HubProcess | None = None, stdin: str = "", **
     """One command, beside a hub if one is given."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("DRAGOMAN_")}
     where = {} if hub is None else {"DRAGOMAN_DATA": str(hub.data)}
-    done = subprocess.run(
-        [sys.executable, "-m", "dragoman.cli", *arguments],
+    said = nest().run(
+        arguments,
         env={**inherited, "NO_COLOR": "1", "COLUMNS": "200", **where, **environment},
-        input=stdin,
-        capture_output=True,
-        text=True,
+        stdin=stdin,
         timeout=40,
     )
-    return Said(done.returncode, done.stdout, done.stderr)
+    return Said(*said)

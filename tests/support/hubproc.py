@@ -6,7 +6,6 @@ they end (PR_SET_PDEATHSIG), and so does its writer, which asks the same of its 
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import selectors
@@ -21,6 +20,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from tests.support.chiffon import Door, Orchestrator, Worker
+from tests.support.nest import Hatched, die_with_parent, nest
 
 T = TypeVar("T")
 
@@ -37,8 +37,6 @@ QUICK = {
 }
 """The rules at a pace at which a test can watch them."""
 
-_libc = ctypes.CDLL(None)
-
 
 def until(condition: Callable[[], T], what: str = "", seconds: float = PATIENCE) -> T:
     """The first true value of `condition`, looked at every few milliseconds."""
@@ -49,10 +47,6 @@ def until(condition: Callable[[], T], what: str = "", seconds: float = PATIENCE)
             return value
         assert time.monotonic() < end, f"not within {seconds:g} s: {what or condition}"
         time.sleep(0.01)
-
-
-def _die_with_the_tests() -> None:
-    _libc.prctl(1, signal.SIGKILL)
 
 
 class HubProcess:
@@ -66,28 +60,31 @@ class HubProcess:
         self.settings: dict[str, str | None] = {**QUICK, **settings}
         self.wrap = wrap
         self.ready: dict[str, Any] = {}
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | Hatched | None = None
         self._starts = 0
         self._tokens: dict[str, str] = {}
         home.mkdir(parents=True, exist_ok=True)
 
     # -- life -------------------------------------------------------------------------------------------------
 
-    def launch(self, **settings: str | None) -> subprocess.Popen[bytes]:
+    def launch(self, **settings: str | None) -> subprocess.Popen[bytes] | Hatched:
         """Start without waiting: for hubs that shall refuse to."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("DRAGOMAN_")}
         environment |= {k: v for k, v in {**self.settings, **settings}.items() if v is not None}
         self._starts += 1
-        command = [sys.executable, "-m", "dragoman.cli", "dev", "--no-demo", "--port", "0", "--ready-json"]
+        arguments = ["dev", "--no-demo", "--port", "0", "--ready-json", "--data", str(self.data)]
         with open(self.log, "ab") as log:
+            if not self.wrap:
+                self.process = nest().hatch(arguments, cwd=self.home, env=environment, stderr=log)
+                return self.process
             self.process = subprocess.Popen(
-                [*self.wrap, *command, "--data", str(self.data)],
+                [*self.wrap, sys.executable, "-m", "dragoman.cli", *arguments],
                 cwd=self.home,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                preexec_fn=_die_with_the_tests,
+                preexec_fn=die_with_parent,
             )
         return self.process
 

@@ -1,0 +1,221 @@
+"""Commands of ours without their imports: forked from one process, a nest, that has imported everything already.
+
+A hub that is started as a command spends most of a second of CPU on imports, and a suite starts hundreds. What is
+forked runs the same `main()` with the same arguments, in a process of its own that can be killed, stopped and watched;
+that it also starts as a command is tried by tests of their own (tests/unit/app/test_demo.py, tests/unit/docs).
+
+    test process                nest                         hub
+    hatch() -- arguments, fds -> fork -----------------------> main()
+            <- pid ------------
+            <- exit code ------- wait() <--------------------- ends
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+WARM = (
+    "dragoman.cli.serving",
+    "dragoman.app.wiring",
+    "dragoman.transports.coven_grpc.door",
+    "dragoman.transports.agentmsg",
+    "dragoman.transports.a2acp",
+    *(f"dragoman.cli.{name}" for name in ("agent", "ask", "audit", "call", "dlq", "doctor", "hubclient", "task")),
+)
+REQUEST = 1 << 20
+
+_libc = ctypes.CDLL(None)
+
+
+def die_with_parent() -> None:
+    _libc.prctl(1, signal.SIGKILL)
+
+
+# -- on the tests' side ------------------------------------------------------------------------------------------
+
+
+class Hatched:
+    """What a test needs of `subprocess.Popen`."""
+
+    def __init__(self, pid: int, ended: int, stdout: IO[bytes] | None) -> None:
+        self.pid = pid
+        self.stdout = stdout
+        self.returncode: int | None = None
+        self._ended = ended
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._ended, selectors.EVENT_READ)
+                if not selector.select(timeout):
+                    raise subprocess.TimeoutExpired(f"pid {self.pid}", timeout or 0)
+            said = os.read(self._ended, 16)
+            os.close(self._ended)
+            self.returncode = int(said) if said else -signal.SIGKILL  # the nest is gone, and they with it
+        return self.returncode
+
+    def poll(self) -> int | None:
+        try:
+            return self.wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class Nest:
+    def __init__(self) -> None:
+        self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.nest", str(theirs.fileno())],
+                cwd=Path(__file__).parents[2],
+                env={k: v for k, v in os.environ.items() if not k.startswith("DRAGOMAN_")},
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                preexec_fn=die_with_parent,
+            )
+
+    def hatch(self, arguments: Sequence[str], *, cwd: Path, env: dict[str, str], stderr: IO[bytes]) -> Hatched:
+        """`dragoman ARGUMENTS`, with its standard output in a pipe."""
+        out, theirs = os.pipe()
+        with open(os.devnull, "rb") as nothing, os.fdopen(theirs, "wb") as stdout:
+            pid, ended = self._fork(arguments, cwd, env, (nothing, stdout, stderr))
+        return Hatched(pid, ended, os.fdopen(out, "rb"))
+
+    def run(self, arguments: Sequence[str], *, env: dict[str, str], stdin: str, timeout: float) -> tuple[int, str, str]:
+        """`dragoman ARGUMENTS` to its end: the exit code, and both streams."""
+        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            given.write(stdin.encode())
+            given.seek(0)
+            child = Hatched(*self._fork(arguments, Path.cwd(), env, (given, out, err)), None)
+            try:
+                code = child.wait(timeout)
+            finally:
+                child.kill()
+            for file in (out, err):
+                file.seek(0)
+            return code, out.read().decode(), err.read().decode()
+
+    def _fork(
+        self, arguments: Sequence[str], cwd: Path, env: dict[str, str], streams: tuple[IO[bytes], IO[bytes], IO[bytes]]
+    ) -> tuple[int, int]:
+        """The process, and where its end is told."""
+        ended, theirs = os.pipe()
+        wish = json.dumps({"arguments": list(arguments), "cwd": str(cwd), "env": env}).encode()
+        assert len(wish) < REQUEST
+        socket.send_fds(self._link, [wish], [*(stream.fileno() for stream in streams), theirs])
+        os.close(theirs)
+        return int(self._link.recv(32)), ended
+
+
+_nest: Nest | None = None
+
+
+def nest() -> Nest:
+    """One for this process, started when it is first asked for."""
+    global _nest
+    if _nest is None:
+        _nest = Nest()
+    return _nest
+
+
+# -- in the nest -------------------------------------------------------------------------------------------------
+
+
+def sit(link: socket.socket) -> None:
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # as the hub itself has it
+    for name in WARM:
+        importlib.import_module(name)
+    wake, woken = os.pipe()
+    for end in (wake, woken):
+        os.set_blocking(end, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+    ended: dict[int, int] = {}
+    with selectors.DefaultSelector() as selector:
+        selector.register(link, selectors.EVENT_READ)
+        selector.register(wake, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is link:
+                    said, fds, _, _ = socket.recv_fds(link, REQUEST, 4)
+                    if not said:
+                        return
+                    pid = os.fork()
+                    if pid == 0:
+                        signal.set_wakeup_fd(-1)
+                        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                        selector.close()
+                        for end in (link.fileno(), wake, woken, fds[3], *ended.values()):
+                            os.close(end)
+                        become(json.loads(said), fds[:3])
+                    for end in fds[:3]:
+                        os.close(end)
+                    ended[pid] = fds[3]
+                    link.send(str(pid).encode())
+                else:
+                    os.read(wake, 4096)
+                    reap(ended)
+
+
+def reap(ended: dict[int, int]) -> None:
+    while ended:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        tell = ended.pop(pid)
+        os.write(tell, str(os.waitstatus_to_exitcode(status)).encode())
+        os.close(tell)
+
+
+def become(wish: dict[str, Any], streams: list[int]) -> None:
+    """The command itself; does not return."""
+    code: Any = 70
+    try:
+        die_with_parent()
+        os.chdir(wish["cwd"])
+        os.environ.clear()
+        os.environ.update(wish["env"])
+        for standard, mine in enumerate(streams):
+            os.dup2(mine, standard)
+            os.close(mine)
+        sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
+        sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+        sys.argv = ["dragoman", *wish["arguments"]]
+        from dragoman.cli.main import main
+
+        code = main()
+    except SystemExit as stop:
+        code = stop.code or 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else 1)
+
+
+if __name__ == "__main__":
+    sit(socket.socket(fileno=int(sys.argv[1])))
