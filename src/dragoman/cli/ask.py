@@ -21,6 +21,7 @@ app = App(name="ask", help="Questions that agents put to people: ls, answer, wat
 COLUMNS = (
     col("id"),
     col("agent"),
+    col("asked", "asked_of", rare=True),
     Column("waits", lambda question: printing.age(question.get("created_at")), right=True),
     col("question"),
     Column("answers", lambda question: question.get("options") or "any"),
@@ -31,7 +32,7 @@ COLUMNS = (
 @app.command
 def ls(
     *,
-    status: Annotated[str, Parameter(help="open, answered, expired, withdrawn, or all.")] = "open",
+    status: Annotated[str, Parameter(help="open, with_agent, answered, expired, withdrawn, or all.")] = "open",
     output: Output = "table",
     reach: Reach = HERE,
 ) -> None:

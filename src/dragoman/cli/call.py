@@ -22,7 +22,12 @@ from dragoman.cli.options import HERE, Output, Reach
 
 Via = Literal["api", "chiffon", "coven", "forge", "agentmsg"]
 
-TELLING = frozenset({"assigned", "progress", "paused", "resumed", "asked", "answered", "attempt_failed", "released"})
+TELLING = frozenset(
+    {
+        "assigned", "progress", "paused", "resumed", "asked", "answered", "handover_asked", "handed_over",
+        "attempt_failed", "released",
+    }
+)  # fmt: skip
 """The events worth a line while one waits."""
 
 
@@ -103,7 +108,13 @@ def _tell(event: Event, output: Output) -> None:
             words = f"“{line(piece[:120])}”"
         printing.words(f"  {words}")
         if event.kind == "asked":
-            printing.words("  a person must answer: dragoman ask ls")
+            printing.words(f"  {_who_answers(body_of(event).get('asked_of'))}")
+
+
+def _who_answers(asked: object) -> str:
+    if not asked:
+        return "a person must answer: dragoman ask ls"
+    return f"{line(asked)}, an agent, was asked; the task goes on when it has answered"
 
 
 def finish(task: Mapping[str, Any], output: Output) -> int:

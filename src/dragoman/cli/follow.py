@@ -84,6 +84,8 @@ def in_words(event: Event) -> str:
         f"thinking: {body['thinking']}" if body.get("thinking") else "",
         _tool(body),
         f"file {_part(body, 'file').get('name')}" if body.get("file") else "",
+        _handed(body),
+        f"of {body['asked_of']}" if body.get("asked_of") else "",
         str(body.get("question") or ""),
         f"answer {body['answer']}" if body.get("answer") is not None else "",
         f"exit code {body['exit_code']}" if body.get("exit_code") is not None else "",
@@ -95,6 +97,15 @@ def in_words(event: Event) -> str:
 def _part(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     part = body.get(name)
     return part if isinstance(part, Mapping) else {}
+
+
+def _handed(body: Mapping[str, Any]) -> str:
+    """Whose hands a task leaves, and into whose it goes."""
+    hands = _part(body, "handover") or body
+    if not hands.get("from"):
+        return ""
+    why = f" ({str(hands['reason']).replace('_', ' ')})" if hands.get("reason") else ""
+    return f"from {hands['from']} to {hands.get('to') or 'whoever can'}{why}"
 
 
 def _tool(body: Mapping[str, Any]) -> str:

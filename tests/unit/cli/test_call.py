@@ -56,6 +56,20 @@ def test_the_result_is_on_stdout_and_progress_on_stderr(working: Any, run: Any) 
     assert submitted(working).headers["idempotency-key"]
 
 
+def test_who_was_asked_is_named_be_it_an_agent_or_a_person(working: Any, run: Any, make_stream: Any) -> None:
+    asked = {"question_id": "q1", "question": "which way?", "options": []}
+    handed = {"input": {}, "handover": {"from": "deployer", "to": "bob", "reason": "load_balancing"}}
+    events = ((1, "asked", {**asked, "asked_of": "brain"}), (2, "asked", asked), (3, "handed_over", handed))
+    working.answers[f"GET /api/v1/tasks/{ID}/events"] = (200, make_stream(*events))
+    assert run("call", "deployer", "run_playbook").err.splitlines()[1:6] == [
+        "  asked · of brain · which way?",
+        "  brain, an agent, was asked; the task goes on when it has answered",
+        "  asked · which way?",
+        "  a person must answer: dragoman ask ls",
+        "  handed over · from deployer to bob (load balancing)",
+    ]
+
+
 def test_a_kind_is_found_when_no_agent_has_the_name(working: Any, run: Any) -> None:
     assert run("call", "infra", "run_playbook").code == 0
     assert submitted(working).body == {"type": "run_playbook", "input": {}, "kind": "infra"}

@@ -114,6 +114,8 @@ async def test_who_is_unable_is_passed_over_and_in_the_end_a_person_is_asked(wor
     await cid.ack(*cid.take())
     passed = await world.ask(helps(world, "cid", request, UNABLE))
     assert (passed.status, passed.asked_of) == (QuestionStatus.OPEN, None)
+    asked = [event for event in await world.store.events(task.id) if event.kind is EventKind.ASKED]
+    assert [msgspec.json.decode(event.body).get("asked_of") for event in asked] == ["bob", "cid", None]
     await world.ask(Answer(principal=ADMIN, question=passed.id, answer="right"))
     [told] = ann.take()
     assert (told.delivery.cargo, told.event.answer) == (Cargo.ANSWER, "right")

@@ -128,7 +128,7 @@ def responses_of(
             for index, (part, progress) in enumerate(parts)
         )
     if event.kind is EventKind.ASKED:
-        return (said(Thinking(f"Waiting for a person: {body.get('question', '')}")),)
+        return (said(Thinking(f"Waiting for {body.get('asked_of') or 'a person'}: {body.get('question', '')}")),)
     if event.kind is EventKind.ATTEMPT_FAILED:
         fault = fault_told(body, task, event)
         return (said(Thinking(f"{errormap.sentence(fault)} Trying again."), fault=fault_out(fault)),)

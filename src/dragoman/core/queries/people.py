@@ -13,7 +13,7 @@ from dragoman.core.audit.chain import AuditRecord
 from dragoman.core.delivery.model import Cargo, DeadLetter
 from dragoman.core.ids import TaskId, rfc3339
 from dragoman.core.queries.tasks import ErrorOut, error_out, moment
-from dragoman.core.tasks.model import Question, QuestionStatus
+from dragoman.core.tasks.model import Asking, Question, QuestionStatus
 
 
 class AgentStatus(enum.StrEnum):
@@ -54,12 +54,17 @@ class AgentOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuestionOut(msgspec.Struct, frozen=True, kw_only=True):
+    """`asked_of` is the agent that is asked now, `asked_before` those that could not help; without one, a person is."""
+
     id: str
     task_id: str | None
     agent: str
     question: str
     options: tuple[Any, ...]
     status: QuestionStatus
+    about: Asking
+    asked_of: str | None
+    asked_before: tuple[str, ...]
     deadline: str | None
     default: Any
     has_default: bool
@@ -141,6 +146,9 @@ def question_out(question: Question) -> QuestionOut:
         question=question.question,
         options=question.options,
         status=question.status,
+        about=question.about,
+        asked_of=question.asked_of,
+        asked_before=question.asked_before,
         deadline=moment(question.wake_at),
         default=question.default,
         has_default=question.has_default,

@@ -188,16 +188,21 @@ def passed_over(question: Question) -> Question:
     return msgspec.structs.replace(question, asked_of=None, asked_before=asked)
 
 
+def now_asked(work: Work, question: Question) -> Question:
+    """Somebody else is asked; whoever follows the task sees whom."""
+    work.put(question)
+    task = None if question.task is None else work.task(question.task)
+    if task is not None and task.question == question.id:
+        work.put(told_of(work, task, question))
+    return question
+
+
 def give_help(work: Work, command: GiveHelp) -> Question:
     question = put_to(work, command.request_id, command.principal, Asking.HELP)
     if command.verdict is HelpVerdict.ESCALATED:
-        question = msgspec.structs.replace(passed_over(question), status=QuestionStatus.OPEN)
-        work.put(question)
-        return question
+        return now_asked(work, msgspec.structs.replace(passed_over(question), status=QuestionStatus.OPEN))
     if command.verdict is HelpVerdict.UNABLE and question.details.get("named") is None:
-        question = ask_next(work, passed_over(question))
-        work.put(question)
-        return question
+        return now_asked(work, ask_next(work, passed_over(question)))
     return answered(work, question, command)
 
 
@@ -248,7 +253,7 @@ def helped(work: Work, task: Task) -> None:
 def unhelped(work: Work, question: Question) -> None:
     """Whoever was asked is not able to answer, or never will."""
     if question.details.get("named") is None:
-        work.put(ask_next(work, passed_over(question)))
+        now_asked(work, ask_next(work, passed_over(question)))
     else:
         close(work, question, QuestionStatus.EXPIRED, None, question.asked_of or question.agent)
 

@@ -63,7 +63,10 @@ def newly_asked(work: Work, id: QuestionId, task: TaskId | None, agent: AgentId,
 
 
 def told_of(work: Work, task: Task, question: Question) -> Task:
-    said = {"question_id": question.id, "question": question.question, "options": question.options}
+    """The task with an event that says what is asked, and of whom if that is no person (not yet put)."""
+    said: dict[str, Any] = {"question_id": question.id, "question": question.question, "options": question.options}
+    if question.asked_of is not None:
+        said["asked_of"] = question.asked_of
     task = work.record(task, EventKind.ASKED, agent=question.agent, body=msgspec.Raw(msgspec.json.encode(said)))
     return msgspec.structs.replace(task, asked=True)
 
