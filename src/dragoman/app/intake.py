@@ -32,6 +32,8 @@ from dragoman.core.lookups import Lookup
 from dragoman.core.ports import Changes, LinkEnd, Store, StoreFailed
 from dragoman.core.rules import Rules
 from dragoman.core.state.model import Entity
+from dragoman.core.state.policy import Policy
+from dragoman.core.state.policy import default as default_policy
 from dragoman.core.work import NotLoaded, Work
 
 log = structlog.get_logger("dragoman.intake")
@@ -231,6 +233,10 @@ class Intake:
 
     def entities(self) -> Sequence[Entity]:
         return list(self._floor.entities.values())
+
+    @property
+    def policy(self) -> Policy:
+        return self._floor.policy or default_policy(self.rules)
 
     def heard_at(self, id: AgentId) -> Instant | None:
         return self._floor.heard_at.get(id)

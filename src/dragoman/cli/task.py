@@ -165,13 +165,8 @@ def why(id: TaskName, /, *, output: Output = "table", reach: Reach = HERE) -> No
         print(f"  - {line(reason.get('text'))}")
     if not reasons:
         print(f"  {line(answer.get('summary'))}")
-    able = [one for one in answer.get("candidates") or () if one.get("able")]
-    if not able and answer.get("status") == "queued":
-        printing.following("dragoman agent ls", "dragoman agent add NAME --protocol chiffon --kind KIND")
-    elif able and not any(one.get("free") for one in able):
-        printing.following(f"dragoman agent show {line(able[0].get('agent'))}")
-    else:
-        printing.following(story.next_commands({**answer, "id": answer.get("task_id") or id})[0])
+    for advice in answer.get("next") or ():
+        printing.following(line(advice))
 
 
 @app.command

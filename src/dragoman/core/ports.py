@@ -22,6 +22,7 @@ from dragoman.core.files import FileRef, KeptFile
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, SessionId, TaskId
 from dragoman.core.lookups import Lookup, Row
 from dragoman.core.state.model import Changed, Entity, Registry
+from dragoman.core.state.policy import Policy
 from dragoman.core.tasks.model import Event, Question, QuestionStatus, Status, Task
 
 T = TypeVar("T", covariant=True)
@@ -325,6 +326,11 @@ class Intake(Protocol):
         ...
 
     def entities(self) -> Sequence[Entity]: ...
+
+    @property
+    def policy(self) -> Policy:
+        """What is in force."""
+        ...
 
     def heard_at(self, id: AgentId) -> Instant | None:
         """When an agent that converses was last heard, since this hub runs."""

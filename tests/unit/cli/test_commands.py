@@ -200,11 +200,12 @@ def test_task_why_lists_the_reasons(hub: Any, run: Any) -> None:
     answer = {
         "task_id": ID, "status": "queued", "waiting": None, "summary": "…", "candidates": [],
         "reasons": [{"code": "no_agents", "text": "no agent is known to the hub; add one"}],
+        "next": ["dragoman agent add NAME --protocol chiffon", "wait"],
     }  # fmt: skip
     hub.answers[f"GET /api/v1/tasks/{ID}/why"] = (200, answer)
     ran = run("task", "why", ID)
     assert ran.out == f"• task {ID}  queued\n  - no agent is known to the hub; add one\n"
-    assert "dragoman agent add" in ran.err
+    assert ran.err == "  next: dragoman agent add NAME --protocol chiffon\n  next: wait\n"
     assert json.loads(run("task", "why", ID, "-o", "json").out) == answer
 
 

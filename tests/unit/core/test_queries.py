@@ -166,10 +166,11 @@ AGENTS = st.builds(
 ROUTES = st.builds(
     Route,
     type=st.sampled_from(["a", "b"]),
-    kind=st.sampled_from(["infra", None]),
+    kind=st.sampled_from(["infra", "mux-2", None]),
     pinned=st.sampled_from(["mux-1", None]),
     role=st.sampled_from(["ops", None]),
     capabilities=st.sampled_from([(), ("x",), ("y", "x")]),
+    besides=st.sampled_from(["mux-2", None]),
 )
 
 

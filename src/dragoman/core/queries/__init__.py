@@ -6,7 +6,8 @@ same. Below are the rows of `core`; above is whoever reads the store. Nothing he
     tasks.py        a task, its events, its history
     transcript.py   input, whole output and result of a task, from its events
     people.py       agents, questions, dead letters, audit
-    why.py          why a task is where it is
+    why.py          why a task is where it is, and what to do
+    obstacles.py    what keeps an agent from a task
 """
 
 from dragoman.core.queries.people import (

@@ -1,57 +1,40 @@
-"""Why a task is where it is: the facts, and one paragraph made of them.
+"""Why a task is where it is: the facts, one paragraph made of them, and what to do next.
 
-The reasons an agent does not take a task are the conditions of `core.routing.routes` (`serves`, `seat`), each with
-the fact behind it. They are told here one by one because routing itself stops at the first.
-
-    code               meaning
-    -----------------  ------------------------------------------------------------
-    other_agent        the task is pinned to another agent
-    other_kind         the task asks for another kind of agent
-    other_role         the task asks for another role
-    lacks_work_type    the agent declared its work types, and this is not one
-    lacks_capability   a required capability is missing
-    offline            no link to it is open
-    breaker_open       it failed too often; probed again at `until`
-    busy               all its seats are taken
+What keeps agents from a queued task is told by `obstacles`; here it is put together with what the task itself says:
+its status, what it waits for, its budget, its contract, its last error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from dragoman.core.agents.model import Agent, BreakerState
+from dragoman.core.contracts.model import Contract, Standing
+from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import SECOND, Instant, rfc3339
-from dragoman.core.queries.tasks import ErrorOut, error_out, moment
+from dragoman.core.queries.obstacles import AgentFacts, Candidate, Reason, candidate, figures, room
+from dragoman.core.queries.tasks import ErrorOut, error_out, is_hidden, moment
 from dragoman.core.routing.routes import Route, route_of
+from dragoman.core.state.budget import Account, Amounts, is_short, needs
 from dragoman.core.tasks.model import Question, Status, Task, Waiting
 
 MOST_CANDIDATES = 50
+MOST_NAMED = 5
+MOST_ADVICE = 3
 
-
-class AgentFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent, and what only the running hub knows of it."""
-
-    agent: Agent
-    reachable: bool
-    load: int
-
-
-class Reason(msgspec.Struct, frozen=True, kw_only=True):
-    code: str
-    text: str
-    facts: dict[str, Any] = {}
-
-
-class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """`able`: it could do such work at all. `free`: it could be given it now."""
-
-    agent: str
-    able: bool
-    free: bool
-    reasons: tuple[Reason, ...]
+AFTER: Mapping[Kind, str] = {
+    Kind.UNAVAILABLE: "see who is there (dragoman agent ls), then: dragoman task retry {task}",
+    Kind.RESOURCES: "let it ask for less, or raise the limit that its error names; then: dragoman task retry {task}",
+    Kind.CONTRACT: "see what was agreed (dragoman contract ls): both sides are held to it; "
+    "then: dragoman task retry {task} key=value",
+    Kind.DEPENDENCY: "dragoman task why {dependency}, and once that is done: dragoman task retry {task}",
+    Kind.INVALID: "with another input: dragoman task retry {task} key=value",
+    Kind.UNSUPPORTED_WORK: "see who does such work: dragoman agent ls",
+    Kind.FORBIDDEN: "see who was refused what: dragoman audit query --subject {task}",
+}
+"""What to do about a task that failed, where there is more to say than to try again."""
 
 
 class QueueOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,11 +49,14 @@ class QueueOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WhyOut(msgspec.Struct, frozen=True, kw_only=True):
+    """`next` is what to do, the best first."""
+
     task_id: str
     status: Status
     waiting: Waiting | None
     summary: str
     reasons: tuple[Reason, ...]
+    next: tuple[str, ...]
     candidates: tuple[Candidate, ...]
     candidates_left_out: int
     queue: QueueOut | None
@@ -80,93 +66,38 @@ class WhyOut(msgspec.Struct, frozen=True, kw_only=True):
     deadline: str
 
 
-def obstacles(facts: AgentFacts, route: Route) -> tuple[tuple[Reason, ...], tuple[Reason, ...]]:
-    """What keeps an agent from such work at all, and what keeps it from taking any now."""
-    agent, never, now = facts.agent, list[Reason](), list[Reason]()
-    if route.pinned is not None and agent.id != route.pinned:
-        never.append(Reason(code="other_agent", text=f"the task is for {route.pinned}"))
-    if route.pinned is None and route.kind is not None and agent.kind != route.kind:
-        never.append(
-            Reason(
-                code="other_kind",
-                text=f"is {agent.kind or 'of no kind'}, the task asks for {route.kind}",
-                facts={"has": agent.kind, "needs": route.kind},
-            )
-        )
-    if route.role is not None and agent.role != route.role:
-        never.append(Reason(code="other_role", text=f"lacks the role {route.role}", facts={"has": agent.role}))
-    if not agent.can_do(route.type):
-        never.append(
-            Reason(
-                code="lacks_work_type",
-                text=f"lacks the work type {route.type}",
-                facts={"work_types": list(agent.work_types or ())},
-            )
-        )
-    missing = [name for name in route.capabilities if name not in agent.capabilities]
-    if missing:
-        never.append(Reason(code="lacks_capability", text=f"lacks {', '.join(missing)}", facts={"missing": missing}))
-    if not facts.reachable:
-        seen = moment(agent.last_seen_at)
-        now.append(
-            Reason(
-                code="offline",
-                text=f"offline, last seen {seen}" if seen else "offline, never seen",
-                facts={"last_seen": seen},
-            )
-        )
-    if agent.breaker.state is not BreakerState.CLOSED:
-        until = moment(agent.breaker.until)
-        text = f"breaker {agent.breaker.state.value.replace('_', '-')} after {agent.breaker.failures} failures"
-        now.append(
-            Reason(
-                code="breaker_open",
-                text=f"{text}, until {until}" if until else text,
-                facts={"state": agent.breaker.state.value, "failures": agent.breaker.failures, "until": until},
-            )
-        )
-    if facts.load >= agent.max_concurrent:
-        now.append(
-            Reason(
-                code="busy",
-                text=f"busy {facts.load}/{agent.max_concurrent}",
-                facts={"load": facts.load, "seats": agent.max_concurrent},
-            )
-        )
-    return tuple(never), tuple(now)
-
-
-def candidate(facts: AgentFacts, route: Route) -> Candidate:
-    never, now = obstacles(facts, route)
-    return Candidate(agent=facts.agent.id, able=not never, free=not never and not now, reasons=never + now)
-
-
 def why(
     task: Task,
     *,
     now: Instant,
     agents: Sequence[AgentFacts] = (),
+    totals: Sequence[Account] = (),
     dependencies: Sequence[Task] = (),
     question: Question | None = None,
+    contract: Contract | None = None,
     ahead: int = 0,
     ahead_exact: bool = True,
 ) -> WhyOut:
-    """`dependencies` are the tasks in `blocked_by`; `ahead` is how many of its queue have a smaller rank."""
+    """`dependencies` are the tasks in `blocked_by`; `ahead` is how many of its queue have a smaller rank; `totals` are
+    the hub's own accounts that have a limit."""
     queued = task.status is Status.QUEUED
     retry_at = task.wake_at if queued and task.queue is None and task.attempts else None
     candidates: list[Candidate] = []
     if queued:
-        route = route_of(task.route)
-        candidates = [candidate(facts, route) for facts in agents]
-        # Those who could come first: one obstacle away before many.
-        candidates.sort(key=lambda it: (not it.free, not it.able, len(it.reasons), it.agent))
-    reasons = _reasons(task, now, candidates, dependencies, question, retry_at, ahead, ahead_exact)
+        asked = needs(task.constraints)
+        spent = _spent(totals, asked)
+        candidates = _candidates(agents, route_of(task.route), now, asked, nobody=bool(spent))
+        reasons = [*_place(task, retry_at, ahead, ahead_exact), *(spent or _who(task, candidates))]
+    else:
+        reasons = _standing(task, dependencies, question)
+    reasons += _around(task, now, contract)
     return WhyOut(
         task_id=task.id,
         status=task.status,
         waiting=task.waiting,
         summary=" ".join(f"{reason.text[0].upper()}{reason.text[1:]}." for reason in reasons if reason.text),
         reasons=tuple(reasons),
+        next=_next(task, reasons, candidates),
         candidates=tuple(candidates[:MOST_CANDIDATES]),
         candidates_left_out=max(0, len(candidates) - MOST_CANDIDATES),
         queue=None
@@ -186,74 +117,170 @@ def why(
     )
 
 
-def _reasons(
-    task: Task,
-    now: Instant,
-    candidates: Sequence[Candidate],
-    dependencies: Sequence[Task],
-    question: Question | None,
-    retry_at: Instant | None,
-    ahead: int,
-    ahead_exact: bool,
-) -> list[Reason]:
-    found: list[Reason] = []
+def _say(code: str, text: str, next: str | None = None, /, **facts: Any) -> Reason:
+    return Reason(code=code, text=text, facts=facts, next=next)
 
-    def say(code: str, text: str, **facts: Any) -> None:
-        found.append(Reason(code=code, text=text, facts=facts))
 
-    if task.status is Status.QUEUED:
-        if retry_at is not None:
-            say("retry_due", f"attempt {task.attempts + 1} is due at {rfc3339(retry_at)}", at=rfc3339(retry_at))
-        elif task.queue is not None:
-            count = f"{ahead}" if ahead_exact else f"at least {ahead}"
-            say("queued", f"it stands in its queue with {count} before it", ahead=ahead, exact=ahead_exact)
-        _say_who(task, candidates, found)
-    elif task.status is Status.ASSIGNED:
-        say("assigned", f"it was given to {task.owner}, which has not begun", agent=task.owner)
-    elif task.status is Status.RUNNING:
-        say("running", f"{task.owner} works on it", agent=task.owner, progress=task.progress, step=task.step)
-    elif task.waiting is Waiting.DEPENDENCY:
-        names = ", ".join(f"{other.id} ({other.status.value})" for other in dependencies) or ", ".join(task.blocked_by)
-        say("dependency", f"it waits for {names}", blocked_by=list(task.blocked_by))
-    elif task.waiting is Waiting.PERSON:
-        asked = f": {question.question}" if question is not None else ""
-        say("question", f"{task.owner or 'its agent'} waits for a person's answer{asked}", question=task.question)
-    elif task.waiting is Waiting.AGENT:
-        say("paused", f"{task.owner} said that it pauses", agent=task.owner)
-    elif task.waiting is Waiting.HELD:
-        say("held", "a person paused it; resume it to go on")
-    elif task.final:
-        at = moment(task.finished_at)
-        say("final", f"it is {task.status.value}" + (f" since {at}" if at else ""), at=at)
+# -- in a queue ----------------------------------------------------------------------------------------------------
 
-    if task.status in (Status.ASSIGNED, Status.RUNNING):
-        if task.lost_at is not None:
-            say("link_lost", f"the link to {task.owner} broke at {rfc3339(task.lost_at)}", at=rfc3339(task.lost_at))
-        if task.last_sign_at is not None:
-            silent = max(0, now - task.last_sign_at) / SECOND
-            limit = task.idle_limit / SECOND
-            say("sign_of_life", f"last heard of {silent:.1f} s ago, and given up after {limit:g} s of silence")
-    if task.fault is not None:
-        say("last_error", f"the last error was: {task.fault.message.rstrip('.')}", kind=task.fault.kind.value)
-    if task.attempts:
-        say("attempts", f"attempts so far: {task.attempts}", attempts=task.attempts)
+
+def _place(task: Task, retry_at: Instant | None, ahead: int, exact: bool) -> list[Reason]:
+    if retry_at is not None:
+        at = rfc3339(retry_at)
+        return [_say("retry_due", f"attempt {task.attempts + 1} is due at {at}", f"wait until {at}", at=at)]
+    if task.queue is None:
+        return []
+    count = f"{ahead}" if exact else f"at least {ahead}"
+    return [_say("queued", f"it stands in its queue with {count} before it", ahead=ahead, exact=exact)]
+
+
+def _spent(totals: Sequence[Account], asked: Amounts) -> list[Reason]:
+    """What all tasks together may use is used or set aside: nobody is given it."""
+    advice = (
+        "wait for what is under way, or raise the limit: budget_limits of the policy, or hub:{} in the shared state"
+    )
+    return [
+        _say(
+            "no_room_in_total",
+            f"all tasks together have {room(of, asked)}",
+            advice.format(of.kind),
+            **figures(of, asked),
+        )
+        for of in totals
+        if is_short(of, asked.get(of.kind, 0))
+    ]
+
+
+def _candidates(
+    agents: Sequence[AgentFacts], route: Route, now: Instant, asked: Amounts, *, nobody: bool
+) -> list[Candidate]:
+    """Those who could come first: one obstacle away before many. `nobody`: nobody can be given it now."""
+    found = [candidate(facts, route, now, asked) for facts in agents]
+    if nobody:
+        found = [msgspec.structs.replace(one, free=False) for one in found]
+    found.sort(key=lambda one: (not one.free, not one.able, len(one.reasons), one.agent))
     return found
 
 
-def _say_who(task: Task, candidates: Sequence[Candidate], found: list[Reason]) -> None:
-    able = [it for it in candidates if it.able]
-    free = [it.agent for it in able if it.free]
+def _who(task: Task, candidates: Sequence[Candidate]) -> list[Reason]:
+    able = [one for one in candidates if one.able]
+    free = [one.agent for one in able if one.free]
     if free:
-        found.append(Reason(code="free_agents", text=f"free to take it: {', '.join(free[:5])}", facts={"agents": free}))
-    elif able:
-        told = "; ".join(f"{it.agent}: {', '.join(r.text for r in it.reasons)}" for it in able[:5])
-        more = f"; and {len(able) - 5} more" if len(able) > 5 else ""
-        found.append(Reason(code="nobody_free", text=f"nobody who could do it is free: {told}{more}"))
-    elif candidates:
-        told = "; ".join(f"{it.agent}: {', '.join(r.text for r in it.reasons)}" for it in candidates[:3])
-        found.append(Reason(code="nobody_able", text=f"no agent can do {task.type} as asked: {told}"))
+        return [_say("free_agents", f"free to take it: {', '.join(free[:MOST_NAMED])}", agents=free)]
+    told = "; ".join(f"{one.agent}: {', '.join(r.text for r in one.reasons)}" for one in (able or candidates)[:5])
+    if able:
+        more = f"; and {len(able) - MOST_NAMED} more" if len(able) > MOST_NAMED else ""
+        return [_say("nobody_free", f"nobody who could do it is free: {told}{more}")]
+    route = route_of(task.route)
+    kind = f" --kind {route.kind}" if route.kind else ""
+    add = f"dragoman agent add {route.pinned or 'NAME'} --protocol chiffon{kind}"
+    if candidates:
+        advice = f"start an agent that does {task.type} (dragoman agent ls), or let one in: {add}"
+        return [_say("nobody_able", f"no agent can do {task.type} as asked: {told}", advice)]
+    return [_say("no_agents", "no agent is known to the hub; add one", add)]
+
+
+# -- elsewhere -----------------------------------------------------------------------------------------------------
+
+
+def _standing(task: Task, dependencies: Sequence[Task], question: Question | None) -> list[Reason]:
+    """Where a task is that is in no queue."""
+    resume = f"dragoman task resume {task.id}"
+    if task.status is Status.ASSIGNED:
+        return [_say("assigned", f"it was given to {task.owner}, which has not begun", agent=task.owner)]
+    if task.status is Status.RUNNING:
+        return [_say("running", f"{task.owner} works on it", agent=task.owner, progress=task.progress, step=task.step)]
+    match task.waiting:
+        case Waiting.DEPENDENCY:
+            names = ", ".join(f"{one.id} ({one.status.value})" for one in dependencies) or ", ".join(task.blocked_by)
+            first = f"dragoman task why {task.blocked_by[0]}" if task.blocked_by else None
+            return [_say("dependency", f"it waits for {names}", first, blocked_by=list(task.blocked_by))]
+        case Waiting.PERSON | Waiting.HELP:
+            return [_asked(task, question)]
+        case Waiting.AGENT:
+            return [_say("paused", f"{task.owner} said that it pauses", resume, agent=task.owner)]
+        case Waiting.HELD:
+            return [_say("held", "a person paused it; resume it to go on", resume)]
+    at = moment(task.finished_at)
+    return [_say("final", f"it is {task.status.value}" + (f" since {at}" if at else ""), at=at)]
+
+
+def _asked(task: Task, question: Question | None) -> Reason:
+    words = f": {question.question}" if question is not None and not is_hidden(task) else ""
+    if question is not None and question.asked_of is not None:
+        return _say(
+            "helper",
+            f"{task.owner or 'its agent'} asked {question.asked_of} for help{words}",
+            f"see whether it is there: dragoman agent show {question.asked_of}",
+            question=question.id,
+            asked_of=question.asked_of,
+            asked_before=list(question.asked_before),
+        )
+    before = f", after {', '.join(question.asked_before)} could not help" if question and question.asked_before else ""
+    if task.owner is None:
+        text = f"a person must approve it before anybody works on it{words}"
     else:
-        found.append(Reason(code="no_agents", text="no agent is known to the hub; add one"))
+        text = f"{task.owner} waits for a person's answer{before}{words}"
+    answer = _option(question) if question is not None else "ANSWER"
+    return _say("question", text, f"dragoman ask answer {task.question} {answer}", question=task.question)
 
 
-__all__ = ["AgentFacts", "Candidate", "QueueOut", "Reason", "WhyOut", "candidate", "obstacles", "why"]
+def _option(question: Question) -> str:
+    first = question.options[0] if question.options else "ANSWER"
+    return first if isinstance(first, str) and first.isidentifier() else "ANSWER"
+
+
+def _around(task: Task, now: Instant, contract: Contract | None) -> list[Reason]:
+    """What else there is to know, wherever it is."""
+    found: list[Reason] = []
+    if task.status in (Status.ASSIGNED, Status.RUNNING):
+        if task.lost_at is not None:
+            at = rfc3339(task.lost_at)
+            advice = f"see whether it is there: dragoman agent show {task.owner}"
+            found.append(_say("link_lost", f"the link to {task.owner} broke at {at}", advice, at=at))
+        if task.last_sign_at is not None:
+            silent, limit = max(0, now - task.last_sign_at) / SECOND, task.idle_limit / SECOND
+            found.append(
+                _say("sign_of_life", f"last heard of {silent:.1f} s ago, and given up after {limit:g} s of silence")
+            )
+    standing = Standing.ACTIVE if contract is None else contract.at(now)
+    if contract is not None and standing is not Standing.ACTIVE and task.status is not Status.COMPLETED:
+        since = rfc3339(contract.expires_at if standing is Standing.EXPIRED else contract.since)
+        by = f" by {contract.by}" if contract.by else ""
+        text = f"its contract {contract.id} is {standing.value} since {since}{by}"
+        if not task.final:
+            text += "; what was accepted on it is still done"
+        advice = f"for more of this, {contract.source.agent} must shake hands with {contract.target.agent} again"
+        found.append(_say("contract_over", text, advice, contract_id=contract.id, standing=standing.value))
+    if task.fault is not None:
+        text = f"the last error was: {task.fault.message.rstrip('.')}"
+        found.append(_say("last_error", text, kind=task.fault.kind.value))
+    if task.attempts:
+        found.append(_say("attempts", f"attempts so far: {task.attempts}", attempts=task.attempts))
+    return found
+
+
+# -- and now -------------------------------------------------------------------------------------------------------
+
+
+def _next(task: Task, reasons: Sequence[Reason], candidates: Sequence[Candidate]) -> tuple[str, ...]:
+    """What to do, the best first: what the reasons say, then what may be done about those who could."""
+    found = [reason.next for reason in reasons if reason.next]
+    if not any(one.free for one in candidates):
+        found += [one.reasons[0].next for one in candidates if one.able and one.reasons and one.reasons[0].next]
+    if task.status in (Status.FAILED, Status.CANCELLED):
+        found.insert(0, _after(task, task.fault))
+    if not found:
+        found = [
+            f"dragoman task show {task.id}" if task.final else f"dragoman task logs {task.id} --follow",
+        ]
+    return tuple(dict.fromkeys(found))[:MOST_ADVICE]
+
+
+def _after(task: Task, fault: Fault | None) -> str:
+    words = "dragoman task retry {task}" if fault is None else AFTER.get(fault.kind, "dragoman task retry {task}")
+    dependency = "ID" if fault is None else fault.facts.get("task_id", "ID")
+    return words.format(task=task.id, dependency=dependency)
+
+
+__all__ = ["AgentFacts", "Candidate", "QueueOut", "Reason", "WhyOut", "why"]

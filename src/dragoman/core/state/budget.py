@@ -33,10 +33,10 @@ import msgspec
 
 from dragoman.core.agents.model import Agent
 from dragoman.core.errors import Kind, Refused, refuse
-from dragoman.core.ids import HUB, AgentId
+from dragoman.core.ids import HUB, AgentId, Instant
 from dragoman.core.state.model import Change, Entity, Operation, Registry
 from dragoman.core.state.patch import difference
-from dragoman.core.state.policy import UNLIMITED, limit_in
+from dragoman.core.state.policy import UNLIMITED, Policy, limit_in
 from dragoman.core.state.standing import moment_of
 from dragoman.core.tasks.model import Reserved, Task
 from dragoman.core.work import Work
@@ -86,14 +86,18 @@ class Account(msgspec.Struct, frozen=True, gc=False):
 
 def account(work: Work, agent: AgentId, kind: str) -> Account:
     entity = work.entity(Registry.RESOURCE, f"{agent}:{kind}")
-    value: dict[str, Any] = {} if entity is None else entity.value
+    return account_in({} if entity is None else entity.value, agent, kind, work.policy, work.now)
+
+
+def account_in(value: dict[str, Any], agent: AgentId, kind: str, policy: Policy, now: Instant) -> Account:
+    """The account that an entity holds."""
     limit = None
     expires_at = moment_of(value.get("expires_at"))
-    expired = expires_at is not None and expires_at <= work.now
+    expired = expires_at is not None and expires_at <= now
     if not expired and "limit" in value:
         limit = limit_in(value, "limit")
     elif kind == "budget":
-        limit = work.policy.total if agent == HUB else work.policy.per_agent
+        limit = policy.total if agent == HUB else policy.per_agent
     reserved = value.get("reserved", 0)
     by_hand = 0 if expired else max(0, value.get("allocated", 0) - reserved)
     return Account(kind, limit, value.get("consumed", 0), reserved, by_hand)
@@ -183,14 +187,14 @@ def may_take(work: Work, agent: AgentId, asked: Amounts) -> bool:
 
 
 def fits(work: Work, whose: AgentId, asked: Amounts) -> bool:
-    for kind in {*USED_UP, *asked}:
-        of = account(work, whose, kind)
-        amount = asked.get(kind, 0)
-        if of.limit is None:
-            continue
-        if amount > of.free if amount else of.left <= 0 and kind in USED_UP:
-            return False
-    return True
+    return not any(is_short(account(work, whose, kind), asked.get(kind, 0)) for kind in {*USED_UP, *asked})
+
+
+def is_short(of: Account, amount: float) -> bool:
+    """Whether an account cannot bear this much now. Where all of it is used up, not even what asks for nothing."""
+    if of.limit is None:
+        return False
+    return amount > of.free if amount else of.left <= 0 and of.kind in USED_UP
 
 
 def left_to_spend(work: Work, agent: AgentId) -> float:

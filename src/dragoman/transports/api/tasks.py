@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Cancel, Pause, Resume, Retry, Submit
 from dragoman.core.errors import Kind
-from dragoman.core.ids import ADMIN, AgentId, TaskId, instant
+from dragoman.core.ids import ADMIN, HUB, AgentId, TaskId, instant
 from dragoman.core.ports import TaskFilter
 from dragoman.core.queries import AgentFacts, TaskOut, WhyOut, task_out, why
+from dragoman.core.state.budget import USED_UP, Account, account_in, needs
+from dragoman.core.state.model import Registry
+from dragoman.core.state.standing import standing_of
 from dragoman.core.tasks.model import Question, Status, Task
 from dragoman.transports.api.bodies import (
     Budget,
@@ -204,10 +209,9 @@ async def reasons(desk: Desk, request: Request) -> Response:
 
 
 async def explain(desk: Desk, task: Task) -> WhyOut:
-    agents = [
-        AgentFacts(agent=agent, reachable=desk.intake.reachable(agent.id), load=len(desk.intake.load_of(agent.id)))
-        for agent in (desk.intake.agents() if task.status is Status.QUEUED else ())
-    ]
+    queued = task.status is Status.QUEUED
+    kinds = sorted({*USED_UP, *needs(task.constraints)}) if queued else ()
+    agents = [_facts(desk, agent, kinds) for agent in (desk.intake.agents() if queued else ())]
     found = [await desk.store.task(id) for id in task.blocked_by[:MOST_DEPENDENCIES]]
     question: Question | None = None if task.question is None else await desk.store.question(task.question)
     ahead, exact = await _ahead(desk, task) if task.queue is not None else (0, True)
@@ -215,11 +219,35 @@ async def explain(desk: Desk, task: Task) -> WhyOut:
         task,
         now=desk.intake.now(),
         agents=agents,
+        totals=_accounts(desk, HUB, kinds),
+        contract=None if task.contract is None else await desk.intake.contract(task.contract),
         dependencies=[other for other in found if other is not None],
         question=question,
         ahead=ahead,
         ahead_exact=exact,
     )
+
+
+def _facts(desk: Desk, agent: Agent, kinds: Sequence[str]) -> AgentFacts:
+    said = desk.intake.entity(f"{Registry.AGENT.value}/{agent.id}")
+    return AgentFacts(
+        agent=agent,
+        reachable=desk.intake.reachable(agent.id),
+        load=len(desk.intake.load_of(agent.id)),
+        state=None if said is None else said.value.get("state"),
+        standing=None if said is None else standing_of(said.value),
+        accounts=_accounts(desk, agent.id, kinds),
+    )
+
+
+def _accounts(desk: Desk, whose: AgentId, kinds: Sequence[str]) -> tuple[Account, ...]:
+    """Those that have a limit."""
+    found = []
+    for kind in kinds:
+        entity = desk.intake.entity(f"{Registry.RESOURCE.value}/{whose}:{kind}")
+        value = {} if entity is None else entity.value
+        found.append(account_in(value, whose, kind, desk.intake.policy, desk.intake.now()))
+    return tuple(of for of in found if of.limit is not None)
 
 
 async def _ahead(desk: Desk, task: Task) -> tuple[int, bool]:

@@ -15,11 +15,15 @@ from dragoman.app.telemetry import Metrics
 from dragoman.core.agents.model import Agent
 from dragoman.core.audit.chain import AuditRecord
 from dragoman.core.commands import Command, NoteRefusal
+from dragoman.core.contracts.model import Contract
 from dragoman.core.errors import Fault, Refused
 from dragoman.core.ids import MINUTE, SECOND, AgentId, Instant, TaskId, uuid7
 from dragoman.core.ports import Changes
 from dragoman.core.routing.routes import Route
-from dragoman.core.state.model import Entity
+from dragoman.core.rules import Rules
+from dragoman.core.state import policy
+from dragoman.core.state.model import Entity, Registry
+from dragoman.core.state.policy import Policy
 from dragoman.core.tasks.model import Event, EventKind, Origin, Status, Task
 from dragoman.security.tokens import token_hash
 from dragoman.stores.memory import MemoryStore
@@ -41,6 +45,7 @@ class ScriptedIntake:
         self.loads: dict[AgentId, list[TaskId]] = {}
         self.linked: set[AgentId] = set()
         self.shared: dict[str, Entity] = {}
+        self.contracts: dict[str, Contract] = {}
         self.watching = 0
         self.parked = asyncio.Event()
         self._changed = asyncio.Event()
@@ -74,6 +79,14 @@ class ScriptedIntake:
 
     def entity(self, id: str) -> Entity | None:
         return self.shared.get(id)
+
+    @property
+    def policy(self) -> Policy:
+        entity = self.shared.get(f"{Registry.POLICY.value}/{policy.NAME}")
+        return policy.default(Rules()) if entity is None else policy.read(entity.value)
+
+    async def contract(self, id: str) -> Contract | None:
+        return self.contracts.get(id)
 
     def now(self) -> Instant:
         return NOW

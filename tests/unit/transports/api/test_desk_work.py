@@ -33,7 +33,8 @@ async def test_open_questions_are_listed_with_options_and_deadline(world: Any, m
         "questions": [
             {
                 "id": asked.id, "task_id": "t-1", "agent": "mux-1", "question": "Restart prod?",
-                "options": ["yes", "no"], "status": "open", "deadline": "2026-01-19T04:22:04Z", "default": None,
+                "options": ["yes", "no"], "status": "open", "about": "answer", "asked_of": None,
+                    "asked_before": [], "deadline": "2026-01-19T04:22:04Z", "default": None,
                 "has_default": False, "answer": None, "answered_at": None, "answered_by": None,
                 "created_at": "2026-01-19T04:21:04Z",
             }

@@ -1,0 +1,170 @@
+"""What keeps an agent from a task: the conditions of `core.routing.routes` (`serves`, `seat`, `absent`) and of
+`core.state.budget`, each with the fact behind it and what to do. Routing stops at the first; here all are told.
+
+    code               meaning                                                     for good
+    -----------------  ----------------------------------------------------------  --------
+    other_agent        the task is pinned to another agent                         yes
+    other_kind         the task asks for another kind of agent                     yes
+    other_role         the task asks for another role                              yes
+    asked_for_it       it asked for the task itself, of somebody else              yes
+    lacks_work_type    the agent declared its work types, and this is not one      yes
+    lacks_capability   a required capability is missing                            yes
+    silent             it converses, and was not heard for too long                no
+    offline            no link to it is open                                       no
+    away               it said itself that it takes no work, or none before a time no
+    breaker_open       it failed too often; probed again at `until`                no
+    busy               all its seats are taken                                     no
+    no_room            its allocation has no room for what the task may use        no
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from dragoman.core.agents.model import Agent, BreakerState
+from dragoman.core.ids import Instant, rfc3339
+from dragoman.core.queries.tasks import moment
+from dragoman.core.routing.routes import Route
+from dragoman.core.state.budget import NOTHING, UNITS, Account, Amounts, is_short
+from dragoman.core.state.standing import AgentState, Standing
+
+SAID = {
+    AgentState.ERROR: "says that something is wrong with it",
+    AgentState.OFFLINE: "says that it is offline",
+    AgentState.MAINTENANCE: "says that it is in maintenance",
+}
+"""Why an agent is away, by the state it reported."""
+
+NEXT: Mapping[str, str] = {
+    "silent": "see whether {agent} still runs: it is back with its next message",
+    "offline": "start {agent} where it runs (a new token: dragoman agent token {agent})",
+    "away": "wait, or let {agent} report that it is IDLE again (what it said: dragoman agent show {agent})",
+    "breaker_open": "see what went wrong with {agent}: dragoman agent logs {agent}",
+    "busy": "wait for one of its tasks (dragoman task ls --agent {agent}), or start another agent like it",
+    "no_room": "wait for what it works on, ask for less, or raise the limit of {account} in the shared state",
+}
+"""What to do about each, where there is something."""
+
+RUN_BY_THE_HUB = "see why it does not run: dragoman agent logs {agent}, then dragoman agent restart {agent}"
+
+
+class AgentFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent, and what only the running hub knows of it. `state` and `standing` are of one that said how it is;
+    `accounts` are those of its allocations that have a limit."""
+
+    agent: Agent
+    reachable: bool
+    load: int
+    state: str | None = None
+    standing: Standing | None = None
+    accounts: tuple[Account, ...] = ()
+
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True):
+    """`next` is what to do about it, if anything can be done."""
+
+    code: str
+    text: str
+    facts: dict[str, Any] = {}
+    next: str | None = None
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """`able`: it could do such work at all. `free`: it could be given it now."""
+
+    agent: str
+    able: bool
+    free: bool
+    reasons: tuple[Reason, ...]
+
+
+def candidate(facts: AgentFacts, route: Route, now: Instant, asked: Amounts = NOTHING) -> Candidate:
+    never, yet = for_good(facts.agent, route), for_now(facts, now, asked)
+    return Candidate(agent=facts.agent.id, able=not never, free=not never and not yet, reasons=never + yet)
+
+
+def for_good(agent: Agent, route: Route) -> tuple[Reason, ...]:
+    """What keeps an agent from such work at all."""
+    found: list[Reason] = []
+
+    def say(code: str, text: str, **facts: Any) -> None:
+        found.append(Reason(code=code, text=text, facts=facts))
+
+    if route.pinned is not None and agent.id != route.pinned:
+        say("other_agent", f"the task is for {route.pinned}")
+    if route.pinned is None and route.kind is not None and agent.called != route.kind:
+        say(
+            "other_kind",
+            f"is {agent.kind or 'of no kind'}, the task asks for {route.kind}",
+            has=agent.kind,
+            needs=route.kind,
+        )
+    if route.role is not None and agent.role != route.role:
+        say("other_role", f"lacks the role {route.role}", has=agent.role)
+    if route.besides == agent.id:
+        say("asked_for_it", "asked for it itself, of somebody else")
+    if not agent.can_do(route.type):
+        say("lacks_work_type", f"lacks the work type {route.type}", work_types=list(agent.work_types or ()))
+    missing = [name for name in route.capabilities if name not in agent.capabilities]
+    if missing:
+        say("lacks_capability", f"lacks {', '.join(missing)}", missing=missing)
+    return tuple(found)
+
+
+def for_now(facts: AgentFacts, now: Instant, asked: Amounts) -> tuple[Reason, ...]:
+    """What keeps an agent from taking anything, or this, now."""
+    agent, found = facts.agent, list[Reason]()
+
+    def say(code: str, text: str, next: str | None = None, **known: Any) -> None:
+        advice = next or NEXT[code].format(agent=agent.id, account=known.get("account"))
+        found.append(Reason(code=code, text=text, facts=known, next=advice))
+
+    seen = moment(agent.last_seen_at)
+    if agent.silent_since is not None:
+        say("silent", f"not heard any more since {rfc3339(agent.silent_since)}", since=rfc3339(agent.silent_since))
+    elif not facts.reachable:
+        advice = RUN_BY_THE_HUB.format(agent=agent.id) if "child" in agent.details else None
+        say("offline", f"offline, last seen {seen}" if seen else "offline, never seen", advice, last_seen=seen)
+    if facts.standing is not None and agent.silent_since is None:
+        until = facts.standing.until
+        if facts.standing.away:
+            state = AgentState(facts.state or AgentState.OFFLINE)
+            say("away", SAID[state], state=state.value)
+        if until is not None and until > now:
+            at = rfc3339(until)
+            say("away", f"takes no work before {at}, by its own word", f"wait until {at}", until=at)
+    breaker = agent.breaker
+    if breaker.state is not BreakerState.CLOSED:
+        ends = moment(breaker.until)
+        text = f"breaker {breaker.state.value.replace('_', '-')} after {breaker.failures} failures"
+        text += f", until {ends}" if ends else ", until it answers a health check"
+        say("breaker_open", text, state=breaker.state.value, failures=breaker.failures, until=ends)
+    if facts.load >= agent.max_concurrent:
+        say("busy", f"busy {facts.load}/{agent.max_concurrent}", load=facts.load, seats=agent.max_concurrent)
+    for of in facts.accounts:
+        if is_short(of, asked.get(of.kind, 0)):
+            say("no_room", f"has {room(of, asked)}", account=f"{agent.id}:{of.kind}", **figures(of, asked))
+    return tuple(found)
+
+
+def room(of: Account, asked: Amounts) -> str:
+    """How an account stands, beside what is asked of it."""
+    amount = asked.get(of.kind, 0)
+    wanted = f", and the task asks for {amount:g}" if amount else ""
+    return (
+        f"{max(0.0, of.free):g} of {of.limit:g} {UNITS[of.kind]} free ({of.consumed:g} used, "
+        f"{of.reserved + of.by_hand:g} set aside){wanted}"
+    )
+
+
+def figures(of: Account, asked: Amounts) -> dict[str, Any]:
+    return {
+        "resource": of.kind, "asked": asked.get(of.kind, 0), "limit": of.limit, "consumed": of.consumed,
+        "set_aside": of.reserved + of.by_hand, "free": max(0.0, of.free),
+    }  # fmt: skip
+
+
+__all__ = ["AgentFacts", "Candidate", "Reason", "candidate", "figures", "room"]
