@@ -31,6 +31,9 @@ COLUMNS = (
     Column("seen", lambda agent: printing.age(agent.get("last_seen"))),
 )
 
+PAST = 5
+"""So many of an agent's former reports, and of its errors, are shown; the API has more."""
+
 AgentName = Annotated[str, Parameter(name="ID", help="The agent's id.")]
 
 
@@ -123,10 +126,12 @@ def show(id: AgentName, /, *, output: Output = "table", reach: Reach = HERE) -> 
             ("sandbox", _sandbox(agent)),
             ("breaker", _breaker(agent.get("breaker"))),
             *_process(agent.get("child")),
+            *_reported(agent.get("reported")),
             ("seen", f"{printing.age(agent.get('last_seen'))} ago" if agent.get("last_seen") else "never"),
             ("tasks", tasks),
         ]
     )
+    _past(agent.get("reported"))
     if tasks:
         printing.following(f"dragoman task show {line(tasks[0])}")
     elif agent.get("child"):
@@ -162,6 +167,45 @@ def _process(child: object) -> list[tuple[str, object]]:
         ("restarts", child.get("restarts") or None),
         ("last end", child.get("last_end")),
     ]
+
+
+def _reported(report: object) -> list[tuple[str, object]]:
+    """How an agent is by its own word, if it ever said."""
+    if not isinstance(report, dict):
+        return []
+    status = report.get("status") or {}
+    return [
+        ("says", f"{_said(status)}  ({printing.age(report.get('at'))} ago)"),
+        ("next available", status.get("next_available")),
+        ("usage", status.get("resource_usage")),
+        ("health", status.get("health_metrics")),
+    ]
+
+
+def _said(status: Mapping[str, Any]) -> str:
+    """A status in a line; what is as good as it can be is left out."""
+    parts = [str(status.get("state"))]
+    if status.get("error_rate"):
+        parts.append(f"{status['error_rate'] * 100:g} % errors")
+    if status.get("capability_level", 100) != 100:
+        parts.append(f"{status['capability_level']:g} % capable")
+    if status.get("avg_response_time_ms"):
+        parts.append(f"answers in {status['avg_response_time_ms']:g} ms")
+    return ", ".join(parts)
+
+
+def _past(report: object) -> None:
+    """What it said before, and its last errors."""
+    if not isinstance(report, dict):
+        return
+    for title, entries, words in (
+        ("history", report.get("history"), _said),
+        ("errors", report.get("errors"), lambda one: f"{one.get('severity')}: {one.get('message')}"),
+    ):
+        if entries:
+            print(f"  {title}:")
+            for one in entries[-PAST:]:
+                print(f"    {line(one.get('at'))}  {line(words(one))}")
 
 
 def _sandbox(agent: Mapping[str, Any]) -> str | None:

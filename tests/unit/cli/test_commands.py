@@ -89,6 +89,23 @@ def test_agent_show_and_rm(hub: Any, run: Any) -> None:
     assert json.loads(run("agent", "rm", "deployer", "-o", "jsonl").out) == {"agent_id": "deployer", "removed": True}
 
 
+def test_agent_show_tells_what_it_said_of_itself_and_before(hub: Any, run: Any) -> None:
+    reported = {
+        "version": 7, "at": "2026-01-19T04:21:04Z",
+        "status": {"state": "BUSY", "error_rate": 0.25, "capability_level": 80, "avg_response_time_ms": 12,
+                   "next_available": "2026-01-19T05:00:00Z"},
+        "history": [{"at": f"2026-01-19T04:{n:02}:00Z", "state": "IDLE", "error_rate": 0} for n in range(7)],
+        "errors": [{"at": "2026-01-19T04:20:00Z", "severity": "high", "message": "disk full"}],
+    }  # fmt: skip
+    hub.answers["GET /api/v1/agents/deployer"] = (200, {**AGENT, "reported": reported})
+    rows = [row.strip() for row in run("agent", "show", "deployer").out.splitlines()]
+    assert any("BUSY, 25 % errors, 80 % capable, answers in 12 ms" in row for row in rows)
+    assert rows[rows.index("history:") + 1 : rows.index("errors:")] == [
+        f"2026-01-19T04:{n:02}:00Z  IDLE" for n in range(2, 7)
+    ]
+    assert rows[-1] == "2026-01-19T04:20:00Z  high: disk full"
+
+
 # -- tasks
 
 

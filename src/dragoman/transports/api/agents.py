@@ -23,7 +23,7 @@ from dragoman.transports.api.bodies import AgentIn, AgentsQuery, LogsQuery, Noth
 from dragoman.transports.api.desk import Desk
 from dragoman.transports.api.endpoint import respond
 from dragoman.transports.api.problems import Problem
-from dragoman.transports.api.reports import Reported, reported
+from dragoman.transports.api.reports import Reported, history, reported
 from dragoman.transports.api.tasks import PROTOCOL
 from dragoman.transports.stdio.logbook import Log
 from dragoman.transports.stdio.recipe import DETAIL, ChildLimits, Recipe, State, contradiction, recipe_of
@@ -263,6 +263,10 @@ async def listing(desk: Desk, request: Request) -> Response:
 async def one(desk: Desk, request: Request) -> Response:
     agent = find_agent(desk, request)
     return respond(200, msgspec.structs.replace(told(desk, agent), reported=reported(desk, agent.id)))
+
+
+async def past(desk: Desk, request: Request) -> Response:
+    return respond(200, history(desk, find_agent(desk, request).id))
 
 
 async def remove(desk: Desk, request: Request) -> Response:

@@ -29,6 +29,15 @@ class Reported(msgspec.Struct, frozen=True, kw_only=True):
     errors: tuple[dict[str, Any], ...]
 
 
+class StatusHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """How an agent was and is, by its own word and by its silence: the oldest first, the last one holds now. Empty for
+    one that never said how it is. `errors` are its last reports of errors."""
+
+    agent: str
+    history: tuple[dict[str, Any], ...]
+    errors: tuple[dict[str, Any], ...]
+
+
 class TaskError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`report` is what the agent said; `error` why an attempt or the task failed."""
 
@@ -62,6 +71,13 @@ def reported(desk: Desk, agent: AgentId) -> Reported | None:
         history=entry.past,
         errors=tuple(entry.value.get("errors", ())),
     )
+
+
+def history(desk: Desk, agent: AgentId) -> StatusHistory:
+    told = reported(desk, agent)
+    if told is None:
+        return StatusHistory(agent=agent, history=(), errors=())
+    return StatusHistory(agent=agent, history=(*told.history, {"at": told.at, **told.status}), errors=told.errors)
 
 
 async def of_task(desk: Desk, request: Request) -> Response:

@@ -82,6 +82,11 @@ MANAGEMENT = (
         answers={200: agents.AgentTold}, refusals=(NOT_FOUND,),
     ),
     Endpoint(
+        method="GET", path=f"{V1}/agents/{{id}}/history", handler=agents.past, tag="agents",
+        summary="How an agent was, by its own word and by its silence, and its last errors; the oldest first",
+        answers={200: reports.StatusHistory}, refusals=(NOT_FOUND,),
+    ),
+    Endpoint(
         method="DELETE", path=f"{V1}/agents/{{id}}", handler=agents.remove, tag="agents",
         summary="Send an agent away; its unfinished work goes back to the queue",
         answers={204: None}, refusals=(NOT_FOUND,),

@@ -32,6 +32,15 @@ async def test_an_agents_report_has_a_history_and_errors(world: Any, make: Any) 
         "errors": [{"error_id": "e-1", "severity": "high"}],
     }
     assert "reported" not in (await world.client.get("/api/v1/agents")).json()["agents"][0]
+    assert (await world.client.get("/api/v1/agents/mux-1/history")).json() == {
+        "agent": "mux-1",
+        "history": [*told["history"], {"at": told["at"], **told["status"]}],
+        "errors": told["errors"],
+    }
+    world.know(make.agent("mute"))
+    mute = {"agent": "mute", "history": [], "errors": []}
+    assert (await world.client.get("/api/v1/agents/mute/history")).json() == mute
+    assert (await world.client.get("/api/v1/agents/nobody/history")).status_code == 404
 
 
 async def test_a_tasks_errors_are_told_in_order(world: Any, make: Any) -> None:
