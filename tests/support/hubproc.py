@@ -37,6 +37,9 @@ QUICK = {
 }
 """The rules at a pace at which a test can watch them."""
 
+EARLY = ("DRAGOMAN_TLS__", "DRAGOMAN_COVEN__TLS_")
+"""Looked at before gRPC is imported: such a hub cannot be forked from one that has imported it."""
+
 
 def until(condition: Callable[[], T], what: str = "", seconds: float = PATIENCE) -> T:
     """The first true value of `condition`, looked at every few milliseconds."""
@@ -74,7 +77,7 @@ class HubProcess:
         self._starts += 1
         arguments = ["dev", "--no-demo", "--port", "0", "--ready-json", "--data", str(self.data)]
         with open(self.log, "ab") as log:
-            if not self.wrap:
+            if not self.wrap and not any(name.startswith(EARLY) for name in environment):
                 self.process = nest().hatch(arguments, cwd=self.home, env=environment, stderr=log)
                 return self.process
             self.process = subprocess.Popen(

@@ -16,6 +16,7 @@ import signal
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any
 
 import structlog
@@ -420,18 +421,16 @@ class _Watch:
         return True
 
 
-def _crash_plan() -> tuple[str | None, int]:
+@cache
+def _crash_plan() -> tuple[str, list[None]]:
     """`DRAGOMAN_CRASH_AT=before_commit[:N]`: die there, the Nth time. For fault tests; the writer has its own."""
     step, _, count = os.environ.get("DRAGOMAN_CRASH_AT", "").partition(":")
-    return (step or None, int(count) if count.isdigit() else 1)
-
-
-_crash_step, _crash_countdown = _crash_plan()
+    return step, [None] * (int(count) if count.isdigit() else 1)
 
 
 def crash_point(step: str) -> None:
-    global _crash_countdown
-    if _crash_step == step:
-        _crash_countdown -= 1
-        if _crash_countdown <= 0:
+    planned, left = _crash_plan()
+    if planned == step:
+        left.pop()
+        if not left:
             os.kill(os.getpid(), signal.SIGKILL)
