@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ COLUMNS = (
     col("id"),
     col("agent"),
     col("asked", "asked_of", rare=True),
+    Column("status", lambda question: None if question.get("status") == "open" else question.get("status"), rare=True),
     Column("waits", lambda question: printing.age(question.get("created_at")), right=True),
     col("question"),
     Column("answers", lambda question: question.get("options") or "any"),
@@ -32,7 +34,10 @@ COLUMNS = (
 @app.command
 def ls(
     *,
-    status: Annotated[str, Parameter(help="open, with_agent, answered, expired, withdrawn, or all.")] = "open",
+    status: Annotated[
+        Literal["open", "with_agent", "answered", "expired", "withdrawn", "all"],
+        Parameter(help="Which ones; those that are open are for people."),
+    ] = "open",
     output: Output = "table",
     reach: Reach = HERE,
 ) -> None:
@@ -45,7 +50,9 @@ def ls(
     printing.verdict(None if open_ones else True, f"{printing.count(len(open_ones), 'question')} to answer")
     if open_ones:
         options = open_ones[0].get("options") or ["ANSWER"]
-        printing.following(f"dragoman ask answer {line(open_ones[0]['id'])} {line(options[0])}")
+        printing.following(f"dragoman ask answer {line(open_ones[0]['id'])} {shlex.quote(printing.cell(options[0]))}")
+    else:
+        printing.following("dragoman ask watch" if status == "open" else "dragoman ask ls")
 
 
 @app.command
@@ -62,12 +69,23 @@ def answer(
     question: Mapping[str, Any] = hub.get("questions", id)
     if said is None:
         said = _prompt(question)
-    done = hub.post("questions", str(question["id"]), "answer", body={"answer": _meant(question, said)})
+    try:
+        done = hub.post("questions", str(question["id"]), "answer", body={"answer": _meant(question, said)})
+    except Stop as stop:
+        options = question.get("options") or ()
+        if stop.code is Exit.USAGE and options:
+            stop.next = f"dragoman ask answer {line(question['id'])} {shlex.quote(printing.cell(options[0]))}"
+        elif stop.code is Exit.NOT_ALLOWED and stop.next is None and question.get("task_id"):
+            stop.next = f"dragoman task show {line(question['task_id'])}"
+        raise
     if output != "table":
         printing.document(done, output)
         return
     printing.verdict(True, f"answered {line(question.get('agent'))}: {line(said)}")
-    printing.following(f"dragoman task show {line(question.get('task_id'))}")
+    if question.get("task_id"):
+        printing.following(f"dragoman task show {line(question['task_id'])}")
+    else:
+        printing.following("dragoman ask ls")
 
 
 @app.command

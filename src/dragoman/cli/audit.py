@@ -55,7 +55,10 @@ def query(
     )
     filters = {"principal": principal, "subject": subject, "outcome": outcome}
     given = "".join(f" --{key} {line(value)}" for key, value in filters.items() if value)
-    printing.following(f"dragoman audit query{given} --cursor {line(more)}" if more else "dragoman audit verify")
+    if more:
+        printing.following(f"dragoman audit query{given} --cursor {line(more)}", "the newest: dragoman tail audit")
+    else:
+        printing.following("dragoman audit query" if given and not found else "dragoman audit verify")
 
 
 @app.command
@@ -69,6 +72,7 @@ def verify(*, output: Output = "table", reach: Reach = HERE) -> int:
         printing.verdict(
             True, f"the audit record is whole: {printing.count(int(answer.get('verified') or 0), 'record')}"
         )
+        printing.following("dragoman audit query")
     else:
         broken = answer.get("broken") or {}
         printing.verdict(False, f"the audit record is broken at {line(broken.get('seq'))}: {line(broken.get('why'))}")

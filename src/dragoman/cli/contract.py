@@ -49,6 +49,10 @@ def ls(
         printing.following(f"dragoman contract ls --cursor {line(more)}")
     elif found:
         printing.following(f"dragoman contract show {line(found[0]['id'])}")
+    elif agent is not None:
+        printing.following("dragoman contract ls", "dragoman agent ls")
+    else:
+        printing.following("agents make them by a handshake (a2acp); across domains: dragoman policy allow FROM TO")
 
 
 @app.command
@@ -83,6 +87,9 @@ def show(id: ContractName, /, *, output: Output = "table", reach: Reach = HERE) 
     )
     if standing == "active":
         printing.following(f"dragoman contract end {line(id)}")
+    else:
+        source, target = (line((contract.get(side) or {}).get("agent")) for side in ("source", "target"))
+        printing.following(f"to go on, {source} shakes hands with {target} again", "dragoman contract ls")
 
 
 @app.command

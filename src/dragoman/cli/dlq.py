@@ -48,6 +48,8 @@ def ls(
     elif found:
         id = line(found[0]["id"])
         printing.following(f"dragoman dlq show {id}", f"dragoman dlq redrive {id}")
+    else:
+        printing.following("dragoman task ls --status failed")
 
 
 @app.command
@@ -87,6 +89,7 @@ def redrive(
         return
     if "cargo" in task:  # a letter between agents
         printing.verdict(True, f"on its way again to {line(task.get('receiver'))}")
+        printing.following("dragoman dlq ls")
         return
     printing.verdict(True, f"on its way again: {story.headline(task)}")
     printing.following(*story.next_commands(task))

@@ -34,7 +34,8 @@ def follow(hub: Hub, task: str, *, timeout: float | None = None) -> Iterator[Eve
             raise Stop(
                 Exit.TIMEOUT,
                 f"task {line(task)} did not end within {timeout:g} s; it goes on",
-                next=f"dragoman task logs {line(task)} --follow   ·   dragoman task cancel {line(task)}",
+                next=f"dragoman task why {line(task)}   ·   dragoman task logs {line(task)} --follow   ·   "
+                f"dragoman task cancel {line(task)}",
             )
         try:
             for event in hub.stream("tasks", task, "events", after=last, patience=min(SILENCE, left)):

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 from dragoman.app.datadir import DEFAULT, DataDir, DataDirError, alive
-from dragoman.cli import escaping
-from dragoman.cli.exits import ADVICE, BY_STATUS, Exit, Stop
+from dragoman.cli import escaping, refusals
+from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.options import Reach
 from dragoman.security import trust
 
@@ -224,14 +224,4 @@ def _lenient(text: str) -> Any:
 
 
 def _refusal(status: int, content: bytes) -> Stop:
-    """A problem document (RFC 9457) as a sentence; anything else by its status."""
-    problem = _lenient(content.decode("utf-8", "replace")) if content else None
-    sentence = f"the hub answered with status {status}"
-    if isinstance(problem, dict):
-        told = problem.get("payload")  # chiffon's own form of a refusal
-        told = told.get("error_message") if isinstance(told, dict) else None
-        sentence = escaping.line(problem.get("detail") or problem.get("title") or told or sentence)
-        if problem.get("field"):
-            sentence += f" (field {escaping.line(problem['field'])})"
-    code = BY_STATUS.get(status, Exit.UNREACHABLE if status >= 500 else Exit.USAGE)
-    return Stop(code, sentence, next=ADVICE.get(status))
+    return refusals.told(status, _lenient(content.decode("utf-8", "replace")) if content else None)

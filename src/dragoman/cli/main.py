@@ -67,6 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return outcome if isinstance(outcome, int) else Exit.OK
     except Stop as stop:
+        if stop.code is Exit.USAGE and stop.next is None:
+            stop.next = " ".join((*_meant(tokens), "--help"))
         return _tell(stop)
     except CycloptsError as error:
         asked = " ".join(_asked(tokens, error))
@@ -86,6 +88,13 @@ def _tell(stop: Stop) -> int:
     if stop.next:
         words(f"  next: {stop.next}")
     return stop.code
+
+
+def _meant(tokens: list[str]) -> list[str]:
+    """The command that was run."""
+    groups = {name: path.endswith(":app") for name, path, _, _ in COMMANDS}
+    words = [token for token in tokens if not token.startswith("-")]
+    return ["dragoman", *words[: 2 if words and groups.get(words[0]) else 1]]
 
 
 def _asked(tokens: list[str], error: CycloptsError) -> list[str]:

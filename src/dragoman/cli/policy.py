@@ -20,6 +20,10 @@ Intents = Annotated[
     list[str] | None, Parameter(name="--intent", negative=(), help="Only this intent; may be repeated.")
 ]
 
+ANY = "*"
+HOME = "default"
+"""The domain of agents that have none."""
+
 COLUMNS = (
     col("from", "source"),
     col("to", "target"),
@@ -53,12 +57,21 @@ def forbid(
 
 
 def _change(source: str, target: str, wish: dict[str, Any], output: Output, reach: Reach) -> None:
-    answer = Hub.find(reach).post("policies", "domains", body={"source": source, "target": target, **wish})
+    hub = Hub.find(reach)
+    answer = hub.post("policies", "domains", body={"source": source, "target": target, **wish})
     if output != "table":
         printing.document(answer, output)
         return
     may = "may" if wish["allow"] else "may not"
-    printing.verdict(True, f"agents of {line(source)} {may} ask agents of {line(target)}")
+    what = f" for {line(', '.join(wish['intents']))}" if wish["intents"] else ""
+    how = ", and only encrypted" if wish.get("encrypt") else ""
+    printing.verdict(True, f"agents of {line(source)} {may} ask agents of {line(target)}{what}{how}")
+    there = {agent.get("domain") or HOME for agent in hub.get("agents").get("agents") or ()}
+    for domain in dict.fromkeys((source, target)):
+        if domain not in (*there, ANY):
+            printing.words(
+                f"  no agent is of the domain {line(domain)} yet; there are: {line(', '.join(sorted(there)))}"
+            )
     printing.following("dragoman policy ls")
 
 
@@ -79,5 +92,7 @@ def ls(*, output: Output = "table", reach: Reach = HERE) -> None:
     found = printing.listing(Hub.find(reach).get("policies", "domains"), "domains", COLUMNS, output)
     if output == "table":
         printing.verdict(True if found else None, f"{printing.count(len(found), 'pair')} of domains")
-        if not found:
+        if found:
+            printing.following(f"dragoman policy rm {line(found[0]['source'])} {line(found[0]['target'])}")
+        else:
             printing.following("dragoman policy allow FROM_DOMAIN TO_DOMAIN")

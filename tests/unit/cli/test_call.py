@@ -120,7 +120,7 @@ def test_the_time_is_up_with_6_and_the_task_goes_on(working: Any, run: Any, make
     assert ran.code == 6
     assert ran.err.splitlines()[-2:] == [
         f"error: task {ID} did not end within 2 s; it goes on",
-        f"  next: dragoman task logs {ID} --follow   ·   dragoman task cancel {ID}",
+        f"  next: dragoman task why {ID}   ·   dragoman task logs {ID} --follow   ·   dragoman task cancel {ID}",
     ]
 
 

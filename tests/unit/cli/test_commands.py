@@ -327,7 +327,29 @@ def test_a_second_answer_is_not_allowed(hub: Any, run: Any) -> None:
     hub.answers["GET /api/v1/questions/q1"] = (200, {**QUESTION, "status": "answered"})
     hub.answers["POST /api/v1/questions/q1/answer"] = (409, {"detail": "already answered. Read the current state."})
     ran = run("ask", "answer", "q1", "no")
-    assert (ran.code, ran.err) == (4, "error: already answered. Read the current state.\n")
+    said = f"error: already answered. Read the current state.\n  next: dragoman task show {ID}\n"
+    assert (ran.code, ran.err) == (4, said)
+
+
+def test_an_answer_that_is_none_of_the_options_says_what_would_be(hub: Any, run: Any) -> None:
+    hub.answers["GET /api/v1/questions/q1"] = (200, {**QUESTION, "options": ["not now", "no"]})
+    detail = "The answer must be one of 'not now', 'no'. Correct the message and send it again."
+    hub.answers["POST /api/v1/questions/q1/answer"] = (422, {"detail": detail, "field": "answer"})
+    assert run("ask", "answer", "q1", "maybe").err.splitlines() == [
+        "error: The answer must be one of 'not now', 'no'. (field answer)",
+        "  next: dragoman ask answer q1 'not now'",
+    ]
+
+
+def test_policies_say_for_what_and_whom_they_hold(hub: Any, run: Any) -> None:
+    entry = {"source": "a", "target": "b", "allow": True, "intents": ["run"], "encrypt": True}
+    hub.answers["POST /api/v1/policies/domains"] = (200, {"domains": [entry]})
+    hub.answers["GET /api/v1/agents"] = (200, {"agents": [{**AGENT, "domain": "a"}, AGENT]})
+    assert run("policy", "allow", "a", "b", "--intent", "run", "--encrypt").err.splitlines() == [
+        "✓ agents of a may ask agents of b for run, and only encrypted",
+        "  no agent is of the domain b yet; there are: a, default",
+        "  next: dragoman policy ls",
+    ]
 
 
 def test_audit_query_and_verify(hub: Any, run: Any) -> None:
@@ -335,11 +357,11 @@ def test_audit_query_and_verify(hub: Any, run: Any) -> None:
     ran = run("audit", "query", "--outcome", "refused", "--principal", "deployer")
     assert hub.asked[0].query == {"outcome": "refused", "principal": "deployer", "limit": "50"}
     assert "not yours" in ran.out
-    assert ran.err.splitlines()[-1].endswith("--principal deployer --outcome refused --cursor 7")
+    assert "--principal deployer --outcome refused --cursor 7 " in ran.err.splitlines()[-1]
 
     hub.answers["GET /api/v1/audit/verify"] = (200, {"ok": True, "verified": 7, "last_hash": "0", "broken": None})
     whole = run("audit", "verify")
-    assert (whole.code, whole.err) == (0, "✓ the audit record is whole: 7 records\n")
+    assert (whole.code, whole.err.splitlines()[0]) == (0, "✓ the audit record is whole: 7 records")
 
     broken = {"ok": False, "verified": 3, "last_hash": "0", "broken": {"seq": 4, "why": "record 4 was changed"}}
     hub.answers["GET /api/v1/audit/verify"] = (200, broken)

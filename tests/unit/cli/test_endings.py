@@ -31,7 +31,32 @@ def test_the_hubs_status_becomes_the_exit_code(hub: Any, run: Any, status: int, 
 
 def test_chiffons_own_refusals_are_told_too(hub: Any, run: Any) -> None:
     hub.answers["GET /api/v1/tasks"] = (422, {"type": "error", "payload": {"error_message": "Invalid message"}})
-    assert run("task", "ls").err == "error: Invalid message\n"
+    assert run("task", "ls").err == "error: Invalid message\n  next: dragoman task ls --help\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "problem", "said", "next"),
+    [
+        (404, {"detail": "No task '7f'. List them with GET /api/v1/tasks."}, "No task '7f'", "dragoman task ls"),
+        (
+            422,
+            {"detail": "Query: Expected `int` >= 1. Correct the message and send it again.", "field": "limit"},
+            "--limit: expected `int` >= 1",
+            "dragoman task show --help",
+        ),
+        (
+            422,
+            {"detail": "Body: Expected `str`. Correct the message and send it again.", "field": "input"},
+            "input: expected `str`",
+            "dragoman task show --help",
+        ),
+    ],
+)
+def test_what_the_api_says_is_said_in_the_words_of_the_command_line(
+    hub: Any, run: Any, status: int, problem: Any, said: str, next: str
+) -> None:
+    hub.answers["GET /api/v1/tasks/7f"] = (status, problem)
+    assert run("task", "show", "7f").err == f"error: {said}\n  next: {next}\n"
 
 
 def test_a_wrong_token_says_where_the_right_one_is(hub: Any, run: Any) -> None:

@@ -77,6 +77,8 @@ async def test_an_agent_that_can_help_is_asked_the_task_waits_and_goes_on_with_t
     assert (asked.asked_of, asked.status) == ("bob", QuestionStatus.WITH_AGENT)
     waiting = await world.task(task.id)
     assert (waiting.status, waiting.waiting) == (Status.WAITING, Waiting.HELP)
+    not_yours = await world.refused(Answer(principal=ADMIN, question=asked.id, answer="right"))
+    assert (not_yours.kind, "bob, an agent, is asked" in not_yours.message) == (Kind.CONFLICT, True)
     [letter] = bob.take()
     assert (letter.delivery.cargo, letter.event.message_id) == (Cargo.LETTER, request.letter.message_id)
     await bob.ack(letter)

@@ -127,6 +127,9 @@ def answer(work: Work, command: Answer) -> Question:
     question = work.one(QuestionById(command.question))
     if question is None or command.principal != ADMIN:
         raise refuse(Kind.NOT_FOUND, "no such question", field="question_id")
+    if question.status is QuestionStatus.WITH_AGENT:
+        message = f"{question.asked_of}, an agent, is asked; a person is only if no agent can help"
+        raise refuse(Kind.CONFLICT, message, status=question.status.value, asked_of=question.asked_of)
     if question.status is not QuestionStatus.OPEN:
         raise refuse(
             Kind.CONFLICT,

@@ -1,0 +1,45 @@
+"""What the hub refused, told to somebody at a terminal: the same facts, in the words of the command line.
+
+The API says what to do in terms of the API. Here its routes become commands, and its fields become options.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from dragoman.cli import escaping
+from dragoman.cli.exits import ADVICE, BY_STATUS, Exit, Stop
+
+LISTS = {
+    "agents": "dragoman agent ls",
+    "tasks": "dragoman task ls",
+    "questions": "dragoman ask ls --status all",
+    "deadletters": "dragoman dlq ls",
+    "contracts": "dragoman contract ls",
+    "policies/domains": "dragoman policy ls",
+}
+"""Where to look for what is not there."""
+
+_LISTED = re.compile(r"\.? List them with GET /api/v1/([a-z/]+)\.")
+_SHAPE = re.compile(r"(?P<where>Query|Body): (?P<what>.*?)\.? Correct the message and send it again\.\Z", re.DOTALL)
+_AGAIN = " Correct the message and send it again."
+
+
+def told(status: int, problem: Any) -> Stop:
+    """A problem document (RFC 9457) as a sentence; anything else by its status."""
+    code = BY_STATUS.get(status, Exit.UNREACHABLE if status >= 500 else Exit.USAGE)
+    if not isinstance(problem, Mapping):
+        return Stop(code, f"the hub answered with status {status}", next=ADVICE.get(status))
+    payload = problem.get("payload")  # chiffon's own form of a refusal
+    said = payload.get("error_message") if isinstance(payload, Mapping) else None
+    sentence = str(problem.get("detail") or problem.get("title") or said or f"the hub answered with status {status}")
+    field, next = problem.get("field"), ADVICE.get(status)
+    if listed := _LISTED.search(sentence):
+        sentence, next = sentence.replace(listed[0], ""), LISTS.get(listed[1], next)
+    elif (shape := _SHAPE.match(sentence)) and field:
+        name = f"--{field}" if shape["where"] == "Query" else field
+        sentence, field = f"{name}: {shape['what'][:1].lower()}{shape['what'][1:]}", None
+    sentence = escaping.line(sentence.removesuffix(_AGAIN))
+    return Stop(code, f"{sentence} (field {escaping.line(field)})" if field else sentence, next=next)
