@@ -29,6 +29,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from tests.support.cli import dragoman
 from tests.support.hubproc import PATIENCE, HubProcess, running, until
 
 BROKER = "protocol-broker-agent"
@@ -298,6 +299,21 @@ def test_tokens_are_for_one_receiver_and_verify_with_the_published_keys(pair: tu
     basic = f"Basic {base64.b64encode(f'{ada.id}:{ada.secret}'.encode()).decode()}"
     body = {"agent_id": ada.id, "target_agent_id": bob.id}
     assert ada.call("POST", "/auth/token", body, auth=basic)[0] == 200
+
+
+def test_keys_are_rotated_by_a_command_and_nobody_notices(hub: HubProcess, pair: tuple[Speaker, Speaker]) -> None:
+    ada, _ = pair
+    before = ada.message("request", BROKER, "discover_capabilities", {})
+    old = jwt.get_unverified_header(before["security"]["auth_token"])["kid"]
+    said = dragoman("key", "rotate", "-o", "json", hub=hub)
+    new = said.json["keys"][0]["kid"]
+    published = ada.call("GET", "/.well-known/jwks.json")[1]["keys"]
+    assert (said.code, [one["kid"] for one in published[:2]]) == (0, [new, old])
+    assert jwt.get_unverified_header(ada.token(BROKER))["kid"] == new
+    assert [ada.post(before)[0], ada.ask(BROKER, "discover_capabilities", {})[0]] == [200, 200]
+    assert [one["action"] for one in hub.admin.get(f"/api/v1/audit?subject={old}").json["records"]] == ["key.rotate"]
+    listed = dragoman("key", "ls", hub=hub)
+    assert (new in listed.out, f"✓ {new} signs" in listed.err) == (True, True)
 
 
 def test_a_token_is_only_for_whoever_has_the_secret_and_is_allowed(pair: tuple[Speaker, Speaker]) -> None:

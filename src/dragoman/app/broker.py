@@ -19,27 +19,49 @@ from dragoman.transports.limits import Limits
 
 if TYPE_CHECKING:
     from dragoman.security.jwt import Authority
+    from dragoman.security.keys import KeyRing
+
+
+def open_auth(settings: Settings, intake: Intake, now: Callable[[], Instant]) -> AuthService:
+    """The auth service; its keys are made when they are first needed."""
+    of = settings.a2acp
+    broker = Agent(agent_id=of.broker_id, domain=of.broker_domain, version=version_of(of.broker_version))
+    keys = Keys(settings)
+    return AuthService(intake, broker, lambda: keys.authority(now() // SECOND), keys.rotate)
 
 
 def open_broker(
-    settings: Settings, intake: Intake, store: Store, now: Callable[[], Instant], limits: Limits
+    settings: Settings, intake: Intake, store: Store, auth: AuthService, now: Callable[[], Instant], limits: Limits
 ) -> A2acpDoor:
-    of = settings.a2acp
-    broker = Agent(agent_id=of.broker_id, domain=of.broker_domain, version=version_of(of.broker_version))
-    auth = AuthService(intake, broker, lambda: authority(settings, now))
     desk = A2acpDesk(intake, store, auth, DataVault(Path(settings.data), now), limits=limits)
-    return A2acpDoor(desk, ttl=int(of.token_ttl_seconds))
+    return A2acpDoor(desk, ttl=int(settings.a2acp.token_ttl_seconds))
 
 
-def authority(settings: Settings, now: Callable[[], Instant]) -> Authority:
-    """Signs and verifies, with the keys in the data directory; they are made when they are first needed."""
-    from dragoman.security.jwt import Authority
-    from dragoman.security.keys import KeyFile, read_secret
+class Keys:
+    """The keys in the data directory, and the operator's secret, if there is one."""
 
-    of = settings.a2acp
-    ring = KeyFile(Path(settings.data) / DIRECTORY).open(now() // SECOND)
-    if of.hs256_secret is not None:
+    def __init__(self, settings: Settings) -> None:
+        self._directory = Path(settings.data) / DIRECTORY
+        self._settings = settings.a2acp
+
+    def authority(self, now: int) -> Authority:
+        """Signs and verifies with them."""
+        from dragoman.security.jwt import Authority
+        from dragoman.security.keys import KeyFile
+
+        return Authority(self._whole(KeyFile(self._directory).open(now)), issuer=self._settings.issuer)
+
+    def rotate(self, now: int, *, distrust: bool) -> KeyRing:
+        from dragoman.security.keys import KeyFile
+
+        return self._whole(KeyFile(self._directory).rotate(now, distrust=distrust))
+
+    def _whole(self, ring: KeyRing) -> KeyRing:
+        from dragoman.security.keys import read_secret
+
+        of = self._settings
+        if of.hs256_secret is None:
+            return ring
         secret = read_secret(of.hs256_kid, Path(of.hs256_secret))
         assert isinstance(secret.material, bytes)
-        ring = ring.with_secret(secret.kid, secret.material)
-    return Authority(ring, issuer=of.issuer)
+        return ring.with_secret(secret.kid, secret.material)

@@ -26,7 +26,7 @@ import msgspec
 import structlog
 
 from dragoman.app import alarm
-from dragoman.app.broker import open_broker
+from dragoman.app.broker import open_auth, open_broker
 from dragoman.app.certificates import Certificates
 from dragoman.app.clock import Mint, SystemClock
 from dragoman.app.datadir import DataDir, Whereabouts
@@ -148,7 +148,8 @@ async def hub(settings: Settings) -> AsyncIterator[Running]:
         admin_hash=admin_hash,
         heartbeat_seconds=settings.agentmsg.heartbeat_seconds,
     )
-    broker = open_broker(settings, intake, store, clock, limits_of(settings))
+    auth = open_auth(settings, intake, clock)
+    broker = open_broker(settings, intake, store, auth, clock, limits_of(settings))
     children = Supervisor(
         intake,
         data=Path(settings.data),
@@ -157,6 +158,7 @@ async def hub(settings: Settings) -> AsyncIterator[Running]:
         terms=settings.sandbox.terms(),
     )
     api.state.desk.children = children
+    api.state.desk.auth = auth
     serving = serve(
         intake,
         store,

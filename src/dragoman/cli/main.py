@@ -28,6 +28,7 @@ COMMANDS = (
     ("dlq", "dragoman.cli.dlq:app", LOOK, "Dead letters: ls, show, redrive, discard."),
     ("contract", "dragoman.cli.contract:app", LOOK, "What agents agreed on: ls, show, end."),
     ("policy", "dragoman.cli.policy:app", LOOK, "Which domains may ask which: allow, forbid, rm, ls."),
+    ("key", "dragoman.cli.key:app", LOOK, "The keys that sign tokens: ls, rotate."),
     ("audit", "dragoman.cli.audit:app", LOOK, "The audit record: query, verify."),
     ("doctor", "dragoman.cli.doctor:doctor", LOOK, "Check this machine, the data directory and the hub."),
     ("sandbox", "dragoman.cli.sandbox:app", LOOK, "How untrusted code is held back on this machine: check."),

@@ -61,8 +61,18 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def __repr__(self) -> str:
         return f"Key({self.kid}, {self.algorithm.value})"
 
+    @property
+    def shared(self) -> bool:
+        """Others sign with it, too."""
+        return self.algorithm is Algorithm.HS256
+
+    @property
+    def verifies_until(self) -> int | None:
+        """When the last token that it can have signed is over; None while it signs."""
+        return None if self.retired_at is None else self.retired_at + LONGEST_TTL + LEEWAY
+
     def verifies_at(self, now: int) -> bool:
-        return self.retired_at is None or now < self.retired_at + LONGEST_TTL + LEEWAY
+        return self.verifies_until is None or now < self.verifies_until
 
 
 class _Kept(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

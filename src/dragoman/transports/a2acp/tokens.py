@@ -12,11 +12,12 @@ away.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from dragoman.bindings.a2acp.names import PROTOCOL, domain_of
 from dragoman.core.agents.model import Agent
@@ -29,6 +30,7 @@ from dragoman.security.refusals import Reason, Refusal
 
 if TYPE_CHECKING:
     from dragoman.security.jwt import Authority
+    from dragoman.security.keys import KeyRing
 
 FIELD = "security.auth_token"
 MOST_WORDS = 10_000
@@ -53,12 +55,26 @@ class Granted(NamedTuple):
     expires_at: int
 
 
+class Rotate(Protocol):
+    """Replaces the keys where they are kept. Raises `KeyProblem` or `PrivateFileError`, which say what to do."""
+
+    def __call__(self, now: int, *, distrust: bool) -> KeyRing: ...
+
+
+class KeysKept(Exception):
+    """The keys could not be replaced, and stay as they were."""
+
+
 class AuthService:
     """`authority` is made when first needed: most hubs never see a token."""
 
-    def __init__(self, hub: Intake, broker: Party, authority: Callable[[], Authority]) -> None:
+    def __init__(
+        self, hub: Intake, broker: Party, authority: Callable[[], Authority], rotate: Rotate | None = None
+    ) -> None:
         self._hub = hub
         self._make = authority
+        self._renew = rotate
+        self._rotating = asyncio.Lock()
         self.broker = broker
         self._words: dict[str, Granted] = {}
 
@@ -139,6 +155,24 @@ class AuthService:
             self._words.clear()
         self._words[receiver] = Granted(issued.token, issued.claims.exp)
         return issued.token
+
+    # -- keys
+
+    async def rotate(self, *, distrust: bool) -> None:
+        """A new key signs from now on. The old ones verify until their tokens are over, or with `distrust` nothing any
+        more: every token out there is void. Raises `KeysKept`."""
+        from dragoman.security.keys import KeyProblem
+        from dragoman.security.private import PrivateFileError
+
+        if self._renew is None:
+            raise KeysKept("they are kept nowhere")
+        async with self._rotating:
+            try:
+                ring = await asyncio.to_thread(self._renew, self.now, distrust=distrust)
+            except (KeyProblem, PrivateFileError) as problem:
+                raise KeysKept(str(problem)) from problem
+            self.authority.use(ring)
+            self._words.clear()
 
     def published(self) -> dict[str, Any]:
         return dict(self.authority.ring.jwks(self.now))

@@ -147,6 +147,12 @@ class AnswerIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     answer: Any
 
 
+class KeyRotationIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`distrust`: the old keys may have been stolen, so nothing they signed counts any more."""
+
+    distrust: bool = False
+
+
 class BackupIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`target` is a file on the hub's own machine that does not exist yet."""
 

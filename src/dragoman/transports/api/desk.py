@@ -10,6 +10,7 @@ from starlette.requests import Request
 from dragoman.core.errors import Kind
 from dragoman.core.ports import Files, Intake, Store, Watch
 from dragoman.security.tokens import bearer, same, token_hash
+from dragoman.transports.a2acp.tokens import AuthService
 from dragoman.transports.api.problems import Problem
 from dragoman.transports.operations import Exposition
 from dragoman.transports.refusals import Refusals
@@ -42,6 +43,8 @@ class Desk:
         self.refusals = Refusals(intake)
         self.children: Supervisor | None = None
         """Set where the hub runs agents itself."""
+        self.auth: AuthService | None = None
+        """Set where the hub signs tokens."""
         self._admin_token_hash = admin_token_hash
 
     def admit(self, request: Request) -> None:

@@ -23,6 +23,7 @@ from dragoman.transports.api import (
     contracts,
     deadletters,
     files,
+    keys,
     losses,
     policies,
     questions,
@@ -254,6 +255,18 @@ MANAGEMENT = (
     Endpoint(
         method="GET", path=f"{V1}/audit/verify", handler=audit.check, tag="audit",
         summary="Walk the chain of hashes and name the first broken record", answers={200: audit.Verdict},
+    ),
+    # keys
+    Endpoint(
+        method="GET", path=f"{V1}/keys", handler=keys.listing, tag="keys",
+        summary="The keys that sign tokens (a2acp), and those that still verify; the one that signs first",
+        answers={200: keys.KeyList}, refusals=(NOT_FOUND, CONFLICT),
+    ),
+    Endpoint(
+        method="POST", path=f"{V1}/keys/rotate", handler=keys.rotate, tag="keys",
+        summary="Sign with a new key; the old ones verify until their tokens are over, or, distrusted, no more",
+        body=bodies.KeyRotationIn, body_optional=True, answers={200: keys.KeyList},
+        refusals=(INVALID, NOT_FOUND, CONFLICT),
     ),
     # the store
     Endpoint(
