@@ -417,6 +417,8 @@ FILTERS = [
     TaskFilter(principal=AgentId("cy")),
     TaskFilter(parent=TaskId("task-1")),
     TaskFilter(type="text", principal=AgentId("ada"), agent=AgentId("bob")),
+    TaskFilter(since=Instant(2), before=Instant(4)),
+    TaskFilter(principal=AgentId("ada"), since=Instant(3)),
 ]
 
 
@@ -438,6 +440,8 @@ def test_tasks_are_listed_newest_first_page_by_page_under_every_filter(kind: str
                     and where.agent in (None, t.owner)
                     and where.principal in (None, t.origin.principal)
                     and where.parent in (None, t.parent)
+                    and (where.since is None or t.created_at >= where.since)
+                    and (where.before is None or t.created_at < where.before)
                 ]
                 seen: list[Task] = []
                 cursor: str | None = None

@@ -22,6 +22,7 @@ COMMANDS = (
     ("agent", "dragoman.cli.agent:app", WORK, "Let agents in, or run them: add, run, ls, show, logs, …"),
     ("call", "dragoman.cli.call:call", WORK, "Give work to an agent, or to a kind of agent, and wait for the result."),
     ("task", "dragoman.cli.task:app", WORK, "Tasks: ls, show, logs, why, retry, cancel, pause, resume."),
+    ("trace", "dragoman.cli.trace:trace", WORK, "Everything that came of one request, step by step."),
     ("ask", "dragoman.cli.ask:app", WORK, "Questions that agents put to people: ls, answer, watch."),
     ("tail", "dragoman.cli.tail:tail", WORK, "Follow what happens."),
     ("play", "dragoman.cli.play:play", WORK, "Play a conversation between agents that is written down."),

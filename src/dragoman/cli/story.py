@@ -69,7 +69,7 @@ def next_commands(task: Mapping[str, Any]) -> list[str]:
     id = line(task.get("id"))
     match task.get("status"):
         case "failed" | "cancelled":
-            return [f"dragoman task retry {id}", f"dragoman task logs {id}"]
+            return [f"dragoman task retry {id}", f"dragoman trace {id} --sequence"]
         case "completed":
             return [f"dragoman task logs {id}"]
         case "waiting" if task.get("waiting") == "person":

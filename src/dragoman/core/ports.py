@@ -110,6 +110,8 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
     agent: AgentId | None = None  # its owner
     principal: AgentId | None = None  # who asked
     parent: TaskId | None = None
+    since: Instant | None = None  # born then or later
+    before: Instant | None = None  # born earlier
 
 
 class Vault(Protocol):

@@ -226,6 +226,8 @@ class MemoryStore:
             for task in newest
             if all(getattr(task, name) == value for name, value in wanted.items())
             and where.principal in (None, task.origin.principal)
+            and (where.since is None or task.created_at >= where.since)
+            and (where.before is None or task.created_at < where.before)
         ]
         return page[:limit], cursor_of(page[limit - 1]) if len(page) > limit else None
 

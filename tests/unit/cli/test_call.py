@@ -110,7 +110,7 @@ def test_a_failed_task_ends_with_1_and_says_why(working: Any, run: Any, make_tas
         f"✗ task {ID}  run_playbook  failed after 4 attempts (12 s)",
         "  admin ─api→ hub ─chiffon→ deployer",
         "  why: image pull timeout [work_failed]",
-        f"  next: dragoman task retry {ID}   ·   dragoman task logs {ID}",
+        f"  next: dragoman task retry {ID}   ·   dragoman trace {ID} --sequence",
     ]
 
 

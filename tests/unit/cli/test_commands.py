@@ -163,7 +163,7 @@ def test_task_show_tells_a_failed_task_as_a_story(hub: Any, run: Any, make_task:
         "  why: agent unavailable [unavailable]; code 5002",
     ]
     assert ran.out.splitlines()[-3:] == ["  output:", "    line one", "    line two"]
-    assert ran.err == f"  next: dragoman task retry {ID}   ·   dragoman task logs {ID}\n"
+    assert ran.err == f"  next: dragoman task retry {ID}   ·   dragoman trace {ID} --sequence\n"
     assert json.loads(run("task", "show", ID, "-o", "json").out) == failed
 
 
@@ -243,6 +243,46 @@ def test_task_verbs(hub: Any, run: Any, make_task: Any, tokens: Any, verb: str, 
     assert (ran.code, ran.out) == (0, "")
     assert (hub.asked[0].path, hub.asked[0].body) == (f"/api/v1/tasks/{ID}/{verb}", body)
     assert json.loads(run("task", *tokens, "-o", "json").out) == make_task()
+
+
+def test_a_trace_is_a_tree_with_times_and_a_sequence_of_arrows(hub: Any, run: Any, make_task: Any) -> None:
+    def step(second: float, kind: str, source: str, target: str, protocol: str | None, **more: Any) -> Any:
+        at = f"2026-01-19T04:21:{4 + second:06.3f}Z"
+        return {"seq": 1, "at": at, "until": at, "count": 1, "kind": kind, "source": source, "target": target,
+                "protocol": protocol, "text": "", **more}  # fmt: skip
+
+    root = make_task(
+        protocol_out=None, requested_by="planner", protocol_in="chiffon", agent="mux-1", cause=None, steps_left_out=2,
+        steps=[
+            step(0, "submitted", "planner", "hub", "chiffon"),
+            step(1, "progress", "mux-1", "hub", "coven", count=3, until="2026-01-19T04:21:06Z", text="50 %"),
+            step(12, "completed", "mux-1", "planner", "coven"),
+        ],
+    )  # fmt: skip
+    child = make_task(
+        id="c-0002", cause=ID, requested_by="mux-1", protocol_in="coven", agent="lint", sandbox="bubblewrap",
+        steps=[step(1.5, "asked", "lint", "person", "forge", text="sure?")],
+    )  # fmt: skip
+    told = {"trace_id": "5" * 32, "task_id": ID, "tasks": [root, child], "left_out": 0}
+    hub.answers["GET /api/v1/tasks/0199/trace"] = (200, told)
+    assert run("trace", "0199").out.splitlines() == [
+        f"✓ trace {'5' * 32}  2 tasks  (12 s)",
+        f"  run_playbook  {ID}  completed  12 s  planner ─chiffon→ hub ─coven→ mux-1",
+        "  │   +0.000  submitted",
+        "  │   +1.000 … +2.000  progress ×3 · 50 %",
+        "  │   +12.000  completed",
+        f"  │   … and 2 more events: dragoman task logs {ID}",
+        "  ├─ run_playbook  c-0002  completed  12 s  mux-1 ─coven→ hub ─forge→ lint  in a sandbox: bubblewrap",
+        "  │  │   +1.500  asked · sure?",
+    ]
+    arrows = [" ".join(row.split()) for row in run("trace", "0199", "--sequence").out.splitlines()[1:]]
+    assert arrows == [
+        "+0.000 planner ─chiffon→ hub …0001 submitted",
+        "+1.000 … +2.000 mux-1 ─coven→ hub …0001 progress ×3 · 50 %",
+        "+1.500 lint ─forge→ person …0002 asked · sure?",
+        "+12.000 mux-1 ─coven→ hub → planner …0001 completed",
+    ]
+    assert json.loads(run("trace", "0199", "-o", "json").out) == told
 
 
 # -- dead letters, questions, audit

@@ -8,6 +8,7 @@ same. Below are the rows of `core`; above is whoever reads the store. Nothing he
     people.py       agents, questions, dead letters, audit
     why.py          why a task is where it is, and what to do
     obstacles.py    what keeps an agent from a task
+    trace.py        all that came of one request, step by step
 """
 
 from dragoman.core.queries.people import (

@@ -222,6 +222,18 @@ class _Line(msgspec.Struct):
     message: str = ""
 
 
+class _Hands(msgspec.Struct):
+    """Whose hands a task leaves, and into whose it goes."""
+
+    giver: str = msgspec.field(default="", name="from")
+    taker: str | None = msgspec.field(default=None, name="to")
+    reason: str = ""
+
+
+class _Handed(_Hands):
+    handover: _Hands | None = None
+
+
 class _Said(msgspec.Struct):
     """Every field of an event's body that a log line may use."""
 
@@ -232,6 +244,7 @@ class _Said(msgspec.Struct):
     step: _Step | None = None
     output: str | None = None
     exit_code: int | None = None
+    asked_of: str | None = None
     question: str | None = None
     retry_at: Instant | None = None
     fault: _Fault | None = None
@@ -244,6 +257,8 @@ class _Said(msgspec.Struct):
 
 
 _said = msgspec.json.Decoder(_Said).decode
+_handed = msgspec.json.Decoder(_Handed).decode
+HANDS = frozenset({EventKind.HANDOVER_ASKED, EventKind.HANDED_OVER})
 
 
 def log_line(event: Event) -> LogLine:
@@ -261,6 +276,8 @@ def log_line(event: Event) -> LogLine:
         f"uses {said.tool_use.name}" if said.tool_use else "",
         _gave(said.tool_result) if said.tool_result else "",
         f"file {said.file.name}" if said.file else "",
+        _hands(event) if event.kind in HANDS else "",
+        f"of {said.asked_of}" if said.asked_of else "",
         said.question or "",
         said.fault.message if said.fault else "",
         f"again at {rfc3339(said.retry_at)}" if said.retry_at else "",
@@ -272,6 +289,13 @@ def log_line(event: Event) -> LogLine:
     if len(text) > MOST_LINE:
         text = text[:MOST_LINE] + "…"
     return LogLine(task_id=event.task, seq=event.seq, at=rfc3339(event.at), kind=event.kind, text=text)
+
+
+def _hands(event: Event) -> str:
+    said = _handed(event.body)
+    hands = said.handover or said
+    why = f" ({hands.reason.replace('_', ' ')})" if hands.reason else ""
+    return f"from {hands.giver} to {hands.taker or 'whoever can'}{why}"
 
 
 def _gave(result: _Tool) -> str:

@@ -259,6 +259,10 @@ def tasks(
         principal=where.principal,
         parent=where.parent,
     )
+    for term, at in (("created_at >= ?", where.since), ("created_at < ?", where.before)):
+        if at is not None:
+            terms.append(term)
+            values.append(at)
     if after is not None:
         terms.append("(created_at, id) < (?, ?)")
         values += task_cursor(after)

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from dragoman.core.errors import Kind
 from dragoman.core.files import FileRef
 from dragoman.core.queries import DeadLetterOut, QuestionOut, TaskOut, WhyOut
+from dragoman.core.queries.trace import TraceOut
 from dragoman.transports import operations
 from dragoman.transports.api import (
     agents,
@@ -30,6 +31,7 @@ from dragoman.transports.api import (
     reports,
     stream,
     tasks,
+    traces,
 )
 from dragoman.transports.api.desk import Desk
 from dragoman.transports.api.doors import A2ACP, AGENTMSG, CHIFFON
@@ -138,6 +140,11 @@ MANAGEMENT = (
     Endpoint(
         method="GET", path=f"{V1}/tasks/{{id}}/why", handler=tasks.reasons, tag="tasks",
         summary="Why a task is where it is", answers={200: WhyOut}, refusals=(NOT_FOUND,),
+    ),
+    Endpoint(
+        method="GET", path=f"{V1}/tasks/{{id}}/trace", handler=traces.one, tag="tasks",
+        summary="All tasks that came of one request, as a tree, with every step between caller, hub and agents",
+        answers={200: TraceOut}, refusals=(NOT_FOUND,),
     ),
     Endpoint(
         method="GET", path=f"{V1}/tasks/{{id}}/errors", handler=reports.of_task, tag="tasks",

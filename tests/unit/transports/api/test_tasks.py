@@ -11,9 +11,9 @@ import pytest
 from dragoman.core.agents.model import Breaker, BreakerState
 from dragoman.core.commands import Cancel, Pause, Resume, Retry, Submit
 from dragoman.core.errors import Fault, Kind
-from dragoman.core.ids import ADMIN, SECOND, Instant
+from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant
 from dragoman.core.routing.routes import Route
-from dragoman.core.tasks.model import EventKind, Priority, Question, Status, Waiting
+from dragoman.core.tasks.model import EventKind, Origin, Priority, Question, Status, Waiting
 
 API = "/api/v1/tasks"
 replace = msgspec.structs.replace
@@ -361,3 +361,33 @@ async def test_why_tells_what_a_task_waits_for(world: Any, make: Any) -> None:
     assert told["next_retry_at"] == "2026-01-19T04:21:06Z"
     assert told["last_error"]["kind"] == "timeout"
     assert (await world.client.get(f"{API}/{make.task(9).id}/why")).status_code == 404
+
+
+async def test_a_trace_is_found_from_any_of_its_tasks(world: Any, make: Any) -> None:
+    def task(n: int, asker: str, owner: str, **changes: Any) -> Any:
+        origin = Origin(principal=AgentId(asker), protocol="chiffon", request_id=f"r-{n}", digest="d")
+        done = Instant(make.now + (20 - n) * SECOND)
+        fields = {"status": Status.COMPLETED, "finished_at": done, "owner": AgentId(owner), "seq": 1, **changes}
+        return make.task(n, origin=origin, **fields)
+
+    root = task(1, "planner", "lab", has_children=True)
+    child = task(2, "lab", "mux-1", parent=root.id)
+    asked = task(3, "lab", "records")  # by nothing but its trace
+    below = task(4, "records", "mux-1")
+    other = task(5, "lab", "records", trace_id="f" * 32)
+    everything = (root, child, asked, below, other)
+    await world.put(*everything, *(make.event(one, 1, EventKind.SUBMITTED, {"input": {}}) for one in everything))
+    world.know(make.agent("lab", protocol="a2acp"))
+    for one in (root, child, asked, below):
+        told = (await world.client.get(f"{API}/{one.id}/trace")).json()
+        assert (told["task_id"], told["trace_id"], told["left_out"]) == (one.id, one.trace_id, 0)
+        assert [(got["id"], got["cause"]) for got in told["tasks"]] == [
+            (root.id, None),
+            (child.id, root.id),
+            (asked.id, root.id),
+            (below.id, asked.id),
+        ]
+        assert [got["steps"][0]["source"] for got in told["tasks"]] == ["planner", "lab", "lab", "records"]
+    alone = (await world.client.get(f"{API}/{other.id}/trace")).json()
+    assert [got["id"] for got in alone["tasks"]] == [other.id]
+    assert (await world.client.get(f"{API}/{make.task(9).id}/trace")).status_code == 404

@@ -1,0 +1,186 @@
+"""One trace through everything: the tasks that came of one request, and each step between caller, hub and agents.
+
+A step is a message as the hub saw it: who said it to whom, in which protocol. What an agent said of its progress in one
+go is one step. The table says who speaks in each kind of event:
+
+    kind                                        from            to
+    ------------------------------------------  --------------  -----------------
+    submitted                                   the caller      the hub
+    assigned, handed_over                       the hub         the agent
+    progress, paused, log, error_reported, …    the agent       the hub
+    asked                                       the agent       whoever is asked
+    answered                                    the hub         the agent
+    completed, failed, cancelled                agent or hub    the caller
+    retried, resumed                            a person        the hub
+    the rest                                    the hub         itself
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from dragoman.core.ids import ADMIN, AgentId, TaskId, rfc3339
+from dragoman.core.queries.tasks import is_hidden, log_line, moment
+from dragoman.core.tasks.model import Event, EventKind, Status, Task, Waiting
+
+HUB, PERSON = "hub", "person"
+NOT_AGENTS = frozenset({HUB, PERSON, ADMIN})
+LONGEST = 200
+
+OF_THE_AGENT = frozenset(
+    {
+        EventKind.PROGRESS, EventKind.PAUSED, EventKind.LOG, EventKind.ERROR_REPORTED, EventKind.HANDOVER_ASKED,
+    }
+)  # fmt: skip
+TO_THE_AGENT = frozenset({EventKind.ASSIGNED, EventKind.HANDED_OVER, EventKind.ANSWERED})
+ENDS = frozenset({EventKind.COMPLETED, EventKind.FAILED, EventKind.CANCELLED})
+OF_A_PERSON = frozenset({EventKind.RETRIED, EventKind.RESUMED})
+FOLDED = frozenset({EventKind.PROGRESS, EventKind.LOG})
+"""What comes in long rows, and is told as one step."""
+
+ProtocolOf = Callable[[AgentId], str | None]
+Causes = dict[TaskId, TaskId]
+"""What each task came of, as far as it is known."""
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """`count` events from `at` to `until` that say the same kind of thing. `source` and `target` are agents, `hub` or
+    `person`; `protocol` is what they speak."""
+
+    seq: int
+    at: str
+    until: str
+    count: int
+    kind: EventKind
+    source: str
+    target: str
+    protocol: str | None
+    text: str
+
+
+class TraceTask(msgspec.Struct, frozen=True, kw_only=True):
+    """`cause` is the task in the course of which it was asked for: its parent, or what its trace tells."""
+
+    id: str
+    type: str
+    name: str | None
+    status: Status
+    waiting: Waiting | None
+    parent: str | None
+    cause: str | None
+    requested_by: str
+    agent: str | None
+    protocol_in: str
+    sandbox: str | None
+    attempts: int
+    created_at: str
+    finished_at: str | None
+    steps: tuple[Step, ...]
+    steps_left_out: int
+
+
+class TraceOut(msgspec.Struct, frozen=True, kw_only=True):
+    """`tasks` are in the order of a tree: each after its cause, those of one by birth. `left_out`: at least so many
+    more."""
+
+    trace_id: str
+    task_id: str
+    tasks: tuple[TraceTask, ...]
+    left_out: int
+
+
+class _Asked(msgspec.Struct):
+    asked_of: str | None = None
+
+
+_asked = msgspec.json.Decoder(_Asked).decode
+
+
+def trace_task(task: Task, events: Sequence[Event], protocol_of: ProtocolOf, cause: TaskId | None = None) -> TraceTask:
+    """`events` are those from the first on; what is not among them is counted."""
+    return TraceTask(
+        id=task.id,
+        type=task.type,
+        name=task.name,
+        status=task.status,
+        waiting=task.waiting,
+        parent=task.parent,
+        cause=cause,
+        requested_by=task.origin.principal,
+        agent=task.owner or task.pinned,
+        protocol_in=task.origin.protocol,
+        sandbox=task.sandbox,
+        attempts=task.attempts,
+        created_at=rfc3339(task.created_at),
+        finished_at=moment(task.finished_at),
+        steps=tuple(_folded(_step(task, event, protocol_of) for event in events)),
+        steps_left_out=max(0, task.seq - (events[-1].seq if events else 0)),
+    )
+
+
+def _step(task: Task, event: Event, protocol_of: ProtocolOf) -> Step:
+    caller = task.origin.principal
+    agent = event.agent or HUB
+    source, target = HUB, HUB
+    protocol: str | None = None
+    if event.kind is EventKind.SUBMITTED:
+        source, protocol = caller, task.origin.protocol
+    elif event.kind in TO_THE_AGENT:
+        target = agent if event.agent is not None else task.owner or HUB
+    elif event.kind in OF_THE_AGENT:
+        source = agent
+    elif event.kind is EventKind.ASKED:
+        source, target = agent, _asked(event.body).asked_of or PERSON
+    elif event.kind in ENDS:
+        source, target = agent, caller
+    elif event.kind in OF_A_PERSON:
+        source = PERSON
+    if protocol is None:
+        speaker = next((one for one in (source, target) if one not in NOT_AGENTS), None)
+        protocol = event.protocol or (None if speaker is None else protocol_of(AgentId(speaker)))
+    at = rfc3339(event.at)
+    text = "" if is_hidden(task) or event.personal else log_line(event).text
+    return Step(
+        seq=event.seq,
+        at=at,
+        until=at,
+        count=1,
+        kind=event.kind,
+        source=source,
+        target=target,
+        protocol=protocol,
+        text=" ".join(text.split())[:LONGEST],
+    )
+
+
+def _folded(steps: Iterable[Step]) -> list[Step]:
+    """Steps of a long row as one, with what the last one said."""
+    found: list[Step] = []
+    for step in steps:
+        last = found[-1] if found else None
+        if last is not None and step.kind in FOLDED and (last.kind, last.source) == (step.kind, step.source):
+            text = step.text or last.text
+            found[-1] = msgspec.structs.replace(last, until=step.at, count=last.count + 1, text=text)
+        else:
+            found.append(step)
+    return found
+
+
+def in_tree_order(tasks: Mapping[TaskId, Task], causes: Mapping[TaskId, TaskId]) -> list[Task]:
+    """Each after its cause, those of one by birth."""
+    children: dict[TaskId | None, list[Task]] = {}
+    for task in tasks.values():
+        children.setdefault(causes.get(task.id), []).append(task)
+    found: list[Task] = []
+    waiting = sorted(children.get(None, ()), key=_birth, reverse=True)
+    while waiting:
+        task = waiting.pop()
+        found.append(task)
+        waiting += sorted(children.get(task.id, ()), key=_birth, reverse=True)
+    return found
+
+
+def _birth(task: Task) -> tuple[int, str]:
+    return task.created_at, task.id
