@@ -126,6 +126,6 @@ class Seal:
         except InvalidTag:
             return Unopened(Flaw.TAMPERED)
         # Only now: whoever holds no key cannot make us refuse a nonce to its owner.
-        if watch is not None and not watch.first(self.kid, nonce):
+        if watch is not None and not watch.first(self.kid, nonce, ciphertext):
             return Unopened(Flaw.NONCE, "nonce")
         return plain

@@ -112,18 +112,21 @@ class CollaborationKey(msgspec.Struct, frozen=True, kw_only=True):
 class NonceWatch:
     """Nonces that were seen, the oldest forgotten first. One for all collaborations; memory only.
 
-    Across a restart the store's record of message ids refuses replays: a seal is bound to its message id.
+    Nonces of messages that the hub accepted are rows as well (`core.delivery.letters.sealed_once`), which a
+    restart does not forget. Only here is known which ones came with messages that were then refused.
     """
 
     def __init__(self, room: int = REMEMBERED) -> None:
         self._room = room
-        self._seen: OrderedDict[bytes, None] = OrderedDict()
+        self._seen: OrderedDict[bytes, int] = OrderedDict()
 
-    def first(self, kid: str, nonce: bytes) -> bool:
-        mark = nonce + kid.encode()
+    def first(self, kid: str, nonce: bytes, ciphertext: bytes | None = None) -> bool:
+        """Whether it is new, or comes with the `ciphertext` that it came with: a message that was refused for now may
+        be sent again as it is, and whether it was accepted before, its id says."""
+        mark, what = nonce + kid.encode(), hash(ciphertext)
         if mark in self._seen:
-            return False
-        self._seen[mark] = None
+            return ciphertext is not None and self._seen[mark] == what
+        self._seen[mark] = what
         if len(self._seen) > self._room:
             self._seen.popitem(last=False)
         return True

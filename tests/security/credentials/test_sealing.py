@@ -20,8 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.security import private
+from dragoman.security.collaboration import Seal
 from dragoman.security.exchange import ExchangeError, Handed, Offer, fingerprint, hand_over
-from dragoman.security.keys import encode64
+from dragoman.security.keys import decode64, encode64
 from dragoman.security.masterkey import Locked, MasterKeyFile, MasterKeyProblem, MasterKeys
 from dragoman.security.private import PrivateFileError
 from dragoman.security.sealing import (
@@ -314,6 +315,16 @@ def test_a_forged_message_cannot_use_up_a_nonce() -> None:
     forged = {**as_json(sealed), "ciphertext": "A" * len(sealed.ciphertext)}
     assert flaw(seals.open(forged, IDS, now=NOW, watch=watch)) is Flaw.TAMPERED
     assert seals.open(sealed, IDS, now=NOW, watch=watch) == PAYLOAD
+
+
+def test_a_message_that_was_refused_for_now_may_come_again_as_it_is() -> None:
+    seal, watch = Seal(key()), NonceWatch()
+    sealed, other = seal.shut(PAYLOAD, b"bound"), seal.shut(b"other", b"bound")
+    assert [seal.open(sealed, b"bound", watch) for _ in range(2)] == [PAYLOAD, PAYLOAD]
+    assert seal.open(other, b"bound", watch) == b"other"
+    nonce, cipher = decode64(sealed["nonce"]), AESGCM(key().secret)
+    reused = {**sealed, "ciphertext": encode64(cipher.encrypt(nonce, b"other", b"bound"))}
+    assert flaw(seal.open(reused, b"bound", watch)) is Flaw.NONCE
 
 
 def test_the_watch_is_bounded_and_forgets_the_oldest() -> None:
