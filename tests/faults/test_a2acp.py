@@ -3,23 +3,29 @@
 fault                                          what holds
 ---------------------------------------------  -----------------------------------------------------------------------
 target dies over a request                     the same request again, by whichever way it comes back; one answer
+target fetches a request and dies              the same request again, until it acknowledges it
 target fetches a request and is never seen     TIMEOUT for its caller, in the intent's time
 caller fetches an answer and dies              the same answer again
 hub killed at each step of accepting           accepted or not, once; sent again it is taken, or known as used
 hub killed between accepting and delivering    it is delivered after the restart
-hub killed while a caller waits for its answer the answer is not lost with the connection
+caller, or hub, dies while the caller waits    its answer, or how its handshake ended, is in the inbox
+answer lost in a connection that seemed good   it is told again, to whoever names the request
 target never answers a handshake               TIMEOUT within its 5 s, and no contract comes of a late yes
 hub killed in the middle of a handshake        the handshake goes on
 contract ends while a request is under way     what was asked in time is answered; nothing new is asked
 key rotated while messages are on their way    what was sealed before opens; also after a restart
+nonce used again after a restart               refused
 """
 
 from __future__ import annotations
 
+import json
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from tests.conformance.a2acp.plain import BROKER, PROVISION, WANTED, Bond, Plain, error_of
@@ -80,9 +86,27 @@ def test_a_target_that_dies_over_a_request_gets_it_again(hub: HubProcess, bond: 
     assert hub.task(again["payload"]["correlation_id"])["status"] == "completed"
 
 
+@pytest.mark.requirement("A2-RTE-1")
+def test_a_request_that_was_fetched_and_not_acknowledged_comes_again(
+    hub: HubProcess, pair: tuple[Plain, Plain]
+) -> None:
+    ada, bob = pair
+    bob.serves({**PROVISION, "timeout_seconds": 900})  # longer than the hub would wait for any sign of life
+    bond = ada.shake(bob)
+    ada.say(bond.request())
+    [first] = until(lambda: bob.poll(1), "the request")
+    [again] = until(lambda: bob.poll(1), "the same again")
+    assert again["delivery_id"] == first["delivery_id"]
+    assert again["message"]["message_id"] == first["message"]["message_id"]  # known by its id
+    assert bob.ack(again) == 1
+    hub.restart()
+    finishes(bond, again["message"])
+    assert bob.hear() == []
+
+
 @pytest.mark.requirement("A2-TIM-2")
 def test_a_request_that_was_fetched_and_never_answered_ends_in_its_time(pair: tuple[Plain, Plain]) -> None:
-    """Whoever fetched it may be at work on it: it is not given out twice, and its caller is told."""
+    """Its caller is told, however often it was fetched."""
     ada, bob = pair
     bob.serves({**PROVISION, "timeout_seconds": 1})
     bond = ada.shake(bob)
@@ -145,17 +169,56 @@ def test_a_hub_killed_between_accepting_and_delivering_delivers_afterwards(hub: 
     assert [bond.source.hear(), bond.target.hear()] == [[], []]
 
 
-@pytest.mark.xfail(reason="whoever waits for an answer `follows`: nothing is kept for its inbox", strict=True)
-def test_an_answer_is_not_lost_with_the_connection_that_waited_for_it(hub: HubProcess, bond: Bond) -> None:
+@pytest.mark.requirement("A2-RTE-3", "A2-RTE-5")
+@pytest.mark.parametrize("fault", ["hub killed", "connection cut"])
+def test_an_answer_is_not_lost_with_the_connection_that_waited_for_it(hub: HubProcess, bond: Bond, fault: str) -> None:
     asked = bond.request()
-    with bond.source.sending(asked) as waiting:
+    with socket.create_connection(("127.0.0.1", urlsplit(hub.url).port or 0)) as connection:
+        body = json.dumps(asked).encode()
+        connection.sendall(b"POST /a2acp/messages HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
         work = bond.target.hears("request", INTENT)
-        hub.kill()
-        with pytest.raises(BROKEN):
-            waiting.result(10)
-    hub.start()
+        if fault == "hub killed":
+            hub.kill()
+    if fault == "hub killed":
+        hub.start()
     bond.target.say(bond.response(work, {"dataset_id": "d-1"}))
-    assert [bond.content(one) for one in bond.source.hear()] == [{"dataset_id": "d-1"}]
+    told = bond.source.hears("response", INTENT)
+    assert (bond.content(told), told["payload"]["correlation_id"]) == (
+        {"dataset_id": "d-1"},
+        asked["payload"]["correlation_id"],
+    )
+    assert bond.source.refused(asked)["details"]["reason"] == "replayed"  # the inbox is the only way
+    assert bond.source.hear() == []
+
+
+@pytest.mark.requirement("A2-RTE-3", "A2-HSK-7")
+def test_an_answer_that_was_lost_on_its_way_is_told_again(hub: HubProcess, pair: tuple[Plain, Plain]) -> None:
+    """It was written to a connection whose client never read it; nobody can know that but the client."""
+    ada, bob = pair
+    wish = ada.initiate(bob, INTENT)
+    with ada.sending(wish) as shaking:
+        bob.accept()
+    assert ada.hear() == []
+    lost = shaking.result().json["payload"]["contract"]
+    hub.restart()
+    [told] = answers_to(ada, wish)
+    assert told["payload"]["contract"] == lost
+    bond = Bond(ada, bob, told["payload"]["contract"], told["payload"]["collaboration_id"], {}, (None, None))
+    asked = bond.request()
+    with ada.sending(asked) as waiting:
+        bob.say(bond.response(bob.hears("request", INTENT), {"dataset_id": "d-1"}))
+    assert waiting.result().status == 200
+    for _ in range(2):
+        assert [bond.content(one) for one in answers_to(ada, asked)] == [{"dataset_id": "d-1"}]
+    assert ada.hear() == []
+    assert error_of(bob.door.get(f"/a2acp/messages?answer_to={asked['message_id']}"))["code"] == "CAPABILITY_NOT_FOUND"
+
+
+def answers_to(who: Plain, asked: Json) -> list[Json]:
+    """What the hub has to say about a request, acknowledged."""
+    polled = who.door.get(f"/a2acp/messages?answer_to={asked['message_id']}").json["messages"]
+    assert who.ack(*polled) == len(polled)
+    return [one["message"] for one in polled]
 
 
 @pytest.mark.requirement("A2-HSK-6", "A2-HSK-7")
@@ -250,3 +313,13 @@ def test_a_key_rotated_in_flight_loses_nothing(hub: HubProcess, pair: tuple[Plai
     told = [ada.hears("response", INTENT) for _ in range(3)]
     assert {bond.content(one)["dataset_id"] for one in told} == {"old key", "new key", "late"}
     assert ada.hear() == []
+
+
+@pytest.mark.requirement("a2acp-D12")
+def test_a_nonce_is_used_once_also_across_a_restart(hub: HubProcess, pair: tuple[Plain, Plain]) -> None:
+    bond, nonce = pair[0].shake(pair[1], encrypt=True), bytes(range(12))
+    bond.source.say(bond.request(nonce=nonce))
+    hub.restart()
+    told = bond.source.refused(bond.request({**WANTED, "record_count": 1}, nonce=nonce))
+    assert (told["code"], told["details"]["reason"]) == ("SECURITY_POLICY_VIOLATION", "nonce")
+    bond.source.say(bond.request())

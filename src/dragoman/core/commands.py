@@ -41,6 +41,9 @@ class Command(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     protocol: str | None = None
     seen: str | None = None
     """The id of the message that asks it, where that counts once and is refused when it comes again."""
+    sealed_by: str | None = None
+    """The key and nonce under which it was sealed, where the hub opened it: they count once, whatever message has
+    them."""
 
     def wants(self) -> tuple[Lookup[Any], ...]:
         """What the decision will surely look up: loaded for the whole unit in one go."""
@@ -175,6 +178,16 @@ class RefillLink(Command, frozen=True, gc=False, kw_only=True):
         return (Inbox(self.principal, PAGE),)
 
 
+class TellAgain(Command, frozen=True, gc=False, kw_only=True):
+    """Whoever asked under this id has not seen the answer: it is delivered anew, if it is there, or offered at once, if
+    it waits for an acknowledgment that will not come. Refused with NOT_FOUND if they never asked so."""
+
+    request_id: str
+
+    def wants(self) -> tuple[Lookup[Any], ...]:
+        return (Claims(self.principal, self.request_id),)
+
+
 class Acknowledge(Command, frozen=True, gc=False, kw_only=True):
     """The receiver has these. Unknown ids are ignored: they were acknowledged before. Outcome: how many were known.
 
@@ -224,6 +237,9 @@ class Submit(Command, frozen=True, gc=False, kw_only=True):
     files: tuple[FileRef, ...] = ()
     follows: bool = False
     """The caller reads the task's events itself: nothing is delivered to it."""
+    awaited: SessionId | None = None
+    """The request waits for the outcome over this link, which is attached already and takes that one parcel. Close it
+    when nobody waits any more: the outcome then takes the usual way. A request that came before is not waited for."""
     called: str | None = None
     """What the caller calls the task, where its protocol allows any name; and what it calls its dependencies."""
     called_dependencies: tuple[str, ...] = ()
@@ -616,7 +632,8 @@ class ShakeHands(Command, frozen=True, gc=False, kw_only=True):
     secret: Secret | None = None
     collaboration: str | None = None
     details: dict[str, Any] = {}
-    follows: bool = False
+    awaited: SessionId | None = None
+    """As with `Submit`: how it ends goes to the request that waits for it."""
 
     @property
     def subject(self) -> str:

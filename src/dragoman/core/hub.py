@@ -53,6 +53,7 @@ from dragoman.core.commands import (
     Submit,
     Sweep,
     Tell,
+    TellAgain,
     Unanswered,
     Wake,
     WriteLog,
@@ -64,7 +65,7 @@ from dragoman.core.lookups import DeliveryById, QuestionById
 from dragoman.core.policy.chain import check, count
 from dragoman.core.routing import dispatch
 from dragoman.core.state import approval, changes
-from dragoman.core.tasks import assistance, clock, control, handover, outcome, progress, questions, submit
+from dragoman.core.tasks import assistance, clock, control, handover, outcome, progress, questions, recall, submit
 from dragoman.core.work import Work
 
 
@@ -105,6 +106,7 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
     RefillLink: links.refill_link,
     CloseLink: links.close_link,
     Acknowledge: outbox.acknowledge,
+    TellAgain: recall.tell_again,
     Submit: submit.submit,
     Claim: dispatch.claim,
     ReportProgress: progress.report_progress,
@@ -155,6 +157,8 @@ def decide(work: Work, command: Command) -> Outcome:
             status.heard(work, command.principal)
         if command.seen is not None:
             letters.first_time(work, command.principal, command.seen)
+        if command.sealed_by is not None:
+            letters.sealed_once(work, command.sealed_by)
         result = DECISIONS[type(command)](work, command)
     except Refused as refusal:
         if not refusal.keep:

@@ -232,12 +232,13 @@ class Work:
                 floor.drop_link(session)
             else:
                 floor.put_link(link)
-                if not link.ordered:
+                if not link.ordered and not link.awaits:
                     floor.polled_at[link.agent] = self.now
         for session, parcel in self.parcels:
             polled = floor.links.get(session)
             if polled is not None and not polled.ordered:  # it has its answer: a poll takes parcels once
-                floor.polled_at[parcel.delivery.receiver] = self.now
+                if not polled.awaits:
+                    floor.polled_at[parcel.delivery.receiver] = self.now
                 floor.drop_link(session)
         if self._passed:
             floor.note_passed(self._passed)
@@ -428,10 +429,18 @@ class Work:
                 yield entry.row
 
     def links_to(self, agent: AgentId) -> list[Link]:
+        """The ways to reach it. Requests that wait for an answer are none."""
         changed = self._links
         if not changed:
             return self.floor.links_to(agent)
         links = [link for link in self.floor.links_to(agent) if link.session not in changed]
+        links += [link for link in changed.values() if link is not None and link.agent == agent and not link.awaits]
+        return links
+
+    def all_links_of(self, agent: AgentId) -> list[Link]:
+        """Those, and its requests that wait."""
+        changed = self._links
+        links = [link for link in self.floor.links.values() if link.agent == agent and link.session not in changed]
         links += [link for link in changed.values() if link is not None and link.agent == agent]
         return links
 

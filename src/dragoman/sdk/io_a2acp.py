@@ -22,7 +22,7 @@ from dragoman.sdk.links import Frame, LinkDown
 
 MESSAGES = "/a2acp/messages"
 LATER = {**JSON, "prefer": "respond-async"}
-"""The answer comes when it comes: a request that waits for it is lost with its connection."""
+"""The answer comes when it comes, and is kept until it is acknowledged: no connection has to last as long."""
 
 
 class _Delivered(msgspec.Struct, frozen=True):

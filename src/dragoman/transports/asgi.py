@@ -7,6 +7,8 @@ objects cost more than the request.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
@@ -75,6 +77,16 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
         if not message.get("more_body"):
             return whole.finish()
         message = await receive()
+
+
+async def is_gone(receive: Receive) -> bool:
+    """Whether the client of a request that was read has gone away by now."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0):
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            return True
+    return False
 
 
 async def answer(

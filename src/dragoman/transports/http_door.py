@@ -4,7 +4,8 @@
     POST …/ack {"delivery_ids":[…]}           200 {"acknowledged":COUNT}
 
 A poll is a link that takes what waits, or waits for it, and is gone. What it took and did not acknowledge is offered
-again when its lease ends, so a client that goes away in the middle loses nothing.
+again when its lease ends, so a client that goes away in the middle loses nothing. A request that waits for its own
+answer is a poll that takes only that (`core.delivery.outbox`).
 
 Everything that is refused is answered with the protocol's own error and its status, and is in the audit record: by the
 hub, if it decided (`Decided`), by us, if it did not get that far.
@@ -59,7 +60,7 @@ class HttpDoor(ABC):
         self._hub = hub
         self._limits = limits
         self._refusals = refusals
-        self._polls: set[_Poll] = set()
+        self._polls: set[Poll] = set()
         self._draining = False
 
     # -- what a protocol says
@@ -101,25 +102,30 @@ class HttpDoor(ABC):
 
     async def _take(self, agent: AgentId, wait: float, count: int, receive: Receive) -> Sequence[Parcel]:
         session = SessionId(self._hub.mint())
-        poll = _Poll()
+        opening = OpenLink(principal=agent, protocol=self.protocol, session=session, ordered=False, credit=count)
+        _, poll = await self.park(session, opening, wait, receive)
+        return poll.parcels
+
+    async def park(self, session: SessionId, opening: Command, wait: float, receive: Receive) -> tuple[Any, Poll]:
+        """The outcome of a command that opens a link without order, and the link's end when it is over: something came,
+        the time is up, the client is gone, or the hub stops. Raises `Refused`."""
+        poll = Poll()
         self._hub.attach(session, poll)
         self._polls.add(poll)
         try:
-            await self._hub.ask(
-                OpenLink(principal=agent, protocol=self.protocol, session=session, ordered=False, credit=count)
-            )
+            outcome = await self._hub.ask(opening)
             if not poll.parcels and wait > 0 and not self._draining:
                 await poll.wait(wait, receive)
         finally:
             self._polls.discard(poll)
             if not poll.parcels:  # else the hub has let go of it: a poll takes parcels once
-                closed = self._hub.post(CloseLink(principal=agent, session=session, lost=False))
+                closed = self._hub.post(CloseLink(principal=opening.principal, session=session, lost=False))
                 closed.add_done_callback(lambda done: self._closed(session, done))
                 with contextlib.suppress(Refused):  # then nothing was given to it either
                     await closed  # until then something may still be given to it
             else:
                 self._hub.detach(session)
-        return poll.parcels
+        return outcome, poll
 
     def _closed(self, session: SessionId, closed: asyncio.Future[Any]) -> None:
         self._hub.detach(session)
@@ -219,11 +225,12 @@ class HttpDoor(ABC):
         await answer(send, 405, self.words(fault, None, None), headers=((b"allow", allowed.encode()),))
 
 
-class _Poll:
-    """A parked poll: `core.ports.LinkEnd`."""
+class Poll:
+    """A parked poll: `core.ports.LinkEnd`. `gone`: its client went away."""
 
     def __init__(self) -> None:
         self.parcels: list[Parcel] = []
+        self.gone = False
         self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def deliver(self, parcels: Sequence[Parcel]) -> None:
@@ -250,4 +257,5 @@ class _Poll:
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
+        self.gone = True
         self.wake()

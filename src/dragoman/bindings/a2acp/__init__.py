@@ -19,7 +19,7 @@ from dragoman.bindings.a2acp.names import (
 from dragoman.bindings.a2acp.outbound import (
     Voice,
     ends_in_pieces,
-    established,
+    failure_in,
     rotated,
     terminated,
     wanted,
@@ -36,7 +36,7 @@ __all__ = [
     "discovered",
     "domain_of",
     "ends_in_pieces",
-    "established",
+    "failure_in",
     "fault_of",
     "held_of",
     "message_id",

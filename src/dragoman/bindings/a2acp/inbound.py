@@ -13,7 +13,8 @@
     event progress                            ReportProgress, by whoever works (`percent`, `message`, `output`)
 
 Who speaks is known, the token is verified and the payload open when a message comes here; what remains is to say it in
-the hub's words. Every command names its message (`seen`): it counts once, also after a restart (D15).
+the hub's words. Every command names its message (`seen`), and what came of a payload that the hub opened its seal: both
+count once, also after a restart (D12, D15).
 
 What only the two agents can read travels on as it is, with the ids that it is bound to (`envelope`).
 """
@@ -74,7 +75,7 @@ class Said(NamedTuple):
     sealed: bool = False
     task: TaskId | None = None
     secret: Secret | None = None
-    follows: bool = False
+    sealed_by: str | None = None
     traceparent: str | None = None
 
     @property
@@ -169,7 +170,6 @@ def _shake_hands(said: Said) -> ShakeHands:
         secret=said.secret,
         collaboration=asked.collaboration_id,
         details={"correlation_id": message.thread},
-        follows=said.follows,
     )
 
 
@@ -232,7 +232,7 @@ def _submit(said: Said) -> Submit:
         called=message.correlation_id,
         contract=contract.id,
         sealed=said.sealed,
-        follows=said.follows,
+        sealed_by=said.sealed_by,
     )
 
 
@@ -254,6 +254,7 @@ def _finish(said: Said) -> Finish:
         seen=message.message_id,
         task_id=said.task,
         digest=digest,
+        sealed_by=said.sealed_by,
         message_id=message.message_id,
         body=_encode(body),
         raw=said.raw,
@@ -297,6 +298,7 @@ def _progress(said: Said) -> ReportProgress:
         principal=said.agent.id,
         protocol=PROTOCOL,
         seen=said.message.message_id,
+        sealed_by=said.sealed_by,
         task_id=said.task,
         message_id=said.message.message_id,
         body=_encode(body),

@@ -70,6 +70,14 @@ def wanted(parcel: Parcel) -> str | None:
     return None if parcel.task is None else parcel.task.contract
 
 
+def failure_in(parcel: Parcel) -> Fault | None:
+    """Why what was asked came to nothing, where the parcel is the answer to it."""
+    if parcel.delivery.cargo is Cargo.ANSWER:
+        fault = parcel.event.answer.get("fault")
+        return None if fault is None else msgspec.convert(fault, Fault)
+    return parcel.task.fault  # type: ignore[no-any-return]
+
+
 def ends_in_pieces(event: Event) -> bool:
     """Whether an ending has no result of its own, but an output that came before it in pieces."""
     if event.kind is not EventKind.COMPLETED:

@@ -32,6 +32,8 @@ class Link(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     until it breaks. Otherwise it is one parked poll: it takes up to `credit` parcels of one unit of work and is gone.
     `window` bounds the unacknowledged notices on an ordered link whose peer acknowledges; None for one that does not.
     `vouches`: while the link stands its agent is alive (its process, or its stream, is watched).
+    `awaits`: a request that waits for its own answer (`Origin.awaited`). It takes that and nothing else, so it is no
+    way to reach its agent.
     """
 
     session: SessionId
@@ -41,6 +43,7 @@ class Link(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     window: int | None = None
     outstanding: int = 0
     vouches: bool = False
+    awaits: bool = False
 
     @property
     def has_room(self) -> bool:
@@ -153,11 +156,12 @@ class Floor:
 
     def put_link(self, link: Link) -> None:
         self.links[link.session] = link
-        self.links_of.setdefault(link.agent, {})[link.session] = None
+        if not link.awaits:
+            self.links_of.setdefault(link.agent, {})[link.session] = None
 
     def drop_link(self, session: SessionId) -> None:
         link = self.links.pop(session, None)
-        if link is not None:
+        if link is not None and not link.awaits:
             sessions = self.links_of[link.agent]
             sessions.pop(session, None)
             if not sessions:

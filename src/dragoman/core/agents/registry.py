@@ -73,7 +73,7 @@ def remove(work: Work, command: RemoveAgent) -> Agent:
     )
     for task in work.tasks(work.tasks_of(agent.id)):
         fail_attempt(work, task, fault, counts=False)
-    for link in work.links_to(agent.id):
+    for link in work.all_links_of(agent.id):
         work.close_link(link.session, "this agent was removed from the hub")
     for registry, name in (
         (Registry.AGENT, agent.id),
@@ -91,7 +91,7 @@ def remove(work: Work, command: RemoveAgent) -> Agent:
 def rotate_token(work: Work, command: RotateToken) -> Agent:
     agent = msgspec.structs.replace(known(work, command.agent), token_hash=command.token_hash)
     work.put(agent)
-    for link in work.links_to(agent.id):
+    for link in work.all_links_of(agent.id):
         work.close_link(link.session, "the agent's token was replaced; connect again with the new one")
     return agent
 

@@ -22,7 +22,7 @@ from dragoman.core.commands import AnswerHandshake, EndContract, RotateKey, Shak
 from dragoman.core.contracts import borders
 from dragoman.core.contracts.model import Contract, Party, Secret, Standing
 from dragoman.core.delivery.model import Cargo, Delivery
-from dragoman.core.delivery.outbox import NOBODY, offer_answer, put_on_its_way
+from dragoman.core.delivery.outbox import NOBODY, await_answer, offer_answer, put_on_its_way
 from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import ADMIN, SECOND, AgentId, DeliveryId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import ContractById, QuestionById, Terms
@@ -64,12 +64,14 @@ def shake_hands(work: Work, command: ShakeHands) -> Question:
             **command.details,
             "digest": command.digest,
             "contract": msgspec.to_builtins(contract),
-            "follows": command.follows,
+            "awaited": command.awaited,
             "former": None if former is None else former.id,
         },
         about=Asking.HANDSHAKE,
         asked_of=target.id,
     )
+    if command.awaited is not None:
+        await_answer(work, command.principal, command.awaited)
     if target.protocol not in ASKED:
         return agree(work, question, None)
     work.put(question)
@@ -220,8 +222,7 @@ def too_late(work: Work, question: Question) -> None:
 def told(work: Work, question: Question, status: QuestionStatus, answer: dict[str, Any]) -> Question:
     question = msgspec.structs.replace(question, status=status, answer=answer, answered_at=work.now, wake_at=None)
     work.put(question)
-    if not question.details.get("follows"):
-        offer_answer(work, question)
+    offer_answer(work, question)
     return question
 
 

@@ -127,11 +127,29 @@ def is_known(work: Work, letter: Letter, turn: int) -> bool:
 
 def first_time(work: Work, sender: AgentId, message_id: str) -> None:
     """A message counts once (a2acp-D15), and the store knows which did: a restart forgets nothing."""
-    id = blake2b(f"{sender}\n{message_id}".encode(), digest_size=16).hexdigest()
-    if work.one(HeardById(id)) is not None:
+    if not is_new(work, sender, message_id):
         message = "this message_id was used before; send a new message under a new id"
         raise refuse(Kind.UNAUTHENTICATED, message, field="message_id", reason="replayed", token_status="valid")
+
+
+def sealed_once(work: Work, seal: str) -> None:
+    """A nonce counts once for its key (a2acp-D12), whatever message it comes with, and a restart forgets none.
+
+    The same message again never gets here: its id counts once, and its seal opens under no other. This is for senders
+    that are broken. While it runs the door remembers nonces too, also of what was then refused.
+    """
+    if not is_new(work, "seal", seal):
+        message = "this nonce was used before under this key; draw a new one for every message"
+        raise refuse(Kind.FORBIDDEN, message, field="payload.nonce", reason="nonce")
+
+
+def is_new(work: Work, whose: str, mark: str) -> bool:
+    """Whether it comes for the first time; from now on it does not."""
+    id = blake2b(f"{whose}\n{mark}".encode(), digest_size=16).hexdigest()
+    if work.one(HeardById(id)) is not None:
+        return False
     work.put(Heard(id=id, digest="", at=work.now))
+    return True
 
 
 def hurry(work: Work, urgent: Delivery) -> None:

@@ -68,7 +68,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     """`head`: nothing of its lane stands before it.
 
     `session` holds the lease: over a link that keeps no order (long poll) it ends at `wake_at`, over one that
-    does (`ordered`) it ends with the link. The lease of a work order that a poll took ends with its task's clocks.
+    does (`ordered`) it ends with the link. The lease of a work order that a poll took ends with its task's clocks, too.
 
     An answer or a proposal tells of a `question` instead of an event, news of a `contract` of that. A question that
     belongs to no task is a lane by its id, news of a contract have one of their own. A `letter` is

@@ -5,7 +5,10 @@
 
 - over a link that keeps order, a delivery is held by the link. When the link breaks the lease is worth nothing, and
   the delivery leaves again over the next one.
-- a poll holds it until `wake_at`. Then it is offered again.
+- a poll holds it until `wake_at`. Then it is offered again. A work order that a poll took is watched by its task's idle
+  clock, which makes a new attempt of it; only where that clock is set longer than usual does such a lease end before.
+- a request that waits for its own answer is a poll of that alone. While it stands the answer goes there and nowhere
+  else, and the request hears of nothing before it; when it is gone the answer takes the way of everything else.
 - an agent that converses (`Agent.converses`) is promised more: what it does not acknowledge until `wake_at` leaves
   again, over whatever link, after growing waits. What it is promised at most once is gone when it leaves.
 
@@ -24,7 +27,7 @@ from dragoman.core.commands import Acknowledge, RefillLink, Unanswered
 from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import Cargo, DeadLetter, Delivery, DeliveryState, Letter, Parcel
 from dragoman.core.errors import Fault, Kind
-from dragoman.core.ids import ADMIN, HUB, AgentId, DeliveryId, Instant, TaskId
+from dragoman.core.ids import ADMIN, HUB, AgentId, DeliveryId, Instant, SessionId, TaskId
 from dragoman.core.lookups import PAGE, ContractById, DeliveryById, Inbox, Lane, LeasedTo, QuestionById
 from dragoman.core.rules import Rules
 from dragoman.core.tasks.model import Event, EventKind, Question, Status, Task
@@ -44,8 +47,11 @@ def offer(work: Work, task: Task, receiver: AgentId, cargo: Cargo, event: int) -
         return
     if cargo in TO_CALLERS and agent.created_at > task.created_at:
         return  # another agent of that name: what the first one asked is none of its business
-    if task.origin.follows and receiver == task.origin.principal and cargo in TO_CALLERS:
-        return
+    waiting = None
+    if receiver == task.origin.principal and cargo in TO_CALLERS:
+        waiting = awaiting(work, task.origin.awaited)
+        if task.origin.follows or (waiting is not None and cargo is Cargo.PROGRESS):
+            return
     lane = work.find(Lane(task.id, receiver))
     delivery = Delivery(
         id=DeliveryId(work.mint()),
@@ -58,7 +64,17 @@ def offer(work: Work, task: Task, receiver: AgentId, cargo: Cargo, event: int) -
         created_at=work.now,
         head=not lane,
     )
-    put_on_its_way(work, delivery, lane, task)
+    put_on_its_way(work, delivery, lane, task, waiting)
+
+
+def await_answer(work: Work, agent: AgentId, session: SessionId) -> None:
+    """A request waits for its own answer, over a link that takes that one parcel."""
+    work.put_link(Link(session=session, agent=agent, ordered=False, credit=1, awaits=True))
+
+
+def awaiting(work: Work, session: SessionId | None) -> Link | None:
+    """The request that still waits over this link."""
+    return None if session is None else work.link(session)
 
 
 def offer_answer(work: Work, question: Question) -> None:
@@ -80,7 +96,7 @@ def offer_answer(work: Work, question: Question) -> None:
         head=not lane,
         question=question.id,
     )
-    put_on_its_way(work, delivery, lane, task)
+    put_on_its_way(work, delivery, lane, task, awaiting(work, question.details.get("awaited")))
 
 
 def way_out(work: Work, delivery: Delivery, before: Sequence[Delivery]) -> Link | None:
@@ -114,7 +130,7 @@ def lease(
         wake_at: Instant | None = None
     elif promised:
         wake_at = Instant(work.now + wait_of(work.rules, delivery.id, attempt))
-    elif link.ordered or delivery.cargo is Cargo.WORK:
+    elif link.ordered or (delivery.cargo is Cargo.WORK and not is_patient(work, delivery)):
         wake_at = None
     else:
         wake_at = Instant(work.now + work.rules.poll_lease)
@@ -141,6 +157,11 @@ def lease(
         task = work.known_task(delivery.task)
     work.send(link, Parcel(delivery, task, news_of(work, delivery)))
     return None if gone else delivery
+
+
+def is_patient(work: Work, order: Delivery) -> bool:
+    """Whether the idle clock of a task is set so long that it would not notice in time that a work order was lost."""
+    return work.known_task(order.task).idle_limit > work.rules.idle_limit
 
 
 def converses(work: Work, id: AgentId) -> bool:
@@ -310,7 +331,7 @@ def pump(work: Work, link: Link) -> int:
         ahead, one_at_a_time = 0, converses(work, receiver)
         lane = [some] if is_alone(some) else work.find(Lane(task_id, receiver, LANE if link.ordered else 4))
         for delivery in lane:
-            if delivery.cargo is Cargo.WORK and not held(work, delivery) and order_again(work, delivery, link, task):
+            if delivery.cargo is Cargo.WORK and not held(work, delivery) and order_again(work, delivery, current, task):
                 sent += 1
                 ahead += 1
                 continue
@@ -343,15 +364,17 @@ def pump(work: Work, link: Link) -> int:
 
 
 def order_again(work: Work, order: Delivery, link: Link, task: Task | None) -> bool:
-    """Send a work order again that may never have left: the hub died holding it, so nobody broke a link.
+    """Send a work order again that may never have left: the hub died holding it, so nobody broke a link; or a poll took
+    it and let its lease end.
 
     Where a link did break while we looked on (`lost_at`), the agent has the grace time, and then it was an attempt.
     An agent that did get it recognises the request id.
     """
     if task is None or task.delivery != order.id or task.lost_at is not None:
         return False
-    if not (link.ordered and order.ordered) and not converses(work, order.receiver):
-        return False
+    polled = order.state is DeliveryState.LEASED and not order.ordered
+    if polled and order.wake_at is None and not converses(work, order.receiver):
+        return False  # whoever polled it has it until the task's clocks say otherwise
     wake_at = min(task.deadline, Instant(work.now + task.idle_limit))
     task = msgspec.structs.replace(task, session=link.session, last_sign_at=work.now, wake_at=wake_at)
     work.put(task)
@@ -391,13 +414,13 @@ def lease_expired(work: Work, delivery: Delivery) -> None:
 
 
 def ordered_in_vain(work: Work, order: Delivery) -> None:
-    """An agent that converses did not acknowledge a work order: put it before the agent again, as long as that makes
-    sense; the task's own clocks decide when it has failed."""
+    """An agent that converses, or polled, did not acknowledge a work order: put it before the agent again, as long as
+    that makes sense; the task's own clocks decide when it has failed."""
     task = work.task(order.task)
     if task is None or task.delivery != order.id:
         work.remove(order)
         return
-    if order.attempt >= work.rules.letter_attempts:
+    if order.attempt >= attempts_of(work, order):
         work.put(msgspec.structs.replace(order, wake_at=None))
         work.put(msgspec.structs.replace(task, lost_at=work.now, wake_at=Instant(work.now + work.rules.grace)))
         return
@@ -457,9 +480,12 @@ def give_up(work: Work, delivery: Delivery, fault: Fault, *, onward: bool) -> No
         advance(work, () if is_alone(delivery) else lane_of(work, delivery))
 
 
-def put_on_its_way(work: Work, delivery: Delivery, before: Sequence[Delivery], task: Task | None = None) -> None:
-    """A new delivery leaves now if it can; otherwise it waits in its lane."""
-    link = way_out(work, delivery, before)
+def put_on_its_way(
+    work: Work, delivery: Delivery, before: Sequence[Delivery], task: Task | None = None, waiting: Link | None = None
+) -> None:
+    """A new delivery leaves now if it can; otherwise it waits in its lane. It is for the request that waits for it, if
+    one does."""
+    link = waiting if waiting is not None and waiting.has_room and not before else way_out(work, delivery, before)
     if link is None:
         work.put(delivery)
     else:

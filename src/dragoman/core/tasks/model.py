@@ -55,8 +55,9 @@ class Waiting(enum.StrEnum):
 class Origin(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Who asked, in which protocol, under which idempotency key, and what they exactly asked.
 
-    `follows`: they read the task's events themselves, so nothing is delivered to them. `called`: their own name for the
-    task, where it is not its id.
+    `follows`: they read the task's events themselves, so nothing is delivered to them. `awaited`: the link over which
+    the request that asked waits for the outcome. While it stands the outcome goes there; when it is gone (and none
+    outlives the hub) it is delivered like any other. `called`: their own name for the task, where it is not its id.
     """
 
     principal: AgentId
@@ -65,6 +66,7 @@ class Origin(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     digest: str
     protocol_version: str | None = None
     follows: bool = False
+    awaited: SessionId | None = None
     called: str | None = None
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from dragoman.core.commands import Submit
 from dragoman.core.contracts.terms import agreed, check_input, offer_for
-from dragoman.core.delivery.outbox import OUTCOME_CARGO, OUTCOMES, offer, repeat
+from dragoman.core.delivery.outbox import OUTCOME_CARGO, OUTCOMES, await_answer, offer, repeat
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import ADMIN, HOUR, HUB, SECOND, Instant, TaskId
 from dragoman.core.lookups import Claims, Lane
@@ -71,6 +71,8 @@ def submit(work: Work, command: Submit) -> Task:
             retryable=True,
         )
     task = take_files(work, newborn(work, command, route), command.files)
+    if command.awaited is not None:
+        await_answer(work, command.principal, command.awaited)
     if offer is not None:
         task = msgspec.structs.replace(task, contract=command.contract, personal=offer.pii)
     task = work.record(
@@ -122,6 +124,7 @@ def newborn(work: Work, command: Submit, route: Route) -> Task:
             digest=command.digest,
             protocol_version=command.protocol_version,
             follows=command.follows,
+            awaited=command.awaited,
             called=command.called,
         ),
         created_at=now,

@@ -32,7 +32,6 @@ from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, rfc3339
 from dragoman.core.ports import Intake, Store, Vault
 from dragoman.core.queries.transcript import Transcript
-from dragoman.core.tasks.model import Question
 from dragoman.protocols.a2acp import codec, intents, replay
 from dragoman.protocols.a2acp.connection import NOBODY, misspoken
 from dragoman.protocols.a2acp.errors import A2acpError
@@ -109,12 +108,10 @@ class A2acpDesk:
 
     # -- what
 
-    def understand(
-        self, data: bytes, link: Agent | None, *, follows: bool = False, traceparent: str | None = None
-    ) -> Heard:
+    def understand(self, data: bytes, link: Agent | None, *, traceparent: str | None = None) -> Heard:
         """A message as what it means, or the fault to answer with. Never raises.
 
-        `link`: who is connected, where a link has authenticated somebody. `follows`: the caller waits for the answer.
+        `link`: who is connected, where a link has authenticated somebody.
         """
         tree: dict[str, Any] = {}
         about = About(agent=link)
@@ -140,7 +137,7 @@ class A2acpDesk:
             return Heard(fault=a2acp.fault_of(error), message_id=error.about, about=broken)
         except Refused as refused:
             return Heard(fault=refused.fault, message_id=about.id, about=about)
-        look = partial(self._reading.meaning, agent, message, tree, granted, follows, traceparent)
+        look = partial(self._reading.meaning, agent, message, tree, granted, traceparent)
         return Heard(look=look, message_id=message.message_id, about=about)
 
     def _check_spoken(self, message: Message, agent: Agent) -> None:
@@ -168,16 +165,6 @@ class A2acpDesk:
                 to = AgentId(message.source_agent.agent_id)
                 return self.reply(message, a2acp.rotated(outcome, to, self.voice, message.thread))
         return None
-
-    async def shaken(self, message: Message, question: Question) -> bytes:
-        """How a handshake ended."""
-        answer: Mapping[str, Any] = question.answer
-        row = await self.hub.contract(answer["contract_id"]) if "contract_id" in answer else None
-        if row is None:
-            fault = msgspec.convert(answer["fault"], Fault)
-            raise Refused(fault)
-        to = AgentId(message.source_agent.agent_id)
-        return self.reply(message, a2acp.established(row, to, self.voice, message.thread))
 
     # -- the broker's words
 

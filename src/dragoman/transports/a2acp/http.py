@@ -4,48 +4,51 @@
                             with `Prefer: respond-async`: 202, and the response comes to the inbox
                             a response, an error, an event: 202 {"status":"accepted","message_id":…}, after the commit
     GET  /a2acp/messages    200 {"messages":[{"delivery_id":…,"message":{…}}]}; ?wait=SECONDS&max=COUNT
+                            &answer_to=MESSAGE_ID: the answer to that request once more, if it was lost on the way
     POST /a2acp/ack         200 {"acknowledged":COUNT}; takes {"delivery_ids":[…]}
 
 The credential of a message is its token. A bearer secret is not needed there; where there is one, it must be the same
 agent's. Polls and acknowledgments take the agent's secret. Everything else is an error message with a status of
 `bindings.a2acp.failures`.
 
-A request waits as long as its contract allows. Then its task is over (TIMEOUT), whoever waits for it.
+A request waits as long as its contract allows. Then its task is over (TIMEOUT), whoever waits for it. If its connection
+breaks before it has the answer, or the hub stops, the answer comes to the inbox.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import parse_qs
 
 import msgspec
 
 from dragoman.bindings import a2acp
 from dragoman.bindings.a2acp.names import PROTOCOL
 from dragoman.core.agents.model import Agent
-from dragoman.core.commands import Command, ReportFault, ShakeHands, Submit
-from dragoman.core.delivery.model import Cargo, Delivery, Parcel
+from dragoman.core.commands import Acknowledge, Command, ReportFault, ShakeHands, Submit, TellAgain
+from dragoman.core.delivery.model import Parcel
 from dragoman.core.errors import Fault, Kind, Refused
-from dragoman.core.ids import DeliveryId, Instant, QuestionId, TaskId
+from dragoman.core.ids import DeliveryId, Instant, SessionId
 from dragoman.core.ports import StoreFailed
-from dragoman.core.tasks.model import Question, Task
 from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.errors import A2acpError
-from dragoman.protocols.a2acp.types import HANDSHAKE_SECONDS, MESSAGE_BYTES, Message
+from dragoman.protocols.a2acp.types import HANDSHAKE_SECONDS, MESSAGE_BYTES
 from dragoman.transports.a2acp.agents import A2acpAgents
 from dragoman.transports.a2acp.auth import A2acpAuth
 from dragoman.transports.a2acp.desk import A2acpDesk, About
 from dragoman.transports.a2acp.tongue import refused_as
 from dragoman.transports.a2acp.ws import A2acpWs
-from dragoman.transports.api.desk import Waiters
-from dragoman.transports.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, read_body
+from dragoman.transports.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, is_gone, read_body
 from dragoman.transports.http_door import HttpDoor
 from dragoman.wire.errors import RemoteProtocolError
 
 SLACK = 2.0
 """Seconds beyond the hub's own clocks, which answer first."""
 UNREADABLE = Fault(kind=Kind.OVERLOADED, message="the hub cannot read its store now; try again", retryable=True)
-LEAVING = Fault(kind=Kind.OVERLOADED, message="the hub stops; what was taken goes on, ask again later", retryable=True)
+_INBOX = "it was taken, and its answer comes to your inbox: GET /a2acp/messages"
+LEAVING = Fault(kind=Kind.OVERLOADED, message=f"the hub stops; {_INBOX}", retryable=True)
+UNANSWERED = Fault(kind=Kind.TIMEOUT, message=f"this request waits no longer; {_INBOX}", retryable=True)
 
 
 class A2acpHttp(HttpDoor):
@@ -54,7 +57,6 @@ class A2acpHttp(HttpDoor):
     def __init__(self, desk: A2acpDesk) -> None:
         super().__init__(desk.hub, limits=desk.limits, refusals=desk.refusals)
         self._desk = desk
-        self._waiters = Waiters(heartbeat=1.0)
 
     def routes(self) -> dict[str, ASGIApp]:
         poll = self.guarded("GET", "agent.poll", self.poll)
@@ -68,10 +70,6 @@ class A2acpHttp(HttpDoor):
                 await self.wrong_method(send, "GET, POST")
 
         return {"/a2acp/messages": messages, "/a2acp/ack": self.guarded("POST", "agent.ack", self.ack)}
-
-    def wake(self) -> None:
-        super().wake()
-        self._waiters.close()
 
     # -- a2acp's words
 
@@ -130,9 +128,7 @@ class A2acpHttp(HttpDoor):
             data = await read_body(scope, receive, MESSAGE_BYTES)
             later = responds_later(scope)
             trace = header(scope, b"traceparent")
-            heard = self._desk.understand(
-                data, link, follows=not later, traceparent=None if trace is None else trace.decode("latin-1")
-            )
+            heard = self._desk.understand(data, link, traceparent=None if trace is None else trace.decode("latin-1"))
             about = heard.about
             if heard.fault is not None:
                 what = refused_as(heard.fault)
@@ -141,7 +137,13 @@ class A2acpHttp(HttpDoor):
             what = "a2acp.message"
             found = await heard.look()
             what = None  # what the hub itself refuses, it records
-            said = await self._decided(found, about, later=later) if isinstance(found, Command) else _Answer(found[0])
+            said: _Answer | None
+            if isinstance(found, Submit | ShakeHands) and not later:
+                said = await self._awaited(found, about, receive)
+            elif isinstance(found, Command):
+                said = await self._decided(found, about)
+            else:
+                said = _Answer(found[0])
         except Disconnected:
             return
         except (Refused, RemoteProtocolError) as error:
@@ -154,7 +156,7 @@ class A2acpHttp(HttpDoor):
             await self.no(send, "a2acp.message", UNREADABLE, agent=about.agent, about=about, subject=about.id)
             return
         if said is not None:
-            await answer(send, 200 if said.fault is None else a2acp.status_of(said.fault), said.frame)
+            await self._hand_over(said, about, receive, send)
             return
         accepted = msgspec.json.encode({"status": "accepted", "message_id": about.id, "correlation_id": about.thread})
         await answer(send, 202, accepted)
@@ -163,70 +165,52 @@ class A2acpHttp(HttpDoor):
         """Whose secret came along, if one did."""
         return None if header(scope, b"authorization") is None else self._desk.agent(scope)
 
-    async def _decided(self, command: Command, about: About, *, later: bool) -> _Answer | None:
-        """What a committed command is answered with, if it is by now; raises `Refused`."""
-        outcome = await self._hub.ask(command)
-        told = self._desk.told(about, outcome)
-        if told is not None:
-            return _Answer(told)
-        if later or about.message is None:
-            return None
-        if isinstance(command, ShakeHands):
-            return _Answer(await self._shaken(about.message, outcome))
-        if isinstance(command, Submit):
-            return await self._done(command, about, outcome)
-        return None
+    async def _decided(self, command: Command, about: About) -> _Answer | None:
+        """What a committed command is answered with, if it is at once; raises `Refused`."""
+        told = self._desk.told(about, await self._hub.ask(command))
+        return None if told is None else _Answer(told)
 
-    async def _shaken(self, message: Message, question: Question) -> bytes:
-        """Wait until the target has answered, or its time is up."""
-        seconds = HANDSHAKE_SECONDS + SLACK
-        async with self._hub.watch(TaskId(question.id)) as watch:
-            while question.answer is None:
-                fresh = await self._desk.store.question(QuestionId(question.id))
-                if fresh is not None and fresh.answer is not None:
-                    question = fresh
-                    break
-                if not await self._waiters.changed(watch, seconds):
-                    raise Refused(self._gone("the handshake was not answered in time; try again"))
-        return await self._desk.shaken(message, question)
-
-    async def _done(self, command: Submit, about: About, task: Task) -> _Answer:
-        """Wait for the end of a task, and say it as the answer to its request."""
-        seconds = (command.total_seconds or 0) + SLACK
-        async with self._hub.watch(task.id) as watch:
-            while not task.final:
-                fresh = await self._desk.store.task(task.id)
-                if fresh is not None and fresh.final:
-                    task = fresh
-                    break
-                if not await self._waiters.changed(watch, seconds):
-                    raise Refused(self._gone("no answer within the time that the contract allows; try again"))
-        event = (await self._desk.store.events(task.id, after=(task.outcome or task.seq) - 1, limit=1))[0]
-        delivery = Delivery(
-            id=DeliveryId(self._hub.mint()),
-            task=task.id,
-            receiver=task.origin.principal,
-            seq=task.seq,
-            cargo=Cargo.RESULT,
-            event=event.seq,
-            rank=0,
-            created_at=self._hub.now(),
-        )
+    async def _awaited(self, command: Submit | ShakeHands, about: About, receive: Receive) -> _Answer:
+        """Wait for the answer itself. Whoever goes away before it, or does not get it, finds it in the inbox."""
+        patience = HANDSHAKE_SECONDS if isinstance(command, ShakeHands) else command.total_seconds or 0
+        session = SessionId(self._hub.mint())
+        asked = msgspec.structs.replace(command, awaited=session)
+        _, waited = await self.park(session, asked, patience + SLACK, receive)
+        if not waited.parcels:
+            if waited.gone:
+                raise Disconnected
+            raise Refused(LEAVING if self._draining else UNANSWERED)
+        (parcel,) = waited.parcels
         assert about.agent is not None
-        frame = await self._desk.carry(Parcel(delivery, task, event), about.agent, self._hub.now())
-        return _Answer(frame, task.fault)
+        frame = await self._desk.carry(parcel, about.agent, self._hub.now())
+        return _Answer(frame, a2acp.failure_in(parcel), parcel.delivery.id)
 
-    def _gone(self, words: str) -> Fault:
-        if self._waiters.closed:
-            return LEAVING
-        return Fault(kind=Kind.TIMEOUT, message=words, retryable=True)
+    async def _hand_over(self, said: _Answer, about: About, receive: Receive, send: Send) -> None:
+        """An answer that a request waited for is acknowledged when it was written to a client that is there. Where that
+        was wrong, the client asks for it (`answer_to`)."""
+        if said.delivery is not None and await is_gone(receive):
+            return
+        await answer(send, 200 if said.fault is None else a2acp.status_of(said.fault), said.frame)
+        if said.delivery is not None and about.agent is not None:
+            command = Acknowledge(principal=about.agent.id, protocol=PROTOCOL, deliveries=(said.delivery,))
+            self._hub.mention(command)
+
+    # -- GET /a2acp/messages
+
+    async def poll(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
+        missed = parse_qs(scope["query_string"].decode("latin-1")).get("answer_to")
+        if missed is not None:
+            await self._hub.ask(TellAgain(principal=agent.id, protocol=PROTOCOL, request_id=missed[-1].lower()))
+        await super().poll(agent, scope, receive, send)
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """A message that is the body of an HTTP answer; `fault` where it is an error."""
+    """A message that is the body of an HTTP answer; `fault` where it is an error. `delivery`: it waits for an
+    acknowledgment."""
 
     frame: bytes
     fault: Fault | None = None
+    delivery: DeliveryId | None = None
 
 
 def responds_later(scope: Scope) -> bool:

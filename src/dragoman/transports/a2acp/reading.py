@@ -65,13 +65,10 @@ class Reading:
         message: Message,
         tree: dict[str, Any],
         granted: tuple[str, ...],
-        follows: bool,
         traceparent: str | None,
     ) -> Command | Sequence[bytes]:
         """The command that a message is, or, for what only reads, its answer; raises `Refused`."""
-        said = a2acp.Said(
-            agent, message, tree, self.hub.now(), granted=granted, follows=follows, traceparent=traceparent
-        )
+        said = a2acp.Said(agent, message, tree, self.hub.now(), granted=granted, traceparent=traceparent)
         match message.message_type, message.intent:
             case MessageType.REQUEST, intents.DISCOVER:
                 return [self._desk.reply(message, await self._discover(said))]
@@ -169,6 +166,7 @@ class Reading:
             if row.end_to_end:
                 return said._replace(content={name: payload[name] for name in SEALED}, sealed=True)
             inside = self._read(self.seals.open(row, said.message, payload, said.now))
+            said = said._replace(sealed_by=f"{payload['kid']}/{payload['nonce']}")
             payload = {**inside, **{name: payload[name] for name in RESERVED if name in payload}}
         return said._replace(content=without(schema, payload, f"{row.id}/{side}".encode()))
 

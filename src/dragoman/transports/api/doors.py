@@ -46,6 +46,10 @@ class InboxQuery(msgspec.Struct, frozen=True):
     max: int = 1
 
 
+class MissedQuery(InboxQuery, frozen=True):
+    answer_to: str | None = None
+
+
 ERROR = next(envelope for envelope in ENVELOPES if envelope.__args__[0] is ErrorPayload)
 REFUSED = dict.fromkeys(STATUSES, ERROR)
 
@@ -167,8 +171,9 @@ A2ACP = (
         answers={200: Message, 202: Accepted, **COMPLAINED},
     ),
     Endpoint(
-        method="GET", path="/a2acp/messages", tag="a2acp", summary="Wait for messages", auth="agent",
-        query=InboxQuery, answers={200: Inbox, **COMPLAINED},
+        method="GET", path="/a2acp/messages", tag="a2acp", auth="agent",
+        summary="Wait for messages; `answer_to` has the answer to a request of one's own delivered once more",
+        query=MissedQuery, answers={200: Inbox, **COMPLAINED},
     ),
     Endpoint(
         method="POST", path="/a2acp/ack", tag="a2acp", summary="Acknowledge messages", auth="agent",

@@ -29,11 +29,11 @@ TO_ADA = {
 
 
 def test_a_request_is_a_task_for_the_contracts_target_within_its_time(kit: Any) -> None:
-    command = kit.heard(known={"contract": kit.contract(), "content": {"rows": 3}, "follows": True}, note="kept")
+    command = kit.heard(known={"contract": kit.contract(), "content": {"rows": 3}, "sealed_by": "k/n"}, note="kept")
     assert isinstance(command, Submit)
     assert (command.principal, command.seen, command.request_id) == ("ada", kit.request_id, kit.request_id)
     assert (command.type, command.contract, command.pinned, command.called) == ("provision", "c-1", "bob", "k-1")
-    assert (command.deadline, command.total_seconds, command.follows) == (kit.now + 30 * SECOND, 30.0, True)
+    assert (command.deadline, command.total_seconds, command.sealed_by) == (kit.now + 30 * SECOND, 30.0, "k/n")
     assert msgspec.json.decode(command.body) == {"input": {"rows": 3}, "extra": {"note": "kept"}}
     assert command.raw is not None
     assert b"token-canary" not in command.raw

@@ -41,31 +41,14 @@ WHEN = (EPOCH + timedelta(microseconds=NOW)).isoformat().replace("+00:00", "Z")
 OFFER = Offer(intent="provision", input_schema={"type": "object", "required": ["rows"]}, required_capabilities=("w",))
 
 
-class Watch:
-    def __init__(self, hub: BrokerHub) -> None:
-        self._hub = hub
-
-    async def changed(self, timeout: float) -> bool:
-        self._hub.waiting.set()
-        try:
-            async with asyncio.timeout(timeout):
-                await self._hub.news.wait()
-        except TimeoutError:
-            return False
-        self._hub.news.clear()
-        return True
-
-
 class BrokerHub(ScriptedHub):
-    """Has contracts, and can be waited for. With `slow`, reading one waits until it is set."""
+    """Has contracts. With `slow`, reading one waits until it is set."""
 
     def __init__(self) -> None:
         super().__init__()
         self.contracts: dict[str, Contract] = {}
         self.slow: asyncio.Event | None = None
         self.fails = False
-        self.news = asyncio.Event()
-        self.waiting = asyncio.Event()
 
     async def contract(self, id: str) -> Contract | None:
         if self.fails:
@@ -73,10 +56,6 @@ class BrokerHub(ScriptedHub):
         if self.slow is not None:
             await self.slow.wait()
         return self.contracts.get(id)
-
-    @asynccontextmanager
-    async def watch(self, task: TaskId) -> AsyncIterator[Watch]:
-        yield Watch(self)
 
 
 class Vault:

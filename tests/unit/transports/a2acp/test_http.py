@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import jwt
 import msgspec
 import pytest
 
-from dragoman.core.commands import Finish, NoteRead, RegisterAgent, ShakeHands, Submit
+from dragoman.core.commands import (
+    Acknowledge,
+    CloseLink,
+    Command,
+    Finish,
+    NoteRead,
+    OpenLink,
+    RegisterAgent,
+    ShakeHands,
+    Submit,
+    TellAgain,
+)
+from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind
-from dragoman.core.ids import QuestionId
-from dragoman.core.tasks.model import Asking, Event, EventKind, Question, QuestionStatus, Status
+from dragoman.core.ids import AgentId, QuestionId, TaskId
+from dragoman.core.tasks.model import Asking, Question, QuestionStatus, Status
 
 REQUEST = {"rows": 1, "contract_id": "c-1", "correlation_id": "k"}
 
@@ -21,28 +35,74 @@ def code(answer: Any) -> str:
     return str(answer.json()["payload"]["error"]["code"])
 
 
-async def test_a_request_waits_for_the_end_of_its_task(client: Any, hub: Any, store: Any, kit: Any) -> None:
-    hub.script[Submit] = begun = kit.task()
-    sending = asyncio.ensure_future(client.send(client.message("request", "provision", REQUEST)))
-    await kit.soon(hub.waiting.wait())
-    assert not sending.done()
-    (asked,) = hub.asked_for(Submit)
-    assert (asked.follows, asked.contract, asked.seen) == (True, "c-1", asked.request_id)
-    body = msgspec.Raw(b'{"result":{"dataset_id":"d"}}')
-    done = msgspec.structs.replace(begun, status=Status.COMPLETED, outcome=2, seq=2)
-    event = Event(task=begun.id, seq=2, at=begun.created_at, kind=EventKind.COMPLETED, body=body, agent=begun.owner)
+@asynccontextmanager
+async def waiting(client: Any, hub: Any, said: Any, kind: type[Command] = Submit) -> AsyncIterator[tuple[Any, Any]]:
+    """A request under way that waits, and the end of its link."""
+    sending = asyncio.ensure_future(client.send(said))
+    await hub.until(lambda: bool(hub.asked_for(kind)))
+    yield sending, hub.ends[hub.asked_for(kind)[-1].awaited]
+    sending.cancel()
 
-    async def task(id: Any) -> Any:
-        return done
 
-    async def events(id: Any, *, after: int, limit: int) -> Any:
-        return [event]
-
-    store.task, store.events = task, events
-    hub.news.set()
-    answer = await kit.soon(sending)
+async def test_a_request_waits_for_its_answer_and_acknowledges_it(client: Any, hub: Any, kit: Any) -> None:
+    async with waiting(client, hub, client.message("request", "provision", REQUEST)) as (sending, end):
+        (asked,) = hub.asked_for(Submit)
+        assert (asked.contract, asked.seen) == ("c-1", asked.request_id)
+        assert not sending.done()
+        told = kit.parcel(status=Status.COMPLETED)
+        end.deliver([told])
+        answer = await kit.soon(sending)
     assert (answer.status_code, answer.json()["message_type"]) == (200, "response")
-    assert answer.json()["payload"]["dataset_id"] == "d"
+    assert answer.json()["payload"]["n"] == 1
+    await hub.until(lambda: bool(hub.asked_for(Acknowledge)))
+    assert [(one.principal, one.deliveries) for one in hub.asked_for(Acknowledge)] == [("ada", (told.delivery.id,))]
+    assert (hub.asked_for(CloseLink), hub.detached) == ([], [asked.awaited])
+
+
+async def test_the_status_of_an_answer_is_that_of_its_error(client: Any, hub: Any, kit: Any) -> None:
+    fault = Fault(kind=Kind.TIMEOUT, message="too late")
+    async with waiting(client, hub, client.message("request", "provision", REQUEST)) as (sending, end):
+        told = kit.parcel(cargo=Cargo.FAILURE, status=Status.FAILED, fault=fault)
+        end.deliver([told])
+        answer = await kit.soon(sending)
+    assert (answer.status_code, code(answer)) == (504, "TIMEOUT")
+    await hub.until(lambda: bool(hub.asked_for(Acknowledge)))
+
+
+async def test_whoever_goes_away_before_the_answer_is_not_waited_for(client: Any, hub: Any) -> None:
+    async with waiting(client, hub, client.message("request", "provision", REQUEST)) as (sending, _):
+        sending.cancel()
+        await hub.until(lambda: bool(hub.asked_for(CloseLink)))
+    assert [one.session for one in hub.asked_for(CloseLink)] == [one.awaited for one in hub.asked_for(Submit)]
+
+
+async def test_an_answer_that_comes_too_late_for_its_request_is_not_acknowledged(
+    client: Any, hub: Any, serving: Any, kit: Any
+) -> None:
+    """It was there, and was being put into words, when the client left."""
+    async with waiting(client, hub, client.message("request", "provision", REQUEST)) as (sending, end):
+        hub.slow = asyncio.Event()
+        end.deliver([kit.parcel(status=Status.COMPLETED)])
+        await hub.until(lambda: bool(hub.detached))
+        await client("GET", "/a2acp/messages")
+        assert serving.connections == 2
+        sending.cancel()
+        async with asyncio.timeout(5):
+            while serving.connections == 2:  # until the server has noticed
+                await client("GET", "/a2acp/messages")
+        hub.slow.set()
+    assert (await client("GET", "/a2acp/messages")).json() == {"messages": []}
+    assert hub.asked_for(Acknowledge) == []
+
+
+async def test_a_lost_answer_is_asked_for_by_the_request(client: Any, hub: Any) -> None:
+    answer = await client("GET", "/a2acp/messages?answer_to=M-1")
+    assert answer.json() == {"messages": []}
+    assert [type(one) for one in hub.asked[:2]] == [TellAgain, OpenLink]
+    assert (hub.asked[0].principal, hub.asked[0].request_id) == ("ada", "m-1")
+    hub.script[TellAgain] = Fault(kind=Kind.NOT_FOUND, message="no such request", field="answer_to")
+    answer = await client("GET", "/a2acp/messages?answer_to=m-2")
+    assert (answer.status_code, code(answer)) == (404, "CAPABILITY_NOT_FOUND")
 
 
 async def test_with_respond_async_it_is_accepted_at_once(client: Any, hub: Any, kit: Any) -> None:
@@ -51,41 +111,41 @@ async def test_with_respond_async_it_is_accepted_at_once(client: Any, hub: Any, 
     answer = await client.send(said, prefer="respond-async, wait=5")
     assert answer.status_code == 202
     assert answer.json() == {"status": "accepted", "message_id": said["message_id"], "correlation_id": "k"}
-    assert hub.asked_for(Submit)[0].follows is False
+    assert hub.asked_for(Submit)[0].awaited is None
 
 
-async def test_whoever_waits_is_sent_home_when_the_hub_stops(
-    client: Any, hub: Any, serving: Any, store: Any, kit: Any
-) -> None:
-    hub.script[Submit] = kit.task()
-    sending = asyncio.ensure_future(client.send(client.message("request", "provision", REQUEST)))
-    await kit.soon(hub.waiting.wait())
-    stopping = asyncio.ensure_future(serving.stop(5))
-    answer = await kit.soon(sending)
+async def test_whoever_waits_is_sent_home_when_the_hub_stops(client: Any, hub: Any, serving: Any, kit: Any) -> None:
+    async with waiting(client, hub, client.message("request", "provision", REQUEST)) as (sending, _):
+        stopping = asyncio.ensure_future(serving.stop(5))
+        answer = await kit.soon(sending)
     assert (answer.status_code, code(answer)) == (503, "INTERNAL_ERROR")
+    assert "inbox" in answer.text
+    assert len(hub.asked_for(CloseLink)) == 1
     await kit.soon(stopping)
 
 
-async def test_a_handshake_waits_for_its_target(client: Any, hub: Any, store: Any, kit: Any) -> None:
-    asked = Question(
-        id=QuestionId("q-1"), task=None, agent="ada", question="?", created_at=0, about=Asking.HANDSHAKE,
-        status=QuestionStatus.WITH_AGENT, details={},
+@pytest.mark.parametrize("agreed", [True, False])
+async def test_a_handshake_waits_for_its_target(client: Any, hub: Any, kit: Any, agreed: bool) -> None:
+    fault = Fault(kind=Kind.CONTRACT, message="bob declined: busy")
+    ended = {"contract_id": "c-1"} if agreed else {"fault": msgspec.to_builtins(fault)}
+    question = Question(
+        id=QuestionId("q-1"), task=None, agent=AgentId("ada"), question="?", created_at=0, about=Asking.HANDSHAKE,
+        status=QuestionStatus.ANSWERED, answer=ended, details={"correlation_id": "k"},
     )  # type: ignore[arg-type]  # fmt: skip
-    hub.script[ShakeHands] = asked
-    answers: list[Any] = [None, {"contract_id": "c-1"}]
-
-    async def question(id: Any) -> Any:
-        return msgspec.structs.replace(asked, answer=answers.pop(0))
-
-    store.question = question
+    told = kit.parcel().delivery
+    told = msgspec.structs.replace(told, task=TaskId("q-1"), cargo=Cargo.ANSWER, question=question.id)
     payload = {"target_agent_id": "bob", "requested_intent": "provision"}
     said = client.message("request", "initiate_handshake", payload, to=kit.broker)
-    sending = asyncio.ensure_future(client.send(said))
-    await kit.soon(hub.waiting.wait())
-    hub.news.set()
-    told = (await kit.soon(sending)).json()["payload"]
-    assert (told["contract"]["contract_id"], told["collaboration_id"]) == ("c-1", "l-1")
+    async with waiting(client, hub, said, ShakeHands) as (sending, end):
+        end.deliver([Parcel(told, None, question)])
+        answer = await kit.soon(sending)
     assert hub.asked_for(ShakeHands)[0].granted == ("w",)
+    if agreed:
+        body = answer.json()["payload"]
+        assert (body["contract"]["contract_id"], body["collaboration_id"]) == ("c-1", "l-1")
+    else:
+        assert (answer.status_code, code(answer)) == (422, "CONTRACT_VIOLATION")
+    await hub.until(lambda: bool(hub.asked_for(Acknowledge)))
 
 
 async def test_what_the_hub_decides_it_records_itself(client: Any, hub: Any) -> None:
