@@ -13,6 +13,7 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 
+import msgspec
 from tests.support.world import World
 
 from dragoman.core.commands import (
@@ -145,6 +146,25 @@ class Actor:
         # else: it forgets the work: only the clocks can save it
 
 
+class Waiter:
+    """A request of the boss that waits for its own answer, which may get lost on its way to it."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        self.session = SessionId(simulation.world.mint())
+        simulation.world.intake.attach(self.session, self)
+
+    def deliver(self, parcels: list[Parcel]) -> None:
+        self.simulation.waiters.remove(self)
+        self.simulation.boss.deliver(parcels)
+
+    def hang_up(self, reason: str) -> None: ...
+
+    async def leave(self) -> None:
+        self.simulation.world.intake.detach(self.session)
+        await self.simulation.try_ask(CloseLink(principal=BOSS, session=self.session, lost=False))
+
+
 class Gateway(Actor):
     """An agent on a stream or a pipe: its link vouches for it, and when that ends its head is empty. It asks people in
     the course of its work, and stands still until it is told the answer."""
@@ -211,6 +231,7 @@ class Simulation:
         self.agents = [Actor(self, f"i{n}", polls=self.rng.random() < 0.4) for n in range(3)]
         self.agents.append(Gateway(self, "g1"))
         self.requests: list[Submit] = []
+        self.waiters: list[Waiter] = []
         self.lossy = True
 
     async def try_ask(self, command: object) -> object | None:
@@ -243,6 +264,9 @@ class Simulation:
 
     async def submit(self) -> None:
         request = self.world.request(principal=BOSS)
+        if self.rng.random() < 0.3:
+            self.waiters.append(waiter := Waiter(self))
+            request = msgspec.structs.replace(request, awaited=waiter.session)
         self.requests.append(request)
         await self.send(request)
 
@@ -261,6 +285,9 @@ class Simulation:
         await self.rng.choice([self.boss, *self.agents]).act(self.rng, healthy=False)
 
     async def link(self) -> None:
+        if self.waiters and self.rng.random() < 0.2:
+            await self.waiters.pop(0).leave()
+            return
         actor = self.rng.choice([self.boss, *self.agents])
         if actor.session is not None and self.rng.random() < 0.5:
             await actor.disconnect()
@@ -296,6 +323,7 @@ class Simulation:
             actor.session = None
             if self.rng.random() < 0.3:
                 actor.tray.clear()
+        self.waiters.clear()
         await self.world.restart()
 
     async def break_disk(self) -> None:
@@ -306,6 +334,8 @@ class Simulation:
     async def heal(self) -> None:
         world = self.world
         self.lossy = False
+        while self.waiters:
+            await self.waiters.pop().leave()
         for actor in [self.boss, *self.agents]:
             actor.tray.clear()
             await actor.disconnect()  # whatever it forgot on a live link, it hears again over the next one
