@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dragoman.core.agents.model import Agent, Breaker, BreakerState
 from dragoman.core.audit.chain import GENESIS, AuditRecord, seal
-from dragoman.core.delivery.model import Cargo, DeadLetter, Delivery, DeliveryState
+from dragoman.core.delivery.model import Cargo, DeadLetter, Delivery, DeliveryState, Heard
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import (
@@ -24,6 +24,7 @@ from dragoman.core.lookups import (
     Dependents,
     EntityById,
     EventOf,
+    HeardById,
     Inbox,
     Lane,
     LeasedTo,
@@ -32,6 +33,7 @@ from dragoman.core.lookups import (
     QuestionById,
     Ready,
     Row,
+    Spent,
     TaskById,
 )
 from dragoman.core.state.model import Change, Changed, Entity, Operation, Registry
@@ -40,6 +42,7 @@ from dragoman.core.tasks.model import Event, EventKind, Origin, Question, Questi
 TASKS = [TaskId(f"task-{n}") for n in range(6)] + [TaskId("01890a5d-ac96-774b-bcce-b302099a8057"), TaskId("träge ✓")]
 AGENTS = [AgentId("ada"), AgentId("bob"), AgentId("cy")]
 QUEUES = ["code", "text"]
+MESSAGES = ["m1", "m2", "m3"]
 
 
 def origin(request: str, principal: str = "ada") -> Origin:
@@ -204,6 +207,11 @@ def entities(draw: st.DrawFn, name: str) -> Entity:
 
 
 @st.composite
+def messages(draw: st.DrawFn, id: str) -> Heard:
+    return Heard(id=id, digest=draw(words), at=Instant(draw(small)))
+
+
+@st.composite
 def worlds(draw: st.DrawFn) -> list[Row]:
     """Rows that can be added together."""
     ids = draw(st.lists(st.sampled_from(TASKS), min_size=1, max_size=len(TASKS), unique=True))
@@ -217,6 +225,7 @@ def worlds(draw: st.DrawFn) -> list[Row]:
         rows.append(draw(questions(f"question-{number}", id)))
         rows.append(dead_letter(f"dead-{number}", id))
     rows += [draw(entities(name)) for name in draw(st.lists(st.sampled_from(TASKS), unique=True, max_size=3))]
+    rows += [draw(messages(name)) for name in draw(st.lists(st.sampled_from(MESSAGES), unique=True))]
     return draw(st.permutations(rows))
 
 
@@ -236,6 +245,8 @@ def changed(draw: st.DrawFn, row: Row) -> Row:
             return draw(events(row.task, row.seq))
         case Entity():
             return draw(entities(row.name))
+        case Heard():
+            return draw(messages(row.id))
         case Changed():
             return row
         case DeadLetter():
@@ -255,5 +266,7 @@ def every_lookup(rows: list[Row]) -> list[Lookup[Any]]:
     lookups += [DeliveryById(DeliveryId(f"delivery-{n}")) for n in range(9)]
     lookups += [DeadLetterById(DeliveryId(f"dead-{n}")) for n in range(5)]
     lookups += [EntityById(f"TASK/{id}") for id in TASKS]
+    lookups += [HeardById(id) for id in MESSAGES]
+    lookups += [Spent(Instant(before), limit) for before in (0, 2, 5) for limit in (1, 64)]
     lookups += [QuestionById(QuestionId(f"question-{n}")) for n in range(5)]
     return lookups

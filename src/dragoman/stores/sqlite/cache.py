@@ -6,23 +6,25 @@ key (a task's deliveries, a receiver's inbox, a queue). One rule keeps it right:
 the cache as a row; when it leaves as a row, its shelves go with it.** A shelf that is not there means "ask SQLite",
 never "empty".
 
-That the deliveries of a new task are none needs no question: a delivery never comes before its task.
+That the deliveries of a new task are none needs no question: a delivery never comes before its task. Nor does what was
+never written (`names`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, TypeVar
 
 from dragoman.core.contracts.model import Contract
-from dragoman.core.delivery.model import Delivery, DeliveryState
+from dragoman.core.delivery.model import Delivery, DeliveryState, Heard
 from dragoman.core.ids import AgentId, DeliveryId, TaskId
 from dragoman.core.lookups import (
     Claims,
     ContractById,
     DeliveryById,
     EventOf,
+    HeardById,
     Inbox,
     Lane,
     LaneEnd,
@@ -33,14 +35,13 @@ from dragoman.core.lookups import (
 )
 from dragoman.core.ports import Changes
 from dragoman.core.tasks.model import Event, Task
+from dragoman.stores.sqlite.names import Names
 
 SHELF = 256
 """A longer shelf is not kept: SQLite's index gives the best of it faster than sorting it all."""
 
 SHORT = 16
 """Of a longer lane only what was asked for is read: most tasks have one or two deliveries."""
-
-UNKNOWN = 4096
 
 EVENT_BYTES = 16 << 20
 LARGE_EVENT = 64 << 10
@@ -50,8 +51,9 @@ V = TypeVar("V")
 
 
 class HotCache:
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, names: Names | None = None) -> None:
         self._rows = rows
+        self.names = names or Names()
         self._tasks: dict[TaskId, Task] = {}
         self._requests: dict[tuple[AgentId, str], TaskId] = {}
         self._numbers: dict[TaskId, int] = {}
@@ -64,12 +66,12 @@ class HotCache:
         self._inbox: dict[AgentId, dict[DeliveryId, Delivery]] = {}
         self._leased: dict[AgentId, dict[DeliveryId, Delivery]] = {}
 
-        self._unknown: set[TaskId] = set()
         self.absent: set[TaskId] = set()
         """Tasks that this unit found not to exist. They have no deliveries either."""
 
     def clear(self) -> None:
-        self.__init__(self._rows)  # type: ignore[misc]
+        """What is known of rows; which names there may be is known in any case."""
+        self.__init__(self._rows, self.names)  # type: ignore[misc]
 
     # Asking.
 
@@ -86,13 +88,23 @@ class HotCache:
 
     def _task_by_id(self, lookup: TaskById) -> list[Any] | None:
         task = self._tasks.get(lookup.id)
-        if task is None:
-            return [] if lookup.id in self._unknown else None
-        return [task]
+        if task is not None:
+            return [task]
+        if self.names.lack(lookup.id):
+            self.absent.add(lookup.id)
+            return []
+        return None
+
+    def _heard_by_id(self, lookup: HeardById) -> list[Any] | None:
+        return [] if self.names.lack(lookup.id) else None
 
     def _claims(self, lookup: Claims) -> list[Any] | None:
-        id = self._requests.get((lookup.principal, lookup.request_id))
-        if id is None or lookup.task not in (None, id):  # somebody else may have the id: SQLite knows
+        claim = (lookup.principal, lookup.request_id)
+        id = self._requests.get(claim)
+        if id is None:
+            names = self.names
+            return [] if names.lack(claim) and (lookup.task is None or names.lack(lookup.task)) else None
+        if lookup.task not in (None, id):  # somebody else may have the id: SQLite knows
             return None
         return [self._tasks[id]]
 
@@ -136,9 +148,6 @@ class HotCache:
         if lookup.single and not rows:
             if kind is TaskById:
                 self.absent.add(lookup.id)  # type: ignore[attr-defined]
-                if len(self._unknown) >= UNKNOWN:
-                    self._unknown.clear()
-                self._unknown.add(lookup.id)  # type: ignore[attr-defined]
             return
         for row in rows:
             if isinstance(row, Task):
@@ -147,7 +156,7 @@ class HotCache:
                 self._deliveries[row.id] = row
             elif isinstance(row, Contract):
                 self._contracts[row.id] = row
-            else:
+            elif isinstance(row, Event):
                 self._keep_event(row)
         if len(rows) < min(lookup.most, SHELF):  # all there are
             shelf = {row.id: row for row in rows} if not isinstance(lookup, EventOf) else {}
@@ -168,7 +177,18 @@ class HotCache:
     def learn_number(self, task: TaskId, no: int) -> None:
         self._numbers[task] = no
 
-    # Following what was committed.
+    # Following what is committed.
+
+    def expect(self, added: Iterable[Any]) -> None:
+        """These are about to be written: from now on they may be there."""
+        note = self.names.note
+        for row in added:
+            kind = type(row)
+            if kind is Heard:
+                note(row.id)
+            elif kind is Task:
+                note(row.id)
+                note((row.origin.principal, row.origin.request_id))
 
     def follow(self, changes: Changes, new: dict[TaskId, int]) -> None:
         self.absent.clear()
@@ -186,7 +206,6 @@ class HotCache:
         self._numbers.update(new)
         for id in new:
             self._of_task[id] = {}
-            self._unknown.discard(id)
         for row in changes.added:
             if isinstance(row, Event):
                 self._keep_event(row)
@@ -337,6 +356,7 @@ ASK: dict[type[Lookup[Any]], Callable[[HotCache, Any], list[Any] | None]] = {
     EventOf: HotCache._event_of,
     ContractById: HotCache._contract_by_id,
     DeliveryById: HotCache._delivery_by_id,
+    HeardById: HotCache._heard_by_id,
     Lane: HotCache._lane,
     LaneEnd: HotCache._lane,
     Ready: HotCache._queue,

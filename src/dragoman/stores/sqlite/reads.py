@@ -183,6 +183,28 @@ def of_task(connection: apsw.Connection, task: TaskId, limit: int) -> list[Deliv
 
 # Starting, and waking up.
 
+NAMES_PAGE = 2000
+
+
+NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("SELECT id FROM task WHERE id > ? ORDER BY id LIMIT ?", ("",)),
+    (
+        "SELECT principal, request_id FROM task WHERE (principal, request_id) > (?, ?)"
+        " ORDER BY principal, request_id LIMIT ?",
+        ("", ""),
+    ),
+    ("SELECT id FROM heard WHERE id > ? ORDER BY id LIMIT ?", ("",)),
+)
+"""What the rows go by that are looked for when they are not there (see `names`): read from indexes alone. Each with
+where to begin."""
+
+
+def names(connection: apsw.Connection, sql: str, after: tuple[Any, ...]) -> tuple[list[Any], tuple[Any, ...] | None]:
+    """One page of `NAMES`, and after what the next one begins."""
+    rows = connection.execute(sql, (*after, NAMES_PAGE)).fetchall()
+    found = [row[0] for row in rows] if len(after) == 1 else rows
+    return found, rows[-1] if len(rows) == NAMES_PAGE else None
+
 
 def recovered(connection: apsw.Connection) -> tuple[Recovered, int]:
     """What a hub begins with, and the next free number of a task."""

@@ -12,6 +12,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,6 +32,7 @@ from dragoman.stores.sqlite.backups import backup
 from dragoman.stores.sqlite.cache import SHORT, HotCache
 from dragoman.stores.sqlite.channel import Writer
 from dragoman.stores.sqlite.errors import StoreRefused
+from dragoman.stores.sqlite.names import Names
 from dragoman.stores.sqlite.rows import pack
 
 T = TypeVar("T")
@@ -50,6 +52,7 @@ class SqliteStore:
         self._reader: apsw.Connection | None = None
         self._next_number = 1
         self._in_unit = False
+        self._naming: asyncio.Task[None] | None = None
         self._pool = ThreadPoolExecutor(list_threads, thread_name_prefix="dragoman-read")
         self._idle: list[apsw.Connection] = []
 
@@ -71,9 +74,26 @@ class SqliteStore:
     def _begin(self) -> Recovered:
         self._reader = reads.connect(str(self._path))
         recovered, self._next_number = reads.recovered(self._reader)
+        if self._cache is not None:
+            self._naming = asyncio.create_task(self._note_names(self._cache.names), name="names")
         return recovered
 
+    async def _note_names(self, names: Names) -> None:
+        """Of everything that was there at the start, a page at a time."""
+        for sql, first in reads.NAMES:
+            after: tuple[Any, ...] | None = first
+            while after is not None:
+                try:
+                    page, after = await self._list(partial(reads.names, sql=sql, after=after))
+                except StoreFailed:
+                    return  # whoever asks for a row meets the same, and is told
+                names.note_all(page)
+        names.complete = True
+
     async def close(self) -> None:
+        if self._naming is not None:
+            self._naming.cancel()
+            self._naming = None
         self._pool.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self._pool.shutdown)
         for connection in [*self._idle, *filter(None, [self._reader])]:
@@ -172,6 +192,8 @@ class SqliteStore:
                 new[row.id] = self._next_number
                 self._next_number += 1
         try:
+            if self._cache is not None:
+                self._cache.expect(changes.added)
             written = personal.shut(changes, self._vault)
             operations = pack(written, lambda task: new.get(task) or self._number(task), new)
             if self._writer is None:
