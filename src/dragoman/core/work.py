@@ -11,7 +11,6 @@ only after it has is the rest of the world told: `settle()` brings the floor up 
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -484,10 +483,9 @@ class Work:
                 best = task
         return best
 
-    @property
-    def minutes(self) -> Mapping[Key, Minute]:
-        """How much everybody said in the last minute."""
-        return ChainMap(self._minutes, self.floor.minutes) if self._minutes else self.floor.minutes
+    def minute(self, key: Key) -> Minute | None:
+        """How much somebody said in the last minute."""
+        return self._minutes.get(key) or self.floor.minutes.get(key)
 
     def passed(self, id: str) -> str | None:
         """The digest of a letter that left without a row, if it is remembered."""

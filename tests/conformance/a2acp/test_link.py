@@ -248,7 +248,7 @@ def test_a_refused_message_takes_from_nobody() -> None:
     limits = Limits(agent=5, collaboration=1, broker=9)
     minutes: dict[Any, Minute] = {}
     for _ in range(3):
-        outcome = take(minutes, keys("ada", "l-1"), limits, NOON)
+        outcome = take(minutes.get, keys("ada", "l-1"), limits, NOON)
         minutes.update({} if isinstance(outcome, Exceeded) else outcome)
     assert {key: minute.total for key, minute in minutes.items()} == {
         ("agent", "ada"): 1, ("collaboration", "l-1"): 1, EVERYBODY: 1,

@@ -6,6 +6,7 @@ whether they may, then how much. Contracts, budgets and domains join it here.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Protocol
 
 from dragoman.core.commands import (
@@ -68,10 +69,8 @@ class RateLimit:
             return
         if command.action is None and command.seen is None:  # a message that only reads is one all the same
             return
-        agent, collaboration, everybody = rules.per_minute
-        limits = ratelimit.Limits(agent=agent, collaboration=collaboration, broker=everybody)
         wanted = ratelimit.keys(command.principal, self._collaboration(work, command))
-        outcome = ratelimit.take(work.minutes, wanted, limits, work.now)
+        outcome = ratelimit.take(work.minute, wanted, _limits(rules.per_minute), work.now)
         if isinstance(outcome, ratelimit.Exceeded):
             raise refuse(
                 Kind.RATE_LIMITED,
@@ -90,6 +89,12 @@ class RateLimit:
             contract = work.one(ContractById(command.contract))
             return None if contract is None else contract.collaboration
         return None
+
+
+@lru_cache(maxsize=4)
+def _limits(per_minute: tuple[int, int, int]) -> ratelimit.Limits:
+    agent, collaboration, everybody = per_minute
+    return ratelimit.Limits(agent=agent, collaboration=collaboration, broker=everybody)
 
 
 CHAIN: tuple[Policy, ...] = (KnownPrincipal(), PeopleOnly(), RateLimit())

@@ -16,7 +16,7 @@ Nothing here belongs to one protocol.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -41,24 +41,35 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class Minute(Struct, frozen=True):
-    """Immutable: `taken` gives the minute as it is afterwards. `slots` are (second, how many), oldest first."""
+    """Immutable: `taken` gives the minute as it is afterwards. `past` are (second, how many), oldest first; `second` is
+    the last one that counted anything, and `count` how many it did."""
 
-    slots: tuple[tuple[int, int], ...] = ()
+    past: tuple[tuple[int, int], ...] = ()
+    second: int = 0
+    count: int = 0
     total: int = 0
+
+    @property
+    def slots(self) -> tuple[tuple[int, int], ...]:
+        return (*self.past, (self.second, self.count)) if self.count else self.past
 
     def at(self, now: int) -> Minute:
         """What still counts at `now`."""
         first = now // SECOND - SPAN
-        if not self.slots or self.slots[0][0] >= first:
+        if self.second < first:
+            return EMPTY
+        if not self.past or self.past[0][0] >= first:
             return self
-        kept = tuple(slot for slot in self.slots if slot[0] >= first)
-        return Minute(kept, sum(count for _, count in kept))
+        kept = tuple(slot for slot in self.past if slot[0] >= first)
+        return Minute(kept, self.second, self.count, self.count + sum(count for _, count in kept))
 
     def wait(self, limit: int, now: int, wanted: int = 1) -> int:
         """Microseconds until so many may pass: 0 is now."""
+        if limit <= 0:
+            return 0
         current = self.at(now)
         excess = current.total + wanted - limit
-        if excess <= 0 or limit <= 0:
+        if excess <= 0:
             return 0
         for second, count in current.slots:
             excess -= count
@@ -70,10 +81,12 @@ class Minute(Struct, frozen=True):
         """The minute after so many passed. A clock that was set back counts them where the last ones were."""
         current = self.at(now)
         second = now // SECOND
-        if current.slots and current.slots[-1][0] >= second:
-            last, count = current.slots[-1]
-            return Minute((*current.slots[:-1], (last, count + wanted)), current.total + wanted)
-        return Minute((*current.slots, (second, wanted)), current.total + wanted)
+        if second <= current.second:
+            return Minute(current.past, current.second, current.count + wanted, current.total + wanted)
+        return Minute(current.slots, second, wanted, current.total + wanted)
+
+
+EMPTY = Minute()
 
 
 class Exceeded(Struct, frozen=True, kw_only=True):
@@ -96,19 +109,18 @@ def keys(principal: str, collaboration: str | None = None) -> tuple[Key, ...]:
 
 
 def take(
-    minutes: Mapping[Key, Minute], wanted: Sequence[Key], limits: Limits, now: int
+    find: Callable[[Key], Minute | None], wanted: Sequence[Key], limits: Limits, now: int
 ) -> Mapping[Key, Minute] | Exceeded:
     """The minutes that changed, or the limit that was met: the one with the longest wait."""
     worst: Exceeded | None = None
+    changed: dict[Key, Minute] = {}
     for key in wanted:
+        minute = find(key) or EMPTY
         limit = limits.of(key)
-        wait = minutes.get(key, EMPTY).wait(limit, now)
-        if wait and (worst is None or wait > worst.wait):
+        if minute.total >= limit and (wait := minute.wait(limit, now)) and (worst is None or wait > worst.wait):
             worst = Exceeded(scope=key[0], limit=limit, wait=wait)
-    return worst or {key: minutes.get(key, EMPTY).taken(now) for key in wanted}
-
-
-EMPTY = Minute()
+        changed[key] = minute.taken(now)
+    return worst or changed
 
 
 class Meter:
@@ -124,7 +136,7 @@ class Meter:
 
     def admit(self, principal: str, now: int, collaboration: str | None = None) -> Exceeded | None:
         """Count a message, or say which limit it meets. A refused message counts nowhere."""
-        outcome = take(self._minutes, keys(principal, collaboration), self.limits, now)
+        outcome = take(self._minutes.get, keys(principal, collaboration), self.limits, now)
         if isinstance(outcome, Exceeded):
             return outcome
         self._minutes.update(outcome)
