@@ -14,6 +14,7 @@ from dragoman.core.agents.model import Agent, Breaker, BreakerState
 from dragoman.core.audit.chain import GENESIS, AuditRecord, seal
 from dragoman.core.delivery.model import Cargo, DeadLetter, Delivery, DeliveryState, Heard
 from dragoman.core.errors import Fault, Kind
+from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import (
     Children,
@@ -24,6 +25,7 @@ from dragoman.core.lookups import (
     Dependents,
     EntityById,
     EventOf,
+    Finished,
     HeardById,
     Inbox,
     Lane,
@@ -31,10 +33,13 @@ from dragoman.core.lookups import (
     Lookup,
     OpenQuestions,
     QuestionById,
+    QuestionsOf,
     Ready,
+    Relying,
     Row,
     Spent,
     TaskById,
+    Underway,
 )
 from dragoman.core.state.model import Change, Changed, Entity, Operation, Registry
 from dragoman.core.tasks.model import Event, EventKind, Origin, Question, QuestionStatus, Status, Task
@@ -67,6 +72,10 @@ def task(id: str, **fields: Any) -> Task:
 
 def event(task: str, seq: int, **fields: Any) -> Event:
     return Event(**{"task": TaskId(task), "seq": seq, "at": Instant(seq), "kind": EventKind.PROGRESS, **fields})
+
+
+def file(id: str) -> FileRef:
+    return FileRef(id=id, name="a.txt", mime_type="text/plain", size=1, sha256="0")
 
 
 def delivery(id: str, task: str, receiver: str = "bob", **fields: Any) -> Delivery:
@@ -150,6 +159,7 @@ def tasks(draw: st.DrawFn, id: TaskId) -> Task:
         parent=draw(st.none() | st.sampled_from(TASKS)),
         dependencies=draw(some_tasks),
         blocked_by=draw(some_tasks),
+        seq=8,
         description=draw(st.none() | words),
         constraints=draw(st.dictionaries(words, json_values, max_size=2)),
     )
@@ -255,12 +265,18 @@ def changed(draw: st.DrawFn, row: Row) -> Row:
 
 def every_lookup(rows: list[Row]) -> list[Lookup[Any]]:
     """Every question that could be asked about these rows, and some about rows that are not there."""
-    by_task = [TaskById, Children, Dependents, DeadLettersOf, OpenQuestions]
-    lookups: list[Lookup[Any]] = [kind(id) for kind in by_task for id in TASKS]
+    lookups: list[Lookup[Any]] = [
+        kind(id) for kind in (TaskById, Children, Dependents, DeadLettersOf, OpenQuestions) for id in TASKS
+    ]
     for who in AGENTS:
         lookups += [Claims(who, f"request of {id}", other) for id in TASKS for other in (None, id, TASKS[0])]
         lookups += [Lane(id, who) for id in TASKS]
         lookups += [kind(who, limit) for kind in (Inbox, LeasedTo) for limit in (1, 2, 64)]
+    for kind in (Relying, Underway, QuestionsOf):
+        lookups += [kind(id, limit) for id in TASKS for limit in (1, 64)]
+    places = [(Instant(0), TaskId("")), (Instant(4), TASKS[2]), (Instant(7), TASKS[6])]
+    for since, after in places:
+        lookups += [Finished(since, after, Instant(before), limit) for before in (6, 20) for limit in (1, 3, 64)]
     lookups += [Ready(queue, limit) for queue in QUEUES for limit in (1, 3, 64)]
     lookups += [EventOf(id, seq) for id in TASKS for seq in range(6)]
     lookups += [DeliveryById(DeliveryId(f"delivery-{n}")) for n in range(9)]

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from dragoman.core.audit.chain import GENESIS, verify
 from dragoman.core.delivery.model import Cargo, DeliveryState
 from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
-from dragoman.core.lookups import Claims, EventOf, Inbox, Lane, Lookup, QuestionById, Ready, Row, TaskById
+from dragoman.core.lookups import Claims, EventOf, Finished, Inbox, Lane, Lookup, QuestionById, Ready, Row, TaskById
 from dragoman.core.ports import Changes, Recovered, Store, StoreFailed, TaskFilter
 from dragoman.core.state.model import Registry
-from dragoman.core.tasks.model import QuestionStatus, Status, Task
+from dragoman.core.tasks.model import Event, QuestionStatus, Status, Task
 from dragoman.stores.memory import MemoryStore, key
 from dragoman.stores.sqlite.store import SqliteStore
 from tests.adapters import records
@@ -38,6 +38,7 @@ from tests.adapters.records import (
     entity,
     event,
     every_lookup,
+    file,
     origin,
     question,
     task,
@@ -120,9 +121,14 @@ def test_every_lookup_finds_what_it_matches_through_adding_changing_and_removing
     expected: list[dict[Any, Row]] = [dict(world)]
     for _ in range(3):
         touched = draw(st.lists(st.sampled_from(sorted(world, key=str)), unique=True, max_size=6)) if world else []
-        gone = [name for name in touched if name[0] is not Task and draw(st.booleans())]
+        gone = [name for name in touched if draw(st.booleans())]
+        forgotten = {name[1] for name in gone if name[0] is Task}
+        gone += [name for name, row in world.items() if getattr(row, "task", None) in forgotten and name not in gone]
         news = {name: records.changed(draw, world[name]) for name in touched if name not in gone}
-        steps.append(Changes(changed=list(news.values()), removed=[world[name] for name in gone]))
+        removed = [
+            row for row in map(world.__getitem__, gone) if not (isinstance(row, Event) and row.task in forgotten)
+        ]
+        steps.append(Changes(changed=list(news.values()), removed=removed))
         world = {name: row for name, row in (world | news).items() if name not in gone}
         expected.append(dict(world))
 
@@ -161,6 +167,35 @@ async def test_an_inbox_gives_the_best_first_even_when_there_are_many(store: Sto
     assert await load(store, Inbox(AgentId("bob"), 3)) == [best[2:5]]
 
 
+async def test_a_task_goes_with_its_events_its_claim_and_its_hold_on_files(store: Store) -> None:
+    gone, stays = task("gone", seq=3, files=(file("f1"), file("f2"))), task("stays", seq=1, files=(file("f2"),))
+    await commit(store, gone, stays, *(event("gone", n) for n in (1, 2, 3)), event("stays", 1), audit=chain(1))
+    assert await load(store, EventOf(gone.id, 2)) == [[event("gone", 2)]]
+    assert set(await store.attached(["f0", "f1", "f2"])) == {"f1", "f2"}
+    again = task("next", origin=gone.origin)
+    await commit(store, again, removed=[gone])
+    assert (await store.task(gone.id), list(await store.events(gone.id))) == (None, [])
+    found = await load(store, *(EventOf(gone.id, n) for n in (1, 2, 3)), Claims(AgentId("ada"), "request of gone"))
+    assert found == [[], [], [], [again]]
+    assert set(await store.attached(["f0", "f1", "f2"])) == {"f2"}
+    assert (list(await store.events(stays.id)), len(await store.audit())) == ([event("stays", 1)], 1)
+    reborn = task("gone", seq=1, origin=origin("later"))  # the same id has nothing of the first
+    await commit(store, reborn, event("gone", 1, agent=AgentId("bob")))
+    assert list(await store.events(reborn.id)) == [event("gone", 1, agent=AgentId("bob"))]
+    assert await load(store, EventOf(gone.id, 2)) == [[]]
+
+
+async def test_finished_tasks_are_found_from_a_place_on_also_those_that_came_together(store: Store) -> None:
+    over = [Status.COMPLETED, Status.FAILED, Status.CANCELLED]
+    rows = [task(f"t{n:03}", status=over[n % 3], created_at=n // 40, owner=AgentId("bob")) for n in range(200)]
+    await commit(store, *rows, task("open", created_at=0), task("young", created_at=5, status=Status.FAILED))
+    since, after, found = Instant(0), TaskId(""), []
+    while page := (await load(store, Finished(since, after, Instant(5), 32)))[0]:
+        found += page
+        since, after = page[-1].created_at, page[-1].id
+    assert found == sorted(rows, key=lambda row: (row.created_at, row.id))
+
+
 # Atomic.
 
 BAD: dict[str, Changes] = {
@@ -180,6 +215,7 @@ BAD: dict[str, Changes] = {
     "adds an entity that exists": Changes(added=[task("u"), entity("e")]),
     "changes an entity that does not exist": Changes(added=[task("u")], changed=[entity("nowhere")]),
     "adds a row of the state's log that exists": Changes(added=[task("u"), changed_state(1)]),
+    "removes a task that does not exist": Changes(added=[task("u")], removed=[task("nowhere")]),
     "removes a question that does not exist": Changes(added=[task("u")], removed=[question("nowhere", "t")]),
     "changes one that exists and one that does not": Changes(
         added=[task("u")], changed=[delivery("d", "t", rank=3), delivery("nowhere", "t")]

@@ -117,6 +117,37 @@ class Dependents(Lookup[Task], frozen=True, gc=False):
         return row.id
 
 
+class Relying(Lookup[Task], frozen=True, gc=False):
+    """The unfinished tasks that depend on a task, also those that need not wait for it any more."""
+
+    row: ClassVar = Task
+    dependency: TaskId
+    limit: int
+
+    def matches(self, row: Task) -> bool:
+        return self.dependency in row.dependencies and not row.final
+
+    def order(self, row: Task) -> str:
+        return row.id
+
+
+class Finished(Lookup[Task], frozen=True, gc=False):
+    """Finished tasks that came before a time, the oldest first, from behind a place on: when the last one came, and its
+    id. When a task ended has no index, which every end of a task would have to pay for."""
+
+    row: ClassVar = Task
+    since: Instant
+    after: TaskId
+    before: Instant
+    limit: int
+
+    def matches(self, row: Task) -> bool:
+        return row.final and (self.since, self.after) < (row.created_at, row.id) and row.created_at < self.before
+
+    def order(self, row: Task) -> tuple[int, str]:
+        return (row.created_at, row.id)
+
+
 class EventOf(Lookup[Event], frozen=True, gc=False):
     row: ClassVar = Event
     single: ClassVar = True
@@ -178,6 +209,20 @@ class LaneEnd(Lookup[Delivery], frozen=True, gc=False):
 
     def order(self, row: Delivery) -> int:
         return -row.seq
+
+
+class Underway(Lookup[Delivery], frozen=True, gc=False):
+    """What is on its way about one task, to whomever."""
+
+    row: ClassVar = Delivery
+    task: TaskId
+    limit: int
+
+    def matches(self, row: Delivery) -> bool:
+        return row.task == self.task and row.task != row.id  # type: ignore[comparison-overlap]
+
+    def order(self, row: Delivery) -> tuple[str, int]:
+        return (row.receiver, row.seq)
 
 
 class HeardById(Lookup[Heard], frozen=True, gc=False):
@@ -298,6 +343,20 @@ class OpenQuestions(Lookup[Question], frozen=True, gc=False):
         return row.id
 
 
+class QuestionsOf(Lookup[Question], frozen=True, gc=False):
+    """What was asked in the course of a task, whatever became of it."""
+
+    row: ClassVar = Question
+    task: TaskId
+    limit: int
+
+    def matches(self, row: Question) -> bool:
+        return row.task == self.task
+
+    def order(self, row: Question) -> tuple[str, str]:
+        return (row.status, row.id)
+
+
 class EntityById(Lookup[Entity], frozen=True, gc=False):
     """A task that agents keep among themselves. What else they share is on the floor."""
 
@@ -311,6 +370,6 @@ class EntityById(Lookup[Entity], frozen=True, gc=False):
 
 __all__ = [
     "Children", "ContractById", "DeadLetterById", "DeadLettersOf", "DeliveryById", "Dependents", "EVERYTHING",
-    "EntityById", "EventOf", "HeardById", "Inbox", "Lane", "LaneEnd", "LeasedTo", "Lookup", "OpenQuestions", "PAGE",
-    "QuestionById", "Ready", "Row", "Spent", "Story", "TaskById", "Terms",
+    "EntityById", "EventOf", "Finished", "HeardById", "Inbox", "Lane", "LaneEnd", "LeasedTo", "Lookup", "OpenQuestions",
+    "PAGE", "QuestionById", "QuestionsOf", "Ready", "Relying", "Row", "Spent", "Story", "TaskById", "Terms", "Underway",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ one suite on every adapter, the memory one included.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
@@ -30,7 +30,11 @@ T = TypeVar("T", covariant=True)
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
     """Everything one unit of work changes. A row stands in at most one of `added`, `changed`, `removed`;
-    rows of a table that a later row refers to may come in any order: stores declare no foreign keys."""
+    rows of a table that a later row refers to may come in any order: stores declare no foreign keys.
+
+    The events of a task are removed with it, and are not named: there may be a million. From the commit on nobody sees
+    them. A store may take its time to delete them, but not longer than it has anything else to do.
+    """
 
     added: Sequence[Row] = ()
     changed: Sequence[Row] = ()
@@ -209,6 +213,10 @@ class Store(Protocol):
 
     async def oldest_change(self) -> int | None:
         """The number of the oldest change that the log still has, or None if it has none."""
+        ...
+
+    async def attached(self, files: Sequence[str]) -> Collection[str]:
+        """Those of the files that belong to a task."""
         ...
 
     async def counts(self) -> Mapping[str, int]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -143,10 +143,16 @@ class MemoryStore:
         if failure is not None and not self._fails_after:
             raise failure
         self._check(changes)
+        forgotten = set()
         for row in changes.removed:
             gone = self._tables[type(row)].pop(key(row))
             if isinstance(gone, Task):
                 del self._requests[gone.origin.principal, gone.origin.request_id]
+                forgotten.add(gone.id)
+        if forgotten:
+            events = self._tables[Event]
+            for name in [name for name, event in events.items() if event.task in forgotten]:
+                del events[name]
         for row in (*changes.added, *changes.changed):
             self._tables[type(row)][key(row)] = row
             if isinstance(row, Task):
@@ -161,6 +167,7 @@ class MemoryStore:
     def _check(self, changes: Changes) -> None:
         seen: set[tuple[type[Any], Hashable]] = set()
         requests: set[tuple[AgentId, str]] = set()
+        free = {(row.origin.principal, row.origin.request_id) for row in changes.removed if isinstance(row, Task)}
         for rows, must_exist in ((changes.added, False), (changes.changed, True), (changes.removed, True)):
             for row in rows:
                 name = (type(row), key(row))
@@ -176,7 +183,7 @@ class MemoryStore:
                     raise StoreFailed(f"{type(row).__name__} {key(row)} is of a task that does not exist")
                 if isinstance(row, Task) and not must_exist:
                     request = (row.origin.principal, row.origin.request_id)
-                    if request in self._requests or request in requests:
+                    if (request in self._requests and request not in free) or request in requests:
                         raise StoreFailed(f"request {request[1]} of {request[0]} has a task already")
                     requests.add(request)
         numbers = [record.seq for record in changes.audit]
@@ -306,6 +313,9 @@ class MemoryStore:
 
     async def oldest_change(self) -> int | None:
         return min((row.first for row in self.rows(Changed)), default=None)
+
+    async def attached(self, files: Sequence[str]) -> Collection[str]:
+        return {file.id for task in self.rows(Task) for file in task.files}.intersection(files)
 
     async def counts(self) -> Mapping[str, int]:
         statuses = Counter(task.status for task in self.rows(Task))

@@ -199,6 +199,7 @@ class HotCache:
                 self._drop_task(row.id)
                 self._numbers.pop(row.id, None)
                 self._of_task.pop(row.id, None)
+                self._drop_story(row)
             elif isinstance(row, Event):
                 self._drop_event(row)
             elif isinstance(row, Contract):
@@ -288,6 +289,17 @@ class HotCache:
         old = self._events.pop((event.task, event.seq), None)
         if old is not None:
             self._event_bytes -= _size(old)
+
+    def _drop_story(self, task: Task) -> None:
+        """Its events went with it. Either way round: it may have more than are known here."""
+        known = self._events
+        numbers = range(task.seq + 1)
+        names = (
+            [(task.id, n) for n in numbers] if task.seq < len(known) else [name for name in known if name[0] == task.id]
+        )
+        for name in names:
+            if (event := known.get(name)) is not None:
+                self._drop_event(event)
 
     # Staying small: the oldest go first.
 

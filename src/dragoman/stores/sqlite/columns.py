@@ -23,6 +23,10 @@ class OriginColumns(msgspec.Struct, gc=False):
     request_id: str
 
 
+class FileColumns(msgspec.Struct, gc=False):
+    id: str
+
+
 class TaskColumns(msgspec.Struct, gc=False):
     id: str
     type: str
@@ -36,6 +40,7 @@ class TaskColumns(msgspec.Struct, gc=False):
     parent: str | None = None
     dependencies: tuple[str, ...] = ()
     blocked_by: tuple[str, ...] = ()
+    files: tuple[FileColumns, ...] = ()
 
     INSERT: ClassVar = (
         "INSERT INTO task (no, status, queue, rank, wake_at, owner, id, principal, request_id, created_at, type,"
@@ -43,22 +48,33 @@ class TaskColumns(msgspec.Struct, gc=False):
     )
     BLOCK: ClassVar = "INSERT OR IGNORE INTO blocked (dependency, no) VALUES (?, ?)"
     UNBLOCK: ClassVar = "DELETE FROM blocked WHERE dependency = ? AND no = ?"
-    PAIRS: ClassVar = (BLOCK, UNBLOCK)
+    ATTACH: ClassVar = "INSERT OR IGNORE INTO attached (file, no) VALUES (?, ?)"
+    DETACH: ClassVar = "DELETE FROM attached WHERE file = ? AND no = ?"
+    PAIRS: ClassVar = frozenset({BLOCK, UNBLOCK, ATTACH, DETACH})
 
     @staticmethod
     def added(
         numbers: list[int], text: bytes, updates: TaskUpdates
-    ) -> tuple[list[tuple[Any, ...]], list[tuple[str, int]]]:
-        """Rows to insert, and the pairs (dependency, task) that they wait for."""
+    ) -> tuple[list[tuple[Any, ...]], dict[str, list[tuple[str, int]]]]:
+        """Rows to insert, and the pairs of them with what they depend on, and with their files."""
         rows = []
-        pairs = []
+        pairs: dict[str, list[tuple[str, int]]] = {}
         for no, body in zip(numbers, slices(text), strict=True):
             task = task_columns(body)
             moving = task.moving()
             updates.remember(no, moving)
             rows.append((no, *moving, str(body, "utf-8")))
-            pairs += [(dependency, no) for dependency in task.blocked_by]
+            task.pair(no, pairs)
         return rows, pairs
+
+    def pair(self, no: int, pairs: dict[str, list[Any]]) -> None:
+        """What it depends on is needed as long as it is unfinished, its files as long as it is there."""
+        if self.dependencies or self.blocked_by:
+            statement = self.UNBLOCK if self.status in TaskUpdates.FINAL else self.BLOCK
+            needed = {*self.dependencies, *self.blocked_by}
+            pairs.setdefault(statement, []).extend((dependency, no) for dependency in needed)
+        if self.files:
+            pairs.setdefault(self.ATTACH, []).extend((file.id, no) for file in self.files)
 
     def moving(self) -> tuple[Any, ...]:
         """The columns, those that change most first."""
@@ -100,6 +116,9 @@ class TaskUpdates:
     def forget(self) -> None:
         self._known.clear()
 
+    def removed(self, no: int) -> None:
+        self._known.pop(no, None)
+
     def sort(self, numbers: list[int], text: bytes) -> Iterable[tuple[str, list[Any]]]:
         """Statements with the rows each is for."""
         found: dict[str, list[Any]] = {}
@@ -119,10 +138,7 @@ class TaskUpdates:
                 self.remember(no, new)
             statement = self._statements.get(changed) or self._statement(changed)
             found.setdefault(statement, []).append((*(new[at] for at in changed), str(body, "utf-8"), no))
-            if task.dependencies or task.blocked_by:
-                done = set(task.dependencies).difference(task.blocked_by)
-                found.setdefault(TaskColumns.UNBLOCK, []).extend((dependency, no) for dependency in done)
-                found.setdefault(TaskColumns.BLOCK, []).extend((dependency, no) for dependency in task.blocked_by)
+            task.pair(no, found)
         return found.items()
 
     def _statement(self, changed: tuple[int, ...]) -> str:

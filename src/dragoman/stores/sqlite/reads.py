@@ -27,6 +27,7 @@ from dragoman.core.lookups import (
     Dependents,
     EntityById,
     EventOf,
+    Finished,
     HeardById,
     Inbox,
     Lane,
@@ -35,11 +36,14 @@ from dragoman.core.lookups import (
     Lookup,
     OpenQuestions,
     QuestionById,
+    QuestionsOf,
     Ready,
+    Relying,
     Spent,
     Story,
     TaskById,
     Terms,
+    Underway,
 )
 from dragoman.core.ports import Due, Recovered, TaskFilter
 from dragoman.core.state.model import Changed, Entity, Registry
@@ -55,6 +59,7 @@ from dragoman.stores.sqlite.rows import (
     contract_from,
     dead_letter_from,
     delivery_from,
+    encode,
     entity_from,
     event_from,
     question_from,
@@ -135,6 +140,29 @@ def _dependents(connection: apsw.Connection, lookup: Dependents) -> list[Task]:
     return [task for task in tasks if lookup.matches(task)]  # a pair may outlive what it says
 
 
+def _relying(connection: apsw.Connection, lookup: Relying) -> list[Task]:
+    sql = f"""SELECT task.body FROM blocked JOIN task USING (no)
+              WHERE blocked.dependency = ? AND task.status {IN_UNFINISHED}"""
+    tasks = (task_from(body) for (body,) in connection.execute(sql, (lookup.dependency,)))
+    return sorted(filter(lookup.matches, tasks), key=lookup.order)[: lookup.limit]
+
+
+def _finished(connection: apsw.Connection, lookup: Finished) -> list[Task]:
+    """Each status from its index, as far as it may be needed: tasks that came together are not in an order there."""
+    found: list[Task] = []
+    sql = "SELECT created_at, body FROM task WHERE status = ? AND created_at BETWEEN ? AND ? ORDER BY created_at"
+    for status in FINAL:
+        here: list[Task] = []
+        for created_at, body in connection.execute(sql, (status.value, lookup.since, lookup.before - 1)):
+            if len(here) >= lookup.limit and created_at > here[-1].created_at:
+                break
+            task = task_from(body)
+            if lookup.matches(task):
+                here.append(task)
+        found += here
+    return sorted(found, key=lookup.order)[: lookup.limit]
+
+
 def _deliveries(slot: int) -> str:
     return f"SELECT body FROM delivery WHERE receiver = ? AND slot = {slot} ORDER BY rank, id LIMIT ?"
 
@@ -147,11 +175,16 @@ ANSWERS: dict[type[Lookup[Any]], Callable[[apsw.Connection, Any], list[Any]]] = 
     Ready: _bodies(task_from, "SELECT body FROM task WHERE queue = ? ORDER BY rank, id LIMIT ?"),
     Children: _bodies(task_from, f"SELECT body FROM task WHERE parent = ? AND status {IN_UNFINISHED} ORDER BY id"),
     Dependents: _dependents,
+    Relying: _relying,
+    Finished: _finished,
     EventOf: _event,
     Story: _story,
     DeliveryById: _bodies(delivery_from, "SELECT body FROM delivery WHERE id = ?"),
     Lane: _bodies(delivery_from, _LANE.format("")),
     LaneEnd: _bodies(delivery_from, _LANE.format("DESC")),
+    Underway: _bodies(
+        delivery_from, "SELECT body FROM delivery WHERE task = ? AND task <> id ORDER BY receiver, seq LIMIT ?"
+    ),
     ContractById: _bodies(contract_from, "SELECT body FROM contract WHERE id = ?"),
     Terms: _bodies(
         contract_from, "SELECT body FROM contract WHERE collaboration = ? ORDER BY created_at DESC, id LIMIT ?"
@@ -168,6 +201,7 @@ ANSWERS: dict[type[Lookup[Any]], Callable[[apsw.Connection, Any], list[Any]]] = 
         question_from,
         "SELECT body FROM question WHERE task = ? AND status IN ('open', 'with_agent') ORDER BY id",
     ),
+    QuestionsOf: _bodies(question_from, "SELECT body FROM question WHERE task = ? ORDER BY status, id LIMIT ?"),
 }
 
 
@@ -219,7 +253,9 @@ def recovered(connection: apsw.Connection) -> tuple[Recovered, int]:
     last = connection.execute("SELECT body FROM audit ORDER BY seq DESC LIMIT 1").fetchone()
     record = None if last is None else audit_from(last[0])
     (highest,) = connection.execute(
-        f"SELECT max(ifnull((SELECT max(no) FROM task), 0), ifnull((SELECT max(key) FROM event), 0) >> {ops.SEQ_BITS})"
+        "SELECT max(ifnull((SELECT max(no) FROM task), 0),"
+        f" ifnull((SELECT max(key) FROM event), 0) >> {ops.SEQ_BITS},"
+        f" ifnull((SELECT max(last) FROM remains), 0) >> {ops.SEQ_BITS})"
     ).fetchone() or (0,)
     sql = "SELECT queue, count(*) FROM task WHERE queue IS NOT NULL GROUP BY queue"
     begin = Recovered(
@@ -383,6 +419,11 @@ def changes(connection: apsw.Connection, after: int, limit: int) -> list[Changed
 def oldest_change(connection: apsw.Connection) -> int | None:
     row = connection.execute("SELECT body FROM changed ORDER BY cursor LIMIT 1").fetchone()
     return None if row is None else changed_from(row[0]).first
+
+
+def attached(connection: apsw.Connection, files: Sequence[str]) -> set[str]:
+    sql = "SELECT value FROM json_each(?) WHERE EXISTS (SELECT 1 FROM attached WHERE file = value)"
+    return {str(file) for (file,) in connection.execute(sql, (encode(list(files)).decode(),))}
 
 
 def counts(connection: apsw.Connection) -> dict[str, int]:

@@ -66,7 +66,10 @@ def pack(changes: Changes, number: Number, new: dict[TaskId, int]) -> list[tuple
     operations: list[tuple[Any, ...]] = []
     if changes.removed:
         for table, rows in by_table(changes.removed).items():
-            operations.append((ops.ROWS, *REMOVERS[table](rows, number)))
+            if table is Task:
+                operations.append((ops.TASKS_REMOVED, [_removed(row, number(row.id)) for row in rows]))
+            else:
+                operations.append((ops.ROWS, *REMOVERS[table](rows, number)))
     for step, changed in ((0, changes.added), (1, changes.changed)):
         if not changed:
             continue
@@ -95,6 +98,10 @@ def by_table(rows: Sequence[Row]) -> dict[type[Any], list[Any]]:
         else:
             tables[table] = [row]
     return tables
+
+
+def _removed(task: Task, no: int) -> tuple[Any, ...]:
+    return no, (*task.dependencies, *task.blocked_by), [file.id for file in task.files]
 
 
 def _events(rows: list[Event], number: Number) -> list[tuple[Any, ...]]:
@@ -155,7 +162,6 @@ BUILDERS: dict[type[Any], tuple[int, Callable[[Any, Number], list[tuple[Any, ...
 }
 
 REMOVERS: dict[type[Any], Callable[[Any, Number], tuple[int, list[tuple[Any, ...]]]]] = {
-    Task: lambda rows, number: (ops.TASK_REMOVED, [(number(row.id),) for row in rows]),
     Event: lambda rows, number: (ops.EVENT + 2, [(event_key(number(row.task), row.seq),) for row in rows]),
     Delivery: lambda rows, _: (ops.DELIVERY_REMOVED, [(row.id,) for row in rows]),
     Agent: lambda rows, _: (ops.AGENT + 2, [(row.id,) for row in rows]),

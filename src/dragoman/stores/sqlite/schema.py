@@ -123,6 +123,19 @@ MIGRATIONS: tuple[str, ...] = (
 
     ALTER TABLE event ADD COLUMN personal INTEGER;
     """,
+    # 5: tasks are forgotten. `remains` are events of such, deleted bit by bit; `attached` is whose a file is. A pair in
+    # `blocked` stands as long as the task that depends is unfinished, so that what it depends on is kept.
+    """
+    CREATE TABLE remains (first INTEGER PRIMARY KEY, last INTEGER NOT NULL);
+
+    CREATE TABLE attached (file TEXT, no INTEGER, PRIMARY KEY (file, no)) WITHOUT ROWID;
+    INSERT OR IGNORE INTO attached (file, no)
+        SELECT json_extract(each.value, '$.id'), task.no FROM task, json_each(task.body, '$.files') AS each;
+
+    INSERT OR IGNORE INTO blocked (dependency, no)
+        SELECT each.value, task.no FROM task, json_each(task.body, '$.dependencies') AS each
+        WHERE task.status IN ('queued', 'assigned', 'running', 'waiting');
+    """,
 )
 
 VERSION = len(MIGRATIONS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -307,6 +307,9 @@ class SqliteStore:
 
     async def oldest_change(self) -> int | None:
         return await self._list(reads.oldest_change)
+
+    async def attached(self, files: Sequence[str]) -> Collection[str]:
+        return await self._list(lambda connection: reads.attached(connection, files))
 
     async def counts(self) -> Mapping[str, int]:
         return await self._list(reads.counts)

@@ -8,6 +8,9 @@ when the hub's end of the pair closes. Signals that ask the hub to stop are not 
 After an I/O error the connection is closed and opened anew before the next unit: what SQLite holds in memory may no
 longer be what is on the disk, and an fsync that failed is never tried again.
 
+What a forgotten task leaves, its events, may be much. So it is noted (`remains`) in the transaction that removes the
+task, and deleted bit by bit: some with every commit, and the rest when there is nothing else to do.
+
 The write-ahead log is moved into the database by a second thread (SQLite works outside the GIL), so commits do not
 wait for it; only the rest, what was written meanwhile, is moved between two commits.
 """
@@ -15,6 +18,7 @@ wait for it; only the rest, what was written meanwhile, is moved between two com
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import sys
@@ -35,6 +39,15 @@ SMALL_REST = 1 << 20
 """Bytes of it that may be moved between two commits."""
 
 ROUNDS = 8
+
+AT_ONCE = (1024, 1 << 20)
+"""How many events, and bytes of them, are deleted in a transaction that removes tasks, or in one of its own;"""
+
+ALONG = (64, 256 << 10)
+"""and how many in any other."""
+
+IDLE = 0.05
+"""After so many seconds without a unit there is time for it."""
 
 REOPEN_AFTER = (
     apsw.IOError,
@@ -61,6 +74,8 @@ class Disk:
         self.connection = schema.connect(path)
         self.updates = TaskUpdates()
         self.logged = 0
+        self.remains = True
+        """Whether there may be events of forgotten tasks."""
         self.connection.set_wal_hook(self._logged)
         self._checkpoint: threading.Thread | None = None
         # Opened once and kept: POSIX locks belong to the process, and closing any descriptor of a file cancels all of
@@ -88,10 +103,13 @@ class Disk:
         try:
             for operation in operations:
                 self._run(operation)
+            if self.remains:
+                self._clear(*(AT_ONCE if any(code == ops.TASKS_REMOVED for code, *_ in operations) else ALONG))
             crash("writer:before_commit")
             connection.execute("COMMIT")
         except BaseException:
             self.updates.forget()
+            self.remains = True
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
@@ -106,7 +124,8 @@ class Disk:
             case ops.TASKS_ADDED:
                 rows, pairs = TaskColumns.added(operation[1], operation[2], self.updates)
                 connection.executemany(TaskColumns.INSERT, rows)
-                connection.executemany(TaskColumns.BLOCK, pairs)
+                for statement, two in pairs.items():
+                    connection.executemany(statement, two)
             case ops.TASKS_CHANGED:
                 for statement, rows in self.updates.sort(operation[1], operation[2]):
                     if statement in TaskColumns.PAIRS:
@@ -119,10 +138,51 @@ class Disk:
                 self._all(DeliveryColumns.UPDATE, DeliveryColumns.rows(operation[1]))
             case ops.AUDIT:
                 connection.executemany(AuditColumns.INSERT, AuditColumns.rows(operation[1]))
+            case ops.TASKS_REMOVED:
+                self._remove(operation[1])
             case ops.FORGET:
                 connection.execute(ops.FORGET_CHANGES, (operation[1],))
             case unknown:
                 raise ValueError(f"operation {unknown} is not known")
+
+    def _remove(self, tasks: list[Any]) -> None:
+        connection = self.connection
+        self._all(ops.STATEMENTS[ops.TASK_REMOVED], [(no,) for no, _, _ in tasks])
+        connection.executemany(TaskColumns.UNBLOCK, [(other, no) for no, others, _ in tasks for other in others])
+        connection.executemany(TaskColumns.DETACH, [(file, no) for no, _, files in tasks for file in files])
+        ranges = [(no << ops.SEQ_BITS, ((no + 1) << ops.SEQ_BITS) - 1) for no, _, _ in tasks]
+        connection.executemany("INSERT INTO remains (first, last) VALUES (?, ?)", ranges)
+        self.remains = True
+        for no, _, _ in tasks:
+            self.updates.removed(no)
+
+    def _clear(self, events: int, size: int) -> None:
+        """Delete some of what forgotten tasks left: at most so many events, and hardly more than so many bytes."""
+        connection = self.connection
+        while events > 0 and size > 0:
+            row: Any = connection.execute("SELECT first, last FROM remains ORDER BY first LIMIT 1").fetchone()
+            if row is None:
+                self.remains = False
+                return
+            first, last = row
+            found: list[Any] = connection.execute(ops.SIZES, (first, last, events)).fetchall()
+            until = last if len(found) < events else found[-1][0]
+            for key, length in found:
+                events -= 1
+                size -= length
+                if size <= 0 and key < found[-1][0]:
+                    until = key
+                    break
+            connection.execute("DELETE FROM event WHERE key BETWEEN ? AND ?", (first, until))
+            if until == last:
+                connection.execute("DELETE FROM remains WHERE first = ?", (first,))
+            else:
+                connection.execute("UPDATE remains SET first = ? WHERE first = ?", (until + 1, first))
+
+    def clear(self) -> None:
+        """The same, when nobody waits."""
+        with self.connection:
+            self._clear(*AT_ONCE)
 
     def _all(self, statement: str, rows: list[Any]) -> None:
         """Each of the rows must be there."""
@@ -180,7 +240,17 @@ def serve(link: socket.socket, path: str) -> None:
     disk: Disk | None = started
     answer(link, Answer())
     decode = msgspec.msgpack.Decoder(list[list[Any]]).decode
-    while (frame := receive(link)) is not None:
+    while True:
+        if disk is not None and disk.remains and not select.select([link], [], [], IDLE)[0]:
+            try:
+                disk.clear()
+                disk.keep_log_bounded()
+            except apsw.Error:
+                disk.close(orderly=False)
+                disk = None
+            continue
+        if (frame := receive(link)) is None:
+            break
         try:
             if disk is None:
                 disk = Disk(path)

@@ -1,0 +1,108 @@
+"""What forgotten tasks leave in the database: deleted bit by bit, whatever happens meanwhile, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.adapters.records import event, file, task
+
+from dragoman.core.ids import TaskId
+from dragoman.core.ports import Changes
+from dragoman.core.tasks.model import Status
+from dragoman.stores.sqlite import reads, schema, writer
+from dragoman.stores.sqlite.columns import TaskColumns, TaskUpdates
+from dragoman.stores.sqlite.rows import encode, pack
+
+LONG = 3000
+NUMBERS = {"long": 1, "stays": 2, "other": 3}
+
+
+def write(disk: writer.Disk, **changes: Any) -> None:
+    new = {row.id: NUMBERS[row.id] for row in changes.get("added", ()) if type(row).__name__ == "Task"}
+    disk.write([list(one) for one in pack(Changes(**changes), NUMBERS.__getitem__, new)])
+
+
+def left(disk: writer.Disk) -> tuple[int, int]:
+    """Events, and stories that are not deleted yet."""
+    rows = disk.connection.execute("SELECT (SELECT count(*) FROM event), (SELECT count(*) FROM remains)")
+    return next(iter(rows))
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> writer.Disk:
+    made = writer.Disk(str(tmp_path / "hub.db"))
+    long, stays = task("long", seq=LONG), task("stays", seq=2)
+    write(made, added=[long, stays, *(event("long", n + 1) for n in range(LONG)), event("stays", 1), event("stays", 2)])
+    return made
+
+
+def test_a_long_story_goes_bit_by_bit_and_with_other_commits(disk: writer.Disk) -> None:
+    write(disk, removed=[task("long", seq=LONG)])
+    assert left(disk) == (LONG - writer.AT_ONCE[0] + 2, 1)
+    write(disk, changed=[task("stays", seq=2, progress=1)])
+    assert left(disk) == (LONG - writer.AT_ONCE[0] - writer.ALONG[0] + 2, 1)
+    while disk.remains:
+        disk.clear()
+    assert left(disk) == (2, 0)
+    assert [row.seq for row in reads.events(disk.connection, TaskId("stays"), 0, 10)] == [1, 2]
+
+
+def test_large_events_go_one_at_a_time(disk: writer.Disk) -> None:
+    big = [event("other", n, raw=bytes(writer.AT_ONCE[1])) for n in (1, 2, 3)]
+    write(disk, added=[task("other", seq=3), *big])
+    write(disk, removed=[task("other", seq=3)])
+    assert left(disk) == (LONG + 2 + 2, 1)
+    disk.clear()
+    assert left(disk) == (LONG + 2 + 1, 1)
+
+
+def test_a_restart_in_the_middle_goes_on_and_gives_the_number_to_nobody_else(disk: writer.Disk) -> None:
+    write(disk, removed=[task("stays", seq=2)])  # the highest number is free again
+    assert reads.recovered(disk.connection)[1] == 2
+    write(disk, removed=[task("long", seq=LONG)])
+    assert reads.recovered(disk.connection)[1] == 2
+    path = disk.path
+    disk.close(orderly=False)
+    again = writer.Disk(path)
+    assert again.remains
+    while again.remains:
+        assert reads.recovered(again.connection)[1] == 2
+        again.clear()
+    assert (left(again), reads.recovered(again.connection)[1]) == ((0, 0), 1)
+
+
+def test_a_unit_that_fails_leaves_the_story_whole(disk: writer.Disk) -> None:
+    with pytest.raises(ValueError, match="does not exist"):
+        write(disk, removed=[task("long", seq=LONG), task("other")])
+    assert left(disk) == (LONG + 2, 0)
+    assert len(reads.events(disk.connection, TaskId("long"), 0, LONG + 1)) == LONG
+
+
+def test_pairs_go_with_their_task(disk: writer.Disk) -> None:
+    write(disk, added=[task("other", dependencies=(TaskId("long"),), files=(file("f"),))])
+    both = "SELECT (SELECT count(*) FROM blocked), (SELECT count(*) FROM attached)"
+    assert disk.connection.execute(both).fetchone() == (1, 1)
+    over = task("other", dependencies=(TaskId("long"),), files=(file("f"),), status=Status.COMPLETED)
+    write(disk, changed=[over])
+    assert disk.connection.execute(both).fetchone() == (0, 1)
+    write(disk, removed=[over])
+    assert disk.connection.execute(both).fetchone() == (0, 0)
+
+
+def test_a_database_of_before_learns_who_depends_on_whom_and_whose_files_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "old.db")
+    with monkeypatch.context() as then:
+        then.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:4])
+        then.setattr(schema, "VERSION", 4)
+        old = schema.connect(path)
+    told = {"files": (file("f1"), file("f2")), "dependencies": (TaskId("stays"),)}
+    rows = [task("long", **told), task("other", status=Status.FAILED, **told)]
+    old.executemany(TaskColumns.INSERT, TaskColumns.added([1, 3], encode(rows), TaskUpdates())[0])
+    old.close()
+    new = schema.connect(path)
+    assert set(new.execute("SELECT file, no FROM attached")) == {("f1", 1), ("f2", 1), ("f1", 3), ("f2", 3)}
+    assert set(new.execute("SELECT dependency, no FROM blocked")) == {("stays", 1)}
