@@ -23,12 +23,12 @@ import structlog
 
 from dragoman.core.agents.floor import Floor
 from dragoman.core.agents.model import Agent
-from dragoman.core.commands import CloseLink, Command, Sweep, Wake
+from dragoman.core.commands import CloseLink, Command, Forget, Sweep, Wake
 from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import Parcel
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.hub import decide
-from dragoman.core.ids import MINUTE, AgentId, Instant, Moment, SessionId, TaskId
+from dragoman.core.ids import HOUR, MINUTE, AgentId, Instant, Moment, SessionId, TaskId
 from dragoman.core.lookups import Lookup
 from dragoman.core.ports import Changes, LinkEnd, Store, StoreFailed
 from dragoman.core.rules import Rules
@@ -50,6 +50,9 @@ CONTRACTS = 20_000
 
 SWEEP_EVERY = MINUTE
 """How often what need not be remembered any more is looked for, if anything else happens."""
+
+FORGET_PAUSE = 0.025
+"""Seconds between two pages of tasks that are forgotten: a long round of it takes a tenth of the hub's time at most."""
 
 DEEPEST = 50_000
 """Commands waiting before new ones are refused: memory stays bounded when the disk does not keep up."""
@@ -102,6 +105,8 @@ class Intake:
         self.wake_changed = asyncio.Event()
         self.last_failure: str | None = None
         self._swept_at = Instant(0)
+        self._forget_every = min(HOUR, max(MINUTE, self.rules.keep_finished // 24))
+        self._forget_at = Instant(0)
         self._contracts: dict[str, Contract] = {}
         self._missing: Sequence[Lookup[Any]] = ()
 
@@ -110,6 +115,7 @@ class Intake:
     async def start(self) -> None:
         self._floor = Floor(await self.store.open())
         self._serving_since = self._swept_at = self.now()
+        self._forget_at = Instant(self.now() + SWEEP_EVERY)
         self.next_wake = Instant(0)  # look at once what became due while we were away
         self._loop = asyncio.create_task(self._run(), name="intake")
 
@@ -324,7 +330,11 @@ class Intake:
     def _publish(self, work: Work, batch: Batch, outcomes: list[tuple[Any, Refused | None]], changes: Changes) -> None:
         """The commit is durable: now everybody may know."""
         for command in work.afterwards:
-            self.tell(command)
+            if isinstance(command, Forget):  # in no hurry
+                self._forget_at = Instant(self.now() + self._forget_every)
+                asyncio.get_running_loop().call_later(FORGET_PAUSE, self._go_on, command)
+            else:
+                self.tell(command)
         self._send(work.parcels)
         crash_point("before_ack")
         for (_, then), (outcome, refusal) in zip(batch, outcomes, strict=True):
@@ -345,6 +355,10 @@ class Intake:
         for row in changes.changed:
             if type(row) is Contract:
                 self._contracts.pop(row.id, None)
+
+    def _go_on(self, command: Command) -> None:
+        if not self._closing:
+            self.mention(command)
 
     def _send(self, parcels: list[tuple[SessionId, Parcel]]) -> None:
         if not parcels:
@@ -391,6 +405,9 @@ class Intake:
         if self.now() - self._swept_at >= SWEEP_EVERY:
             self._swept_at = self.now()
             self.tell(Sweep())
+        if self.rules.keep_finished and self.now() >= self._forget_at:
+            self._forget_at = Instant(self.now() + self._forget_every)
+            self.tell(Forget())
         due = await self.store.due(self.now(), limit)
         commands = [
             *(Wake(task=id) for id in due.tasks),

@@ -31,7 +31,7 @@ import msgspec
 from msgspec import Meta
 
 from dragoman.app.declared import AgentSettings, from_there, misfit, shown
-from dragoman.core.ids import HOUR, SECOND
+from dragoman.core.ids import DAY, HOUR, SECOND
 from dragoman.core.rules import Rules
 from dragoman.sandbox.model import Level
 from dragoman.transports.stdio.recipe import Terms
@@ -134,6 +134,9 @@ class RuleSettings(msgspec.Struct, frozen=True, kw_only=True):
     hop_limit: Count = _D.hop_limit
     output_quota_bytes: Count = _D.output_quota
     request_memory_seconds: Span = _D.request_memory / SECOND
+    """So long at least the same request again is recognised after its task ended (all-D5)."""
+    keep_finished_days: Seconds = _D.keep_finished / DAY
+    """A task that ended is forgotten after so long, with all that was said in it; 0 keeps it for ever."""
     max_backlog: Count = _D.max_backlog
 
 
@@ -286,6 +289,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             hop_limit=of.hop_limit,
             output_quota=of.output_quota_bytes,
             request_memory=_micros(of.request_memory_seconds),
+            keep_finished=int(of.keep_finished_days * DAY),
             max_backlog=of.max_backlog,
             heartbeat=_micros(letters.heartbeat_seconds),
             heartbeats_missed=letters.heartbeats_missed,
@@ -504,6 +508,12 @@ def _contradictions(settings: Settings, origins: Mapping[str, Origin]) -> Iterat
             f"rules.request_memory_seconds ({origins['rules.request_memory_seconds']}) is"
             f" {rules.request_memory_seconds:g}, but attempts may be repeated for {horizon:g} s: a repeated request"
             " would be done twice (all-D5). Raise it."
+        )
+    if 0 < rules.keep_finished_days * DAY < rules.request_memory_seconds * SECOND:
+        yield (
+            f"rules.keep_finished_days ({origins['rules.keep_finished_days']}) is {rules.keep_finished_days:g}, but a"
+            f" finished request answers for its id for {rules.request_memory_seconds:g} s, and is forgotten with its"
+            " task. Raise it, or lower rules.request_memory_seconds."
         )
 
 

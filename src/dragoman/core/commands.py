@@ -796,6 +796,15 @@ class Sweep(Command, frozen=True, gc=False, kw_only=True):
     principal: AgentId = HUB
 
 
+class Forget(Command, frozen=True, gc=False, kw_only=True):
+    """Forget tasks that ended long ago and that nothing needs any more. `since` and `after` are the place of the last
+    one looked at: when it came, and its id. Outcome: how many were forgotten."""
+
+    principal: AgentId = HUB
+    since: Instant = Instant(0)
+    after: TaskId = TaskId("")
+
+
 class NoteRead(Command, frozen=True, gc=False, kw_only=True):
     """An agent looked at something, where its protocol wants every request in the audit record."""
 

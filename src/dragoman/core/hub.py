@@ -29,6 +29,7 @@ from dragoman.core.commands import (
     Discard,
     EndContract,
     Finish,
+    Forget,
     GiveHelp,
     HandOver,
     NoteRead,
@@ -65,7 +66,18 @@ from dragoman.core.lookups import DeliveryById, QuestionById
 from dragoman.core.policy.chain import check, count
 from dragoman.core.routing import dispatch
 from dragoman.core.state import approval, changes
-from dragoman.core.tasks import assistance, clock, control, handover, outcome, progress, questions, recall, submit
+from dragoman.core.tasks import (
+    assistance,
+    clock,
+    control,
+    forgetting,
+    handover,
+    outcome,
+    progress,
+    questions,
+    recall,
+    submit,
+)
 from dragoman.core.work import Work
 
 
@@ -131,6 +143,7 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
     HandOver: handover.hand_over,
     AnswerHandover: handover.answer_handover,
     Sweep: letters.sweep,
+    Forget: forgetting.forget,
     ClearOut: letters.clear_out,
     Beat: status.beat,
     ReportStatus: status.report_status,
@@ -144,7 +157,7 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
 }
 
 
-NO_SIGN = frozenset({ClearOut, CloseLink, RefillLink, Unanswered, Wake, Sweep, NoteRefusal})
+NO_SIGN = frozenset({ClearOut, CloseLink, RefillLink, Unanswered, Wake, Sweep, Forget, NoteRefusal})
 """What is no sign of life of its principal: the hub says it, or nobody knows who did."""
 
 

@@ -26,6 +26,7 @@ MILLISECOND = 1_000
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
+DAY = 24 * HOUR
 
 HUB = AgentId("hub")
 """The hub itself, where it is a sender or asks for work (health checks)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dragoman.core.errors import Kind
-from dragoman.core.ids import HOUR, MINUTE, SECOND
+from dragoman.core.ids import DAY, HOUR, MINUTE, SECOND
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +53,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     file_quota: int = 256 * 1024 * 1024
     """Bytes of files that may belong to one task."""
     files_per_task: int = 100
+    keep_finished: int = 30 * DAY
+    """How long a task that ended is kept, with all that was said in it; 0 is for ever."""
     request_memory: int = 24 * HOUR
     """How long a finished request answers for its id (all-D5)."""
     per_minute: tuple[int, int, int] = (1000, 100, 10_000)

@@ -40,6 +40,7 @@ from dragoman.core.lookups import (
     Ready,
     Row,
     TaskById,
+    Underway,
 )
 from dragoman.core.policy.ratelimit import Key, Minute
 from dragoman.core.ports import Changes
@@ -197,7 +198,7 @@ class Work:
                 entry.row = row = msgspec.structs.replace(row, version=row.version + 1)
             operation = Operation.CREATE if base is None else Operation.UPDATE
             by = row.origin.principal if base is None else row.owner or HUB
-            log.append(Change(operation, Registry.TASK, id, row.version, patch or {}, by))
+            log.append(Change(operation, Registry.TASK, id, row.version, patch or {}, by, 1))
 
     def settle(self) -> None:
         """The commit is done: bring the floor up to date."""
@@ -288,7 +289,7 @@ class Work:
             entry = dirty.get(lookup.id)  # type: ignore[attr-defined]
             return None if entry is None else [] if entry.row is None else [entry.row]
         keys: Iterable[Any]
-        if kind is Lane or kind is LaneEnd:
+        if kind is Lane or kind is LaneEnd or kind is Underway:
             keys = self._lanes.get(lookup.task, ())  # type: ignore[attr-defined]
         elif kind is Claims:
             asked = self._requests.get((lookup.principal, lookup.request_id))  # type: ignore[attr-defined]
@@ -310,6 +311,13 @@ class Work:
         if loaded is None:
             raise NotLoaded(lookup)
         return loaded
+
+    def together(self, lookups: Sequence[Lookup[Any]]) -> None:
+        """These will be asked for, one by one: where an answer takes a way, all are asked for at once."""
+        if self._peek is None:
+            missing = [lookup for lookup in lookups if lookup not in self._loaded]
+            if missing:
+                raise NotLoaded(*missing)
 
     def one(self, lookup: Lookup[R]) -> R | None:
         rows = self.find(lookup)
@@ -527,11 +535,15 @@ class Work:
                 self._requests[origin.principal, origin.request_id] = id
         else:
             old = entry.row
+            if table is Task and old is None and entry.base is not None:
+                raise refuse(Kind.OVERLOADED, "a task of this id is just being forgotten; try again", retryable=True)
             self._undo.append((_Entry.put, entry, old))
             entry.row = row
         if table is Question:
             self.touched_tasks.add(id)
         if table is Task:
+            if row is None:
+                self._requests[old.origin.principal, old.origin.request_id] = id
             self._count(old, row)  # type: ignore[arg-type]
             self.touched_tasks.add(id)
 

@@ -149,6 +149,11 @@ def test_paths_in_a_file_are_meant_from_where_it_lies(file: Path) -> None:
             "rules.request_memory_seconds (file FILE) is 100, but attempts may be repeated for 127 s: a repeated"
             " request would be done twice (all-D5). Raise it.",
         ),
+        (
+            "[rules]\nkeep_finished_days = 0.5",
+            "rules.keep_finished_days (file FILE) is 0.5, but a finished request answers for its id for 86400 s, and is"
+            " forgotten with its task. Raise it, or lower rules.request_memory_seconds.",
+        ),
     ],
 )
 def test_a_wrong_file_is_told_in_a_sentence(file: Path, text: str, said: str) -> None:

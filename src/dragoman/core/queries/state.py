@@ -223,6 +223,8 @@ class StateView:
             return change if name in (None, change.name) else None
         task = await self._store.task(TaskId(change.name))
         if task is None:
+            if change.ours:
+                return None  # it was forgotten, and who might see it with it
             entity = await self._store.entity(f"{Registry.TASK.value}/{change.name}")
             called = change.name if entity is None else entity.value.get("id", change.name)
             return msgspec.structs.replace(change, name=called) if name in (None, change.name, called) else None

@@ -54,7 +54,7 @@ class Entity(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
 
 class Change(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """What one entity became: `changes` is a merge patch onto what it was before. Of a task of the hub, `name` is the
-    task's id. There is one for every step of every task, so it is kept as small as it can be."""
+    task's id and `ours` is 1. There is one for every step of every task, so it is kept as small as it can be."""
 
     operation: Operation
     registry: Registry
@@ -62,6 +62,7 @@ class Change(msgspec.Struct, frozen=True, gc=False, array_like=True):
     version: int
     changes: dict[str, Any]
     by: AgentId
+    ours: int = 0
 
 
 class Changed(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
-from dragoman.core.commands import Cancel
+from dragoman.core.commands import Cancel, Forget
 from dragoman.core.errors import Kind, Refused
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.rules import Rules
@@ -302,6 +302,23 @@ async def test_a_watcher_may_ask_for_one_thing_and_sees_only_what_is_for_it(busy
     await world.write("c1", AGENT, "c1", {"state": "BUSY"}, 0)
     heard = await collect(world.view.watch(start, AGENT, "c1"), 1)
     assert heard[0][1].changes["state"] == "BUSY"
+
+
+async def test_of_a_task_that_was_forgotten_nobody_hears_any_more(busy):
+    world = busy
+    await world.join("c1")
+    await world.add("old", "infra")
+    await world.connect("old")
+    hidden = await world.submit("infra")
+    await world.finish("old", hidden.id)
+    world.time += world.rules.keep_finished + 1
+    await world.ask_ack("boss", await world.poll("boss"))
+    assert await world.ask(Forget()) == 1
+    await world.write("c1", TASK, "theirs", {}, 0)
+    await world.ask(world.change("c1", TASK, "theirs", {}, 1, "DELETE"))
+    heard = await collect(world.view.watch(0, TASK, None, AgentId("c1")), 2)
+    assert [(change.operation, change.name) for _, change, _ in heard] == [("CREATE", "theirs"), ("DELETE", "theirs")]
+    assert await world.view.one(TASK, hidden.id, AgentId("boss")) is None
 
 
 async def test_who_stayed_away_too_long_must_read_anew(make_world):
