@@ -10,6 +10,7 @@ import pytest
 
 from dragoman.core.errors import Kind, Refused
 from dragoman.core.files import FileRef, KeptFile
+from dragoman.core.ids import SECOND, Instant
 from dragoman.stores.files import DirectoryFiles, MemoryFiles
 
 LARGE, QUOTA = 10_000, 25_000
@@ -21,11 +22,25 @@ def _mint():
     return lambda: f"00000000-0000-7000-8000-{next(count):012x}"
 
 
+class Clock:
+    """Moves when told."""
+
+    now = Instant(1_800_000_000 * SECOND)
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
 @pytest.fixture(params=["memory", "directory"])
-def files(request, tmp_path):
+def files(request, tmp_path, clock):
     if request.param == "memory":
-        return MemoryFiles(_mint(), largest=LARGE, quota=QUOTA)
-    made = DirectoryFiles(tmp_path / "files", _mint(), largest=LARGE, quota=QUOTA)
+        return MemoryFiles(_mint(), now=clock, largest=LARGE, quota=QUOTA)
+    made = DirectoryFiles(tmp_path / "files", _mint(), now=clock, largest=LARGE, quota=QUOTA)
     made.prepare()
     return made
 
@@ -76,11 +91,11 @@ async def test_no_id_leads_anywhere_else(files, id, tmp_path):
 
 
 async def test_a_crash_leaves_no_half_file_and_the_quota_is_counted_at_start(tmp_path):
-    first = DirectoryFiles(tmp_path / "files", _mint())
+    first = DirectoryFiles(tmp_path / "files", _mint(), now=Clock())
     first.prepare()
     ref = await first.keep(b"x" * 90, name="x", mime_type="a/b")
     (tmp_path / "files" / "half.part").write_bytes(b"x")
-    second = DirectoryFiles(tmp_path / "files", _mint(), quota=100)
+    second = DirectoryFiles(tmp_path / "files", _mint(), now=Clock(), quota=100)
     second.prepare()
     assert os.listdir(tmp_path / "files") == [ref.id]
     assert await refused(second.keep(b"x" * 20, name="x", mime_type="a/b")) is Kind.RESOURCES
@@ -88,3 +103,31 @@ async def test_a_crash_leaves_no_half_file_and_the_quota_is_counted_at_start(tmp
         0o700,
         0o600,
     )
+
+
+async def unwanted(files, before) -> set[str]:
+    return {id async for page in files.unwanted(before) for id in page}
+
+
+async def test_a_file_is_unwanted_when_nobody_kept_or_described_it_since(files, clock):
+    first, second = [await files.keep(b"x" * LARGE, name="x", mime_type="") for _ in range(2)]
+    begin = clock.now
+    assert await unwanted(files, begin) == set()
+    assert await unwanted(files, begin + 1) == {first.id, second.id}
+    clock.now += SECOND
+    assert await files.describe(first.id) is not None  # whoever asks may be about to name it in a task
+    assert await unwanted(files, begin + 1) == {second.id}
+    assert [await files.drop_unwanted(file.id, begin + 1) for file in (first, second, second)] == [False, True, False]
+    assert (await files.fetch(first.id) is None, await files.describe(second.id)) == (False, None)
+    third = await files.keep(b"x" * LARGE, name="x", mime_type="")  # its room is free
+    assert await unwanted(files, clock.now + 1) == {first.id, third.id}
+
+
+async def test_the_age_of_a_file_survives_a_restart(tmp_path, clock):
+    first = DirectoryFiles(tmp_path / "files", _mint(), now=clock)
+    first.prepare()
+    ref = await first.keep(b"x", name="x", mime_type="")
+    (tmp_path / "files" / "readme").write_text("not ours")
+    second = DirectoryFiles(tmp_path / "files", _mint(), now=clock)
+    second.prepare()
+    assert (await unwanted(second, clock.now), await unwanted(second, clock.now + 1)) == (set(), {ref.id})

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import AsyncIterator, Collection, Sequence
+from pathlib import Path
+
+import pytest
 from tests.faults.simulation import Simulation, Violation
 from tests.support.world import World
 
+from dragoman.app.tidying import drop_unused
 from dragoman.core.commands import Forget
 from dragoman.core.delivery.model import DeadLetter, Delivery
 from dragoman.core.ids import MINUTE
 from dragoman.core.rules import Rules
 from dragoman.core.tasks.model import Event, Question, Task
+from dragoman.stores.files import DirectoryFiles
 from dragoman.stores.memory import MemoryStore
+from dragoman.stores.sqlite.store import SqliteStore
 
 
 class Forgetful(Simulation):
@@ -53,3 +61,57 @@ async def test_what_is_forgotten_was_over_and_told_and_leaves_nothing() -> None:
         await simulation.run()
         gone += simulation.gone
     assert gone > 100
+
+
+@pytest.fixture
+async def stored(tmp_path: Path) -> AsyncIterator[World]:
+    """The whole way on a disk."""
+    world = World(SqliteStore(tmp_path / "hub.db"), Rules(keep_finished=MINUTE))
+    await world.start()
+    await world.add("boss", "orchestrator")
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    yield world
+    await world.intake.stop()
+
+
+async def test_a_file_goes_after_its_last_task_and_not_before(stored: World, tmp_path: Path) -> None:
+    world = stored
+    files = DirectoryFiles(tmp_path / "files", world.mint, now=lambda: world.time)
+    files.prepare()
+    ref, loose = [await files.keep(b"x", name="x", mime_type="") for _ in range(2)]
+    world.time += MINUTE  # kept and never named: what a crash leaves
+    tasks = []
+    for _ in range(2):
+        assert await files.describe(ref.id)  # as a door does, before it hands the request in
+        tasks.append(await world.submit(files=(ref,)))
+        await world.finish("i1", tasks[-1].id)
+        await world.ask_ack("boss", await world.poll("boss"))
+        world.time += MINUTE
+    assert await drop_unused(world.store, files, world.time) == 1
+    assert (await files.fetch(ref.id), await files.fetch(loose.id)) == (b"x", None)
+    for left in (1, 0):
+        assert await world.ask(Forget()) == 1
+        assert await drop_unused(world.store, files, world.time) == 1 - left
+        world.time += MINUTE
+    assert os.listdir(tmp_path / "files") == []
+    assert [await world.store.task(task.id) for task in tasks] == [None, None]
+
+
+async def test_a_file_that_is_named_while_it_is_looked_at_stays(tmp_path: Path) -> None:
+    """It is old and nobody's, and then somebody asks for it, to name it in a task."""
+    world = World()
+    files = DirectoryFiles(tmp_path / "files", world.mint, now=lambda: world.time)
+    files.prepare()
+    ref = await files.keep(b"x", name="x", mime_type="")
+    world.time += MINUTE
+
+    class Late(MemoryStore):
+        async def attached(self, files_: Sequence[str]) -> Collection[str]:
+            await files.describe(ref.id)
+            return ()
+
+    assert await drop_unused(Late(), files, world.time) == 0
+    assert await files.fetch(ref.id) == b"x"
+    world.time += MINUTE
+    assert await drop_unused(MemoryStore(), files, world.time) == 1

@@ -16,6 +16,8 @@ looks.
     dragoman_retries_total                         attempts that failed and are tried again
     dragoman_dead_letters_made_total               given up
     dragoman_breaker_transitions_total{state}      breakers that changed to this state
+    dragoman_tasks_forgotten_total                 finished tasks that were removed after their time
+    dragoman_files_dropped_total                   files that belonged to no task any more
     dragoman_links_open, dragoman_intake_depth     as of the scrape
     dragoman_tasks{status}, dragoman_deliveries{state}, dragoman_dead_letters, dragoman_questions_open    from the store
 """
@@ -41,7 +43,7 @@ from dragoman.core.commands import Command
 from dragoman.core.delivery.model import DeadLetter
 from dragoman.core.ids import AgentId
 from dragoman.core.ports import Changes
-from dragoman.core.tasks.model import Event, EventKind
+from dragoman.core.tasks.model import Event, EventKind, Task
 from dragoman.security.redaction import blot_personal
 
 # -- logs -------------------------------------------------------------------------------------------------------
@@ -174,6 +176,8 @@ class Metrics(Observer):
         self._breakers: Counter[str] = Counter()
         self._breaker_of: dict[AgentId, BreakerState] = {}
         self._dead = 0
+        self._forgotten = 0
+        self._dropped = 0
         self._failures = 0
         self._counts: Mapping[str, int] = {}
         self._commit_seconds = Histogram(
@@ -204,6 +208,8 @@ class Metrics(Observer):
         for row in changes.changed:
             if isinstance(row, Agent):
                 self._note_breaker(row)
+        for row in changes.removed:
+            self._forgotten += isinstance(row, Task)
 
     def _note_breaker(self, agent: Agent) -> None:
         state = agent.breaker.state
@@ -213,6 +219,9 @@ class Metrics(Observer):
 
     def failed(self, commands: int) -> None:
         self._failures += 1
+
+    def dropped_files(self, count: int) -> None:
+        self._dropped += count
 
     def sent(self, parcels: int, protocol: str = "any") -> None:
         if parcels:
@@ -235,6 +244,8 @@ class Metrics(Observer):
         retries = self._events[EventKind.ATTEMPT_FAILED]
         yield CounterMetricFamily("dragoman_retries", "Attempts that failed and are tried again", retries)
         yield CounterMetricFamily("dragoman_dead_letters_made", "Given up", self._dead)
+        yield CounterMetricFamily("dragoman_tasks_forgotten", "Finished tasks that were removed", self._forgotten)
+        yield CounterMetricFamily("dragoman_files_dropped", "Files that belonged to no task any more", self._dropped)
         yield CounterMetricFamily("dragoman_commit_failures", "Units that could not be committed", self._failures)
         yield GaugeMetricFamily("dragoman_links_open", "Links open now", self.links_open())
         yield GaugeMetricFamily("dragoman_intake_depth", "Commands waiting to be decided", self.intake_depth())

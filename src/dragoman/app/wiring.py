@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from dragoman.app import alarm
+from dragoman.app import alarm, tidying
 from dragoman.app.broker import open_auth, open_broker
 from dragoman.app.certificates import Certificates
 from dragoman.app.clock import Mint, SystemClock
@@ -35,7 +35,7 @@ from dragoman.app.settings import Settings, is_loopback
 from dragoman.app.telemetry import Metrics, set_up_logs
 from dragoman.app.vault import DataVault
 from dragoman.buses.inproc import Bus
-from dragoman.core.ids import AgentId, Instant
+from dragoman.core.ids import HOUR, AgentId, Instant
 from dragoman.core.ports import Files, Store
 from dragoman.core.queries.state import StateView
 from dragoman.protocols.forge.ratelimit import Bucket
@@ -102,11 +102,14 @@ async def hub(settings: Settings) -> AsyncIterator[Running]:
     store = open_store(settings, clock)
     mint = Mint(clock)
     intake = Intake(store, rules=settings.core_rules(), now=clock, mint=mint, observer=metrics)
-    files = open_files(settings, mint)
+    files = open_files(settings, mint, clock)
     metrics.links_open = lambda: intake.links
     metrics.intake_depth = lambda: intake.depth
     await intake.start()
     ringing = asyncio.create_task(alarm.ring(intake), name="alarm")
+    keep_unused = int(settings.files.keep_unused_hours * HOUR)
+    tidy = tidying.keep_tidy(store, files, now=clock, keep_unused=keep_unused, tell=metrics.dropped_files)
+    tidied = asyncio.create_task(tidy, name="tidying")
     draining = False
 
     def ready() -> tuple[bool, str]:
@@ -194,9 +197,10 @@ async def hub(settings: Settings) -> AsyncIterator[Running]:
             children.drain(settings.server.drain_seconds),
         )
         await children.stop()
-        ringing.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await ringing
+        for clockwork in (ringing, tidied):
+            clockwork.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await clockwork
         await intake.stop()
         data.withdraw()
 
@@ -211,11 +215,11 @@ def open_store(settings: Settings, clock: Callable[[], Instant]) -> Store:
     return SqliteStore(settings.store_path, vault=DataVault(Path(settings.data), clock))
 
 
-def open_files(settings: Settings, mint: Callable[[], str]) -> Files:
+def open_files(settings: Settings, mint: Callable[[], str], clock: Callable[[], Instant]) -> Files:
     limits = {"largest": settings.files.largest_bytes, "quota": settings.files.quota_bytes}
     if settings.store.kind == "memory":
-        return MemoryFiles(mint, **limits)
-    files = DirectoryFiles(Path(settings.data) / "files", mint, **limits)
+        return MemoryFiles(mint, now=clock, **limits)
+    files = DirectoryFiles(Path(settings.data) / "files", mint, now=clock, **limits)
     files.prepare()
     return files
 

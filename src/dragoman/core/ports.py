@@ -6,7 +6,7 @@ one suite on every adapter, the memory one included.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
@@ -232,7 +232,8 @@ class Files(Protocol):
     """Where the bytes of files lie: beside the store, under names of ours.
 
     A file is kept before the command that refers to it is handed in, so that no committed task ever refers to bytes
-    that are not there. What is kept and then not referred to (the command was refused) its keeper drops again.
+    that are not there. What is kept and then not referred to (the command was refused) its keeper drops again. What is
+    left over nevertheless, or belonged to a task that was forgotten, is found by its age (`unwanted`).
     """
 
     async def keep(self, data: bytes, *, name: str, mime_type: str, owner: str = "") -> FileRef:
@@ -246,6 +247,16 @@ class Files(Protocol):
 
     async def drop(self, id: str) -> None:
         """Forget it; nothing happens if it is not there."""
+        ...
+
+    def unwanted(self, before: Instant) -> AsyncGenerator[Sequence[str]]:
+        """Files that nobody kept or asked to be described since that time, page by page. Whether they belong to a task
+        the store knows."""
+        ...
+
+    async def drop_unwanted(self, id: str, before: Instant) -> bool:
+        """Forget it, unless it was described since that time: whoever did may be about to make it part of a task. False
+        if it stays."""
         ...
 
 

@@ -5,25 +5,32 @@ survives a power cut. That takes a disk's time, so it happens in a thread; the e
 
     files/0192…7c.part    being written; leftovers of a crash are removed at start
     files/0192…7c         kept: a line of JSON that describes it, then its bytes
+
+The time of a file is when it was kept or last described, by the hub's clock: whoever describes one may be about to make
+it part of a task, so from then on it is not old.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Callable
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.files import FileRef, KeptFile, shown_name
+from dragoman.core.ids import Instant
 
 MIB = 1024 * 1024
 LARGEST = 16 * MIB
 QUOTA = 10 * 1024 * MIB
+PAGE = 256
 
 _ours = re.compile(r"[0-9a-f-]{36}").fullmatch
 _encode = msgspec.json.Encoder().encode
@@ -55,9 +62,20 @@ def _check_size(size: int, used: int, largest: int, quota: int) -> None:
 
 
 class DirectoryFiles:
-    def __init__(self, path: Path, mint: Callable[[], str], *, largest: int = LARGEST, quota: int = QUOTA) -> None:
+    def __init__(
+        self,
+        path: Path,
+        mint: Callable[[], str],
+        *,
+        now: Callable[[], Instant],
+        largest: int = LARGEST,
+        quota: int = QUOTA,
+    ) -> None:
         self._path = path
         self._mint = mint
+        self._now = now
+        self._looking = threading.Lock()
+        """Held by who describes a file, and by who removes an old one."""
         self._largest = largest
         self._quota = quota
         self._used = 0
@@ -79,7 +97,7 @@ class DirectoryFiles:
         size = len(head) + len(data)  # what lies on the disk, as `prepare` and `_remove` count it
         self._used += size
         try:
-            await asyncio.to_thread(self._write, ref.id, head, data)
+            await asyncio.to_thread(self._write, ref.id, head, data, self._now())
         except OSError as error:
             self._used -= size
             raise refuse(
@@ -87,7 +105,7 @@ class DirectoryFiles:
             ) from error
         return ref
 
-    def _write(self, id: str, head: bytes, data: bytes) -> None:
+    def _write(self, id: str, head: bytes, data: bytes, now: Instant) -> None:
         target = self._path / id
         part = self._path / f"{id}.part"
         try:
@@ -95,6 +113,7 @@ class DirectoryFiles:
                 file.write(head)
                 file.write(data)
                 file.flush()
+                _stamp(file.fileno(), now)
                 os.fsync(file.fileno())
             os.rename(part, target)
         except OSError:
@@ -118,34 +137,73 @@ class DirectoryFiles:
             return None
 
     async def describe(self, id: str) -> KeptFile | None:
-        return await asyncio.to_thread(self._read_head, id) if _ours(id) else None
+        return await asyncio.to_thread(self._read_head, id, self._now()) if _ours(id) else None
 
-    def _read_head(self, id: str) -> KeptFile | None:
+    def _read_head(self, id: str, now: Instant) -> KeptFile | None:
         try:
-            with (self._path / id).open("rb") as file:
+            with self._looking, (self._path / id).open("rb") as file:
+                _stamp(file.fileno(), now)
                 return _decode(file.readline())
         except FileNotFoundError:
             return None
 
     async def drop(self, id: str) -> None:
         if _ours(id):
-            await asyncio.to_thread(self._remove, id)
+            freed = await asyncio.to_thread(self._remove, id)
+            self._used -= freed or 0
 
-    def _remove(self, id: str) -> None:
+    async def unwanted(self, before: Instant) -> AsyncGenerator[Sequence[str]]:
+        with os.scandir(self._path) as entries:
+            while page := await asyncio.to_thread(_next_page, entries):
+                if old := [id for id, at in page if at < before]:
+                    yield old
+
+    async def drop_unwanted(self, id: str, before: Instant) -> bool:
+        freed = await asyncio.to_thread(self._remove, id, before) if _ours(id) else None
+        self._used -= freed or 0
+        return freed is not None
+
+    def _remove(self, id: str, before: Instant | None = None) -> int | None:
+        """How many bytes that freed. None if it is not there, or not that old."""
         target = self._path / id
-        try:
-            size = target.stat().st_size
-            target.unlink()
-        except FileNotFoundError:
-            return
-        self._used -= size
+        with self._looking, contextlib.suppress(FileNotFoundError):
+            found = target.stat()
+            if before is None or found.st_mtime_ns // 1000 < before:
+                target.unlink()
+                return found.st_size
+        return None
+
+
+def _stamp(file: int, now: Instant) -> None:
+    os.utime(file, ns=(now * 1000, now * 1000))
+
+
+def _next_page(entries: Iterator[os.DirEntry[str]]) -> list[tuple[str, int]]:
+    """Names of ours with their times; empty at the end."""
+    page: list[tuple[str, int]] = []
+    for entry in entries:
+        if _ours(entry.name):
+            with contextlib.suppress(FileNotFoundError):
+                page.append((entry.name, entry.stat(follow_symlinks=False).st_mtime_ns // 1000))
+        if len(page) == PAGE:
+            break
+    return page
 
 
 class MemoryFiles:
-    """The same promises, but for durability."""
+    """The same promises, but for durability. Without a clock its time stands still."""
 
-    def __init__(self, mint: Callable[[], str], *, largest: int = LARGEST, quota: int = QUOTA) -> None:
+    def __init__(
+        self,
+        mint: Callable[[], str],
+        *,
+        now: Callable[[], Instant] = lambda: Instant(0),
+        largest: int = LARGEST,
+        quota: int = QUOTA,
+    ) -> None:
         self._mint = mint
+        self._now = now
+        self._wanted: dict[str, Instant] = {}
         self._largest = largest
         self._quota = quota
         self._kept: dict[str, tuple[KeptFile, bytes]] = {}
@@ -154,13 +212,28 @@ class MemoryFiles:
         _check_size(len(data), sum(len(kept) for _, kept in self._kept.values()), self._largest, self._quota)
         ref = _described(self._mint(), data, name, mime_type)
         self._kept[ref.id] = KeptFile(ref=ref, owner=owner), data
+        self._wanted[ref.id] = self._now()
         return ref
 
     async def fetch(self, id: str) -> bytes | None:
         return self._kept[id][1] if id in self._kept else None
 
     async def describe(self, id: str) -> KeptFile | None:
-        return self._kept[id][0] if id in self._kept else None
+        if id not in self._kept:
+            return None
+        self._wanted[id] = self._now()
+        return self._kept[id][0]
 
     async def drop(self, id: str) -> None:
         self._kept.pop(id, None)
+        self._wanted.pop(id, None)
+
+    async def unwanted(self, before: Instant) -> AsyncGenerator[Sequence[str]]:
+        if old := [id for id, at in self._wanted.items() if at < before]:
+            yield old
+
+    async def drop_unwanted(self, id: str, before: Instant) -> bool:
+        if self._wanted.get(id, before) >= before:
+            return False
+        await self.drop(id)
+        return True

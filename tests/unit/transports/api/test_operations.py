@@ -45,7 +45,10 @@ async def test_metrics_count_without_naming_anybody(world: Any, make: Any) -> No
     tripped = make.agent("canary-agent", breaker=Breaker(state=BreakerState.OPEN, failures=5))
     events = [make.event(task, 1, EventKind.SUBMITTED), make.event(task, 2, EventKind.ATTEMPT_FAILED)]
     metrics.committed(Changes(added=[task, *events], changed=[tripped]), 2, 0.0004)
-    metrics.committed(Changes(changed=[tripped]), 1, 0.0004)
+    metrics.committed(
+        Changes(changed=[tripped], removed=[make.task(2), make.task(3), make.event(task, 3, EventKind.LOG)]), 1, 0.0004
+    )
+    metrics.dropped_files(2)
     metrics.failed(1)
     metrics.sent(3, "chiffon")
     metrics.links_open = lambda: 4
@@ -61,6 +64,8 @@ async def test_metrics_count_without_naming_anybody(world: Any, make: Any) -> No
         "dragoman_commit_failures_total 1.0",
         'dragoman_events_total{kind="submitted"} 1.0',
         "dragoman_retries_total 1.0",
+        "dragoman_tasks_forgotten_total 2.0",
+        "dragoman_files_dropped_total 2.0",
         'dragoman_breaker_transitions_total{state="open"} 1.0',
         'dragoman_deliveries_sent_total{protocol="chiffon"} 3.0',
         "dragoman_links_open 4.0",
