@@ -37,10 +37,18 @@ async def find_task(desk: Desk, id: str, *, field: str | None = None) -> Task:
     if len(matches) > 1:
         raise _ambiguous("tasks", id, [match.id for match in matches], field)
     if not matches:
-        raise Problem(
-            Kind.NOT_FOUND, f"no task {id[:80]!r}", field=field, next="List them with GET /api/v1/tasks.", id=id[:80]
-        )
+        raise no_task(id, field)
     return matches[0]
+
+
+def no_task(id: str, field: str | None = None) -> Problem:
+    return Problem(
+        Kind.NOT_FOUND,
+        f"no task {id[:80]!r}",
+        field=field,
+        next="List them with GET /api/v1/tasks. Finished ones are forgotten after rules.keep_finished_days.",
+        id=id[:80],
+    )
 
 
 async def find_question(desk: Desk, id: str) -> Question:
@@ -103,6 +111,8 @@ async def account(desk: Desk, task: Task) -> Account:
     """Input, whole output and result. A finished task whose result brought the output costs two small reads."""
     if task.final:
         tail = await desk.store.events(task.id, after=max(0, task.seq - TAIL), limit=TAIL)
+        if not tail and await desk.store.task(task.id) is None:  # forgotten at this very moment
+            raise no_task(task.id)
         if any(event.kind in ENDINGS for event in tail):
             ending = Transcript()
             for event in tail:

@@ -92,7 +92,10 @@ async def _frames(desk: Desk, task: Task, after: int, *, raw: bool) -> AsyncGene
                 yield frame(event, raw=raw, hidden=is_hidden(task))
                 after = event.seq
             # The head is read after its events: if it says "final" and we are at its number, all was told.
-            task = await desk.store.task(task.id) or task
+            now = await desk.store.task(task.id)
+            if now is None:  # it was forgotten: whoever comes back hears so
+                return
+            task = now
             if page and task.seq > after:
                 continue
             if task.final and task.seq <= after:

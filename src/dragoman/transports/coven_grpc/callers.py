@@ -167,7 +167,10 @@ class Callers:
             while True:
                 page = await self._store.events(task.id, after=after, limit=PAGE)
                 # The head is read after its events, so that an ending is known to be the outcome, or undone.
-                task = await self._store.task(task.id) or task
+                now = await self._store.task(task.id)
+                if now is None:
+                    raise refuse(Kind.NOT_FOUND, "no such task any more: it ended long ago", field="task_id")
+                task = now
                 for event in page:
                     await self._write(context, event, task, request_id)
                     after = event.seq

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.core.ports import StoreFailed
+from dragoman.core.ports import Changes, StoreFailed
 from dragoman.core.tasks.model import EventKind, Status
 
 replace = msgspec.structs.replace
@@ -137,6 +137,29 @@ async def test_a_last_event_id_that_is_no_number_is_refused(world: Any, make: An
     answer = await world.client.get(path(task), headers={"Last-Event-ID": value.encode("utf-8")})
     assert (answer.status_code, answer.json()["field"]) == (422, "Last-Event-ID")
     assert (await world.client.get(f"{path(task)}?after=-1")).status_code == 422
+
+
+async def test_a_task_that_is_forgotten_meanwhile_ends_the_stream_and_who_comes_back_hears_so(
+    world: Any, make: Any
+) -> None:
+    task = make.task(status=Status.COMPLETED, seq=600)
+    await world.put(task, *(make.event(task, n, EventKind.PROGRESS) for n in range(1, 601)))
+    read = world.store.events
+
+    async def forgetting(*args: Any, **kwargs: Any) -> Any:
+        page = await read(*args, **kwargs)
+        async with world.store.unit() as unit:
+            await unit.commit(Changes(removed=[task]))
+        return page
+
+    world.store.events = forgetting
+    frames = await world.stream(path(task)).rest()
+    assert (len([f for f in frames if "id" in f]), [f["event"] for f in frames if f.get("event") == "end"]) == (500, [])
+    world.store.events = read
+    for query in ("", "?after=500"):
+        answer = await world.client.get(path(task) + query, headers={"Last-Event-ID": "500"})
+        assert (answer.status_code, "forgotten after" in answer.json()["detail"]) == (404, True)
+    assert (await world.client.get(f"/api/v1/tasks/{task.id}")).status_code == 404
 
 
 async def test_no_stream_of_what_is_not_there(world: Any, make: Any) -> None:

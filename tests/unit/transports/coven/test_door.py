@@ -20,9 +20,9 @@ from tests.support.coven_world import RULES, gateway
 from dragoman.app.clock import Mint, SystemClock
 from dragoman.core.commands import Cancel, Finish, RotateToken
 from dragoman.core.files import FileRef
-from dragoman.core.ids import ADMIN, AgentId
-from dragoman.core.ports import StoreFailed
-from dragoman.core.tasks.model import Status
+from dragoman.core.ids import ADMIN, AgentId, TaskId
+from dragoman.core.ports import Changes, StoreFailed
+from dragoman.core.tasks.model import Status, Task
 from dragoman.protocols.coven.types import Done, Error, FileData, SendMessage, Text
 from dragoman.security.tls import Files, Renewal
 from dragoman.stores.files import MemoryFiles
@@ -444,6 +444,29 @@ async def test_a_caller_that_goes_away_cancels_nothing() -> None:
         await agent.respond(work.request_id, done={"full_response": "all the same"})
         await hub.status(task_id, "completed")
         assert [one.event for one in await (await hub.follow(task_id)).rest()] == [Done(full_response="all the same")]
+
+
+async def test_who_follows_a_task_that_is_forgotten_meanwhile_hears_so() -> None:
+    class Forgetting(MemoryStore):
+        now = False
+
+        async def events(self, task: TaskId, **more: Any) -> Any:
+            page = await super().events(task, **more)
+            if self.now:
+                async with self.unit() as unit:
+                    await unit.commit(Changes(removed=[row for row in self.rows(Task) if row.id == task]))
+            return page
+
+    store = Forgetting()
+    async with gateway(store=store) as hub:
+        agent = await hub.agent("worker")
+        call = await hub.call(SendMessage(request_id="q", content="x", to_agent="worker"))
+        task_id = await call.task_id()
+        await agent.respond((await agent.work()).request_id, done={"full_response": "done"})
+        await call.rest()
+        store.now = True
+        assert await (await hub.follow(task_id)).code() is Code.NOT_FOUND
+        assert store.rows(Task) == []
 
 
 async def test_cancel_ends_the_callers_stream_with_error() -> None:
