@@ -25,6 +25,7 @@ COMMANDS = (
     ("trace", "dragoman.cli.trace:trace", WORK, "Everything that came of one request, step by step."),
     ("ask", "dragoman.cli.ask:app", WORK, "Questions that agents put to people: ls, answer, watch."),
     ("tail", "dragoman.cli.tail:tail", WORK, "Follow what happens."),
+    ("translate", "dragoman.cli.translate:translate", WORK, "Show a message of one protocol as it arrives in another."),
     ("play", "dragoman.cli.play:play", WORK, "Play a conversation between agents that is written down."),
     ("dlq", "dragoman.cli.dlq:app", LOOK, "Dead letters: ls, show, redrive, discard."),
     ("contract", "dragoman.cli.contract:app", LOOK, "What agents agreed on: ls, show, end."),

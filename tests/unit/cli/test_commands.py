@@ -428,3 +428,24 @@ def test_version(hub: Any, run: Any) -> None:
     told = run("version")
     assert told.out.strip() == json.loads(run("version", "-o", "json").out)["dragoman"]
     assert hub.asked == []
+
+
+# -- translating
+
+
+def test_translate_shows_what_arrives_on_stdout_and_what_is_lost_beside_it(
+    hub: Any, run: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = run("translate", "agentmsg", "a2acp", "--example", "result")
+    assert (ran.code, json.loads(ran.out)["payload"]["url"]) == (0, "https://kuma.lan")
+    assert "✗ resources used" in ran.err
+    assert "✗ TASK_COMPLETE arrives in a2acp without resources used" in ran.err
+    whole = json.loads(run("translate", "forge", "forge", "-o", "json").out)
+    (tmp_path / "message.json").write_text(json.dumps(whole["message"]))
+    again = run("translate", "forge", "coven", "message.json")
+    assert (again.code, json.loads(again.out)["work_type"]) == (0, "run_playbook")
+    assert hub.asked == []
+    (tmp_path / "message.json").write_text("{}")
+    wrong = run("translate", "chiffon", "coven", "message.json")
+    assert (wrong.code, "next: see what one looks like" in wrong.err) == (2, True)
+    assert run("translate", "chiffon", "coven", "nothing.json").code == 3

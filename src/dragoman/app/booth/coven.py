@@ -1,0 +1,47 @@
+"""Coven in the booth: what its proto file says, in protobuf's JSON form."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid5
+
+from dragoman.app.booth.tongue import SPEAKER, TASKS, Heard, agent, tree_of
+from dragoman.bindings import coven
+from dragoman.core.agents.model import Agent
+from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.ids import Instant, TaskId
+from dragoman.core.tasks.model import Event, Task
+from dragoman.protocols.coven import readable
+from dragoman.protocols.coven.events import Completed
+from dragoman.protocols.coven.types import Cancel, Done, SendMessage
+
+FOLLOWS = True
+
+
+def hear(data: bytes, now: Instant) -> Heard:
+    message = readable.read(tree_of(data))
+    request = message.request_id or str(uuid5(TASKS, "request"))
+    if isinstance(message, SendMessage):
+        speaker = agent(message.sender or SPEAKER, "coven", now)
+        command = coven.submit_of(speaker.id, message, (), find=lambda one: None, request_id=request)
+        return Heard("SendMessage", speaker, (command,))
+    speaker = agent(SPEAKER, "coven", now)
+    task = TaskId(message.task_id or str(uuid5(TASKS, request)))
+    if message.last:
+        text = message.event.full_response if isinstance(message.event, Done) else None
+        return Heard(
+            "MessageResponse", speaker, (coven.end_of(speaker.id, task, Completed(message, text or None, False)),)
+        )
+    return Heard("MessageResponse", speaker, (coven.progress_of(speaker.id, task, message),))
+
+
+def say(parcel: Parcel, receiver: Agent, now: Instant) -> list[Any]:
+    if parcel.delivery.cargo is Cargo.WORK:
+        return [readable.written(coven.message_of(parcel))]
+    if parcel.delivery.cargo is Cargo.CANCEL:  # to agents that declare the extension
+        return [readable.written(Cancel(request_id=parcel.task.request_id))]
+    return []
+
+
+def follow(event: Event, task: Task) -> list[Any]:
+    return [readable.written(one) for one in coven.responses_of(event, task, request_id=task.origin.request_id)]

@@ -1,0 +1,308 @@
+"""A message, interpreted: heard by its protocol's binding, decided by a hub in memory, said by the other's binding.
+
+    what is said              by            the booth has before             arrives at
+    ------------------------  ------------  -------------------------------  ----------
+    a request for work        the caller    an agent that can do it          the agent
+    cancel                    the caller    the agent at work                the agent
+    progress, result, error,  the agent     a task of the caller's, given    the caller
+    a question                              to the agent
+    a request for help or to  the agent     an agent that can be asked       that agent
+    take over, a letter
+
+What is lost on the way is what `bindings.losses` says of the features that the message really has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from dragoman.app.booth.tongue import LISTENER, NOBODY_ELSE, Heard, agent, said_at, tongue, tree_of
+from dragoman.app.clock import Mint, SystemClock
+from dragoman.app.intake import Intake
+from dragoman.bindings.losses import Carriage, Feature, carried
+from dragoman.core.agents.model import Agent
+from dragoman.core.commands import (
+    AskHelp,
+    AskPerson,
+    Cancel,
+    Command,
+    Finish,
+    HandOver,
+    OpenLink,
+    ReportFault,
+    ReportProgress,
+    Submit,
+    Tell,
+)
+from dragoman.core.delivery.model import Parcel
+from dragoman.core.errors import Kind, refuse
+from dragoman.core.ids import HOUR, AgentId, Instant, SessionId, TaskId
+from dragoman.core.ports import Changes
+from dragoman.core.routing.routes import Route
+from dragoman.core.rules import Rules
+from dragoman.core.tasks.model import Origin, Priority, Status, Task
+from dragoman.stores.memory import MemoryStore
+
+F = Feature
+OF_AN_AGENT = (ReportProgress, Finish, ReportFault, AskPerson)
+AMONG_AGENTS = (AskHelp, HandOver, Tell)
+
+
+class Lost(msgspec.Struct, frozen=True, kw_only=True):
+    feature: Feature
+    how: Carriage
+    why: str
+
+
+class Translation(msgspec.Struct, frozen=True, kw_only=True):
+    """`understood` is the message in the hub's own words; `arrives` what the other side gets; `losses` what of it does
+    not arrive as it was said."""
+
+    source: str
+    target: str
+    kind: str
+    towards: str
+    understood: dict[str, Any]
+    arrives: list[Any]
+    losses: list[Lost]
+
+
+class _End:
+    """Where parcels arrive."""
+
+    def __init__(self) -> None:
+        self.parcels: list[Parcel] = []
+
+    def deliver(self, parcels: Any) -> None:
+        self.parcels.extend(parcels)
+
+    def hang_up(self, reason: str) -> None:
+        pass
+
+
+async def translate(source: str, target: str, data: bytes) -> Translation:
+    """Raises `RemoteProtocolError` for what is no message of `source`, `Refused` for what cannot be carried."""
+    clock = SystemClock()
+    now = said_at(tree_of(data), clock())
+    heard = tongue(source).hear(data, now)
+    command = next(
+        (one for one in heard.commands if isinstance(one, (Submit, Cancel, *OF_AN_AGENT, *AMONG_AGENTS))), None
+    )
+    if command is None:
+        raise refuse(Kind.UNSUPPORTED_WORK, f"{heard.kind}: {NOBODY_ELSE}")
+    of_an_agent = isinstance(command, OF_AN_AGENT)
+    booth = _Booth(heard, target, now, Mint(clock))
+    arrives = await (booth.back(command) if of_an_agent else booth.forth(command))
+    caller, worker = (target, source) if of_an_agent else (source, target)
+    return Translation(
+        source=source,
+        target=target,
+        kind=heard.kind,
+        towards="caller" if of_an_agent else "agent",
+        understood=understood(command),
+        arrives=arrives,
+        losses=[
+            Lost(feature=feature, how=cell.how, why=cell.words)
+            for feature in features(command)
+            if (cell := carried(feature, caller, worker)).how is not Carriage.EXACT
+            and not (source == target and cell.how is Carriage.NEAR)
+        ],
+    )
+
+
+class _Booth:
+    def __init__(self, heard: Heard, target: str, now: Instant, mint: Mint) -> None:
+        self._heard = heard
+        self._target = target
+        self._now = now
+        self._store = MemoryStore()
+        self._mint = mint
+        # Nothing is tried again here: the caller hears of a failure at once, as it would after the last attempt.
+        self._intake = Intake(self._store, rules=Rules(retry_delays=(0,)), now=lambda: now, mint=mint)
+
+    async def forth(self, command: Command) -> list[Any]:
+        """From a caller to an agent; from one agent to another."""
+        listener = self._listener(command)
+        speaker = self._heard.speaker
+        rows: list[Any] = [speaker, listener, *([] if self._heard.contract is None else [self._heard.contract])]
+        if isinstance(command, Submit):
+            rows += [self._other(id, speaker) for id in command.dependencies]
+            rows += [self._other(command.parent, speaker, Status.RUNNING)] if command.parent else []
+            command = msgspec.structs.replace(command, pinned=LISTENER, kind=None, seen=None, required_role=None)
+        elif isinstance(command, AskHelp):
+            command = msgspec.structs.replace(command, to=LISTENER, task_id=None)
+        elif isinstance(command, HandOver | Tell):
+            command = msgspec.structs.replace(command, to=LISTENER)
+        deadline = getattr(command, "deadline", None)
+        if deadline is not None and deadline <= self._now:  # here it has all the time in the world
+            command = msgspec.structs.replace(command, deadline=Instant(self._now + HOUR))
+        await self._begin(rows)
+        try:
+            end = await self._open(listener)
+            if isinstance(command, Cancel):
+                await self._given(speaker, listener, command.task_id)
+                end.parcels.clear()
+            await self._intake.ask(command)
+            speech = tongue(self._target)
+            return [said for parcel in end.parcels for said in speech.say(parcel, listener, self._now)]
+        finally:
+            await self._intake.stop()
+
+    async def back(self, command: Any) -> list[Any]:
+        """From the agent at work to whoever asked for it."""
+        worker, caller = self._heard.speaker, agent(LISTENER, self._target, self._now)
+        speech = tongue(self._target)
+        task = command.task_id or TaskId(self._mint())
+        command = msgspec.structs.replace(command, task_id=task, seen=None)
+        await self._begin([worker, caller])
+        try:
+            end = await self._open(caller)
+            await self._open(worker)
+            given = await self._given(caller, worker, task, follows=speech.FOLLOWS)
+            end.parcels.clear()
+            await self._intake.ask(command)
+            if not speech.FOLLOWS:
+                return [said for parcel in end.parcels for said in speech.say(parcel, caller, self._now)]
+            now = await self._store.task(task)
+            assert now is not None
+            events = await self._store.events(task, after=given.seq)
+            return [said for event in events for said in speech.follow(event, now)]
+        finally:
+            await self._intake.stop()
+
+    def _listener(self, command: Command) -> Agent:
+        """An agent that is able to do what is asked."""
+        able: tuple[str, ...] = ()
+        if isinstance(command, Submit):
+            able = (*command.required_capabilities, command.type)
+        elif isinstance(command, HandOver):
+            able = command.required_capabilities
+        elif isinstance(command, AskHelp):
+            able = (command.topic,)
+        return agent(LISTENER, self._target, self._now, capabilities=able)
+
+    async def _begin(self, rows: list[Any]) -> None:
+        async with self._store.unit() as unit:
+            await unit.commit(Changes(added=rows))
+        await self._intake.start()
+
+    async def _open(self, to: Agent) -> _End:
+        end, session = _End(), SessionId(self._mint())
+        self._intake.attach(session, end)
+        await self._intake.ask(OpenLink(principal=to.id, session=session, ordered=True))
+        return end
+
+    async def _given(self, caller: Agent, worker: Agent, task: TaskId, *, follows: bool = False) -> Task:
+        """A task of the caller's in the worker's hands."""
+        if not self._intake.reachable(worker.id):
+            await self._open(worker)
+        work = Submit(
+            principal=caller.id, protocol=caller.protocol, request_id=self._mint(), digest="", type="work",
+            body=b'{"input":{}}', task_id=task, pinned=worker.id, follows=follows,
+        )  # fmt: skip
+        given: Task = await self._intake.ask(work)
+        return given
+
+    def _other(self, id: TaskId, owner: Agent, status: Status = Status.COMPLETED) -> Task:
+        """A task that the message only names."""
+        return Task(
+            id=id, type="work", status=status, owner=owner.id, created_at=self._now, updated_at=self._now,
+            origin=Origin(principal=AgentId(owner.id), protocol=owner.protocol, request_id=f"booth:{id}", digest=""),
+            route=Route(type="work").queue, deadline=self._now, idle_limit=0, rank=0, trace_id="0" * 32,
+        )  # fmt: skip
+
+
+# -- what a message says -------------------------------------------------------------------------------------------
+
+
+def understood(command: Command) -> dict[str, Any]:
+    """The message in the hub's own words; what it does not say is left out."""
+    told: dict[str, Any] = {"means": _MEANS[type(command)]}
+    body: Any = getattr(command, "body", None)
+    if isinstance(command, Submit):
+        told |= {
+            "type": command.type, "name": command.name, "description": command.description,
+            "priority": command.priority.value, "for": command.pinned or command.kind, "thread": command.thread,
+            "capabilities": list(command.required_capabilities), "dependencies": list(command.dependencies),
+            "limits": command.constraints, "seconds": command.total_seconds,
+        }  # fmt: skip
+    elif isinstance(command, Cancel):
+        told["reason"] = command.reason
+    elif isinstance(command, AskPerson):
+        told |= {"question": command.ask.question, "options": list(command.ask.options)}
+    elif isinstance(command, AskHelp):
+        told |= {"question": command.question, "topic": command.topic, "priority": command.priority.value}
+    elif isinstance(command, HandOver):
+        told |= {"reason": command.reason.value, "type": command.type}
+    elif isinstance(command, Tell):
+        told["letter"] = command.letter.kind
+    elif isinstance(command, ReportFault):
+        told["fault"] = msgspec.to_builtins(command.fault)
+    if body and not isinstance(command, ReportFault):
+        told |= msgspec.json.decode(body)
+    return {name: value for name, value in told.items() if value not in (None, "", [], {}, ())}
+
+
+_MEANS: Mapping[type[Any], str] = {
+    Submit: "have this done",
+    Cancel: "stop this",
+    ReportProgress: "how far it is",
+    Finish: "it is done",
+    ReportFault: "it failed",
+    AskPerson: "a person is asked",
+    AskHelp: "another agent is asked for help",
+    HandOver: "another agent is asked to go on",
+    Tell: "a message that is no task",
+}
+
+_IN_BODY: Mapping[str, Feature] = {
+    "percent": F.PERCENT, "message": F.MESSAGE, "step": F.STEP, "thinking": F.THINKING, "tool_use": F.TOOL_USE,
+    "tool_result": F.TOOL_RESULT, "file": F.FILE, "exit_code": F.EXIT_CODE, "usage": F.USAGE, "result": F.RESULT,
+    "attachments": F.ATTACHMENT,
+}  # fmt: skip
+
+
+def features(command: Command) -> list[Feature]:
+    """What of the loss matrix concerns this message."""
+    found: list[Feature] = []
+    said: dict[str, Any] = {}
+    body: Any = getattr(command, "body", None)
+    if body:
+        decoded = msgspec.json.decode(body)
+        said = decoded if isinstance(decoded, dict) else {}
+    if isinstance(command, Submit):
+        found = [F.WORK_TYPE, F.INPUT]
+        for feature, there in (
+            (F.PRIORITY, command.priority is not Priority.NORMAL),
+            (F.DEADLINE, command.contract is None and (command.total_seconds or command.deadline)),
+            (F.DEPENDENCIES, command.dependencies),
+            (F.DESCRIPTION, command.name or command.description),
+            (F.THREAD, command.thread),
+            (F.BUDGET, command.constraints),
+        ):
+            found += [feature] if there else []
+    elif isinstance(command, ReportProgress):
+        found = [F.OUTPUT] if said.get("output") else []
+        found += [F.QUESTION] if command.ask is not None else []
+    elif isinstance(command, Finish):
+        found = [F.TEXT] if said.get("output") else []
+        found += [F.FAILURE] if command.fault is not None else []
+    else:
+        found = [_ALONE[type(command)]]
+    found += [feature for name, feature in _IN_BODY.items() if said.get(name) is not None and name != "fault"]
+    return sorted(dict.fromkeys(found), key=list(Feature).index)
+
+
+_ALONE: Mapping[type[Any], Feature] = {
+    Cancel: F.CANCEL,
+    ReportFault: F.FAILURE,
+    AskPerson: F.QUESTION,
+    AskHelp: F.HELP,
+    HandOver: F.HANDOVER,
+    Tell: F.LETTER,
+}
+
+__all__ = ["Lost", "Translation", "features", "translate", "understood"]

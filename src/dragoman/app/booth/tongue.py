@@ -1,0 +1,77 @@
+"""What the booth asks of a protocol. Who speaks is what the message says: in the booth nobody has a token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from importlib import import_module
+from typing import Any, NamedTuple, Protocol, cast
+from uuid import UUID
+
+from dragoman.core.agents.model import Agent
+from dragoman.core.commands import Command
+from dragoman.core.contracts.model import Contract
+from dragoman.core.delivery.model import Parcel
+from dragoman.core.errors import Kind, refuse
+from dragoman.core.ids import AgentId, Instant, instant
+from dragoman.core.tasks.model import Event, Task
+from dragoman.wire import guard
+
+SPEAKER, LISTENER = AgentId("speaker"), AgentId("listener")
+TASKS = UUID("8c4c1c6c-6f6a-5d32-8d0e-64726167eeee")
+"""Namespace of the tasks that a message means by a name of its own."""
+NOBODY_ELSE = "it is between its agent and the hub; nobody else hears of it"
+LIMITS = guard.Limits(bytes=16 * 1024 * 1024)
+
+
+class Heard(NamedTuple):
+    """What a message says: its kind in its own words, who says it, and what that means to the hub."""
+
+    kind: str
+    speaker: Agent
+    commands: Sequence[Command]
+    contract: Contract | None = None
+
+
+class Tongue(Protocol):
+    """A module of this package."""
+
+    FOLLOWS: bool
+    """Whether its callers read the events of a task themselves."""
+
+    def hear(self, data: bytes, now: Instant) -> Heard:
+        """Raises `RemoteProtocolError` for what is no message, `Refused` for what means nothing."""
+        ...
+
+    def say(self, parcel: Parcel, receiver: Agent, now: Instant) -> list[Any]:
+        """What arrives, as JSON."""
+        ...
+
+    def follow(self, event: Event, task: Task) -> list[Any]:
+        """What a caller that follows by itself reads of an event."""
+        ...
+
+
+def tongue(protocol: str) -> Tongue:
+    return cast(Tongue, import_module(f"dragoman.app.booth.{protocol}"))
+
+
+def agent(id: str, protocol: str, now: Instant, **more: Any) -> Agent:
+    return Agent(id=AgentId(id), protocol=protocol, created_at=now, token_hash=f"booth:{id}", **more)
+
+
+def tree_of(data: bytes) -> dict[str, Any]:
+    tree = guard.check(data, LIMITS)
+    if not isinstance(tree, dict):
+        raise refuse(Kind.INVALID, "a message is a JSON object")
+    return tree
+
+
+def said_at(tree: Mapping[str, Any], now: Instant) -> Instant:
+    """When a message was said, by its own word: what it says of times is meant from there."""
+    text = tree.get("timestamp")
+    try:
+        at = datetime.fromisoformat(text) if isinstance(text, str) else None
+        return now if at is None or at.tzinfo is None else instant(at)
+    except (ValueError, OverflowError):
+        return now

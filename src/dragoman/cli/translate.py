@@ -1,0 +1,115 @@
+"""`dragoman translate`: a message of one protocol, as it would arrive in another. It needs no hub."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from dragoman.cli import escaping, printing
+from dragoman.cli.escaping import line
+from dragoman.cli.exits import Exit, Stop
+from dragoman.cli.options import Output
+
+if TYPE_CHECKING:
+    from dragoman.app.booth.interpreter import Translation
+
+Spoken = Literal["chiffon", "coven", "forge", "agentmsg", "a2acp"]
+MARKS = {"near": "≈", "lost": "✗"}
+
+
+def translate(
+    source: Annotated[Spoken, Parameter(name="FROM", help="What the message speaks.")],
+    target: Annotated[Spoken, Parameter(name="TO", help="What whoever gets it speaks.")],
+    file: Annotated[
+        str | None,
+        Parameter(name="MESSAGE", allow_leading_hyphen=True, help="A file, or - for stdin; else an example."),
+    ] = None,
+    /,
+    *,
+    example: Annotated[
+        Literal["request", "progress", "result", "error"], Parameter(help="Which example, where no message is given.")
+    ] = "request",
+    output: Output = "table",
+) -> None:
+    """Show a message of one protocol as it would arrive in another, with what is lost on the way.
+
+    A message is JSON. Coven's is what its proto file says, in protobuf's JSON form: SendMessage of a caller,
+    MessageResponse of an agent.
+    """
+    from dragoman.app.booth.examples import EXAMPLES
+    from dragoman.app.booth.interpreter import translate
+    from dragoman.core.errors import Refused
+    from dragoman.wire.errors import RemoteProtocolError
+
+    given = EXAMPLES[source][example] if file is None else None
+    data = _read(file) if file is not None else _encoded(given)
+    try:
+        told = asyncio.run(translate(source, target, data))
+    except RemoteProtocolError as error:
+        place = f" (field {line(error.field)})" if error.field else ""
+        raise Stop(
+            Exit.USAGE, f"this is no message of {source}: {line(error.what)}{place}", next=_see(source)
+        ) from None
+    except Refused as refused:
+        raise Stop(Exit.USAGE, f"this cannot be carried: {line(refused.fault.message)}", next=_see(source)) from None
+    _show(told, given, output)
+
+
+def _see(source: str) -> str:
+    return f"see what one looks like: dragoman translate {source} {source}"
+
+
+def _encoded(tree: Any) -> bytes:
+    import json
+
+    return json.dumps(tree).encode()
+
+
+def _read(file: str) -> bytes:
+    if file == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise Stop(Exit.NOT_FOUND, f"{line(file)} cannot be read: {error.strerror}", next="name a file, or -") from None
+
+
+def _show(told: Translation, given: Any, output: Output) -> None:
+    import msgspec
+
+    tree: dict[str, Any] = msgspec.to_builtins(told)
+    if output != "table":
+        printing.document(tree if given is None else {**tree, "message": given}, output)
+        return
+    lost = [one for one in tree["losses"] if one["how"] == "lost"]
+    whom = "the agent" if told.towards == "agent" else "the caller"
+    if given is not None:
+        printing.words(f"{line(told.source)} says:\n{escaping.as_json(given, indent=2)}")
+    printing.words(f"understood: {line(printing.cell(tree['understood']))}")
+    printing.words(f"{whom} hears, in {line(told.target)}:" if told.arrives else f"{whom} hears nothing of it")
+    for message in told.arrives:
+        printing.document(message)
+    _losses(tree["losses"])
+    printing.verdict(not lost, _verdict(told, lost))
+    if told.source == told.target:
+        printing.following(f"dragoman translate {told.source} coven")
+    else:
+        printing.following(f"dragoman translate {told.source} {told.target} --example result")
+
+
+def _losses(losses: Sequence[dict[str, Any]]) -> None:
+    width = max((len(one["feature"]) for one in losses), default=0)
+    for one in losses:
+        printing.words(f"  {MARKS[one['how']]} {one['feature'].ljust(width)}  {line(one['why'])}")
+
+
+def _verdict(told: Translation, lost: Sequence[Any]) -> str:
+    arrived = f"{line(told.kind)} arrives in {line(told.target)}"
+    if lost:
+        return f"{arrived} without {', '.join(line(one['feature']) for one in lost)}"
+    return f"{arrived}, and nothing of it is lost" if told.arrives else f"nothing arrives in {line(told.target)}"

@@ -1,0 +1,99 @@
+"""A message of one protocol as it arrives in another: every kind in every pair, by the real bindings."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from tests.conformance.agentmsg import samples as agentmsg_samples
+from tests.fuzz import samples as fuzz_samples
+
+from dragoman.app.booth.examples import AT, EXAMPLES, ID, INPUT, KINDS, RESULT, TASK
+from dragoman.app.booth.interpreter import Translation, translate
+from dragoman.core.errors import Refused
+from dragoman.wire.errors import RemoteProtocolError
+
+
+async def told(source: str, target: str, tree: Any) -> Translation:
+    return await translate(source, target, json.dumps(tree).encode())
+
+
+@pytest.mark.parametrize("target", EXAMPLES)
+@pytest.mark.parametrize("source", EXAMPLES)
+async def test_every_kind_of_message_arrives(source: str, target: str) -> None:
+    for kind in KINDS:
+        found = await told(source, target, EXAMPLES[source][kind])
+        assert (found.towards, bool(found.arrives)) == ("agent" if kind == "request" else "caller", True), kind
+        words = json.dumps(found.arrives)
+        expected = {"request": "site.yml", "progress": "configure", "result": "kuma.lan", "error": "Out of memory"}[
+            kind
+        ]
+        assert expected in words, kind
+    assert source != target or not [one for one in found.losses if one.how == "near"]
+
+
+async def test_what_of_a_message_is_lost_is_told_and_nothing_else() -> None:
+    found = await told("forge", "coven", EXAMPLES["forge"]["request"])
+    assert {one.feature.value: one.how.value for one in found.losses} == {
+        "work type": "near", "structured input": "near", "priority": "near", "time limit": "near",
+        "name and description": "near",
+    }  # fmt: skip
+    lost = await told("agentmsg", "a2acp", EXAMPLES["agentmsg"]["result"])
+    assert [(one.feature.value, one.how.value) for one in lost.losses][-1] == ("resources used", "lost")
+    assert found.understood["input"] == INPUT
+    assert lost.understood["result"] == RESULT
+
+
+async def test_names_and_times_are_the_messages_own() -> None:
+    """One that was said long ago, with a deadline and dependencies that nobody here knows."""
+    asked = json.loads(json.dumps(EXAMPLES["agentmsg"]["request"]))
+    asked["payload"]["task"]["context"]["dependencies"] = ["first", TASK.replace("6f", "7f")]
+    asked["metadata"]["ttl_ms"] = 1000
+    [arrived] = (await told("agentmsg", "forge", asked)).arrives
+    assert (arrived["timestamp"], len(arrived["payload"]["task"]["dependencies"])) == (AT.replace(".000000", ""), 2)
+    [same] = (await told("agentmsg", "agentmsg", asked)).arrives
+    assert same["payload"]["task"]["context"]["dependencies"] == asked["payload"]["task"]["context"]["dependencies"]
+
+
+async def test_cancel_help_and_questions_find_their_words() -> None:
+    cancel = {"id": ID, "type": "request:cancel-task", "timestamp": AT, "payload": {"taskId": TASK, "reason": "no use"}}
+    assert [one.get("cancel") is not None for one in (await told("forge", "coven", cancel)).arrives] == [True]
+    assert (await told("forge", "chiffon", cancel)).arrives[0]["payload"]["error_code"] == 5900
+    ask = {
+        "id": ID, "type": "request:ask-user", "timestamp": AT, "agentId": "a",
+        "payload": {"taskId": TASK, "question": "go?"},
+    }  # fmt: skip
+    assert "go?" in json.dumps((await told("forge", "coven", ask)).arrives)
+    found = await told("agentmsg", "coven", agentmsg_samples.tree("HelpRequest"))
+    assert (len(found.arrives), [one.feature.value for one in found.losses]) == (1, ["request for help"])
+    handed = await told("agentmsg", "forge", agentmsg_samples.tree("TaskHandoffRequest"))
+    assert "handover" in handed.arrives[0]["payload"]["task"]
+
+
+@pytest.mark.parametrize(
+    ("source", "change", "said"),
+    [
+        ("chiffon", {"payload": {}}, "task_id"),
+        ("a2acp", {"security": {"auth_token": "t", "encryption": "aes256"}}, ""),
+        ("a2acp", {"intent": "discover_capabilities"}, "nobody else hears of it"),
+        ("forge", {"type": "notify:task-assigned"}, "request:"),
+        ("forge", {"type": "request:get-task", "payload": {"taskId": TASK}}, "nobody else hears of it"),
+        ("coven", {"contents": 1}, "SendMessage"),
+    ],
+)
+async def test_what_cannot_be_carried_says_why(source: str, change: dict[str, Any], said: str) -> None:
+    with pytest.raises((Refused, RemoteProtocolError)) as raised:
+        await told(source, "chiffon", {**EXAMPLES[source]["request"], **change})
+    assert said in f"{raised.value} {getattr(raised.value, 'field', '')}"
+
+
+@pytest.mark.parametrize("target", EXAMPLES)
+@pytest.mark.parametrize("source", ["chiffon", "forge", "agentmsg", "a2acp"])
+async def test_any_good_message_is_carried_or_refused_in_words(source: str, target: str) -> None:
+    carried = 0
+    for tree in getattr(fuzz_samples, source)():
+        with contextlib.suppress(Refused, RemoteProtocolError):
+            carried += bool((await told(source, target, tree)).kind)
+    assert carried
