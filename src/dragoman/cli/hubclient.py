@@ -126,6 +126,22 @@ class Hub:
                 Exit.UNREACHABLE, f"what answers at {self.url} is no Dragoman hub", next="check --hub / DRAGOMAN_URL"
             ) from None
 
+    def exchange(
+        self, method: str, path: str, data: bytes | None, headers: dict[str, str], *, patience: float = PATIENCE
+    ) -> tuple[int, bytes]:
+        """One request as it is given, and the answer as it comes, whatever it says. Raises `Stop` if none comes."""
+        connection = self._connect(patience)
+        try:
+            connection.request(method, self._base + path, data, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except TimeoutError as error:
+            raise self._slow(patience) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise self._lost(error) from error
+        finally:
+            connection.close()
+
     def stream(self, *path: str, after: str | None = None, patience: float = PATIENCE) -> Iterator[Event]:
         """Events as they come, until the hub ends the stream. Raises `Lull` after `patience` seconds of silence and
         `Stop` if the connection breaks; whoever follows may come back with `after`."""

@@ -33,6 +33,7 @@ COMMANDS = (
     ("key", "dragoman.cli.key:app", LOOK, "The keys that sign tokens: ls, rotate."),
     ("audit", "dragoman.cli.audit:app", LOOK, "The audit record: query, verify."),
     ("doctor", "dragoman.cli.doctor:doctor", LOOK, "Check this machine, the data directory and the hub."),
+    ("conformance", "dragoman.cli.conformance.command:app", LOOK, "Try the protocols' clauses: hub, agent."),
     ("sandbox", "dragoman.cli.sandbox:app", LOOK, "How untrusted code is held back on this machine: check."),
     ("backup", "dragoman.cli.backup:backup", LOOK, "Copy the store, while the hub runs or not."),
     ("cert", "dragoman.cli.cert:cert", LOOK, "Make a certificate for TLS, signed by a CA of your own."),

@@ -11,16 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import select
 import ssl
-import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,6 +29,7 @@ from dragoman.cli.escaping import line
 from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Hub
 from dragoman.cli.options import HERE, Form, Output, Reach
+from dragoman.cli.ownhub import own_hub
 
 if TYPE_CHECKING:
     from dragoman.cli.stage import Expired, Played
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
 
 PROTOCOL = "a2acp"
 BROKER = "broker"
-START_SECONDS = 20.0
 WIDEST = 80
 """Characters of what a message says."""
 AROUND = frozenset({"correlation_id", "contract_id", "collaboration_id", "traceparent"})
@@ -62,7 +59,8 @@ def play(
     with ExitStack() as after:
         expired: Expired | None = None
         if fresh:
-            hub, expired = after.enter_context(_own_hub())
+            hub, data = after.enter_context(own_hub())
+            expired = partial(_expired, data)
             verify: ssl.SSLContext | bool = True
         else:
             try:
@@ -90,36 +88,6 @@ def _read(file: Path) -> Flow:
 
 
 # -- before and after --------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _own_hub() -> Iterator[tuple[Hub, Expired]]:
-    """A hub in a directory that goes with it. Its keys are ours, so it can be asked with tokens that are over."""
-    with tempfile.TemporaryDirectory(prefix="dragoman-play-") as place:
-        data = Path(place, "data")
-        command = [sys.executable, "-m", "dragoman.cli", "dev", "--no-demo", "--port", "0", "--ready-json"]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
-        with open(Path(place, "hub.log"), "wb") as log:
-            hub = subprocess.Popen(
-                [*command, "--data", str(data)], cwd=place, env=environment, stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=log,
-            )  # fmt: skip
-        try:
-            assert hub.stdout is not None
-            heard, _, _ = select.select([hub.stdout], [], [], START_SECONDS)
-            first = hub.stdout.readline() if heard else b""
-            if not first:
-                why = Path(place, "hub.log").read_text("utf-8", "replace").strip().rpartition("\n")[2]
-                raise Stop(Exit.UNREACHABLE, f"a hub of its own did not start: {line(why)}", next="dragoman doctor")
-            ready = json.loads(first)
-            yield Hub(ready["http"], ready["admin_token"]), lambda whose, whom: _expired(data, whose, whom)
-        finally:
-            hub.terminate()
-            try:
-                hub.wait(START_SECONDS)
-            except subprocess.TimeoutExpired:
-                hub.kill()
-                hub.wait()
 
 
 def _expired(data: Path, whose: Agent, whom: str) -> str:

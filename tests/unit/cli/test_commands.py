@@ -449,3 +449,22 @@ def test_translate_shows_what_arrives_on_stdout_and_what_is_lost_beside_it(
     wrong = run("translate", "chiffon", "coven", "message.json")
     assert (wrong.code, "next: see what one looks like" in wrong.err) == (2, True)
     assert run("translate", "chiffon", "coven", "nothing.json").code == 3
+
+
+# -- conformance
+
+
+def test_a_hub_that_does_not_hold_a_clause_is_told_so(hub: Any, run: Any) -> None:
+    hub.answers["POST /api/v1/agents"] = (201, {"agent_id": "x", "token": "ab" * 16})
+    hub.answers["POST /api/agent/message"] = (202, {"status": "accepted"})  # whatever is said
+    ran = run("conformance", "hub", "chiffon")
+    rows = ran.out.splitlines()
+    assert ran.code == 1
+    assert "  ✗ CH-AUT-4      A bad token is answered with 5004, which is not retried." in rows
+    assert "    it was accepted with 202" in rows
+    assert "✗ the hub: 0 of 13 clauses hold, 13 do not" in ran.err
+
+
+def test_an_agent_to_be_tried_needs_a_command(hub: Any, run: Any) -> None:
+    ran = run("conformance", "agent")
+    assert (ran.code, "dragoman conformance agent --fresh -- node agent.js" in ran.err) == (2, True)

@@ -1,0 +1,156 @@
+"""`dragoman conformance hub` and `conformance agent`: try, report, and end with 1 if a clause does not hold."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import App, Parameter
+
+from dragoman.app.datadir import DEFAULT, DataDir
+from dragoman.cli import arguments, printing
+from dragoman.cli.conformance.cast import Cast
+from dragoman.cli.conformance.checklist import NotTried, Tried
+from dragoman.cli.escaping import line
+from dragoman.cli.exits import Exit, Stop
+from dragoman.cli.hubclient import Hub
+from dragoman.cli.options import HERE, Output, Reach
+from dragoman.cli.ownhub import own_hub
+
+app = App(name="conformance", help="Try the protocols' clauses: hub, agent.")
+
+Spoken = Literal["chiffon", "coven", "forge", "agentmsg", "a2acp"]
+ALL: tuple[Spoken, ...] = ("chiffon", "coven", "forge", "agentmsg", "a2acp")
+DOORS = {"chiffon": "chiffon+http", "agentmsg": "agentmsg+http", "a2acp": "a2acp+http", "coven": "coven"}
+"""What an agent's address begins with, by what it speaks."""
+
+Fresh = Annotated[bool, Parameter(negative=(), help="Against a hub of its own, which ends with the checks.")]
+
+
+@app.command
+def hub(
+    *protocols: Annotated[Spoken, Parameter(name="PROTOCOL", help="Only these; all five if none is named.")],
+    fresh: Fresh = False,
+    output: Output = "table",
+    reach: Reach = HERE,
+) -> int:
+    """Try clauses of the protocols against a running hub: agents are let in, speak by hand, and are put out again."""
+    with ExitStack() as after:
+        found, data = _hub(fresh, reach, after)
+        cast = after.enter_context(Cast(found))
+        return _report(_hub_checks(cast, protocols or ALL, _grpc(found, data)), output, "the hub")
+
+
+@app.command
+def agent(
+    *command: Annotated[str, Parameter(name="CMD", allow_leading_hyphen=True, help="The program and its arguments.")],
+    protocol: Annotated[Spoken, Parameter(help="What it speaks; forge over its standard streams.")] = "forge",
+    id: Annotated[str | None, Parameter(name="--id", help="What it calls itself [a fresh name].")] = None,
+    work: Annotated[str | None, Parameter(help="The type of work to give it [the first it declares].")] = None,
+    input: Annotated[list[str] | None, Parameter(negative=(), help="key=value for that work; may be repeated.")] = None,
+    patience: Annotated[float, Parameter(help="Seconds that a task may take.")] = 20.0,
+    fresh: Fresh = False,
+    output: Output = "table",
+    reach: Reach = HERE,
+) -> int:
+    """Try an agent: it is started, given work, told to stop, and watched.
+
+    One that speaks forge is run by the hub, over its standard streams. Any other is started here, and finds the hub by
+    DRAGOMAN_URL, DRAGOMAN_TOKEN and DRAGOMAN_AGENT_ID in its environment.
+    """
+    from dragoman.cli.conformance import agents
+
+    if not command:
+        raise Stop(Exit.USAGE, "there is no agent to try", next="dragoman conformance agent --fresh -- node agent.js")
+    with ExitStack() as after:
+        found, data = _hub(fresh, reach, after)
+        cast = after.enter_context(Cast(found))
+        try:
+            scene = agents.Scene(
+                cast, protocol, command, work, arguments.read(tuple(input or ())),
+                id=id, address=_address(found, protocol, data), patience=patience,
+            )  # fmt: skip
+        except OSError as error:
+            raise Stop(Exit.USAGE, f"{line(command[0])} cannot be started: {error.strerror}") from None
+        after.callback(scene.close)
+        tried = (one._replace(protocol=protocol) for one in agents.checks.tried(scene))
+        return _report(tried, output, "the agent")
+
+
+def _hub(fresh: bool, reach: Reach, after: ExitStack) -> tuple[Hub, Path]:
+    if fresh:
+        return after.enter_context(own_hub())
+    try:
+        return Hub.find(reach), Path(reach.data or DEFAULT)
+    except Stop as stop:
+        if stop.code is Exit.UNREACHABLE:
+            raise Stop(stop.code, stop.sentence, next="add --fresh (a hub of its own)   ·   dragoman dev") from stop
+        raise
+
+
+def _grpc(hub: Hub, data: Path) -> str | None:
+    """Where the hub's gRPC port is, if it is the hub of this directory and speaks without TLS there."""
+    here = DataDir(data).whereabouts()
+    same = here is not None and bool(here.grpc) and not here.grpc_tls and Hub(here.http, None).url == hub.url
+    return here.grpc if here is not None and same else None
+
+
+def _address(hub: Hub, protocol: str, data: Path) -> str:
+    if protocol != "coven":
+        return f"{DOORS.get(protocol, 'http')}{hub.url.removeprefix('http')}"
+    grpc = _grpc(hub, data)
+    if grpc is None:
+        raise Stop(Exit.USAGE, "only the hub of this data directory says where its gRPC port is", next="add --fresh")
+    return f"coven://{grpc}"
+
+
+def _hub_checks(cast: Cast, protocols: Iterable[str], grpc: str | None) -> Iterator[Tried]:
+    for protocol in protocols:
+        module: Any = importlib.import_module(f"dragoman.cli.conformance.{protocol}")
+        try:
+            scene = module.Scene(cast, grpc) if protocol == "coven" else module.Scene(cast)
+        except (NotTried, Stop) as why:
+            said = why.sentence if isinstance(why, Stop) else str(why)
+            good = False if isinstance(why, Stop) else None
+            yield from (Tried(protocol, one.id, one.says, good, said, 0.0) for one in module.checks.checks)
+            continue
+        try:
+            yield from module.checks.tried(scene)
+        finally:
+            if hasattr(scene, "close"):
+                scene.close()
+
+
+def _report(tried: Iterable[Tried], output: Output, whom: str) -> int:
+    found: list[Tried] = []
+    for one in tried:
+        found.append(one)
+        if output == "table":
+            _show(one, found)
+        elif output == "jsonl":
+            printing.document(one._asdict(), output)
+    bad = [one for one in found if one.good is False]
+    untried = sum(one.good is None for one in found)
+    if output == "json":
+        printing.document({"ok": not bad, "checks": [one._asdict() for one in found]})
+    if output == "table":
+        held = f"{sum(one.good is True for one in found)} of {printing.count(len(found), 'clause')} hold"
+        left = f", {untried} not tried" if untried else ""
+        not_held = f", {len(bad)} {'does' if len(bad) == 1 else 'do'} not" if bad else ""
+        printing.verdict(not bad, f"{whom}: {held}{left}{not_held}")
+        printing.following(
+            *(f"docs/protocols/{name}.md" for name in dict.fromkeys(one.protocol for one in bad or found))
+        )
+    return Exit.FAILED if bad else Exit.OK
+
+
+def _show(one: Tried, before: list[Tried]) -> None:
+    if len(before) == 1 or before[-2].protocol != one.protocol:
+        print(one.protocol)
+    print(f"  {printing.mark(one.good, sys.stdout)} {one.id.ljust(12)}  {line(one.says)}", flush=True)
+    if one.why:
+        print(f"    {line(one.why)}", flush=True)

@@ -1,0 +1,165 @@
+"""Coven over gRPC: an agent's stream, spoken by hand; its work comes over the management API."""
+
+from __future__ import annotations
+
+import queue
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+from dragoman.cli.conformance.cast import PATIENCE, Cast, Player, until
+from dragoman.cli.conformance.checklist import Checklist, NotTried, Unmet, expect
+
+STREAM = "/coven.CovenControl/AgentStream"
+checks: Checklist[Scene] = Checklist("coven")
+
+
+class Stream:
+    """One stream of one agent. Messages are coven's own, by their generated classes."""
+
+    def __init__(self, channel: Any, token: str | None) -> None:
+        from dragoman.protocols.coven import coven_pb2 as pb
+
+        self.pb = pb
+        self._out: queue.Queue[Any] = queue.Queue()
+        metadata = [("authorization", f"Bearer {token}")] if token else []
+        call = channel.stream_stream(
+            STREAM,
+            request_serializer=lambda said: said.SerializeToString(),
+            response_deserializer=pb.ServerMessage.FromString,
+        )
+        self._call = call(iter(self._out.get, None), metadata=metadata, timeout=3 * PATIENCE)
+
+    def say(self, **payload: Any) -> None:
+        self._out.put(self.pb.AgentMessage(**payload))
+
+    def hear(self) -> Any:
+        """The next message of the hub; raises `grpc.RpcError` as the stream ended."""
+        found = next(self._call, None)
+        if found is None:
+            raise Unmet("the hub ended the stream")
+        return found
+
+    def register(self, agent_id: str) -> Any:
+        self.say(register={"agent_id": agent_id, "name": "conformance", "capabilities": ["conformance"]})
+        heard = self.hear()
+        expect(heard.WhichOneof("payload") == "welcome", f"the first message is {heard.WhichOneof('payload')}")
+        return heard.welcome
+
+    def refusal(self) -> str:
+        """The status with which the hub ends it."""
+        import grpc
+
+        try:
+            heard = self.hear()
+        except grpc.RpcError as error:
+            return str(error.code().name)
+        raise Unmet(f"it was answered with {heard.WhichOneof('payload')}")
+
+    def close(self) -> None:
+        self._out.put(None)
+        self._call.cancel()
+
+
+class Scene:
+    def __init__(self, cast: Cast, address: str | None) -> None:
+        if address is None:
+            raise NotTried("only the hub of this data directory says where its gRPC port is")
+        import grpc
+
+        self.player: Player = cast.admit("coven", "agent")
+        self.hub = cast.hub
+        self._channel = grpc.insecure_channel(address)
+        self._open: list[Stream] = []
+        self.stream = self.open(self.player.token)
+
+    def open(self, token: str | None) -> Stream:
+        stream = Stream(self._channel, token)
+        self._open.append(stream)
+        return stream
+
+    def submit(self) -> str:
+        wish = {"type": "conformance", "agent": self.player.id, "input": {"content": "hello"}}
+        return str(self.hub.post("tasks", body=wish)["id"])
+
+    def work(self) -> Any:
+        heard = self.stream.hear()
+        expect(heard.WhichOneof("payload") == "send_message", f"{heard.WhichOneof('payload')} came instead")
+        return heard.send_message
+
+    def close(self) -> None:
+        for stream in self._open:
+            stream.close()
+        self._channel.close()
+
+
+def streams(scene: Scene, token: str | None = None) -> Iterator[Stream]:
+    stream = scene.open(token)
+    try:
+        yield stream
+    finally:
+        stream.close()
+
+
+@checks("CO-WEL-1", "A good registration is answered with the gateway's id and the agent's own.")
+def welcome(scene: Scene) -> None:
+    told = scene.stream.register(scene.player.id)
+    expect(told.agent_id == scene.player.id, f"the agent is called {told.agent_id}")
+    expect(told.server_id, "the gateway has no id")
+
+
+@checks("CO-REG-3", "A missing agent_id is INVALID_ARGUMENT.")
+def nameless(scene: Scene) -> None:
+    for stream in streams(scene):
+        stream.say(register={"agent_id": "", "name": "nobody"})
+        code = stream.refusal()
+        expect(code == "INVALID_ARGUMENT", f"it ended with {code}")
+
+
+@checks("CO-REG-4", "A second agent of the same id is ALREADY_EXISTS.")
+def second(scene: Scene) -> None:
+    for stream in streams(scene, scene.player.token):
+        stream.say(register={"agent_id": scene.player.id, "name": "again"})
+        code = stream.refusal()
+        expect(code == "ALREADY_EXISTS", f"it ended with {code}")
+
+
+@checks("coven/all-D1", "An agent that has a token must bring it.")
+def spoofed(scene: Scene) -> None:
+    for stream in streams(scene, secrets.token_hex(16)):
+        stream.say(register={"agent_id": scene.player.id, "name": "a stranger"})
+        code = stream.refusal()
+        expect(code in ("UNAUTHENTICATED", "PERMISSION_DENIED"), f"it ended with {code}")
+
+
+@checks("CO-IMP-2", "After Welcome the agent gets requests, with id, sender and content.")
+def requests(scene: Scene) -> None:
+    task = scene.submit()
+    work = scene.work()
+    expect(work.request_id and "hello" in work.content, f"the request says {work.content!r}")
+    scene.stream.say(response={"request_id": work.request_id, "text": "half "})
+    scene.stream.say(heartbeat={"timestamp_ms": 1})
+    scene.stream.say(response={"request_id": work.request_id, "done": {"full_response": "half whole"}})
+    until(lambda: scene.hub.get("tasks", task)["status"] == "completed", "the task did not end")
+    told = scene.hub.get("tasks", task)
+    expect("half whole" in str(told.get("output")) + str(told.get("result")), "its answer is another")
+
+
+@checks("CO-RSP-5", "Every request ends with done or error: an error fails the task with its words.")
+def errors(scene: Scene) -> None:
+    task = scene.submit()
+    work = scene.work()
+    scene.stream.say(response={"request_id": work.request_id, "error": "no such host"})
+    until(lambda: scene.hub.get("tasks", task)["status"] == "failed", "the task did not fail")
+    expect("no such host" in str(scene.hub.get("tasks", task)["error"]), "its reason is another")
+
+
+@checks("CO-CCY-1", "One request at a time per stream.")
+def one_at_a_time(scene: Scene) -> None:
+    tasks = [scene.submit() for _ in range(2)]
+    first = scene.work()
+    scene.stream.say(response={"request_id": first.request_id, "done": {"full_response": "1"}})
+    second = scene.work()
+    expect(second.request_id != first.request_id, "the same request came twice")
+    scene.stream.say(response={"request_id": second.request_id, "done": {"full_response": "2"}})
+    until(lambda: all(scene.hub.get("tasks", one)["status"] == "completed" for one in tasks), "they did not end")

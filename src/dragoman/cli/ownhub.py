@@ -1,0 +1,50 @@
+"""A hub for one command: in a directory that goes with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dragoman.cli.escaping import line
+from dragoman.cli.exits import Exit, Stop
+from dragoman.cli.hubclient import Hub
+
+START_SECONDS = 20.0
+
+
+@contextmanager
+def own_hub() -> Iterator[tuple[Hub, Path]]:
+    """The hub, and its data directory: its keys are ours."""
+    with tempfile.TemporaryDirectory(prefix="dragoman-own-") as place:
+        data = Path(place, "data")
+        command = [sys.executable, "-m", "dragoman.cli", "dev", "--no-demo", "--ready-json"]
+        command += ["--port", "0", "--grpc-port", "0"]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
+        with open(Path(place, "hub.log"), "wb") as log:
+            hub = subprocess.Popen(
+                [*command, "--data", str(data)], cwd=place, env=environment, stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=log,
+            )  # fmt: skip
+        try:
+            assert hub.stdout is not None
+            heard, _, _ = select.select([hub.stdout], [], [], START_SECONDS)
+            first = hub.stdout.readline() if heard else b""
+            if not first:
+                why = Path(place, "hub.log").read_text("utf-8", "replace").strip().rpartition("\n")[2]
+                raise Stop(Exit.UNREACHABLE, f"a hub of its own did not start: {line(why)}", next="dragoman doctor")
+            ready = json.loads(first)
+            yield Hub(ready["http"], ready["admin_token"]), data
+        finally:
+            hub.terminate()
+            try:
+                hub.wait(START_SECONDS)
+            except subprocess.TimeoutExpired:
+                hub.kill()
+                hub.wait()
