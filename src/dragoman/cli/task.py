@@ -87,6 +87,7 @@ def show(id: TaskName, /, *, output: Output = "table", reach: Reach = HERE) -> N
             ("created", f"{task.get('created_at')}  ({printing.age(task.get('created_at'))} ago)"),
             ("deadline", task.get("deadline") if task.get("status") not in story.FINAL else None),
             ("sandbox", task.get("sandbox")),
+            ("contract", task.get("contract")),
             ("called", _called(task)),
             ("waits for", task.get("blocked_by")),
             ("question", task.get("question")),

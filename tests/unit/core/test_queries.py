@@ -142,8 +142,8 @@ def test_a_task_is_told_with_or_without_its_contents() -> None:
 
 def test_a_task_is_told_with_its_callers_name_for_it_and_the_sandbox_it_ran_in() -> None:
     origin = Origin(principal=AgentId("ada"), protocol="agentmsg", request_id="r", digest="d", called="job-7")
-    shown = task_out(task(origin=origin, sandbox="bubblewrap"), protocol_out=None)
-    assert (shown.called, shown.sandbox) == ("job-7", "bubblewrap")
+    shown = task_out(task(origin=origin, sandbox="bubblewrap", contract="c-1"), protocol_out=None)
+    assert (shown.called, shown.sandbox, shown.contract) == ("job-7", "bubblewrap", "c-1")
     body = msgspec.Raw(b'{"agent":"mux-1","attempt":2,"sandbox":"bubblewrap"}')
     line = log_line(Event(task=TaskId("t"), seq=1, at=NOW, kind=EventKind.ASSIGNED, body=body))
     assert line.text == "to mux-1 · attempt 2 · in a sandbox: bubblewrap"

@@ -59,6 +59,7 @@ class TaskOut(msgspec.Struct, frozen=True, kw_only=True):
     protocol_in: str
     protocol_out: str | None
     sandbox: str | None
+    contract: str | None
     requested_by: str
     called: str | None
     progress: int
@@ -169,6 +170,7 @@ def task_out(
         protocol_in=task.origin.protocol,
         protocol_out=protocol_out,
         sandbox=task.sandbox,
+        contract=task.contract,
         requested_by=task.origin.principal,
         called=task.origin.called,
         progress=done if task.progress is None else task.progress,
