@@ -1,6 +1,8 @@
 # Everything sets itself up: a clone, python3 >= 3.11, pip and make are enough.
 # Set-up is re-done only when pyproject.toml or constraints.txt changed; uv is used when present.
 PYTHON ?= python3
+# Where the environment forbids it, every start of a command would compile all of its modules anew.
+export PYTHONDONTWRITEBYTECODE :=
 VENV   := .venv
 BIN    := $(VENV)/bin
 UV     := $(shell command -v uv 2>/dev/null)

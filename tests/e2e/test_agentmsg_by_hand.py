@@ -18,7 +18,8 @@ from tests.conformance.agentmsg import words
 from tests.conformance.agentmsg.plain import Plain
 from tests.support.chiffon import Answer
 from tests.support.cli import dragoman
-from tests.support.hubproc import PATIENCE, HubProcess, _die_with_the_tests, until
+from tests.support.hubproc import PATIENCE, HubProcess, until
+from tests.support.nest import die_with_parent
 
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 
@@ -46,7 +47,7 @@ class Served(HubProcess):
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                preexec_fn=_die_with_the_tests,
+                preexec_fn=die_with_parent,
             )
         return self.process
 
