@@ -91,8 +91,7 @@ class Nest:
                 env={k: v for k, v in os.environ.items() if not k.startswith("DRAGOMAN_")},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                preexec_fn=die_with_parent,
-            )
+            )  # it leaves when our end of the link is closed: PR_SET_PDEATHSIG would mean the thread that is here now
 
     def hatch(self, arguments: Sequence[str], *, cwd: Path, env: dict[str, str], stderr: IO[bytes]) -> Hatched:
         """`dragoman ARGUMENTS`, with its standard output in a pipe."""
