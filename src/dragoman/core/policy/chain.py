@@ -83,12 +83,10 @@ class RateLimit:
         work.note_minutes(outcome)
 
     def _collaboration(self, work: Work, command: Command) -> str | None:
-        if isinstance(command, EndContract | RotateKey):
-            return command.collaboration
-        if isinstance(command, Submit) and command.contract is not None:
-            contract = work.one(ContractById(command.contract))
+        if isinstance(command, Submit):
+            contract = None if command.contract is None else work.one(ContractById(command.contract))
             return None if contract is None else contract.collaboration
-        return None
+        return command.collaboration if isinstance(command, (EndContract, RotateKey)) else None
 
 
 @lru_cache(maxsize=4)

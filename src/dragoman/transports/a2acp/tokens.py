@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 FIELD = "security.auth_token"
 MOST_WORDS = 10_000
+MOST_WITHIN = 10_000
 WORD_SECONDS = 3600
 RULES = {
     Reason.EXPIRED: "expiration",
@@ -53,6 +54,14 @@ RULES = {
 class Granted(NamedTuple):
     token: str
     expires_at: int
+
+
+class Found(NamedTuple):
+    """How a message's token was verified: with which keys, for whom, and what it grants."""
+
+    ring: KeyRing
+    agent: Agent
+    granted: tuple[str, ...]
 
 
 class Rotate(Protocol):
@@ -77,6 +86,9 @@ class AuthService:
         self._rotating = asyncio.Lock()
         self.broker = broker
         self._words: dict[str, Granted] = {}
+        self._second, self._within = 0, dict[tuple[str, str, str, str], Found]()
+        """What was verified within this second. Times count in whole ones, so until it is over nothing can have become
+        of it, but by other keys or by a change of the agent."""
 
     @cached_property
     def authority(self) -> Authority:
@@ -113,14 +125,26 @@ class AuthService:
 
     def verify(self, message: Message, link: Agent | None) -> tuple[Agent, tuple[str, ...]]:
         """Who sent a message, and what its token grants; raises `Refused`. `link`: who is connected, if somebody is."""
-        source = message.source_agent
-        claims = self.authority.verify(
-            message.security.auth_token,
-            audience=message.target_agent.agent_id,
-            now=self.now,
-            subject=source.agent_id,
-            domain=source.domain,
-        )
+        source, now = message.source_agent, self.now
+        case = (message.security.auth_token, message.target_agent.agent_id, source.agent_id, source.domain)
+        found = self._within.get(case) if now == self._second else None
+        if (
+            found is not None
+            and found.ring is self.authority.ring
+            and found.agent is self._hub.agent(found.agent.id)
+            and (link is None or link.id == found.agent.id)
+        ):
+            return found.agent, found.granted
+        agent, granted = self._verify(*case, now, link)
+        if now != self._second or len(self._within) >= MOST_WITHIN:
+            self._second, self._within = now, {}
+        self._within[case] = Found(self.authority.ring, agent, granted)
+        return agent, granted
+
+    def _verify(
+        self, token: str, audience: str, subject: str, domain: str, now: int, link: Agent | None
+    ) -> tuple[Agent, tuple[str, ...]]:
+        claims = self.authority.verify(token, audience=audience, now=now, subject=subject, domain=domain)
         if isinstance(claims, Refusal):
             raise failed(claims)
         agent = self._hub.agent(AgentId(claims.sub))
