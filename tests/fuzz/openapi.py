@@ -232,7 +232,8 @@ def asks(draw: st.DrawFn, stage: Stage, among: Sequence[Operation]) -> Ask:
     elif draw(st.booleans()):
         content = draw(st.binary(max_size=50))
     text = "&".join(f"{_quoted(name)}={_quoted(value)}" for name, value in query)
-    meant = next((one for one in among if (one.path, one.method) == (operation.path, method)), operation)
+    every = operations(stage.document)
+    meant = next((one for one in every if (one.path, one.method) == (operation.path, method)), operation)
     return Ask(meant, method, f"{path}?{text}" if text else path, tuple(dict(headers).items()), content)
 
 
