@@ -102,6 +102,22 @@ async def test_a_failure_does_not_give_it_away_either(scene: Scene, data: Path) 
     assert betrayed(written(data), REASON) == []
 
 
+@pytest.mark.parametrize("pair", [("a2acp", name) for name in ("agentmsg", "coven", "forge")], ids="-to-".join)
+async def test_a_question_about_it_is_for_whoever_answers_and_no_one_else(scene: Scene, data: Path) -> None:
+    scene.worker = worker = await scene.enter(type(scene.worker), offers=(ADMIT,))
+    handle, job = await scene.begin(type="admit", input={"patient": ASKED})
+    await worker.ask(job, REMARK)
+    question = await scene.question(handle)
+    assert question["question"] == REMARK
+    assert await scene.stage.answer(question["id"], {"advice": REASON}) == 200
+    job = await worker.answered(job)
+    assert job.answer == {"advice": REASON}
+    await worker.finish(job, result={"finding": FOUND})
+    assert (await scene.caller.story(handle))[-1]["result"] == {"finding": FOUND}
+    assert betrayed(written(data), REMARK, REASON) == []
+    assert betrayed(await everything_people_see(scene, handle.task_id), REMARK, REASON) == []
+
+
 @of_a2acp
 async def test_in_clear_it_is_refused_and_the_attempt_is_on_record(scene: Scene) -> None:
     caller, worker = scene.caller, await scene.enter(type(scene.worker), offers=(ADMIT,))

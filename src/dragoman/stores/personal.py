@@ -1,5 +1,5 @@
-"""Personal data at rest: what a personal event or letter says is kept encrypted, and whoever has only the file reads
-nothing.
+"""Personal data at rest: what a personal event, letter or question says is kept encrypted, and whoever has only the
+file reads nothing.
 
 The key is not in the store (`core.ports.Vault`). Without one, nothing personal is taken, and what is there stays shut.
 """
@@ -20,12 +20,16 @@ SHUT = msgspec.Raw(b'{"personal":true}')
 """What is shown of it without a key."""
 WITH_LETTERS = frozenset({Delivery, Question, DeadLetter})
 KEPT = WITH_LETTERS | {Event}
+WORDS = ("question", "options", "default", "answer", "details")
+"""What a question says, and is answered."""
+NOTHING_SAID: dict[str, Any] = {"question": "[personal]", "options": (), "default": None, "answer": None}
 
 
 def is_personal(row: Any) -> bool:
-    if type(row) is Event:
-        return row.personal
-    return type(row) in WITH_LETTERS and row.letter is not None and row.letter.personal
+    kind = type(row)
+    if kind is Event or (kind is Question and row.personal):
+        return bool(row.personal)
+    return kind in WITH_LETTERS and row.letter is not None and row.letter.personal
 
 
 def shut(changes: Changes, vault: Vault | None) -> Changes:
@@ -52,7 +56,13 @@ def _shut(row: Row, vault: Vault | None) -> Row:
     if isinstance(row, Event):
         raw = None if row.raw is None else vault.lock(row.raw, _of_event(row, "raw"))
         return msgspec.structs.replace(row, body=_sealed(vault, row.body, _of_event(row, "body")), raw=raw)
-    letter: Letter = row.letter  # type: ignore[union-attr,assignment]
+    if isinstance(row, Question) and row.personal:
+        words = msgspec.Raw(msgspec.json.encode({name: getattr(row, name) for name in WORDS}))
+        sealed = msgspec.json.decode(_sealed(vault, words, _of_question(row)))
+        row = msgspec.structs.replace(row, **NOTHING_SAID, details={"sealed": sealed})
+    letter: Letter | None = row.letter  # type: ignore[union-attr]
+    if letter is None or not letter.personal:
+        return row
     letter = msgspec.structs.replace(letter, body=_sealed(vault, letter.body, _of_letter(letter)))
     return msgspec.structs.replace(row, letter=letter)
 
@@ -63,8 +73,22 @@ def _opened(row: Any, vault: Vault | None) -> Any:
             return msgspec.structs.replace(row, body=SHUT, raw=None)
         raw = None if row.raw is None else vault.unlock(row.raw, _of_event(row, "raw"))
         return msgspec.structs.replace(row, body=_unsealed(vault, row.body, _of_event(row, "body")), raw=raw)
+    if type(row) is Question and row.personal:
+        row = _asked(row, vault)
+    if row.letter is None or not row.letter.personal:
+        return row
     body = SHUT if vault is None else _unsealed(vault, row.letter.body, _of_letter(row.letter))
     return msgspec.structs.replace(row, letter=msgspec.structs.replace(row.letter, body=body))
+
+
+def _asked(row: Question, vault: Vault | None) -> Question:
+    sealed = row.details.get("sealed")
+    if sealed is None:  # written before questions were sealed
+        return row
+    if vault is None:
+        return msgspec.structs.replace(row, details={})
+    words = msgspec.json.decode(_unsealed(vault, msgspec.Raw(msgspec.json.encode(sealed)), _of_question(row)))
+    return msgspec.structs.replace(row, **{**words, "options": tuple(words["options"])})
 
 
 def _sealed(vault: Vault, body: msgspec.Raw, about: dict[str, str]) -> msgspec.Raw:
@@ -77,6 +101,10 @@ def _unsealed(vault: Vault, body: msgspec.Raw, about: dict[str, str]) -> msgspec
 
 def _of_event(row: Event, part: str) -> dict[str, str]:
     return {"task": row.task, "seq": str(row.seq), "part": part}
+
+
+def _of_question(row: Question) -> dict[str, str]:
+    return {"question": row.id, "agent": row.agent}
 
 
 def _of_letter(letter: Letter) -> dict[str, str]:

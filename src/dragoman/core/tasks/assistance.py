@@ -90,6 +90,7 @@ def ask_help(work: Work, command: AskHelp) -> Question:
             "task_id": command.task_id,
         },
         about=Asking.HELP,
+        personal=task is not None and task.personal,
         letter=msgspec.structs.replace(
             command.letter,
             asks=question_id(command.letter.message_id),

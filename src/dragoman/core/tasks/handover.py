@@ -114,6 +114,7 @@ def hand_over(work: Work, command: HandOver) -> Question:
             "asked": task.seq,
         },
         about=Asking.TAKEOVER,
+        personal=task.personal,
         letter=msgspec.structs.replace(
             command.letter, asks=question_id(command.letter.message_id), personal=task.personal
         ),
@@ -371,6 +372,7 @@ def to_a_person(work: Work, question: Question, task: Task) -> Question:
         wake_at=task.deadline,
         about=Asking.TAKEOVER,
         details={"reason": question.details["reason"]},
+        personal=task.personal,
     )
     work.put(job)
     task = move(

@@ -281,3 +281,5 @@ class Question(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     asked_of: AgentId | None = None
     asked_before: tuple[AgentId, ...] = ()
     letter: Letter | None = None
+    personal: bool = False
+    """It is about a task with personal data, so what it says may be, too: encrypted at rest."""

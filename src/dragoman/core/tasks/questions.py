@@ -26,7 +26,7 @@ from dragoman.core.commands import Answer, Ask, AskPerson
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.delivery.outbox import offer, offer_answer, withdraw
 from dragoman.core.errors import Kind, refuse
-from dragoman.core.ids import ADMIN, HUB, SECOND, AgentId, Instant, QuestionId, TaskId
+from dragoman.core.ids import ADMIN, HUB, SECOND, AgentId, Instant, QuestionId
 from dragoman.core.lookups import QuestionById
 from dragoman.core.routing.dispatch import place
 from dragoman.core.tasks.lifecycle import move
@@ -42,16 +42,17 @@ PLACES = UUID("0f6f3a52-6c0e-5b7b-8b0e-64726167bbbb")
 def put_question(work: Work, task: Task, ask: Ask) -> Task:
     """The task with its question put to a person (not yet put). The agent's turn is over: no link holds the task."""
     assert task.owner is not None
-    question = newly_asked(work, QuestionId(work.mint()), task.id, task.owner, ask)
+    question = newly_asked(work, QuestionId(work.mint()), task, task.owner, ask)
     work.put(question)
     task = told_of(work, task, question)
     return msgspec.structs.replace(task, waiting=Waiting.PERSON, question=question.id, session=None)
 
 
-def newly_asked(work: Work, id: QuestionId, task: TaskId | None, agent: AgentId, ask: Ask) -> Question:
+def newly_asked(work: Work, id: QuestionId, task: Task | None, agent: AgentId, ask: Ask) -> Question:
     return Question(
         id=id,
-        task=task,
+        task=None if task is None else task.id,
+        personal=task is not None and task.personal,
         agent=agent,
         question=ask.question,
         options=ask.options,
@@ -85,7 +86,7 @@ def ask_person(work: Work, command: AskPerson) -> Question:
     question = work.one(QuestionById(id))
     new = question is None or question.status is QuestionStatus.WITHDRAWN
     if question is None or new:
-        question = newly_asked(work, id, None if task is None else task.id, command.principal, command.ask)
+        question = newly_asked(work, id, task, command.principal, command.ask)
     question = msgspec.structs.replace(
         question,
         agent=command.principal,
