@@ -10,6 +10,7 @@ from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import AgentId
 from dragoman.core.queries.state import StateView
 from dragoman.core.state.model import Operation, Registry
+from dragoman.protocols.a2acp import flow
 from dragoman.protocols.agentmsg.records import SharedState
 from tests.support.world import World
 
@@ -52,3 +53,9 @@ async def test_a_time_outside_of_the_calendar_is_refused_by_name(time: str, fiel
         )
     )  # fmt: skip
     assert (fault.kind, fault.field) == (Kind.INVALID, f"changes.{field}")
+
+
+def test_a_flow_that_is_nested_without_end_is_refused() -> None:
+    """It ended the reader with a RecursionError."""
+    with pytest.raises(ValueError, match="nested deeper"):
+        flow.read(b"[" * 100_000)

@@ -26,7 +26,10 @@ from msgspec import Meta
 
 from dragoman.protocols.a2acp.contracts import Capability, DomainPolicy
 from dragoman.protocols.a2acp.types import Agent, Name, Record
+from dragoman.wire import guard
+from dragoman.wire.errors import RemoteProtocolError
 
+LIMITS = guard.Limits(bytes=8 * 1024 * 1024, depth=64)
 FRESH = frozenset({"id", "now", "token", "token:expired", "token:foreign"})
 """Blanks that a player fills in itself."""
 WILD = frozenset({"any", "positive"})
@@ -71,7 +74,10 @@ class Flow(Record, frozen=True, kw_only=True):
 
 def read(data: bytes) -> Flow:
     """A flow from its file; raises ValueError where it makes no sense."""
-    flow = msgspec.json.decode(data, type=Flow)
+    try:
+        flow = msgspec.convert(guard.check(data, LIMITS), Flow)
+    except RemoteProtocolError as error:
+        raise ValueError(error.what) from None
     kept: set[str] = set()
     for number, step in enumerate(flow.steps):
         if (step.send is None) == (step.expect is None):
