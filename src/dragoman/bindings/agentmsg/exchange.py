@@ -16,19 +16,9 @@ from dragoman.core.ids import AgentId, Instant, instant
 from dragoman.core.tasks.model import Priority
 from dragoman.protocols.agentmsg import codec, routing
 from dragoman.protocols.agentmsg.records import Priority as Urgency
-from dragoman.protocols.agentmsg.types import Message, MessageType
+from dragoman.protocols.agentmsg.types import Message
 
 PRIORITIES: Mapping[Urgency, Priority] = {urgency: Priority(urgency.value) for urgency in Urgency}
-
-_EFFECTIVE: Mapping[tuple[str, str], tuple[Priority, bool]] = {
-    (kind.value, urgency.value): (
-        PRIORITIES[higher := max(urgency, routing.PRIORITY[kind], key=routing.RANK.__getitem__)],
-        routing.GUARANTEE[higher] is routing.Guarantee.AT_MOST_ONCE,
-    )
-    for kind in MessageType
-    for urgency in Urgency
-}
-"""Type and own priority: the effective priority (D3), and whether it is carried at most once (D4)."""
 
 _trace = re.compile(r"00-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
 encode = msgspec.json.Encoder().encode
@@ -72,13 +62,13 @@ class Said(NamedTuple):
             digest=(self.content or codec.fingerprint(self.tree)).hex(),
             body=msgspec.Raw(self.data),
             protocol=PROTOCOL,
-            once=_EFFECTIVE[message.type.value, metadata.priority.value][1],
+            once=not routing.is_kept(message),
             attempts=metadata.max_retries + 1,
             expires_at=None if end is None else instant(end),
         )
 
-    def tell(self, to: AgentId) -> Tell:
-        """Carry it to another agent."""
+    def tell(self, to: AgentId, *, reports: bool = False) -> Tell:
+        """Carry it to another agent. `reports`: it says how a task goes, which only some may say."""
         message = self.message
         about = routing.task(message)
         return Tell(
@@ -86,14 +76,15 @@ class Said(NamedTuple):
             protocol=PROTOCOL,
             letter=self.letter(),
             to=to,
-            priority=_EFFECTIVE[message.type.value, message.metadata.priority.value][0],
+            priority=effective(message),
             lane=None if about is None else task_id(about),
+            reports=reports,
         )
 
 
 def effective(message: Message) -> Priority:
     """How urgent a message is (D3)."""
-    return _EFFECTIVE[message.type.value, message.metadata.priority.value][0]
+    return PRIORITIES[routing.priority(message)]
 
 
 def builtin(value: Any) -> Any:

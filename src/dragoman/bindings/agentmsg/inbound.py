@@ -27,8 +27,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import msgspec
-
 from dragoman.bindings.agentmsg import conversation, reports
 from dragoman.bindings.agentmsg.exchange import Said, builtin
 from dragoman.bindings.agentmsg.failures import fault_in, moment, outlived, severity_of
@@ -123,8 +121,7 @@ def otherwise(agent: Agent, message: Message, tree: dict[str, Any], data: bytes,
     to = somebody(message.to)
     if fault.kind is not Kind.NOT_FOUND or to is None or message.type not in CARRIED:
         return None
-    letter = Said(agent, message, tree, data, None, Instant(0)).tell(to)
-    return msgspec.structs.replace(letter, reports=True)
+    return Said(agent, message, tree, data, None, Instant(0)).tell(to, reports=True)
 
 
 def acknowledged(message: Message, known: Mapping[str, DeliveryId] | None = None) -> tuple[DeliveryId, ...]:
@@ -145,7 +142,7 @@ def _update(said: Said, update: TaskUpdate, holds: Holds | None) -> Command:
             return reports.cancel(said, update, id)
         to = None if mine is None else somebody(said.message.to)
         if to is not None:
-            return msgspec.structs.replace(said.tell(to), reports=update.status is not None)
+            return said.tell(to, reports=update.status is not None)
     return reports.update(said, update, id)
 
 

@@ -66,25 +66,24 @@ def parse(data: bytes, limits: Limits = LIMITS) -> dict[str, Any]:
 
 def interpret(tree: Mapping[str, Any]) -> Message:
     """A JSON object as a message: its shape and its meaning."""
-    about = identity(tree)
     try:
         message = msgspec.convert(tree, Message)
         body = _body(message)
     except msgspec.ValidationError as error:
         what, field = _explain(error, "")
-        raise AgentmsgError(what, stage=Stage.SHAPE, field=field, about=about) from None
+        raise AgentmsgError(what, stage=Stage.SHAPE, field=field, about=identity(tree)) from None
     try:
         payload = msgspec.convert(message.payload, body)
     except msgspec.ValidationError as error:
         what, field = _explain(error, "payload")
-        raise AgentmsgError(what, stage=Stage.SHAPE, field=field, about=about) from None
+        raise AgentmsgError(what, stage=Stage.SHAPE, field=field, about=identity(tree)) from None
     try:
         message = _put_right(message, payload)
     except OverflowError:
         what = "a time outside of the calendar in UTC"
-        raise AgentmsgError(what, stage=Stage.MEANING, field="timestamp", about=about) from None
+        raise AgentmsgError(what, stage=Stage.MEANING, field="timestamp", about=identity(tree)) from None
     for place, what, kind in _faults(message):
-        raise AgentmsgError(what, stage=Stage.MEANING, field=place, about=about, error_type=kind)
+        raise AgentmsgError(what, stage=Stage.MEANING, field=place, about=identity(tree), error_type=kind)
     return message
 
 
@@ -167,13 +166,15 @@ def _body(message: Message) -> type[Record]:
 
 
 def _faults(message: Message) -> list[agreement.Contradiction]:
-    faults = list(agreement.contradictions(message))
-    bodies = BODIES[message.type]
-    if len(bodies) > 1 and type(message.payload) is bodies[1] and message.metadata.correlation_id is None:
-        what = "missing; an answer names the message it answers"
-        faults.append(agreement.Contradiction("metadata.correlation_id", what))
-    if message.type is MessageType.ACK and message.metadata.correlation_id is None and not message.payload.message_ids:
-        faults.append(agreement.Contradiction("metadata.correlation_id", "missing; an ACK names what it acknowledges"))
+    faults = [*agreement.contradictions(message)]
+    if message.metadata.correlation_id is None:
+        bodies = BODIES[message.type]
+        if len(bodies) > 1 and type(message.payload) is bodies[1]:
+            what = "missing; an answer names the message it answers"
+            faults.append(agreement.Contradiction("metadata.correlation_id", what))
+        if message.type is MessageType.ACK and not message.payload.message_ids:
+            what = "missing; an ACK names what it acknowledges"
+            faults.append(agreement.Contradiction("metadata.correlation_id", what))
     return faults
 
 
@@ -183,11 +184,14 @@ def _put_right(message: Message, payload: Record) -> Message:
     correlation = metadata.correlation_id
     if correlation is not None and correlation != lowered(correlation):
         metadata = msgspec.structs.replace(metadata, correlation_id=correlation.lower())
-    return msgspec.structs.replace(
-        message,
+    at = message.timestamp
+    return Message(
         id=message.id.lower(),
-        timestamp=message.timestamp.astimezone(UTC),
-        payload=_in_utc(payload),
+        timestamp=at if at.tzinfo is UTC else at.astimezone(UTC),
+        sender=message.sender,
+        to=message.to,
+        type=message.type,
+        payload=_in_utc(payload) if _timed(type(payload)) else payload,
         metadata=metadata,
     )
 

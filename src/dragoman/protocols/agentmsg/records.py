@@ -36,6 +36,7 @@ Resource: TypeAlias = Literal["tokens", "cpu", "memory", "budget"]
 class Priority(enum.StrEnum):
     """From the least to the most urgent; `routing` orders them."""
 
+    __hash__ = str.__hash__  # as in `types.MessageType`
     LOW = "low"
     NORMAL = "normal"
     HIGH = "high"

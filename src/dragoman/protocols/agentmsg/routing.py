@@ -73,21 +73,31 @@ TASK: dict[MessageType, tuple[str, ...]] = {
 }
 
 
+#: The effective priority (D3), by type and by the message's own.
+EFFECTIVE: dict[tuple[MessageType, Priority], Priority] = {
+    (kind, own): max(own, PRIORITY[kind], key=RANK.__getitem__) for kind in MessageType for own in Priority
+}
+#: What is kept until it is acknowledged, by the same.
+KEPT = frozenset(
+    case
+    for case, effective in EFFECTIVE.items()
+    if GUARANTEE[effective] is Guarantee.AT_LEAST_ONCE and case[0] is not MessageType.ACK
+)
+
+
 def priority(message: Message) -> Priority:
     """The effective priority (D3)."""
-    return max(message.metadata.priority, PRIORITY[message.type], key=RANK.__getitem__)
+    return EFFECTIVE[message.type, message.metadata.priority]
 
 
 def guarantee(message: Message) -> Guarantee:
     """What the sender is promised (D4)."""
-    if message.type is MessageType.ACK:
-        return Guarantee.AT_MOST_ONCE
-    return GUARANTEE[priority(message)]
+    return Guarantee.AT_LEAST_ONCE if is_kept(message) else Guarantee.AT_MOST_ONCE
 
 
 def is_kept(message: Message) -> bool:
     """Whether it is kept until it is acknowledged."""
-    return guarantee(message) is Guarantee.AT_LEAST_ONCE
+    return (message.type, message.metadata.priority) in KEPT
 
 
 def task(message: Message) -> str | None:

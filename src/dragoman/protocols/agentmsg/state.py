@@ -21,6 +21,7 @@ durable. A hub keeps messages in its store, so its connections have no outbox.
 from __future__ import annotations
 
 import heapq
+from collections import OrderedDict
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -105,7 +106,7 @@ class Inbox:
     def __init__(self, most: int = 100_000) -> None:
         self.most = most
         self._held: dict[str, Memo] = {}
-        self._done: dict[str, Memo] = {}
+        self._done: OrderedDict[str, Memo] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._held) + len(self._done)
@@ -140,7 +141,7 @@ class Inbox:
         memo.state = Heard.DONE
         self._done[message_id] = memo
         if len(self._done) > self.most:
-            del self._done[next(iter(self._done))]
+            self._done.popitem(last=False)
 
 
 class Waiting(Struct):

@@ -59,6 +59,7 @@ MOST_HOPS = 8
 
 
 class MessageType(enum.StrEnum):
+    __hash__ = str.__hash__  # a table is asked for several of them with every message; an enum's own hash is slow
     TASK_ASSIGNMENT = "TASK_ASSIGNMENT"
     TASK_HANDOFF = "TASK_HANDOFF"
     TASK_UPDATE = "TASK_UPDATE"
