@@ -1,0 +1,104 @@
+"""What can be asked of the hub: a closed list of values.
+
+Bindings make them from wire messages, the API from HTTP requests, the engine from clocks and broken links. Each is
+answered by exactly one decision (`core.hub` has the table) with an outcome or a refusal. `principal` is who asks, as
+their credential says; no field of a message can change it (all-D1).
+
+`action` is the verb in the audit record; commands without one are the hub's own housekeeping.
+"""
+
+from __future__ import annotations
+
+from dragoman.core.commands.agents import (
+    AddAgent,
+    AdmitGuest,
+    Beat,
+    RegisterAgent,
+    RemoveAgent,
+    ReportError,
+    ReportStatus,
+    RotateToken,
+    Severity,
+)
+from dragoman.core.commands.base import Command, Outcome
+from dragoman.core.commands.contracts import AnswerHandshake, EndContract, RotateKey, SetDomainPolicy, ShakeHands
+from dragoman.core.commands.conversation import AnswerHandover, AskHelp, GiveHelp, Handing, HandOver, HelpVerdict, Tell
+from dragoman.core.commands.deadletters import Discard, Redrive
+from dragoman.core.commands.housekeeping import ClearOut, Forget, NoteRead, NoteRefusal, Sweep, Unanswered, Wake
+from dragoman.core.commands.links import Acknowledge, CloseLink, OpenLink, RefillLink, TellAgain
+from dragoman.core.commands.state import ChangeState
+from dragoman.core.commands.tasks import (
+    AboutTask,
+    Answer,
+    Ask,
+    AskPerson,
+    Cancel,
+    Claim,
+    Finish,
+    LogEntry,
+    Pause,
+    ReportFault,
+    ReportProgress,
+    Resume,
+    Retry,
+    Span,
+    Submit,
+    WriteLog,
+)
+
+__all__ = (
+    "AboutTask",
+    "Acknowledge",
+    "AddAgent",
+    "AdmitGuest",
+    "Answer",
+    "AnswerHandover",
+    "AnswerHandshake",
+    "Ask",
+    "AskHelp",
+    "AskPerson",
+    "Beat",
+    "Cancel",
+    "ChangeState",
+    "Claim",
+    "ClearOut",
+    "CloseLink",
+    "Command",
+    "Discard",
+    "EndContract",
+    "Finish",
+    "Forget",
+    "GiveHelp",
+    "HandOver",
+    "Handing",
+    "HelpVerdict",
+    "LogEntry",
+    "NoteRead",
+    "NoteRefusal",
+    "OpenLink",
+    "Outcome",
+    "Pause",
+    "Redrive",
+    "RefillLink",
+    "RegisterAgent",
+    "RemoveAgent",
+    "ReportError",
+    "ReportFault",
+    "ReportProgress",
+    "ReportStatus",
+    "Resume",
+    "Retry",
+    "RotateKey",
+    "RotateToken",
+    "SetDomainPolicy",
+    "Severity",
+    "ShakeHands",
+    "Span",
+    "Submit",
+    "Sweep",
+    "Tell",
+    "TellAgain",
+    "Unanswered",
+    "Wake",
+    "WriteLog",
+)

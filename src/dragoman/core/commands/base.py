@@ -1,0 +1,46 @@
+"""What every command has in common."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+
+from dragoman.core.agents.model import Agent
+from dragoman.core.contracts.model import Contract
+from dragoman.core.delivery.model import DeadLetter
+from dragoman.core.ids import AgentId
+from dragoman.core.lookups import (
+    Lookup,
+)
+from dragoman.core.state.model import Entity
+from dragoman.core.tasks.model import Question, Task
+
+
+class Command(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    action: ClassVar[str | None] = None
+    principal: AgentId
+    protocol: str | None = None
+    seen: str | None = None
+    """The id of the message that asks it, where that counts once and is refused when it comes again."""
+    sealed_by: str | None = None
+    """The key and nonce under which it was sealed, where the hub opened it: they count once, whatever message has
+    them."""
+
+    def wants(self) -> tuple[Lookup[Any], ...]:
+        """What the decision will surely look up: loaded for the whole unit in one go."""
+        return ()
+
+    @property
+    def subject(self) -> str | None:
+        """What it is about, for the audit record."""
+        return None
+
+    @property
+    def recorded(self) -> bool:
+        """Whether it is in the audit record when it was accepted. Refusals always are."""
+        return self.action is not None
+
+
+Outcome = Task | Agent | Question | DeadLetter | Entity | Contract | int | None
+"""What a decision comes to."""

@@ -1,0 +1,103 @@
+"""What agents agree on, and which domains may."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from dragoman.core.commands.base import Command
+from dragoman.core.contracts.model import Secret
+from dragoman.core.ids import AgentId, QuestionId, SessionId
+from dragoman.core.lookups import (
+    Lookup,
+    QuestionById,
+)
+
+
+class ShakeHands(Command, frozen=True, gc=False, kw_only=True):
+    """An agent wants to ask another one for work of an intent, on agreed terms. Outcome: the question to the target.
+
+    Its answer is the contract's id, or why there is none. `request_schema` is what the source will send and must be
+    within what the target takes; `response_schema` what it can read. `granted` is what its credential lets it ask for.
+    With `collaboration` the terms of that relation are renewed. `secret` is there where something is to be encrypted:
+    whoever calls has made it. An agent whose protocol has no word for this agrees to what it declared.
+    """
+
+    action: ClassVar = "contract.propose"
+    request_id: str
+    digest: str
+    target: AgentId
+    intent: str
+    domain: str
+    version: str
+    target_version: str | None = None
+    request_schema: Any = None
+    response_schema: Any = None
+    granted: tuple[str, ...] = ()
+    end_to_end: bool = False
+    encrypt: bool = False
+    secret: Secret | None = None
+    collaboration: str | None = None
+    details: dict[str, Any] = {}
+    awaited: SessionId | None = None
+    """As with `Submit`: how it ends goes to the request that waits for it."""
+
+    @property
+    def subject(self) -> str:
+        return f"{self.target}/{self.intent}"
+
+
+class AnswerHandshake(Command, frozen=True, gc=False, kw_only=True):
+    """The target agrees or not. Outcome: the question. With a yes the contract stands in the same commit."""
+
+    action: ClassVar = "contract.agree"
+    question: QuestionId
+    accepted: bool
+    reason: str = ""
+    public_key: str | None = None
+
+    def wants(self) -> tuple[Lookup[Any], ...]:
+        return (QuestionById(self.question),)
+
+    @property
+    def subject(self) -> str:
+        return self.question
+
+
+class EndContract(Command, frozen=True, gc=False, kw_only=True):
+    """A party ends a collaboration; the other is told. Outcome: the contract."""
+
+    action: ClassVar = "contract.end"
+    collaboration: str
+    reason: str = ""
+
+    @property
+    def subject(self) -> str:
+        return self.collaboration
+
+
+class RotateKey(Command, frozen=True, gc=False, kw_only=True):
+    """A party wants a new key for a collaboration; both are told it. Outcome: the contract."""
+
+    action: ClassVar = "contract.rotate"
+    collaboration: str
+    secret: Secret
+
+    @property
+    def subject(self) -> str:
+        return self.collaboration
+
+
+class SetDomainPolicy(Command, frozen=True, gc=False, kw_only=True):
+    """A person says whether agents of one domain may ask those of another; `allow` None takes it back. Outcome: the
+    policy."""
+
+    action: ClassVar = "policy.domains"
+    source: str
+    target: str
+    allow: bool | None = True
+    intents: tuple[str, ...] = ()
+    encrypt: bool = False
+
+    @property
+    def subject(self) -> str:
+        return f"{self.source}/{self.target}"

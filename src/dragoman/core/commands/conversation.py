@@ -1,0 +1,140 @@
+"""What agents say to each other: letters, help, handovers."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, ClassVar
+
+from dragoman.core.commands.base import Command
+from dragoman.core.commands.tasks import AboutTask
+from dragoman.core.delivery.model import Letter
+from dragoman.core.errors import Fault
+from dragoman.core.ids import AgentId, Instant, TaskId
+from dragoman.core.lookups import (
+    Lookup,
+    TaskById,
+)
+from dragoman.core.tasks.model import Priority
+
+
+class Tell(Command, frozen=True, gc=False, kw_only=True):
+    """Carry a message to another agent, word for word. Outcome: none.
+
+    The same message again is carried once; other content under the same id is refused with MISMATCH. What is promised
+    at least once is committed before this is answered. What is promised at most once touches no disk if its receiver
+    can be reached now, and waits in the store if not. `lane`: messages of one lane to one receiver keep their order.
+    """
+
+    action: ClassVar = "letter.send"
+    letter: Letter
+    to: AgentId
+    priority: Priority = Priority.NORMAL
+    lane: TaskId | None = None
+    reports: bool = False
+    """It tells how a task goes. About one of the hub's, only those who have to do with it may."""
+
+    @property
+    def recorded(self) -> bool:
+        return not self.letter.once  # a record of it would cost more than it does
+
+    @property
+    def subject(self) -> str:
+        return self.letter.message_id
+
+
+class AskHelp(Command, frozen=True, gc=False, kw_only=True):
+    """An agent asks another one for help, or whoever can, or in the end a person. Outcome: the question.
+
+    Its task, if the hub knows it and it is the asker's, waits until help came. `topic` is what somebody must be able to
+    do who helps; `letter` is carried to one that speaks the same protocol, others get a task.
+    """
+
+    action: ClassVar = "help.ask"
+    letter: Letter
+    question: str
+    topic: str
+    to: AgentId | None = None
+    task_id: TaskId | None = None
+    priority: Priority = Priority.HIGH
+    deadline: Instant | None = None
+    details: dict[str, Any] = {}
+
+    def wants(self) -> tuple[Lookup[Any], ...]:
+        return (TaskById(self.task_id),) if self.task_id else ()
+
+    @property
+    def subject(self) -> str | None:
+        return self.task_id
+
+
+class HelpVerdict(enum.StrEnum):
+    ANSWERED = "answered"
+    ESCALATED = "escalated"  # somebody better should: a person
+    UNABLE = "unable"
+
+
+class GiveHelp(Command, frozen=True, gc=False, kw_only=True):
+    """Whoever was asked for help answers. `request_id` is the message that asked. Outcome: the question.
+
+    `letter` is carried to the asker; `more`: another answer will follow, for the same request.
+    """
+
+    action: ClassVar = "help.give"
+    request_id: str
+    letter: Letter
+    verdict: HelpVerdict
+    answer: Any = None
+    more: bool = False
+
+    @property
+    def subject(self) -> str:
+        return self.request_id
+
+
+class Handing(enum.StrEnum):
+    """Why a task is handed over. Each leads to somebody else (`core.tasks.handover`)."""
+
+    CAPABILITY_LIMIT = "capability_limit"
+    RATE_LIMIT = "rate_limit"
+    ERROR_RECOVERY = "error_recovery"
+    ESCALATION = "escalation"
+    LOAD_BALANCING = "load_balancing"
+
+
+class HandOver(AboutTask, frozen=True, gc=False, kw_only=True):
+    """The owner wants somebody else to go on with a task; until they accept it stays where it is. Outcome: a question.
+
+    `letter` is carried to whoever is asked. `known` is all that the owner tells about it: `metadata`, `history`,
+    `dependencies`, `constraints`, the `error` and the recovery attempts; it moves with the task, beside what the hub
+    knows itself. A task that the hub has never heard of is taken down first, as the asker's own: `type`, `trace_id`.
+    """
+
+    action: ClassVar = "task.hand_over"
+    letter: Letter
+    reason: Handing
+    deadline: Instant
+    to: AgentId | None = None
+    required_capabilities: tuple[str, ...] = ()
+    type: str = "task"
+    called: str | None = None
+    trace_id: str | None = None
+    known: dict[str, Any] = {}
+    fault: Fault | None = None
+    priority: Priority = Priority.NORMAL
+
+
+class AnswerHandover(Command, frozen=True, gc=False, kw_only=True):
+    """Whoever was asked to take a task over says yes or no. Outcome: the question that `request_id`, a message, put.
+
+    With a yes, the task is theirs in the same commit, and they are told all that is known of it.
+    """
+
+    action: ClassVar = "task.take_over"
+    request_id: str
+    letter: Letter
+    accepted: bool
+    terms: dict[str, Any] = {}
+
+    @property
+    def subject(self) -> str:
+        return self.request_id

@@ -1,0 +1,42 @@
+"""What a person does about what was given up."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from dragoman.core.commands.base import Command
+from dragoman.core.ids import DeliveryId
+from dragoman.core.lookups import (
+    DeadLetterById,
+    Lookup,
+)
+
+
+class Redrive(Command, frozen=True, gc=False, kw_only=True):
+    """Send a dead letter on its way again, with an edited input if one is given. Outcome: the task, or, where it was a
+    letter between agents, the dead letter."""
+
+    action: ClassVar = "deadletter.redrive"
+    letter: DeliveryId
+    input: bytes | None = None
+
+    def wants(self) -> tuple[Lookup[Any], ...]:
+        return (DeadLetterById(self.letter),)
+
+    @property
+    def subject(self) -> str:
+        return self.letter
+
+
+class Discard(Command, frozen=True, gc=False, kw_only=True):
+    """Forget a dead letter; its task stays as it is. Outcome: the dead letter."""
+
+    action: ClassVar = "deadletter.discard"
+    letter: DeliveryId
+
+    def wants(self) -> tuple[Lookup[Any], ...]:
+        return (DeadLetterById(self.letter),)
+
+    @property
+    def subject(self) -> str:
+        return self.letter

@@ -1,0 +1,81 @@
+"""What the hub asks of itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dragoman.core.commands.base import Command
+from dragoman.core.errors import Fault
+from dragoman.core.ids import ADMIN, HUB, AgentId, DeliveryId, Instant, QuestionId, TaskId
+from dragoman.core.lookups import (
+    DeliveryById,
+    Lookup,
+    QuestionById,
+    TaskById,
+)
+
+
+class Wake(Command, frozen=True, gc=False, kw_only=True):
+    """A `wake_at` has come: look at the row and do what its time is for."""
+
+    principal: AgentId = HUB
+    task: TaskId | None = None
+    delivery: DeliveryId | None = None
+    agent: AgentId | None = None
+    question: QuestionId | None = None
+
+    def wants(self) -> tuple[Lookup[Any], ...]:
+        if self.task:
+            return (TaskById(self.task),)
+        if self.delivery:
+            return (DeliveryById(self.delivery),)
+        return (QuestionById(self.question),) if self.question else ()
+
+
+class Unanswered(Command, frozen=True, gc=False, kw_only=True):
+    """The letter that asked an agent something did not arrive."""
+
+    principal: AgentId = HUB
+    question: QuestionId
+    agent: AgentId
+
+    def wants(self) -> tuple[Lookup[Any], ...]:
+        return (QuestionById(self.question),)
+
+
+class ClearOut(Command, frozen=True, gc=False, kw_only=True):
+    """Give up what was on its way to an agent that was removed. Outcome: how much that was."""
+
+    principal: AgentId = HUB
+    agent: AgentId
+
+
+class Sweep(Command, frozen=True, gc=False, kw_only=True):
+    """Forget what need not be remembered any more. Outcome: how much that was."""
+
+    principal: AgentId = HUB
+
+
+class Forget(Command, frozen=True, gc=False, kw_only=True):
+    """Forget tasks that ended long ago and that nothing needs any more. `since` and `after` are the place of the last
+    one looked at: when it came, and its id. Outcome: how many were forgotten."""
+
+    principal: AgentId = HUB
+    since: Instant = Instant(0)
+    after: TaskId = TaskId("")
+
+
+class NoteRead(Command, frozen=True, gc=False, kw_only=True):
+    """An agent looked at something, where its protocol wants every request in the audit record."""
+
+    what: str
+    about: str | None = None
+
+
+class NoteRefusal(Command, frozen=True, gc=False, kw_only=True):
+    """Something was refused before it became a command (no credential, malformed): keep it in the audit record."""
+
+    principal: AgentId = ADMIN
+    what: str
+    fault: Fault
+    about: str | None = None

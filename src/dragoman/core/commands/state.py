@@ -1,0 +1,27 @@
+"""The shared state."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from dragoman.core.commands.base import Command
+from dragoman.core.state.model import Operation, Registry
+
+
+class ChangeState(Command, frozen=True, gc=False, kw_only=True):
+    """Write a shared entity. Outcome: the entity. `version` is what the writer read, 0 for one that is new.
+
+    `changes` is a JSON merge patch. Refused with CONFLICT and the current version if somebody was faster, with
+    FORBIDDEN if the table of who may write what says so.
+    """
+
+    action: ClassVar = "state.change"
+    operation: Operation
+    entity: Registry
+    entity_id: str
+    changes: dict[str, Any]
+    version: int
+
+    @property
+    def subject(self) -> str:
+        return f"{self.entity.value}/{self.entity_id}"

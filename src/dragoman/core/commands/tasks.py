@@ -1,0 +1,242 @@
+"""Work: asked for, given, reported on, ended."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+
+from dragoman.core.commands.base import Command
+from dragoman.core.errors import Fault
+from dragoman.core.files import FileRef
+from dragoman.core.ids import AgentId, Instant, QuestionId, SessionId, TaskId
+from dragoman.core.lookups import (
+    Claims,
+    Lookup,
+    QuestionById,
+    TaskById,
+)
+from dragoman.core.tasks.model import Priority
+
+
+class Submit(Command, frozen=True, gc=False, kw_only=True):
+    """Do this. Outcome: the task (the first one again, if the request id was seen with the same content).
+
+    `body` is the first event, in the hub's form: `{"input": …, "hints": …}`. `digest` identifies the content.
+    `idle_seconds`/`total_seconds` raise the limits (chiffon-D6).
+    """
+
+    action: ClassVar = "task.submit"
+    request_id: str
+    digest: str
+    type: str
+    body: bytes
+    task_id: TaskId | None = None
+    raw: bytes | None = None
+    protocol_version: str | None = None
+    name: str | None = None
+    description: str | None = None
+    kind: str | None = None
+    pinned: AgentId | None = None
+    required_capabilities: tuple[str, ...] = ()
+    required_role: str | None = None
+    priority: Priority = Priority.NORMAL
+    dependencies: tuple[TaskId, ...] = ()
+    deadline: Instant | None = None
+    idle_seconds: float | None = None
+    total_seconds: float | None = None
+    trace_id: str | None = None
+    parent: TaskId | None = None
+    thread: str | None = None
+    constraints: dict[str, Any] = {}
+    files: tuple[FileRef, ...] = ()
+    follows: bool = False
+    """The caller reads the task's events itself: nothing is delivered to it."""
+    awaited: SessionId | None = None
+    """The request waits for the outcome over this link, which is attached already and takes that one parcel. Close it
+    when nobody waits any more: the outcome then takes the usual way. A request that came before is not waited for."""
+    called: str | None = None
+    """What the caller calls the task, where its protocol allows any name; and what it calls its dependencies."""
+    called_dependencies: tuple[str, ...] = ()
+    contract: str | None = None
+    """The terms it is asked on. It goes to the contract's target, and both sides are held to its schemas."""
+    sealed: bool = False
+    """The input is a ciphertext that the hub cannot read: nothing is validated."""
+
+    def wants(self) -> tuple[Lookup[Any], ...]:
+        ids = (*self.dependencies, *((self.parent,) if self.parent else ()))
+        return (Claims(self.principal, self.request_id, self.task_id), *(TaskById(id) for id in ids))
+
+    @property
+    def subject(self) -> str | None:
+        return self.task_id
+
+
+class Span(msgspec.Struct, frozen=True, gc=False):
+    """Which bytes of a longer text a piece of output is. END exclusive."""
+
+    start: int
+    end: int
+    total: int | None = None
+
+
+class AboutTask(Command, frozen=True, gc=False, kw_only=True):
+    task_id: TaskId
+
+    def wants(self) -> tuple[Lookup[Any], ...]:
+        return (TaskById(self.task_id),)
+
+    @property
+    def subject(self) -> str:
+        return self.task_id
+
+
+class Ask(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A question to a person that came with a report."""
+
+    question: str
+    options: tuple[Any, ...] = ()
+    timeout_seconds: float | None = None
+    default: Any = None
+    has_default: bool = False
+
+
+class ReportProgress(AboutTask, frozen=True, gc=False, kw_only=True):
+    """The owner tells how far it is. Outcome: the task.
+
+    `stream` and `span` place a piece of a longer output. `paused` makes the task wait; `ask` puts a question.
+    """
+
+    action: ClassVar = "task.progress"
+    message_id: str | None = None
+    body: bytes = b"{}"
+    raw: bytes | None = None
+    percent: int | None = None
+    step: str | None = None
+    output: str = ""
+    stream: str = ""
+    span: Span | None = None
+    paused: bool = False
+    ask: Ask | None = None
+    files: tuple[FileRef, ...] = ()
+
+
+class LogEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """A line that an agent wrote beside its work."""
+
+    at: Instant
+    level: str
+    message: str
+    context: dict[str, Any] = {}
+
+
+class WriteLog(AboutTask, frozen=True, gc=False, kw_only=True):
+    """Keep what the owner wrote with the task: one event for many lines, delivered to nobody. Outcome: the task."""
+
+    lines: tuple[LogEntry, ...]
+
+
+class Claim(AboutTask, frozen=True, gc=False, kw_only=True):
+    """An agent takes a queued task that it could do, and gets the work order as if chosen. Outcome: the task."""
+
+    action: ClassVar = "task.claim"
+
+
+class Finish(AboutTask, frozen=True, gc=False, kw_only=True):
+    """The owner is done: `fault` None means success. Outcome: the task.
+
+    `body` is the result in the hub's form: `{"result": …, "output": …}`. The same result again is accepted and
+    ignored; another one is refused.
+    """
+
+    action: ClassVar = "task.finish"
+    digest: str
+    message_id: str | None = None
+    body: bytes = b"{}"
+    raw: bytes | None = None
+    output: str = ""
+    span: Span | None = None
+    fault: Fault | None = None
+
+
+class ReportFault(Command, frozen=True, gc=False, kw_only=True):
+    """An agent answers a request with an error: found by task id, or by the request id it was given.
+
+    Retryable faults are tried again, others end the task (chiffon-D11). Outcome: the task, or None if the fault
+    was about nothing we know.
+    """
+
+    action: ClassVar = "task.fault"
+    fault: Fault
+    task_id: TaskId | None = None
+    request_id: str | None = None
+    message_id: str | None = None
+    body: bytes = b"{}"
+    raw: bytes | None = None
+
+    def wants(self) -> tuple[Lookup[Any], ...]:
+        return (TaskById(self.task_id),) if self.task_id else ()
+
+    @property
+    def subject(self) -> str | None:
+        return self.task_id
+
+
+class Cancel(AboutTask, frozen=True, gc=False, kw_only=True):
+    """Stop it and every child of it. A finished task is refused with CONFLICT. Outcome: the task."""
+
+    action: ClassVar = "task.cancel"
+    reason: str = "cancelled on request"
+
+
+class Pause(AboutTask, frozen=True, gc=False, kw_only=True):
+    action: ClassVar = "task.pause"
+
+
+class Resume(AboutTask, frozen=True, gc=False, kw_only=True):
+    action: ClassVar = "task.resume"
+    answer: Any = None
+    has_answer: bool = False
+
+
+class Retry(AboutTask, frozen=True, gc=False, kw_only=True):
+    """Do a failed or cancelled task again, from the start, with fresh attempts. Outcome: the task."""
+
+    action: ClassVar = "task.retry"
+    input: bytes | None = None
+    """JSON of an edited input, or None for the old one."""
+
+
+class AskPerson(Command, frozen=True, gc=False, kw_only=True):
+    """An agent asks a person and goes on, or waits; it is told the answer by a delivery. Outcome: the question.
+
+    It belongs to the task that is named, or to the only one that the agent holds, or to none. If it is `blocking`, the
+    task waits meanwhile. An agent that has to start a task anew and asks the same at the same place is asking the same
+    question: it gets the answer if there is one.
+    """
+
+    action: ClassVar = "question.ask"
+    request_id: str
+    ask: Ask
+    task_id: TaskId | None = None
+    blocking: bool = True
+    details: dict[str, Any] = {}
+
+    @property
+    def subject(self) -> str | None:
+        return self.task_id
+
+
+class Answer(Command, frozen=True, gc=False, kw_only=True):
+    """A person answers a question. The second answer is refused with CONFLICT. Outcome: the question."""
+
+    action: ClassVar = "question.answer"
+    question: QuestionId
+    answer: Any
+
+    def wants(self) -> tuple[Lookup[Any], ...]:
+        return (QuestionById(self.question),)
+
+    @property
+    def subject(self) -> str:
+        return self.question
