@@ -43,6 +43,9 @@ SHELF = 256
 SHORT = 16
 """Of a longer lane only what was asked for is read: most tasks have one or two deliveries."""
 
+CONTRACTS = 3
+"""Times as many of them as of other rows: whoever has a contract comes back to it."""
+
 EVENT_BYTES = 16 << 20
 LARGE_EVENT = 64 << 10
 
@@ -305,8 +308,8 @@ class HotCache:
 
     def _trim(self) -> None:
         most = self._rows
-        if len(self._contracts) > most:
-            for name in oldest(self._contracts, most):
+        if len(self._contracts) > CONTRACTS * most:
+            for name in oldest(self._contracts, CONTRACTS * most):
                 del self._contracts[name]
         if len(self._tasks) > most:
             for id in oldest(self._tasks, most):

@@ -25,7 +25,7 @@ from dragoman.security.exchange import ExchangeError
 from dragoman.security.keys import decode64, encode64
 from dragoman.security.sealing import CollaborationKey, NonceWatch, Unopened
 
-MOST = 10_000
+MOST = 20_000
 FAR = datetime(9999, 1, 1, tzinfo=UTC)
 
 
