@@ -751,7 +751,7 @@ def test_personal_data_in_clear_is_refused_and_on_record(hub: HubProcess, cast: 
     assert ada.refused(bond.request({"patient": CANARY}, clear=True))["code"] == "SECURITY_POLICY_VIOLATION"
     with ada.link() as link:
         link.say(bond.request({"patient": CANARY}, clear=True))
-        assert link.hears("error")["payload"]["error"]["code"] == "SECURITY_POLICY_VIOLATION"
+        assert link.hears("error", "read_record")["payload"]["error"]["code"] == "SECURITY_POLICY_VIOLATION"
     until(lambda: audited(hub, ada).count(("pii.refused", "refused")) == before + 3, "each attempt is on record")
     work = bond.ask({"patient": "x"})
     told = bob.refused(bond.response(work, {"ward": CANARY}, clear=True))

@@ -11,6 +11,7 @@ import ssl
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -310,7 +311,7 @@ async def test_the_cert_command_makes_a_ca_and_a_certificate_that_clients_trust(
         ("ca.key", "ca.pem", "server.key", "server.pem"), 0o600
     )
     files = Files(certificate=place / "server.pem", key=place / "server.key")
-    async with serving(server_context(files, NOW + 1)) as port:
+    async with serving(server_context(files, int(time.time()) + 1)) as port:
         strict = client_context(place / "ca.pem")
         strict.verify_flags |= ssl.VERIFY_X509_STRICT  # what newer Pythons demand
         for name in ("localhost", "127.0.0.1"):
