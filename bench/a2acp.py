@@ -195,7 +195,7 @@ def route(
 def side_by_side(settings: Settings, in_flight: int, one: Route, other: Route) -> Iterable[Figure]:
     """Both in turns, so that whatever else the machine does hits both. With the first: what it costs more, and how many
     times as much, as the median of the turns."""
-    turns = [(one.once(settings, in_flight), other.once(settings, in_flight)) for _ in range(2 * settings.repeats + 1)]
+    turns = [(one.once(settings, in_flight), other.once(settings, in_flight)) for _ in range(4 * settings.repeats + 1)]
     more = statistics.median(a.server_cpu - b.server_cpu for a, b in turns)
     times = statistics.median(a.server_cpu / b.server_cpu for a, b in turns)
     first = median_run([a for a, _ in turns])
