@@ -108,7 +108,15 @@ def resident(hub: HubProcess) -> int:
 # -- floods
 
 
-async def test_thousands_of_streams_that_never_register_are_capped_and_closed(hub: HubProcess) -> None:
+@pytest.fixture
+def patient_hub(tmp_path: Path) -> Iterator[HubProcess]:
+    """One so patient that a slow machine has opened thousands of streams before the first place is free again."""
+    with running(tmp_path, DRAGOMAN_COVEN__REGISTER_SECONDS="8", DRAGOMAN_COVEN__MAX_STREAMS="2000") as hub:
+        yield hub
+
+
+async def test_thousands_of_streams_that_never_register_are_capped_and_closed(patient_hub: HubProcess) -> None:
+    hub = patient_hub
     before = resident(hub)
     async with contextlib.AsyncExitStack() as opened, agent_of(hub, "patient") as agent:
         channels = [await opened.enter_async_context(outside.channel(hub.ready["grpc"])) for _ in range(4)]
@@ -119,9 +127,9 @@ async def test_thousands_of_streams_that_never_register_are_capped_and_closed(hu
         assert (await done_by(hub, agent, "patient", text="meanwhile"))["status"] == "completed"
         assert resident(hub) - before < 150
         codes = Counter(await ends)
-    # How many had a place depends on how fast they came, since a place is free again after two seconds; that never
-    # more than a thousand have one at once is shown at the door itself (tests/unit/transports/coven/test_door.py).
-    assert set(codes) <= {Code.DEADLINE_EXCEEDED, Code.RESOURCE_EXHAUSTED}
+    # How many had a place depends on how fast they came; that never more than a thousand have one at once is shown at
+    # the door itself (tests/unit/transports/coven/test_door.py).
+    assert set(codes) == {Code.DEADLINE_EXCEEDED, Code.RESOURCE_EXHAUSTED}
     assert resident(hub) - before < 150
 
 
@@ -208,7 +216,7 @@ async def test_garbage_on_the_port_harms_nobody(hub: HubProcess, garbage: tuple[
 
 
 async def test_large_messages_and_bombs_are_refused_with_bounded_memory(hub: HubProcess) -> None:
-    before = resident(hub)
+    before, refused = resident(hub), 0
     options = [("grpc.max_send_message_length", -1)]
     for size, packed in ((16 * MIB + 1, False), (17 * MIB + 1, False), (40 * MIB, False), (100 * MIB, True)):
         async with outside.channel(hub.ready["grpc"], options) as channel:
@@ -216,8 +224,12 @@ async def test_large_messages_and_bombs_are_refused_with_bounded_memory(hub: Hub
             stream = outside.Agent(channel.stream_stream(outside.STREAM)(compression=compression))
             with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 await stream.raw(b"\x0a" + bytes(size - 1))
-            # INTERNAL is what a client calls a stream that was cut in the middle of its message.
-            assert await stream.code() in (Code.INVALID_ARGUMENT, Code.RESOURCE_EXHAUSTED, Code.INTERNAL), size
+            code = await stream.code()
+            if await stream.call.details() == "Internal error from Core":
+                continue  # made by the client itself: the stream ended while it still wrote, and it lost the status
+            assert code in (Code.INVALID_ARGUMENT, Code.RESOURCE_EXHAUSTED), size
+            refused += 1
+    assert refused >= 2
     assert resident(hub) - before < 120
 
 
