@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,6 +117,15 @@ def test_a_host_that_died_is_told_at_once_and_its_modules_end_with_it(tmp_path: 
             host.wait(key, SECONDS)
         assert select.select([end], [], [], SECONDS)[0]
         assert end.read(1) == b""
+
+
+def test_a_module_whose_host_died_before_it_began_never_begins(tmp_path: Path) -> None:
+    plan = Wasm().plan(Sandbox(limits=Limits(seconds=0.1)))
+    wish = {"key": 1, "plan": plan, "words": module(tmp_path, wasmtrials.SPIN), "environ": {}}
+    elsewhere = os.getppid()
+    code = f"from dragoman.sandbox import wasmhost\nwasmhost.become({wish!r}, [0, 1, 2], {elsewhere})"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=SECONDS, check=False)
+    assert (found.returncode, found.stdout, found.stderr) == (1, b"", b"")
 
 
 def test_output_grows_no_larger_than_allowed(warm: Warm, tmp_path: Path) -> None:

@@ -227,21 +227,23 @@ def _begin(hub: socket.socket, keys: dict[int, int]) -> bool:
     for _, _, payload in ancillary:
         streams.frombytes(payload)
     wish = json.loads(data)
+    host = os.getpid()
     pid = os.fork()
     if pid == 0:
-        become(wish, list(streams))
+        become(wish, list(streams), host)
     for descriptor in streams:
         os.close(descriptor)
     keys[pid] = wish["key"]
     return True
 
 
-def become(wish: dict[str, Any], streams: list[int]) -> NoReturn:
-    """What a fork does: it turns into the host of one module, and ends with it."""
+def become(wish: dict[str, Any], streams: list[int], host: int) -> NoReturn:
+    """What a fork does: it turns into the host of one module, and ends with it, or with the `host` it was forked from:
+    asked for here, the parent could be whoever takes in orphans."""
     code = REFUSED
     try:
         signal.set_wakeup_fd(-1)
-        launch.die_with(os.getppid())
+        launch.die_with(host)
         os.setsid()
         for place, descriptor in enumerate(streams):
             os.dup2(descriptor, place)
