@@ -1,0 +1,94 @@
+"""Everything a unit of work holds, and how a row it touched is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dragoman.core.agents.floor import Floor, Link
+from dragoman.core.agents.model import Agent
+from dragoman.core.audit.chain import AuditRecord
+from dragoman.core.commands import Command
+from dragoman.core.contracts.model import Contract
+from dragoman.core.delivery.model import DeadLetter, Delivery, Heard, Parcel
+from dragoman.core.ids import AgentId, Instant, Moment, SessionId, TaskId
+from dragoman.core.lookups import Lookup, Row
+from dragoman.core.policy.ratelimit import Key, Minute
+from dragoman.core.rules import Rules
+from dragoman.core.state.model import Change, Changed, Entity
+from dragoman.core.tasks.model import Event, Question, Task
+
+TABLES: tuple[type[Any], ...] = (Agent, Task, Event, Delivery, DeadLetter, Question, Entity, Heard, Contract)
+
+
+class NotLoaded(Exception):
+    """The decision needs these first."""
+
+    def __init__(self, *lookups: Lookup[Any]) -> None:
+        super().__init__(lookups)
+        self.lookups = lookups
+
+
+def key_of(row: Row) -> Any:
+    """What a row is known by within its table."""
+    return (row.task, row.seq) if type(row) is Event else row.id  # type: ignore[union-attr]
+
+
+class Entry:
+    """A row touched by this unit. `base`: it was in the store before. `row` None: it is gone."""
+
+    __slots__ = ("base", "row")
+
+    def __init__(self, base: Row | None, row: Row | None) -> None:
+        self.base = base
+        self.row = row
+
+    def put(self, row: Row | None) -> None:
+        self.row = row
+
+
+def holder(task: Any) -> AgentId | None:
+    """The agent that a task keeps busy."""
+    return task.holder if task is not None else None
+
+
+class Notes:
+    """All fields stand here, so that one place shows what a unit knows."""
+
+    def __init__(
+        self,
+        moment: Moment,
+        floor: Floor,
+        rules: Rules,
+        serving_since: Instant,
+        peek: Callable[[Lookup[Any]], Sequence[Any]] | None = None,
+    ) -> None:
+        self.now = moment.now
+        self.mint = moment.mint
+        self.rules = rules
+        self.serving_since = serving_since
+        self.floor = floor
+        self._peek = peek
+        self.parcels: list[tuple[SessionId, Parcel]] = []
+        self.touched_tasks: set[TaskId] = set()
+        self.closed_links: list[tuple[SessionId, str]] = []
+        self.afterwards: list[Command] = []
+        self.births = 0
+        self._loaded: dict[Lookup[Any], Sequence[Any]] = {}
+        self._base: dict[type[Any], dict[Any, Any]] = {table: {} for table in TABLES}
+        self._dirty: dict[type[Any], dict[Any, Entry]] = {table: {} for table in TABLES}
+        self._lanes: dict[TaskId, list[Any]] = {}
+        self._requests: dict[tuple[str, str], TaskId] = {}
+        self._ready: dict[str, tuple[Sequence[Task], int, int]] = {}
+        self._queued: dict[TaskId, None] = {}
+        self._links: dict[SessionId, Link | None] = {}
+        self._load: dict[AgentId, int] = {}
+        self._backlog: dict[str, int] = {}
+        self._passed: dict[str, str] = {}
+        self._minutes: dict[Key, Minute] = {}
+        self.changed: Changed | None = None
+        self._heard: set[AgentId] = set()
+        self._log: list[Change] = []
+        self._versioned: dict[TaskId, Task] = {}
+        self._audit: list[AuditRecord] = []
+        self._undo: list[tuple[Callable[..., object], Any, Any]] = []

@@ -1,0 +1,157 @@
+"""The engine's side of a unit of work: what it is fed, what the store must commit, and what the floor learns then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from dragoman.core.agents.model import Agent
+from dragoman.core.ids import HUB
+from dragoman.core.lookups import Lookup, Row
+from dragoman.core.ports import Changes
+from dragoman.core.state.model import Change, Changed, Entity, Operation, Registry
+from dragoman.core.state.tasks import beginning, step
+from dragoman.core.tasks.model import Task
+from dragoman.core.work.notes import Entry, holder, key_of
+from dragoman.core.work.writing import Writing
+
+
+class Work(Writing):
+    def feed(self, loaded: Mapping[Lookup[Any], Sequence[Any]]) -> None:
+        """What the store answered."""
+        self._loaded.update(loaded)
+        base = self._base
+        for rows in loaded.values():
+            for row in rows:
+                base[type(row)][key_of(row)] = row
+
+    def knows(self, lookup: Lookup[Any]) -> bool:
+        return lookup in self._loaded
+
+    def begin(self) -> None:
+        """A new decision starts; what the ones before did now stands."""
+        self._undo.clear()
+
+    def rollback(self) -> None:
+        """Undo everything since `begin`, the last first."""
+        self._ready.clear()
+        while self._undo:
+            undo, what, before = self._undo.pop()
+            if before is ...:
+                undo(what)
+            else:
+                undo(what, before)
+
+    def changes(self) -> Changes:
+        """What the store must commit. The decisions are over: nothing will be undone any more.
+
+        Neither the undo log nor anything else in a unit may refer back to it: it is freed when it is done, not when the
+        cycle collector comes by, which would come often then, and find thousands of rows.
+        """
+        self._undo.clear()
+        self._log_tasks()
+        added: list[Row] = []
+        changed: list[Row] = []
+        removed: list[Row] = []
+        for entries in self._dirty.values():
+            for entry in entries.values():
+                if entry.row is None:
+                    if entry.base is not None:
+                        removed.append(entry.base)
+                elif entry.base is None:
+                    added.append(entry.row)
+                elif entry.row is not entry.base:
+                    changed.append(entry.row)
+        forget = 0
+        if self._log:
+            cursor = self.floor.state_cursor + len(self._log)
+            self.changed = Changed(cursor=cursor, at=self.now, entries=tuple(self._log))
+            added.append(self.changed)
+            forget = max(0, cursor - self.rules.state_log)
+        return Changes(added=added, changed=changed, removed=removed, audit=self._audit, forget=forget)
+
+    def _log_tasks(self) -> None:
+        """Every step of a task that others can see raises its version and stands in the log, once for the unit."""
+        log, versioned = self._log, self._versioned
+        for id, entry in self._dirty[Task].items():
+            row: Any = entry.row
+            base: Any = entry.base
+            if row is base or row is None:
+                continue
+            told = versioned.get(id) if versioned else None
+            if base is None:
+                patch: dict[str, Any] | None = beginning(row)
+                raised = told is not None and step(told, row) is not None
+            else:
+                patch = step(base, row)
+                if patch is None and told is None:
+                    continue
+                raised = told is None or step(told, row) is not None
+            if raised:
+                entry.row = row = msgspec.structs.replace(row, version=row.version + 1)
+            operation = Operation.CREATE if base is None else Operation.UPDATE
+            by = row.origin.principal if base is None else row.owner or HUB
+            log.append(Change(operation, Registry.TASK, id, row.version, patch or {}, by, 1))
+
+    def settle(self) -> None:
+        """The commit is done: bring the floor up to date."""
+        floor = self.floor
+        for entry in self._dirty[Agent].values():
+            if isinstance(entry.row, Agent):
+                floor.put_agent(entry.row)
+            elif isinstance(entry.base, Agent):
+                floor.drop_agent(entry.base)
+        for entry in self._dirty[Task].values():
+            self._settle_task(entry)
+        for entry in self._dirty[Entity].values():
+            if isinstance(entry.row, Entity):
+                floor.put_entity(entry.row)
+            elif isinstance(entry.base, Entity):
+                floor.drop_entity(entry.base)
+        if self.changed is not None:
+            floor.state_cursor = self.changed.cursor
+        for id in self._heard:
+            agent = floor.agents.get(id)
+            if agent is not None and agent.converses:
+                floor.heard_at[id] = self.now
+        for queue, n in self._backlog.items():
+            total = floor.backlog.get(queue, 0) + n
+            if total > 0:
+                floor.backlog[queue] = total
+            else:
+                floor.backlog.pop(queue, None)
+        for session, link in self._links.items():
+            if link is None:
+                floor.drop_link(session)
+            else:
+                floor.put_link(link)
+                if not link.ordered and not link.awaits:
+                    floor.polled_at[link.agent] = self.now
+        for session, parcel in self.parcels:
+            polled = floor.links.get(session)
+            if polled is not None and not polled.ordered:  # it has its answer: a poll takes parcels once
+                if not polled.awaits:
+                    floor.polled_at[parcel.delivery.receiver] = self.now
+                floor.drop_link(session)
+        if self._passed:
+            floor.note_passed(self._passed)
+        if self._minutes:
+            floor.note_minutes(self._minutes, self.now)
+        if self._audit:
+            floor.audit_seq, floor.audit_hash = self._audit[-1].seq, self._audit[-1].hash
+
+    def _settle_task(self, entry: Entry) -> None:
+        active = self.floor.active
+        old, new = holder(entry.base), holder(entry.row)
+        if old == new:
+            return
+        row: Any = entry.row or entry.base
+        if old is not None and old in active:
+            active[old].discard(row.id)
+            if not active[old]:
+                del active[old]
+        if new is not None:
+            active.setdefault(new, set()).add(row.id)
+            self.floor.gave_work_to(new)

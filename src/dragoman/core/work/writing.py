@@ -1,0 +1,170 @@
+"""Changing rows, and noting what is done after the commit. Every change also notes how it is undone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from dragoman.core.agents.floor import Link
+from dragoman.core.agents.model import Agent
+from dragoman.core.audit.chain import sealed
+from dragoman.core.commands import Command
+from dragoman.core.delivery.model import Delivery, Parcel
+from dragoman.core.errors import Kind, refuse
+from dragoman.core.ids import AgentId, SessionId
+from dragoman.core.lookups import Row
+from dragoman.core.policy.ratelimit import Key, Minute
+from dragoman.core.state.model import Change, Entity
+from dragoman.core.tasks.model import Event, EventKind, Question, Task
+from dragoman.core.work.notes import Entry, holder, key_of
+from dragoman.core.work.scene import Scene
+
+
+class Writing(Scene):
+    def put(self, row: Row) -> None:
+        """Add the row, or change it if it is there."""
+        self._write(type(row), key_of(row), row)
+
+    def remove(self, row: Row) -> None:
+        self._write(type(row), key_of(row), None)
+
+    def _write(self, table: type[Any], id: Any, row: Row | None) -> None:
+        dirty = self._dirty[table]
+        entry = dirty.get(id)
+        if entry is None:
+            base: Any = self.floor.agents.get(id) if table is Agent else self._base[table].get(id)
+            if table is Entity and base is None:
+                base = self.floor.entities.get(id)
+            old: Any = base
+            dirty[id] = Entry(base, row)
+            self._undo.append((dirty.pop, id, ...))
+            # The shortcuts of `_changed`. They are not undone: what they name is looked up among the dirty rows.
+            if table is Delivery:
+                self._lanes.setdefault((row or base).task, []).append(id)  # type: ignore[union-attr,arg-type]
+            elif table is Task and base is None:
+                origin = row.origin  # type: ignore[union-attr]
+                self._requests[origin.principal, origin.request_id] = id
+        else:
+            old = entry.row
+            if table is Task and old is None and entry.base is not None:
+                raise refuse(Kind.OVERLOADED, "a task of this id is just being forgotten; try again", retryable=True)
+            self._undo.append((Entry.put, entry, old))
+            entry.row = row
+        if table is Question:
+            self.touched_tasks.add(id)
+        if table is Task:
+            if row is None:
+                self._requests[old.origin.principal, old.origin.request_id] = id
+            self._count(old, row)  # type: ignore[arg-type]
+            self.touched_tasks.add(id)
+
+    def _count(self, old: Task | None, new: Task | None) -> None:
+        held, holds = holder(old), holder(new)
+        if held != holds:
+            if held is not None:
+                self._add(self._load, held, -1)
+            if holds is not None:
+                self._add(self._load, holds, +1)
+        stood, stands = (old and old.queue), (new and new.queue)
+        if stood != stands:
+            if stood:
+                self._add(self._backlog, stood, -1)
+            if stands:
+                self._add(self._backlog, stands, +1)
+                if new is not None:
+                    self._queued[new.id] = None
+
+    def _add(self, counts: dict[Any, int], name: str, n: int) -> None:
+        before = counts.get(name, 0)
+        self._undo.append((counts.__setitem__, name, before))
+        counts[name] = before + n
+
+    def note_minutes(self, minutes: Mapping[Key, Minute]) -> None:
+        for key, minute in minutes.items():
+            if key in self._minutes:
+                self._undo.append((self._minutes.__setitem__, key, self._minutes[key]))
+            else:
+                self._undo.append((self._minutes.pop, key, ...))
+            self._minutes[key] = minute
+
+    def note_passed(self, id: str, digest: str) -> None:
+        self._passed[id] = digest
+        self._undo.append((self._passed.pop, id, ...))
+
+    def share(self, change: Change, entity: Entity | None, was: Entity | None = None) -> None:
+        """Write something that agents share, and the change of it into the log. None: it is gone."""
+        if entity is not None:
+            self.put(entity)
+        elif was is not None:
+            self.remove(was)
+        self._log.append(change)
+        self._undo.append((self._log.pop, -1, ...))
+
+    def put_versioned(self, task: Task) -> None:
+        """Put a task whose version was raised by the decision itself, which tells it to somebody."""
+        self.put(task)
+        before = self._versioned.get(task.id)
+        if before is None:
+            self._undo.append((self._versioned.pop, task.id, ...))
+        else:
+            self._undo.append((self._versioned.__setitem__, task.id, before))
+        self._versioned[task.id] = task
+
+    def heard_from(self, agent: AgentId) -> None:
+        """A sign of life. It is no change of anything, and is not undone."""
+        self._heard.add(agent)
+
+    def put_link(self, link: Link) -> None:
+        self._set_link(link.session, link)
+
+    def drop_link(self, session: SessionId) -> None:
+        self._set_link(session, None)
+
+    def _set_link(self, session: SessionId, link: Link | None) -> None:
+        links = self._links
+        if session in links:
+            self._undo.append((links.__setitem__, session, links[session]))
+        else:
+            self._undo.append((links.pop, session, None))
+        links[session] = link
+
+    def close_link(self, session: SessionId, reason: str) -> None:
+        """Forget a link and, after the commit, hang up."""
+        self.drop_link(session)
+        self.closed_links.append((session, reason))
+        self._undo.append((self.closed_links.pop, -1, ...))
+
+    def ask_afterwards(self, command: Command) -> None:
+        """Go on with this in a unit of its own, after the commit."""
+        self.afterwards.append(command)
+        self._undo.append((self.afterwards.pop, -1, ...))
+
+    def send(self, link: Link, parcel: Parcel) -> None:
+        """Hand a parcel to a link, after the commit."""
+        self.parcels.append((link.session, parcel))
+        self._undo.append((self.parcels.pop, -1, ...))
+
+    def record(self, task: Task, kind: EventKind, **fields: Any) -> Task:
+        """Append an event to a task's story; returns the task with its new number (not yet put)."""
+        seq = task.seq + 1
+        self.put(Event(task=task.id, seq=seq, at=self.now, kind=kind, personal=task.personal, **fields))
+        return msgspec.structs.replace(task, seq=seq, updated_at=self.now)
+
+    def audit(
+        self,
+        *,
+        principal: str,
+        action: str,
+        outcome: str = "accepted",
+        protocol: str | None = None,
+        subject: str | None = None,
+        reason: str | None = None,
+        digest: str | None = None,
+    ) -> None:
+        last = self._audit[-1] if self._audit else None
+        seq, prev = (last.seq, last.hash) if last else (self.floor.audit_seq, self.floor.audit_hash)
+        said = (principal, action, outcome, protocol, subject, reason, digest)
+        self._audit.append(sealed(seq + 1, self.now, prev, *said))
+        self._undo.append((self._audit.pop, -1, ...))
