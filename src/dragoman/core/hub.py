@@ -169,7 +169,7 @@ def decide(work: Work, command: Command) -> Outcome:
         if command.principal in work.floor.conversing and type(command) not in NO_SIGN:
             status.heard(work, command.principal)
         if command.seen is not None:
-            letters.first_time(work, command.principal, command.seen)
+            letters.first_time(work, command)
         if command.sealed_by is not None:
             letters.sealed_once(work, command.sealed_by)
         result = DECISIONS[type(command)](work, command)

@@ -7,7 +7,15 @@ import pytest
 from tests.support.world import World
 
 from dragoman.core.agents.model import Offer
-from dragoman.core.commands import AnswerHandshake, EndContract, RegisterAgent, RotateKey, SetDomainPolicy, ShakeHands
+from dragoman.core.commands import (
+    AnswerHandshake,
+    EndContract,
+    Finish,
+    RegisterAgent,
+    RotateKey,
+    SetDomainPolicy,
+    ShakeHands,
+)
 from dragoman.core.contracts.model import Contract, Secret, Standing
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.errors import Kind
@@ -189,6 +197,31 @@ async def test_the_same_message_again_is_a_replay_even_after_a_restart(world):
     await world.restart()
     fault = await world.refused(shakes(world, seen="m-1"))
     assert (fault.kind, fault.facts["reason"]) == (Kind.UNAUTHENTICATED, "replayed")
+
+
+@pytest.mark.parametrize("again", ["request", "response", "handshake"])
+@pytest.mark.parametrize("first", ["request", "response", "handshake"])
+async def test_an_id_counts_once_whatever_it_is_used_for(world, first, again):
+    await world.connect("lab")
+    contract = await agreed(world)
+    work = [await world.submit(None, principal="data", pinned="lab", type="work") for _ in "12"]
+
+    def use(kind, task):
+        fields = {"principal": AgentId("lab"), "seen": "m-1"}
+        match kind:
+            case "request":
+                asked = {"type": "provision", "contract": contract.id, "input": {"rows": 1}}
+                return world.request(None, request_id="m-1", **fields, **asked)
+            case "response":
+                return Finish(task_id=task.id, digest="r", **fields)
+            case _:
+                return shakes(world, **fields)
+
+    await world.ask(use(first, work[0]))
+    for _ in "12":
+        fault = await world.refused(use(again, work[1]))
+        assert (fault.kind, fault.facts["reason"]) == (Kind.UNAUTHENTICATED, "replayed")
+        await world.restart()
 
 
 async def test_a_sliding_minute():

@@ -16,12 +16,12 @@ from hashlib import blake2b
 
 import msgspec
 
-from dragoman.core.commands import ClearOut, Sweep, Tell
+from dragoman.core.commands import ClearOut, Command, Submit, Sweep, Tell
 from dragoman.core.delivery.model import Cargo, DeadLetter, Delivery, DeliveryState, Heard, Letter
 from dragoman.core.delivery.outbox import bury, give_up, leaves_once, put_on_its_way
 from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
-from dragoman.core.lookups import HeardById, Inbox, LaneEnd, LeasedTo, Spent
+from dragoman.core.lookups import Claims, HeardById, Inbox, LaneEnd, LeasedTo, Spent
 from dragoman.core.tasks.model import Priority
 from dragoman.core.tasks.submit import rank_of
 from dragoman.core.work import Work
@@ -106,7 +106,7 @@ def carry_again(work: Work, dead: DeadLetter) -> None:
 
 def is_known(work: Work, letter: Letter, turn: int) -> bool:
     """Whether the same letter came before; now it did. Other words under its id are refused (all-D5)."""
-    id = blake2b(f"{letter.sender}\n{letter.message_id}\n{turn}".encode(), digest_size=16).hexdigest()
+    id = mark_of(letter.sender, letter.message_id, str(turn))
     if letter.once:
         known = work.passed(id)
         if known is None:
@@ -125,11 +125,18 @@ def is_known(work: Work, letter: Letter, turn: int) -> bool:
     return known is not None
 
 
-def first_time(work: Work, sender: AgentId, message_id: str) -> None:
-    """A message counts once (a2acp-D15), and the store knows which did: a restart forgets nothing."""
-    if not is_new(work, sender, message_id):
+def first_time(work: Work, command: Command) -> None:
+    """A message counts once (a2acp-D15), and the store knows which did: a restart forgets nothing.
+
+    A task knows the request that asked for it (`Claims`). Every other message is a row of its own.
+    """
+    assert command.seen is not None
+    id = mark_of(command.principal, command.seen)
+    if work.one(HeardById(id)) is not None or work.find(Claims(command.principal, command.seen)):
         message = "this message_id was used before; send a new message under a new id"
         raise refuse(Kind.UNAUTHENTICATED, message, field="message_id", reason="replayed", token_status="valid")
+    if type(command) is not Submit or command.request_id != command.seen:
+        work.put(Heard(id=id, digest="", at=work.now))
 
 
 def sealed_once(work: Work, seal: str) -> None:
@@ -138,18 +145,16 @@ def sealed_once(work: Work, seal: str) -> None:
     The same message again never gets here: its id counts once, and its seal opens under no other. This is for senders
     that are broken. While it runs the door remembers nonces too, also of what was then refused.
     """
-    if not is_new(work, "seal", seal):
+    id = mark_of("seal", seal)
+    if work.one(HeardById(id)) is not None:
         message = "this nonce was used before under this key; draw a new one for every message"
         raise refuse(Kind.FORBIDDEN, message, field="payload.nonce", reason="nonce")
-
-
-def is_new(work: Work, whose: str, mark: str) -> bool:
-    """Whether it comes for the first time; from now on it does not."""
-    id = blake2b(f"{whose}\n{mark}".encode(), digest_size=16).hexdigest()
-    if work.one(HeardById(id)) is not None:
-        return False
     work.put(Heard(id=id, digest="", at=work.now))
-    return True
+
+
+def mark_of(*words: str) -> str:
+    """What is remembered of somebody's message, instead of it."""
+    return blake2b("\n".join(words).encode(), digest_size=16).hexdigest()
 
 
 def hurry(work: Work, urgent: Delivery) -> None:
