@@ -138,10 +138,11 @@ class Host:
         os.write(stdin, order + b"\n")
         os.lseek(stdin, 0, os.SEEK_SET)
         out, stdout = os.pipe()
+        host = os.getpid()
         pid = os.fork()
         if pid == 0:
             wish = {"plan": self._plan, "words": self._words, "environ": self._environ}
-            wasmhost.become(wish, [stdin, stdout, 2])
+            wasmhost.become(wish, [stdin, stdout, 2], host)
         os.close(stdin)
         os.close(stdout)
         job = self._jobs[task] = Job(task, pid, out)
