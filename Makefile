@@ -21,7 +21,8 @@ define install
 	@$(PYTHON) -c 'import sys; sys.exit("dragoman needs python3 >= 3.11, this is " + sys.version.split()[0] + "; set PYTHON=…") if sys.version_info < (3, 11) else None'
 	@test -x $(BIN)/python || $(if $(UV),$(UV) venv -q --python $(PYTHON) $(VENV),$(PYTHON) -m venv $(VENV))
 	@echo "setting up $(VENV) …" >&2
-	@$(if $(UV),$(UV) pip install -q --python $(BIN)/python -c constraints.txt -e '.[$(1)]',$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[$(1)]')
+	@$(if $(UV),$(UV) pip install -q --compile-bytecode --python $(BIN)/python -c constraints.txt -e '.[$(1)]',$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[$(1)]')
+	@$(BIN)/python -m compileall -q src # for commands that are started where nothing may be written
 endef
 
 $(STAMP): pyproject.toml constraints.txt

@@ -1,6 +1,6 @@
 """The hub, as a command sees it: found, asked, and its refusals turned into exit codes.
 
-The standard library's HTTP client does: httpx would cost more time to import than the request takes. The local
+HTTP is spoken by `cli.http1`: any client we could import would take longer to load than the request takes. The local
 hub's token is only ever sent to the address that stands beside it in `hub.json`; for any other hub it must be given
 in DRAGOMAN_TOKEN. A hub that speaks TLS is believed as `security.trust` says: the local one by its own certificate,
 which `hub.json` holds as well.
@@ -8,10 +8,8 @@ which `hub.json` holds as well.
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
-import ssl
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -20,8 +18,8 @@ from urllib.parse import quote, urlencode, urlsplit
 from dragoman.app.datadir import DEFAULT, DataDir, DataDirError, alive
 from dragoman.cli import escaping, refusals
 from dragoman.cli.exits import Exit, Stop
+from dragoman.cli.http1 import Answer, Connection, Garbled
 from dragoman.cli.options import Reach
-from dragoman.security import trust
 
 API = "/api/v1"
 PATIENCE = 30.0
@@ -111,7 +109,7 @@ class Hub:
                 content = answer.read()
             except TimeoutError as error:
                 raise self._slow(patience) from error
-            except (OSError, http.client.HTTPException) as error:
+            except (OSError, Garbled) as error:
                 raise self._lost(error) from error
         finally:
             connection.close()
@@ -132,12 +130,11 @@ class Hub:
         """One request as it is given, and the answer as it comes, whatever it says. Raises `Stop` if none comes."""
         connection = self._connect(patience)
         try:
-            connection.request(method, self._base + path, data, headers)
-            answer = connection.getresponse()
+            answer = connection.request(method, self._base + path, data, headers)
             return answer.status, answer.read()
         except TimeoutError as error:
             raise self._slow(patience) from error
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, Garbled) as error:
             raise self._lost(error) from error
         finally:
             connection.close()
@@ -157,7 +154,7 @@ class Hub:
                     raw = answer.readline(16 * 1024 * 1024)
                 except TimeoutError:
                     raise Lull from None
-                except (OSError, http.client.HTTPException) as error:
+                except (OSError, Garbled) as error:
                     raise self._lost(error) from error
                 if not raw:
                     return
@@ -173,48 +170,59 @@ class Hub:
         finally:
             connection.close()
 
-    def _connect(self, patience: float) -> http.client.HTTPConnection:
+    def _connect(self, patience: float) -> Connection:
         if not self._secure:
-            return http.client.HTTPConnection(self._host, self._port, timeout=patience)
+            return Connection(self._host, self._port or 80, patience=patience)
+        from dragoman.security import trust  # it imports ssl, which most commands do without
+
         try:
             context = trust.context(self._certificate)
         except trust.TrustProblem as problem:
             raise Stop(Exit.USAGE, escaping.line(problem)) from problem
-        return http.client.HTTPSConnection(self._host, self._port, timeout=patience, context=context)
+        return Connection(self._host, self._port or 443, patience=patience, tls=context)
 
     def _send(
         self,
-        connection: http.client.HTTPConnection,
+        connection: Connection,
         method: str,
         target: str,
         body: Any,
         headers: dict[str, str],
-    ) -> http.client.HTTPResponse:
+    ) -> Answer:
         payload = None if body is None else json.dumps(body).encode()
         kind = {} if payload is None else {"Content-Type": "application/json"}
         try:
-            connection.request(method, self._base + target, payload, {**self._headers, **kind, **headers})
-            return connection.getresponse()
+            return connection.request(method, self._base + target, payload, {**self._headers, **kind, **headers})
         except TimeoutError as error:
-            raise self._slow(connection.timeout or PATIENCE) from error
-        except (OSError, http.client.HTTPException) as error:
+            raise self._slow(connection.patience) from error
+        except (OSError, Garbled) as error:
             raise self._lost(error) from error
 
     def _slow(self, patience: float) -> Stop:
         return Stop(Exit.TIMEOUT, f"the hub at {self.url} did not answer within {patience:g} s", next="dragoman doctor")
 
     def _lost(self, error: Exception) -> Stop:
+        if self._secure and (stop := self._mistrust(error)):
+            return stop
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return Stop(Exit.UNREACHABLE, f"no hub answers at {self.url} ({escaping.line(why)})", next=START_IT)
+
+    def _mistrust(self, error: Exception) -> Stop | None:
+        """What to say if one side did not believe the other."""
+        import ssl
+
+        from dragoman.security import trust
+
         if isinstance(error, ssl.SSLCertVerificationError):
             said = f"what answers at {self.url} is not trusted ({escaping.line(error.verify_message)})"
             fix = f"name the hub's CA in {trust.CA}, and the hub as its certificate does"
             return Stop(Exit.UNREACHABLE, said, next=fix)
         # In TLS 1.3 a client hears of its refusal when it reads, and often only by the end of the connection.
-        if isinstance(error, ssl.SSLError) or (self._secure and isinstance(error, ConnectionResetError)):
+        if isinstance(error, ssl.SSLError | ConnectionResetError):
             said = f"{self.url} ended the connection ({escaping.line(getattr(error, 'reason', None) or error)})"
             fix = f"if it asks for a certificate, name yours in {trust.CERTIFICATE} and {trust.KEY}"
             return Stop(Exit.UNREACHABLE, said, next=fix)
-        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        return Stop(Exit.UNREACHABLE, f"no hub answers at {self.url} ({escaping.line(why)})", next=START_IT)
+        return None
 
 
 class Lull(Exception):

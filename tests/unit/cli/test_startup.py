@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 HEAVY = {
-    "apsw", "asyncio", "httpx", "httpx2", "importlib.metadata", "jsonschema_rs", "markdown_it", "msgspec",
-    "prometheus_client", "rich", "starlette", "structlog", "uvicorn", "uvloop", "websockets", "dragoman.core",
-    "dragoman.stores", "dragoman.transports", "dragoman.sdk", "dragoman.protocols",
+    "apsw", "asyncio", "email", "http.client", "httpx", "httpx2", "importlib.metadata", "jsonschema_rs",
+    "markdown_it", "msgspec", "prometheus_client", "rich", "ssl", "starlette", "structlog", "uvicorn", "uvloop",
+    "websockets", "dragoman.core", "dragoman.stores", "dragoman.transports", "dragoman.sdk", "dragoman.protocols",
 }  # fmt: skip
 PROBE = (
     "import sys, json\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
@@ -73,7 +72,7 @@ def outcome(check: Check[S], scene: S) -> tuple[bool | None, str]:
         return False, stop.sentence
     except TimeoutError as error:
         return False, str(error) or "nothing came in time"
-    except (OSError, http.client.HTTPException) as error:
+    except OSError as error:
         return False, f"the connection broke: {error}"
     except (KeyError, IndexError, TypeError, ValueError) as error:
         # What came has another form than the document says.
