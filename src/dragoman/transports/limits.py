@@ -17,6 +17,7 @@ cancelled for it. WebSockets are watched by pings (`websocket`).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 import httptools
@@ -76,6 +77,7 @@ class GuardedHttp(HttpToolsProtocol):
         self._header_bytes = 0
         self._body_got = 0
         self._discarded = 0
+        self._leaving = False  # answered for the last time, while the client still sends
         self._unwritten = 0
 
     # -- what the client does
@@ -114,7 +116,7 @@ class GuardedHttp(HttpToolsProtocol):
         before = self.cycle
         super().on_headers_complete()
         if self.cycle is not before:  # it was no upgrade
-            self.cycle.transport = cast(asyncio.Transport, _Joined(self.transport, self.loop))
+            self.cycle.transport = cast(asyncio.Transport, _Joined(self.transport, self.loop, self.leave))
 
     def on_body(self, body: bytes) -> None:
         self._body_got += len(body)
@@ -127,6 +129,8 @@ class GuardedHttp(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._awaiting = self._in_headers = True
+        if self._leaving:
+            self.transport.close()
         # The request is here; how long it takes is the hub's affair. If it was answered already, the next may come.
         self.deadline = self.loop.time() + self.limits.idle_seconds if self._answered() else None
 
@@ -144,6 +148,14 @@ class GuardedHttp(HttpToolsProtocol):
             self._start_asgi_task(cycle, app)
         elif self._awaiting:
             self.deadline = self.loop.time() + self.limits.idle_seconds
+
+    def leave(self) -> None:
+        """Close after the last answer. Not while a refused body is on its way: whoever sends it would be cut off before
+        it reads why."""
+        if self._in_headers:
+            self.transport.close()
+        else:
+            self._leaving = True
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -186,12 +198,15 @@ class _Joined:
     much: the transport must see it, to say when to wait.
     """
 
-    __slots__ = ("_loop", "_pieces", "_size", "_transport")
+    __slots__ = ("_leave", "_loop", "_pieces", "_size", "_transport")
     MUCH = 65_536
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, leave: Callable[[], None]
+    ) -> None:
         self._transport = transport
         self._loop = loop
+        self._leave = leave
         self._pieces: list[bytes] = []
         self._size = 0
 
@@ -211,7 +226,7 @@ class _Joined:
 
     def close(self) -> None:
         self._flush()
-        self._transport.close()
+        self._leave()
 
     def is_closing(self) -> bool:
         return self._transport.is_closing()

@@ -108,6 +108,22 @@ async def test_large_headers_are_refused_whether_they_end_or_not(
         assert status in await raw.closed()
 
 
+@pytest.mark.parametrize("version", [b"HTTP/1.1", b"HTTP/1.0"])
+async def test_a_client_that_sends_before_it_reads_and_wants_to_leave_hears_why_it_is_refused(
+    version: bytes, opened: Any, kit: Any
+) -> None:
+    """As urllib does: `Connection: close`, the whole body, and only then the answer."""
+    size = 2 * 1024 * 1024
+    async with opened(message_bytes=1000) as serving, Raw(kit, serving.port) as raw:
+        head = raw.head(b"connection: close\r\ncontent-length: %d\r\n\r\n" % size).replace(b"HTTP/1.1", version)
+        raw.writer.write(head)
+        for _ in range(size // 65536):
+            raw.writer.write(b" " * 65536)
+            await kit.soon(raw.writer.drain())
+        assert b" 413 " in await kit.soon(raw.reader.readline())
+        assert (await raw.closed()).endswith(b"}")
+
+
 async def test_one_connection_too_many_is_told_so(opened: Any, kit: Any) -> None:
     async with opened(max_connections=1) as serving, Raw(kit, serving.port) as first:
         first.writer.write(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
