@@ -46,7 +46,7 @@ _ids = msgspec.json.Decoder(_Confirmed).decode
 
 async def link(url: str, token: str, hear: Any, lose: Any) -> WsConnection:
     headers = {"authorization": f"Bearer {token}", "sec-websocket-protocol": "agentmsg.v1"}
-    return await ws_connect(url.replace("http://", "ws://", 1) + "/agentmsg/ws", hear, lose, headers)
+    return await ws_connect(url.replace("http://", "ws://", 1) + "/agentmsg/ws?acks=many", hear, lose, headers)
 
 
 class Sender:

@@ -29,6 +29,9 @@ class _Receipt(msgspec.Struct, frozen=True):
     answer: msgspec.Raw = msgspec.Raw()
 
 
+PATH = "/agentmsg/ws?acks=many"
+"""One ACK of the hub's may name several messages: `Talk` reads them all."""
+
 _receipt = msgspec.json.Decoder(_Receipt).decode
 _report = msgspec.json.Decoder(ErrorReport).decode
 
@@ -86,7 +89,7 @@ class WebSocketMessages:
     confirms = False
 
     def __init__(self, address: Address) -> None:
-        self._socket = WebSocket(address, "/agentmsg/ws", [SUBPROTOCOL], largest=codec.LIMITS.bytes, refusal=refusal)
+        self._socket = WebSocket(address, PATH, [SUBPROTOCOL], largest=codec.LIMITS.bytes, refusal=refusal)
 
     async def open(self, registration: bytes | None) -> bytes:
         await self._socket.open()

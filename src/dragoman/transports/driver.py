@@ -140,6 +140,7 @@ class Pump:
         *,
         hang_up: Callable[[str], None],
         receipts: bool = False,
+        one_by_one: bool = False,
         unanswered: int = 256,
     ) -> None:
         self._hub = hub
@@ -149,6 +150,7 @@ class Pump:
         self._wire = wire
         self._hang_up = hang_up
         self._receipts = receipts
+        self._one_by_one = one_by_one
         self._unanswered = unanswered
         self.acknowledges = receipts
         self.under_way = 0
@@ -282,7 +284,8 @@ class Pump:
     def _send_receipts(self) -> None:
         accepted, self._accepted = self._accepted, []
         if accepted:
-            self._write([self._tongue.receipt(accepted)])
+            together = [(id,) for id in accepted] if self._one_by_one else [accepted]
+            self._write([self._tongue.receipt(ids) for ids in together])
 
     # -- out: the hub calls
 

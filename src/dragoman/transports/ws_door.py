@@ -184,6 +184,10 @@ class WsDoor(ABC):
         """Whether the peer is told of what was accepted."""
         return False
 
+    def one_by_one(self, scope: Scope) -> bool:
+        """Whether each message that was accepted is told by itself, rather than all that one commit held together."""
+        return False
+
     def farewell(self, link: Link, seconds: float) -> None:  # noqa: B027 - most have none
         """Say that the hub stops, where the protocol has a word for it."""
 
@@ -278,6 +282,7 @@ class WsDoor(ABC):
             edge,
             hang_up=self._hanging_up(send),
             receipts=self.receipts(scope),
+            one_by_one=self.one_by_one(scope),
             unanswered=self._limits.unanswered_frames,
         )
         socket.listener = edge

@@ -1,10 +1,15 @@
 """Agentmsg over one WebSocket: `/agentmsg/ws`, subprotocol `agentmsg.v1`. The words are the `tongue`'s.
 
+An ACK names one message, by `metadata.correlation_id`, as everybody understands it. Who connects with `?acks=many` is
+told of several in one, whose `message_ids` names them all.
+
 The handshake and the reasons to close are every WebSocket's (`ws_door`); a refused handshake has an ErrorReport as its
 body. An open link alone says nothing about its agent: heartbeats do, and whatever else it says (D12).
 """
 
 from __future__ import annotations
+
+from urllib.parse import parse_qs
 
 from dragoman.bindings import agentmsg
 from dragoman.bindings.agentmsg.names import PROTOCOL
@@ -41,3 +46,7 @@ class AgentmsgWs(WsDoor):
 
     def receipts(self, scope: Scope) -> bool:
         return True  # ACKs: they are part of the protocol
+
+    def one_by_one(self, scope: Scope) -> bool:
+        said: dict[str, list[str]] = parse_qs(scope["query_string"].decode("latin-1"))
+        return said.get("acks", ["one"])[-1] != "many"

@@ -123,7 +123,7 @@ AGENTMSG = (
     ),
     Endpoint(
         method="GET", path="/agentmsg/ws", tag="agentmsg", auth="agent",
-        summary="WebSocket, subprotocol agentmsg.v1: one message a text frame",
+        summary="WebSocket, subprotocol agentmsg.v1: one message a text frame; ?acks=many for ACKs of several",
         answers={101: None, 426: ErrorReport},
     ),
     Endpoint(

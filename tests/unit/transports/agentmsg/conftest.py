@@ -349,9 +349,11 @@ Connect = Callable[..., Any]
 @pytest.fixture
 def connect(serving: Serving, hub: StatefulHub) -> Connect:
     @asynccontextmanager
-    async def make(token: str | None = TOKENS["ada"], to: Serving = serving, **more: Any) -> AsyncIterator[Peer]:
+    async def make(
+        token: str | None = TOKENS["ada"], to: Serving = serving, query: str = "", **more: Any
+    ) -> AsyncIterator[Peer]:
         headers = {"authorization": f"Bearer {token}"} if token else {}
-        url = f"{to.url.replace('http', 'ws')}/agentmsg/ws"
+        url = f"{to.url.replace('http', 'ws')}/agentmsg/ws{query}"
         async with websockets.connect(url, additional_headers=headers, proxy=None, **more) as socket:
             yield Peer(socket, hub)
 

@@ -46,9 +46,20 @@ async def test_a_handshake_without_a_good_token_is_refused_by_a_report(
     assert [note.what for note in hub.noted] == ["agent.connect"]
 
 
-async def test_one_ack_names_all_that_one_commit_took(connect: Any, hub: Any, kit: Any) -> None:
+async def test_each_message_has_an_ack_of_its_own(connect: Any, hub: Any, kit: Any) -> None:
     hub.held_tasks["ada"] = [kit.task]
     async with connect() as peer:
+        await peer.link()
+        kept = [kit.message("TASK_COMPLETE") for _ in range(3)]
+        await peer.say(*kept)
+        acks = [await peer.hear() for _ in kept]
+        assert [ack["metadata"]["correlation_id"] for ack in acks] == [one["id"] for one in kept]
+        assert [ack["payload"] for ack in acks] == [{}, {}, {}]
+
+
+async def test_who_asks_for_it_gets_one_ack_for_all_that_one_commit_took(connect: Any, hub: Any, kit: Any) -> None:
+    hub.held_tasks["ada"] = [kit.task]
+    async with connect(query="?acks=many") as peer:
         await peer.link()
         hub.held = []
         kept = [kit.message("TASK_COMPLETE") for _ in range(3)]
