@@ -50,6 +50,8 @@ DECODERS: dict[MessageType, msgspec.json.Decoder[Envelope[Payload]]] = {
     "work_result": msgspec.json.Decoder(cast(Any, Envelope[WorkResult])),
     "error": msgspec.json.Decoder(cast(Any, Envelope[ErrorPayload])),
 }
+_OPTIONAL = (("x_custom_fields",), ("payload", "error_context"), ("payload", "step", "output"))
+_OPTIONAL_IN_REGISTRATION = (("work_types",), ("limits",))
 _REGISTRATION = msgspec.json.Decoder(Registration)
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encode = msgspec.json.Encoder().encode
@@ -90,7 +92,7 @@ def interpret(tree: dict[str, Any], data: bytes, versions: Collection[str] = SUP
         what = f"expected one of {', '.join(DECODERS)}" if "type" in tree else "missing required field"
         raise InvalidMessage(what, "type", stage=Stage.SHAPE, about=correlation(tree))
     try:
-        envelope = decoder.decode(data)
+        envelope = decoder.decode(_unsaid(tree, data, _OPTIONAL))
     except msgspec.ValidationError as error:
         what, field = _explain(error)
         raise InvalidMessage(what, field, stage=Stage.SHAPE, about=correlation(tree)) from None
@@ -142,7 +144,7 @@ def reissue(data: bytes, replaced: Mapping[str, object], custom: Mapping[str, ob
     fields: dict[str, object] = dict(_FIELDS.decode(data))
     fields.update(replaced)
     if custom:
-        present = msgspec.json.decode(cast(msgspec.Raw, fields.get("x_custom_fields", msgspec.Raw(b"{}"))))
+        present = msgspec.json.decode(cast(msgspec.Raw, fields.get("x_custom_fields", msgspec.Raw(b"{}")))) or {}
         merged = {**present, **custom}
         fields["x_custom_fields"] = {name: value for name, value in merged.items() if value is not None}
     return _encode(fields)
@@ -159,9 +161,9 @@ def take_token(data: bytes) -> tuple[str | None, bytes]:
 
 def decode_registration(data: bytes, limits: Limits = LIMITS) -> Registration:
     """The body of `POST /api/agent/register` (D9)."""
-    parse(data, limits)
+    tree = parse(data, limits)
     try:
-        return _REGISTRATION.decode(data)
+        return _REGISTRATION.decode(_unsaid(tree, data, _OPTIONAL_IN_REGISTRATION))
     except msgspec.ValidationError as error:
         what, field = _explain(error)
         raise InvalidMessage(what, field, stage=Stage.SHAPE) from None
@@ -191,6 +193,21 @@ def contradiction(payload: Payload) -> tuple[str, str] | None:
             return "exit_code", f"status {payload.status} contradicts exit code {payload.exit_code}"
         return chunks.fault(payload.output, payload.output_chunk, total_required=True)
     return None
+
+
+def _unsaid(tree: dict[str, Any], data: bytes, optional: Collection[tuple[str, ...]]) -> bytes:
+    """`data` without the optional fields that are null, where null says nothing: many clients write every field. They are
+    taken out of `tree`, too."""
+    if b"null" not in data:
+        return data
+    for path in optional:
+        place: Any = tree
+        for name in path[:-1]:
+            place = place.get(name) if type(place) is dict else None
+        if type(place) is dict and place.get(path[-1], place) is None:
+            del place[path[-1]]
+            data = _encode(tree)
+    return data
 
 
 def _canonical(message: Envelope[Payload]) -> Envelope[Payload]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,3 +80,38 @@ def test_a_token_in_the_message_is_taken_out() -> None:
     assert token == "t" * 32
     assert json.loads(rest) == {"a": {"b": 1.50}, "x_custom_fields": {"mine": 2}}
     assert codec.take_token(rest) == (None, rest)
+
+
+NULLS: dict[str, dict[str, Any]] = {
+    "work_request": {"x_custom_fields": None},
+    "work_status": {"payload": {"step": {"number": 1, "name": "x", "output": None, "output_chunk": None}}},
+    "error": {"x_custom_fields": None, "payload": {"error_context": None}},
+}
+BARE: dict[str, dict[str, Any]] = {
+    "work_request": {"task_id": "550e8400-e29b-41d4-a716-446655440004", "work_type": "x", "parameters": {"a": None}},
+    "work_status": {"task_id": "550e8400-e29b-41d4-a716-446655440004", "status": "running", "progress_percent": 1},
+    "error": {"error_code": 5003, "error_message": "m"},
+}
+
+
+@pytest.mark.parametrize("kind", NULLS)
+def test_null_in_an_optional_field_is_the_same_as_no_field(kind: str) -> None:
+    """Clients that are made from a model write every field, null where there is nothing to say."""
+    id = "550e8400-e29b-41d4-a716-446655440001"
+    plain = {
+        "protocol_version": "1.0", "message_id": id, "from_agent": "infra", "to_agent": "orchestrator",
+        "timestamp": "2026-01-19T04:21:04Z", "trace_id": id, "request_id": id, "type": kind, "payload": BARE[kind],
+    }  # fmt: skip
+    changed = NULLS[kind]
+    nulls = {**plain, **changed, "payload": {**BARE[kind], **changed.get("payload", {})}}
+    if kind == "work_status":
+        plain["payload"] = {**BARE[kind], "step": {"number": 1, "name": "x"}}
+    data = json.dumps(nulls).encode()
+    assert codec.decode(data) == codec.decode(json.dumps(plain).encode())
+    assert json.loads(codec.reissue(data, {}, {"agent_id": "a"}))["x_custom_fields"] == {"agent_id": "a"}
+
+
+def test_a_registration_may_leave_out_what_is_optional_by_null() -> None:
+    said = {"agent_id": "a", "agent_type": "infra", "supported_versions": ["1.0"]}
+    nulls = {**said, "work_types": None, "limits": None, "callback_url": None}
+    assert codec.decode_registration(json.dumps(nulls).encode()) == codec.decode_registration(json.dumps(said).encode())
