@@ -196,8 +196,8 @@ def contradiction(payload: Payload) -> tuple[str, str] | None:
 
 
 def _unsaid(tree: dict[str, Any], data: bytes, optional: Collection[tuple[str, ...]]) -> bytes:
-    """`data` without the optional fields that are null, where null says nothing: many clients write every field. They are
-    taken out of `tree`, too."""
+    """`data` without the optional fields that are null, where null says nothing: many clients write every field.
+    They are taken out of `tree`, too."""
     if b"null" not in data:
         return data
     for path in optional:
