@@ -27,9 +27,12 @@ from dragoman.protocols.forge.types import (
     AgentStatus,
     Encoding,
     ErrorBody,
+    Progress,
+    QueryAgents,
     QueryTasks,
     Shutdown,
     Stamp,
+    SubmitTask,
     TaskStatus,
 )
 from dragoman.wire import Role, Stage
@@ -142,6 +145,30 @@ def test_a_payload_that_does_not_fit_is_refused_by_name(type: str, payload: Any,
     event = heard({"type": type, "id": "r", "timestamp": "2026-02-04T14:30:00Z", "payload": payload})
     assert isinstance(event, Invalid)
     assert (event.field, event.about, event.asks) == (field, "r", True)
+
+
+@pytest.mark.requirement("FG-PRI-2")
+@pytest.mark.parametrize(
+    ("type", "payload", "means"),
+    [
+        ("request:query-agents", {"role": None, "status": None, "capabilities": None}, QueryAgents()),
+        ("request:query-tasks", {"status": "queued", "limit": None}, QueryTasks(status="queued")),
+        (
+            "request:submit-task",
+            {"type": "x", "payload": None, "dependencies": None, "requiredCapabilities": None, "priority": None},
+            SubmitTask(type="x"),
+        ),
+        (
+            "event:progress",
+            {"taskId": "t", "progress": 1, "result": None},
+            Progress(task_id="t", progress=1, result=None),
+        ),
+    ],
+)
+def test_an_optional_field_that_is_null_was_left_out(type: str, payload: Any, means: Any) -> None:
+    event = heard({"type": type, "id": "r", "timestamp": "2026-02-04T14:30:00Z", "payload": payload})
+    assert isinstance(event, RequestReceived | EventReceived)
+    assert event.message.payload == means
 
 
 @pytest.mark.requirement("FG-PRI-3")

@@ -15,6 +15,7 @@ FIELDS = {
     "dependencies": "payload.dependencies",
     "parent": "payload.parentId",
     "work_type": "payload.type",
+    "to_agent": "payload.agent",
     "question": "payload.question",
 }
 """The hub's names for fields, as forge writes them."""

@@ -87,7 +87,7 @@ def command_of(agent: Agent, message: Message, tree: dict[str, Any]) -> Command 
 def submission(agent: Agent, message: Message, tree: dict[str, Any], files: tuple[FileRef, ...] = ()) -> Submit:
     """A new task. Its attachments were kept before; where they lay in the message, `files` stands for them."""
     said: SubmitTask = message.payload
-    body: dict[str, Any] = {"input": tree["payload"].get("payload", {})}
+    body: dict[str, Any] = {"input": said.payload}
     raw = tree
     if said.attachments:
         body["attachments"] = files
@@ -117,6 +117,7 @@ def submission(agent: Agent, message: Message, tree: dict[str, Any], files: tupl
         idle_seconds=seconds,
         total_seconds=seconds,
         trace_id=None if trace is None else trace[1],
+        kept_for_anybody=True,
     )
 
 

@@ -83,7 +83,7 @@ def _add_order(view: dict[str, Any], source: Event) -> None:
             view[name] = body[name]
     if source.raw is not None and source.protocol == PROTOCOL:
         said = _read(source.raw).get("payload", {})
-        view["priority"] = said.get("priority", view["priority"])
+        view["priority"] = said.get("priority") or view["priority"]
         for name, value in said.items():
             if name not in _SUBMITTED and name not in _TASK_FIELDS:
                 view.setdefault(name, value)

@@ -62,6 +62,8 @@ class Submit(Command, frozen=True, gc=False, kw_only=True):
     """The terms it is asked on. It goes to the contract's target, and both sides are held to its schemas."""
     sealed: bool = False
     """The input is a ciphertext that the hub cannot read: nothing is validated."""
+    kept_for_anybody: bool = False
+    """Addressed to nobody by name, it is queued even while no known agent could do it: one may come."""
 
     def wants(self) -> tuple[Lookup[Any], ...]:
         ids = (*self.dependencies, *((self.parent,) if self.parent else ()))

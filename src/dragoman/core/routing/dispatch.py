@@ -17,7 +17,7 @@ from dragoman.core.delivery.outbox import lease
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import HUB, AgentId, DeliveryId, Instant
 from dragoman.core.lookups import PAGE, Ready
-from dragoman.core.routing.routes import addressed, choose, queues_for, ready, route_of, serves
+from dragoman.core.routing.routes import addressed, choose, could_claim, queues_for, ready, route_of, serves
 from dragoman.core.state.admission import hold, must_be_approved
 from dragoman.core.state.budget import NOTHING, fits, may_take, needs, reserve
 from dragoman.core.tasks.lifecycle import move
@@ -109,9 +109,12 @@ def assign(work: Work, task: Task, agent: Agent, link: Link) -> Task:
 
 
 def claim(work: Work, command: Claim) -> Task:
-    """An agent takes a queued task by name. What it could not do is not there for it."""
+    """An agent takes a queued task by name. What it could not do is not there for it.
+
+    It may take one that it submitted itself: nobody gives it that, but nothing forbids it to change its mind.
+    """
     agent, task = work.agent(command.principal), work.task(command.task_id)
-    if agent is None or task is None or task.queue is None or not serves(agent, route_of(task.route)):
+    if agent is None or task is None or task.queue is None or not could_claim(agent, route_of(task.route)):
         raise refuse(Kind.NOT_FOUND, "no such task in the queue", field="task_id", task_id=command.task_id)
     link = ready(work, agent)
     if link is not None and not may_take(work, agent.id, needs(task.constraints)):

@@ -60,15 +60,18 @@ def route_of(queue: str) -> Route:
 
 
 def serves(agent: Agent, route: Route) -> bool:
-    """Whether this agent could do such work at all."""
+    """Whether this agent could be given such work at all."""
+    return route.besides != agent.id and could_claim(agent, route)
+
+
+def could_claim(agent: Agent, route: Route) -> bool:
+    """Whether it could do such work, also what it asked of others."""
     if route.pinned is not None:
         if agent.id != route.pinned:
             return False
     elif route.kind is not None and agent.called != route.kind:
         return False
     if route.role is not None and agent.role != route.role:
-        return False
-    if route.besides == agent.id:
         return False
     return agent.can_do(route.type) and all(c in agent.capabilities for c in route.capabilities)
 

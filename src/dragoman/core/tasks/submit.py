@@ -182,10 +182,10 @@ def head_starts(rules: Rules) -> dict[Priority, int]:
 
 def check_somebody_could(work: Work, command: Submit, route: Route) -> None:
     """Refuse what no known agent could ever do, instead of keeping it for nobody."""
-    if command.principal is HUB:
+    whom = route.pinned or route.kind
+    if command.principal is HUB or (command.kept_for_anybody and whom is None):
         return
     agents = list(addressed(work, route))
-    whom = route.pinned or route.kind
     if not agents:
         raise refuse(
             Kind.UNAVAILABLE,

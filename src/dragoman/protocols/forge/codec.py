@@ -21,6 +21,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -174,11 +175,37 @@ def interpret(tree: Mapping[str, Any], kind: str, agent_id: str | None = None) -
     if type(said) is not Message:
         return said
     try:
-        payload = msgspec.convert(said.payload, BODIES[kind])
+        payload = _payload(said.payload, BODIES[kind])
     except msgspec.ValidationError as error:
         what, field = _explain(error, "payload")
         raise ForgeError(what, stage=Stage.SHAPE, field=field, about=about, asks=asks) from None
     return msgspec.structs.replace(said, payload=payload, agent_id=agent_id or said.agent_id)
+
+
+def _payload(given: Any, form: type[Payload]) -> Payload:
+    """A payload as its value. An optional field that is null was left out; many serializers write it so."""
+    try:
+        return msgspec.convert(given, form)
+    except msgspec.ValidationError:
+        if type(given) is not dict:
+            raise
+        absent = {name for name in _never_null(form) if given.get(name, ...) is None}
+        if not absent:
+            raise
+        return msgspec.convert({name: value for name, value in given.items() if name not in absent}, form)
+
+
+@cache
+def _never_null(form: type[Payload]) -> frozenset[str]:
+    """The optional fields whose values cannot be null: what null means there is that they are not there."""
+    found = set()
+    for field in msgspec.structs.fields(form):
+        if not field.required:
+            try:
+                msgspec.convert(None, field.type)
+            except msgspec.ValidationError:
+                found.add(field.encode_name)
+    return frozenset(found)
 
 
 def _one(tree: Any, data: bytes | None, reader: Role, encoding: Encoding, agent_id: str | None) -> Event:

@@ -29,7 +29,7 @@ async def agents(desk: ForgeDesk, asker: Agent, asked: QueryAgents) -> dict[str,
     """Whoever has the role, the status and all of the capabilities."""
     everybody = list(desk.hub.agents())
     if asked.role is not None and not forge.role_is_known(asked.role, everybody):
-        raise refuse(Kind.INVALID, "Invalid role specified", field="payload.role", role=asked.role)
+        raise refuse(Kind.INVALID, "Invalid role specified", field="payload.role", role=asked.role[:200])
     wanted = set(asked.capabilities)
     found = []
     for agent in everybody:

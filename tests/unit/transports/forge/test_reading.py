@@ -40,6 +40,8 @@ async def test_a_role_that_nobody_has_is_refused_in_the_documents_words(hub: For
     assert refused["code"] == "INVALID_REQUEST"
     assert refused["message"].startswith("Invalid role specified")
     assert refused["details"]["role"] == "invalid-role"
+    refused = await planner.ask("query-agents", role="x" * 100_000)
+    assert refused["details"]["role"] == "x" * 200  # a refusal is never as long as what it refuses
     await hub.add("odd", role="archivist")
     assert [agent["id"] for agent in (await planner.ask("query-agents", role="archivist"))["agents"]] == ["odd"]
 

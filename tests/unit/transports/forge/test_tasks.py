@@ -54,6 +54,20 @@ async def test_a_task_nobody_is_there_for_is_queued(hub: ForgeHub) -> None:
     assert (task["status"], task["assignedTo"]) == ("queued", None)
 
 
+@pytest.mark.requirement("FG-SUB-2", "forge-D5")
+async def test_a_task_that_nobody_else_could_do_is_queued_for_whoever_comes(hub: ForgeHub) -> None:
+    worker = await hub.connect("worker-1")
+    mine = (await worker.ask("submit-task", **JOB))["task"]
+    assert (mine["status"], mine["assignedTo"]) == ("queued", None)  # what it asks of others is not given to itself
+    other = (await worker.ask("submit-task", **{**JOB, "requiredCapabilities": ["rust"]}))["task"]
+    assert other["status"] == "queued"
+    claimed = (await worker.ask("update-task", taskId=mine["id"], status="running"))["task"]
+    assert (claimed["id"], claimed["assignedTo"]) == (mine["id"], "worker-1")
+    await hub.add("worker-3", role="worker", capabilities=("rust",))
+    third = await hub.connect("worker-3")
+    assert (await third.notice("task-assigned"))["taskId"] == other["id"]
+
+
 @pytest.mark.requirement("FG-GET-1", "FG-EVT-2", "FG-TMO-2", "forge-D6")
 async def test_progress_then_completion_by_update_task(hub: ForgeHub) -> None:
     planner, worker, id = await at_work(hub)
@@ -230,6 +244,7 @@ async def test_what_the_hub_cannot_place_is_refused_in_forges_words(hub: ForgeHu
     refused = await planner.ask("submit-task", type="x", agent="nobody")
     assert refused["code"] in ("INTERNAL_ERROR", "NOT_FOUND")
     assert "nobody" in refused["message"]
+    assert refused["details"]["field"] == "payload.agent"
 
 
 async def test_somebody_elses_task_cannot_be_ended(hub: ForgeHub) -> None:
