@@ -255,6 +255,7 @@ def test_a_flood_does_not_hold_up_others(kids: Kids, what: str) -> None:
     assert kids.state("flood") in ("idle", "busy", "unhealthy", "stopped")
     files = list((kids.hub.data / "logs").iterdir())
     assert sum(file.stat().st_size for file in files) < 17 * 1024 * 1024
+    assert sum(file.read_bytes().count(b"came too fast") for file in files) < 60  # told once a second, for each
 
 
 def test_a_line_beyond_the_limit_is_told_and_the_next_is_heard(kids: Kids) -> None:

@@ -37,6 +37,8 @@ LAST_WORDS_SECONDS = 10.0
 UNANSWERED = 64
 STUCK_BYTES = 64 * 1024
 """A child that leaves this much unread beyond what its pipe holds is not well."""
+TELL_SECONDS = 1.0
+"""Lines that were not kept are told of no more often than this."""
 LOOKS = 20
 LOOK_SECONDS = (0.05, 1.0)
 """So often in the time of a task it is looked whether that is over, but within these bounds."""
@@ -97,6 +99,7 @@ class Run:
         self._loop = asyncio.get_running_loop()
         self._logs = pace.Bucket(pace.LOG_RATE, pace.LOG_BURST, self._loop.time())
         self._skipped = 0
+        self._telling: asyncio.TimerHandle | None = None
         self.ending = False
         self._task_seconds = task_seconds
         self._overtime: TaskId | None = None
@@ -128,6 +131,7 @@ class Run:
     def scrap(self) -> None:
         """Let go of everything at once, whatever state it is in."""
         self._stop_timing()
+        self._tell_skipped()
         self.signal(signal.SIGKILL)
         self.abandon()
         for outlet in (self._stdout, self._stderr):
@@ -315,12 +319,16 @@ class Run:
     def _keep(self, message: str | bytes, stream: str, level: str, context: dict[str, Any] | None = None) -> None:
         if not self._logs.take(self._loop.time()):
             self._skipped += 1
+            if self._telling is None:
+                self._telling = self._loop.call_later(TELL_SECONDS, self._tell_skipped)
             return
-        self._tell_skipped()
         text = message if isinstance(message, str) else message.decode("utf-8", "backslashreplace")
         self._child.keep(text, stream, level=level, context=context)
 
     def _tell_skipped(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
         skipped, self._skipped = self._skipped, 0
         if skipped:
             self._child.keep(f"{skipped} lines were not kept: they came too fast", "hub", level="warn")
