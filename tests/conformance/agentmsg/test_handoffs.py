@@ -146,6 +146,24 @@ async def test_each_reason_decides_where_the_task_goes(
 
 
 @pytest.mark.requirement("AM-HND-5")
+async def test_at_a_rate_limit_the_tokens_that_are_left_count(stage: Stage, cast: dict[str, Speaker]) -> None:
+    for id, consumed in (("cid", 90), ("dot", 10)):
+        await stage.change("CREATE", "RESOURCE", f"{id}:tokens", {"limit": 100, "consumed": consumed}, 0)
+    request = await offered(stage, cast["bob"], "hub", to_agent="*", reason="RATE_LIMIT")
+    assert (await cast["dot"].hears("TASK_HANDOFF"))["id"] == request["id"]
+
+
+@pytest.mark.requirement("AM-HND-5")
+async def test_an_agent_that_was_only_just_added_can_be_asked(stage: Stage) -> None:
+    ada, bob = await stage.join("ada", work_types=()), await stage.join("bob")
+    await bob.works(ada, "t-1")
+    cid = await stage.join("cid", capabilities=("sql",))
+    terms = words.constraints(required_capabilities=["sql"])
+    request = await offered(stage, bob, "*", reason="CAPABILITY_LIMIT", constraints=terms)
+    assert (await cid.hears("TASK_HANDOFF"))["id"] == request["id"]
+
+
+@pytest.mark.requirement("AM-HND-5")
 async def test_an_escalation_that_nobody_can_take_ends_at_a_person(stage: Stage) -> None:
     ada, bob = await stage.join("ada", work_types=()), await stage.join("bob")
     await bob.works(ada, "t-1")

@@ -158,6 +158,18 @@ async def test_a_question_meant_for_a_person_is_put_to_nobody_else(stage: Stage,
 
 
 @pytest.mark.requirement("AM-HLP-6")
+async def test_who_is_alive_is_asked_though_it_does_not_poll(stage: Stage, cast: dict[str, Speaker]) -> None:
+    await stage.pass_time(60)  # nobody is new any more
+    await cast["dot"].say("HEARTBEAT", "hub", {"agent_id": "dot"})
+    await stage.pass_time(29)
+    await cast["bob"].say("HELP_REQUEST", "hub", words.help_request("bob", "t-2"))
+    await cast["dot"].hears("HELP_REQUEST")
+    await stage.pass_time(61)  # its poll is long ago, too
+    await cast["bob"].say("HELP_REQUEST", "hub", words.help_request("bob", "t-3"))
+    assert await to_a_person(stage)
+
+
+@pytest.mark.requirement("AM-HLP-6")
 async def test_somebody_between_two_polls_can_be_asked(stage: Stage, cast: dict[str, Speaker]) -> None:
     await cast["cid"].hear()
     request = await cast["bob"].say("HELP_REQUEST", "hub", words.help_request("bob", "t-1"))

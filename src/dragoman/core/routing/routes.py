@@ -114,6 +114,17 @@ def present(work: Work, id: AgentId) -> bool:
     return seen is not None and work.now - seen < work.rules.poll_presence
 
 
+def reads_soon(work: Work, agent: Agent) -> bool:
+    """Whether a letter would be read soon: it is present, was heard of lately (agentmsg-D12), or is so new that nobody
+    can tell yet. Who is present comes before the others where there is a choice."""
+    if present(work, agent.id):
+        return True
+    if not agent.converses or agent.silent_since is not None:
+        return False
+    heard = max(work.floor.heard_at.get(agent.id, 0), agent.created_at)
+    return work.now - heard < work.rules.heartbeat * work.rules.heartbeats_missed
+
+
 def can_be_asked(work: Work, agent: Agent) -> bool:
     """Whether an agent would hear of something soon and may have a seat for it. One that converses is asked by letter,
     which waits for its next poll; any other must be given the work now."""
@@ -123,7 +134,7 @@ def can_be_asked(work: Work, agent: Agent) -> bool:
     if agent.silent_since is not None or (standing is not None and standing.away):
         return False
     free = agent.breaker.state is BreakerState.CLOSED and work.load_of(agent.id) < agent.max_concurrent
-    return free and present(work, agent.id)
+    return free and reads_soon(work, agent)
 
 
 def choose(work: Work, route: Route, asked: Amounts = NOTHING) -> tuple[Agent, Link] | None:

@@ -197,9 +197,9 @@ def is_short(of: Account, amount: float) -> bool:
     return amount > of.free if amount else of.left <= 0 and of.kind in USED_UP
 
 
-def left_to_spend(work: Work, agent: AgentId) -> float:
-    """USD that an agent could still be given now."""
-    return account(work, agent, "budget").free
+def left_to_spend(work: Work, agent: AgentId) -> tuple[float, ...]:
+    """USD and tokens that an agent could still be given now."""
+    return tuple(account(work, agent, kind).free for kind in USED_UP)
 
 
 # -- keeping the books ---------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from dragoman.core.delivery.outbox import offer, withdraw
 from dragoman.core.errors import Kind, Refused, refuse
 from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import QuestionById
-from dragoman.core.routing.routes import present
+from dragoman.core.routing.routes import present, reads_soon
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import Asking, Priority, Question, QuestionStatus, Status, Task, Waiting
 from dragoman.core.tasks.questions import close, go_on, told_of
@@ -141,8 +141,8 @@ def helpers(work: Work, question: Question) -> Iterator[Agent]:
         agent = work.agent(AgentId(named))
         return iter(() if agent is None or agent.id in tried else (agent,))
     topic = spelled(question.details["topic"])
-    able = [a for a in work.all_agents() if a.id not in tried and can_help(a, topic) and present(work, a.id)]
-    return iter(sorted(able, key=lambda agent: (work.load_of(agent.id), agent.id)))
+    able = [a for a in work.all_agents() if a.id not in tried and can_help(a, topic) and reads_soon(work, a)]
+    return iter(sorted(able, key=lambda agent: (not present(work, agent.id), work.load_of(agent.id), agent.id)))
 
 
 def spelled(topic: str) -> str:

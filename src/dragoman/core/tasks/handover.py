@@ -40,7 +40,7 @@ from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import ADMIN, AgentId, Instant, QuestionId, rfc3339
 from dragoman.core.lookups import OpenQuestions, Story
 from dragoman.core.routing.dispatch import assign, fill
-from dragoman.core.routing.routes import Route, can_be_asked, reach, seat
+from dragoman.core.routing.routes import Route, can_be_asked, present, reach, seat
 from dragoman.core.state import budget
 from dragoman.core.tasks.assistance import asked_before, passed_over, put_to, question_id
 from dragoman.core.tasks.lifecycle import move
@@ -179,9 +179,14 @@ def _trouble(work: Work, agent: Agent) -> tuple[Any, ...]:
     return (agent.breaker.failures, work.load_of(agent.id))
 
 
+def _thrift(work: Work, agent: Agent) -> tuple[Any, ...]:
+    left = budget.left_to_spend(work, agent.id)
+    return (min(left) <= 0, *(-amount for amount in left), work.load_of(agent.id))
+
+
 ORDER: dict[Handing, Callable[[Work, Agent], tuple[Any, ...]]] = {
     Handing.CAPABILITY_LIMIT: lambda work, agent: (-len(agent.capabilities), work.load_of(agent.id)),
-    Handing.RATE_LIMIT: lambda work, agent: (-budget.left_to_spend(work, agent.id), work.load_of(agent.id)),
+    Handing.RATE_LIMIT: _thrift,
     Handing.LOAD_BALANCING: lambda work, agent: (work.load_of(agent.id) / agent.max_concurrent,),
     Handing.ERROR_RECOVERY: _trouble,
     Handing.ESCALATION: lambda work, agent: (agent.role != "planner", *_trouble(work, agent)),
@@ -194,7 +199,7 @@ def candidates(work: Work, question: Question, task: Task) -> list[Agent]:
     if named is not None:
         agent = work.agent(AgentId(named))
         return [] if agent is None or agent.id in tried else [agent]
-    needed = question.details["capabilities"]
+    needed, reason = question.details["capabilities"], Handing(question.details["reason"])
     able = [
         agent
         for agent in work.all_agents()
@@ -203,9 +208,10 @@ def candidates(work: Work, question: Question, task: Task) -> list[Agent]:
         and agent.can_do(task.type)
         and all(capability in agent.capabilities for capability in needed)
         and can_be_asked(work, agent)
+        and (reason is not Handing.ESCALATION or present(work, agent.id))  # a person is there before they come
     ]
-    order = ORDER[Handing(question.details["reason"])]
-    return sorted(able, key=lambda agent: (*order(work, agent), agent.id))
+    order = ORDER[reason]
+    return sorted(able, key=lambda agent: (not present(work, agent.id), *order(work, agent), agent.id))
 
 
 def ask_next(work: Work, question: Question) -> Question:
