@@ -9,8 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.faults.conversation import WEIGHTS, converse
+from tests.faults.spoiling import spoil
 
-from dragoman.core.delivery import letters, outbox
+from dragoman.core.delivery import letters
+
+OUTBOX = "dragoman.core.delivery.outbox"
 
 
 def hold(seeds: range) -> None:
@@ -49,23 +52,23 @@ def caught(seeds: int = 80) -> bool:
 
 
 def test_a_hub_that_keeps_what_may_leave_once_is_caught(monkeypatch):
-    monkeypatch.setattr(outbox, "leaves_once", lambda delivery: False)
+    spoil(monkeypatch, OUTBOX, "leaves_once", lambda delivery: False)
     assert caught()
 
 
 def test_a_hub_that_sends_more_than_the_head_of_a_lane_is_caught(monkeypatch):
-    monkeypatch.setattr(outbox, "converses", lambda work, agent: False)
+    spoil(monkeypatch, OUTBOX, "converses", lambda work, agent: False)
     assert caught()
 
 
 def test_a_hub_that_lets_letters_overtake_in_their_lane_is_caught(monkeypatch):
-    honest = outbox.put_on_its_way
+    honest = letters.put_on_its_way
     monkeypatch.setattr(letters, "put_on_its_way", lambda work, delivery, before: honest(work, delivery, ()))
     assert caught()
 
 
 def test_a_hub_that_forgets_a_kept_letter_when_it_leaves_is_caught(monkeypatch):
-    monkeypatch.setattr(outbox, "leaves_once", lambda delivery: delivery.letter is not None)
+    spoil(monkeypatch, OUTBOX, "leaves_once", lambda delivery: delivery.letter is not None)
     assert caught()
 
 

@@ -6,11 +6,13 @@ import os
 
 import pytest
 from tests.faults.simulation import BUSY_LANES, WEIGHTS, simulate, trace
+from tests.faults.spoiling import spoil
 
 from dragoman.app.intake import Intake
 from dragoman.core.commands import Submit
-from dragoman.core.delivery import outbox
 from dragoman.core.tasks.model import Origin, Status, Task
+
+OUTBOX = "dragoman.core.delivery.outbox"
 
 
 @pytest.mark.parametrize("block", range(8))
@@ -83,15 +85,15 @@ def test_a_hub_that_ignores_the_lane_is_caught(monkeypatch):
     def careless(work, delivery, before):
         return next((link for link in work.links_to(delivery.receiver) if link.has_room), None)
 
-    monkeypatch.setattr(outbox, "way_out", careless)
+    spoil(monkeypatch, OUTBOX, "way_out", careless)
     assert caught(200, BUSY_LANES)
 
 
 def test_a_hub_that_forgets_to_release_leases_is_caught(monkeypatch):
-    monkeypatch.setattr(outbox, "held", lambda work, delivery: delivery.state == "leased")
+    spoil(monkeypatch, OUTBOX, "held", lambda work, delivery: delivery.state == "leased")
     assert caught()
 
 
 def test_a_hub_that_forgets_what_was_acknowledged_is_caught(monkeypatch):
-    monkeypatch.setattr(outbox, "settle", lambda work, delivery, ordered=False: None)
+    spoil(monkeypatch, OUTBOX, "settle", lambda work, delivery, ordered=False: None)
     assert caught()

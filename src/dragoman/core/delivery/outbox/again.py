@@ -1,0 +1,123 @@
+"""Offering again: to a link that is fresh or has room, and when nobody acknowledged in time."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dragoman.core.agents.floor import Link
+from dragoman.core.commands import RefillLink
+from dragoman.core.delivery.model import Cargo, Delivery, DeliveryState
+from dragoman.core.delivery.outbox.ends import attempts_of, bury, expire, never_acknowledged, outlived
+from dragoman.core.delivery.outbox.lanes import LANE, advance, lane_of
+from dragoman.core.delivery.outbox.leases import converses, held, is_alone, lease, waiting_again, way_out
+from dragoman.core.ids import Instant, TaskId
+from dragoman.core.lookups import PAGE, Inbox, Lane, LeasedTo
+from dragoman.core.tasks.model import Task
+from dragoman.core.work import Work
+
+
+def pump(work: Work, link: Link) -> int:
+    """Give a link what waits for its agent, best first; returns how much."""
+    receiver, sent = link.agent, 0
+    stale = [d for d in work.find(LeasedTo(receiver, PAGE)) if not held(work, d)]
+    waiting = work.find(Inbox(receiver, PAGE if link.ordered else max(1, min(link.credit, PAGE))))
+    lanes: dict[TaskId, Delivery] = {}
+    for delivery in sorted([*stale, *waiting], key=lambda d: (d.rank, d.id)):
+        lanes.setdefault(delivery.task, delivery)
+    for task_id, some in lanes.items():
+        current = work.link(link.session)
+        if current is None or not current.has_room:
+            return sent
+        task = None if some.alone else work.known_task(task_id)
+        ahead, one_at_a_time = 0, converses(work, receiver)
+        lane = [some] if is_alone(some) else work.find(Lane(task_id, receiver, LANE if link.ordered else 4))
+        for delivery in lane:
+            if delivery.cargo is Cargo.WORK and not held(work, delivery) and order_again(work, delivery, current, task):
+                sent += 1
+                ahead += 1
+                continue
+            if delivery.cargo is Cargo.WORK or held(work, delivery):
+                if not link.ordered or delivery.session != link.session:
+                    break  # somebody else holds the head of this lane
+                ahead += 1
+                continue
+            if ahead and (not link.ordered or one_at_a_time):
+                break
+            if outlived(work, delivery):
+                expire(work, delivery, onward=False)
+                continue
+            if delivery.attempt >= attempts_of(work, delivery):
+                bury(work, delivery, never_acknowledged(delivery), onward=False)
+                continue
+            current = work.link(link.session)
+            if current is None or not current.has_room:
+                if not ahead and not delivery.head:
+                    work.put(msgspec.structs.replace(delivery, head=True))
+                return sent
+            if lease(work, msgspec.structs.replace(delivery, head=ahead == 0), current, task) is not None:
+                ahead += 1
+            sent += 1
+        if not ahead and not is_alone(some):
+            advance(work, work.find(Lane(task_id, receiver, LANE)))
+    if link.ordered and (len(stale) >= PAGE or len(waiting) >= PAGE) and sent:
+        work.ask_afterwards(RefillLink(principal=receiver, session=link.session))
+    return sent
+
+
+def order_again(work: Work, order: Delivery, link: Link, task: Task | None) -> bool:
+    """Send a work order again that may never have left: the hub died holding it, so nobody broke a link; or a poll took
+    it and let its lease end.
+
+    Where a link did break while we looked on (`lost_at`), the agent has the grace time, and then it was an attempt.
+    An agent that did get it recognises the request id.
+    """
+    if task is None or task.delivery != order.id or task.lost_at is not None:
+        return False
+    polled = order.state is DeliveryState.LEASED and not order.ordered
+    if polled and order.wake_at is None and not converses(work, order.receiver):
+        return False  # whoever polled it has it until the task's clocks say otherwise
+    wake_at = min(task.deadline, Instant(work.now + task.idle_limit))
+    task = msgspec.structs.replace(task, session=link.session, last_sign_at=work.now, wake_at=wake_at)
+    work.put(task)
+    lease(work, order, link, task)
+    return True
+
+
+def lease_expired(work: Work, delivery: Delivery) -> None:
+    """Nobody acknowledged it in time: offer it again, or give up. A letter may also have waited too long."""
+    if delivery.wake_at is None or delivery.wake_at > work.now:
+        return
+    if outlived(work, delivery):
+        expire(work, delivery)
+    elif delivery.state is not DeliveryState.LEASED:
+        return
+    elif delivery.cargo is Cargo.WORK:
+        ordered_in_vain(work, delivery)
+    elif delivery.attempt >= attempts_of(work, delivery):
+        bury(work, delivery, never_acknowledged(delivery))
+    else:
+        link = None if delivery.session is None else work.link(delivery.session)
+        if link is not None and link.ordered:
+            lease(work, delivery, link)  # the same again; what stands behind it is on the same link, and stays there
+        else:
+            advance(work, lane_of(work, delivery))
+
+
+def ordered_in_vain(work: Work, order: Delivery) -> None:
+    """An agent that converses, or polled, did not acknowledge a work order: put it before the agent again, as long as
+    that makes sense; the task's own clocks decide when it has failed."""
+    task = work.task(order.task)
+    if task is None or task.delivery != order.id:
+        work.remove(order)
+        return
+    if order.attempt >= attempts_of(work, order):
+        work.put(msgspec.structs.replace(order, wake_at=None))
+        work.put(msgspec.structs.replace(task, lost_at=work.now, wake_at=Instant(work.now + work.rules.grace)))
+        return
+    link = None if order.session is None else work.link(order.session)
+    if link is not None and link.ordered:
+        lease(work, order, link, task)
+        return
+    other = way_out(work, order, ())
+    if other is None or not order_again(work, order, other, task):
+        work.put(waiting_again(order, head=order.head))

@@ -1,0 +1,91 @@
+"""What will not arrive: when that is certain, and who is told."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dragoman.core.commands import Unanswered
+from dragoman.core.delivery.model import Cargo, DeadLetter, Delivery
+from dragoman.core.delivery.outbox.lanes import advance, lane_of, put_on_its_way, vacate
+from dragoman.core.delivery.outbox.leases import converses, is_alone
+from dragoman.core.errors import Fault, Kind
+from dragoman.core.ids import DeliveryId, TaskId
+from dragoman.core.tasks.model import EventKind
+from dragoman.core.work import Work
+
+
+def attempts_of(work: Work, delivery: Delivery) -> int:
+    if delivery.letter is not None and delivery.cargo is Cargo.LETTER:
+        return delivery.letter.attempts
+    return work.rules.letter_attempts if converses(work, delivery.receiver) else work.rules.notice_attempts
+
+
+def outlived(work: Work, delivery: Delivery) -> bool:
+    """Whether nobody is to be bothered with it any more (agentmsg-D6)."""
+    letter = delivery.letter
+    return letter is not None and letter.expires_at is not None and letter.expires_at <= work.now
+
+
+def expire(work: Work, delivery: Delivery, *, onward: bool = True) -> None:
+    """A letter's time is over: it is dropped, that is recorded, and its sender told if it was promised more."""
+    letter = delivery.letter
+    assert letter is not None
+    message = f"{letter.kind} was not delivered to {delivery.receiver} in its time"
+    fault = Fault(kind=Kind.TIMEOUT, message=message, facts={"message_id": letter.message_id})
+    work.audit(
+        principal=letter.sender, action="letter.expire", protocol=letter.protocol, subject=letter.message_id,
+        reason=str(fault),
+    )  # fmt: skip
+    give_up(work, delivery, fault, onward=onward)
+
+
+def give_up(work: Work, delivery: Delivery, fault: Fault, *, onward: bool) -> None:
+    """It will not arrive: out of its lane; the sender of a letter is told. `onward`: what stands behind it may leave,
+    unless whoever calls goes through the lane already."""
+    work.remove(delivery)
+    vacate(work, delivery)
+    letter = delivery.letter
+    told = letter is not None and not letter.once and delivery.cargo is Cargo.LETTER
+    if letter is not None and letter.asks is not None:
+        work.ask_afterwards(Unanswered(question=letter.asks, agent=delivery.receiver))
+        told = False
+    if letter is not None and told and converses(work, letter.sender):
+        id = DeliveryId(work.mint())
+        words = msgspec.structs.replace(letter, body=msgspec.Raw(b"null"), once=False, expires_at=None)
+        notice = Delivery(
+            id=id, task=TaskId(id), receiver=letter.sender, seq=1, cargo=Cargo.UNDELIVERED, event=0, rank=delivery.rank,
+            created_at=work.now, letter=words, reason=fault,
+        )  # fmt: skip
+        put_on_its_way(work, notice, ())
+    if onward:
+        advance(work, () if is_alone(delivery) else lane_of(work, delivery))
+
+
+def bury(work: Work, delivery: Delivery, reason: Fault, *, onward: bool = True) -> None:
+    """Into the dead letters, in the same commit that takes it out of its lane."""
+    work.put(
+        DeadLetter(
+            id=delivery.id,
+            task=delivery.task,
+            receiver=delivery.receiver,
+            cargo=delivery.cargo,
+            event=delivery.event,
+            attempts=delivery.attempt,
+            at=work.now,
+            reason=reason,
+            letter=delivery.letter,
+        )
+    )
+    if not delivery.alone:
+        task = work.known_task(delivery.task)
+        body = msgspec.json.encode({"fault": reason, "letter": delivery.id, "cargo": delivery.cargo})
+        work.put(work.record(task, EventKind.DEAD_LETTERED, agent=delivery.receiver, body=msgspec.Raw(body)))
+    give_up(work, delivery, reason, onward=onward)
+
+
+def never_acknowledged(delivery: Delivery) -> Fault:
+    return Fault(
+        kind=Kind.UNAVAILABLE,
+        message=f"{delivery.receiver} never acknowledged it in {delivery.attempt} attempts",
+        facts={"agent_id": delivery.receiver},
+    )

@@ -1,0 +1,141 @@
+"""Over which link a delivery may leave, and what holds it there until it is acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from zlib import crc32
+
+import msgspec
+
+from dragoman.core.agents.floor import Link
+from dragoman.core.contracts.model import Contract
+from dragoman.core.delivery.model import Cargo, Delivery, DeliveryState, Letter, Parcel
+from dragoman.core.ids import AgentId, Instant, TaskId
+from dragoman.core.lookups import ContractById, QuestionById
+from dragoman.core.rules import Rules
+from dragoman.core.tasks.model import Event, Question, Task
+from dragoman.core.work import Work
+
+
+def way_out(work: Work, delivery: Delivery, before: Sequence[Delivery]) -> Link | None:
+    """The link over which a delivery may leave now, given what stands before it in its lane."""
+    if before and converses(work, delivery.receiver):  # only the head of a lane is delivered (agentmsg-D5)
+        return None
+    found = None
+    for link in work.links_to(delivery.receiver):
+        if not link.has_room:
+            continue
+        if link.ordered:
+            if all(d.session == link.session and d.state is DeliveryState.LEASED for d in before):
+                return link
+        elif not before:
+            found = link
+    return found
+
+
+def lease(
+    work: Work, delivery: Delivery, link: Link, task: Task | None = None, *, fresh: bool = False
+) -> Delivery | None:
+    """Give a delivery to a link: it leaves after the commit. None if it is gone with that: it leaves once at most.
+
+    `fresh`: it has no row yet, and needs none if it is gone.
+    """
+    again = delivery.state is DeliveryState.LEASED and delivery.session == link.session
+    promised = converses(work, delivery.receiver)
+    gone = promised and leaves_once(delivery)
+    attempt = delivery.attempt + 1
+    if gone:
+        wake_at: Instant | None = None
+    elif promised:
+        wake_at = Instant(work.now + wait_of(work.rules, delivery.id, attempt))
+    elif link.ordered or (delivery.cargo is Cargo.WORK and not is_patient(work, delivery)):
+        wake_at = None
+    else:
+        wake_at = Instant(work.now + work.rules.poll_lease)
+    if delivery.letter is not None and delivery.letter.expires_at is not None and wake_at is not None:
+        wake_at = min(wake_at, delivery.letter.expires_at)
+    delivery = msgspec.structs.replace(
+        delivery,
+        state=DeliveryState.LEASED,
+        session=link.session,
+        ordered=link.ordered,
+        attempt=attempt,
+        wake_at=wake_at,
+    )
+    if gone:
+        if attempt > 1 or not fresh:
+            work.remove(delivery)
+    else:
+        work.put(delivery)
+    if not link.ordered:
+        work.put_link(msgspec.structs.replace(link, credit=link.credit - 1))
+    elif link.window is not None and delivery.cargo is not Cargo.WORK and not gone and not again:
+        work.put_link(msgspec.structs.replace(link, outstanding=link.outstanding + 1))  # seats bound work
+    if task is None and not delivery.alone:
+        task = work.known_task(delivery.task)
+    work.send(link, Parcel(delivery, task, news_of(work, delivery)))
+    return None if gone else delivery
+
+
+def news_of(work: Work, delivery: Delivery) -> Event | Question | Letter | Contract | None:
+    """What a delivery tells of."""
+    if delivery.letter is not None:
+        return delivery.letter
+    if delivery.question is not None:
+        return work.one(QuestionById(delivery.question))
+    if delivery.contract is not None:
+        return work.one(ContractById(delivery.contract))
+    return work.event(delivery.task, delivery.event)
+
+
+def is_patient(work: Work, order: Delivery) -> bool:
+    """Whether the idle clock of a task is set so long that it would not notice in time that a work order was lost."""
+    return work.known_task(order.task).idle_limit > work.rules.idle_limit
+
+
+def wait_of(rules: Rules, id: str, attempt: int) -> int:
+    """How long an acknowledgment of this attempt is waited for. The jitter follows from the id: a decision that is made
+    twice is the same, and letters that left together do not come back together."""
+    base, most, factor = rules.letter_waits
+    whole = min(base * factor ** min(attempt - 1, 40), most)
+    if not rules.letter_jitter:
+        return int(whole)
+    return int(whole * (1 + crc32(f"{id}{attempt}".encode()) / 0x1_0000_0000) / 2)
+
+
+def held(work: Work, delivery: Delivery) -> bool:
+    """Whether somebody has a lease on it that is worth something."""
+    if delivery.state is not DeliveryState.LEASED:
+        return False
+    if delivery.wake_at is not None and delivery.wake_at <= work.now:
+        return False
+    if delivery.ordered or delivery.wake_at is None:
+        return delivery.session is not None and work.link(delivery.session) is not None
+    return True
+
+
+def waiting_again(delivery: Delivery, *, head: bool) -> Delivery:
+    """The same, held by nobody."""
+    return msgspec.structs.replace(
+        delivery,
+        state=DeliveryState.WAITING,
+        session=None,
+        ordered=False,
+        wake_at=None if delivery.letter is None else delivery.letter.expires_at,
+        head=head,
+    )
+
+
+def converses(work: Work, id: AgentId) -> bool:
+    agent = work.agent(id)
+    return agent is not None and agent.converses
+
+
+def leaves_once(delivery: Delivery) -> bool:
+    """Whether an agent that converses is promised it at most once (agentmsg-D4)."""
+    return delivery.cargo is Cargo.PROGRESS if delivery.letter is None else delivery.letter.once
+
+
+def is_alone(delivery: Delivery) -> bool:
+    """Whether it has a lane of its own."""
+    return delivery.task == TaskId(delivery.id)
