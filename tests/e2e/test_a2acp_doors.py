@@ -536,7 +536,6 @@ def test_what_is_malformed_is_told_by_its_field(pair: tuple[Speaker, Speaker]) -
         ({"timestamp": "2026-01-01T00:00:00"}, 400, "timestamp"),
         ({"message_type": "shout"}, 400, "message_type"),
         ({"intent": None}, 400, "intent"),
-        ({"security": {}}, 400, "security.auth_token"),
         ({"intent": "accept_handshake"}, 400, "payload.handshake_id"),
         ({"payload": {"limit": 0}}, 400, "payload.limit"),
     ):

@@ -104,10 +104,10 @@ def agentmsg_kind(error_type: str, *, retryable: bool) -> Kind:
     return again if retryable else final
 
 
-def sentence(fault: Fault) -> str:
-    """The fault in words that end with what to do next."""
+def sentence(fault: Fault, advice: str | None = None) -> str:
+    """The fault in words that end with what to do next: `advice`, where a protocol knows better than the table."""
     message = fault.message.strip()
     message = f"{message[:1].upper()}{message[1:]}"
     if message.endswith("."):
         return message
-    return f"{message}." if "; " in message else f"{message}. {TABLE[fault.kind].next}"
+    return f"{message}." if "; " in message else f"{message}. {advice or TABLE[fault.kind].next}"

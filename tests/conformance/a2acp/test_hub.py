@@ -425,3 +425,118 @@ def test_registering_again_replaces_what_is_served_and_leaves_contracts_alone(bo
     finally:
         bob.serves(PROVISION)
     assert code_of(bob.register({**PROVISION, "intent": "initiate_handshake"})) == "SCHEMA_MISMATCH"
+
+
+# -- answers as the document shows them
+
+
+@pytest.mark.requirement("A2-HSK-4")
+@pytest.mark.parametrize("names", ["nothing", "no intent", "handshake_id", "message_id"])
+def test_a_handshake_is_accepted_as_the_document_shows_it(cast: tuple[Plain, Plain], names: str) -> None:
+    """A response with `accepted` and `reason`: what can only mean one proposal names it."""
+    ada, bob = cast
+    with ada.sending(ada.initiate(bob, "provision_test_dataset")) as sending:
+        proposal = bob.hears("request", "accept_handshake")
+        named = {
+            "handshake_id": {"handshake_id": proposal["payload"]["handshake_id"]},
+            "message_id": {"correlation_id": proposal["message_id"]},
+        }.get(names, {})
+        intent = None if names == "no intent" else "accept_handshake"
+        bob.say(bob.message("response", BROKER, intent, {"accepted": True, "reason": None, **named}))
+        answer = sending.result()
+    assert (answer.status, set(answer.json["payload"]) >= {"collaboration_id", "contract"}) == (200, True)
+
+
+@pytest.mark.requirement("A2-HSK-4", "A2-HSK-6")
+def test_an_answer_that_may_mean_two_handshakes_is_refused(cast: tuple[Plain, Plain]) -> None:
+    ada, bob = cast
+    for _ in range(2):
+        ada.say(ada.initiate(bob, "provision_test_dataset"))
+    proposals = [bob.hears("request", "accept_handshake") for _ in range(2)]
+    told = bob.refused(bob.message("response", BROKER, "accept_handshake", {"accepted": True}))
+    assert (told["code"], told["details"]["field"]) == ("SCHEMA_MISMATCH", "payload.correlation_id")
+    for one in proposals:
+        payload = {"accepted": False, "correlation_id": one["payload"]["correlation_id"]}
+        bob.say(bob.message("response", BROKER, "accept_handshake", payload))
+
+
+@pytest.mark.requirement("A2-RTE-4", "a2acp-D8")
+@pytest.mark.parametrize("names", ["contract", "nothing", "message_id", "the callers"])
+def test_a_response_finds_the_one_request_that_it_can_mean(bond: Bond, names: str) -> None:
+    ada, bob = bond.source, bond.target
+    payload = {**WANTED, "contract_id": bond.id, "correlation_id": "correlation-789"}
+    asked = ada.say(ada.message("request", bob, "provision_test_dataset", payload))
+    work = bob.hears("request", "provision_test_dataset")
+    named: Json = {
+        "contract": {"contract_id": bond.id},
+        "nothing": {},
+        "message_id": {"correlation_id": work["message_id"]},
+        "the callers": {"correlation_id": "correlation-789"},
+    }[names]
+    bob.say(bob.message("response", ada, "provision_test_dataset", {"dataset_id": "d-1", **named}))
+    told = ada.hears("response", "provision_test_dataset")["payload"]
+    assert (told["dataset_id"], told["correlation_id"]) == ("d-1", "correlation-789")
+    assert asked["message_id"] != work["message_id"]
+
+
+@pytest.mark.requirement("A2-RTE-4", "a2acp-D8")
+def test_a_response_that_may_mean_two_requests_is_refused(bond: Bond) -> None:
+    ada, bob = bond.source, bond.target
+    for _ in range(2):
+        ada.say(ada.message("request", bob, "provision_test_dataset", {**WANTED, "contract_id": bond.id}))
+    work = [bob.hears("request", "provision_test_dataset") for _ in range(2)]
+    payload = {"dataset_id": "d-1", "contract_id": bond.id}
+    told = bob.refused(bob.message("response", ada, "provision_test_dataset", payload))
+    assert (told["code"], told["details"]["field"]) == ("SCHEMA_MISMATCH", "payload.correlation_id")
+    for one in work:
+        answer = {**payload, "correlation_id": one["payload"]["correlation_id"]}
+        bob.say(bob.message("response", ada, "provision_test_dataset", answer))
+
+
+@pytest.mark.requirement("A2-LNK-3")
+def test_another_agents_task_is_not_there(hub: HubProcess, bond: Bond) -> None:
+    """In the same words as one that never was."""
+    eve = Plain(hub, f"eve-{uuid.uuid4().hex[:8]}", "medtronic_poc")
+    ada, bob = bond.source, bond.target
+    ada.say(ada.message("request", bob, "provision_test_dataset", {**WANTED, "contract_id": bond.id}))
+    work = bob.hears("request", "provision_test_dataset")
+    told = []
+    for named in (work["payload"]["correlation_id"], work["message_id"], str(uuid.uuid4())):
+        payload = {"dataset_id": "stolen", "contract_id": bond.id, "correlation_id": named}
+        error = eve.refused(eve.message("response", ada, "provision_test_dataset", payload))
+        assert error.pop("correlation_id") == named
+        told.append(error)
+    assert told[0] == told[1] == told[2]
+    payload = {"dataset_id": "d-1", "correlation_id": work["payload"]["correlation_id"]}
+    bob.say(bob.message("response", ada, "provision_test_dataset", payload))
+
+
+@pytest.mark.requirement("A2-CTR-2")
+def test_schemas_that_do_not_fit_are_told_as_in_the_documents_example(cast: tuple[Plain, Plain]) -> None:
+    ada, bob = cast
+    wrong = {"type": "object", "properties": {"scenario_id": {"type": "string"}}, "required": ["scenario_id"]}
+    told = ada.refused(ada.initiate(bob, "provision_test_dataset", request_schema=wrong), later=False)
+    assert told["code"] == "SCHEMA_MISMATCH"
+    assert told["details"]["expected_schema"] == PROVISION["input_schema"]
+    assert told["details"]["received_schema"] == wrong
+
+
+@pytest.mark.requirement("a2acp-D6", "A2-VER-3")
+def test_a_capability_has_a_version_of_its_own_form(hub: HubProcess, cast: tuple[Plain, Plain]) -> None:
+    ada, _ = cast
+    mine = Plain(hub, f"versions-{uuid.uuid4().hex[:8]}")
+    mine.serves({"intent": "count", "version": "2.0", "input_schema": {}, "pii": None, "timeout_seconds": None})
+    for wanted, found in (("2.1", 1), ("2.0.7", 1), ("2", 1), ("1.0", 0)):
+        payload = {"agent_id": mine.id, "version": wanted}
+        told = ada.send(ada.message("request", BROKER, "discover_capabilities", payload)).json["payload"]
+        assert [one["capability"]["version"] for one in told["capabilities"]] == ["2.0"] * found
+    wrong = mine.register({"intent": "count", "version": "two", "input_schema": {}})
+    assert error_of(wrong)["details"]["field"] == "capabilities[0].version"
+    assert "regex" not in error_of(wrong)["message"]
+
+
+def test_a_wish_for_a_token_is_refused_by_its_field(cast: tuple[Plain, Plain]) -> None:
+    ada, bob = cast
+    for changed, field in (({"target_agent_id": None}, "target_agent_id"), ({"ttl": 10**9}, "ttl")):
+        answer = ada.door.post("/auth/token", ada.wish(bob.id) | changed)
+        assert (answer.status, code_of(answer), error_of(answer)["details"]["field"]) == (400, "SCHEMA_MISMATCH", field)

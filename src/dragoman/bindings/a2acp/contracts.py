@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from dragoman.bindings.a2acp.names import party_of, version_of
+from dragoman.bindings.a2acp.names import party_of, schema_version_of, version_of
 from dragoman.core.agents.model import Agent, Offer
 from dragoman.core.contracts import model
 from dragoman.core.ids import EPOCH, SECOND, Instant
@@ -46,7 +46,7 @@ def capability_of(offer: Offer) -> Capability:
         intent=offer.intent,
         input_schema=offer.input_schema,
         output_schema=offer.output_schema,
-        version=version_of(offer.version),
+        version=schema_version_of(offer.version),
         required_capabilities=offer.required_capabilities,
         pii=offer.pii,
         timeout_seconds=offer.timeout / SECOND,
@@ -65,7 +65,7 @@ def terms_of(row: model.Contract) -> Contract:
         target_agent=_party(row.target),
         input_schema=offer.input_schema,
         output_schema=offer.output_schema,
-        capability_version=version_of(offer.version),
+        capability_version=schema_version_of(offer.version),
         security=SecurityPolicy(
             encryption="aes256" if row.encrypted else "none",
             mode="end-to-end" if row.end_to_end else "broker",

@@ -53,6 +53,16 @@ FIELDS = {
 }
 """Where the hub's fields stand in a message."""
 
+ADVICE: Mapping[Kind, str] = {
+    Kind.TOO_LARGE: "Send less at a time.",
+    Kind.FORBIDDEN: errors.TABLE[Code.SECURITY_POLICY_VIOLATION].next,
+    Kind.MISMATCH: "Use a new message_id for new content.",
+    Kind.CONTRACT: errors.TABLE[Code.CONTRACT_VIOLATION].next,
+    Kind.TIMEOUT: errors.TABLE[Code.TIMEOUT].next,
+    Kind.CANCELLED: "Send it again under a new message_id if it is still wanted.",
+}
+"""What to do next, where the hub's general advice is none for agents of this protocol."""
+
 MALFORMED = frozenset({Stage.DEPTH.value, Stage.JSON.value, Stage.SHAPE.value})
 """Checks whose refusal means 400: the message cannot be read."""
 STATUS: Mapping[Code, int] = {
@@ -137,17 +147,18 @@ def refusal_of(fault: Fault, *, personal: bool = False) -> Refusal:
     facts = dict(fault.facts)
     own = facts.pop(ERROR, None)
     if type(own) is dict and own.get("code") in Code.__members__:
-        words = str(own.get("message") or errormap.sentence(fault))
+        words = str(own.get("message") or errormap.sentence(fault, ADVICE.get(fault.kind)))
         return Refusal(
             code=Code(own["code"]), message=words, details=own.get("details") or {}, after=own.get("retry_after")
         )
     after = facts.pop("retry_after", None)
-    words = errormap.sentence(fault)
+    words = errormap.sentence(fault, ADVICE.get(fault.kind))
     if personal and fault.kind is Kind.WORK_FAILED:  # in another protocol an agent may say anything
         words, facts = "The work failed; its reason is personal and not told in clear.", {}
     details: dict[str, Any] = {**facts, "kind": fault.kind.value}
     if fault.field is not None:
-        details["field"] = FIELDS.get(fault.field, fault.field)
+        read = "stage" in facts  # the codec's words: it knows where a field stands
+        details["field"] = fault.field if read else FIELDS.get(fault.field, fault.field)
     return Refusal(
         code=code_of(fault), message=words, details=details, after=after if isinstance(after, int | float) else None
     )

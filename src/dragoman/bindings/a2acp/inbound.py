@@ -4,7 +4,7 @@
     ----------------------------------------  -----------------------------------------------------------------------
     request discover_capabilities             none: it only reads (`contracts.discovered`)
     request initiate_handshake                ShakeHands
-    response accept_handshake                 AnswerHandshake; the question is its correlation id
+    response accept_handshake                 AnswerHandshake
     request terminate_collaboration           EndContract
     request rotate_key                        RotateKey
     any other request                         Submit, on the contract that it names
@@ -74,6 +74,7 @@ class Said(NamedTuple):
     content: Any = None
     sealed: bool = False
     task: TaskId | None = None
+    handshake: QuestionId | None = None
     secret: Secret | None = None
     sealed_by: str | None = None
     traceparent: str | None = None
@@ -176,7 +177,7 @@ def _shake_hands(said: Said) -> ShakeHands:
 def _answer_handshake(said: Said) -> AnswerHandshake:
     message = said.message
     decision = msgspec.convert(message.payload, intents.Decision)
-    return _decision(said, decision.accepted, decision.reason, decision.public_key)
+    return _decision(said, decision.accepted, decision.reason or "", decision.public_key)
 
 
 def _unable(said: Said) -> AnswerHandshake:
@@ -186,14 +187,12 @@ def _unable(said: Said) -> AnswerHandshake:
 
 
 def _decision(said: Said, accepted: bool, reason: str, public_key: str | None) -> AnswerHandshake:
-    correlation = said.message.correlation_id
-    if correlation is None:
-        raise refuse(Kind.INVALID, "missing; it is the handshake_id of the proposal", field="payload.correlation_id")
+    assert said.handshake is not None
     return AnswerHandshake(
         principal=said.agent.id,
         protocol=PROTOCOL,
         seen=said.message.message_id,
-        question=QuestionId(correlation),
+        question=said.handshake,
         accepted=accepted,
         reason=reason[:_KEPT],
         public_key=public_key,

@@ -16,7 +16,7 @@ import re
 from dragoman.core.agents.model import Agent
 from dragoman.core.ids import DeliveryId
 from dragoman.core.tasks.model import Task
-from dragoman.protocols.a2acp.types import SEMVER_PATTERN
+from dragoman.protocols.a2acp.types import SCHEMA_PATTERN, SEMVER_PATTERN
 from dragoman.protocols.a2acp.types import Agent as Party
 
 PROTOCOL = "a2acp"
@@ -24,6 +24,7 @@ DOMAIN = "default"
 VERSION = "1.0.0"
 
 _is_version = re.compile(SEMVER_PATTERN).match
+_is_schema_version = re.compile(SCHEMA_PATTERN).match
 _is_version_4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}").fullmatch
 
 
@@ -34,6 +35,11 @@ def domain_of(agent: Agent) -> str:
 def version_of(version: str | None) -> str:
     """As the document wants it; what other protocols call a version need not be one."""
     return version if version and _is_version(version) else VERSION
+
+
+def schema_version_of(version: str | None) -> str:
+    """The same of what a capability is called."""
+    return version if version and _is_schema_version(version) else VERSION
 
 
 def party_of(agent: Agent) -> Party:

@@ -129,7 +129,7 @@ def check_schemas(command: ShakeHands, offer: Offer) -> None:
             continue
         verdict = compatibility.accepts(taker, giver)
         if verdict.answer is not compatibility.Answer.YES:
-            details = verdict.details()
+            details = {**verdict.details(), "expected_schema": taker, "received_schema": giver}
             message = f"the {field.replace('_', ' ')} does not fit what {command.target} declared"
             raise refuse(Kind.INVALID, message, field=field, **details)
 

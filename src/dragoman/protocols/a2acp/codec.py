@@ -51,13 +51,14 @@ _UUID = re.compile(UUID_PATTERN)
 _VERSION_4 = re.compile("^.{14}4.{21}$(?!\\n)")
 _PLACE = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>.*)`)?", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<name>.*)`")
+_TOKEN = ("security", "security.auth_token")
 #: What a pattern in `types` or `sealing` means, by the last name of the field's path.
 _FORMS: dict[str, str] = {
     "message_id": "expected a UUID",
     "protocol_version": "expected a version MAJOR.MINOR",
     "version": "expected a version MAJOR.MINOR.PATCH",
     "target_version": "expected a version MAJOR.MINOR.PATCH",
-    "capability_version": "expected a version MAJOR.MINOR.PATCH",
+    "capability_version": "expected a version like 1, 1.0 or 1.0.0",
     "nonce": "expected 12 bytes as base64url without padding",
     "ciphertext": "expected at least 16 bytes as base64url without padding",
     "wrapped": "expected at least 16 bytes as base64url without padding",
@@ -97,6 +98,12 @@ def interpret(tree: dict[str, Any], translations: Translations = TRANSLATIONS) -
             message, message_id=message.message_id.lower(), timestamp=message.timestamp.astimezone(UTC)
         )
     except _Misfit as misfit:
+        if misfit.field in _TOKEN and _lacks_token(tree):
+            what, details = "no token; get one at /auth/token", {"rule": "token", "reason": "missing"}
+            auth = Code.AUTH_FAILED
+            raise refused(
+                tree, what, stage=misfit.stage, field="security.auth_token", code=auth, details=details
+            ) from None
         raise refused(tree, misfit.what, stage=misfit.stage, field=misfit.field) from None
     except OverflowError:
         what = "a time outside of the calendar in UTC"
@@ -257,6 +264,20 @@ def _shaped(value: Any, kind: type[T], base: str) -> T:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise _explain(error, base) from None
+
+
+def body(tree: Mapping[str, Any], kind: type[T]) -> T:
+    """A request to one of the endpoints beside the messages; raises `A2acpError`. What is null is not there."""
+    try:
+        return _shaped({name: value for name, value in tree.items() if value is not None}, kind, "")
+    except _Misfit as misfit:
+        raise A2acpError(misfit.what, stage=misfit.stage, field=misfit.field) from None
+
+
+def _lacks_token(tree: Mapping[str, Any]) -> bool:
+    """The document's schema lets `security` be left out, its text does not: that is a matter of authentication."""
+    security = tree.get("security")
+    return security is None or (isinstance(security, dict) and security.get("auth_token") is None)
 
 
 def understood(tree: dict[str, Any], translations: Translations = TRANSLATIONS) -> dict[str, Any]:

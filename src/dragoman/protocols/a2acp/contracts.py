@@ -31,8 +31,8 @@ from dragoman.protocols.a2acp.types import (
     MessageType,
     Name,
     Record,
+    SchemaVersion,
     Seconds,
-    SemVer,
 )
 from dragoman.wire.errors import LocalProtocolError
 from dragoman.wire.machine import Table
@@ -78,7 +78,7 @@ class Capability(Record, frozen=True, kw_only=True):
     intent: Name
     input_schema: Schema
     output_schema: Schema = True
-    version: SemVer = "1.0.0"
+    version: SchemaVersion = "1.0.0"
     required_capabilities: tuple[Name, ...] = ()
     pii: bool = False
     timeout_seconds: Seconds = ROUTING_SECONDS
@@ -106,7 +106,7 @@ class Contract(Record, frozen=True, kw_only=True, omit_defaults=False):
     target_agent: Agent
     input_schema: Schema
     output_schema: Schema
-    capability_version: SemVer
+    capability_version: SchemaVersion
     security: SecurityPolicy
     timeout_seconds: Seconds
     created_at: Date

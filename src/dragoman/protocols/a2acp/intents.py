@@ -23,7 +23,7 @@ from msgspec import Meta, Struct
 
 from dragoman.protocols.a2acp.contracts import Capability, Contract, Mode
 from dragoman.protocols.a2acp.sealing import KeyGrant, PublicKey
-from dragoman.protocols.a2acp.types import Agent, Id, Message, MessageType, Name, Record, SemVer
+from dragoman.protocols.a2acp.types import Agent, Id, Message, MessageType, Name, Record, SchemaVersion, SemVer
 from dragoman.wire.role import Role
 from dragoman.wire.schema.library import Schema
 
@@ -50,7 +50,7 @@ class Discover(Body, frozen=True, kw_only=True):
     intent: Name | None = None
     capability: Name | None = None
     domain: Name | None = None
-    version: SemVer | None = None
+    version: SchemaVersion | None = None
     agent_id: Id | None = None
     limit: Page = 100
 
@@ -94,8 +94,11 @@ class Offer(Body, frozen=True, kw_only=True):
 
 
 class Decision(Body, frozen=True, kw_only=True):
+    """Which handshake it is about, its correlation id says; or `handshake_id`, as it stood in the offer."""
+
     accepted: bool
-    reason: str = ""
+    reason: str | None = None
+    handshake_id: Id | None = None
     public_key: PublicKey | None = None
 
 

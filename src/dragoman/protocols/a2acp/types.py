@@ -39,11 +39,14 @@ SANDBOX_SECONDS = 60.0
 # `$` alone would let a final newline through, and `\d` digits of other scripts.
 UUID_PATTERN = "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}$(?!\\n)"
 PROTOCOL_PATTERN = "^[0-9]{1,9}\\.[0-9]{1,9}$(?!\\n)"
+SCHEMA_PATTERN = "^[0-9]{1,9}(?:\\.[0-9]{1,9}){0,2}$(?!\\n)"
 SEMVER_PATTERN = "^[0-9]{1,9}\\.[0-9]{1,9}\\.[0-9]{1,9}$(?!\\n)"
 
 Uuid: TypeAlias = Annotated[str, Meta(pattern=UUID_PATTERN)]
 ProtocolVersion: TypeAlias = Annotated[str, Meta(pattern=PROTOCOL_PATTERN)]
 SemVer: TypeAlias = Annotated[str, Meta(pattern=SEMVER_PATTERN)]
+SchemaVersion: TypeAlias = Annotated[str, Meta(pattern=SCHEMA_PATTERN)]
+"""Of a capability. Its schemas are versioned apart from agents, and the document's own example says "1.0" of one."""
 Id: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
 Date: TypeAlias = Annotated[datetime, Meta(tz=True)]
@@ -73,7 +76,7 @@ class Agent(Record, frozen=True, kw_only=True):
 class Security(Record, frozen=True, kw_only=True, omit_defaults=False):
     """The credential never shows in a log, however this value gets there (all-D4)."""
 
-    auth_token: Annotated[str, Meta(min_length=1, max_length=16_384)]
+    auth_token: Annotated[str, Meta(max_length=16_384)]
     encryption: Encryption = "none"
 
     def __repr__(self) -> str:

@@ -25,7 +25,7 @@ Translations: TypeAlias = Mapping[tuple[int, int], Translation]
 
 TRANSLATIONS: Translations = {}
 
-_MAJOR = re.compile(r"([0-9]{1,9})(?:\.[0-9]{1,9}){1,2}")
+_MAJOR = re.compile(r"([0-9]{1,9})(?:\.[0-9]{1,9}){0,2}")
 
 
 @lru_cache(1024)

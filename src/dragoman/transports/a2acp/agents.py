@@ -12,7 +12,7 @@ allowed by a person (`dragoman agent add --capability`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -22,11 +22,11 @@ from dragoman.bindings.a2acp.names import PROTOCOL
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import RegisterAgent
 from dragoman.core.errors import Kind, refuse
+from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.contracts import Capability
 from dragoman.protocols.a2acp.intents import INTENTS
 from dragoman.protocols.a2acp.types import PROTOCOL_VERSION, Id, Name, SemVer
 from dragoman.protocols.a2acp.types import Agent as Party
-from dragoman.transports.a2acp.auth import read
 from dragoman.transports.a2acp.desk import A2acpDesk
 from dragoman.transports.a2acp.reading import compiled
 from dragoman.transports.asgi import ASGIApp, Receive, Scope, Send, answer, read_body
@@ -65,7 +65,7 @@ class A2acpAgents:
         return {"/a2acp/agents": self._door.guarded("POST", "agent.register", self.register)}
 
     async def register(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
-        said = read(self._door.json(await read_body(scope, receive, SMALL_BODY)), Declaration)
+        said = declaration(self._door.json(await read_body(scope, receive, SMALL_BODY)))
         if said.agent_id != agent.id:
             message = f"the secret belongs to {agent.id!r}; register as that agent"
             raise refuse(Kind.UNAUTHENTICATED, message, field="agent_id", rule="subject")
@@ -102,3 +102,17 @@ class A2acpAgents:
             broker=self._desk.broker,
         )
         await answer(send, 200, msgspec.json.encode(told))
+
+
+def declaration(tree: dict[str, Any]) -> Declaration:
+    """What an agent says of itself; what is null in a capability is not there, either."""
+    capabilities = tree.get("capabilities")
+    if isinstance(capabilities, list):
+        tree = {**tree, "capabilities": [_present(one) for one in capabilities]}
+    return codec.body(tree, Declaration)
+
+
+def _present(capability: Any) -> Any:
+    if not isinstance(capability, dict):
+        return capability
+    return {name: value for name, value in capability.items() if value is not None}

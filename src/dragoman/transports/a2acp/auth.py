@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec import Meta
@@ -22,6 +22,7 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.commands import NoteRead
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import SECOND, AgentId, Instant, rfc3339
+from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.claims import LONGEST_TTL
 from dragoman.protocols.a2acp.types import Id, Name
 from dragoman.security import tokens
@@ -32,8 +33,6 @@ from dragoman.wire.errors import RemoteProtocolError
 
 if TYPE_CHECKING:
     from dragoman.transports.a2acp.http import A2acpHttp
-
-Body = TypeVar("Body")
 
 LONGEST_BODY = 64 * 1024
 FRESH = ((b"cache-control", b"no-store"),)
@@ -69,7 +68,7 @@ class A2acpAuth:
         agent: Agent | None = None
         try:
             agent = self.holder(scope)
-            wish = read(self._door.json(await read_body(scope, receive, LONGEST_BODY)), TokenWish)
+            wish = codec.body(self._door.json(await read_body(scope, receive, LONGEST_BODY)), TokenWish)
             if wish.agent_id != agent.id:
                 message = "the secret is another agent's; ask for tokens of your own"
                 raise refuse(Kind.UNAUTHENTICATED, message, field="agent_id", rule="subject")
@@ -108,12 +107,3 @@ def _basic(said: bytes) -> tuple[str, str]:
     except (binascii.Error, UnicodeDecodeError):
         return "", ""
     return name, secret
-
-
-def read(tree: dict[str, object], kind: type[Body]) -> Body:
-    """A body of ours; raises `Refused`, which names the field and not what stood there."""
-    try:
-        return msgspec.convert(tree, kind)
-    except msgspec.ValidationError as error:
-        what, _, path = str(error).partition(" - at `$.")
-        raise refuse(Kind.INVALID, what, field=path.rstrip("`") or None, stage="shape") from None

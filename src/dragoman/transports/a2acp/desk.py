@@ -210,8 +210,11 @@ class A2acpDesk:
         return self.put(parcel, agent, now, row, whole)
 
     def put(self, parcel: Parcel, agent: Agent, now: Instant, row: Contract | None, whole: str | None = None) -> bytes:
-        if parcel.task is not None and parcel.task.owner == agent.id:
-            self._reading.remember(parcel.task)
+        cargo, id = parcel.delivery.cargo, a2acp.message_id(parcel.delivery.id)
+        if cargo is Cargo.PROPOSAL:
+            self._reading.propose(agent.id, parcel.event.id, id)
+        elif parcel.task is not None and parcel.task.owner == agent.id:
+            self._reading.remember(parcel.task, id if cargo is Cargo.WORK else None)
         return a2acp.wire_of(parcel, agent.id, now, self.voice, row, whole=whole)
 
     def is_long(self, parcel: Parcel) -> bool:

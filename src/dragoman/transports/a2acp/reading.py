@@ -3,6 +3,17 @@
 Here are the steps that need more than the message itself (`desk` has the list): contract, capabilities, key.
 Contracts are remembered by the hub; what an agent was given, and by whom, is remembered here, and found in the store
 after a restart.
+
+An answer names what it answers by its `correlation_id`. The document never says so, and shows answers without one, so
+whatever can only mean one thing is understood:
+
+    correlation_id               a response, error or progress           the answer to a proposal
+    ---------------------------  --------------------------------------  ---------------------------------------
+    what we wrote there          the task                                the handshake
+    the id of our message        the task that it brought                the handshake that it proposed
+    what the caller wrote there  the caller's task                       -
+    nothing                      the one request that is open between    `handshake_id`, or the one handshake
+                                 the two, by contract and intent         that is open
 """
 
 from __future__ import annotations
@@ -20,10 +31,11 @@ from dragoman.core.commands import Command, NoteRead
 from dragoman.core.contracts import terms as schemas
 from dragoman.core.contracts.model import Contract
 from dragoman.core.errors import Kind, Refused, refuse
-from dragoman.core.ids import AgentId, TaskId
+from dragoman.core.ids import AgentId, QuestionId, TaskId
 from dragoman.core.ports import TaskFilter
-from dragoman.core.tasks.model import Task
+from dragoman.core.tasks.model import QuestionStatus, Task
 from dragoman.protocols.a2acp import codec, contracts, intents, versions
+from dragoman.protocols.a2acp.errors import A2acpError
 from dragoman.protocols.a2acp.types import PAYLOAD_BYTES, RESERVED, Message, MessageType
 from dragoman.transports.a2acp.seals import checked
 from dragoman.transports.a2acp.tokens import lacking
@@ -36,14 +48,17 @@ if TYPE_CHECKING:
 
 PAGE = 200
 MOST_PAGES = 5
-MOST_GIVEN = 50_000
+MOST_GIVEN = 100_000
+MOST_PROPOSED = 1_000
 SEALED = ("alg", "kid", "nonce", "ciphertext")
 _PLAIN = guard.Limits(bytes=PAYLOAD_BYTES, depth=codec.LIMITS.depth)
 
 
 class Given(msgspec.Struct, frozen=True):
-    """Whose work an agent was given, and on which terms."""
+    """Whose work which agent was given, and on which terms."""
 
+    task: TaskId
+    owner: AgentId
     principal: AgentId
     contract: str | None
     type: str
@@ -57,7 +72,10 @@ class Reading:
         self.hub = desk.hub
         self.store = desk.store
         self.seals = desk.seals
-        self._given: dict[TaskId, Given] = {}
+        self._given: dict[str, Given] = {}
+        """By the task's id, and by that of the message that brought it."""
+        self._proposed: dict[AgentId, dict[QuestionId, str]] = {}
+        """Handshakes that an agent was asked about, with the id of the message."""
 
     async def meaning(
         self,
@@ -68,6 +86,7 @@ class Reading:
         traceparent: str | None,
     ) -> Command | Sequence[bytes]:
         """The command that a message is, or, for what only reads, its answer; raises `Refused`."""
+        message, tree = self._completed(message, tree)
         said = a2acp.Said(agent, message, tree, self.hub.now(), granted=granted, traceparent=traceparent)
         match message.message_type, message.intent:
             case MessageType.REQUEST, intents.DISCOVER:
@@ -79,12 +98,9 @@ class Reading:
                 return a2acp.command_of(said._replace(secret=secret))
             case MessageType.REQUEST, intents.ROTATE:
                 return a2acp.command_of(said._replace(secret=await self._rotated(said)))
-            case MessageType.RESPONSE, intents.ACCEPT:
-                decision = msgspec.convert(message.payload, intents.Decision)
-                if decision.public_key is not None:
-                    checked(decision.public_key)
-                return a2acp.command_of(said)
-            case (MessageType.REQUEST, intents.TERMINATE) | (MessageType.ERROR, intents.ACCEPT):
+            case MessageType.RESPONSE | MessageType.ERROR, intents.ACCEPT:
+                return a2acp.command_of(await self._decided(said))
+            case MessageType.REQUEST, intents.TERMINATE:
                 return a2acp.command_of(said)
             case MessageType.REQUEST, _:
                 return a2acp.command_of(await self._requested(said))
@@ -184,8 +200,8 @@ class Reading:
     async def _answered(self, said: a2acp.Said) -> a2acp.Said:
         """A response, error or progress, with the task that it is about."""
         message = said.message
-        task, given = await self._worked_on(said)
-        said = said._replace(task=task)
+        given = await self._worked_on(said)
+        said = said._replace(task=given.task)
         row = None if given.contract is None else await self.hub.contract(given.contract)
         if row is None or said.agent.id not in row.parties:  # it came without one, or out of other hands
             owner = said.agent.offer(given.type)
@@ -205,32 +221,94 @@ class Reading:
             return said._replace(contract=row)
         return self._opened(said, row, row.offer.output_schema, "output")
 
-    async def _worked_on(self, said: a2acp.Said) -> tuple[TaskId, Given]:
-        """The task that an agent answers: by its id, or, where the hub cannot read along, by its caller's words."""
-        thread = said.message.correlation_id
-        if thread is None:
-            raise refuse(Kind.INVALID, "missing; it names the request", field="payload.correlation_id")
-        id = TaskId(thread)
-        known = self._given.get(id)
-        if known is not None:
-            return id, known
-        task = await self.store.task(id)
-        if task is None or task.owner != said.agent.id:
-            task = None
-            for held in self.hub.load_of(said.agent.id):
-                one = await self.store.task(held)
-                if one is not None and a2acp.thread_of(one) == thread:
-                    task = one
-                    break
-        if task is None:
-            raise refuse(Kind.NOT_FOUND, "no request of that correlation id, or not yours", field="correlation_id")
-        return task.id, self.remember(task)
+    async def _worked_on(self, said: a2acp.Said) -> Given:
+        """What an agent answers; raises `Refused`, in the same words for what is not there and what is not its own."""
+        named, me = said.message.correlation_id, said.agent.id
+        known = None if named is None else self._given.get(named)
+        if known is not None and known.owner == me:
+            return known
+        task = None if named is None else await self.store.task(TaskId(named))
+        if task is not None and task.owner == me:
+            return self.remember(task)
+        open = [one for id in self.hub.load_of(me) if (one := await self.store.task(id)) is not None]
+        if named is not None:
+            meant = [one for one in open if named in (a2acp.thread_of(one), one.origin.request_id)]
+            ours = [one for one in meant if self._is_for(one, said.message)]
+            if not meant:
+                raise refuse(Kind.NOT_FOUND, "no request of that correlation id, or not yours", field="correlation_id")
+            return self.remember((ours or meant)[0])
+        meant = [one for one in open if self._is_for(one, said.message)]
+        if len(meant) != 1:
+            what = f"missing, and {len(meant)} requests are open that it may mean; say the request's correlation_id"
+            raise refuse(Kind.INVALID, what, field="payload.correlation_id")
+        return self.remember(meant[0])
 
-    def remember(self, task: Task) -> Given:
-        if len(self._given) >= MOST_GIVEN:
-            del self._given[next(iter(self._given))]
-        given = self._given[task.id] = Given(task.origin.principal, task.contract, task.type)
+    def _is_for(self, task: Task, message: Message) -> bool:
+        """Whether a message is to whoever asked for a task, and says nothing that another was meant."""
+        return (
+            self._desk.party(task.origin.principal).agent_id == message.target_agent.agent_id
+            and message.contract_id in (None, task.contract)
+            and (message.intent in (None, task.type) or message.message_type is MessageType.EVENT)
+        )
+
+    def remember(self, task: Task, message_id: str | None = None) -> Given:
+        """What an agent was given, by the message of that id."""
+        assert task.owner is not None
+        given = Given(task.id, task.owner, task.origin.principal, task.contract, task.type)
+        for name in (task.id, message_id):
+            if name is not None:
+                if len(self._given) >= MOST_GIVEN:
+                    del self._given[next(iter(self._given))]
+                self._given[name] = given
         return given
+
+    # -- handshakes
+
+    def propose(self, agent: AgentId, question: QuestionId, message_id: str) -> None:
+        """An agent is asked whether it agrees, by the message of that id."""
+        asked = self._proposed.setdefault(agent, {})
+        if len(asked) >= MOST_PROPOSED:
+            del asked[next(iter(asked))]
+        asked[question] = message_id
+
+    def _completed(self, message: Message, tree: dict[str, Any]) -> tuple[Message, dict[str, Any]]:
+        """The document's answer to a proposal says `accepted` and no intent."""
+        if (
+            message.message_type is not MessageType.RESPONSE
+            or message.intent is not None
+            or message.target_agent.agent_id != self._desk.broker.agent_id
+            or type((message.payload or {}).get("accepted")) is not bool
+            or AgentId(message.source_agent.agent_id) not in self._proposed
+        ):
+            return message, tree
+        tree = {**tree, "intent": intents.ACCEPT}
+        try:
+            return codec.interpret(tree), tree
+        except A2acpError as error:
+            raise Refused(a2acp.fault_of(error)) from None
+
+    async def _decided(self, said: a2acp.Said) -> a2acp.Said:
+        """The answer to a proposal, with the handshake that it is about."""
+        named = said.message.correlation_id
+        if said.message.message_type is MessageType.RESPONSE:
+            decision = msgspec.convert(said.message.payload, intents.Decision)
+            named = named or decision.handshake_id
+            if decision.public_key is not None:
+                checked(decision.public_key)
+        asked = self._proposed.get(said.agent.id, {})
+        if named is not None:
+            meant = next((question for question, id in asked.items() if id == named), QuestionId(named))
+            return said._replace(handshake=meant)
+        for question in list(asked):
+            row = await self.store.question(question)
+            if row is None or row.status is not QuestionStatus.WITH_AGENT:
+                asked.pop(question, None)
+        if len(asked) != 1:
+            what = f"missing, and {len(asked)} handshakes are open that it may mean; say the proposal's handshake_id"
+            raise refuse(Kind.INVALID, what, field="payload.correlation_id")
+        return said._replace(handshake=next(iter(asked)))
+
+    # -- cancelling
 
     async def _asked(self, said: a2acp.Said) -> TaskId:
         """The task that a caller means by its correlation id."""

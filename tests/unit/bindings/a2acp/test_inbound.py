@@ -74,7 +74,7 @@ def test_a_handshake_brings_what_its_token_grants(kit: Any) -> None:
 def test_the_brokers_other_intents(kit: Any) -> None:
     decided = kit.heard(
         "response", by=kit.bob, **{**TO_ADA, "target_agent": BROKER}, intent="accept_handshake",
-        payload={"accepted": False, "reason": "no", "correlation_id": "q-1"},
+        payload={"accepted": False, "reason": "no", "correlation_id": "q-1"}, known={"handshake": "q-1"},
     )  # fmt: skip
     assert isinstance(decided, AnswerHandshake)
     assert (decided.question, decided.accepted, decided.reason) == ("q-1", False, "no")
