@@ -7,7 +7,7 @@ from tests.support.world import World
 
 from dragoman.core.agents.model import BreakerState
 from dragoman.core.commands import Answer, Ask, Cancel, Discard, Pause, Redrive, RemoveAgent, Resume, Retry, Span
-from dragoman.core.errors import Fault, Kind
+from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import ADMIN, SECOND, AgentId
 from dragoman.core.ports import StoreFailed, TaskFilter
 from dragoman.core.tasks.model import Priority, QuestionStatus, Status, Waiting
@@ -478,18 +478,36 @@ async def test_output_in_pieces_must_follow_each_other(world):
     await world.add("i1", "infra")
     await world.connect("i1")
     task = await world.submit()
-    await world.progress("i1", task.id, output="abc", stream="step-1", span=Span(0, 3, 6))
-    from dragoman.core.commands import ReportProgress
 
-    gap = ReportProgress(principal=AgentId("i1"), task_id=task.id, output="f", stream="step-1", span=Span(5, 6, 6))
-    assert (await world.refused(gap)).field == "output_chunk"
-    await world.progress("i1", task.id, output="abc", stream="step-1", span=Span(0, 3, 6))
-    from dragoman.core.commands import Finish
+    async def piece(start, end, total=6):
+        await world.progress("i1", task.id, output="x" * (end - start), stream="step-1", span=Span(start, end, total))
 
-    early = Finish(principal=AgentId("i1"), task_id=task.id, digest="r")
-    assert (await world.refused(early)).field == "output_chunk"
-    await world.progress("i1", task.id, output="def", stream="step-1", span=Span(3, 6, 6))
-    await world.finish("i1", task.id)
+    async def misfit(start, end, total=6):
+        with pytest.raises(Refused) as refused:
+            await piece(start, end, total)
+        assert refused.value.fault.field == "step.output_chunk"
+
+    await piece(0, 3)
+    await misfit(5, 6)  # a gap
+    await misfit(3, 6)  # what came before it is dropped
+    await piece(0, 3)
+    await misfit(2, 6)  # an overlap
+    await piece(0, 3)
+    await misfit(3, 7, 7)  # another total
+    await piece(0, 2, 4)
+    await piece(0, 3)  # begun anew, also with another total
+    await piece(3, 6)
+    await misfit(0, 3, world.rules.output_quota + 1)  # at once, and not when so much has come
+
+
+async def test_a_result_before_its_outputs_pieces_is_refused_and_drops_them(world):
+    """chiffon-D4: a set that never completes is refused, and the buffer is freed."""
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit()
+    await world.progress("i1", task.id, output="abc", stream="step-1", span=Span(0, 3, 6))
+    assert (await world.refused_finish("i1", task.id)).field == "step.output_chunk"
+    assert (await world.finish("i1", task.id)).status is Status.COMPLETED
 
 
 async def test_a_failed_commit_refuses_everybody_and_changes_nothing(world):

@@ -31,6 +31,10 @@ OURS = {
 FIELDS = {
     "task_id": "payload.task_id",
     "work_type": "payload.work_type",
+    "output": "payload.output",
+    "output_chunk": "payload.output_chunk",
+    "step.output": "payload.step.output",
+    "step.output_chunk": "payload.step.output_chunk",
     "parent": "x_custom_fields.parent_task_id",
     "dependencies": "x_custom_fields.dependencies",
 }

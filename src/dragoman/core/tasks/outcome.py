@@ -22,7 +22,7 @@ from dragoman.core.tasks.assistance import helped
 from dragoman.core.tasks.dependencies import settle_dependents
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import Asking, EventKind, QuestionStatus, Status, Task
-from dragoman.core.tasks.output import check_complete, take_output
+from dragoman.core.tasks.output import RESULT, check_complete, take_output
 from dragoman.core.work import Work
 
 
@@ -38,8 +38,8 @@ def finish(work: Work, command: Finish) -> Task:
             field="task_id",
             task_id=task.id,
         )
-    task = take_output(work, task, "result", command.output, command.span)
-    check_complete(task)
+    task = take_output(work, task, RESULT, command.output, command.span)
+    check_complete(work, task)
     broken = None if command.fault is not None else output_fault(work, task, command.body)
     if broken is not None:
         return break_contract(work, task, command.principal, broken)

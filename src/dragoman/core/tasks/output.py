@@ -14,28 +14,34 @@ from dragoman.core.files import FileRef
 from dragoman.core.tasks.model import OutputCursor, Task
 from dragoman.core.work import Work
 
+RESULT = "result"
+"""The stream of a result's own pieces; any other belongs to a step."""
+
+
+def field_of(stream: str) -> str:
+    """What a message calls the text of a stream."""
+    return "output" if stream == RESULT else "step.output"
+
 
 def take_output(work: Work, task: Task, stream: str, text: str, span: Span | None) -> Task:
     """The task with this piece accounted for."""
     if not text and span is None:
         return task
-    size = len(text.encode())
-    if task.output_bytes + size > work.rules.output_quota:
-        raise refuse(
-            Kind.INVALID,
-            f"the task's output exceeds {work.rules.output_quota} bytes; write it elsewhere and send a reference",
-            field="output",
-        )
-    task = msgspec.structs.replace(task, output_bytes=task.output_bytes + size)
+    size, quota = len(text.encode()), work.rules.output_quota
+    exceeded = f"the task's output exceeds {quota} bytes; write it elsewhere and send a reference"
     if span is None:
-        return task
-    cursor = next((c for c in task.output if c.stream == stream), OutputCursor(stream=stream, received=0))
+        if task.output_bytes + size > quota:
+            raise refuse(Kind.INVALID, exceeded, field=field_of(stream))
+        return msgspec.structs.replace(task, output_bytes=task.output_bytes + size)
+    unbegun = OutputCursor(stream=stream, received=0)
+    cursor = next((c for c in task.output if c.stream == stream and span.start > 0), unbegun)
     rest = tuple(c for c in task.output if c.stream != stream)
+    if task.output_bytes + size > quota or (span.total or 0) > quota:
+        raise worthless(work, task, rest, exceeded, f"{field_of(stream)}_chunk")
     problem = misfit(cursor, span)
-    if problem:  # the whole set is worthless now: forget it, so that it can begin anew
-        work.put(msgspec.structs.replace(task, output=rest))
-        fault = Fault(kind=Kind.INVALID, message=f"{problem}; start again at byte 0", field="output_chunk")
-        raise Refused(fault, keep=True)
+    if problem:
+        raise worthless(work, task, rest, f"{problem}; start again at byte 0", f"{field_of(stream)}_chunk")
+    task = msgspec.structs.replace(task, output_bytes=task.output_bytes + size)
     total = span.total if span.total is not None else cursor.total
     if total is not None and span.end == total:
         return msgspec.structs.replace(task, output=rest)
@@ -61,7 +67,7 @@ def misfit(cursor: OutputCursor, span: Span) -> str | None:
 
     Whether it is as long as it says, its protocol has checked: labels may be rounded there (chiffon-D3).
     """
-    if 0 < span.start < cursor.received:
+    if span.start < cursor.received:
         return f"the chunk starts at {span.start}, but {cursor.received} bytes have come already: an overlap"
     if span.start > cursor.received:
         return f"the chunk starts at {span.start}, but only {cursor.received} bytes have come: a gap"
@@ -72,12 +78,17 @@ def misfit(cursor: OutputCursor, span: Span) -> str | None:
     return None
 
 
-def check_complete(task: Task) -> None:
+def check_complete(work: Work, task: Task) -> None:
     """At the end every stream that said its length must have come whole."""
     for cursor in task.output:
         if cursor.total is not None and cursor.received < cursor.total:
-            raise refuse(
-                Kind.INVALID,
-                f"{cursor.received} of {cursor.total} bytes of {cursor.stream} have come; send the missing ones first",
-                field="output_chunk",
-            )
+            problem = f"only {cursor.received} of {cursor.total} bytes of {cursor.stream} have come"
+            rest = tuple(c for c in task.output if c.stream != cursor.stream)
+            again = "they are dropped; send them again from byte 0, or the result without them"
+            raise worthless(work, task, rest, f"{problem}; {again}", f"{field_of(cursor.stream)}_chunk")
+
+
+def worthless(work: Work, task: Task, rest: tuple[OutputCursor, ...], why: str, field: str) -> Refused:
+    """A set of pieces that cannot become whole is forgotten, so that it can begin anew."""
+    work.put(msgspec.structs.replace(task, output=rest))
+    return Refused(Fault(kind=Kind.INVALID, message=why, field=field), keep=True)
