@@ -78,7 +78,7 @@ REQUIREMENTS = [
     R("chiffon-D1", "chiffon-D1", "UUIDs of any version are read."),
     R("chiffon-D2", "chiffon-D2", "protocol_version must be there."),
     R("chiffon-D3", "chiffon-D3", "Labels out are exact and exclusive; labels in may be rounded to k."),
-    R("chiffon-D4", "chiffon-D4", "Results are split alike; gaps, overlaps, too large totals and incomplete sets are refused."),
+    R("chiffon-D4", "chiffon-D4", "Results are split alike; gaps, overlaps, sets too large or never whole: 5003."),
     R("chiffon-D5", "chiffon-D5", "The first answer acknowledges the request."),
     R("chiffon-D6", "chiffon-D6", "An idle clock and a total deadline, both raised by the hint.", level="hub"),
     R("chiffon-D7", "chiffon-D7", "Only 5001 and 5002 count for the breaker.", level="hub"),
