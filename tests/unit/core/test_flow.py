@@ -743,3 +743,10 @@ async def test_an_agent_that_takes_a_removed_ones_name_does_not_hear_of_its_task
     assert i1.work == [task.id]
     assert boss.take() == []
     await world.intake.stop()
+
+
+async def test_a_task_for_anybody_where_nobody_is_says_so():
+    world = await World(MemoryStore()).start()
+    fault = await world.refused(world.request(kind=None, principal=ADMIN))
+    assert fault.message == "no agent is here; add one with `dragoman agent add`"
+    await world.intake.stop()

@@ -187,9 +187,10 @@ def check_somebody_could(work: Work, command: Submit, route: Route) -> None:
         return
     agents = list(addressed(work, route))
     if not agents:
+        missing = "is here" if whom is None else f"{'is called' if route.pinned else 'of kind'} {whom!r}"
         raise refuse(
             Kind.UNAVAILABLE,
-            f"no agent {'is called' if route.pinned else 'of kind'} {whom!r}; add one with `dragoman agent add`",
+            f"no agent {missing}; add one with `dragoman agent add`",
             field="to_agent",
             retryable=True,
             agent_id=whom or "",
