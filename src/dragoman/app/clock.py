@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 from dragoman.core.ids import Instant
 
@@ -28,7 +29,7 @@ class Mint:
     unique and ordered, at a microsecond apiece. They are names, not secrets.
     """
 
-    def __init__(self, now: SystemClock) -> None:
+    def __init__(self, now: Callable[[], Instant]) -> None:
         self._now = now
         self._millis = 0
         self._counter = 0

@@ -91,14 +91,17 @@ class Running(msgspec.Struct):
 
 
 @asynccontextmanager
-async def hub(settings: Settings) -> AsyncIterator[Running]:
-    """A hub from its settings; serves until the block ends, then drains."""
+async def hub(
+    settings: Settings, *, clock: Callable[[], Instant] | None = None, metrics: Metrics | None = None
+) -> AsyncIterator[Running]:
+    """A hub from its settings; serves until the block ends, then drains. `dragoman.testing` brings a clock of its own,
+    and metrics that look on."""
     certificates = Certificates(settings)
     data = DataDir(settings.data)
     data.prepare()
     admin_token = data.admin_token()
-    clock = SystemClock()
-    metrics = Metrics()
+    clock = clock or SystemClock()
+    metrics = metrics or Metrics()
     store = open_store(settings, clock)
     mint = Mint(clock)
     intake = Intake(store, rules=settings.core_rules(), now=clock, mint=mint, observer=metrics)

@@ -75,6 +75,7 @@ class Agent:
         self._state_dir = state_dir
         self._grace = grace
         self._world = world or RealWorld()
+        self._through: Callable[[Link], Link] | None = None
         self._handlers: dict[str, Handler] = {}
         self._listeners = Listeners()
         self._engine: Engine | None = None
@@ -318,7 +319,29 @@ class Agent:
 
     async def serve(self, url: str | None = None) -> None:
         """Work until `stop` or cancellation. Reconnects by itself; returns or raises only when it is over."""
-        address = resolve_agent(self.id, url, self._token)
+        await self._serve(resolve_agent(self.id, url, self._token))
+
+    async def serve_in(
+        self, world: World, address: Address, *, state_dir: Path | None, through: Callable[[Link], Link]
+    ) -> None:
+        """As `serve`, in another world: its time, its disk, and links that went `through` its hands. For tests: this is
+        how `dragoman.testing` has an agent at work."""
+        if self._engine is not None:
+            raise Misconfigured(f"{self.id} is already at work")
+        usual = self._world, self._state_dir
+        self._world, self._state_dir, self._through = world, state_dir, through
+        try:
+            await self._serve(address)
+        finally:
+            self._world, self._state_dir = usual
+            self._through = None
+
+    @property
+    def at_work(self) -> list[Handler]:
+        """The handlers that run now: without those that wait for a person, or for another agent's help."""
+        return [] if self._engine is None else self._engine.at_work
+
+    async def _serve(self, address: Address) -> None:
         if address.protocol == "agentmsg":
             from dragoman.sdk.shared import SharedState
 
@@ -377,7 +400,9 @@ class Agent:
             skills=(*self.skills, *self._listeners.help),
         )
         journal = Journal(self._world, path_for(self._state_dir, self.id))
-        self._engine = Engine(who, handlers, dial, journal, self._world, grace=self._grace, listeners=self._listeners)
+        through = self._through
+        way = dial if through is None else lambda: through(dial())
+        self._engine = Engine(who, handlers, way, journal, self._world, grace=self._grace, listeners=self._listeners)
         try:
             await self._engine.run()
         finally:

@@ -115,6 +115,11 @@ class ApiClient:
         params = {"wait": wait} if wait else None
         return msgspec.json.decode(await self._ask("GET", f"/tasks/{task_id}", params=params), type=TaskInfo)
 
+    async def why(self, task_id: str) -> dict[str, Any]:
+        """Why the task is where it is: `summary` in words, `next` what to do, and the facts."""
+        told: dict[str, Any] = msgspec.json.decode(await self._ask("GET", f"/tasks/{task_id}/why"))
+        return told
+
     async def cancel(self, task_id: str, reason: str | None) -> None:
         await self._ask("POST", f"/tasks/{task_id}/cancel", body={"reason": reason} if reason else {})
 

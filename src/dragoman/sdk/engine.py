@@ -66,6 +66,7 @@ class Engine:
         listeners: Listeners | None = None,
     ) -> None:
         self._who = who
+        self._handlers = handlers
         self._dial = dial
         self._journal = journal
         self._world = world
@@ -120,6 +121,12 @@ class Engine:
         self._stopping.set()
         if self._link is not None:
             self._link.quiesce()
+
+    @property
+    def at_work(self) -> list[Handler]:
+        """The handlers that run now: without those that wait for a person, or for another agent's help."""
+        tasks = self._desk.tasks.values()
+        return [self._handlers[task.type] for task in tasks if task._asking is None and not task._waits]
 
     async def _come_to_rest(self, online: asyncio.Task[None]) -> None:
         quiet = self._loop.create_task(self._until_quiet())
