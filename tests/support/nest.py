@@ -8,6 +8,9 @@ that it also starts as a command is tried by tests of their own (tests/unit/app/
     hatch() -- arguments, fds -> fork -----------------------> main()
             <- pid ------------
             <- exit code ------- wait() <--------------------- ends
+
+A store's writer process is forked in the same way where a test opens stores by the dozen (`writer`): it is started as
+itself by tests/adapters/test_sqlite_faults.py and by every hub.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from typing import IO, Any
 WARM = (
     "dragoman.cli.serving",
     "dragoman.app.wiring",
+    "dragoman.stores.sqlite.writer",
     "dragoman.transports.coven_grpc.door",
     "dragoman.transports.agentmsg",
     "dragoman.transports.a2acp",
@@ -100,6 +104,13 @@ class Nest:
             pid, ended = self._fork(arguments, cwd, env, (nothing, stdout, stderr))
         return Hatched(pid, ended, os.fdopen(out, "rb"))
 
+    def writer(self, command: Sequence[str], *, pass_fds: Sequence[int], **_streams: int) -> Hatched:
+        """In the place of the `subprocess.Popen` that starts a store's writer."""
+        link, lock = pass_fds
+        with open(os.devnull, "r+b") as nothing:
+            streams = (nothing, nothing, sys.__stderr__ or nothing)
+            return Hatched(*self._fork([*command[-1:]], Path.cwd(), dict(os.environ), streams, (link, lock)), None)
+
     def run(self, arguments: Sequence[str], *, env: dict[str, str], stdin: str, timeout: float) -> tuple[int, str, str]:
         """`dragoman ARGUMENTS` to its end: the exit code, and both streams."""
         with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -115,13 +126,18 @@ class Nest:
             return code, out.read().decode(), err.read().decode()
 
     def _fork(
-        self, arguments: Sequence[str], cwd: Path, env: dict[str, str], streams: tuple[IO[bytes], IO[bytes], IO[bytes]]
+        self,
+        arguments: Sequence[str],
+        cwd: Path,
+        env: dict[str, str],
+        streams: tuple[IO[Any], IO[Any], IO[Any]],
+        kept: Sequence[int] = (),
     ) -> tuple[int, int]:
-        """The process, and where its end is told."""
+        """The process, and where its end is told. `kept`: a writer's link, and the lock it holds."""
         ended, theirs = os.pipe()
         wish = json.dumps({"arguments": list(arguments), "cwd": str(cwd), "env": env}).encode()
         assert len(wish) < REQUEST
-        socket.send_fds(self._link, [wish], [*(stream.fileno() for stream in streams), theirs])
+        socket.send_fds(self._link, [wish], [*(stream.fileno() for stream in streams), theirs, *kept])
         os.close(theirs)
         return int(self._link.recv(32)), ended
 
@@ -156,7 +172,7 @@ def sit(link: socket.socket) -> None:
         while True:
             for key, _ in selector.select():
                 if key.fileobj is link:
-                    said, fds, _, _ = socket.recv_fds(link, REQUEST, 4)
+                    said, fds, _, _ = socket.recv_fds(link, REQUEST, 6)
                     if not said:
                         return
                     pid = os.fork()
@@ -166,8 +182,8 @@ def sit(link: socket.socket) -> None:
                         selector.close()
                         for end in (link.fileno(), wake, woken, fds[3], *ended.values()):
                             os.close(end)
-                        become(json.loads(said), fds[:3])
-                    for end in fds[:3]:
+                        become(json.loads(said), fds[:3], fds[4:])
+                    for end in (*fds[:3], *fds[4:]):
                         os.close(end)
                     ended[pid] = fds[3]
                     link.send(str(pid).encode())
@@ -189,7 +205,7 @@ def reap(ended: dict[int, int]) -> None:
         os.close(tell)
 
 
-def become(wish: dict[str, Any], streams: list[int]) -> None:
+def become(wish: dict[str, Any], streams: list[int], kept: list[int]) -> None:
     """The command itself; does not return."""
     code: Any = 70
     try:
@@ -202,10 +218,16 @@ def become(wish: dict[str, Any], streams: list[int]) -> None:
             os.close(mine)
         sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
-        sys.argv = ["dragoman", *wish["arguments"]]
-        from dragoman.cli.main import main
+        if kept:
+            from dragoman.stores.sqlite import writer
 
-        code = main()
+            writer.main([str(kept[0]), str(os.getppid()), *wish["arguments"]])
+            code = 0
+        else:
+            sys.argv = ["dragoman", *wish["arguments"]]
+            from dragoman.cli.main import main
+
+            code = main()
     except SystemExit as stop:
         code = stop.code or 0
     except BaseException:

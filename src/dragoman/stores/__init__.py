@@ -1,1 +1,1 @@
-"""Where the hub's rows live. Every store here passes the same suite, `tests/adapters/test_store_suite.py`."""
+"""Where the hub's rows live. Every store here passes the same suite, `tests/adapters/store_suite`."""

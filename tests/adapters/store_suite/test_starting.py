@@ -1,0 +1,119 @@
+"""What a hub begins with after a stop: everything, and what is due."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hypothesis import given
+
+from dragoman.core.ids import AgentId, Instant, TaskId
+from dragoman.core.lookups import Row
+from dragoman.core.ports import Changes, Recovered, Store
+from dragoman.core.state.model import Registry
+from dragoman.core.tasks.model import Status
+from dragoman.stores.memory import MemoryStore
+from tests.adapters import records
+from tests.adapters.records import agent, chain, changed_state, delivery, entity, every_lookup, question, task
+from tests.adapters.store_suite.stores import KINDS, PATIENCE, bounded, commit, every_store, everything, property_test
+
+
+async def reopened(kind: str, directory: Path, *units: Changes) -> tuple[dict[str, Any], dict[str, Any], Recovered]:
+    store = KINDS[kind](directory)
+    await store.open()
+    for changes in units:
+        async with store.unit() as unit:
+            await unit.commit(changes)
+    before = await everything(store)
+    await store.close()
+    again = store.fork() if isinstance(store, MemoryStore) else KINDS[kind](directory)
+    recovered = await again.open()
+    after = await everything(again)
+    await again.close()
+    return before, after, recovered
+
+
+@every_store
+@property_test
+@given(world=records.worlds())
+def test_everything_is_there_after_closing_and_opening(kind: str, world: list[Row]) -> None:
+    async def story() -> None:
+        with TemporaryDirectory() as directory:
+            before, after, _ = await reopened(kind, Path(directory), Changes(added=world, audit=chain(3)))
+            assert before == after
+
+    bounded(story())
+
+
+@every_store
+async def test_opening_tells_what_a_hub_begins_with(kind: str, tmp_path: Path) -> None:
+    ada, bob = agent("ada"), agent("bob", wake_at=7)
+    grant = entity("ada:tokens", Registry.RESOURCE)
+    audit = chain(4)
+    rows = [
+        bob,
+        ada,
+        task("a", status=Status.RUNNING, owner=AgentId("bob")),
+        task("b", status=Status.WAITING, owner=AgentId("bob")),
+        task("c", status=Status.COMPLETED, owner=AgentId("bob")),
+        task("d", queue="code"),
+        task("e", queue="code"),
+        task("f", queue="text", owner=AgentId("ada")),
+        grant,
+        entity("a task that agents keep among themselves"),
+        changed_state(5, 5),
+    ]
+    _, _, recovered = await reopened(kind, tmp_path, Changes(added=rows, audit=audit))
+    assert recovered == Recovered(
+        agents=[ada, bob],
+        active={AgentId("bob"): [TaskId("a"), TaskId("b")]},
+        backlog={"code": 2, "text": 1},
+        audit_seq=4,
+        audit_hash=audit[-1].hash,
+        entities=[grant],
+        state_cursor=5,
+    )
+
+
+async def test_an_empty_store_begins_with_nothing(store: Store) -> None:
+    async with asyncio.timeout(PATIENCE):
+        assert (await store.due(Instant(1), 5)).next_at is None
+    assert await everything(store) == {
+        **{
+            name: []
+            for name in ("tasks", "events", "deliveries", "dead letters", "questions", "audit", "entities", "changes")
+        },
+        "counts": dict.fromkeys(await store.counts(), 0),
+        "loaded": [[] for _ in every_lookup([])],
+    }
+
+
+async def test_due_gives_what_has_come_in_order_and_says_when_to_look_again(store: Store) -> None:
+    await commit(
+        store,
+        *(task(f"t{n}", wake_at=Instant(10 - n)) for n in range(5)),  # 10, 9, 8, 7, 6
+        task("never"),
+        delivery("d", "t1", wake_at=Instant(3)),
+        agent("ada", wake_at=Instant(20)),
+        question("q", "t1", wake_at=Instant(8)),
+    )
+    due = await store.due(Instant(8), 10)
+    assert [list(ids) for ids in (due.tasks, due.deliveries, due.agents, due.questions)] == [
+        ["t4", "t3", "t2"],
+        ["d"],
+        [],
+        ["q"],
+    ]
+    assert due.next_at == 9
+    few = await store.due(Instant(8), 2)
+    assert (list(few.tasks), few.next_at) == (["t4", "t3"], 8)
+    none = await store.due(Instant(0), 5)
+    assert (list(none.tasks), none.next_at) == ([], 3)
+
+
+async def test_nothing_due_means_no_time_to_look_again(store: Store) -> None:
+    await commit(store, task("t"))
+    due = await store.due(Instant(1_000), 5)
+    assert (list(due.tasks), due.next_at) == ([], None)
