@@ -252,6 +252,34 @@ async def test_who_watches_sees_every_change_also_after_a_break(stage: Stage, pa
     assert [cursor for cursor, _ in seen] == sorted({cursor for cursor, _ in seen})
 
 
+@pytest.mark.requirement("AM-SST-4", "AM-UPD-2")
+async def test_who_watches_one_task_by_its_name_sees_it_go(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
+    ada, _ = pair
+    start = (await stage.get("/state")).json()["cursor"]
+    for operation, version in (("CREATE", 0), ("UPDATE", 1), ("DELETE", 2)):
+        assert (await stage.change(operation, "TASK", "plan", {}, version, ada.token)).status_code == 200
+    seen: list[tuple[str, str, int]] = []
+
+    async def follow() -> None:
+        async with stage.watching(f"cursor={start}&entity_type=TASK&entity_id=plan") as events:
+            async for _, change in events:
+                seen.append((change["operation"], change["entity_id"], change["version"]))
+                if change["operation"] == "DELETE":
+                    return
+
+    await soon(follow())
+    assert seen == [("CREATE", "plan", 1), ("UPDATE", "plan", 2), ("DELETE", "plan", 3)]
+
+
+@pytest.mark.requirement("AM-SST-1", "AM-ERR-4")
+async def test_the_error_of_a_task_is_its_agents_own_report(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
+    ada, bob = pair
+    await bob.works(ada, "t-1")
+    report = words.error("bob", task_id="t-1", error_type="VALIDATION_ERROR", suggested_actions=["sleep"])
+    await bob.say("TASK_FAILED", "ada", {"task_id": "t-1", "error": report})
+    assert (await stage.get("/state/TASK/t-1", ada.token)).json()["value"]["error"] == report
+
+
 @pytest.mark.requirement("AM-SST-4")
 async def test_a_watch_follows_tasks_agents_resources_and_the_policy(
     stage: Stage, pair: tuple[Speaker, Speaker]

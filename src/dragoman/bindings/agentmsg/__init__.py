@@ -15,7 +15,16 @@ from dragoman.bindings.agentmsg.answers import (
     state_update,
     welcome,
 )
-from dragoman.bindings.agentmsg.failures import fault_in, fault_of, outlived, refusal, report, report_of, status_of
+from dragoman.bindings.agentmsg.failures import (
+    error_of,
+    fault_in,
+    fault_of,
+    outlived,
+    refusal,
+    report,
+    report_of,
+    status_of,
+)
 from dragoman.bindings.agentmsg.inbound import CARRIED, acknowledged, change_of, commands_of, otherwise
 from dragoman.bindings.agentmsg.names import PROTOCOL, called, delivery_named, derived_v4, task_id
 from dragoman.bindings.agentmsg.outbound import ends_in_pieces, wire_of
@@ -33,6 +42,7 @@ __all__ = [
     "derived_v4",
     "ends_in_pieces",
     "entity_view",
+    "error_of",
     "fault_in",
     "fault_of",
     "otherwise",

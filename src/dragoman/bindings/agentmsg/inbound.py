@@ -30,7 +30,7 @@ from typing import Any
 from dragoman.bindings.agentmsg import conversation, reports
 from dragoman.bindings.agentmsg.exchange import Said, builtin
 from dragoman.bindings.agentmsg.failures import fault_in, moment, outlived, severity_of
-from dragoman.bindings.agentmsg.names import PROTOCOL, delivery_named, somebody, task_id
+from dragoman.bindings.agentmsg.names import PROTOCOL, delivery_named, name_to_keep, somebody, task_id
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import (
     Acknowledge,
@@ -222,10 +222,12 @@ def _change(said: Said, update: StateUpdate) -> tuple[Command, ...]:
 
 def change_of(principal: Any, update: StateUpdate) -> ChangeState:
     """A StateUpdate of whoever may send one: an agent, or a person with the admin token."""
-    name: str = update.entity_id
+    name = update.entity_id
     changes = update.changes
+    task = None
     if update.entity_type == "TASK":  # it may be a task of the hub, which knows it by its own id
-        name = task_id(name)
+        task = task_id(name)
+        name = name_to_keep(name) or task
         if update.operation == "CREATE":
             changes = {"id": update.entity_id, **changes}
     return ChangeState(
@@ -236,6 +238,7 @@ def change_of(principal: Any, update: StateUpdate) -> ChangeState:
         entity_id=name,
         changes=changes,
         version=update.version,
+        task=task,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from dragoman.core.commands.base import Command
+from dragoman.core.ids import TaskId
 from dragoman.core.state.model import Operation, Registry
 
 
@@ -12,7 +13,8 @@ class ChangeState(Command, frozen=True, gc=False, kw_only=True):
     """Write a shared entity. Outcome: the entity. `version` is what the writer read, 0 for one that is new.
 
     `changes` is a JSON merge patch. Refused with CONFLICT and the current version if somebody was faster, with
-    FORBIDDEN if the table of who may write what says so.
+    FORBIDDEN if the table of who may write what says so. `task` is the id that a task of the hub has, where its
+    writer calls it otherwise.
     """
 
     action: ClassVar = "state.change"
@@ -21,6 +23,7 @@ class ChangeState(Command, frozen=True, gc=False, kw_only=True):
     entity_id: str
     changes: dict[str, Any]
     version: int
+    task: TaskId | None = None
 
     @property
     def subject(self) -> str:

@@ -15,7 +15,7 @@ One that stayed away too long is told to read everything anew.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
@@ -29,7 +29,7 @@ from dragoman.core.rules import Rules
 from dragoman.core.state import policy
 from dragoman.core.state.model import Change, Changed, Entity, Operation, Registry
 from dragoman.core.state.standing import moment_of
-from dragoman.core.state.tasks import task_entity
+from dragoman.core.state.tasks import shared_name, task_entity
 from dragoman.core.tasks.model import FINAL, Status, Task
 
 SHOWN = 500
@@ -40,11 +40,19 @@ PATIENCE = 30.0
 PLANNER = "planner"
 
 
+Explain = Callable[[Task, Fault], dict[str, Any]]
+
+
 class StateView:
-    def __init__(self, store: Store, intake: Intake, rules: Rules) -> None:
+    def __init__(self, store: Store, intake: Intake, rules: Rules, explain: Explain | None = None) -> None:
         self._store = store
         self._intake = intake
         self._rules = rules
+        self._explain = explain or plainly
+
+    def in_words(self, explain: Explain) -> StateView:
+        """The same view, for readers who have their own words for why a task failed."""
+        return StateView(self._store, self._intake, self._rules, explain)
 
     # -- now ------------------------------------------------------------------------------------------------------
 
@@ -74,7 +82,7 @@ class StateView:
             registry[entity.value.get("id", entity.name)] = in_full(entity)
         for task in shown:
             part = task.metadata if self._has_part(task, reader) else None
-            registry[task.origin.called or task.id] = task_entity(task, part).value
+            registry[shared_name(task)] = task_entity(task, part).value
         return registry
 
     async def one(self, registry: Registry, name: str, reader: AgentId | None = None) -> Entity | None:
@@ -104,7 +112,7 @@ class StateView:
         if task.status is Status.COMPLETED and task.outcome is not None:
             entity.value["result"] = _said(await self._body(task, task.outcome)).get("result")
         if task.fault is not None and task.status is not Status.COMPLETED:
-            entity.value["error"] = error_value(task, task.fault)
+            entity.value["error"] = self._explain(task, task.fault)
         return entity
 
     async def _body(self, task: Task, seq: int) -> bytes:
@@ -228,7 +236,7 @@ class StateView:
             entity = await self._store.entity(f"{Registry.TASK.value}/{change.name}")
             called = change.name if entity is None else entity.value.get("id", change.name)
             return msgspec.structs.replace(change, name=called) if name in (None, change.name, called) else None
-        called = task.origin.called or task.id
+        called = shared_name(task)
         if name not in (None, task.id, called) or not self._may_see(task, reader):
             return None
         patch = {**change.changes, "updated_at": rfc3339(at)}
@@ -255,33 +263,9 @@ def in_full(entity: Entity) -> dict[str, Any]:
     return {**times, **entity.value, "context": context | entity.value.get("context", {})}
 
 
-ERROR_TYPES: Mapping[Kind, str] = {
-    Kind.TIMEOUT: "TIMEOUT",
-    Kind.RATE_LIMITED: "RATE_LIMIT",
-    Kind.INVALID: "VALIDATION_ERROR",
-    Kind.UNAVAILABLE: "NETWORK_ERROR",
-    Kind.UNAUTHENTICATED: "AUTHENTICATION_ERROR",
-    Kind.FORBIDDEN: "AUTHENTICATION_ERROR",
-    Kind.RESOURCES: "RESOURCE_EXHAUSTED",
-    Kind.INTERNAL: "INTERNAL_ERROR",
-}
-"""The document's word for a fault, in a value of the state. The others are EXTERNAL_SERVICE_ERROR."""
-
-
-def error_value(task: Task, fault: Fault) -> dict[str, Any]:
-    """Why a task failed, in the form of the document's error report."""
-    name = task.origin.called or task.id
-    return {
-        "error_id": f"{task.id}/{task.outcome or task.seq}",
-        "agent_id": task.owner or HUB,
-        "task_id": name,
-        "error_type": ERROR_TYPES.get(fault.kind, "EXTERNAL_SERVICE_ERROR"),
-        "severity": "medium" if task.status is Status.QUEUED else "high",
-        "message": fault.message,
-        "context": {"details": fault.facts},
-        "recovery_attempts": [],
-        "suggested_actions": [],
-    }
+def plainly(task: Task, fault: Fault) -> dict[str, Any]:
+    """Why a task failed, where nobody has other words for it."""
+    return {"message": fault.message, "kind": fault.kind.value, "task_id": shared_name(task)}
 
 
 def _said(body: bytes) -> dict[str, Any]:

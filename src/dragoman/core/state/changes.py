@@ -106,11 +106,15 @@ HELD_BY_THE_HUB = {Registry.RESOURCE: budget.LEDGER, Registry.AGENT: frozenset({
 
 
 def change_state(work: Work, command: ChangeState) -> Entity:
-    if command.entity is Registry.TASK and (task := work.task(TaskId(command.entity_id))) is not None:
+    id = command.task or TaskId(command.entity_id)
+    if command.entity is Registry.TASK and (task := work.task(id)) is not None:
         return change_task(work, command, task)
     name = policy.NAME if command.entity is Registry.POLICY else command.entity_id
     subject = named(work, command.entity, name)
     entity = current(work, command.entity, name)
+    if entity is None and command.task is not None:  # an older hub kept it under the id that follows from its name
+        entity = work.entity(Registry.TASK, command.task)
+        name = name if entity is None else entity.name
     if entity is None and command.operation is not CREATE:
         raise refuse(Kind.NOT_FOUND, f"there is no {command.subject}; CREATE it first", field="entity_id")
     held = roles(work, command.principal, subject, entity)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dragoman.core.agents.model import CONVERSES
 from dragoman.core.ids import rfc3339
 from dragoman.core.state.model import Entity, Registry
 from dragoman.core.tasks.model import Status, Task
@@ -27,6 +28,12 @@ def shown_status(task: Task) -> str:
     if status is Status.WAITING:
         return "pending" if task.owner is None else "in_progress"
     return SHOWN[status]
+
+
+def shared_name(task: Task) -> str:
+    """What the shared state calls it: as agents do who share it. A caller of another protocol has names of its own,
+    which are not unique and lead nobody to the task."""
+    return (task.origin.protocol in CONVERSES and task.origin.called) or task.id
 
 
 def shown_agent(task: Task) -> str | None:
@@ -67,7 +74,7 @@ def step(old: Task, new: Task) -> dict[str, Any] | None:
 
 def task_entity(task: Task, metadata: dict[str, Any] | None = None) -> Entity:
     """A task of the hub as others see it, without what belongs only to those who have to do with it."""
-    name = task.origin.called or task.id
+    name = shared_name(task)
     context: dict[str, Any] = {
         "task_id": name,
         "task_type": task.type,

@@ -96,7 +96,7 @@ class AgentmsgDesk:
     ) -> None:
         self.hub = hub
         self.store = store
-        self.state = state
+        self.state = state.in_words(agentmsg.error_of)
         self.limits = limits
         self.refusals = refusals or Refusals(hub)
         self._admin_hash = admin_hash

@@ -315,9 +315,10 @@ def test_a_change_of_shared_state() -> None:
         protocol="agentmsg",
         operation=Operation.UPDATE,
         entity=Registry.TASK,
-        entity_id=T1,
+        entity_id="t-1",
         changes={"status": "completed"},
         version=3,
+        task=T1,
     )
     assert heard(message("StateQuery")) == ()
 

@@ -48,6 +48,9 @@ class ScriptedState(StateView):
         self.told = 0
         self._changed = asyncio.Condition()
 
+    def in_words(self, explain: Any) -> StateView:
+        return self
+
     def put(self, registry: Registry, name: str, **value: Any) -> Entity:
         known = self.entities.get(f"{registry.value}/{name}")
         entity = Entity(
