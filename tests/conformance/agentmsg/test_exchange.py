@@ -127,6 +127,45 @@ async def test_what_came_before_is_known_after_a_restart_of_the_door(
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
+@pytest.mark.requirement("AM-MTA-2", "AM-MSG-4")
+async def test_what_is_told_of_a_task_is_the_agents_message_and_names_the_assignment(
+    stage: Stage, pair: tuple[Speaker, Speaker]
+) -> None:
+    ada, bob = pair
+    given = await ada.say("TASK_ASSIGNMENT", "bob", words.assignment("t-1"))
+    order = await bob.hears("TASK_ASSIGNMENT")
+    assert (order["id"], order["from"]) == (given["id"], "ada")
+    said = [
+        await bob.say("TASK_UPDATE", "ada", {"task_id": "t-1", "progress": 5}, correlation_id=order["id"]),
+        await bob.say("TASK_UPDATE", "ada", {"task_id": "t-1", "progress": 6}, correlation_id="a thread of theirs"),
+        await bob.say("TASK_COMPLETE", "ada", {"task_id": "t-1", "result": 1}),
+    ]
+    told = await ada.hear()
+    assert [one["id"] for one in told] == [one["id"] for one in said]
+    named = [one["metadata"]["correlation_id"] for one in told]
+    assert named == [given["id"], "a thread of theirs", given["id"]]
+    await stage.pass_time(1)
+    await ada.send(given)  # it missed the end of it: that is told again, as a new message
+    [again] = await ada.hear()
+    assert again["id"] != said[-1]["id"]
+    assert (again["payload"], again["metadata"]["correlation_id"]) == (said[-1]["payload"], given["id"])
+
+
+@pytest.mark.requirement("AM-MTA-2")
+async def test_a_later_attempt_is_another_message_and_its_end_names_the_assignment(
+    stage: Stage, pair: tuple[Speaker, Speaker]
+) -> None:
+    ada, bob = pair
+    given = await ada.say("TASK_ASSIGNMENT", "bob", words.assignment("t-1"))
+    await bob.hears("TASK_ASSIGNMENT")
+    await bob.say("TASK_FAILED", "ada", {"task_id": "t-1", "error": words.error("bob", error_type="NETWORK_ERROR")})
+    await stage.pass_time(2)
+    order = await bob.hears("TASK_ASSIGNMENT")
+    assert (order["payload"]["task"]["attempt"], order["id"] == given["id"]) == (2, False)
+    await bob.say("TASK_COMPLETE", "ada", {"task_id": "t-1", "result": 1}, correlation_id=order["id"])
+    assert (await ada.hears("TASK_COMPLETE"))["metadata"]["correlation_id"] == given["id"]
+
+
 @pytest.mark.requirement("agentmsg/all-D7")
 async def test_the_trace_travels_in_the_metadata(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
     ada, bob = pair

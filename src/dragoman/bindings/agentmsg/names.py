@@ -28,7 +28,7 @@ TASKS = UUID("6d7b8a0e-2f7e-5d0c-9a57-64726167cccc")
 """Namespace of the ids of tasks whose callers gave them other names."""
 
 _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-_is_uuid = re.compile(_UUID, re.IGNORECASE).fullmatch
+is_uuid = re.compile(_UUID, re.IGNORECASE).fullmatch
 _is_version_7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}").fullmatch
 _is_version_4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}").fullmatch
 
@@ -36,12 +36,12 @@ _is_version_4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]
 @lru_cache(16384)
 def task_id(name: str) -> TaskId:
     """The hub's id of the task that agents call so."""
-    return TaskId(name.lower() if _is_uuid(name) else str(uuid5(TASKS, name)))
+    return TaskId(name.lower() if is_uuid(name) else str(uuid5(TASKS, name)))
 
 
 def name_to_keep(name: str) -> str | None:
     """What `Submit.called` must keep: the name, where it is not the id itself."""
-    return None if _is_uuid(name) else name
+    return None if is_uuid(name) else name
 
 
 def called(task: Task) -> str:

@@ -14,8 +14,16 @@
     undelivered   ERROR_REPORT about the letter                     critical      its sender
 
 What came in agentmsg goes out in the fields it came in, also those that nobody here knows (all-D6), under its sender's
-name; everything else comes from the hub. A message of ours has an id that follows from the delivery's, and its time:
-offered again, it is the same message with a higher `retry_count`. `metadata.delivery_id` is what to acknowledge.
+name; everything else comes from the hub. `metadata.delivery_id` is what to acknowledge. Offered again, it is the same
+message with a higher `retry_count`.
+
+    the message                                               its id
+    --------------------------------------------------------  --------------------------------------------------------
+    an agent's, told for the first time: the first order of   the agent's own
+    a task, a report in the commit that heard it
+    the hub's own; a later attempt; a result told again       follows from the delivery's
+
+What is told to whoever assigned a task correlates with the assignment, unless its agent named something else.
 """
 
 from __future__ import annotations
@@ -27,7 +35,7 @@ import msgspec
 
 from dragoman.bindings.agentmsg.answers import handoff_response, help_response
 from dragoman.bindings.agentmsg.failures import report
-from dragoman.bindings.agentmsg.names import PROTOCOL, called, derived_v4
+from dragoman.bindings.agentmsg.names import PROTOCOL, called, derived_v4, is_uuid
 from dragoman.bindings.agentmsg.views import constraints_of, context_of, update_status
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Cargo, Letter, Parcel
@@ -35,6 +43,7 @@ from dragoman.core.errors import Fault, Kind
 from dragoman.core.files import FileRef, shown_name
 from dragoman.core.ids import Instant, rfc3339
 from dragoman.core.tasks.model import Asking, Event, EventKind, Priority, Question, Task
+from dragoman.protocols.agentmsg.codec import lowered
 from dragoman.protocols.agentmsg.routing import PRIORITY
 from dragoman.protocols.agentmsg.types import HUB, MAX_RETRIES, MessageType
 
@@ -45,6 +54,7 @@ _Fields = dict[str, msgspec.Raw]
 _parse = msgspec.json.Decoder(dict[str, Any]).decode
 _fields = msgspec.json.Decoder(_Fields).decode
 _encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(str).decode
 _EMPTY = msgspec.Raw(b"{}")
 _NULL = msgspec.Raw(b"null")
 _SHORT = 4096
@@ -124,8 +134,10 @@ def _work(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
         told["attachments"] = [_file(msgspec.convert(file, FileRef), task) for file in body["attachments"]]
     if handover:
         told["handover"] = {name: value for name, value in handover.items() if name not in _ELSEWHERE}
+        told["handover"]["reason"] = str(handover.get("reason", "")).upper()
     priority = "critical" if task.priority is Priority.CRITICAL else "high"
-    return _say(MessageType.TASK_ASSIGNMENT, {"task": told}, parcel, agent, own=own, priority=priority)
+    first = task.round == 0 and task.attempts <= 1
+    return _say(MessageType.TASK_ASSIGNMENT, {"task": told}, parcel, agent, own=own, priority=priority, again=not first)
 
 
 _ELSEWHERE = frozenset({"metadata", "dependencies", "history", "story", "constraints"})
@@ -176,7 +188,7 @@ def _progress(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
     own = _own(event, MessageType.TASK_UPDATE)
     if own is not None:
         # at most once, whatever its agent wanted for its own way to the hub
-        return _say(MessageType.TASK_UPDATE, _retold(own, task), parcel, agent, own=own, priority="normal")
+        return _report(MessageType.TASK_UPDATE, _retold(own, task), parcel, agent, own, priority="normal")
     body = _parse(event.body)
     percent, words = body.get("percent"), body.get("message")
     if event.kind is EventKind.ASKED:
@@ -201,7 +213,7 @@ def _progress(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
         said["file"] = _file(msgspec.convert(body["file"], FileRef), task)
     if event.agent:
         said["agent_id"] = event.agent
-    return _say(MessageType.TASK_UPDATE, said, parcel, agent)
+    return _report(MessageType.TASK_UPDATE, said, parcel, agent)
 
 
 def _status(event: Event, task: Task) -> str:
@@ -220,7 +232,7 @@ def _result(parcel: Parcel, agent: Agent, whole: str | None) -> tuple[bytes, str
         payload = _retold(own, task)
         if whole and payload["result"] == _NULL:
             payload["result"] = whole
-        return _say(MessageType.TASK_COMPLETE, payload, parcel, agent, own=own)
+        return _report(MessageType.TASK_COMPLETE, payload, parcel, agent, own)
     body = _parse(event.body)
     output = whole or str(body.get("output") or "")
     result = body.get("result")
@@ -233,7 +245,7 @@ def _result(parcel: Parcel, agent: Agent, whole: str | None) -> tuple[bytes, str
         said["usage"] = body["usage"]
     if event.agent:
         said["agent_id"] = event.agent
-    return _say(MessageType.TASK_COMPLETE, said, parcel, agent)
+    return _report(MessageType.TASK_COMPLETE, said, parcel, agent)
 
 
 def _failure(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
@@ -241,7 +253,7 @@ def _failure(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
     event: Event = parcel.event
     own = _own(event, MessageType.TASK_FAILED)
     if own is not None:
-        return _say(MessageType.TASK_FAILED, _retold(own, task), parcel, agent, own=own)
+        return _report(MessageType.TASK_FAILED, _retold(own, task), parcel, agent, own)
     body = _parse(event.body)
     fault = _fault(body, task, event)
     error = report(
@@ -254,7 +266,26 @@ def _failure(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
     output = body.get("output")
     if output:
         said["output"] = str(output)
-    return _say(MessageType.TASK_FAILED, said, parcel, agent)
+    return _report(MessageType.TASK_FAILED, said, parcel, agent)
+
+
+def _report(
+    kind: MessageType,
+    payload: Mapping[str, Any],
+    parcel: Parcel,
+    agent: Agent,
+    own: _Fields | None = None,
+    priority: str | None = None,
+) -> tuple[bytes, str]:
+    """How a task goes, to whoever assigned it. Of a later attempt its agent knows only the hub's message, which the
+    caller has never seen."""
+    task: Task = parcel.task
+    assignment = task.origin.request_id
+    named = None if own is None else _parse(own.get("metadata", _EMPTY)).get("correlation_id")
+    known = named is not None and not (is_uuid(named) and (task.round or task.attempts > 1))
+    correlation = assignment if is_uuid(assignment) and not known else None
+    again = parcel.delivery.created_at != parcel.event.at
+    return _say(kind, payload, parcel, agent, own=own, priority=priority, correlation=correlation, again=again)
 
 
 def _ended(event: Event, fault: Fault) -> str:
@@ -298,16 +329,19 @@ def _say(
     own: _Fields | None = None,
     priority: str | None = None,
     correlation: str | None = None,
+    again: bool = False,
 ) -> tuple[bytes, str]:
-    """`own` is the message that it was told by, if that was agentmsg: its sender speaks, and its other fields stay."""
+    """`own` is the message that it was told by, if that was agentmsg: its sender speaks, and its other fields stay.
+    Told `again`, it is another message."""
     delivery = parcel.delivery
-    id = derived_v4(delivery.id)
+    id: Any = derived_v4(delivery.id)
     metadata: dict[str, Any] = {"priority": priority or PRIORITY[kind].value, "max_retries": MAX_RETRIES}
     message: dict[str, Any] = {}
     sender: Any = HUB
     if own is not None:
         message |= own
         sender = own["from"]
+        id = id if again else _decode(own["id"])
         metadata = {**metadata, **_parse(own.get("metadata", _EMPTY))}
         if priority is not None:
             metadata["priority"] = priority
@@ -327,7 +361,7 @@ def _say(
         "payload": payload,
         "metadata": metadata,
     }
-    return _encode(message), id
+    return _encode(message), lowered(id)
 
 
 def _own(event: Event, kind: MessageType) -> _Fields | None:

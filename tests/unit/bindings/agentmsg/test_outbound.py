@@ -132,7 +132,7 @@ def test_a_task_that_was_taken_over_comes_with_all_that_is_known(parcel: Make) -
     assert work["handover"] == {
         "from": "ada",
         "to": "bob",
-        "reason": "escalation",
+        "reason": "ESCALATION",
         "error": samples.REPORT,
         "recovery_attempts": [samples.ATTEMPT],
     }
