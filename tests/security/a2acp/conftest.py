@@ -1,0 +1,74 @@
+"""One hub for all attacks; at the end of every test honest agents must still be served."""
+
+from __future__ import annotations
+
+import socket
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.conformance.a2acp.plain import PROVISION, Bond, Plain
+from tests.security.a2acp.ground import INTENT, RECORD
+from tests.support.hubproc import HubProcess, running
+
+
+@pytest.fixture(scope="package")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
+    settings = {"DRAGOMAN_RULES__IDLE_SECONDS": "600", "DRAGOMAN_LOG__LEVEL": "debug"}
+    with running(tmp_path_factory.mktemp("hub"), **settings) as hub:
+        yield hub
+
+
+@pytest.fixture(scope="package")
+def everybody(hub: HubProcess) -> dict[str, Plain]:
+    made = {id: Plain(hub, id) for id in ("ada", "bob", "cid", "eve")}
+    for id in ("bob", "cid"):
+        made[id].serves(PROVISION, RECORD, {**PROVISION, "intent": "other"}, {"intent": "loose", "input_schema": True})
+    return made
+
+
+@pytest.fixture(scope="package")
+def bond(everybody: dict[str, Plain]) -> Bond:
+    return everybody["ada"].shake(everybody["bob"])
+
+
+@pytest.fixture
+def cast(everybody: dict[str, Plain]) -> dict[str, Plain]:
+    """With nothing unread that was meant for an earlier test."""
+    for one in everybody.values():
+        one.hear()
+    return everybody
+
+
+@pytest.fixture(autouse=True)
+def _quiet(cast: dict[str, Plain]) -> None:
+    pass
+
+
+@pytest.fixture(autouse=True)
+def honest(hub: HubProcess) -> Iterator[None]:
+    """After each attack two honest agents come to terms and work."""
+    yield
+    name = uuid.uuid4().hex[:8]
+    bond = Plain(hub, f"asks-{name}").shake(Plain(hub, f"does-{name}").serves(PROVISION))
+    work = bond.ask()
+    bond.target.say(bond.response(work, {"dataset_id": name}))
+    assert bond.content(bond.source.hears("response", INTENT)) == {"dataset_id": name}
+    assert "Traceback" not in hub.log.read_text()
+
+
+@pytest.fixture
+def trap() -> Iterator[tuple[str, Callable[[], bool]]]:
+    """An address that nobody may ever fetch from, and whether somebody did."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+
+        def sprung() -> bool:
+            try:
+                listener.accept()[0].close()
+                return True
+            except BlockingIOError:
+                return False
+
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/x", sprung
