@@ -60,17 +60,16 @@ class TaskInfo(Struct, frozen=True, kw_only=True):
             return value_of(self.result, self.output)
         error = self.error or {}
         message = str(error.get("message") or (f"it is {self.status}" if not self.is_final else "no reason given"))
-        if self.output and error.get("kind") == "work_failed":
-            message = self.output.rstrip().rpartition("\n")[2] or message
+        facts = error.get("facts") or {}
         kind = TaskCancelled if self.status == "cancelled" else TaskFailed
         raise kind(
             message,
             task_id=self.id,
             status=self.status,
             kind=error.get("kind"),
-            exit_code=self.exit_code,
+            exit_code=facts.get("exit_code") if self.exit_code is None else self.exit_code,
             output=self.output,
-            facts={"attempts": self.attempts, "agent": self.agent, **(error.get("facts") or {})},
+            facts={"attempts": self.attempts, "agent": self.agent, **facts},
         )
 
 

@@ -97,7 +97,9 @@ async def test_failures_raise_with_their_facts() -> None:
     hub = Hub(
         task("failed", error=error, attempts=4, agent="d"),
         task("cancelled", error={"kind": "cancelled", "message": "enough"}),
-        task("failed", error={"kind": "work_failed", "message": "exit code 1"}, output="a\nValueError: b", exit_code=1),
+        task(
+            "failed", error={"kind": "work_failed", "message": "ValueError: b", "facts": {"exit_code": 1}}, output="a\n"
+        ),
     )
     async with client_of(hub) as client:
         with pytest.raises(TaskFailed, match="stream closed") as caught:
