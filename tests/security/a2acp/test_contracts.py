@@ -58,7 +58,7 @@ def test_a_terminated_contract_is_over_and_only_its_parties_end_it(cast: dict[st
 
 @pytest.mark.requirement("A2-CTR-5", "a2acp-D7")
 def test_an_expired_contract_is_over(tmp_path: Path) -> None:
-    settings = {"DRAGOMAN_A2ACP__CONTRACT_HOURS": "0.0006", "DRAGOMAN_A2ACP__MESSAGES_PER_COLLABORATION": "0"}
+    settings = {"DRAGOMAN_A2ACP__CONTRACT_HOURS": "0.0003", "DRAGOMAN_A2ACP__MESSAGES_PER_COLLABORATION": "0"}
     with running(tmp_path, **settings, DRAGOMAN_A2ACP__MESSAGES_PER_AGENT="0") as hub:
         bond = Plain(hub, "ada").shake(Plain(hub, "bob").serves(PROVISION))
         answers = []
