@@ -34,8 +34,9 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     letter_jitter: bool = True
     letter_attempts: int = 4
     """How often a work order or a notice is put before such an agent. Letters say so themselves."""
-    letter_memory: int = HOUR
-    """How long a letter that arrived is remembered, so that the same one again is recognised (all-D5)."""
+    replay_memory: int = HOUR
+    """How long a message or a nonce that counts once is remembered by itself (a2acp-D12, D15): much longer than one may
+    be old."""
     link_window: int = 1024
     """Unacknowledged notices on one ordered link whose peer acknowledges."""
     head_start: tuple[tuple[str, int], ...] = (
@@ -56,7 +57,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     keep_finished: int = 30 * DAY
     """How long a task that ended is kept, with all that was said in it; 0 is for ever."""
     request_memory: int = 24 * HOUR
-    """How long a finished request answers for its id (all-D5)."""
+    """How long a finished request answers for its id, and a letter is recognised when it comes again (all-D5)."""
     per_minute: tuple[int, int, int] = (1000, 100, 10_000)
     """Messages in a sliding minute of an agent, a collaboration and everybody, in the protocols that are limited
     (a2acp-D16); 0 is no limit."""

@@ -9,7 +9,7 @@ from tests.support.world import World
 from dragoman.core.commands import Redrive, Sweep
 from dragoman.core.delivery.model import Cargo, Delivery, Heard
 from dragoman.core.errors import Kind
-from dragoman.core.ids import ADMIN, HOUR, SECOND, Instant, TaskId
+from dragoman.core.ids import ADMIN, DAY, HOUR, SECOND, Instant, TaskId
 from dragoman.core.rules import Rules
 from dragoman.core.tasks.model import Priority, Status
 from dragoman.stores.memory import MemoryStore
@@ -97,7 +97,7 @@ async def test_the_same_letter_again_is_carried_once_and_other_words_are_refused
     assert (await world.refused(other)).kind is Kind.MISMATCH
 
 
-async def test_a_letter_that_arrived_is_recognised_for_an_hour(world):
+async def test_a_letter_that_arrived_is_recognised_for_a_day(world):
     bob = await world.connect("bob", acknowledges=True)
     told = world.tell("ann", "bob")
     await world.ask(told)
@@ -106,6 +106,8 @@ async def test_a_letter_that_arrived_is_recognised_for_an_hour(world):
     bob = await world.connect("bob", acknowledges=True)
     await world.ask(told)
     assert bob.take() == []
+    world.time = Instant(world.time + DAY - HOUR)
+    assert await world.ask(Sweep()) == 0
     world.time = Instant(world.time + HOUR + 1)
     assert await world.ask(Sweep()) == 1
     assert list(world.store.rows(Heard)) == []

@@ -136,7 +136,7 @@ def first_time(work: Work, command: Command) -> None:
         message = "this message_id was used before; send a new message under a new id"
         raise refuse(Kind.UNAUTHENTICATED, message, field="message_id", reason="replayed", token_status="valid")
     if type(command) is not Submit or command.request_id != command.seen:
-        work.put(Heard(id=id, digest="", at=work.now))
+        remember(work, id)
 
 
 def sealed_once(work: Work, seal: str) -> None:
@@ -149,12 +149,18 @@ def sealed_once(work: Work, seal: str) -> None:
     if work.one(HeardById(id)) is not None:
         message = "this nonce was used before under this key; draw a new one for every message"
         raise refuse(Kind.FORBIDDEN, message, field="payload.nonce", reason="nonce")
-    work.put(Heard(id=id, digest="", at=work.now))
+    remember(work, id)
 
 
 def mark_of(*words: str) -> str:
     """What is remembered of somebody's message, instead of it."""
     return blake2b("\n".join(words).encode(), digest_size=16).hexdigest()
+
+
+def remember(work: Work, mark: str) -> None:
+    """For `Rules.replay_memory`: among the letters, which are remembered for longer, it counts as one of before."""
+    spent = work.rules.request_memory - work.rules.replay_memory
+    work.put(Heard(id=mark, digest="", at=Instant(work.now - spent)))
 
 
 def hurry(work: Work, urgent: Delivery) -> None:
@@ -189,7 +195,7 @@ def clear_out(work: Work, command: ClearOut) -> int:
 
 def sweep(work: Work, command: Sweep) -> int:
     """Forget letters that arrived long ago."""
-    rows = work.find(Spent(Instant(work.now - work.rules.letter_memory), PAGE))
+    rows = work.find(Spent(Instant(work.now - work.rules.request_memory), PAGE))
     for row in rows:
         work.remove(row)
     if len(rows) == PAGE:
