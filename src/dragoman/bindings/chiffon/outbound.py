@@ -87,9 +87,8 @@ def _work(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
         parameters = {**parameters, "answer": body["answer"]}
     if "handover" in body:  # somebody else began it: all that is known of it
         parameters = {**parameters, "handover": body["handover"]}
-    request = WorkRequest(
-        task_id=task.id, work_type=task.type, parameters=parameters, hints=_lenient(body.get("hints"), Hints)
-    )
+    hints = _lenient(body.get("hints"), Hints) or Hints()
+    request = WorkRequest(task_id=task.id, work_type=task.type, parameters=parameters, hints=hints)
     extra = {**_attempt(task), **_described(task, body)}
     return (_say(request, parcel, receiver, now, from_agent=HUB_NAME, request_id=wire_request_id(task), extra=extra),)
 

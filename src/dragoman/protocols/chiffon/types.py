@@ -13,7 +13,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 PROTOCOL_VERSION = "1.0"
 SUBPROTOCOL = "chiffon.v1"
@@ -58,7 +58,7 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     number: Count
     name: str
-    output: str = ""
+    output: str = field(default_factory=str)  # written also where it is empty, as a default would not be
     output_chunk: str | None = None
     total: Count | None = None
 
