@@ -285,6 +285,11 @@ def shape(tree: Any, type: type[S]) -> S:
         raise misshapen(error, where="body") from None
 
 
+def without_nulls(tree: Any) -> Any:
+    """Null in an optional field of a wish is the same as nothing said; many clients write every field."""
+    return {name: value for name, value in tree.items() if value is not None} if type(tree) is dict else tree
+
+
 async def read_body(desk: Desk, request: Request, type: type[S], *, optional: bool = False) -> S:
     return shape(await read_json(desk, request, optional=optional), type)
 

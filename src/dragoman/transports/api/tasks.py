@@ -15,7 +15,7 @@ from starlette.responses import Response
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Cancel, Pause, Resume, Retry, Submit
 from dragoman.core.errors import Kind
-from dragoman.core.ids import ADMIN, HUB, AgentId, TaskId, instant
+from dragoman.core.ids import ADMIN, HUB, SECOND, AgentId, TaskId, instant
 from dragoman.core.ports import TaskFilter
 from dragoman.core.queries import AgentFacts, TaskOut, WhyOut, task_out, why
 from dragoman.core.state.budget import USED_UP, Account, account_in, needs
@@ -35,6 +35,7 @@ from dragoman.transports.api.bodies import (
     read_json,
     read_query,
     shape,
+    without_nulls,
 )
 from dragoman.transports.api.desk import Desk
 from dragoman.transports.api.endpoint import respond
@@ -63,7 +64,7 @@ async def submit(desk: Desk, request: Request) -> Response:
     if key is not None and not _KEY.fullmatch(key):
         raise Problem(Kind.INVALID, "an Idempotency-Key is 1 to 200 visible ASCII characters", field="Idempotency-Key")
     tree = await read_json(desk, request)
-    wish = shape(tree, TaskIn)
+    wish = shape(without_nulls(tree), TaskIn)
     body: dict[str, Any] = {"input": wish.input}
     if wish.hints is not None:
         body["hints"] = wish.hints
@@ -77,6 +78,9 @@ async def submit(desk: Desk, request: Request) -> Response:
     if wish.required_role is not None:
         constraints["required_role"] = wish.required_role
     seconds = wish.hints.max_duration_seconds if wish.hints else None
+    deadline = None if wish.deadline is None else instant(wish.deadline)
+    # A deadline alone says how long it may take, also where that is longer than the hub's own patience.
+    total = max(0.0, (deadline - desk.intake.now()) / SECOND) if deadline is not None and seconds is None else seconds
     trace = _TRACEPARENT.fullmatch(request.headers.get("traceparent", ""))
     task: Task = await desk.intake.ask(
         Submit(
@@ -93,9 +97,9 @@ async def submit(desk: Desk, request: Request) -> Response:
             required_capabilities=wish.required_capabilities,
             priority=wish.priority,
             dependencies=tuple([await _reference(desk, id, "dependencies") for id in wish.dependencies]),
-            deadline=None if wish.deadline is None else instant(wish.deadline),
+            deadline=deadline,
             idle_seconds=seconds,
-            total_seconds=seconds,
+            total_seconds=total,
             trace_id=trace[1] if trace else None,
             parent=None if wish.parent is None else await _reference(desk, wish.parent, "parent"),
             thread=wish.thread,

@@ -11,9 +11,10 @@ import pytest
 from dragoman.core.agents.model import Breaker, BreakerState
 from dragoman.core.commands import Cancel, Pause, Resume, Retry, Submit
 from dragoman.core.errors import Fault, Kind
-from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant
+from dragoman.core.ids import ADMIN, HOUR, SECOND, AgentId, Instant
 from dragoman.core.routing.routes import Route
 from dragoman.core.tasks.model import EventKind, Origin, Priority, Question, Status, Waiting
+from dragoman.transports.api.bodies import TaskIn
 
 API = "/api/v1/tasks"
 replace = msgspec.structs.replace
@@ -49,6 +50,22 @@ async def test_a_submitted_task_is_accepted_and_told_back(world: Any, make: Any)
         idle_seconds=600.0, total_seconds=600.0, trace_id="a" * 32, thread="t",
         constraints={"required_role": "ops", "budget_usd": 1.5},
     )  # fmt: skip
+
+
+async def test_null_in_an_optional_field_is_the_same_as_no_field(world: Any, make: Any) -> None:
+    world.intake.script[Submit] = make.task()
+    optional = [name for name in TaskIn.__struct_fields__ if name != "type"]
+    for body in ({"type": "a"}, {"type": "a", **dict.fromkeys(optional)}):
+        assert (await world.client.post(API, json=body)).status_code == 202
+    first, second = (replace(command, digest="", request_id="") for command in world.intake.asked)
+    assert first == second
+
+
+async def test_a_deadline_alone_says_how_long_it_may_take(world: Any, make: Any) -> None:
+    world.intake.script[Submit] = make.task()
+    await world.client.post(API, json={"type": "a", "deadline": "2026-01-20T04:21:04Z"})
+    [command] = world.intake.asked
+    assert (command.deadline - make.now, command.total_seconds) == (24 * HOUR, 24 * 3600)
 
 
 async def test_a_budget_is_money_or_an_amount_of_each(world: Any, make: Any) -> None:
