@@ -1,0 +1,251 @@
+"""An attempt fails, by silence, by an error or by a broken link: what is tried again, when, and by whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.core.commands import RemoveAgent, Retry
+from dragoman.core.errors import Fault, Kind
+from dragoman.core.ids import ADMIN, SECOND, AgentId
+from dragoman.core.ports import TaskFilter
+from dragoman.core.tasks.model import Status
+
+
+@pytest.mark.requirement("CH-TMO-1")
+@pytest.mark.requirement("CH-RTY-1")
+async def test_a_silent_agent_times_out_and_the_task_is_tried_four_times_then_dead_lettered(world):
+    await world.add("i1", "infra")
+    i1, boss = await world.connect("i1"), await world.connect("boss")
+    task = await world.submit()
+    times = []
+    for delay in (1, 2, 4, 0):
+        assert i1.work == [task.id]
+        i1.take()
+        await world.advance(30)
+        times.append((await world.task(task.id)).status)
+        await world.advance(delay)
+    assert times == [Status.QUEUED, Status.QUEUED, Status.QUEUED, Status.FAILED]
+    final = await world.task(task.id)
+    assert final.fault.kind is Kind.TIMEOUT
+    assert final.fault.facts["attempted_retries"] == 3
+    [letter] = await world.store.dead_letters()
+    assert (letter.task, letter.attempts, letter.reason.kind) == (task.id, 4, Kind.TIMEOUT)
+    assert [p.delivery.cargo for p in boss.inbox] == ["failure"]
+
+
+@pytest.mark.requirement("CH-RTY-1")
+async def test_retries_come_after_one_two_and_four_seconds(world):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    task = await world.submit()
+    waits = []
+    for _ in range(3):
+        i1.take()
+        await world.fault("i1", task.id, Kind.RESOURCES)
+        waits.append(((await world.task(task.id)).wake_at - world.time) / SECOND)
+        await world.advance(waits[-1])
+        assert i1.work == [task.id]
+    assert waits == [1, 2, 4]
+    await world.fault("i1", task.id, Kind.RESOURCES)
+    assert (await world.task(task.id)).status is Status.FAILED
+
+
+@pytest.mark.requirement("chiffon-D6")
+async def test_a_sign_of_life_restarts_the_idle_clock_and_the_deadline_ends_it_all(world):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit(total_seconds=100)
+    for _ in range(4):
+        await world.advance(24)
+        await world.progress("i1", task.id)
+    assert (await world.task(task.id)).status is Status.RUNNING
+    await world.advance(5)
+    final = await world.task(task.id)
+    assert (final.status, final.fault.kind) == (Status.FAILED, Kind.TIMEOUT)
+
+
+@pytest.mark.requirement("CH-TMO-2")
+@pytest.mark.requirement("chiffon-D6")
+async def test_a_hint_raises_both_clocks(world):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit(total_seconds=600, idle_seconds=600)
+    await world.advance(599)
+    assert (await world.task(task.id)).status is Status.ASSIGNED
+    await world.advance(2)
+    assert (await world.task(task.id)).status is not Status.ASSIGNED
+
+
+@pytest.mark.requirement("CH-RTY-4")
+async def test_an_error_that_is_not_retryable_ends_the_task(world):
+    await world.add("i1", "infra")
+    boss = await world.connect("boss")
+    await world.connect("i1")
+    task = await world.submit()
+    await world.fault("i1", task.id, Kind.UNSUPPORTED_WORK)
+    assert (await world.task(task.id)).status is Status.FAILED
+    assert [p.delivery.cargo for p in boss.inbox] == ["failure"]
+    assert list(await world.store.dead_letters()) == []
+
+
+async def test_work_of_a_broken_link_is_given_out_again_after_the_grace_time(world):
+    await world.add("i1", "infra")
+    await world.add("i2", "infra")
+    i1 = await world.connect("i1")
+    task = await world.submit()
+    i2 = await world.connect("i2")
+    await i1.close()
+    await world.advance(4)
+    assert i2.work == []
+    await world.advance(2.1)  # grace 5 s, then the first retry after 1 s
+    assert i2.work == [task.id]
+    assert (await world.task(task.id)).attempts == 2
+
+
+async def test_an_agent_that_comes_back_and_shows_life_keeps_its_work(world):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    task = await world.submit()
+    await world.progress("i1", task.id, 10)
+    await i1.close()
+    await world.advance(2)
+    i1 = await world.connect("i1")
+    await world.progress("i1", task.id, 20)
+    await world.advance(20)
+    assert (await world.task(task.id)).attempts == 1
+    await world.finish("i1", task.id)
+    assert (await world.task(task.id)).status is Status.COMPLETED
+
+
+async def test_a_result_of_an_attempt_given_up_is_still_welcome_while_nobody_else_has_the_task(world):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit()
+    await world.advance(30)
+    assert (await world.task(task.id)).status is Status.QUEUED
+    await world.finish("i1", task.id)
+    assert (await world.task(task.id)).status is Status.COMPLETED
+
+
+async def test_a_stale_owner_is_refused_once_somebody_else_has_the_task(world):
+    await world.add("i1", "infra")
+    await world.add("i2", "infra")
+    i1 = await world.connect("i1")
+    task = await world.submit()
+    await i1.close()
+    await world.connect("i2")
+    await world.advance(10)
+    from dragoman.core.commands import Finish
+
+    fault = await world.refused(Finish(principal=AgentId("i1"), task_id=task.id, digest="r"))
+    assert fault.kind is Kind.NOT_FOUND
+
+
+async def test_after_a_restart_agents_have_a_fresh_idle_clock_and_pending_work_goes_on(world):
+    await world.add("i1", "infra", concurrent=2)
+    await world.connect("i1")
+    running = await world.submit()
+    tasks = [await world.submit() for _ in range(5)]
+    world.time += 3600 * SECOND // 2
+    await world.restart()
+    await world.settle()
+    assert (await world.task(running.id)).status is Status.ASSIGNED
+    await world.finish("i1", running.id)
+    i1 = await world.connect("i1")
+    await world.advance(31)
+    for _ in range(20):
+        for id in dict.fromkeys(i1.work):
+            if not (await world.task(id)).final:
+                await world.finish("i1", id)
+        await world.advance(5)
+    rows, _ = await world.store.tasks(TaskFilter(), after=None, limit=100)
+    assert {t.id: t.status for t in rows} == {t.id: Status.COMPLETED for t in (running, *tasks)}
+
+
+async def test_retry_begins_a_new_round_with_a_new_request_id(world):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    task = await world.submit()
+    await world.finish("i1", task.id, fault=Fault(kind=Kind.WORK_FAILED, message="exit 1"))
+    i1.take()
+    again = await world.ask(Retry(principal=ADMIN, task_id=task.id))
+    assert (again.status, again.round, i1.work) == (Status.ASSIGNED, 1, [task.id])
+    await world.finish("i1", task.id)
+    assert (await world.task(task.id)).status is Status.COMPLETED
+
+
+async def test_nobody_connected_for_long_is_unavailable_after_its_attempts(world):
+    await world.add("i1", "infra")
+    boss = await world.connect("boss")
+    task = await world.submit()
+    await world.advance(30 * 4 + 7 + 1)
+    final = await world.task(task.id)
+    assert (final.status, final.fault.kind) == (Status.FAILED, Kind.UNAVAILABLE)
+    assert [p.delivery.cargo for p in boss.inbox] == ["failure"]
+
+
+async def test_busy_agents_are_not_unavailable(world):
+    await world.add("i1", "infra", concurrent=1)
+    await world.connect("i1")
+    busy = await world.submit(total_seconds=1000, idle_seconds=1000)
+    waiting = await world.submit()
+    for _ in range(30):
+        await world.advance(20)
+        await world.progress("i1", busy.id)
+    assert (await world.task(waiting.id)).status is Status.QUEUED
+
+
+async def test_a_removed_agents_work_goes_to_others(world):
+
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    task = await world.submit()
+    await world.add("i2", "infra")
+    i2 = await world.connect("i2")
+    await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId("i1")))
+    assert i1.hung_up
+    await world.advance(1)
+    assert i2.work == [task.id]
+
+
+@pytest.mark.requirement("CH-RTY-2")
+async def test_every_attempt_has_the_request_id_of_the_first(world):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    task = await world.submit()
+    await world.advance(140)
+    orders = [p for p in i1.inbox if p.delivery.task == task.id]
+    assert [p.task.attempts for p in orders] == [1, 2, 3, 4]
+    assert {p.task.request_id for p in orders} == {task.origin.request_id}
+    assert len({p.delivery.id for p in orders}) == 4  # an acknowledgment of an old one is worth nothing
+
+
+async def test_a_work_order_that_died_with_the_hub_leaves_again_over_the_next_link(world):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit(idle_seconds=600, total_seconds=600)
+    await world.restart()
+    i1 = await world.connect("i1")
+    assert i1.work == [task.id]  # at once, not when the idle clock runs out ten minutes later
+    assert (await world.task(task.id)).attempts == 1
+    await world.finish("i1", task.id)
+    assert (await world.task(task.id)).status is Status.COMPLETED
+
+
+async def test_work_that_a_poll_took_is_not_sent_again_over_a_link(world):
+    await world.add("i1", "infra")
+    task = await world.submit()
+    [order] = await world.poll("i1")
+    i1 = await world.connect("i1")
+    assert (order.delivery.task, i1.work) == (task.id, [])
+
+
+async def test_a_queued_task_whose_clock_is_set_again_is_still_first_in_its_queue(world):
+    await world.add("i1", "infra", concurrent=1)
+    i1 = await world.connect("i1")
+    silent = await world.submit()
+    waiting = await world.submit()
+    i1.take()
+    await world.advance(30)  # in one unit the attempt fails and the waiting one's clock is set again
+    assert i1.work == [waiting.id]
+    assert (await world.task(silent.id)).status is Status.QUEUED

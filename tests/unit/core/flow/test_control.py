@@ -1,0 +1,100 @@
+"""What people and callers do to a task on its way: cancel, pause, ask, answer, let it wait for others."""
+
+from __future__ import annotations
+
+from dragoman.core.commands import Answer, Ask, Cancel, Pause, Resume
+from dragoman.core.errors import Fault, Kind
+from dragoman.core.ids import ADMIN, AgentId
+from dragoman.core.tasks.model import QuestionStatus, Status, Waiting
+
+
+async def test_cancel_reaches_the_agent_and_every_child(world):
+    await world.add("i1", "infra")
+    await world.add("c1", "code")
+    i1, c1, boss = await world.connect("i1"), await world.connect("c1"), await world.connect("boss")
+    parent = await world.submit()
+    child = await world.submit("code", principal=AgentId("i1"), parent=parent.id)
+    grandchild = await world.submit(principal=AgentId("c1"), parent=child.id)
+    await world.ask(Cancel(principal=AgentId("boss"), task_id=parent.id))
+    statuses = [(await world.task(t.id)).status for t in (parent, child, grandchild)]
+    assert statuses == [Status.CANCELLED] * 3
+    assert [p.delivery.task for p in i1.inbox if p.delivery.cargo == "cancel"] == [parent.id, grandchild.id]
+    assert [p.delivery.task for p in c1.inbox if p.delivery.cargo == "cancel"] == [child.id]
+    assert [p.delivery.cargo for p in boss.inbox] == ["failure"]
+    fault = await world.refused(Cancel(principal=AgentId("boss"), task_id=parent.id))
+    assert fault.kind is Kind.CONFLICT
+
+
+async def test_another_agents_task_cannot_be_cancelled_or_seen(world):
+    await world.add("i1", "infra")
+    await world.add("spy", "infra")
+    task = await world.submit()
+    fault = await world.refused(Cancel(principal=AgentId("spy"), task_id=task.id))
+    assert fault.kind is Kind.NOT_FOUND
+
+
+async def test_dependents_wait_and_are_released_or_fail(world):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    first, second = await world.submit(), await world.submit()
+    both = await world.submit(dependencies=(first.id, second.id))
+    assert (both.status, both.waiting) == (Status.WAITING, Waiting.DEPENDENCY)
+    await world.finish("i1", first.id)
+    assert both.id not in i1.work
+    await world.finish("i1", second.id)
+    assert both.id in i1.work
+    third = await world.submit()
+    after_third = await world.submit(dependencies=(third.id,))
+    await world.finish("i1", third.id, fault=Fault(kind=Kind.WORK_FAILED, message="exit 1"))
+    failed = await world.task(after_third.id)
+    assert (failed.status, failed.fault.kind) == (Status.FAILED, Kind.DEPENDENCY)
+
+
+async def test_a_dependency_that_does_not_exist_is_refused(world):
+    await world.add("i1", "infra")
+    fault = await world.refused(world.request(dependencies=(world.uuid(),)))
+    assert (fault.kind, fault.field) == (Kind.NOT_FOUND, "dependencies")
+
+
+async def test_a_paused_task_stops_its_clocks_and_resumes(world):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    task = await world.submit()
+    await world.progress("i1", task.id)
+    await world.ask(Pause(principal=AgentId("boss"), task_id=task.id))
+    await world.advance(10_000)
+    assert (await world.task(task.id)).status is Status.WAITING
+    await world.ask(Resume(principal=AgentId("boss"), task_id=task.id))
+    assert [p.delivery.cargo for p in i1.inbox] == ["work", "pause", "resume"]
+    await world.finish("i1", task.id)
+    assert (await world.task(task.id)).status is Status.COMPLETED
+
+
+async def test_a_question_is_answered_once_and_the_answer_goes_back_as_work(world):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    task = await world.submit()
+    i1.take()
+    await world.progress("i1", task.id, paused=True, ask=Ask(question="Restart?", options=("yes", "no")))
+    [question] = await world.store.questions(status=QuestionStatus.OPEN)
+    await world.restart()
+    i1 = await world.connect("i1")
+    assert (await world.refused(Answer(principal=ADMIN, question=question.id, answer="maybe"))).kind is Kind.INVALID
+    await world.ask(Answer(principal=ADMIN, question=question.id, answer="no"))
+    [order] = i1.take()
+    assert bytes(order.event.body) == b'{"input":{"n":1},"answer":"no"}'
+    assert order.task.request_id != task.origin.request_id
+    assert (await world.refused(Answer(principal=ADMIN, question=question.id, answer="yes"))).kind is Kind.CONFLICT
+
+
+async def test_a_question_nobody_answers_takes_its_default(world):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    task = await world.submit()
+    i1.take()
+    ask = Ask(question="Restart?", timeout_seconds=300, default="no", has_default=True)
+    await world.progress("i1", task.id, paused=True, ask=ask)
+    await world.advance(299)
+    assert i1.inbox == []
+    await world.advance(1)
+    assert bytes(i1.take()[0].event.body) == b'{"input":{"n":1},"answer":"no"}'

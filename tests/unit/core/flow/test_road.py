@@ -1,0 +1,208 @@
+"""From the request to the result: who gets a task, in which order, and what is accepted from them."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.world import World
+
+from dragoman.core.commands import Span
+from dragoman.core.errors import Kind, Refused
+from dragoman.core.ids import ADMIN, AgentId
+from dragoman.core.ports import StoreFailed
+from dragoman.core.tasks.model import Priority, Status
+from dragoman.stores.memory import MemoryStore
+
+
+@pytest.mark.requirement("all-D8")
+async def test_a_task_goes_to_an_agent_and_its_result_back_to_whoever_asked(world):
+    await world.add("i1", "infra")
+    boss, i1 = await world.connect("boss"), await world.connect("i1")
+    task = await world.submit()
+    assert (task.status, task.owner, task.attempts) == (Status.ASSIGNED, "i1", 1)
+    [order] = i1.take()
+    assert (order.delivery.cargo, bytes(order.event.body)) == ("work", b'{"input":{"n":1}}')
+    await world.progress("i1", task.id)
+    await world.finish("i1", task.id)
+    assert [p.delivery.cargo for p in boss.inbox] == ["progress", "result"]
+    assert (await world.task(task.id)).status is Status.COMPLETED
+    assert await world.story(task.id) == ["submitted", "assigned", "progress", "completed"]
+    assert [d.cargo for d in await world.store.deliveries()] == ["progress", "result"]
+    await boss.ack(boss.inbox[-1])  # on a link that keeps order an acknowledgment covers what went before it
+    assert list(await world.store.deliveries()) == []
+
+
+async def test_a_task_waits_for_an_agent_that_is_not_there_yet(world):
+    await world.add("i1", "infra")
+    task = await world.submit()
+    assert (task.status, task.queue is not None) == (Status.QUEUED, True)
+    i1 = await world.connect("i1")
+    assert i1.work == [task.id]
+
+
+async def test_unknown_kind_and_unsupported_work_are_refused_at_once(world):
+    fault = await world.refused(world.request("desktop"))
+    assert fault.kind is Kind.UNAVAILABLE
+    await world.add("i1", "infra", work_types=("run_playbook",))
+    fault = await world.refused(world.request(type="paint"))
+    assert (fault.kind, fault.facts["supported_types"]) == (Kind.UNSUPPORTED_WORK, ["run_playbook"])
+
+
+async def test_the_same_request_again_gets_the_first_task(world):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    request = world.request()
+    first = await world.ask(request)
+    again = await world.ask(request)
+    assert again.id == first.id
+    assert len(i1.inbox) == 1
+    await world.finish("i1", first.id)
+    boss = await world.connect("boss")
+    await boss.ack(*boss.take())
+    await world.ask(request)
+    assert [p.delivery.cargo for p in boss.inbox] == ["result"]  # the first outcome again
+
+
+async def test_the_same_request_id_with_other_content_is_refused(world):
+    await world.add("i1", "infra")
+    request = world.request()
+    await world.ask(request)
+    import msgspec
+
+    fault = await world.refused(msgspec.structs.replace(request, digest="other"))
+    assert fault.kind is Kind.MISMATCH
+
+
+async def test_the_same_result_twice_is_accepted_and_another_one_refused(world):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit()
+    await world.finish("i1", task.id, digest="r1")
+    await world.finish("i1", task.id, digest="r1")
+    from dragoman.core.commands import Finish
+
+    fault = await world.refused(Finish(principal=AgentId("i1"), task_id=task.id, digest="r2"))
+    assert fault.kind is Kind.CONFLICT
+    assert await world.story(task.id) == ["submitted", "assigned", "completed"]
+
+
+@pytest.mark.requirement("chiffon-D8")
+async def test_idle_agents_are_chosen_first_then_the_least_loaded(world):
+    for name in ("i1", "i2", "i3"):
+        await world.add(name, "infra", concurrent=3)
+        await world.connect(name)
+    owners = [(await world.submit()).owner for _ in range(9)]
+    assert sorted(owners[:3]) == sorted(owners[3:6]) == sorted(owners[6:]) == ["i1", "i2", "i3"]
+    assert (await world.submit()).status is Status.QUEUED
+
+
+async def test_a_free_seat_goes_to_the_highest_priority_and_nobody_starves(world):
+    await world.add("i1", "infra", concurrent=1)
+    i1 = await world.connect("i1")
+    first = await world.submit()
+    low = await world.submit(priority=Priority.LOW)
+    await world.advance(10)
+    high = await world.submit(priority=Priority.HIGH)
+    i1.take()
+    await world.finish("i1", first.id)
+    assert i1.work == [high.id]
+    await world.advance(20)
+    await world.progress("i1", high.id)
+    late = [await world.submit(priority=Priority.NORMAL)]
+    await world.advance(20)
+    await world.progress("i1", high.id)
+    await world.advance(20)
+    late.append(await world.submit(priority=Priority.NORMAL))
+    i1.take()
+    await world.finish("i1", high.id)
+    assert i1.work == [late[0].id]  # 30 s behind the low one, with a minute's head start
+    i1.take()
+    await world.finish("i1", late[0].id)
+    assert i1.work == [low.id]  # 70 s older than the last one: it aged past it
+
+
+async def test_output_in_pieces_must_follow_each_other(world):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit()
+
+    async def piece(start, end, total=6):
+        await world.progress("i1", task.id, output="x" * (end - start), stream="step-1", span=Span(start, end, total))
+
+    async def misfit(start, end, total=6):
+        with pytest.raises(Refused) as refused:
+            await piece(start, end, total)
+        assert refused.value.fault.field == "step.output_chunk"
+
+    await piece(0, 3)
+    await misfit(5, 6)  # a gap
+    await misfit(3, 6)  # what came before it is dropped
+    await piece(0, 3)
+    await misfit(2, 6)  # an overlap
+    await piece(0, 3)
+    await misfit(3, 7, 7)  # another total
+    await piece(0, 2, 4)
+    await piece(0, 3)  # begun anew, also with another total
+    await piece(3, 6)
+    await misfit(0, 3, world.rules.output_quota + 1)  # at once, and not when so much has come
+
+
+async def test_a_result_before_its_outputs_pieces_is_refused_and_drops_them(world):
+    """chiffon-D4: a set that never completes is refused, and the buffer is freed."""
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit()
+    await world.progress("i1", task.id, output="abc", stream="step-1", span=Span(0, 3, 6))
+    assert (await world.refused_finish("i1", task.id)).field == "step.output_chunk"
+    assert (await world.finish("i1", task.id)).status is Status.COMPLETED
+
+
+async def test_a_failed_commit_refuses_everybody_and_changes_nothing(world):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    world.store.fail_next_commit(StoreFailed("disk full"))
+    request = world.request()
+    fault = await world.refused(request)
+    assert (fault.kind, fault.retryable) == (Kind.OVERLOADED, True)
+    assert i1.inbox == []
+    assert world.intake.load_of(AgentId("i1")) == []
+    task = await world.ask(request)
+    assert i1.work == [task.id]
+
+
+async def test_the_audit_chain_holds_and_names_a_changed_record(world):
+    import msgspec
+
+    from dragoman.core.audit.chain import verify
+
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit()
+    await world.refused(world.request("nobody"))
+    await world.finish("i1", task.id)
+    records = list(await world.store.audit())
+    assert [(r.action, r.outcome) for r in records[-3:]] == [
+        ("task.submit", "accepted"),
+        ("task.submit", "refused"),
+        ("task.finish", "accepted"),
+    ]
+    assert verify(records)[2] is None
+    records[3] = msgspec.structs.replace(records[3], principal="mallory")
+    assert verify(records)[2].seq == records[3].seq
+
+
+async def test_tasks_that_came_together_are_done_in_the_order_in_which_they_came(world):
+    await world.add("i1", "infra", concurrent=1)
+    requests = [world.request() for _ in range(20)]
+    tasks = [await future for future in [world.intake.post(request) for request in requests]]
+    i1 = await world.connect("i1")
+    for task in tasks:
+        assert i1.work == [task.id]
+        i1.take()
+        await world.finish("i1", task.id)
+
+
+async def test_a_task_for_anybody_where_nobody_is_says_so():
+    world = await World(MemoryStore()).start()
+    fault = await world.refused(world.request(kind=None, principal=ADMIN))
+    assert fault.message == "no agent is here; add one with `dragoman agent add`"
+    await world.intake.stop()
