@@ -208,4 +208,6 @@ def _show(one: Mapping[str, Any], output: Output) -> None:
         return
     mark = {"stderr": "!", "hub": "•", "event": "›"}.get(str(one.get("stream")), " ")
     level = f"{line(one['level'])}: " if one.get("level") in ("warn", "error") and one.get("stream") == "event" else ""
-    print(f"{line(one.get('at'))} {mark} {level}{line(one.get('text'))}", flush=True)
+    kind = str(one.get("kind") or "log")
+    parts = ("" if kind == "log" else kind.replace("_", " "), str(one.get("text") or ""))
+    print(f"{line(one.get('at'))} {mark} {level}{line(' · '.join(part for part in parts if part))}", flush=True)

@@ -37,7 +37,8 @@ def told(status: int, problem: Any) -> Stop:
     sentence = str(problem.get("detail") or problem.get("title") or said or f"the hub answered with status {status}")
     field, next = problem.get("field"), ADVICE.get(status)
     if listed := _LISTED.search(sentence):
-        sentence, next = sentence.replace(listed[0], ""), LISTS.get(listed[1], next)
+        what, more = sentence[: listed.start()], sentence[listed.end() :]
+        sentence, next = f"{what}.{more}" if more else what, LISTS.get(listed[1], next)
     elif (shape := _SHAPE.match(sentence)) and field:
         name = f"--{field}" if shape["where"] == "Query" else field
         sentence, field = f"{name}: {shape['what'][:1].lower()}{shape['what'][1:]}", None

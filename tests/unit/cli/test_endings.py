@@ -39,6 +39,12 @@ def test_chiffons_own_refusals_are_told_too(hub: Any, run: Any) -> None:
     [
         (404, {"detail": "No task '7f'. List them with GET /api/v1/tasks."}, "No task '7f'", "dragoman task ls"),
         (
+            404,
+            {"detail": "No task '7f'. List them with GET /api/v1/tasks. Old ones are forgotten."},
+            "No task '7f'. Old ones are forgotten.",
+            "dragoman task ls",
+        ),
+        (
             422,
             {"detail": "Query: Expected `int` >= 1. Correct the message and send it again.", "field": "limit"},
             "--limit: expected `int` >= 1",
