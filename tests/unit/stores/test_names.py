@@ -22,11 +22,18 @@ def heard(id: str) -> Heard:
 
 
 def test_what_was_noted_is_never_lacking_however_full_it_is() -> None:
-    names = Names(1 << 10)
+    names = Names(1 << 10, 1 << 12)
     names.complete = True
     noted = [f"n{number}" for number in range(2000)]
     names.note_all(noted)
     assert not any(map(names.lack, noted))
+
+
+def test_what_it_is_worth_does_not_shrink_with_what_it_holds() -> None:
+    names = Names(1 << 10, 1 << 14)
+    names.complete = True
+    names.note_all(range(10_000))
+    assert sum(names.lack((name, "x")) for name in range(1000)) > 900
 
 
 def test_what_was_not_noted_is_lacking_nearly_always() -> None:

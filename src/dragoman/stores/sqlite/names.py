@@ -13,24 +13,35 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
-BITS = 1 << 24
-"""Two megabytes. With a million names one look in two hundred is in vain, with four millions one in seven."""
+SMALLEST, LARGEST = 1 << 24, 1 << 26
+"""Bits of the first field, two megabytes, and of every later one."""
+
+BITS_A_NAME = 16
+"""A field that has fewer of them for each of its names is full: one look in two hundred is in vain then, per field."""
 
 
 class Names:
-    """Hashes are Python's own, which are keyed anew for every process: nobody can choose names that fall together."""
+    """Fields of bits, of which the newest has room. Every name has three bits in one of them.
 
-    __slots__ = ("_field", "_mask", "complete")
+    Hashes are Python's own, which are keyed anew for every process: nobody can choose names that fall together.
+    """
 
-    def __init__(self, bits: int = BITS) -> None:
-        self._field = bytearray(bits // 8)
-        self._mask = bits - 1
+    __slots__ = ("_fields", "_largest", "_room", "complete")
+
+    def __init__(self, smallest: int = SMALLEST, largest: int = LARGEST) -> None:
+        self._fields = [(bytearray(smallest // 8), smallest - 1)]
+        self._room = smallest // BITS_A_NAME
+        self._largest = largest
         self.complete = False
         """Whether the names of earlier runs are noted, too."""
 
     def note(self, name: Hashable) -> None:
-        hashed, mask, field = hash(name), self._mask, self._field
-        for place in (hashed & mask, hashed >> 20 & mask, hashed >> 40 & mask):
+        if not self._room:
+            self._fields.append((bytearray(self._largest // 8), self._largest - 1))
+            self._room = self._largest // BITS_A_NAME
+        self._room -= 1
+        hashed, (field, mask) = hash(name), self._fields[-1]
+        for place in (hashed & mask, hashed >> 19 & mask, hashed >> 38 & mask):
             field[place >> 3] |= 1 << (place & 7)
 
     def note_all(self, names: Iterable[Hashable]) -> None:
@@ -41,12 +52,13 @@ class Names:
         """Whether no row of that name can be there."""
         if not self.complete:
             return False
-        hashed, mask, field = hash(name), self._mask, self._field
-        place = hashed & mask
-        if not field[place >> 3] >> (place & 7) & 1:
-            return True
-        place = hashed >> 20 & mask
-        if not field[place >> 3] >> (place & 7) & 1:
-            return True
-        place = hashed >> 40 & mask
-        return not field[place >> 3] >> (place & 7) & 1
+        hashed = hash(name)
+        for field, mask in self._fields:
+            place = hashed & mask
+            if field[place >> 3] >> (place & 7) & 1:
+                place = hashed >> 19 & mask
+                if field[place >> 3] >> (place & 7) & 1:
+                    place = hashed >> 38 & mask
+                    if field[place >> 3] >> (place & 7) & 1:
+                        return False
+        return True
