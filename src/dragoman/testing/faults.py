@@ -1,0 +1,109 @@
+"""What goes wrong between an agent and the hub, at the moment the test wants it.
+
+A message that is lost is lost with its connection, as it happens in life: TCP loses nothing in the middle. The agent
+does not know whether it arrived, connects again and does what its protocol and the SDK do about it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from dragoman.sdk.links import Inbound, Introduction, Link, Manners, Outbound, Outcome, Work
+from dragoman.testing.errors import Misused
+
+if TYPE_CHECKING:
+    from dragoman.sdk.agent import Agent
+    from dragoman.testing.loop import LoopThread
+    from dragoman.testing.stage import Stage
+
+What = Literal["request", "response"]
+
+
+class Losses:
+    """What an agent has yet to lose, and what it lost."""
+
+    def __init__(self, cut: Callable[[], None]) -> None:
+        self.planned: Counter[What] = Counter()
+        self.happened: Counter[What] = Counter()
+        self._cut = cut
+
+    def is_lost(self, what: What) -> bool:
+        if not self.planned[what]:
+            return False
+        self.planned[what] -= 1
+        self.happened[what] += 1
+        self._cut()
+        return True
+
+
+class LossyLink:
+    """`sdk.links.Link` that loses what it is told to lose."""
+
+    def __init__(self, link: Link, losses: Losses) -> None:
+        self._link = link
+        self._losses = losses
+
+    @property
+    def manners(self) -> Manners:
+        return self._link.manners
+
+    async def open(self, who: Introduction) -> None:
+        await self._link.open(who)
+
+    async def receive(self) -> Sequence[Inbound]:
+        while True:
+            said = await self._link.receive()
+            kept = [word for word in said if not (isinstance(word, Work) and self._losses.is_lost("request"))]
+            if kept:
+                return kept
+
+    def acknowledge(self, receipt: str) -> None:
+        self._link.acknowledge(receipt)
+
+    def send(self, message: Outbound) -> None:
+        if not (isinstance(message, Outcome) and self._losses.is_lost("response")):
+            self._link.send(message)
+
+    async def drain(self) -> None:
+        await self._link.drain()
+
+    def quiesce(self) -> None:
+        self._link.quiesce()
+
+    async def close(self) -> None:
+        await self._link.close()
+
+
+class Faults:
+    def __init__(self, thread: LoopThread, stage: Stage) -> None:
+        self._thread = thread
+        self._stage = stage
+
+    def drop_response(self, agent: str | Agent, *, times: int = 1) -> None:
+        """The next results of this agent do not reach the hub: the work was done, and nobody knows."""
+        self._plan(agent, "response", times)
+
+    def drop_request(self, agent: str | Agent, *, times: int = 1) -> None:
+        """The next work for this agent does not reach it."""
+        self._plan(agent, "request", times)
+
+    def disconnect(self, agent: str | Agent) -> None:
+        """Break this agent's connections, without a goodbye. It comes back by itself."""
+        self._thread.do(self._stage.disconnect(self._stage.part(agent)))
+
+    def restart_hub(self) -> None:
+        """The hub stops, with no time for anybody to finish, and starts again from its store. Its agents come back."""
+        self._thread.do(self._stage.restart())
+        self._stage.complain()
+
+    def dropped(self, agent: str | Agent) -> dict[str, int]:
+        """How much of what was planned has happened: {"request": 0, "response": 2}."""
+        happened = self._stage.part(agent).losses.happened
+        return {"request": happened["request"], "response": happened["response"]}
+
+    def _plan(self, agent: str | Agent, what: What, times: int) -> None:
+        if times < 1:
+            raise Misused(f"say how many to lose, at least 1: drop_{what}(…, times=1), not times={times}")
+        self._stage.part(agent).losses.planned[what] += times

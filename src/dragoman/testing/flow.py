@@ -1,0 +1,180 @@
+"""How time passes, and how one waits for a task: from one thing that is due to the next, with time to talk in between.
+
+    advance    so much time, because the test says so
+    result     until a task is over. While everybody only waits, time passes by itself, as far as the next thing that is
+               due: a lost answer, a retry, a question without an answer cost no real time
+
+Everybody only waits when nothing was on its way for a moment and no handler runs. A handler that is a coroutine may
+itself only wait, for another agent for example: then nothing at all happened for longer. A plain function in its thread
+cannot be looked into: while one runs, time does not pass by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from dragoman.core.commands import Acknowledge
+from dragoman.core.ids import ADMIN, SECOND, TaskId
+from dragoman.core.tasks.model import QuestionStatus, Waiting
+from dragoman.sdk.errors import NotFound
+from dragoman.testing.errors import Stuck
+
+if TYPE_CHECKING:
+    from dragoman.testing.loop import Listener
+    from dragoman.testing.stage import Stage
+
+QUIET = 2
+"""Milliseconds in which nothing came, and then nothing is on its way;"""
+QUIET_ELSEWHERE = 8
+"""where other threads or processes have a part in it."""
+NEVER_QUIET = 2.0
+"""Seconds after which somebody talks without end, and is not waited for."""
+THREADS = 0.25
+"""Seconds for a plain function to return, before time passes although it runs."""
+LOOK = 0.01
+"""Seconds between two looks whether a task is over: if nothing came meanwhile, time may pass."""
+WAITING = 0.5
+"""Seconds in which nothing at all happened, and then handlers at work are taken to be waiting for something."""
+NOTHING = 1.0
+"""Seconds without anything, and without anything that is due: then nothing will come any more."""
+TURNS = 5
+"""Turns of the loop in which a timer that fired would have said something."""
+WAKE_ROUNDS = 1000
+
+
+class Flow:
+    def __init__(self, stage: Stage, listener: Listener) -> None:
+        self._stage = stage
+        self._listener = listener
+        self._moving = asyncio.Lock()
+
+    # --- until nothing is on its way ---
+
+    async def settle(self) -> None:
+        stage, loop = self._stage, asyncio.get_running_loop()
+        wanted, quiet = QUIET_ELSEWHERE if stage.is_elsewhere else QUIET, 0
+        end = loop.time() + NEVER_QUIET
+        while quiet < wanted and loop.time() < end:
+            heard = self._listener.heard
+            await asyncio.sleep(0.001)
+            if quiet == wanted - 1:  # a commit may be under way; and what was only mentioned goes along with this
+                await stage.running.intake.ask(Acknowledge(principal=ADMIN, deliveries=()))
+            quiet = 0 if self._listener.heard != heard or stage.is_spoken() else quiet + 1
+
+    async def come_to_rest(self) -> None:
+        """As `settle`, and plain functions that are at work have a moment to return."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + THREADS
+        await self.settle()
+        while loop.time() < end and not all(handler.is_async for handler in self._stage.at_work):
+            await self.settle()
+
+    # --- time ---
+
+    async def advance(self, micros: int) -> None:
+        world = self._stage.world
+        async with self._moving:
+            await self.come_to_rest()
+            end = world.instant() + micros
+            while (wait := await self._next_wait()) is not None and world.instant() + wait <= end:
+                await self._pass(wait)
+            await self._pass(end - world.instant())
+            await self.settle()
+
+    async def _pass(self, micros: int) -> None:
+        heard = self._listener.heard
+        self._stage.world.move(micros)
+        woken = False
+        for _ in range(WAKE_ROUNDS):
+            if not await self._stage.running.intake.wake_due():
+                break
+            woken = True
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        if self._stage.is_elsewhere:
+            await asyncio.sleep(0.001)
+        if woken or self._listener.heard != heard or self._stage.is_spoken():
+            await self.settle()
+
+    async def _next_wait(self) -> int | None:
+        """Microseconds until the next thing is due, at the hub or with its agents; None if nothing is."""
+        waits = [await self._hub_wait()]
+        if (seconds := self._stage.world.next_due) is not None:
+            waits.append(int(seconds * SECOND) + 1)
+        return min((wait for wait in waits if wait is not None), default=None)
+
+    async def _hub_wait(self) -> int | None:
+        now = self._stage.world.instant()
+        due = await self._stage.running.intake.store.due(now, 1)
+        if due.tasks or due.deliveries or due.agents or due.questions:
+            return 0
+        return None if due.next_at is None else max(0, due.next_at - now)
+
+    # --- a task's end ---
+
+    async def result(self, task_id: str, patience: float) -> Any:
+        stage, loop = self._stage, asyncio.get_running_loop()
+        end, calm_since = loop.time() + patience, loop.time()
+        while not await self._is_over(task_id):
+            stage.complain()
+            if loop.time() > end:
+                raise await self._stuck(task_id, f"after {patience:g} s (hub.patience)")
+            heard = self._listener.heard
+            await asyncio.sleep(LOOK)
+            if self._listener.heard != heard or stage.is_spoken():
+                calm_since = loop.time()
+            elif self._everybody_waits(loop.time() - calm_since):
+                if await self._pass_until_something_happens(task_id, end):
+                    calm_since = loop.time()
+                elif loop.time() - calm_since > NOTHING:
+                    raise await self._stuck(task_id, "and nothing is due that could end it")
+        return (await stage.api.task(task_id)).outcome()
+
+    async def _is_over(self, task_id: str) -> bool:
+        task = await self._stage.running.intake.store.task(TaskId(task_id))
+        if task is None:
+            raise NotFound(f"there is no task {task_id}")
+        return task.final
+
+    def _everybody_waits(self, calm: float) -> bool:
+        at_work = self._stage.at_work
+        return not at_work or (calm > WAITING and all(handler.is_async for handler in at_work))
+
+    async def _pass_until_something_happens(self, task_id: str, end: float) -> bool:
+        """From one thing that is due to the next, until the task is over or handlers begin or end. Whether any was."""
+        stage, loop = self._stage, asyncio.get_running_loop()
+        async with self._moving:
+            await self.settle()
+            at_work, passed = stage.at_work, False
+            while (
+                stage.at_work == at_work
+                and loop.time() < end
+                and not await self._is_over(task_id)
+                and not await self._waits_for_ever(task_id)
+                and (wait := await self._next_wait()) is not None
+            ):
+                await self._pass(wait)
+                passed = True
+            return passed
+
+    async def _waits_for_ever(self, task_id: str) -> bool:
+        """Whether it waits for a person who has no end of time to answer."""
+        store, id = self._stage.running.intake.store, TaskId(task_id)
+        task = await store.task(id)
+        if task is None or task.waiting is not Waiting.PERSON:
+            return False
+        asked = await store.questions(status=QuestionStatus.OPEN, task=id)
+        return all(question.wake_at is None for question in asked)
+
+    async def _stuck(self, task_id: str, how: str) -> Stuck:
+        told = await self._stage.api.why(task_id)
+        sentences = [f"task {task_id} is not over {how}; it is {told['status']}.", told["summary"]]
+        if told.get("waiting") == Waiting.PERSON.value:
+            sentences.append('Have the person answer: hub.human.answers("…").')
+        elif self._stage.at_work:
+            sentences.append(
+                "A handler is at work. If it waits for time to pass, let it: hub.submit(…), hub.clock.advance(seconds),"
+                " hub.result(…). (asyncio.sleep waits for real; hub.clock.sleep does not.)"
+            )
+        return Stuck(" ".join(sentences))

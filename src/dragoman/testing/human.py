@@ -1,0 +1,120 @@
+"""The person whom agents ask: says what the test told them to say, over the management API as people do.
+
+Answers for certain questions (`to=`) go before those for any; of several that fit, the one that was told last.
+Questions for which there is none stay open until there is one, or until their time is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dragoman.core.ids import QuestionId
+from dragoman.core.tasks.model import Question as Row
+from dragoman.core.tasks.model import QuestionStatus
+from dragoman.sdk.errors import Conflict, DragomanError, NotFound
+from dragoman.sdk.events import Question
+from dragoman.testing.errors import Misused
+
+if TYPE_CHECKING:
+    from dragoman.testing.loop import LoopThread
+    from dragoman.testing.stage import Stage
+
+
+class Script:
+    """What to say, and to which questions."""
+
+    def __init__(self, answers: tuple[Any, ...], to: str | re.Pattern[str] | None) -> None:
+        self._answers = list(answers)
+        self.to = to
+
+    def fits(self, text: str) -> bool:
+        if self.to is None:
+            return True
+        return self.to in text if isinstance(self.to, str) else self.to.search(text) is not None
+
+    def next(self, question: Question) -> Any:
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        return answer(question) if callable(answer) else answer
+
+
+class Human:
+    def __init__(self, thread: LoopThread, stage: Stage) -> None:
+        self._thread = thread
+        self._stage = stage
+        self._scripts: list[Script] = []
+        self._rows: dict[QuestionId, Row] = {}
+        self._replying: dict[QuestionId, asyncio.Task[None]] = {}
+        stage.on_question = self._hear
+
+    def answers(self, *answers: Any | Callable[[Question], Any], to: str | re.Pattern[str] | None = None) -> None:
+        """What the person says from now on, also to questions that wait already: `answers("no")`.
+
+        Several are said in turn, one for each question, and the last to all after that. With `to`, only to questions
+        that contain this text, or match this pattern. A function gets the question and returns the answer.
+        """
+        if not answers:
+            raise Misused('say what the person answers: hub.human.answers("no")')
+        self._scripts.append(Script(answers, to))
+        self._thread.do(self._catch_up())
+        self._stage.complain()
+
+    def silence(self) -> None:
+        """Say nothing from now on."""
+        self._scripts.clear()
+
+    @property
+    def asked(self) -> list[Question]:
+        """What people were asked so far, in its order; `question` is the text, `answer` what was said."""
+        return [_told(row) for row in list(self._rows.values())]
+
+    # --- on the hub's loop ---
+
+    @property
+    def is_speaking(self) -> bool:
+        return bool(self._replying)
+
+    def _hear(self, row: Row) -> None:
+        if row.status is QuestionStatus.OPEN or row.id in self._rows:
+            self._rows[row.id] = row
+            self._consider(row)
+
+    async def _catch_up(self) -> None:
+        for row in list(self._rows.values()):
+            self._consider(row)
+        await asyncio.gather(*self._replying.values())
+
+    def _consider(self, row: Row) -> None:
+        if row.status is not QuestionStatus.OPEN or row.id in self._replying:
+            return
+        fitting = [script for script in self._scripts if script.fits(row.question)]
+        if fitting:
+            script = max(fitting, key=lambda script: (script.to is not None, self._scripts.index(script)))
+            reply = asyncio.get_running_loop().create_task(self._reply(row, script))
+            self._replying[row.id] = reply
+            reply.add_done_callback(lambda _: self._replying.pop(row.id, None))
+
+    async def _reply(self, row: Row, script: Script) -> None:
+        try:
+            answer = script.next(_told(row))
+            await self._stage.people.answer(row.id, answer)
+        except (Conflict, NotFound):
+            pass  # its time was over, or somebody else was faster
+        except DragomanError as error:
+            self._stage.note(Misused(f"the person's answer to {row.question!r} was not taken: {error}"))
+        except Exception as error:
+            self._stage.note(Misused(f"the person could not say what to answer to {row.question!r}: {error!r}"))
+
+
+def _told(row: Row) -> Question:
+    return Question(
+        id=row.id,
+        task_id=row.task or "",
+        agent=row.agent,
+        question=row.question,
+        options=row.options,
+        status=row.status.value,
+        answer=row.answer,
+    )

@@ -1,0 +1,89 @@
+"""The thread on which everything lives that a test looks at from outside, and whether anything happens there.
+
+A test is plain code, or runs on a loop of its own: neither may be held up by the hub, nor hold it up. What is said
+between hub and agents goes through the kernel, so the selector sees it all: a loop that was not woken for some
+milliseconds has nothing on its way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import CancelledError, Future
+from typing import Any, TypeVar
+
+from dragoman.testing.errors import Misused, Stuck
+
+T = TypeVar("T")
+
+END_SECONDS = 10.0
+"""For what was left on the loop to be gone."""
+
+
+class Listener(selectors.DefaultSelector):
+    """Counts how often something came."""
+
+    heard = 0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        found = super().select(timeout)
+        if found:
+            self.heard += 1
+        return found
+
+
+class LoopThread:
+    def __init__(self) -> None:
+        self.listener = Listener()
+        self.loop = asyncio.SelectorEventLoop(self.listener)
+        self._thread = threading.Thread(target=self.loop.run_forever, name="dragoman-hub", daemon=True)
+        self._thread.start()
+
+    def post(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin it there."""
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise Misused(
+                "this is the hub's own thread, which cannot wait for itself: in a handler, use"
+                " `await hub.clock.sleep(…)` and `async with hub.client() as client`, or make it a plain function"
+            )
+        if self.loop.is_closed():
+            coroutine.close()
+            raise Misused("this hub is not there any more: it ends with the test that it was made for")
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def do(self, coroutine: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
+        """Have it done there, and wait for it."""
+        future = self.post(coroutine)
+        try:
+            return future.result(seconds)
+        except TimeoutError:
+            if future.done():  # its own
+                raise
+            future.cancel()
+            raise Stuck(
+                f"the hub's thread did not get it done in {seconds:g} s: does a handler block the loop?"
+            ) from None
+        except CancelledError:
+            raise Misused("this hub was ended while it was asked for something") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    def end(self) -> None:
+        try:
+            self.do(self._last(), END_SECONDS)
+        finally:
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(END_SECONDS)
+            if not self._thread.is_alive():
+                self.loop.close()
+
+    async def _last(self) -> None:
+        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        await self.loop.shutdown_asyncgens()

@@ -1,0 +1,74 @@
+"""One agent's wire: a port of its own that leads to the hub, wherever that is now, and that can be cut."""
+
+from __future__ import annotations
+
+import asyncio
+
+HOST = "127.0.0.1"
+
+
+class Relay:
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.address = ""
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._pumps: set[asyncio.Task[None]] = set()
+        self._is_led = asyncio.Event()
+        self._is_led.set()
+
+    async def open(self) -> None:
+        self._server = await asyncio.start_server(self._join, HOST, 0)
+        self.address = f"{HOST}:{self._server.sockets[0].getsockname()[1]}"
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        self._is_led.set()
+        self.cut()
+        await asyncio.gather(*self._pumps, return_exceptions=True)
+
+    def hold(self) -> None:
+        """Nobody is at the other end: whoever connects waits for `lead`."""
+        self._is_led.clear()
+
+    def lead(self, target: str) -> None:
+        self.target = target
+        self._is_led.set()
+
+    def cut(self) -> None:
+        """Every connection breaks, without a goodbye; what was on its way is lost. New ones may be made at once."""
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._pumps.add(task)
+        self._writers.add(writer)
+        onward: asyncio.StreamWriter | None = None
+        try:
+            await self._is_led.wait()
+            host, _, port = self.target.rpartition(":")
+            there, onward = await asyncio.open_connection(host, int(port))
+            self._writers.add(onward)
+            await asyncio.gather(_pump(reader, onward), _pump(there, writer))
+        except OSError:
+            pass
+        finally:
+            for end in (writer, onward):
+                if end is not None:
+                    self._writers.discard(end)
+                    end.transport.abort()
+            self._pumps.discard(task)
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        if writer.can_write_eof():
+            writer.write_eof()
+    except (OSError, RuntimeError):
+        writer.transport.abort()

@@ -1,0 +1,367 @@
+"""What lives on the loop of the hub's thread: the hub itself, the agents at work, whoever calls, and their wires.
+
+    agent ──▶ link that can lose ──▶ its relay ──▶ the hub's door        (one relay for each agent)
+    clients, people ───────────────▶ the front ──▶ the hub's door        (one relay for HTTP, one for gRPC)
+
+The hub is what `app/wiring.py` makes of its settings. The relays' ports stay the same over a restart, the hub's own do
+not: so no port is fixed, and none has to be had twice.
+
+Everything here is called on that loop, save where it says otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import structlog
+
+from dragoman.app.settings import Settings, SettingsError, load
+from dragoman.app.telemetry import Metrics, blot_secrets, without_personal
+from dragoman.app.wiring import Running
+from dragoman.app.wiring import hub as wired
+from dragoman.core.agents.model import Agent as Row
+from dragoman.core.commands import AddAgent, RemoveAgent, RotateToken, SetDomainPolicy
+from dragoman.core.errors import Refused
+from dragoman.core.ids import ADMIN, AgentId, TaskId
+from dragoman.core.ports import Changes
+from dragoman.core.tasks.model import Question
+from dragoman.sdk.address import parse
+from dragoman.sdk.agent import Agent
+from dragoman.sdk.client import Client
+from dragoman.sdk.client_api import ApiClient
+from dragoman.sdk.errors import NotFound
+from dragoman.sdk.signature import Handler
+from dragoman.security.tokens import new_token, token_hash
+from dragoman.testing.clock import VirtualWorld
+from dragoman.testing.errors import Misused, Stuck
+from dragoman.testing.faults import Losses, LossyLink
+from dragoman.testing.flow import Flow
+from dragoman.testing.loop import Listener
+from dragoman.testing.relay import Relay
+
+TRANSPORTS: Mapping[str, tuple[str, ...]] = {
+    "chiffon": ("ws", "http"),
+    "agentmsg": ("ws", "http"),
+    "a2acp": ("ws", "http"),
+    "forge": ("ws",),
+    "coven": ("grpc",),
+}
+"""Protocol → what it is spoken over; the first unless the test says otherwise."""
+
+STORES = ("memory", "sqlite")
+DOMAIN = "tests"
+"""Of an agent that names none, where the protocol needs one."""
+
+COME = 10.0
+"""Seconds for an agent to connect."""
+
+
+class Pass(NamedTuple):
+    """What lets somebody in: for agents and clients that are not the SDK's."""
+
+    url: str
+    token: str
+
+
+class Part:
+    """An agent at work."""
+
+    def __init__(self, agent: Agent, protocol: str, relay: Relay) -> None:
+        self.agent = agent
+        self.protocol = protocol
+        self.relay = relay
+        self.losses = Losses(relay.cut)
+        self.serving: asyncio.Task[None] | None = None
+
+    @property
+    def id(self) -> AgentId:
+        return AgentId(self.agent.id)
+
+
+class Onlooker(Metrics):
+    """Sees questions come and go, in the commit that makes them."""
+
+    def __init__(self, tell: Callable[[Question], None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def committed(self, changes: Changes, commands: int, seconds: float) -> None:
+        super().committed(changes, commands, seconds)
+        for row in (*changes.added, *changes.changed):
+            if isinstance(row, Question):
+                self._tell(row)
+
+
+def settings_of(data: Path, store: str, wanted: Mapping[str, Any]) -> Settings:
+    """A hub's settings, by dotted names. The environment has no part in it."""
+    if store not in STORES:
+        raise Misused(f"a hub for tests keeps its things in {' or '.join(STORES)}, not in {store!r}")
+    fixed = {
+        "data": str(data),
+        "store.kind": store,
+        "server.host": "127.0.0.1",
+        "server.port": 0,
+        "server.grpc_port": 0,
+        "server.drain_seconds": 0.0,
+        "coven.shutdown_seconds": 0.0,
+    }
+    taken = sorted(name for name in wanted if name in fixed)
+    if taken:
+        raise Misused(f"{', '.join(taken)} cannot be set here: a hub for tests chooses them itself (store= is its own)")
+    try:
+        return load(flags={**wanted, **fixed}).settings
+    except SettingsError as error:
+        raise Misused(f"the hub's settings do not work: {error}") from None
+    except KeyError as error:
+        raise Misused(f"there is no setting {error}; `dragoman config show` lists them all") from None
+
+
+class Stage:
+    def __init__(self, settings: Settings, listener: Listener) -> None:
+        self.settings = settings
+        self.world = VirtualWorld()
+        self.people: Client
+        self.running: Running
+        self.on_question: Callable[[Question], None] = lambda row: None
+        self.is_spoken: Callable[[], bool] = lambda: False
+        """Whether the person is about to answer."""
+        self.api: ApiClient
+        self.flow = Flow(self, listener)
+        self._life = AsyncExitStack()
+        self._front = Relay("")
+        self._grpc_front = Relay("")
+        self._cast: dict[AgentId, Part] = {}
+        self._troubles: list[Exception] = []
+
+    # --- its life ---
+
+    async def open(self) -> None:
+        await self._start()
+        await self._front.open()
+        await self._grpc_front.open()
+        self.api = ApiClient(parse(self.url, self.running.admin_token), self.world)
+        self.people = Client(backend=self.api, world=self.world)
+
+    async def _start(self) -> None:
+        onlooker = Onlooker(lambda row: self.on_question(row))
+        hub = wired(self.settings, clock=self.world.instant, metrics=onlooker)
+        self.running = await self._life.enter_async_context(hub)
+        for protocol, relay in self._relays():
+            relay.lead(self._target(protocol))
+
+    def _relays(self) -> list[tuple[str, Relay]]:
+        fronts = [("chiffon", self._front), ("coven", self._grpc_front)]
+        return fronts + [(part.protocol, part.relay) for part in self._cast.values()]
+
+    def _target(self, protocol: str) -> str:
+        return self.running.grpc if protocol == "coven" else self.running.serving.url.removeprefix("http://")
+
+    async def restart(self) -> None:
+        if self.settings.store.kind == "memory":
+            raise Misused(
+                "this hub keeps everything in memory and would forget it all: give the test a hub with a store,"
+                ' @pytest.mark.dragoman(store="sqlite")'
+            )
+        for _, relay in self._relays():
+            relay.hold()
+        await self._life.aclose()
+        for _, relay in self._relays():
+            relay.cut()
+        await self._start()
+        await asyncio.gather(*(self._come(part) for part in self._cast.values()))
+
+    async def close(self) -> None:
+        for part in list(self._cast.values()):
+            await self._dismiss(part)
+        if hasattr(self, "people"):
+            await self.people.__aexit__()
+        await self._life.aclose()
+        for relay in (self._front, self._grpc_front):
+            await relay.close()
+
+    @property
+    def url(self) -> str:
+        return f"http://{self._front.address}"
+
+    # --- what went wrong beside what was asked ---
+
+    def note(self, trouble: Exception) -> None:
+        self._troubles.append(trouble)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether gRPC's threads, or the store's process, have a part in what happens."""
+        return self.settings.store.kind != "memory" or any(part.protocol == "coven" for part in self._cast.values())
+
+    @property
+    def at_work(self) -> list[Handler]:
+        """The handlers that run now."""
+        return [handler for part in self._cast.values() for handler in part.agent.at_work]
+
+    def complain(self) -> None:
+        """On any thread."""
+        if self._troubles:
+            raise self._troubles.pop(0)
+
+    # --- who is there ---
+
+    async def let_in(self, id: str, protocol: str, transport: str | None = None, **fields: Any) -> Pass:
+        """A fresh token for it; whoever had one before has none any more."""
+        way, token = self._way(protocol, transport), new_token()
+        intake, hashed = self.running.intake, token_hash(token)
+        there = intake.agent(AgentId(id))
+        try:
+            if there is not None and there.protocol != protocol:
+                raise Misused(
+                    f"{id!r} is here already, and speaks {there.protocol}: give the other one an id of its own"
+                )
+            if there is not None:
+                await intake.ask(RotateToken(principal=ADMIN, agent=there.id, token_hash=hashed))
+            else:
+                if protocol == "a2acp" and fields.get("domain") is None:
+                    fields["domain"] = DOMAIN
+                now = self.world.instant()
+                row = Row(id=AgentId(id), protocol=protocol, created_at=now, token_hash=hashed, **fields)
+                await intake.ask(AddAgent(principal=ADMIN, agent=row))
+        except Refused as refused:
+            raise Misused(f"the hub does not let {id!r} in: {refused.fault.message}") from None
+        return Pass(f"{way}://{self._grpc_front.address if protocol == 'coven' else self._front.address}", token)
+
+    def _way(self, protocol: str, transport: str | None) -> str:
+        known = TRANSPORTS.get(protocol)
+        if known is None:
+            raise Misused(f"there is no protocol {protocol!r}: {', '.join(TRANSPORTS)}")
+        if transport not in (None, *known):
+            raise Misused(f"{protocol} is spoken over {' or '.join(known)} here, not over {transport!r}")
+        return "coven" if protocol == "coven" else f"{protocol}+{transport or known[0]}"
+
+    async def allow(self, source: str, target: str) -> None:
+        await self.running.intake.ask(SetDomainPolicy(principal=ADMIN, source=source, target=target))
+
+    async def add(self, agent: Agent, protocol: str, transport: str | None, **fields: Any) -> None:
+        if not isinstance(agent, Agent):
+            raise Misused(
+                f"add takes a dragoman.Agent, not {type(agent).__name__}; hub.let_in is for agents of another make"
+            )
+        if AgentId(agent.id) in self._cast:
+            raise Misused(f"{agent.id!r} is at work here already: take it away first, with hub.remove({agent.id!r})")
+        way = self._way(protocol, transport)
+        is_new = self.running.intake.agent(AgentId(agent.id)) is None
+        mine = {"kind": agent.kind, "domain": agent.domain, "version": agent.version}
+        _, token = await self.let_in(agent.id, protocol, transport, **mine, **fields)
+        relay = Relay(self._target(protocol))
+        await relay.open()
+        part = self._cast[AgentId(agent.id)] = Part(agent, protocol, relay)
+        keeps = Path(self.settings.data) / "agents-of-tests" if agent._state_dir is not None else None
+        serving = agent.serve_in(
+            self.world,
+            parse(f"{way}://{relay.address}", token),
+            state_dir=keeps,
+            through=lambda link: LossyLink(link, part.losses),
+        )
+        part.serving = asyncio.create_task(serving, name=f"agent {agent.id}")
+        try:
+            await self._come(part)
+        except BaseException:
+            await self._dismiss(part)
+            if is_new:
+                await self.running.intake.ask(RemoveAgent(principal=ADMIN, agent=part.id))
+            raise
+        part.serving.add_done_callback(lambda task: self._left(part, task))
+
+    async def _come(self, part: Part) -> None:
+        """Until the hub can give it work."""
+        assert part.serving is not None
+        loop = asyncio.get_running_loop()
+        end = loop.time() + COME
+        while not self.running.intake.reachable(part.id):
+            if part.serving.done():
+                part.serving.result()
+            if part.serving.done() or loop.time() > end:
+                raise Stuck(f"{part.id} did not connect over {part.protocol} within {COME:g} s: its log says why")
+            await asyncio.sleep(0.001)
+        await self.flow.settle()
+
+    def _left(self, part: Part, task: asyncio.Task[None]) -> None:
+        if part.id not in self._cast or task.cancelled():
+            return
+        why = task.exception()
+        self.note(Misused(f"{part.id} left by itself: {why if why is not None else 'it was stopped'}"))
+
+    async def remove(self, agent: str | Agent) -> None:
+        await self._dismiss(self.part(agent))
+        await self.flow.settle()
+
+    async def _dismiss(self, part: Part) -> None:
+        """As if its process was killed."""
+        del self._cast[part.id]
+        part.relay.cut()
+        if part.serving is not None:
+            part.serving.cancel()
+            await asyncio.gather(part.serving, return_exceptions=True)
+        await part.relay.close()
+
+    async def disconnect(self, part: Part) -> None:
+        part.relay.cut()
+        await self.flow.settle()
+
+    def part(self, agent: str | Agent) -> Part:
+        """On any thread."""
+        id = AgentId(agent if isinstance(agent, str) else agent.id)
+        part = self._cast.get(id)
+        if part is None:
+            there = ", ".join(self._cast) or "nobody"
+            raise Misused(
+                f"there is no agent {id!r} at work here (there is: {there}): hub.add(agent, protocol=…) first"
+            )
+        return part
+
+    # --- work ---
+
+    async def submit(self, target: str | None, work: str, given: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+        named: dict[str, Any] = {}
+        if target is not None:
+            named["agent" if self.running.intake.agent(AgentId(target)) is not None else "kind"] = target
+        return await self.api.submit(None, work, given, {**named, **options})
+
+    async def last_event(self, task_id: str) -> int:
+        """The number of the last thing that happened to a task."""
+        last, page = 0, [0]
+        while page:
+            page = [event.seq for event in await self.running.intake.store.events(TaskId(task_id), after=last)]
+            last = page[-1] if page else last
+        if not last:
+            raise NotFound(f"there is no task {task_id}")
+        return last
+
+
+@contextmanager
+def logs() -> Iterator[None]:
+    """What the hub logs goes where the test's own logs go (`caplog`), unless the test has set that up itself."""
+    if structlog.is_configured():
+        yield
+        return
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            without_personal,
+            structlog.processors.format_exc_info,
+            blot_secrets,
+            _line,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
+    try:
+        yield
+    finally:
+        structlog.reset_defaults()
+
+
+def _line(_: Any, __: str, event: Any) -> str:
+    said: Sequence[str] = [f"{name}={value}" for name, value in event.items() if name != "event"]
+    return " ".join((str(event.get("event", "")), *said))
