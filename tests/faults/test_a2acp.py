@@ -83,7 +83,7 @@ def test_a_target_that_dies_over_a_request_gets_it_again(hub: HubProcess, bond: 
     assert bond.content(again) == WANTED
     told = finishes(bond, again)
     assert told["payload"]["correlation_id"] == asked["payload"]["correlation_id"]
-    assert hub.task(again["payload"]["correlation_id"])["status"] == "completed"
+    assert hub.task(again["task"]["id"])["status"] == "completed"
 
 
 @pytest.mark.requirement("A2-RTE-1")

@@ -11,11 +11,34 @@ from dragoman.sdk import declared, trace
 from dragoman.sdk.links import Errand, Proposal, Work, handed_over
 from dragoman.sdk.peers import HandshakeRequest
 
-SEALED, PERSONAL = "sealed", "personal"
-"""In `Errand.about`: the answer is to be sealed, and what goes wrong is not to be told in clear."""
+SEALED, PERSONAL, THREAD = "sealed", "personal", "thread"
+"""In `Errand.about`: the answer is to be sealed, what goes wrong is not to be told in clear, and what it answers is
+called."""
 
 
-def work_of(message: Message, capability: Capability | None, receipt: str | None, fresh: str) -> Work:
+class _Task(msgspec.Struct):
+    id: str | None = None
+
+
+class _Beside(msgspec.Struct):
+    """What the hub says of a task beside the payload."""
+
+    task: _Task | None = None
+
+
+_beside = msgspec.json.Decoder(_Beside).decode
+
+
+def task_in(frame: bytes) -> str | None:
+    """The hub's own id of the task that a message is about; its correlation id is its caller's affair."""
+    try:
+        beside = _beside(frame)
+    except msgspec.MsgspecError:
+        return None
+    return None if beside.task is None else beside.task.id
+
+
+def work_of(message: Message, task_id: str, capability: Capability | None, receipt: str | None, fresh: str) -> Work:
     """A request whose payload is open. `fresh` is a UUID, for a trace if there is none yet.
 
     What the answer needs travels with the errand, so that it can be given after a restart, too.
@@ -23,6 +46,7 @@ def work_of(message: Message, capability: Capability | None, receipt: str | None
     payload, source = message.payload or {}, message.source_agent
     span, terms = trace.parse(payload.get("traceparent")), handed_over(payload.get("handover"))
     about = {"intent": message.intent or "", "domain": source.domain, "version": source.version}
+    about[THREAD] = message.thread
     if message.contract_id is not None:
         about["contract_id"] = message.contract_id
     if message.security.encryption == "aes256":
@@ -34,7 +58,7 @@ def work_of(message: Message, capability: Capability | None, receipt: str | None
         given.pop("handover", None)
     return Work(
         errand=Errand(
-            task_id=message.thread,
+            task_id=task_id,
             request_id=f"{source.agent_id}/{message.message_id}",
             trace_id=fresh.replace("-", "") if span is None else span.trace_id,
             sender=source.agent_id,

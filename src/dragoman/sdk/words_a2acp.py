@@ -50,7 +50,7 @@ from dragoman.sdk.links import (
     Report,
     Verdict,
 )
-from dragoman.sdk.requests_a2acp import SEALED, proposal_of, work_of
+from dragoman.sdk.requests_a2acp import SEALED, THREAD, proposal_of, task_in, work_of
 from dragoman.sdk.talk_a2acp import BROKER, PROGRESS, Persona
 from dragoman.sdk.world import World
 
@@ -154,9 +154,9 @@ class A2acpLink:
             yield from self._work(message, frame)
         elif kind is MessageType.EVENT and message.intent == intents.CANCEL:
             reason = (message.payload or {}).get("reason") or "cancelled"
-            yield Cancel(task_id=message.thread, reason=reason, receipt=receipt)
+            yield Cancel(task_id=task_in(frame.data) or message.thread, reason=reason, receipt=receipt)
         elif kind is MessageType.EVENT and message.intent in STEERED:
-            yield STEERED[message.intent](task_id=message.thread, receipt=receipt)
+            yield STEERED[message.intent](task_id=task_in(frame.data) or message.thread, receipt=receipt)
         else:
             caller = self._persona.caller
             is_known = self._persona.news(message)
@@ -175,7 +175,8 @@ class A2acpLink:
         except Unopened as error:
             self._locked(message, frame, error)
             return
-        yield work_of(opened, self._capabilities.get(message.intent or ""), frame.receipt, self._world.mint())
+        id = task_in(frame.data) or message.thread
+        yield work_of(opened, id, self._capabilities.get(message.intent or ""), frame.receipt, self._world.mint())
 
     def _locked(self, message: Message, frame: Frame, error: Unopened) -> None:
         """Work that we cannot read. With a lost key, ask for a new one: the hub seals it anew when it comes again."""
@@ -298,7 +299,7 @@ class A2acpLink:
             to=Agent(agent_id=errand.sender, domain=about["domain"], version=about["version"]),
             intent=intent or about["intent"],
             payload=self._under(about.get("contract_id"), payload),
-            correlation_id=errand.task_id,
+            correlation_id=about.get(THREAD, errand.task_id),
             seal=SEALED in about and kind is not MessageType.ERROR,
         )
 
@@ -330,7 +331,8 @@ class A2acpLink:
         return self._write(MessageType.RESPONSE, outcome, payload, id=self._world.mint())
 
     def _complain(self, message: Outbound, refusal: Refusal) -> Write:
-        payload = refusal.payload(message.errand.task_id)
+        errand = message.errand
+        payload = refusal.payload(errand.about.get(THREAD, errand.task_id))
         return self._write(MessageType.ERROR, message, payload, id=self._world.mint())
 
     def _agree(self, verdict: Verdict) -> Write:

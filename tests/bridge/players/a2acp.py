@@ -129,16 +129,16 @@ class A2acpWorker(A2acpParty, Worker):
             case "request", _:
                 self.jobs.put_nowait(await self._job(message, payload))
             case "event", "cancel":
-                self._cancelled[payload["correlation_id"]].set()
+                self._cancelled[message["task"]["id"]].set()
             case "event", "pause" | "resume" as word:
                 self.told.put_nowait("paused" if word == "pause" else "running")
             case "error", _:
                 self.refused.append(str(payload))
 
     async def _job(self, message: Message, payload: Mapping[str, Any]) -> Job:
-        task = message.get("task", {})
+        task = message["task"]
         return Job(
-            id=payload["correlation_id"],
+            id=task["id"],
             type=message["intent"],
             input={name: value for name, value in payload.items() if name not in OURS and name not in BESIDE},
             native=message,
@@ -153,7 +153,7 @@ class A2acpWorker(A2acpParty, Worker):
 
     async def _reply(self, job: Job, kind: str, intent: str, payload: Mapping[str, Any]) -> None:
         asked = job.native
-        about = {"contract_id": asked["payload"].get("contract_id"), "correlation_id": job.id}
+        about = {name: asked["payload"].get(name) for name in ("contract_id", "correlation_id")}
         await self.tell(await self.message(kind, asked["source_agent"], intent, {**payload, **about}))
 
     async def say(self, job: Job, **features: Any) -> None:
@@ -182,7 +182,7 @@ class A2acpWorker(A2acpParty, Worker):
         """Answer with one of the document's codes."""
         after = 1 if code in ("TIMEOUT", "INTERNAL_ERROR", "RATE_LIMIT_EXCEEDED") else 0
         error = {"code": code, "message": message, "details": details or {}, "retry_after": after}
-        await self._reply(job, "error", job.type, {"error": {**error, "correlation_id": job.id}})
+        await self._reply(job, "error", job.type, {"error": error})
 
 
 A2acp = Player(A2acpCaller, A2acpWorker)

@@ -377,8 +377,8 @@ def test_the_trace_travels_in_the_payload(hub: HubProcess, bond: Bond) -> None:
 @pytest.mark.requirement("a2acp/all-D8", "a2acp/all-D1")
 def test_a_request_is_a_task_like_any_other(hub: HubProcess, bond: Bond) -> None:
     work = bond.ask()
-    id = work["payload"]["correlation_id"]
-    progress = {"percent": 10, "correlation_id": id, "contract_id": bond.id}
+    id = work["task"]["id"]
+    progress = {"percent": 10, "correlation_id": work["payload"]["correlation_id"], "contract_id": bond.id}
     bond.target.say(bond.target.message("event", bond.source, "progress", progress))
     assert hub.status(id) == "running"
     bond.target.say(bond.response(work, {"dataset_id": "d"}))
@@ -389,7 +389,7 @@ def test_a_request_is_a_task_like_any_other(hub: HubProcess, bond: Bond) -> None
     error = {"code": "INTERNAL_ERROR", "message": "out of paper", "retry_after": 7}
     said = {"error": error, "contract_id": bond.id, "correlation_id": work["payload"]["correlation_id"]}
     bond.target.say(bond.target.message("error", bond.source, PROVISION["intent"], said))
-    assert hub.status(work["payload"]["correlation_id"]) == "failed"
+    assert hub.status(work["task"]["id"]) == "failed"
     bond.source.hears("response")
     told = bond.source.hears("error")["payload"]["error"]
     assert (told["code"], told["message"], told["retry_after"]) == ("INTERNAL_ERROR", "out of paper", 7)
@@ -401,14 +401,15 @@ def test_a_cancel_reaches_the_agent_that_works(hub: HubProcess, bond: Bond, by: 
     asked = bond.request()
     bond.source.say(asked)
     work = bond.target.hears("request")
-    id, thread = work["payload"]["correlation_id"], asked["payload"]["correlation_id"]
+    id, thread = work["task"]["id"], asked["payload"]["correlation_id"]
     if by == "source":
         said = {"correlation_id": thread, "reason": "not needed"}
         bond.source.say(bond.source.message("event", bond.target, "cancel", said))
     else:
         assert hub.admin.post(f"/api/v1/tasks/{id}/cancel", {"reason": "not needed"}).status < 300
     told = bond.target.hears("event", "cancel")
-    assert (told["payload"]["correlation_id"], told["payload"]["contract_id"]) == (id, bond.id)
+    assert (told["payload"]["correlation_id"], told["payload"]["contract_id"]) == (thread, bond.id)
+    assert told["task"] == {"id": id}
     assert bond.source.hears("error")["payload"]["error"]["correlation_id"] == thread
     assert hub.status(id) == "cancelled"
     assert bond.target.refused(bond.response(work, {"dataset_id": "late"}))["retry_after"] == 0
@@ -477,6 +478,31 @@ def test_a_response_finds_the_one_request_that_it_can_mean(bond: Bond, names: st
     told = ada.hears("response", "provision_test_dataset")["payload"]
     assert (told["dataset_id"], told["correlation_id"]) == ("d-1", "correlation-789")
     assert asked["message_id"] != work["message_id"]
+
+
+@pytest.mark.requirement("A2-RTE-4", "a2acp-D9")
+def test_both_sides_call_a_request_by_the_same_name(bond: Bond) -> None:
+    """And two that are called the same are not confused."""
+    ada, bob = bond.source, bond.target
+    payload = {**WANTED, "contract_id": bond.id, "correlation_id": "correlation-789"}
+    for record_count in (1, 2):
+        asked = {**payload, "record_count": record_count}
+        ada.say(ada.message("request", bob, "provision_test_dataset", asked))
+    work = [bob.hears("request", "provision_test_dataset") for _ in range(2)]
+    assert work[0]["payload"]["correlation_id"] == "correlation-789"
+    assert work[1]["payload"]["correlation_id"] != "correlation-789"
+    for one in reversed(work):
+        answer = {"dataset_id": f"d-{one['payload']['record_count']}"}
+        answer["correlation_id"] = one["payload"]["correlation_id"]
+        bob.say(bob.message("response", ada, "provision_test_dataset", answer))
+    told = [ada.hears("response", "provision_test_dataset")["payload"] for _ in range(2)]
+    assert [one["correlation_id"] for one in told] == ["correlation-789"] * 2
+    assert sorted(one["dataset_id"] for one in told) == ["d-1", "d-2"]
+    ada.say(ada.message("request", bob, "provision_test_dataset", payload))
+    again = bob.hears("request", "provision_test_dataset")
+    assert again["payload"]["correlation_id"] == "correlation-789"
+    ada.say(ada.message("event", bob, "cancel", {"correlation_id": "correlation-789"}))
+    assert bob.hears("event", "cancel")["payload"]["correlation_id"] == "correlation-789"
 
 
 @pytest.mark.requirement("A2-RTE-4", "a2acp-D8")

@@ -146,7 +146,7 @@ def test_personal_data_is_encrypted_audited_and_nowhere_to_be_seen(hub: HubProce
     bob.say(bond.response(work, {"ward": CANARY}))
     assert bond.content(ada.hears("response", "read_record")) == {"ward": CANARY}
     until(lambda: "pii.request" in {what for what, _ in audited(hub, ada)}, "it is in the audit record")
-    id = work["payload"]["correlation_id"]
+    id = work["task"]["id"]
     for path in (f"/tasks/{id}", f"/tasks/{id}?history=1", "/tasks", "/deadletters", "/audit?limit=500", "/contracts"):
         answer = hub.admin.get(f"/api/v1{path}")
         assert answer.status == 200, path

@@ -77,7 +77,7 @@ def test_only_the_owner_answers_and_only_the_caller_cancels(bond: Bond, cast: di
     asked = bond.request()
     ada.say(asked)
     work = bob.hears("request")
-    id, thread = work["payload"]["correlation_id"], asked["payload"]["correlation_id"]
+    id, thread = work["task"]["id"], asked["payload"]["correlation_id"]
     error = {"code": "INTERNAL_ERROR", "message": "x", "retry_after": 1}
     for name in (id, thread, asked["message_id"]):
         around = {"correlation_id": name, "contract_id": bond.id}

@@ -56,13 +56,13 @@ def test_personal_data_shows_nowhere(hub: HubProcess, cast: dict[str, Plain]) ->
     assert secret not in json.dumps([*told, *ada.hear()])
     shown = ["/tasks?limit=500", "/deadletters", "/audit?limit=500", "/contracts", "/questions", "/agents"]
     for work in (done, failed, broken, open_):
-        id = work["payload"]["correlation_id"]
+        id = work["task"]["id"]
         shown += [f"/tasks/{id}", f"/tasks/{id}?history=1", f"/tasks/{id}/why"]
         assert secret not in dragoman("task", "show", id, hub=hub).out
     for path in shown:
         assert secret.encode() not in hub.admin.get(f"/api/v1{path}").body, path
     for work in (done, failed, broken):
-        events = hub.admin.get(f"/api/v1/tasks/{work['payload']['correlation_id']}/events")
+        events = hub.admin.get(f"/api/v1/tasks/{work['task']['id']}/events")
         assert events.body
         assert secret.encode() not in events.body
     for path in ("/metrics", "/"):
@@ -79,7 +79,7 @@ def test_no_credential_is_kept_or_shown(hub: HubProcess, bond: Bond) -> None:
     work = bond.target.hears("request")
     bond.target.say(bond.response(work, {"dataset_id": "d"}))
     canaries = [asked["security"]["auth_token"].rpartition(".")[2], bond.source.secret, bond.target.secret]
-    id = work["payload"]["correlation_id"]
+    id = work["task"]["id"]
     told = [hub.admin.get(f"/api/v1/tasks/{id}?history=1").body, hub.admin.get("/api/v1/audit?limit=500").body]
     told += [hub.log.read_bytes(), json.dumps(work).encode()]
     told += [one.read_bytes() for one in hub.data.rglob("*") if one.is_file()]

@@ -52,6 +52,7 @@ def say(parcel: Parcel, receiver: Agent, now: Instant) -> list[Any]:
     voice = a2acp.Voice(
         broker=BROKER,
         party=lambda one: Party(agent_id=one, domain="default", version="1.0.0"),
+        called=lambda task: task.id,
         token=lambda one: TOKEN,
         shut=_never,
         grant=lambda contract, one: None,

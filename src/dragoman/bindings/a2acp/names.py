@@ -4,7 +4,9 @@ a2acp                                the hub
 -----------------------------------  ----------------------------------------------------------------------------
 agent_id, domain, version            an agent; without a domain it is of `default`, without a version 1.0.0
 the broker                           the hub itself, and the person who asks through it
-correlation_id towards an agent      the task's id; where only the agents can read payloads, the caller's own
+correlation_id towards an agent      the caller's own, so that both sides write the same into their logs; the task's id
+                                     where there is none, where the caller speaks something else, and where the agent
+                                     works on another task of that name
 correlation_id towards the caller    its own (`Task.origin.called`), or the id of its request
 the id of a message of ours          the delivery's id, with the 7 of its version written as a 4
 """

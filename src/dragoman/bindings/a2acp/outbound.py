@@ -2,7 +2,7 @@
 
     cargo      message                                                        from
     ---------  -------------------------------------------------------------  ---------------------------------------
-    WORK       request: the intent, its input, correlation_id = the task      whoever asked; a person asks as the hub
+    WORK       request: the intent, its input, correlation_id (`names`)        whoever asked; a person asks as the hub
     RESULT     response, or error if the work failed                          whoever did it
     FAILURE    error                                                          the broker
     PROGRESS   event progress                                                 whoever works
@@ -55,6 +55,8 @@ class Voice(msgspec.Struct, frozen=True, kw_only=True):
     broker: Agent
     party: Callable[[AgentId], Agent]
     """An agent as others are told of it; the broker for whoever is none."""
+    called: Callable[[Task], str]
+    """What the agent that works on a task knows it by."""
     token: Callable[[str], str]
     """The broker's word, for one receiver."""
     shut: Callable[[Contract], Shut]
@@ -202,7 +204,9 @@ class _Saying:
         """A ciphertext that only the two agents can open, in the envelope that it was made for."""
         named = {name: value for name, value in envelope.items() if name != "message_id"}
         payload = {**sealed, **named, "traceparent": self.traceparent}
-        return self.say(kind, intent, payload, source=source, encryption="aes256", id=envelope["message_id"])
+        extra = {"task": {"id": self.task.id}} if kind == REQUEST else None
+        id = envelope["message_id"]
+        return self.say(kind, intent, payload, source=source, encryption="aes256", id=id, extra=extra)
 
     def complain(self, refusal: Refusal, correlation: str | None, intent: str | None, source: Agent | None) -> bytes:
         payload = refusal.payload(correlation)
@@ -227,7 +231,8 @@ def _work(said: _Saying) -> bytes:
         aside["attachments"] = [_file(msgspec.convert(file, FileRef), task) for file in body["attachments"]]
     extra = {name: value for name, value in (body.get("extra") or {}).items() if name not in ENVELOPE}
     extra |= _besides(task)
-    message = said.converse(REQUEST, task.type, {**content, **aside}, task.id, source=source, extra=extra)
+    name = said.voice.called(task)
+    message = said.converse(REQUEST, task.type, {**content, **aside}, name, source=source, extra=extra)
     if len(message) > MESSAGE_BYTES:
         what = f"the work is larger than a message to {said.receiver} may be; ask for less at a time"
         raise refuse(Kind.TOO_LARGE, what, limit=MESSAGE_BYTES, size=len(message))
@@ -235,12 +240,12 @@ def _work(said: _Saying) -> bytes:
 
 
 def _besides(task: Task) -> dict[str, Any]:
-    """What other protocols say of a task and this one has no word for, in a field of ours beside the payload; and that
-    it was begun before."""
-    known = {name: getattr(task, name) for name in ("name", "description", "thread") if getattr(task, name)}
+    """Which task it is, what other protocols say of it and this one has no word for, and that it was begun before: in a
+    field of ours beside the payload."""
+    known = {name: getattr(task, name) for name in ("id", "name", "description", "thread") if getattr(task, name)}
     if task.attempts > 1:
         known["attempt"] = task.attempts
-    return {"task": known} if known else {}
+    return {"task": known}
 
 
 def _file(file: FileRef, task: Task) -> dict[str, Any]:
@@ -263,7 +268,7 @@ def _control(intent: str) -> Callable[[_Saying], bytes]:
         reason = _fault(_parse(said.event.body), said).message if intent == intents.CANCEL else ""
         if reason:
             payload["reason"] = reason
-        return said.say(EVENT, intent, payload)
+        return said.say(EVENT, intent, payload, extra={"task": {"id": said.task.id}})
 
     return say
 
@@ -271,7 +276,7 @@ def _control(intent: str) -> Callable[[_Saying], bytes]:
 def _thread_towards(said: _Saying) -> str:
     """What the agent that works knows the task by."""
     sealed = said.contract is not None and said.contract.end_to_end
-    return thread_of(said.task) if sealed else said.task.id
+    return thread_of(said.task) if sealed else said.voice.called(said.task)
 
 
 # -- to whoever asked --------------------------------------------------------------------------------------------

@@ -83,14 +83,15 @@ class A2acpDesk:
         self.refusals = refusals or Refusals(hub)
         self.seals = Seals(vault)
         self.broker = auth.broker
+        self._reading = Reading(self)
         self.voice = a2acp.Voice(
             broker=self.broker,
             party=self.party,
+            called=self._reading.called,
             token=auth.word_for,
             shut=self.seals.shut,
             grant=self.seals.grant,
         )
-        self._reading = Reading(self)
 
     # -- who
 

@@ -9,9 +9,10 @@ whatever can only mean one thing is understood:
 
     correlation_id               a response, error or progress           the answer to a proposal
     ---------------------------  --------------------------------------  ---------------------------------------
-    what we wrote there          the task                                the handshake
+    what we wrote there          the task of that name or id             the handshake
     the id of our message        the task that it brought                the handshake that it proposed
-    what the caller wrote there  the caller's task                       -
+    the caller's, or the id      the caller's task                       -
+      of its request
     nothing                      the one request that is open between    `handshake_id`, or the one handshake
                                  the two, by contract and intent         that is open
 """
@@ -74,6 +75,8 @@ class Reading:
         self.seals = desk.seals
         self._given: dict[str, Given] = {}
         """By the task's id, and by that of the message that brought it."""
+        self._called: dict[tuple[AgentId, str], Given] = {}
+        """By who works on it, and what it is called there."""
         self._proposed: dict[AgentId, dict[QuestionId, str]] = {}
         """Handshakes that an agent was asked about, with the id of the message."""
 
@@ -224,7 +227,7 @@ class Reading:
     async def _worked_on(self, said: a2acp.Said) -> Given:
         """What an agent answers; raises `Refused`, in the same words for what is not there and what is not its own."""
         named, me = said.message.correlation_id, said.agent.id
-        known = None if named is None else self._given.get(named)
+        known = None if named is None else self._given.get(named) or self._called.get((me, named))
         if known is not None and known.owner == me:
             return known
         task = None if named is None else await self.store.task(TaskId(named))
@@ -250,6 +253,19 @@ class Reading:
             and message.contract_id in (None, task.contract)
             and (message.intent in (None, task.type) or message.message_type is MessageType.EVENT)
         )
+
+    def called(self, task: Task) -> str:
+        """What the agent that works on a task knows it by: what its caller calls it, unless it works on another one of
+        that name."""
+        name, me = task.origin.called, task.owner
+        if name is None or me is None or task.origin.protocol != PROTOCOL:
+            return task.id
+        holder = self._called.get((me, name))
+        if holder is None or (holder.task != task.id and holder.task not in self.hub.load_of(me)):
+            if len(self._called) >= MOST_GIVEN:
+                del self._called[next(iter(self._called))]
+            holder = self._called[me, name] = self._given.get(task.id) or self.remember(task)
+        return name if holder.task == task.id else task.id
 
     def remember(self, task: Task, message_id: str | None = None) -> Given:
         """What an agent was given, by the message of that id."""

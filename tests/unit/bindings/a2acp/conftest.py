@@ -122,6 +122,7 @@ def voice() -> Voice:
     return Voice(
         broker=samples.BROKER,
         party=lambda name: party_of(known[name]) if name in known else samples.BROKER,
+        called=lambda task: task.id,
         token=lambda receiver: f"for-{receiver}",
         shut=lambda row: lambda plain, bound: {
             "alg": "A256GCM", "kid": "k-1", "nonce": "N" * 16, "ciphertext": f"{len(plain + bound('k-1'))}{'c' * 22}",
