@@ -316,6 +316,8 @@ async def logs(desk: Desk, request: Request) -> Response:
         newest = await desk.store.events(task.id, after=max(0, task.seq - EVENTS_A_TASK), limit=EVENTS_A_TASK)
         lines += [log_line(event) for event in newest if not event.personal]
     lines.sort(key=lambda line: (line.at, line.task_id, line.seq))
+    if query.tail:
+        del lines[: -query.tail]
     told = [Line(seq=one.seq, at=one.at, kind=one.kind, text=one.text, task_id=one.task_id) for one in lines]
     return respond(200, AgentLogs(logs=tuple(told), next=on))
 

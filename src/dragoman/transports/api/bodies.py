@@ -198,7 +198,7 @@ class EventsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class LogsQuery(Page, frozen=True, kw_only=True):
-    """`level` leaves out what is less grave. Of a child: `tail` is how many of the newest lines; `after` is the number
+    """`tail` is how many of the newest lines. Of a child: `level` leaves out what is less grave, `after` is the number
     of the last line seen, and `wait` how many seconds to wait for another one."""
 
     tail: Limit | None = None

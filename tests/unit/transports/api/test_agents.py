@@ -145,5 +145,6 @@ async def test_the_logs_of_an_agent_are_the_events_of_its_tasks_in_words(world: 
         ("progress", "50 % · configure\n3 monitors"),
     ]
     assert told["next"] is None
+    assert (await world.client.get(f"{API}/mux-1/logs?tail=1")).json()["logs"] == told["logs"][-1:]
     assert (await world.client.get(f"{API}/mux-1/logs?cursor=x")).status_code == 422
     assert (await world.client.get(f"{API}/nobody/logs")).status_code == 404
