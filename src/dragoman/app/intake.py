@@ -17,9 +17,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
-from typing import Any
-
-import structlog
+from typing import TYPE_CHECKING, Any
 
 from dragoman.core.agents.floor import Floor
 from dragoman.core.agents.model import Agent
@@ -37,7 +35,8 @@ from dragoman.core.state.policy import Policy
 from dragoman.core.state.policy import default as default_policy
 from dragoman.core.work import NotLoaded, Work
 
-log = structlog.get_logger("dragoman.intake")
+if TYPE_CHECKING:
+    import structlog
 
 LARGEST_UNIT = 128
 """Commands in one commit: bounds how long one caller can wait behind others, and how much one failure takes along."""
@@ -60,6 +59,15 @@ DEEPEST = 50_000
 
 Then = Callable[[Any, Refused | None], None]
 Batch = list[tuple[Command, Then | None]]
+
+
+@cache
+def _log() -> structlog.stdlib.BoundLogger:
+    """Imported when there is something to say: it brings rich along, which `dragoman translate` has no time for."""
+    import structlog
+
+    logger: structlog.stdlib.BoundLogger = structlog.get_logger("dragoman.intake")
+    return logger
 
 
 class Observer:
@@ -278,7 +286,7 @@ class Intake:
             try:
                 await self._unit(batch)
             except Exception as error:
-                log.exception("a unit of work failed", commands=len(batch))
+                _log().exception("a unit of work failed", commands=len(batch))
                 self._refuse(batch, str(error) or type(error).__name__)
 
     async def _unit(self, batch: Batch) -> None:
@@ -300,7 +308,7 @@ class Intake:
                     await unit.commit(changes)
                 except StoreFailed as error:
                     self._observer.failed(len(batch))
-                    log.error("nothing was committed", why=str(error), commands=len(batch))
+                    _log().error("nothing was committed", why=str(error), commands=len(batch))
                     self._refuse(batch, str(error))
                     return
                 self._observer.committed(changes, len(batch), asyncio.get_running_loop().time() - began)
@@ -320,7 +328,7 @@ class Intake:
             self._observer.decided(command, refusal.fault.kind.value)
             return None, refusal
         except Exception:
-            log.exception("a decision failed", command=type(command).__name__)
+            _log().exception("a decision failed", command=type(command).__name__)
             self._observer.decided(command, "error")
             fault = Fault(kind=Kind.INTERNAL, message="the hub could not decide this; its log says why")
             return None, Refused(fault)
@@ -420,7 +428,7 @@ class Intake:
             try:
                 await future
             except Refused as refusal:
-                log.warning("a wake-up was refused", why=str(refusal.fault))
+                _log().warning("a wake-up was refused", why=str(refusal.fault))
         return len(commands)
 
 

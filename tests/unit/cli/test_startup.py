@@ -63,3 +63,9 @@ def test_help_imports_no_command_and_no_markdown(hub: Any) -> None:
     allowed = {"dragoman", "dragoman.cli", "dragoman.cli.main", "dragoman.cli.exits"}
     assert (code, {name for name in modules if name.startswith("dragoman")}) == (0, allowed)
     assert modules & (HEAVY - {"rich"}) == set()
+
+
+def test_translate_runs_the_hubs_decisions_without_what_a_server_needs(hub: Any) -> None:
+    code, modules = imported("translate", "chiffon", "forge", "-o", "json", url=hub.url)
+    servers = {"apsw", "grpc", "httpx2", "prometheus_client", "rich", "starlette", "structlog", "uvicorn"}
+    assert (code, modules & servers) == (0, set())
