@@ -9,13 +9,15 @@ that it also starts as a command is tried by tests of their own (tests/unit/app/
             <- pid ------------
             <- exit code ------- wait() <--------------------- ends
 
-A store's writer process is forked in the same way where a test opens stores by the dozen (`writer`): it is started as
-itself by tests/adapters/test_sqlite_faults.py and by every hub.
+So are the writer processes of stores: a hub has its first one forked off before it grows (`Egg`), and where a test
+opens stores by the dozen it asks the nest (`writer`). They start as themselves when a hub starts another one, and in
+tests/adapters/test_sqlite_faults.py.
 """
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -28,18 +30,27 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
+from dragoman.stores.sqlite import channel, writer
+
 WARM = (
+    "dragoman.cli.main",
     "dragoman.cli.serving",
     "dragoman.app.wiring",
-    "dragoman.stores.sqlite.writer",
+    "dragoman.stores.sqlite.store",
     "dragoman.transports.coven_grpc.door",
     "dragoman.transports.agentmsg",
     "dragoman.transports.a2acp",
+    "uvloop",
+    "uvicorn.lifespan.off",
     *(f"dragoman.cli.{name}" for name in ("agent", "ask", "audit", "call", "dlq", "doctor", "hubclient", "task")),
 )
 REQUEST = 1 << 20
+HUBS = ("dev", "serve")
+STARTING = ("LD_PRELOAD", "PYTHONPATH")
+"""What only a program that starts looks at: with another value than the nest's, a hub's writer must start as itself."""
 
 _libc = ctypes.CDLL(None)
 
@@ -160,6 +171,8 @@ def sit(link: socket.socket) -> None:
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # as the hub itself has it
     for name in WARM:
         importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a hub collects its garbage once when it starts: of what it has from here, there is none
     wake, woken = os.pipe()
     for end in (wake, woken):
         os.set_blocking(end, False)
@@ -205,11 +218,68 @@ def reap(ended: dict[int, int]) -> None:
         os.close(tell)
 
 
+class Egg:
+    """A hub's writer to be: a child of it that waits to be told its database."""
+
+    def __init__(self) -> None:
+        self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        hub = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._link.close()
+            self._wait(theirs, hub)
+        theirs.close()
+        self._fresh = True
+
+    def _wait(self, link: socket.socket, hub: int) -> None:
+        """Does not return."""
+        code = 70
+        try:
+            die_with_parent()
+            with open(os.devnull, "r+b") as nothing:
+                for standard in (0, 1):
+                    os.dup2(nothing.fileno(), standard)
+            path, fds, _, _ = socket.recv_fds(link, REQUEST, 2)
+            link.close()
+            if path:
+                writer.main([str(fds[0]), str(hub), path.decode()])
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    def popen(self, command: Sequence[str], *, pass_fds: Sequence[int], **how: Any) -> Any:
+        """In the place of `subprocess.Popen`: the first time, what waits here; then the real thing."""
+        if not self._fresh:
+            return subprocess.Popen(command, pass_fds=pass_fds, **how)
+        self._fresh = False
+        socket.send_fds(self._link, [command[-1].encode()], pass_fds)
+        self._link.close()
+        return self
+
+    def wait(self) -> int:
+        return self._ended(0) or 0
+
+    def poll(self) -> int | None:
+        return self._ended(os.WNOHANG)
+
+    def _ended(self, how: int) -> int | None:
+        try:
+            pid, status = os.waitpid(self.pid, how)
+        except ChildProcessError:
+            return 0
+        return os.waitstatus_to_exitcode(status) if pid else None
+
+
 def become(wish: dict[str, Any], streams: list[int], kept: list[int]) -> None:
     """The command itself; does not return."""
     code: Any = 70
     try:
         die_with_parent()
+        alike = all(os.environ.get(name) == wish["env"].get(name) for name in STARTING)
         os.chdir(wish["cwd"])
         os.environ.clear()
         os.environ.update(wish["env"])
@@ -219,12 +289,12 @@ def become(wish: dict[str, Any], streams: list[int], kept: list[int]) -> None:
         sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
         if kept:
-            from dragoman.stores.sqlite import writer
-
             writer.main([str(kept[0]), str(os.getppid()), *wish["arguments"]])
             code = 0
         else:
             sys.argv = ["dragoman", *wish["arguments"]]
+            if alike and wish["arguments"][0] in HUBS:
+                channel.subprocess = SimpleNamespace(Popen=Egg().popen, DEVNULL=subprocess.DEVNULL)  # type: ignore[attr-defined]
             from dragoman.cli.main import main
 
             code = main()
