@@ -59,8 +59,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Whether the command is a WebAssembly module; by default, if it is called so."""
     max_concurrent: Annotated[int, Meta(ge=1, le=10_000)] | None = None
     restart: Policy = "on-failure"
-    grace_seconds: Annotated[float, Meta(ge=0, le=3600)] = 10.0
-    """How long it may take to end when it is asked to."""
+    grace_seconds: Annotated[float, Meta(ge=0, le=3600)] | None = None
+    """How long it may take to end when it is asked to; 30 with a task, 10 without."""
     privileges: bool = False
     """Whether it may gain privileges by programs such as sudo."""
     limits: ChildLimits = ChildLimits()

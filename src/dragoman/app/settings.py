@@ -91,8 +91,8 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     """A kept-alive connection without a request is closed."""
     max_poll_seconds: Span = 60.0
     """The longest `wait` of a long poll."""
-    drain_seconds: Seconds = 10.0
-    """At a stop, requests under way may take so long to end."""
+    drain_seconds: Seconds = 30.0
+    """At a stop, work under way may take so long to end. Whoever has none is not waited for longer than 10 seconds."""
 
 
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):

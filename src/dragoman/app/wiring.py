@@ -59,6 +59,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger("dragoman")
 
 
+REQUESTS_DRAIN = 10.0
+"""Seconds in which HTTP requests and WebSockets end at a stop: what they began is the hub's, not theirs."""
 PROTOCOLS = ("chiffon", "coven", "forge", "agentmsg", "a2acp")
 """What agents may be added to speak."""
 
@@ -195,7 +197,7 @@ async def hub(
             renewing.cancel()
         api.state.desk.waiters.close()
         await asyncio.gather(
-            serving.stop(settings.server.drain_seconds),
+            serving.stop(min(settings.server.drain_seconds, REQUESTS_DRAIN)),
             stop_coven(coven, settings),
             children.drain(settings.server.drain_seconds),
         )

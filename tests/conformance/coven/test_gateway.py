@@ -19,6 +19,7 @@ from dragoman.core.ids import ADMIN, AgentId
 from dragoman.protocols.coven import codec, coven_pb2
 from dragoman.protocols.coven.types import Done, Error, FileData, SendMessage, Text, Thinking, ToolResult, ToolUse
 from dragoman.stores.files import MemoryFiles
+from dragoman.transports.coven_grpc.limits import CovenLimits
 
 Code = grpc.StatusCode
 ROOT = Path(__file__).resolve().parents[3]
@@ -293,17 +294,18 @@ async def test_a_caller_hears_error_when_no_attempt_is_left() -> None:
 
 @pytest.mark.requirement("coven-D10")
 async def test_shutdown_lets_work_finish_then_patience_ends_with_unavailable() -> None:
-    async with gateway() as hub:
+    assert CovenLimits().shutdown_seconds == 30
+    async with gateway(limits={"shutdown_seconds": 1.0, "idle_shutdown_seconds": 0.1}) as hub:
         busy, idle = await hub.agent("worker"), await hub.agent("idler")
         task = await hub.submit()
         work = await busy.work()
-        draining = asyncio.create_task(hub.door.drain(1.0))
+        draining = asyncio.create_task(hub.door.drain())
         assert (await busy.hear()).WhichOneof("payload") == "shutdown"
         assert (await idle.hear()).WhichOneof("payload") == "shutdown"
+        assert await idle.code() is Code.UNAVAILABLE  # it has nothing to finish
         await busy.respond(work.request_id, done={"full_response": "made it"})
         await hub.status(task.id, "completed")
-        await busy.leave()
-        assert await idle.code() is Code.UNAVAILABLE
+        assert await busy.code() is Code.UNAVAILABLE
         await outside.soon(draining)
         late = await hub.stream()
         assert await late.code() is Code.UNAVAILABLE

@@ -37,7 +37,7 @@ def test_flags_beat_environment_beats_file_beats_default(file: Path) -> None:
         file=file,
     )
     server = loaded.settings.server
-    assert (server.host, server.port, server.grpc_port, server.drain_seconds) == ("127.0.0.2", 3, 2, 10.0)
+    assert (server.host, server.port, server.grpc_port, server.drain_seconds) == ("127.0.0.2", 3, 2, 30.0)
     told = {name: str(loaded.origins[f"server.{name}"]) for name in ("host", "port", "grpc_port", "drain_seconds")}
     assert told == {
         "host": f"file {file}",

@@ -143,7 +143,7 @@ def _child(desk: Desk, agent: Agent) -> ChildOut | None:
         pass_env=of.pass_env,
         restart=of.restart,
         limits=of.limits,
-        grace_seconds=of.grace_seconds,
+        grace_seconds=of.grace(busy=True),
         privileges=of.privileges,
         allow_files=of.allow_files,
         allow_hosts=of.allow_hosts,

@@ -79,13 +79,15 @@ class Child:
     def start(self) -> None:
         self._life = asyncio.get_running_loop().create_task(self._live(), name=f"child {self.agent}")
 
-    async def stop(self, reason: str, grace: float | None = None) -> None:
-        """Until nothing of it runs any more."""
+    async def stop(self, reason: str, most: float | None = None) -> None:
+        """Until nothing of it runs any more. It has its grace period, but not more than `most` seconds."""
         if self._life is None:
             return
         if not self._life.done():
             self._move(State.STOPPING)
-        grace = self.recipe.grace_seconds if grace is None else grace
+        grace = self.recipe.grace(busy=bool(self._hub.load_of(self.agent)))
+        if most is not None:
+            grace = min(grace, most)
         self._farewell = (reason, grace)
         self._stop.set()
         if self._run is not None:

@@ -103,6 +103,10 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     fuel: int | None = None
 
 
+GRACE, IDLE_GRACE = 30.0, 10.0
+"""Seconds between notify:shutdown and SIGTERM (D10). Whoever has nothing to finish needs no half minute."""
+
+
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`env` are names; their values lie in the vault under `vault`."""
 
@@ -113,7 +117,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pass_env: tuple[str, ...] = ()
     restart: Policy = "on-failure"
     limits: ChildLimits = ChildLimits()
-    grace_seconds: float = 10.0
+    grace_seconds: float | None = None
+    """How long it may take to end when it is asked to. Unless it is said: `GRACE` with a task, `IDLE_GRACE` without."""
     privileges: bool = False
     untrusted: bool = False
     """It runs in a sandbox or not at all. An agent's row says so, not what is kept of its recipe."""
@@ -124,6 +129,11 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     origin: Literal["api", "config", "demo"] = "api"
     digest: str | None = None
     """Of what the configuration said: whether it still says the same."""
+
+    def grace(self, *, busy: bool) -> float:
+        if self.grace_seconds is not None:
+            return self.grace_seconds
+        return GRACE if busy else IDLE_GRACE
 
     @property
     def workload(self) -> Workload:

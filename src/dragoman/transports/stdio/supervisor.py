@@ -126,10 +126,7 @@ class Supervisor:
     async def drain(self, seconds: float) -> None:
         """Ask all children to end, and see to it. They have their grace period, or this long if that is less."""
         self._stopping = True
-        stops = [
-            child.stop("Orchestrator stopping", min(seconds, child.recipe.grace_seconds))
-            for child in self._children.values()
-        ]
+        stops = [child.stop("Orchestrator stopping", seconds) for child in self._children.values()]
         for outcome in await asyncio.gather(*stops, *self._farewells, return_exceptions=True):
             if isinstance(outcome, Exception):  # the others shall end in order all the same
                 log.error("a child could not be stopped in order", exc_info=outcome)
