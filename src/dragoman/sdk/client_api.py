@@ -40,6 +40,10 @@ class _Questions(msgspec.Struct, frozen=True):
     questions: tuple[Question, ...]
 
 
+class _Credential(msgspec.Struct, frozen=True):
+    token: str
+
+
 class ApiClient:
     """What `Client` does, over the management API."""
 
@@ -61,7 +65,7 @@ class ApiClient:
             headers=address.headers,
             timeout=httpx2.Timeout(10.0, read=WAIT + 30.0),
             trust_env=not address.is_loopback,
-            verify=secure.context(address) or True,
+            verify=secure.verify(address),
             transport=transport,
         )
 
@@ -114,6 +118,15 @@ class ApiClient:
     async def task(self, task_id: str, wait: float = 0) -> TaskInfo:
         params = {"wait": wait} if wait else None
         return msgspec.json.decode(await self._ask("GET", f"/tasks/{task_id}", params=params), type=TaskInfo)
+
+    async def add_agent(self, agent_id: str, protocol: str, **fields: Any) -> str:
+        """Let an agent in, as by `dragoman agent add`: its token, which is told this once."""
+        answer = await self._ask("POST", "/agents", body={"agent_id": agent_id, "protocol": protocol, **fields})
+        return msgspec.json.decode(answer, type=_Credential).token
+
+    async def new_token(self, agent_id: str) -> str:
+        """Another token for an agent; the one before is worth nothing from now on."""
+        return msgspec.json.decode(await self._ask("POST", f"/agents/{agent_id}/token"), type=_Credential).token
 
     async def why(self, task_id: str) -> dict[str, Any]:
         """Why the task is where it is: `summary` in words, `next` what to do, and the facts."""

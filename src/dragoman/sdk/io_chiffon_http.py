@@ -54,7 +54,7 @@ def http_client(address: Address, *, transport: httpx2.AsyncBaseTransport | None
         headers=address.headers,
         timeout=httpx2.Timeout(10.0, read=WAIT + 30.0),
         trust_env=not address.is_loopback,
-        verify=secure.context(address) or True,
+        verify=secure.verify(address),
         transport=transport,
     )
 

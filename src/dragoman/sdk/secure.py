@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import ssl
 from collections.abc import Mapping
@@ -31,6 +32,17 @@ def context(address: Address, environ: Mapping[str, str] = os.environ) -> ssl.SS
         return trust.context(note.certificate if note is not None and note.http == address.base else "", environ)
     except trust.TrustProblem as problem:
         raise Misconfigured(str(problem)) from None
+
+
+def verify(address: Address) -> ssl.SSLContext | bool:
+    """What an HTTP client is to believe. Towards this machine, without TLS and without a proxy, that is nobody: reading
+    the authorities of the world for it takes longer than the whole first request."""
+    return context(address) or (nobody() if address.is_loopback else True)
+
+
+@functools.cache
+def nobody() -> ssl.SSLContext:
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def files(address: Address, environ: Mapping[str, str] = os.environ) -> Files:

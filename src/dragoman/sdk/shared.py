@@ -99,7 +99,7 @@ class SharedState:
             headers=address.headers,
             timeout=httpx2.Timeout(10.0, read=60.0),
             trust_env=not address.is_loopback,
-            verify=secure.context(address) or True,
+            verify=secure.verify(address),
             transport=transport,
         )
 
