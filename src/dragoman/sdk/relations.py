@@ -64,6 +64,8 @@ class Relations:
         """One that is in force, and will be for a while. `more`: the schemas of what we send and can read."""
         async with self._turns.setdefault(terms, asyncio.Lock()):
             known = self._contracts.get(terms)
+            if known is not None and self._persona.world.now() >= known.expires_at:
+                known = None  # what is over cannot be renewed
             if known is not None and not more and not self._runs_out(known):
                 if self._persona.ring.is_worn(known.contract_id):
                     await self.rotate(known.collaboration_id)
