@@ -28,7 +28,6 @@ from dragoman.testing.stage import Pass, Stage, logs, settings_of
 
 T = TypeVar("T")
 
-START_SECONDS = 30.0
 MADE_AT_START = ("clock", "human", "faults", "aio", "_stage")
 CALLER = "tester"
 """Who calls over a protocol, unless the test says who."""
@@ -81,7 +80,7 @@ class Hub:
         self.aio = Aio(self)
         self._stage.is_spoken = lambda: self.human.is_speaking
         try:
-            thread.do(self._stage.open(), START_SECONDS)
+            thread.do(self._stage.open())
         except BaseException:
             self.__exit__()
             raise
@@ -92,7 +91,7 @@ class Hub:
             thread = self._thread
             assert thread is not None
             try:
-                thread.do(self._stage.close(), START_SECONDS)
+                thread.do(self._stage.close())
             finally:
                 thread.end()
         if not any(exc):
@@ -229,7 +228,7 @@ class Hub:
 
     def _do(self, coroutine: Coroutine[Any, Any, T]) -> T:
         assert self._thread is not None
-        done = self._thread.do(coroutine, self.patience + START_SECONDS)
+        done = self._thread.do(coroutine)
         self._stage.complain()
         return done
 

@@ -20,15 +20,23 @@ T = TypeVar("T")
 
 END_SECONDS = 10.0
 """For what was left on the loop to be gone."""
+BLOCKED_SECONDS = 20.0
+"""Without a turn of the loop: somebody does not let go of it."""
+BLOCKED = (
+    f"the hub's loop has stood still for {BLOCKED_SECONDS:g} s: a handler that is a coroutine blocks it. Let it await"
+    " what takes long, or make it a plain function, which runs in a thread"
+)
 
 
 class Listener(selectors.DefaultSelector):
-    """Counts how often something came."""
+    """Counts the turns of the loop, and how often something came."""
 
     heard = 0
+    turns = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         found = super().select(timeout)
+        self.turns += 1
         if found:
             self.heard += 1
         return found
@@ -54,18 +62,19 @@ class LoopThread:
             raise Misused("this hub is not there any more: it ends with the test that it was made for")
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
-    def do(self, coroutine: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
-        """Have it done there, and wait for it."""
+    def do(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Have it done there, and wait for it, as long as the loop goes round."""
         future = self.post(coroutine)
         try:
-            return future.result(seconds)
-        except TimeoutError:
-            if future.done():  # its own
-                raise
-            future.cancel()
-            raise Stuck(
-                f"the hub's thread did not get it done in {seconds:g} s: does a handler block the loop?"
-            ) from None
+            while True:
+                turns = self.listener.turns
+                try:
+                    return future.result(BLOCKED_SECONDS)
+                except TimeoutError:
+                    if future.done():  # its own
+                        raise
+                    if self.listener.turns == turns:
+                        raise Stuck(BLOCKED) from None
         except CancelledError:
             raise Misused("this hub was ended while it was asked for something") from None
         except BaseException:
@@ -74,7 +83,7 @@ class LoopThread:
 
     def end(self) -> None:
         try:
-            self.do(self._last(), END_SECONDS)
+            self.do(self._last())
         finally:
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(END_SECONDS)

@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import structlog
+from structlog.typing import Processor
 
 from dragoman.app.settings import Settings, SettingsError, load
 from dragoman.app.telemetry import Metrics, blot_secrets, without_personal
 from dragoman.app.wiring import Running
 from dragoman.app.wiring import hub as wired
-from dragoman.core.agents.model import Agent as Row
-from dragoman.core.commands import AddAgent, RemoveAgent, RotateToken, SetDomainPolicy
-from dragoman.core.errors import Refused
+from dragoman.core.commands import RemoveAgent, SetDomainPolicy
 from dragoman.core.ids import ADMIN, AgentId, TaskId
 from dragoman.core.ports import Changes
 from dragoman.core.tasks.model import Question
@@ -33,9 +32,8 @@ from dragoman.sdk.address import parse
 from dragoman.sdk.agent import Agent
 from dragoman.sdk.client import Client
 from dragoman.sdk.client_api import ApiClient
-from dragoman.sdk.errors import NotFound
+from dragoman.sdk.errors import DragomanError, NotFound
 from dragoman.sdk.signature import Handler
-from dragoman.security.tokens import new_token, token_hash
 from dragoman.testing.clock import VirtualWorld
 from dragoman.testing.errors import Misused, Stuck
 from dragoman.testing.faults import Losses, LossyLink
@@ -169,8 +167,6 @@ class Stage:
         for _, relay in self._relays():
             relay.hold()
         await self._life.aclose()
-        for _, relay in self._relays():
-            relay.cut()
         await self._start()
         await asyncio.gather(*(self._come(part) for part in self._cast.values()))
 
@@ -211,24 +207,16 @@ class Stage:
 
     async def let_in(self, id: str, protocol: str, transport: str | None = None, **fields: Any) -> Pass:
         """A fresh token for it; whoever had one before has none any more."""
-        way, token = self._way(protocol, transport), new_token()
-        intake, hashed = self.running.intake, token_hash(token)
-        there = intake.agent(AgentId(id))
+        way, there = self._way(protocol, transport), self.running.intake.agent(AgentId(id))
+        if there is not None and there.protocol != protocol:
+            raise Misused(f"{id!r} is here already, and speaks {there.protocol}: give the other one an id of its own")
+        if protocol == "a2acp" and fields.get("domain") is None:
+            fields["domain"] = DOMAIN
+        known = {name: value for name, value in fields.items() if value}
         try:
-            if there is not None and there.protocol != protocol:
-                raise Misused(
-                    f"{id!r} is here already, and speaks {there.protocol}: give the other one an id of its own"
-                )
-            if there is not None:
-                await intake.ask(RotateToken(principal=ADMIN, agent=there.id, token_hash=hashed))
-            else:
-                if protocol == "a2acp" and fields.get("domain") is None:
-                    fields["domain"] = DOMAIN
-                now = self.world.instant()
-                row = Row(id=AgentId(id), protocol=protocol, created_at=now, token_hash=hashed, **fields)
-                await intake.ask(AddAgent(principal=ADMIN, agent=row))
-        except Refused as refused:
-            raise Misused(f"the hub does not let {id!r} in: {refused.fault.message}") from None
+            token = await (self.api.add_agent(id, protocol, **known) if there is None else self.api.new_token(id))
+        except DragomanError as error:
+            raise Misused(f"the hub does not let {id!r} in: {error}") from None
         return Pass(f"{way}://{self._grpc_front.address if protocol == 'coven' else self._front.address}", token)
 
     def _way(self, protocol: str, transport: str | None) -> str:
@@ -345,21 +333,23 @@ def logs() -> Iterator[None]:
     if structlog.is_configured():
         yield
         return
+    ours: list[Processor] = [
+        structlog.stdlib.filter_by_level,
+        without_personal,
+        structlog.processors.format_exc_info,
+        blot_secrets,
+        _line,
+    ]
     structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            without_personal,
-            structlog.processors.format_exc_info,
-            blot_secrets,
-            _line,
-        ],
+        processors=ours,
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
     )
     try:
         yield
     finally:
-        structlog.reset_defaults()
+        if structlog.get_config()["processors"] is ours:
+            structlog.reset_defaults()
 
 
 def _line(_: Any, __: str, event: Any) -> str:
