@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import os
 from collections import Counter
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 import structlog
@@ -78,7 +78,7 @@ class CovenDoor:
             keepalive_seconds=self._limits.keepalive_seconds, keepalive_timeout=self._limits.keepalive_timeout
         )
         self._links: set[AgentLink] = set()
-        self._unregistered = 0
+        self._unregistered: Counter[AgentId | None] = Counter()
         self._draining = False
         self._emptied = asyncio.Event()
         self._server: Any = None
@@ -228,13 +228,17 @@ class CovenDoor:
         )
         if self._draining:
             raise refuse(Kind.OVERLOADED, "the hub is stopping; connect again in a moment", retryable=True)
-        if self._unregistered >= self._limits.unregistered:
+        if self._unregistered.total() >= self._limits.unregistered:
             raise refuse(Kind.RATE_LIMITED, "too many streams wait to register", retryable=True)
         try:
-            self._identity.credential(metadata)  # who cannot register takes nobody's place among those who wait to
+            # Who cannot register takes nobody's place among those who wait to, and who can takes only a few.
+            holder = self._identity.credential(metadata)
         except Refused as refused:
             await self._record_refusal(refused.fault, None)
-        self._unregistered += 1
+        if holder is not None and self._unregistered[holder] >= self._limits.unregistered_each:
+            what = f"too many streams of {holder} wait to register; one is enough"
+            raise refuse(Kind.RATE_LIMITED, what, retryable=True)
+        self._unregistered[holder] += 1
         try:
             said = await self._registration(connection, context)
             if isinstance(said, tuple):
@@ -256,7 +260,9 @@ class CovenDoor:
                 message = f"{agent.id} is connected already; use another agent_id, or end the other stream"
                 return grpc.StatusCode.ALREADY_EXISTS, message
         finally:
-            self._unregistered -= 1
+            self._unregistered[holder] -= 1
+            if not self._unregistered[holder]:
+                del self._unregistered[holder]
         return await self._linked(link, said, context)
 
     async def _registration(self, connection: Connection, context: Any) -> types.RegisterAgent | Verdict:
@@ -287,9 +293,8 @@ class CovenDoor:
             return await self._identity.agent(metadata, said)
         except Refused as refused:
             await self._record_refusal(refused.fault, said.agent_id)
-            raise
 
-    async def _record_refusal(self, fault: Fault, agent_id: str | None) -> None:
+    async def _record_refusal(self, fault: Fault, agent_id: str | None) -> NoReturn:
         await self._note(fault, agent_id)
         raise Refused(fault)
 

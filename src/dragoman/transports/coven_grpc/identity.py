@@ -33,13 +33,14 @@ class Identity:
         self._guests = guests
         self._admin_hash = admin_hash
 
-    def credential(self, metadata: dict[str, str]) -> None:
-        """Whether somebody may register at all, before their registration is waited for; raises `Refused`."""
+    def credential(self, metadata: dict[str, str]) -> AgentId | None:
+        """Whose the credential is, None for a guest, before a registration is waited for; raises `Refused`."""
         token = token_in(metadata)
         if token is not None:
-            self._holder(token)
-        elif not self._guests:
+            return self._holder(token).id
+        if not self._guests:
             raise _unauthenticated("no bearer token")
+        return None
 
     async def agent(self, metadata: dict[str, str], said: RegisterAgent) -> Agent:
         """The agent behind a registration; raises `Refused`."""

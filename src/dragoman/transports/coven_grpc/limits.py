@@ -4,8 +4,8 @@ a peer that…                                      meets
 ------------------------------------------------  --------------------------------------------------------
 does not finish its handshake                     a closed connection, after `handshake_seconds`
 opens a stream and does not register              DEADLINE_EXCEEDED, after `register_seconds` (D3)
-opens too many streams                            RESOURCE_EXHAUSTED (`streams`, `unregistered`), or waits
-                                                  (`streams_per_connection`)
+opens too many streams                            RESOURCE_EXHAUSTED (`streams`, `unregistered`,
+                                                  `unregistered_each`), or waits (`streams_per_connection`)
 sends a message above `message_bytes`             the end of its stream (D9)
 is gone without a word                            an HTTP/2 ping every `keepalive_seconds`, and the end after
                                                   `keepalive_timeout` more without an answer
@@ -36,6 +36,8 @@ class CovenLimits(msgspec.Struct, frozen=True, kw_only=True):
     cancel_seconds: float = 30.0
     streams: int = 10_000
     unregistered: int = 1_000
+    unregistered_each: int = 8
+    """Of these, those with one agent's token: it needs one, and another while the old one is asked."""
     streams_per_connection: int = 1_000
     unanswered: int = 256
     """Events of one stream that may wait for their commit; beyond, we stop reading."""
