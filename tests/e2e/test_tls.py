@@ -200,6 +200,12 @@ def test_every_door_is_open_to_a_command_beside_the_hub(hub: HubProcess, tmp_pat
     assert said.code == 6, said.err  # it was taken, and nobody is there to do it
 
 
+def test_the_clauses_of_every_protocol_are_tried_over_tls(hub: HubProcess) -> None:
+    said = dragoman("conformance", "hub", "-o", "json", "--data", str(hub.data))
+    tried = {one["protocol"]: one["good"] for one in json.loads(said.out)["checks"] if one["good"] is not True}
+    assert (said.code, tried) == (0, {}), said.out
+
+
 def test_what_the_ca_signed_for_others_is_not_taken_for_the_hub_beside_us(tmp_path: Path, hub: HubProcess) -> None:
     """A note in a data directory names one certificate, not whoever has one of the same CA."""
     note = json.loads((hub.data / "hub.json").read_text())

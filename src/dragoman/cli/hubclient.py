@@ -12,7 +12,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 from dragoman.app.datadir import DEFAULT, DataDir, DataDirError, alive
@@ -20,6 +20,9 @@ from dragoman.cli import escaping, refusals
 from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.http1 import Answer, Connection, Garbled
 from dragoman.cli.options import Reach
+
+if TYPE_CHECKING:
+    import ssl
 
 API = "/api/v1"
 PATIENCE = 30.0
@@ -170,16 +173,20 @@ class Hub:
         finally:
             connection.close()
 
-    def _connect(self, patience: float) -> Connection:
+    def tls(self) -> ssl.SSLContext | None:
+        """What to speak TLS with, or None where the hub does not."""
         if not self._secure:
-            return Connection(self._host, self._port or 80, patience=patience)
+            return None
         from dragoman.security import trust  # it imports ssl, which most commands do without
 
         try:
-            context = trust.context(self._certificate)
+            return trust.context(self._certificate)
         except trust.TrustProblem as problem:
             raise Stop(Exit.USAGE, escaping.line(problem)) from problem
-        return Connection(self._host, self._port or 443, patience=patience, tls=context)
+
+    def _connect(self, patience: float) -> Connection:
+        port = self._port or (443 if self._secure else 80)
+        return Connection(self._host, port, patience=patience, tls=self.tls())
 
     def _send(
         self,

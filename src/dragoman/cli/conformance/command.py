@@ -15,6 +15,7 @@ from dragoman.app.datadir import DEFAULT, DataDir
 from dragoman.cli import arguments, printing
 from dragoman.cli.conformance.cast import Cast
 from dragoman.cli.conformance.checklist import NotTried, Tried
+from dragoman.cli.conformance.coven import GrpcPort
 from dragoman.cli.escaping import line
 from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Hub
@@ -92,11 +93,12 @@ def _hub(fresh: bool, reach: Reach, after: ExitStack) -> tuple[Hub, Path]:
         raise
 
 
-def _grpc(hub: Hub, data: Path) -> str | None:
-    """Where the hub's gRPC port is, if it is the hub of this directory and speaks without TLS there."""
+def _grpc(hub: Hub, data: Path) -> GrpcPort | None:
+    """Where the hub's gRPC port is, if it is the hub of this directory."""
     here = DataDir(data).whereabouts()
-    same = here is not None and bool(here.grpc) and not here.grpc_tls and Hub(here.http, None).url == hub.url
-    return here.grpc if here is not None and same else None
+    if here is None or not here.grpc or Hub(here.http, None).url != hub.url:
+        return None
+    return GrpcPort(here.grpc, here.certificate if here.grpc_tls else None)
 
 
 def _address(hub: Hub, protocol: str, data: Path) -> str:
@@ -105,10 +107,10 @@ def _address(hub: Hub, protocol: str, data: Path) -> str:
     grpc = _grpc(hub, data)
     if grpc is None:
         raise Stop(Exit.USAGE, "only the hub of this data directory says where its gRPC port is", next="add --fresh")
-    return f"coven://{grpc}"
+    return f"coven{'' if grpc.certificate is None else 's'}://{grpc.address}"
 
 
-def _hub_checks(cast: Cast, protocols: Iterable[str], grpc: str | None) -> Iterator[Tried]:
+def _hub_checks(cast: Cast, protocols: Iterable[str], grpc: GrpcPort | None) -> Iterator[Tried]:
     for protocol in protocols:
         module: Any = importlib.import_module(f"dragoman.cli.conformance.{protocol}")
         try:

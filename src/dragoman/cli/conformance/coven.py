@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import secrets
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from dragoman.cli.conformance.cast import PATIENCE, Cast, Player, until
 from dragoman.cli.conformance.checklist import Checklist, NotTried, Unmet, expect
@@ -61,15 +61,32 @@ class Stream:
         self._call.cancel()
 
 
-class Scene:
-    def __init__(self, cast: Cast, address: str | None) -> None:
-        if address is None:
-            raise NotTried("only the hub of this data directory says where its gRPC port is")
-        import grpc
+class GrpcPort(NamedTuple):
+    """Where the hub's gRPC port is; `certificate` is what it shows, as PEM, if it speaks TLS."""
 
+    address: str
+    certificate: str | None
+
+
+def _channel(port: GrpcPort) -> Any:
+    import grpc
+
+    from dragoman.security import trust
+
+    if port.certificate is None:
+        return grpc.insecure_channel(port.address)
+    mine = trust.shown()
+    key, chain = (mine.key.read_bytes(), mine.certificate.read_bytes()) if mine else (None, None)
+    return grpc.secure_channel(port.address, grpc.ssl_channel_credentials(port.certificate.encode(), key, chain))
+
+
+class Scene:
+    def __init__(self, cast: Cast, port: GrpcPort | None) -> None:
+        if port is None:
+            raise NotTried("only the hub of this data directory says where its gRPC port is")
         self.player: Player = cast.admit("coven", "agent")
         self.hub = cast.hub
-        self._channel = grpc.insecure_channel(address)
+        self._channel = _channel(port)
         self._open: list[Stream] = []
         self.stream = self.open(self.player.token)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dragoman.cli.conformance.cast import PATIENCE, Cast, Player, now
-from dragoman.cli.conformance.checklist import Checklist, NotTried, Unmet, expect
+from dragoman.cli.conformance.checklist import Checklist, Unmet, expect
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
@@ -23,13 +23,11 @@ class Link:
     def __init__(self, player: Player) -> None:
         from websockets.sync.client import connect
 
-        url = player.hub.url
-        if url.startswith("https:"):
-            raise NotTried("the hub speaks TLS; these checks do not over WebSocket")
         self.player = player
         self._heard: list[dict[str, Any]] = []
         self._socket: ClientConnection = connect(
-            f"ws{url.removeprefix('http')}/forge/ws",
+            f"ws{player.hub.url.removeprefix('http')}/forge/ws",
+            ssl=player.hub.tls(),
             subprotocols=["forge.v1.json"],  # type: ignore[list-item]
             additional_headers={"Authorization": f"Bearer {player.token}"},
             open_timeout=PATIENCE,
