@@ -1,0 +1,69 @@
+"""Every setting of the hub: its name, its default, its bounds, and where its value came from.
+
+The structs of `model` are the table. A value comes from the first of these that has one (`loading`):
+
+    source        spelt as                                    for example
+    ------------  ------------------------------------------  ---------------------------------
+    a flag        --port                                      dragoman dev --port 9000
+    environment   DRAGOMAN_<GROUP>__<KEY>, or a `SHORT` name  DRAGOMAN_SERVER__PORT=9000
+    a file        [group] key = value, in dragoman.toml       [server]\\nport = 9000
+    the default   here                                        8420
+
+A name nobody knows, or a value that makes no sense, is an error that says which file or variable holds it: a
+mistyped limit must not become the default in silence. (Only a variable without a group is let be, unless it looks
+like one of ours: it may be anybody's.) All errors are told at once, also those of values that do not go together
+(`contradictions`).
+
+Relative paths in a file are meant from that file's directory, since a service starts wherever it likes; those
+in flags and the environment from the working directory.
+"""
+
+from __future__ import annotations
+
+from dragoman.app.settings.contradictions import is_loopback
+from dragoman.app.settings.loading import FILE, Loaded, SettingsError, load, variable_of
+from dragoman.app.settings.model import (
+    TABLES,
+    A2acpSettings,
+    AgentmsgSettings,
+    ChiffonSettings,
+    CovenSettings,
+    FileSettings,
+    ForgeSettings,
+    LogSettings,
+    Origin,
+    RuleSettings,
+    SandboxSettings,
+    Server,
+    Settings,
+    StoreSettings,
+    TlsSettings,
+    keys,
+    value_of,
+)
+
+__all__ = (
+    "A2acpSettings",
+    "AgentmsgSettings",
+    "ChiffonSettings",
+    "CovenSettings",
+    "FILE",
+    "FileSettings",
+    "ForgeSettings",
+    "Loaded",
+    "LogSettings",
+    "Origin",
+    "RuleSettings",
+    "SandboxSettings",
+    "Server",
+    "Settings",
+    "SettingsError",
+    "StoreSettings",
+    "TABLES",
+    "TlsSettings",
+    "is_loopback",
+    "keys",
+    "load",
+    "value_of",
+    "variable_of",
+)

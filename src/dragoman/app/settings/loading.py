@@ -1,0 +1,194 @@
+"""Where values come from: a file, the environment, flags; and what to say about those that do not fit."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dragoman.app.declared import from_there, misfit
+from dragoman.app.settings.contradictions import contradictions
+from dragoman.app.settings.model import TABLES, Origin, Settings, keys
+
+FILE = "dragoman.toml"
+PREFIX = "DRAGOMAN_"
+
+SHORT = {
+    "DRAGOMAN_DATA": "data",
+    "DRAGOMAN_HOST": "server.host",
+    "DRAGOMAN_PORT": "server.port",
+    "DRAGOMAN_GRPC_PORT": "server.grpc_port",
+    "DRAGOMAN_LOG_LEVEL": "log.level",
+    "DRAGOMAN_LOG_FORMAT": "log.format",
+}
+"""The well-known settings, by a name without a group."""
+
+NOT_SETTINGS = (
+    "DRAGOMAN_URL", "DRAGOMAN_TOKEN", "DRAGOMAN_CLIENT_", "DRAGOMAN_CONFIG", "DRAGOMAN_CRASH", "DRAGOMAN_TEST",
+)  # fmt: skip
+"""Variables of ours (and beginnings of such) that are no settings: the clients', the file's name, the fault tests'."""
+
+PATHS = frozenset({
+    "data", "store.path", "tls.certificate", "tls.key", "tls.client_ca", "coven.tls_certificate", "coven.tls_key",
+    "a2acp.hs256_secret",
+})  # fmt: skip
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    settings: Settings
+    origins: dict[str, Origin]
+    """By the setting's dotted name, for every setting there is."""
+
+
+class SettingsError(Exception):
+    """Everything that is wrong with the settings, a sentence each."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+def load(
+    *, flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None, file: Path | None = None
+) -> Loaded:
+    """The settings and where each came from. `flags` go by dotted name; None means that the flag was not given.
+
+    Raises `SettingsError`.
+    """
+    known = {name: type for name, type, _ in keys()}
+    problems: list[str] = []
+    values: dict[str, Any] = {}
+    origins = {name: Origin("default") for name in known}
+
+    def put(name: str, value: Any, origin: Origin, place: str, *, text: bool = False) -> None:
+        try:
+            values[name] = msgspec.convert(_spread(value, known[name]) if text else value, known[name], strict=not text)
+            origins[name] = origin
+        except msgspec.ValidationError as error:
+            problems.append(f"{place}: {misfit(error) if name in TABLES else _wanted(value, error)}")
+
+    if file is not None:
+        for name, value in _read(file, known, problems):
+            if name in PATHS and isinstance(value, str) and value:
+                value = str(file.parent / value)
+            elif name == "agents":
+                value = from_there(value, file.parent)
+            put(name, value, Origin("file", str(file)), f"{file}: {name}")
+    for name, variable, value in _variables(environ or {}, known, problems):
+        put(name, value, Origin("environment", variable), f"environment variable {variable}", text=True)
+    for name, value in (flags or {}).items():
+        if value is not None:
+            flag = f"--{name.rpartition('.')[2].replace('_', '-')}"
+            put(name, value, Origin("flag", flag), flag)
+
+    settings = _build(values)
+    if not problems:
+        problems += contradictions(settings, origins)
+    if problems:
+        raise SettingsError(problems)
+    return Loaded(settings, origins)
+
+
+def _build(values: Mapping[str, Any]) -> Settings:
+    groups: dict[str, dict[str, Any]] = {}
+    top: dict[str, Any] = {}
+    for name, value in values.items():
+        group, _, key = name.rpartition(".")
+        (groups.setdefault(group, {}) if group else top)[key] = value
+    types = {field.name: field.type for field in msgspec.structs.fields(Settings)}
+    return Settings(**top, **{group: types[group](**found) for group, found in groups.items()})
+
+
+def _read(file: Path, known: Mapping[str, Any], problems: list[str]) -> Iterator[tuple[str, Any]]:
+    try:
+        document = tomllib.loads(file.read_text("utf-8"))
+    except FileNotFoundError:
+        problems.append(
+            f"{file}: there is no such file. Give another one with -c, or leave -c out to use the defaults."
+        )
+        return
+    except (OSError, UnicodeDecodeError) as error:
+        problems.append(f"{file}: cannot be read: {error}")
+        return
+    except tomllib.TOMLDecodeError as error:
+        problems.append(f"{file}: is not TOML: {error}")
+        return
+    groups = {name.partition(".")[0] for name in known if "." in name}
+    for key, value in document.items():
+        if key in groups and isinstance(value, dict):
+            for inner, found in value.items():
+                name = f"{key}.{inner}"
+                if name in known:
+                    yield name, found
+                else:
+                    problems.append(f"{file}: there is no setting {name!r}.{_nearest(name, known)}")
+        elif key in groups:
+            problems.append(f"{file}: {key} is a group of settings: write [{key}] and its keys below.")
+        elif key in known:
+            yield key, value
+        else:
+            choices = [*groups, *(name for name in known if "." not in name)]
+            problems.append(f"{file}: there is no setting {key!r}.{_nearest(key, choices, known)}")
+
+
+def _variables(
+    environ: Mapping[str, str], known: Mapping[str, Any], problems: list[str]
+) -> Iterator[tuple[str, str, str]]:
+    names = {variable_of(name): name for name in known if name not in TABLES}
+    seen: dict[str, str] = {}
+    for variable in sorted(environ):
+        if not variable.startswith(PREFIX) or variable.startswith(NOT_SETTINGS):
+            continue
+        found = names.get(variable) or SHORT.get(variable)
+        if found is None:
+            problems += _mistyped(variable, names)
+        elif found in seen and environ[seen[found]] != environ[variable]:
+            problems.append(f"environment variables {seen[found]} and {variable} contradict each other: unset one.")
+        else:
+            seen[found] = variable
+            yield found, variable, environ[variable]
+
+
+def _mistyped(variable: str, names: Mapping[str, str]) -> Iterator[str]:
+    """One with a group can only be meant for us. One without may be anybody's, unless it looks like one of ours."""
+    grouped = "__" in variable
+    # Compared without the beginning that they all share.
+    ends = [known.removeprefix(PREFIX) for known in (names if grouped else SHORT)]
+    hint = _nearest(variable.removeprefix(PREFIX), ends).replace("mean '", f"mean '{PREFIX}")
+    if grouped or "Did you mean" in hint:
+        yield f"environment variable {variable}: no such setting.{hint}"
+
+
+def variable_of(name: str) -> str:
+    """The environment variable of a setting. One without a group is only known by its short name."""
+    for variable, short in SHORT.items():
+        if short == name and "." not in name:
+            return variable
+    return PREFIX + name.upper().replace(".", "__")
+
+
+def _spread(text: str, type: Any) -> Any:
+    """A list in a variable is written with commas."""
+    if str(type).startswith("tuple"):
+        return [part.strip() for part in text.split(",") if part.strip()]
+    return text
+
+
+def _wanted(value: Any, error: msgspec.ValidationError) -> str:
+    return f"{value!r} does not do: {str(error)[:1].lower()}{str(error)[1:]}."
+
+
+def _nearest(name: str, choices: Any, instead: Any = None) -> str:
+    """A hint. `instead` are the full names, for a key that was written outside of its group."""
+    close = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
+    if not close and instead is not None:
+        ends = {full.rpartition(".")[2]: full for full in instead}
+        close = [ends[end] for end in difflib.get_close_matches(name, ends, n=1, cutoff=0.8)]
+    if not close and "." in name:
+        ends = {full.rpartition(".")[2]: full for full in choices}
+        close = [ends[end] for end in difflib.get_close_matches(name.rpartition(".")[2], ends, n=1, cutoff=0.8)]
+    return f" Did you mean {close[0]!r}?" if close else " `dragoman config show` lists them all."
