@@ -535,6 +535,23 @@ def test_another_agents_task_is_not_there(hub: HubProcess, bond: Bond) -> None:
     bob.say(bob.message("response", ada, "provision_test_dataset", payload))
 
 
+@pytest.mark.requirement("a2acp-D14")
+def test_a_collaboration_ends_by_the_name_of_its_contract(hub: HubProcess, bond: Bond) -> None:
+    ada, bob = bond.source, bond.target
+    eve = Plain(hub, f"eve-{uuid.uuid4().hex[:8]}", "medtronic_poc")
+    said = {"contract_id": bond.id}
+    for named in (bond.id, "contract-nobody-has"):
+        told = eve.refused(eve.message("request", BROKER, "terminate_collaboration", {"contract_id": named}))
+        assert (told["code"], told["details"]) == (
+            "CAPABILITY_NOT_FOUND", {"kind": "not_found", "field": "payload.contract_id"},
+        )  # fmt: skip
+    told = ada.refused(ada.message("request", BROKER, "terminate_collaboration", {}))
+    assert told["details"]["field"] == "payload.collaboration_id"
+    answer = ada.send(ada.message("request", BROKER, "terminate_collaboration", said))
+    assert (answer.status, answer.json["payload"]["collaboration_id"]) == (200, bond.collaboration)
+    assert bob.hears("event", "terminate_collaboration")["payload"]["contract_id"] == bond.id
+
+
 @pytest.mark.requirement("A2-CTR-2")
 def test_schemas_that_do_not_fit_are_told_as_in_the_documents_example(cast: tuple[Plain, Plain]) -> None:
     ada, bob = cast
@@ -554,6 +571,8 @@ def test_a_capability_has_a_version_of_its_own_form(hub: HubProcess, cast: tuple
         payload = {"agent_id": mine.id, "version": wanted}
         told = ada.send(ada.message("request", BROKER, "discover_capabilities", payload)).json["payload"]
         assert [one["capability"]["version"] for one in told["capabilities"]] == ["2.0"] * found
+    never = mine.register({"intent": "count", "input_schema": {}, "timeout_seconds": 0})
+    assert error_of(never)["details"]["field"] == "capabilities[0].timeout_seconds"
     wrong = mine.register({"intent": "count", "version": "two", "input_schema": {}})
     assert error_of(wrong)["details"]["field"] == "capabilities[0].version"
     assert "regex" not in error_of(wrong)["message"]

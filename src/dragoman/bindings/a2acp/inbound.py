@@ -119,9 +119,11 @@ def command_of(said: Said) -> Command:
             return _answer_handshake(said)
         case MessageType.REQUEST, intents.TERMINATE:
             ended = msgspec.convert(message.payload, intents.Terminate)
+            named = ended.collaboration_id or (None if said.contract is None else said.contract.collaboration)
+            assert named is not None
             return EndContract(
-                principal=said.agent.id, protocol=PROTOCOL, seen=message.message_id,
-                collaboration=ended.collaboration_id, reason=ended.reason[:_KEPT],
+                principal=said.agent.id, protocol=PROTOCOL, seen=message.message_id, collaboration=named,
+                reason=(ended.reason or "")[:_KEPT],
             )  # fmt: skip
         case MessageType.REQUEST, intents.ROTATE:
             rotated = msgspec.convert(message.payload, intents.Rotate)

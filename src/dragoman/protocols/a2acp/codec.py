@@ -318,7 +318,9 @@ def _check_payload(message: Message) -> None:
             raise _Misfit(f"{message.intent} is never a {kind}", "intent", Stage.MEANING)
         if message.security.encryption != "none":
             raise _Misfit("the broker's own intents travel in clear", "security.encryption", Stage.MEANING)
-        _shaped(payload, found[1], "payload")
+        asked = _shaped(payload, found[1], "payload")
+        if isinstance(asked, intents.Terminate) and asked.collaboration_id is None and asked.contract_id is None:
+            raise _Misfit("missing required field", "payload.collaboration_id", Stage.SHAPE)
     elif message.security.encryption == "aes256":
         _shaped(payload, Sealed, "payload")
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import structs
+from msgspec import Meta, structs
 
 from dragoman.protocols.a2acp.errors import Code, Refusal
 from dragoman.protocols.a2acp.types import (
@@ -41,6 +41,8 @@ from dragoman.wire.schema.library import Library, Schema
 CONTRACT_SECONDS = 24 * 3600.0
 OVERLAP_SECONDS = 60.0
 
+Patience: TypeAlias = Annotated[int, Meta(gt=0, le=10**9)] | Annotated[float, Meta(gt=0, le=10**9)]
+"""Seconds for an answer: none at all would be no offer."""
 Mode: TypeAlias = Literal["broker", "end-to-end"]
 
 
@@ -81,7 +83,7 @@ class Capability(Record, frozen=True, kw_only=True):
     version: SchemaVersion = "1.0.0"
     required_capabilities: tuple[Name, ...] = ()
     pii: bool = False
-    timeout_seconds: Seconds = ROUTING_SECONDS
+    timeout_seconds: Patience = ROUTING_SECONDS
     description: str = ""
 
 

@@ -111,8 +111,11 @@ class Established(Body, frozen=True, kw_only=True):
 
 
 class Terminate(Body, frozen=True, kw_only=True):
-    collaboration_id: Id
-    reason: str = ""
+    """Ends a collaboration, named by itself or by the contract in force."""
+
+    collaboration_id: Id | None = None
+    contract_id: Id | None = None
+    reason: str | None = None
 
 
 class Terminated(Body, frozen=True, kw_only=True):

@@ -104,7 +104,7 @@ class Reading:
             case MessageType.RESPONSE | MessageType.ERROR, intents.ACCEPT:
                 return a2acp.command_of(await self._decided(said))
             case MessageType.REQUEST, intents.TERMINATE:
-                return a2acp.command_of(said)
+                return a2acp.command_of(said._replace(contract=await self._ended(said)))
             case MessageType.REQUEST, _:
                 return a2acp.command_of(await self._requested(said))
             case MessageType.EVENT, intents.CANCEL:
@@ -138,6 +138,16 @@ class Reading:
             raise refuse(Kind.NOT_FOUND, "no such collaboration, or not yours", field="collaboration_id")
         of_source = said.agent.id == row.source.agent
         return self.seals.secret(asked.public_key, end_to_end=row.end_to_end, of_source=of_source)
+
+    async def _ended(self, said: a2acp.Said) -> Contract | None:
+        """The contract that is to end, where it is named instead of its collaboration."""
+        asked = msgspec.convert(said.message.payload, intents.Terminate)
+        if asked.collaboration_id is not None or asked.contract_id is None:
+            return None
+        row = await self.hub.contract(asked.contract_id)
+        if row is None or said.agent.id not in row.parties:
+            raise refuse(Kind.NOT_FOUND, "no such contract, or not yours", field="contract_id")
+        return row
 
     # -- requests
 
