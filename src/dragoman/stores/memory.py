@@ -158,9 +158,10 @@ class MemoryStore:
             if isinstance(row, Task):
                 self._requests[row.origin.principal, row.origin.request_id] = row.id
         self._audit.update((record.seq, record) for record in changes.audit)
-        log = self._tables[Changed]
-        for cursor in sorted(row.cursor for row in log.values() if row.cursor <= changes.forget)[:FORGOTTEN]:
-            del log[cursor]
+        if changes.forget:
+            log = self._tables[Changed]
+            for cursor in sorted(row.cursor for row in log.values() if row.cursor <= changes.forget)[:FORGOTTEN]:
+                del log[cursor]
         if failure is not None:
             raise failure
 
