@@ -210,6 +210,8 @@ def test_what_is_promised_at_most_once_is_never_delivered_twice(hub: HubProcess,
     for message in said:
         assert ada.send(message).status == 202  # the same again is the same
     hub.restart()
+    for message in said:
+        assert ada.send(message).status == 202  # also for the next hub
     rest: list[str] = []
     while got := bob.poll():
         rest += (one["message"]["id"] for one in got)

@@ -12,6 +12,7 @@ from tests.faults.conversation import WEIGHTS, converse
 from tests.faults.spoiling import spoil
 
 from dragoman.core.delivery import letters
+from dragoman.stores.memory import MemoryStore
 
 OUTBOX = "dragoman.core.delivery.outbox"
 
@@ -53,6 +54,11 @@ def caught(seeds: int = 80) -> bool:
 
 def test_a_hub_that_keeps_what_may_leave_once_is_caught(monkeypatch):
     spoil(monkeypatch, OUTBOX, "leaves_once", lambda delivery: False)
+    assert caught()
+
+
+def test_a_hub_that_forgets_what_left_once_when_it_dies_is_caught(monkeypatch):
+    monkeypatch.setattr(MemoryStore, "note", lambda store, letters: None)
     assert caught()
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from dragoman.core.agents.floor import Floor
 from dragoman.core.agents.model import Agent
+from dragoman.core.audit.chain import Newest
 from dragoman.core.commands import CloseLink, Command, Forget, Sweep, Wake
 from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import Parcel
@@ -250,6 +251,10 @@ class Intake:
         return list(self._floor.entities.values())
 
     @property
+    def newest_audit(self) -> Newest:
+        return Newest(self._floor.audit_seq, self._floor.audit_hash)
+
+    @property
     def policy(self) -> Policy:
         return self._floor.policy or default_policy(self.rules)
 
@@ -301,16 +306,19 @@ class Intake:
                     work.feed(await unit.load(self._missing))
                 outcomes.append(outcome)
             changes = work.changes()
-            if changes:
-                crash_point("before_commit")
-                began = asyncio.get_running_loop().time()
-                try:
+            began = asyncio.get_running_loop().time()
+            try:
+                if work.passing:
+                    self.store.note(work.passing)
+                if changes:
+                    crash_point("before_commit")
                     await unit.commit(changes)
-                except StoreFailed as error:
-                    self._observer.failed(len(batch))
-                    _log().error("nothing was committed", why=str(error), commands=len(batch))
-                    self._refuse(batch, str(error))
-                    return
+            except StoreFailed as error:
+                self._observer.failed(len(batch))
+                _log().error("nothing was committed", why=str(error), commands=len(batch))
+                self._refuse(batch, str(error))
+                return
+            if changes:
                 self._observer.committed(changes, len(batch), asyncio.get_running_loop().time() - began)
                 crash_point("after_commit")
         self.last_failure = None

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from dragoman.core.agents.model import Agent
-from dragoman.core.audit.chain import GENESIS, AuditRecord
+from dragoman.core.audit.chain import GENESIS, AuditRecord, Newest
 from dragoman.core.commands import Command
 from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import DeadLetter, Delivery, Parcel
@@ -45,6 +45,10 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 
     def __bool__(self) -> bool:
         return bool(self.added or self.changed or self.removed or self.audit)
+
+
+PASSED = 100_000
+"""How many letters that left at most once are remembered."""
 
 
 class StoreFailed(Exception):
@@ -95,6 +99,8 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
     """What agents share, save for the tasks that they keep among themselves."""
     state_cursor: int = 0
     """The number of the last change of the shared state."""
+    passed: Mapping[str, str] = {}
+    """The last letters that were noted (`Store.note`), the oldest first."""
 
 
 class Due(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,6 +152,15 @@ class Store(Protocol):
     async def close(self) -> None: ...
 
     def unit(self) -> AbstractAsyncContextManager[Unit]: ...
+
+    def note(self, letters: Mapping[str, str]) -> None:
+        """Remember letters that are about to leave at most once: at least the last `PASSED`, each with what it said,
+        both in 32 hexadecimal digits.
+
+        When this returns they survive the death of this process, but need not survive a power cut: nobody waits for a
+        disk. Raises `StoreFailed` when that cannot be promised.
+        """
+        ...
 
     async def due(self, now: Instant, limit: int) -> Due: ...
 
@@ -347,6 +362,11 @@ class Intake(Protocol):
         ...
 
     def entities(self) -> Sequence[Entity]: ...
+
+    @property
+    def newest_audit(self) -> Newest:
+        """The newest audit record as of the last commit, also if somebody has deleted it since."""
+        ...
 
     @property
     def policy(self) -> Policy:

@@ -13,6 +13,7 @@ from bisect import insort
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,7 +36,7 @@ from dragoman.core.lookups import (
     Row,
     TaskById,
 )
-from dragoman.core.ports import Changes, Due, Recovered, StoreFailed, TaskFilter
+from dragoman.core.ports import PASSED, Changes, Due, Recovered, StoreFailed, TaskFilter
 from dragoman.core.state.model import Changed, Entity, Registry
 from dragoman.core.tasks.model import FINAL, Event, Question, QuestionStatus, Status, Task
 from dragoman.stores.paging import cursor_of, task_cursor
@@ -65,6 +66,7 @@ class MemoryStore:
         self._tables: dict[type[Any], dict[Hashable, Any]] = {table: {} for table in TABLES}
         self._requests: dict[tuple[AgentId, str], TaskId] = {}
         self._audit: dict[int, AuditRecord] = {}
+        self._passed: dict[str, str] = {}
         self._in_unit = False
         self._failure: StoreFailed | None = None
         self._fails_after = False
@@ -82,6 +84,7 @@ class MemoryStore:
         twin._tables = {table: dict(rows) for table, rows in self._tables.items()}
         twin._requests = dict(self._requests)
         twin._audit = dict(self._audit)
+        twin._passed = dict(self._passed)
         return twin
 
     def rows(self, table: type[AnyRow]) -> list[AnyRow]:
@@ -109,6 +112,7 @@ class MemoryStore:
                 (row for row in self.rows(Entity) if row.registry is not Registry.TASK), key=lambda row: row.id
             ),
             state_cursor=max((row.cursor for row in self.rows(Changed)), default=0),
+            passed=dict(self._passed),
         )
 
     async def close(self) -> None:
@@ -123,6 +127,13 @@ class MemoryStore:
             yield MemoryUnit(self)
         finally:
             self._in_unit = False
+
+    def note(self, letters: Mapping[str, str]) -> None:
+        for id, said in letters.items():
+            self._passed.pop(id, None)
+            self._passed[id] = said
+        for id in list(islice(self._passed, max(0, len(self._passed) - PASSED))):
+            del self._passed[id]
 
     def _answer(self, lookup: Lookup[Any]) -> list[Any]:
         table = self._tables[lookup.row]

@@ -86,6 +86,23 @@ async def test_what_was_on_a_link_that_broke_leaves_again_at_once_over_the_next(
 # -- the same again
 
 
+@pytest.mark.parametrize("there", [True, False])
+async def test_a_letter_that_left_once_does_not_leave_again_after_a_restart(world, there):
+    told = world.tell("ann", "bob", once=True)
+    if there:
+        bob = await world.connect("bob", acknowledges=True)
+    await world.ask(told)
+    if not there:
+        bob = await world.connect("bob", acknowledges=True)
+    assert texts(bob.take()) == ["hello"]
+    await world.restart()
+    bob = await world.connect("bob", acknowledges=True)
+    await world.ask(told)
+    assert bob.take() == []
+    other = msgspec.structs.replace(told, letter=msgspec.structs.replace(told.letter, digest="other"))
+    assert (await world.refused(other)).kind is Kind.MISMATCH
+
+
 @pytest.mark.parametrize("once", [False, True])
 async def test_the_same_letter_again_is_carried_once_and_other_words_are_refused(world, once):
     bob = await world.connect("bob", acknowledges=True)

@@ -14,15 +14,12 @@ import msgspec
 from dragoman.core.agents.model import Agent
 from dragoman.core.ids import AgentId, Instant, SessionId, TaskId
 from dragoman.core.policy.ratelimit import Key, Minute
-from dragoman.core.ports import Recovered
+from dragoman.core.ports import PASSED, Recovered
 from dragoman.core.state import policy
 from dragoman.core.state.model import Entity, Registry
 from dragoman.core.state.standing import Standing, standing_of
 
 MINUTES = 20_000
-
-PASSED = 100_000
-"""How many letters that left at most once are remembered."""
 
 
 class Link(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -64,7 +61,7 @@ class Floor:
         self.links: dict[SessionId, Link] = {}
         self.links_of: dict[AgentId, dict[SessionId, None]] = {}
         self.polled_at: dict[AgentId, Instant] = {}
-        self.passed: dict[str, str] = {}
+        self.passed: dict[str, str] = dict(recovered.passed)
         self.minutes: dict[Key, Minute] = {}
         self.audit_seq = recovered.audit_seq
         self.audit_hash = recovered.audit_hash

@@ -2,7 +2,8 @@
 
 Two promises (agentmsg-D4). A letter that is kept is a row from the commit that accepted it until it is acknowledged,
 and leaves again until then (`outbox`). One that is not kept leaves at most once: if its receiver can be reached and
-nothing stands before it in its lane, it touches no disk at all.
+nothing stands before it in its lane, it waits for no disk. The store only notes that it passed (`Store.note`), so that
+it is known when it comes again, also to the next hub.
 
 A lane is (task, receiver). A letter about a task that the hub knows stands in that task's lane, behind work orders and
 results; one about a task that agents keep among themselves in a lane of that name; one about nothing in its own. A
@@ -108,15 +109,17 @@ def is_known(work: Work, letter: Letter, turn: int) -> bool:
     """Whether the same letter came before; now it did. Other words under its id are refused (all-D5)."""
     id = mark_of(letter.sender, letter.message_id, str(turn))
     if letter.once:
+        said = mark_of(letter.digest)
         known = work.passed(id)
         if known is None:
-            work.note_passed(id, letter.digest)
+            work.note_passed(id, said)
     else:
+        said = letter.digest
         heard = work.one(HeardById(id))
         known = None if heard is None else heard.digest
         if known is None:
-            work.put(Heard(id=id, digest=letter.digest, at=work.now))
-    if known is not None and known != letter.digest:
+            work.put(Heard(id=id, digest=said, at=work.now))
+    if known is not None and known != said:
         raise refuse(
             Kind.MISMATCH,
             "this message id was used before with other content; use a new id for a new message",

@@ -72,6 +72,11 @@ class Work(Writing):
             forget = max(0, cursor - self.rules.state_log)
         return Changes(added=added, changed=changed, removed=removed, audit=self._audit, forget=forget)
 
+    @property
+    def passing(self) -> Mapping[str, str]:
+        """What leaves at most once: the store notes it before it does."""
+        return self._passed
+
     def _log_tasks(self) -> None:
         """Every step of a task that others can see raises its version and stands in the log, once for the unit."""
         log, versioned = self._log, self._versioned

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import apsw
+import msgspec
 
 from dragoman.core.audit.chain import AuditRecord
 from dragoman.core.contracts.model import Contract
@@ -33,6 +34,7 @@ from dragoman.stores.sqlite.cache import SHORT, HotCache
 from dragoman.stores.sqlite.channel import Writer
 from dragoman.stores.sqlite.errors import StoreRefused
 from dragoman.stores.sqlite.names import Names
+from dragoman.stores.sqlite.passed import PassedLetters
 from dragoman.stores.sqlite.rows import pack
 
 T = TypeVar("T")
@@ -50,6 +52,7 @@ class SqliteStore:
         self._lock: int | None = None
         self._writer: Writer | None = None
         self._reader: apsw.Connection | None = None
+        self._passed: PassedLetters | None = None
         self._next_number = 1
         self._in_unit = False
         self._naming: asyncio.Task[None] | None = None
@@ -74,9 +77,10 @@ class SqliteStore:
     def _begin(self) -> Recovered:
         self._reader = reads.connect(str(self._path))
         recovered, self._next_number = reads.recovered(self._reader)
+        self._passed = PassedLetters(self._path.with_suffix(".passed"))
         if self._cache is not None:
             self._naming = asyncio.create_task(self._note_names(self._cache.names), name="names")
-        return recovered
+        return msgspec.structs.replace(recovered, passed=self._passed.read())
 
     async def _note_names(self, names: Names) -> None:
         """Of everything that was there at the start, a page at a time."""
@@ -100,6 +104,9 @@ class SqliteStore:
             connection.close()
         self._idle.clear()
         self._reader = None
+        if self._passed is not None:
+            self._passed.close()
+            self._passed = None
         writer, self._writer = self._writer, None
         if writer is not None:  # the last one to close tidies the write-ahead log away
             await writer.close()
@@ -143,6 +150,11 @@ class SqliteStore:
             _, self._next_number = reads.recovered(self._reader)
         except (StoreRefused, apsw.Error, OSError) as error:
             raise StoreFailed(f"the writer process cannot be started: {error}") from error
+
+    def note(self, letters: Mapping[str, str]) -> None:
+        if self._passed is None:
+            raise StoreFailed("the store is not open")
+        self._passed.note(letters)
 
     def _drop_cache(self) -> None:
         if self._cache is not None:
