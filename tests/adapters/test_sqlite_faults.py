@@ -16,8 +16,9 @@ from pathlib import Path
 
 import apsw
 import pytest
+from msgspec.structs import replace
 
-from dragoman.core.audit.chain import verify
+from dragoman.core.audit.chain import Newest, cut_short, verify
 from dragoman.core.ids import TaskId
 from dragoman.core.lookups import TaskById
 from dragoman.core.ports import Changes, StoreFailed, TaskFilter
@@ -131,6 +132,43 @@ async def made_once(path: Path, tasks: int = 1) -> None:
     made = SqliteStore(path)
     await made.open()
     await commit(made, *(task(f"t{n}", description="x" * 500) for n in range(tasks)))
+    await made.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "first"),
+    [
+        ("UPDATE audit SET body = replace(body, 'ada', 'eve') WHERE seq = 3", 3),
+        ("UPDATE audit SET principal = 'eve' WHERE seq = 3", 3),
+        ("UPDATE audit SET subject = 'another' WHERE seq = 3", 3),
+        ("UPDATE audit SET outcome = 'refused' WHERE seq = 3", 3),
+        ("UPDATE audit SET seq = 9 WHERE seq = 3", 3),
+        ("DELETE FROM audit WHERE seq = 1", 1),
+        ("DELETE FROM audit WHERE seq = 3", 3),
+        ("DELETE FROM audit WHERE seq = 5", 5),
+        ("DELETE FROM audit WHERE seq > 1", 2),
+        ("DELETE FROM audit", 1),
+    ],
+)
+async def test_an_audit_record_that_was_edited_or_deleted_is_named(tmp_path: Path, statement: str, first: int) -> None:
+    """Also one column of it, also the last one, and still after the hub has written on."""
+    path = tmp_path / "hub.db"
+    made = SqliteStore(path)
+    await made.open()
+    await commit(made, audit=chain(5))
+    await made.close()
+    change_file(path, statement)
+    made = SqliteStore(path)
+    begin = await made.open()
+    newest = Newest(begin.audit_seq, begin.audit_hash)
+    for _ in range(2):
+        seq, prev, broken = verify(await made.audit())
+        broken = broken or cut_short(seq, prev, newest)
+        assert broken is not None
+        assert broken.seq == first
+        [last] = chain(1, after=replace(chain(1)[0], seq=newest.seq, hash=newest.hash))
+        await commit(made, audit=[last])
+        newest = Newest(last.seq, last.hash)
     await made.close()
 
 

@@ -1,13 +1,15 @@
 """The audit record: who asked for what, and what we said. Each carries the hash of the one before.
 
-Whoever edits or deletes a row breaks every hash after it, and `verify` names the first that does not fit. A hub
-node writes one chain; several nodes write several, told apart by `chain`.
+Whoever edits or deletes a row breaks every hash after it, and `verify` names the first that does not fit. Records that
+are missing at the end break nothing: so the number and the hash of the newest one are kept apart from the records, and
+`cut_short` compares. A hub node writes one chain; several nodes write several, told apart by `chain`.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
@@ -82,6 +84,13 @@ def seal(record: AuditRecord) -> AuditRecord:
     )
 
 
+class Newest(NamedTuple):
+    """The newest record that was committed."""
+
+    seq: int = 0
+    hash: str = GENESIS
+
+
 class Broken(msgspec.Struct, frozen=True, gc=False):
     """The first record that does not fit, and why."""
 
@@ -100,3 +109,12 @@ def verify(records: Iterable[AuditRecord], *, prev: str = GENESIS, seq: int = 0)
             return seq, prev, Broken(record.seq, f"record {record.seq} was changed after it was written")
         seq, prev = record.seq, record.hash
     return seq, prev, None
+
+
+def cut_short(seq: int, prev: str, newest: Newest) -> Broken | None:
+    """What is wrong with the end of a chain that holds up to (seq, prev), while `newest` was known to be written."""
+    if seq < newest.seq:
+        return Broken(seq + 1, f"record {seq + 1} is missing, and all after it; {newest.seq} were written")
+    if seq == newest.seq and prev != newest.hash:
+        return Broken(seq, f"record {seq} is not the one that was written")
+    return None

@@ -187,9 +187,12 @@ class AuditColumns(msgspec.Struct, gc=False):
     seq: int
     principal: str
     outcome: str
+    hash: str
     subject: str | None = None
+    chain: str = "main"
 
     INSERT: ClassVar = "INSERT INTO audit (seq, principal, subject, outcome, body) VALUES (?,?,?,?,?)"
+    NEWEST: ClassVar = "INSERT OR REPLACE INTO audit_newest (chain, seq, hash) VALUES (?,?,?)"
 
     @staticmethod
     def rows(text: bytes) -> list[tuple[Any, ...]]:
@@ -198,6 +201,13 @@ class AuditColumns(msgspec.Struct, gc=False):
             for body in slices(text)
             for row in (audit_columns(body),)
         ]
+
+    @staticmethod
+    def newest(text: bytes) -> tuple[str, int, str]:
+        """Of the records in `text`, which are in order, the last one."""
+        *_, body = slices(text)
+        row = audit_columns(body)
+        return row.chain, row.seq, row.hash
 
 
 audit_columns = msgspec.json.Decoder(AuditColumns).decode

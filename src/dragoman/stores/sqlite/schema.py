@@ -136,6 +136,12 @@ MIGRATIONS: tuple[str, ...] = (
         SELECT each.value, task.no FROM task, json_each(task.body, '$.dependencies') AS each
         WHERE task.status IN ('queued', 'assigned', 'running', 'waiting');
     """,
+    # 6: the newest audit record, told apart from the records: that some are missing at their end could not be seen.
+    """
+    CREATE TABLE audit_newest (chain TEXT PRIMARY KEY, seq INTEGER NOT NULL, hash TEXT NOT NULL) WITHOUT ROWID;
+    INSERT INTO audit_newest (chain, seq, hash)
+        SELECT 'main', seq, json_extract(body, '$.hash') FROM audit ORDER BY seq DESC LIMIT 1;
+    """,
 )
 
 VERSION = len(MIGRATIONS)

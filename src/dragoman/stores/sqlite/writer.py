@@ -138,6 +138,7 @@ class Disk:
                 self._all(DeliveryColumns.UPDATE, DeliveryColumns.rows(operation[1]))
             case ops.AUDIT:
                 connection.executemany(AuditColumns.INSERT, AuditColumns.rows(operation[1]))
+                connection.execute(AuditColumns.NEWEST, AuditColumns.newest(operation[1]))
             case ops.TASKS_REMOVED:
                 self._remove(operation[1])
             case ops.FORGET:

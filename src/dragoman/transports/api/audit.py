@@ -6,7 +6,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dragoman.core.audit.chain import GENESIS, Broken, verify
+from dragoman.core.audit.chain import GENESIS, Broken, cut_short, verify
 from dragoman.core.errors import Kind
 from dragoman.core.queries import AuditOut, audit_out
 from dragoman.transports.api.bodies import AuditQuery, read_query
@@ -49,10 +49,12 @@ async def listing(desk: Desk, request: Request) -> Response:
 
 
 async def check(desk: Desk, request: Request) -> Response:
+    newest = desk.intake.newest_audit
     seq, prev, broken = 0, GENESIS, None
     while broken is None:
         records = await desk.store.audit(after=seq, limit=STRIDE)
         if not records:
             break
         seq, prev, broken = verify(records, prev=prev, seq=seq)
+    broken = broken or cut_short(seq, prev, newest)
     return respond(200, Verdict(ok=broken is None, verified=seq, last_hash=prev, broken=broken))

@@ -13,7 +13,7 @@ import pytest
 
 from dragoman.app.telemetry import Metrics
 from dragoman.core.agents.model import Agent
-from dragoman.core.audit.chain import AuditRecord
+from dragoman.core.audit.chain import AuditRecord, Newest
 from dragoman.core.commands import Command, NoteRefusal
 from dragoman.core.contracts.model import Contract
 from dragoman.core.errors import Fault, Refused
@@ -46,6 +46,7 @@ class ScriptedIntake:
         self.linked: set[AgentId] = set()
         self.shared: dict[str, Entity] = {}
         self.contracts: dict[str, Contract] = {}
+        self.newest_audit = Newest()
         self.watching = 0
         self.parked = asyncio.Event()
         self._changed = asyncio.Event()

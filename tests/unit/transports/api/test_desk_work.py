@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.core.audit.chain import GENESIS, AuditRecord, seal
+from dragoman.core.audit.chain import GENESIS, AuditRecord, Newest, seal
 from dragoman.core.commands import Answer, Discard, Redrive
 from dragoman.core.delivery.model import Cargo, DeadLetter
 from dragoman.core.errors import Fault, Kind
@@ -159,6 +159,18 @@ async def test_a_whole_chain_verifies(world: Any, n: int) -> None:
     told = (await world.client.get("/api/v1/audit/verify")).json()
     last = records[-1].hash if records else GENESIS
     assert told == {"ok": True, "verified": n, "last_hash": last, "broken": None}
+
+
+async def test_an_end_that_is_missing_or_written_anew_is_seen(world: Any) -> None:
+    records = chain(5)
+    world.intake.newest_audit = Newest(5, records[-1].hash)
+    await world.put(audit=records[:3])
+    told = (await world.client.get("/api/v1/audit/verify")).json()
+    assert (told["ok"], told["verified"], told["broken"]["seq"]) == (False, 3, 4)
+    forged = seal(replace(records[4], prev=records[3].hash, principal="nobody"))
+    await world.put(audit=[records[3], forged])
+    told = (await world.client.get("/api/v1/audit/verify")).json()
+    assert told["broken"] == {"seq": 5, "why": "record 5 is not the one that was written"}
 
 
 @pytest.mark.parametrize("how", ["changed", "deleted"])
