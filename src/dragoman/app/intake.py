@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 from dragoman.core.agents.floor import Floor
 from dragoman.core.agents.model import Agent
 from dragoman.core.audit.chain import Newest
-from dragoman.core.audit.chain import Newest
 from dragoman.core.commands import CloseLink, Command, Forget, Sweep, Wake
 from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import Parcel
@@ -250,10 +249,6 @@ class Intake:
 
     def entities(self) -> Sequence[Entity]:
         return list(self._floor.entities.values())
-
-    @property
-    def newest_audit(self) -> Newest:
-        return Newest(self._floor.audit_seq, self._floor.audit_hash)
 
     @property
     def newest_audit(self) -> Newest:

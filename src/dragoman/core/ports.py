@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from dragoman.core.agents.model import Agent
-from dragoman.core.audit.chain import GENESIS, AuditRecord, Newest, Newest
+from dragoman.core.audit.chain import GENESIS, AuditRecord, Newest
 from dragoman.core.commands import Command
 from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import DeadLetter, Delivery, Parcel
@@ -362,11 +362,6 @@ class Intake(Protocol):
         ...
 
     def entities(self) -> Sequence[Entity]: ...
-
-    @property
-    def newest_audit(self) -> Newest:
-        """The newest audit record as of the last commit, also if somebody has deleted it since."""
-        ...
 
     @property
     def newest_audit(self) -> Newest:
