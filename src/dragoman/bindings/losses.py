@@ -305,7 +305,7 @@ VOICES: Mapping[str, Voice] = {
             F.ATTACHMENT: near("as a reference, fetched with request:get-file"),
         },
         agent_says={
-            F.FILE: lost("forge has no message for a file of an agent"),
+            F.FILE: near("in a field of ours, as base64"),
             F.EXIT_CODE: lost("a task is completed or failed"),
             F.USAGE: lost("forge has no word for it"),
         },

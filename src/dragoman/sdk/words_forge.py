@@ -3,7 +3,7 @@
     the engine says     forge says                                   the hub says            the engine hears
     ------------------  -------------------------------------------  ----------------------  --------------------
     Report              event:progress                               notify:task-assigned    Work
-    - output            request:update-task running, in pieces       notify:task-cancelled   Cancel
+    - output, file      request:update-task running, in pieces       notify:task-cancelled   Cancel
     - thinking, tool    event:progress                               notify:task-paused      Hold
     Query               request:ask-user                             notify:task-resumed     Release
     Outcome             request:update-task completed or failed      response to ask-user    Reply
@@ -54,12 +54,12 @@ from dragoman.sdk.links import (
     Work,
     handed_over,
 )
-from dragoman.sdk.talk_forge import Conversation, Declined, HungUp, TooLong, Wire
+from dragoman.sdk.talk_forge import LARGEST, Conversation, Declined, HungUp, TooLong, Wire
 from dragoman.sdk.world import World
 
 log = logging.getLogger("dragoman.sdk")
 
-MANNERS = Manners(name="forge")
+MANNERS = Manners(name="forge", largest_file=(LARGEST - 64 * 1024) // 4 * 3)
 PIECE = 128 * 1024
 """Characters of output in one message: even if all of them are written as escapes it fits."""
 GRACE_MARGIN = 0.9
@@ -226,6 +226,9 @@ class ForgeLink:
     # --- out ---
 
     def _report(self, report: Report) -> None:
+        if report.file is not None:
+            self._update(report, report.id, status="running", progress=report.percent / 100, file=_file(report.file))
+            return
         is_new_step = report.step is not None and self._steps.get(report.errand.task_id) != report.number
         if is_new_step or not report.output:
             self._progress(report)
@@ -318,6 +321,11 @@ class ForgeLink:
     def _refused(self, errand: Errand, response: Failure) -> None:
         error = response.error
         self._tell(Refused(request_id=errand.request_id, reason=error.message, retryable=is_retryable(error)))
+
+
+def _file(file: File) -> forge.Attachment:
+    data = base64.b64encode(file.data).decode()
+    return forge.Attachment(filename=file.name[:200] or "file", mime_type=file.mime_type, data=data)
 
 
 def _work(notice: Message, task_id: str, task: dict[str, Any], world: World, files: tuple[File, ...] = ()) -> Work:

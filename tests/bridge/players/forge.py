@@ -198,9 +198,10 @@ class ForgeWorker(ForgeParty, Worker):
         )
 
     async def say(self, job: Job, **features: Any) -> None:
-        if "file" in features:
-            raise Unsayable("file")
         payload = {"taskId": job.id, **named(features, **WORDS)}
+        if "file" in payload:
+            file: File = payload["file"]
+            payload["file"] = {"filename": file.name, "data": base64.b64encode(file.data).decode()}
         if "percent" in payload:
             payload["progress"] = payload.pop("percent") / 100
         if "toolResult" in payload:

@@ -10,9 +10,9 @@ import pytest
 from tests.unit.sdk.forge_harness import FakeForge, Serving, plain
 from tests.unit.sdk.harness import PATIENCE, FakeWorld, settle
 
-from dragoman import Agent, Misconfigured, NotAllowed, Task
+from dragoman import Agent, NotAllowed, Task
 from dragoman.protocols.forge import types as forge
-from dragoman.protocols.forge.types import Encoding, ErrorBody
+from dragoman.protocols.forge.types import Attachment, Encoding, ErrorBody
 from dragoman.sdk import trace
 from dragoman.sdk.words_forge import PIECE
 
@@ -155,20 +155,23 @@ async def test_a_result_that_fits_no_message_is_a_failure_that_says_so(agent: Ag
     assert "return text" in update.payload.error["message"]
 
 
-async def test_a_file_cannot_be_sent_and_the_handler_is_told(agent: Agent, forge_hub: FakeForge) -> None:
+async def test_a_file_is_sent_and_one_too_large_is_told_to_the_handler(agent: Agent, forge_hub: FakeForge) -> None:
     caught: list[Exception] = []
 
     @agent.on("draw")
     async def draw(task: Task) -> None:
+        await task.send_file("a.png", b"...", "image/png")
         try:
-            await task.send_file("a.png", b"...")
-        except Misconfigured as error:
+            await task.send_file("b.png", b"." * 1024 * 1024)
+        except ValueError as error:
             caught.append(error)
 
     async with Serving(agent, forge_hub):
         forge_hub.assign("draw")
-        await forge_hub.next(UPDATE)
-    assert "forge carries no files" in str(caught[0])
+        update = await forge_hub.next(UPDATE)
+        assert update.payload.file == Attachment(filename="a.png", mime_type="image/png", data="Li4u")
+        assert (await forge_hub.next(UPDATE)).payload.status == "completed"
+    assert "'b.png' has 1048576 bytes; forge carries 737280" in str(caught[0])
 
 
 # --- questions ---

@@ -42,6 +42,7 @@ from dragoman.core.commands import (
     ReportProgress,
     Submit,
 )
+from dragoman.core.errors import Kind, refuse
 from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.protocols.forge.types import (
@@ -57,6 +58,7 @@ from dragoman.protocols.forge.types import (
     UpdateTask,
 )
 
+FILE_AT_THE_END = "a file comes before the end of its task; send it with `running`, or with progress"
 _traceparent = re.compile(r"00-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
 _encode = msgspec.json.Encoder().encode
 _canonical = msgspec.json.Encoder(order="deterministic").encode
@@ -70,7 +72,7 @@ def command_of(agent: Agent, message: Message, tree: dict[str, Any]) -> Command 
         case UpdateTask() as said:
             return update(agent, message, said, tree)
         case Progress() as said:
-            return _progress(agent, message, said, tree)
+            return progress(agent, message, said, tree)
         case ErrorEvent() as said if not said.recoverable and said.task_id is not None:
             return _lost(agent, message, said, tree)
         case AskUser() | QuestionEvent() as said:
@@ -121,12 +123,16 @@ def submission(agent: Agent, message: Message, tree: dict[str, Any], files: tupl
     )
 
 
-def update(agent: Agent, message: Message, said: UpdateTask, tree: dict[str, Any]) -> Command:
-    """How the agent says a task of its own stands (D6)."""
+def update(
+    agent: Agent, message: Message, said: UpdateTask, tree: dict[str, Any], file: FileRef | None = None
+) -> Command:
+    """How the agent says a task of its own stands (D6). Its file was kept before."""
     task_id = TaskId(said.task_id)
     if said.status == "running":
-        progress = Progress(task_id=said.task_id, progress=said.progress, message=said.message, output=said.output)
-        return _progress(agent, message, progress, tree)
+        went = Progress(task_id=said.task_id, progress=said.progress, message=said.message, output=said.output)
+        return progress(agent, message, went, tree, file)
+    if said.file is not None:
+        raise refuse(Kind.INVALID, FILE_AT_THE_END, field="payload.file")
     body: dict[str, Any] = {}
     if said.result is not msgspec.UNSET:
         body["result"] = said.result
@@ -155,9 +161,14 @@ def claim(agent: Agent, task_id: TaskId) -> Claim:
     return Claim(principal=agent.id, protocol=PROTOCOL, task_id=task_id)
 
 
-def _progress(agent: Agent, message: Message, said: Progress, tree: dict[str, Any]) -> ReportProgress | Finish:
+def progress(
+    agent: Agent, message: Message, said: Progress, tree: dict[str, Any], file: FileRef | None = None
+) -> ReportProgress | Finish:
+    """What the agent tells of its work. A file was kept before; where it lay in the message, `file` stands for it."""
     task_id = TaskId(said.task_id)
     if said.progress == PROGRESS_DONE and said.result is not msgspec.UNSET:
+        if said.file is not None:
+            raise refuse(Kind.INVALID, FILE_AT_THE_END, field="payload.file")
         body: dict[str, Any] = {"result": said.result}
         if said.output is not None:
             body["output"] = said.output
@@ -191,6 +202,9 @@ def _progress(agent: Agent, message: Message, said: Progress, tree: dict[str, An
     if said.tool_result is not None:
         came = said.tool_result
         body["tool_result"] = {"id": came.id, "output": came.output, "is_error": came.is_error}
+    if file is not None:
+        body["file"] = file
+        tree = {**tree, "payload": {name: value for name, value in tree["payload"].items() if name != "file"}}
     return ReportProgress(
         principal=agent.id,
         protocol=PROTOCOL,
@@ -201,6 +215,7 @@ def _progress(agent: Agent, message: Message, said: Progress, tree: dict[str, An
         percent=percent,
         step=None if said.step is None else said.step.name,
         output=said.output or "",
+        files=() if file is None else (file,),
     )
 
 

@@ -87,7 +87,7 @@ class QueryTasks(Payload, frozen=True, kw_only=True):
 
 
 class Attachment(Payload, frozen=True, kw_only=True):
-    """A file that comes with a task; `data` is base64."""
+    """A file that comes with a task, or out of it; `data` is base64."""
 
     filename: Name
     data: str
@@ -129,7 +129,7 @@ class AskUser(Payload, frozen=True, kw_only=True):
 
 
 class UpdateTask(Payload, frozen=True, kw_only=True):
-    """How a task stands (D6). `running` on a queued task claims it."""
+    """How a task stands (D6). `running` on a queued task claims it, and may bring a `file` of the work."""
 
     task_id: Id
     status: Literal["running", "completed", "failed"]
@@ -139,6 +139,7 @@ class UpdateTask(Payload, frozen=True, kw_only=True):
     progress: Fraction | None = None
     message: str | None = None
     retryable: bool = False
+    file: Attachment | None = None
 
 
 class CancelTask(Payload, frozen=True, kw_only=True):
@@ -201,7 +202,7 @@ class ToolResult(Payload, frozen=True, kw_only=True):
 
 
 class Progress(Payload, frozen=True, kw_only=True):
-    """With progress 1 and a `result` the task is done (D6). `output` is a piece of its answer."""
+    """With progress 1 and a `result` the task is done (D6). `output` is a piece of its answer, `file` a file of it."""
 
     task_id: Id
     progress: Fraction | None = None
@@ -212,6 +213,7 @@ class Progress(Payload, frozen=True, kw_only=True):
     tool_use: ToolUse | None = None
     tool_result: ToolResult | None = None
     step: Step | None = None
+    file: Attachment | None = None
 
 
 class LogEvent(Payload, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ A batch is heard message by message. The pump keeps the order of requests; each 
     a request or event that changes something a command; the response follows its commit
     a request that reads                      a look into the store, and a note in the audit record
     a new task with attachments, dependencies
-    or a parent                               a look (files are kept, names checked), then the command
+    or a parent; a file that comes of work    a look (files are kept, names checked), then the command
     a line that is no message, an event:log   a line in the agent's log
     too much (D9)                             RATE_LIMITED for a request; a count for an event
 """
@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from dragoman.bindings import forge
-from dragoman.bindings.forge.inbound import update
+from dragoman.bindings.forge.inbound import progress, update
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command, NoteRead
 from dragoman.core.delivery.model import Parcel
@@ -36,6 +36,7 @@ from dragoman.protocols.forge import codec
 from dragoman.protocols.forge.events import Dropped, EventReceived, Invalid, LogReceived, RequestReceived
 from dragoman.protocols.forge.types import (
     Anything,
+    Attachment,
     Encoding,
     ErrorBody,
     ErrorEvent,
@@ -43,6 +44,7 @@ from dragoman.protocols.forge.types import (
     GetTask,
     LogEvent,
     Message,
+    Progress,
     Publish,
     Published,
     QueryAgents,
@@ -189,6 +191,8 @@ class ForgeTongue:
                 return partial(self._read, agent, message, topic, partial(self._bus, agent, message))
             case UpdateTask(status="running") as said:
                 return partial(self._take_up, agent, message, said, tree)
+            case Progress(file=Attachment()) as said:
+                return partial(self._take_file, agent, message, said, tree)
             case SubmitTask() as task if task.attachments or task.dependencies or task.parent_id:
                 return partial(self._submit, agent, message, task, tree)
             case _:
@@ -207,14 +211,32 @@ class ForgeTongue:
         task = await reading.seen(self._desk, agent, said.task_id)
         if task.owner != agent.id and task.status is Status.QUEUED:
             return forge.claim(agent, task.id)
-        return update(agent, message, said, tree)
+        return update(agent, message, said, tree, await self._keep(agent, message, task, said.file))
+
+    async def _take_file(self, agent: Agent, message: Message, said: Progress, tree: dict[str, Any]) -> Command:
+        task = await reading.seen(self._desk, agent, said.task_id)
+        return progress(agent, message, said, tree, await self._keep(agent, message, task, said.file))
+
+    async def _keep(self, agent: Agent, message: Message, task: Task, file: Attachment | None) -> FileRef | None:
+        """A file of one's own work; nobody else's is kept, even for a moment."""
+        if file is None:
+            return None
+        if task.owner != agent.id:
+            raise refuse(Kind.NOT_FOUND, "no such task, or not yours", field="payload.taskId", taskId=task.id)
+        data = _content("payload.file.data", file.data)
+        kept = await self._desk.files.keep(data, name=file.filename, mime_type=file.mime_type, owner=agent.id)
+        self._kept[message.id] = [kept]
+        return kept
 
     async def _submit(self, agent: Agent, message: Message, said: SubmitTask, tree: dict[str, Any]) -> Command:
         for name, ids in (("dependencies", said.dependencies), ("parentId", (said.parent_id,))):
             for id in ids:
                 if id is not None:
                     await reading.seen(self._desk, agent, id, f"payload.{name}")
-        contents = [_content(index, attachment.data) for index, attachment in enumerate(said.attachments)]
+        contents = [
+            _content(f"payload.attachments[{index}].data", attachment.data)
+            for index, attachment in enumerate(said.attachments)
+        ]
         files = self._kept[message.id] = []
         for attachment, data in zip(said.attachments, contents, strict=True):
             kept = await self._desk.files.keep(
@@ -272,10 +294,11 @@ class ForgeTongue:
 
     def answer(self, heard: Heard, outcome: Any, agent: Agent) -> Sequence[bytes]:
         about: About = heard.about
+        if isinstance(outcome, Task):
+            self._drop_unused(about, outcome)
         if not about.asks or about.id is None:
             return ()
         if isinstance(outcome, Task):
-            self._drop_unused(about, outcome)
             return [self._success(about.id, {"task": forge.task_view(outcome)})]
         if isinstance(outcome, Agent):
             return [self._success(about.id, {"agent": self._introduced(outcome)})]
@@ -309,11 +332,11 @@ class ForgeTongue:
         return self._write(codec.success(request_id, payload, forge.stamp(self._hub.mint(), self._hub.now())))
 
 
-def _content(index: int, data: str) -> bytes:
+def _content(field: str, data: str) -> bytes:
     try:
         return base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
-        raise refuse(Kind.INVALID, "expected base64", field=f"payload.attachments[{index}].data") from None
+        raise refuse(Kind.INVALID, "expected base64", field=field) from None
 
 
 def _told(about: About) -> dict[str, Any]:

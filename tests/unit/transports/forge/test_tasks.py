@@ -209,6 +209,26 @@ async def test_files_of_a_repeated_or_refused_request_are_let_go_of(hub: ForgeHu
     assert bad["details"]["field"] == "payload.attachments[0].data"
 
 
+async def test_files_that_come_of_work_are_kept_and_told(hub: ForgeHub) -> None:
+    planner, worker, id = await at_work(hub)
+    file = {"filename": "../plot.png", "mimeType": "image/png", "data": base64.b64encode(b"plot").decode()}
+    await worker.tell("progress", taskId=id, file=file)
+    told = (await planner.notice("task-updated"))["file"]
+    assert (told["name"], told["mimeType"], told["size"]) == ("plot.png", "image/png", 4)
+    got = await planner.ask("get-file", taskId=id, fileId=told["id"])
+    assert base64.b64decode(got["data"]) == b"plot"
+    for _ in range(2):  # said twice, kept once
+        updated = (await worker.ask("update-task", id="u-1", taskId=id, status="running", file=file))["task"]
+        assert len(updated["files"]) == 2
+    late = await worker.ask("update-task", taskId=id, status="completed", file=file)
+    assert late["details"]["field"] == "payload.file"
+    other = await hub.connect("worker-2")
+    assert (await other.ask("update-task", taskId=id, status="running", file=file))["code"] == "NOT_FOUND"
+    events = await hub.world.store.events(TaskId(id))
+    assert not any(event.raw is not None and file["data"].encode() in event.raw for event in events)
+    assert len(hub.files._kept) == 2
+
+
 @pytest.mark.requirement("forge-all-D7")
 async def test_the_trace_goes_through(hub: ForgeHub) -> None:
     worker = await hub.connect("worker-1")
