@@ -22,32 +22,17 @@ from __future__ import annotations
 import json
 import signal
 import socket
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from tests.conformance.a2acp.plain import BROKER, PROVISION, WANTED, Bond, Plain, error_of
+from tests.faults.killing import HAPPENED
 from tests.support.fleet import BROKEN
 from tests.support.hubproc import HubProcess, until
 
 Json = dict[str, Any]
 INTENT = PROVISION["intent"]
-HAPPENED = {
-    "before_commit": False,
-    "writer:before_commit": False,
-    "writer:after_commit": True,
-    "after_commit": True,
-}
-
-
-@pytest.fixture
-def hub(tmp_path: Path) -> Iterator[HubProcess]:
-    hub = HubProcess(tmp_path, DRAGOMAN_RULES__IDLE_SECONDS="600", DRAGOMAN_AGENTMSG__HEARTBEAT_SECONDS="600")
-    hub.start()  # its clocks are slow: what they commit would meet a crash point first
-    yield hub
-    hub.kill()
 
 
 @pytest.fixture

@@ -18,31 +18,15 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.conformance.agentmsg import words
 from tests.conformance.agentmsg.plain import Plain
+from tests.faults.killing import HAPPENED
 from tests.support.fleet import BROKEN
 from tests.support.hubproc import HubProcess, until
 from websockets.exceptions import ConnectionClosed
-
-HAPPENED = {
-    "before_commit": False,
-    "writer:before_commit": False,
-    "writer:after_commit": True,
-    "after_commit": True,
-}
-
-
-@pytest.fixture
-def hub(tmp_path: Path) -> Iterator[HubProcess]:
-    hub = HubProcess(tmp_path, DRAGOMAN_RULES__IDLE_SECONDS="600", DRAGOMAN_AGENTMSG__HEARTBEAT_SECONDS="600")
-    hub.start()  # its clocks are slow: what they commit would meet a crash point first
-    yield hub
-    hub.kill()
 
 
 @pytest.fixture

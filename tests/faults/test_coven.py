@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.faults.killing import HAPPENED
 from tests.support.coven_process import AgentProcess
 from tests.support.fleet import BROKEN, Fleet
 from tests.support.hubproc import HubProcess, running, until
@@ -297,7 +298,7 @@ def test_nothing_is_lost_or_doubled_by_a_kill_at(step: str, tmp_path: Path) -> N
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("step", ["before_commit", "writer:before_commit", "writer:after_commit", "after_commit"])
+@pytest.mark.parametrize("step", HAPPENED)
 @pytest.mark.parametrize("number", range(1, 15))
 def test_nothing_is_lost_or_doubled_by_a_kill_at_any_commit(step: str, number: int, tmp_path: Path) -> None:
     walk(tmp_path, f"{step}:{number}")

@@ -18,19 +18,13 @@ import signal
 from pathlib import Path
 
 import pytest
+from tests.faults import killing
 from tests.support.chiffon import task_of, work_request, work_result
 from tests.support.fleet import BROKEN
 from tests.support.hubproc import HubProcess, until
 from websockets.exceptions import ConnectionClosed
 
-HAPPENED = {
-    "before_commit": False,
-    "writer:before_commit": False,
-    "writer:after_commit": True,
-    "after_commit": True,
-    "before_ack": True,
-    "after_ack": True,
-}
+HAPPENED = {**killing.HAPPENED, "before_ack": True, "after_ack": True}
 
 
 @pytest.fixture
