@@ -19,7 +19,17 @@ from dragoman.core.ports import TaskFilter
 from dragoman.core.queries import AgentOut, LogLine, agent_out, log_line
 from dragoman.protocols.a2acp.contracts import Capability
 from dragoman.security.tokens import new_token, token_hash
-from dragoman.transports.api.bodies import AgentIn, AgentsQuery, LogsQuery, Nothing, read_body, read_query
+from dragoman.transports.api.bodies import (
+    AgentIn,
+    AgentsQuery,
+    LogsQuery,
+    Nothing,
+    read_body,
+    read_json,
+    read_query,
+    shape,
+    without_nulls,
+)
 from dragoman.transports.api.desk import Desk
 from dragoman.transports.api.endpoint import respond
 from dragoman.transports.api.problems import Problem
@@ -172,7 +182,7 @@ def find_agent(desk: Desk, request: Request) -> Agent:
 
 
 async def add(desk: Desk, request: Request) -> Response:
-    wish = await read_body(desk, request, AgentIn)
+    wish = shape(without_nulls(await read_json(desk, request)), AgentIn)
     if wish.agent_id in RESERVED:
         raise Problem(Kind.INVALID, f"the id {wish.agent_id} is the hub's own", field="agent_id")
     if wish.protocol not in desk.protocols:

@@ -12,6 +12,7 @@ from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, SECOND, Instant
 from dragoman.core.tasks.model import EventKind, Status
 from dragoman.security.tokens import token_hash
+from dragoman.transports.api.bodies import AgentIn
 
 API = "/api/v1/agents"
 
@@ -36,6 +37,13 @@ async def test_an_added_agent_gets_its_token_once_and_the_hub_keeps_the_hash(wor
         domain="d", version="1.2.3", untrusted=True, max_concurrent=3,
     )  # fmt: skip
     assert world.intake.asked == [AddAgent(principal=ADMIN, protocol="api", agent=expected)]
+
+
+async def test_an_agent_may_leave_out_what_is_optional_by_null(world: Any) -> None:
+    world.intake.script[AddAgent] = None
+    optional = [name for name in AgentIn.__struct_fields__ if name not in ("agent_id", "protocol")]
+    body = {"agent_id": "a", "protocol": "chiffon", **dict.fromkeys(optional)}
+    assert (await world.client.post(API, json=body)).status_code == 201
 
 
 @pytest.mark.parametrize(
