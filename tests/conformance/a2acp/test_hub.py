@@ -503,6 +503,20 @@ def test_both_sides_call_a_request_by_the_same_name(bond: Bond) -> None:
     assert bob.hears("event", "cancel")["payload"]["correlation_id"] == "correlation-789"
 
 
+@pytest.mark.requirement("a2acp/all-D6")
+@pytest.mark.parametrize("mode", ["broker", "end-to-end"])
+def test_fields_nobody_knows_reach_the_other_side_both_ways(cast: tuple[Plain, Plain], mode: str) -> None:
+    ada, bob = cast
+    bond = ada.shake(bob, mode=mode)
+    asked = bond.request()
+    ada.say({**asked, "x_asked": {"deep": [1]}})
+    work = bob.hears("request", "provision_test_dataset")
+    assert work["x_asked"] == {"deep": [1]}
+    bob.say({**bond.response(work, {"dataset_id": "d"}), "x_answered": 2})
+    told = ada.hears("response", "provision_test_dataset")
+    assert (told["x_answered"], bond.content(told)) == (2, {"dataset_id": "d"})
+
+
 @pytest.mark.requirement("A2-RTE-4", "a2acp-D8")
 def test_a_response_that_may_mean_two_requests_is_refused(bond: Bond) -> None:
     ada, bob = bond.source, bond.target

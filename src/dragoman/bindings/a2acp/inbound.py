@@ -93,6 +93,11 @@ class Said(NamedTuple):
         return None
 
     @property
+    def extra(self) -> dict[str, Any]:
+        """What nobody here knows, beside the payload: it reaches whoever speaks this protocol, too (all-D6)."""
+        return {name: value for name, value in self.tree.items() if name not in ENVELOPE}
+
+    @property
     def digest(self) -> str:
         return codec.fingerprint(self.tree).hex()
 
@@ -212,9 +217,8 @@ def _submit(said: Said) -> Submit:
     body: dict[str, Any] = {"input": said.content}
     if said.sealed:
         body["envelope"] = _bound(message)
-    extra = {name: value for name, value in said.tree.items() if name not in ENVELOPE}
-    if extra:
-        body["extra"] = extra
+    if said.extra:
+        body["extra"] = said.extra
     return Submit(
         principal=said.agent.id,
         protocol=PROTOCOL,
@@ -247,6 +251,8 @@ def _finish(said: Said) -> Finish:
         body["output"] = said.content["output"]  # other protocols have a place for the text of a result
         if len(said.content) == 1 and _is_free(said):
             del body["result"]  # and nothing is said but that
+    if said.extra:
+        body["extra"] = said.extra
     # What a result is, is what it says: sent again after a lost answer it has another id and another time.
     digest = hashlib.sha256(_canonical(said.content)).hexdigest()
     return Finish(

@@ -200,12 +200,13 @@ class _Saying:
         sealed = self.voice.shut(contract)(_encode(content), ids)
         return self.say(kind, intent, {**sealed, **around}, source=source, encryption="aes256", extra=extra)
 
-    def forward(self, kind: str, intent: str, sealed: Any, envelope: dict[str, Any], *, source: Agent) -> bytes:
+    def forward(
+        self, kind: str, sealed: Any, envelope: dict[str, Any], *, source: Agent, extra: Mapping[str, Any]
+    ) -> bytes:
         """A ciphertext that only the two agents can open, in the envelope that it was made for."""
         named = {name: value for name, value in envelope.items() if name != "message_id"}
         payload = {**sealed, **named, "traceparent": self.traceparent}
-        extra = {"task": {"id": self.task.id}} if kind == REQUEST else None
-        id = envelope["message_id"]
+        id, intent = envelope["message_id"], self.task.type
         return self.say(kind, intent, payload, source=source, encryption="aes256", id=id, extra=extra)
 
     def complain(self, refusal: Refusal, correlation: str | None, intent: str | None, source: Agent | None) -> bytes:
@@ -222,21 +223,27 @@ def _work(said: _Saying) -> bytes:
     task, body = said.task, _parse(said.event.body)
     source = said.voice.party(task.origin.principal)
     if said.contract is not None and said.contract.end_to_end and "envelope" in body:
-        return said.forward(REQUEST, task.type, body["input"], body["envelope"], source=source)
+        extra = _unknown(body) | {"task": {"id": task.id}}
+        return said.forward(REQUEST, body["input"], body["envelope"], source=source, extra=extra)
     content = body.get("input")
     if type(content) is not dict:
         content = {} if content is None else {"input": content}
     aside: dict[str, Any] = {name: body[name] for name in ("answer", "handover") if name in body}
     if body.get("attachments"):
         aside["attachments"] = [_file(msgspec.convert(file, FileRef), task) for file in body["attachments"]]
-    extra = {name: value for name, value in (body.get("extra") or {}).items() if name not in ENVELOPE}
-    extra |= _besides(task)
+    extra = _unknown(body) | _besides(task)
     name = said.voice.called(task)
     message = said.converse(REQUEST, task.type, {**content, **aside}, name, source=source, extra=extra)
     if len(message) > MESSAGE_BYTES:
         what = f"the work is larger than a message to {said.receiver} may be; ask for less at a time"
         raise refuse(Kind.TOO_LARGE, what, limit=MESSAGE_BYTES, size=len(message))
     return message
+
+
+def _unknown(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields beside the payload that nobody here knows, of whoever spoke this protocol (all-D6)."""
+    extra = body.get("extra")
+    return {name: value for name, value in extra.items() if name not in ENVELOPE} if type(extra) is dict else {}
 
 
 def _besides(task: Task) -> dict[str, Any]:
@@ -290,11 +297,12 @@ def _result(said: _Saying, whole: str | None) -> bytes:
     source = said.voice.party(event.agent or task.owner or AgentId(""))
     result = body.get("result")
     if said.contract is not None and said.contract.end_to_end and "envelope" in body:
-        return said.forward(RESPONSE, task.type, result, body["envelope"], source=source)
+        return said.forward(RESPONSE, result, body["envelope"], source=source, extra=_unknown(body))
     if result is None or type(result) is str:
         output = result or whole or body.get("output")
         result = {} if output is None else {"output": str(output)}
-    message = said.converse(RESPONSE, task.type, result, thread_of(task), source=source)
+    extra = _unknown(body) if event.protocol == PROTOCOL else None
+    message = said.converse(RESPONSE, task.type, result, thread_of(task), source=source, extra=extra)
     return message if len(message) <= MESSAGE_BYTES else _too_long(said, len(message))
 
 
