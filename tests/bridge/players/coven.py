@@ -179,9 +179,9 @@ class CovenWorker(CovenParty, Worker):
                     raise
 
     async def leave(self) -> None:
-        self._reading.cancel()
         if not self.call.done():
             await soon(self.call.done_writing())
+        self._reading.cancel()  # which cancels the call: afterwards there is nothing to write to
         await super().leave()
 
     async def _write(self, **payload: Any) -> None:
