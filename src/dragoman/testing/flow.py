@@ -30,8 +30,8 @@ QUIET_ELSEWHERE = 8
 """where other threads or processes have a part in it."""
 NEVER_QUIET = 2.0
 """Seconds after which somebody talks without end, and is not waited for."""
-THREADS = 0.25
-"""Seconds for a plain function to return, before time passes although it runs."""
+REST = 0.25
+"""Seconds for a plain function to return, and for what is on its way elsewhere, before time passes nevertheless."""
 LOOK = 0.01
 """Seconds between two looks whether a task is over: if nothing came meanwhile, time may pass."""
 WAITING = 0.5
@@ -63,12 +63,18 @@ class Flow:
             quiet = 0 if self._listener.heard != heard or stage.is_spoken() else quiet + 1
 
     async def come_to_rest(self) -> None:
-        """As `settle`, and plain functions that are at work have a moment to return."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + THREADS
+        """As `settle`, with patience for what other threads and processes do."""
+        stage, loop = self._stage, asyncio.get_running_loop()
+        end = loop.time() + REST
         await self.settle()
-        while loop.time() < end and not all(handler.is_async for handler in self._stage.at_work):
+        while loop.time() < end and (
+            not all(handler.is_async for handler in stage.at_work) or await self._in_flight_elsewhere()
+        ):
             await self.settle()
+
+    async def _in_flight_elsewhere(self) -> int:
+        """What is on its way through other threads or processes, where silence means less."""
+        return await self._stage.in_flight() if self._stage.is_elsewhere else 0
 
     # --- time ---
 
@@ -124,11 +130,12 @@ class Flow:
             await asyncio.sleep(LOOK)
             if self._listener.heard != heard or stage.is_spoken():
                 calm_since = loop.time()
-            elif self._everybody_waits(loop.time() - calm_since):
+            elif await self._everybody_waits(loop.time() - calm_since):
                 if await self._pass_until_something_happens(task_id, end):
                     calm_since = loop.time()
                 elif loop.time() - calm_since > NOTHING:
                     raise await self._stuck(task_id, "and nothing is due that could end it")
+        stage.complain()
         return (await stage.api.task(task_id)).outcome()
 
     async def _is_over(self, task_id: str) -> bool:
@@ -137,18 +144,22 @@ class Flow:
             raise NotFound(f"there is no task {task_id}")
         return task.final
 
-    def _everybody_waits(self, calm: float) -> bool:
+    async def _everybody_waits(self, calm: float) -> bool:
         at_work = self._stage.at_work
-        return not at_work or (calm > WAITING and all(handler.is_async for handler in at_work))
+        if at_work:
+            return calm > WAITING and all(handler.is_async for handler in at_work)
+        return calm > REST or not await self._in_flight_elsewhere()
 
     async def _pass_until_something_happens(self, task_id: str, end: float) -> bool:
         """From one thing that is due to the next, until the task is over or handlers begin or end. Whether any was."""
         stage, loop = self._stage, asyncio.get_running_loop()
         async with self._moving:
             await self.settle()
-            at_work, passed = stage.at_work, False
+            at_work, in_flight, passed = stage.at_work, await self._in_flight_elsewhere(), False
             while (
-                stage.at_work == at_work
+                not stage.is_troubled
+                and stage.at_work == at_work
+                and await self._in_flight_elsewhere() <= in_flight
                 and loop.time() < end
                 and not await self._is_over(task_id)
                 and not await self._waits_for_ever(task_id)

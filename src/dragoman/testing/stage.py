@@ -27,7 +27,7 @@ from dragoman.app.wiring import hub as wired
 from dragoman.core.commands import RemoveAgent, SetDomainPolicy
 from dragoman.core.ids import ADMIN, AgentId, TaskId
 from dragoman.core.ports import Changes
-from dragoman.core.tasks.model import Question
+from dragoman.core.tasks.model import Question, Status
 from dragoman.sdk.address import parse
 from dragoman.sdk.agent import Agent
 from dragoman.sdk.client import Client
@@ -197,6 +197,20 @@ class Stage:
     def at_work(self) -> list[Handler]:
         """The handlers that run now."""
         return [handler for part in self._cast.values() for handler in part.agent.at_work]
+
+    async def in_flight(self) -> int:
+        """How many tasks run by the hub's books and with no agent, or the other way round: what is said of them is on
+        its way, or lost."""
+        intake, count = self.running.intake, 0
+        for part in self._cast.values():
+            active = [await intake.store.task(id) for id in intake.load_of(part.id)]
+            running = sum(task is not None and task.status is not Status.WAITING for task in active)
+            count += abs(running - len(part.agent.at_work))
+        return count
+
+    @property
+    def is_troubled(self) -> bool:
+        return bool(self._troubles)
 
     def complain(self) -> None:
         """On any thread."""
