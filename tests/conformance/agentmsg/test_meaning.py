@@ -163,6 +163,19 @@ def test_the_open_payloads_need_little() -> None:
     assert refused(said).field == "metadata.correlation_id"
 
 
+@pytest.mark.requirement("agentmsg-D2")
+def test_what_may_be_left_out_may_be_null() -> None:
+    blank = dict.fromkeys(("description", "context", "constraints", "input"))
+    said = tree("TaskAssignment")
+    said["payload"] = {"task": {"task_id": "t-1", "task_type": "review", **blank}}
+    assert decode(said).payload.task.description is None
+    said = tree("TaskUpdate")
+    said["payload"] = {"task_id": "t-1", "progress": 5, "message": None, "output": None, "status": None}
+    assert decode(said).payload.progress == 5
+    said["payload"]["progress"] = None
+    assert refused(said).field == "payload"
+
+
 @pytest.mark.requirement("agentmsg/all-D3")
 def test_checks_run_in_order_and_name_the_stage() -> None:
     small = Limits(bytes=4000, depth=8)

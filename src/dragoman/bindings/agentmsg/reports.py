@@ -76,7 +76,7 @@ def submit(said: Said, assignment: TaskAssignment) -> tuple[Command, ...]:
 def update(said: Said, update: TaskUpdate, id: TaskId) -> Command:
     """How the sender says that its task stands."""
     if update.status == "completed":
-        text = update.output if update.output is not None else update.message
+        text = update.output if update.output is not None else update.message or ""
         return _finish(said, id, {"output": text} if text else {}, text)
     if update.status == "failed":
         return _fault(said, id, Fault(kind=Kind.WORK_FAILED, message=update.message or "the work failed"))

@@ -36,7 +36,7 @@ def check(work: Work, constraints: Mapping[str, Any]) -> None:
         enabled = list(work.policy.chains)
         raise refuse(
             Kind.FORBIDDEN,
-            f"chain {chain!r} is not enabled; enabled are {', '.join(enabled) or 'none'}",
+            f"chain {chain!r} is not enabled; use one that is: {', '.join(enabled) or 'there is none'}",
             field="constraints.chain",
             enabled_chains=enabled,
         )

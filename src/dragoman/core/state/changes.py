@@ -201,7 +201,7 @@ def permit(work: Work, command: ChangeState, what: What, held: set[Role]) -> Non
     raise refuse(
         Kind.FORBIDDEN,
         f"{command.principal} may not {command.operation.value} {about}"
-        + (": the hub keeps it" if reserved else f"; that may {who}"),
+        + (": the hub keeps it" if reserved else f"; leave it to {who}"),
         field=f"changes.{sorted(refused)[0]}" if fields and refused else "entity_id",
         agent_id=command.principal,
         token_status="valid, but not for this",

@@ -202,7 +202,7 @@ def check_somebody_could(work: Work, command: Submit, route: Route) -> None:
             Kind.UNSUPPORTED_WORK,
             f"no agent {whom or 'here'} does {route.type!r}"
             + (f" with {', '.join(route.capabilities)}" if route.capabilities else "")
-            + f"; supported: {', '.join(supported) or 'nothing that fits'}",
+            + (f"; ask for what is done: {', '.join(supported)}" if supported else "; add an agent that does"),
             field="work_type",
             work_type_requested=route.type,
             supported_types=supported,

@@ -80,12 +80,7 @@ def contradictions(message: Message) -> Iterator[Contradiction]:
         yield from _compare(payload, copy, expected, f"payload.{own}", ErrorType.VALIDATION_ERROR)
     if kind is TaskHandoffResponse:
         yield from _acceptance(payload)
-    if kind is TaskUpdate and (payload.progress, payload.message, payload.output, payload.status) == (
-        None,
-        "",
-        None,
-        None,
-    ):
+    if kind is TaskUpdate and not payload.message and (payload.progress, payload.output, payload.status) == (None,) * 3:
         yield Contradiction("payload", "says nothing; give progress, message, output or status")
 
 

@@ -114,7 +114,7 @@ class Assignment(Record, frozen=True, kw_only=True):
 
     task_id: Id
     task_type: Name
-    description: str = ""
+    description: str | None = ""
     context: TaskContext | None = None
     constraints: TaskConstraints | None = None
     input: Any = UNSET
@@ -131,7 +131,7 @@ class TaskUpdate(Record, frozen=True, kw_only=True):
 
     task_id: Id
     progress: Percent | None = None
-    message: str = ""
+    message: str | None = ""
     output: str | None = None
     status: Literal["pending", "in_progress", "paused", "completed", "failed", "cancelled"] | None = None
 

@@ -290,7 +290,7 @@ def _registry(name: str) -> Registry:
         return Registry(name.upper())
     except ValueError:
         known = ", ".join(registry.value for registry in Registry)
-        raise refuse(Kind.NOT_FOUND, f"no such registry; there are {known}", field="entity_type") from None
+        raise refuse(Kind.NOT_FOUND, f"no such registry; ask for one of {known}", field="entity_type") from None
 
 
 def _watched(scope: Scope) -> tuple[StateQuery, int | None]:
