@@ -46,6 +46,7 @@ from dragoman.wire.errors import RemoteProtocolError
 SLACK = 2.0
 """Seconds beyond the hub's own clocks, which answer first."""
 UNREADABLE = Fault(kind=Kind.OVERLOADED, message="the hub cannot read its store now; try again", retryable=True)
+APPLIED = ((b"preference-applied", b"respond-async"),)
 _INBOX = "it was taken, and its answer comes to your inbox: GET /a2acp/messages"
 LEAVING = Fault(kind=Kind.OVERLOADED, message=f"the hub stops; {_INBOX}", retryable=True)
 UNANSWERED = Fault(kind=Kind.TIMEOUT, message=f"this request waits no longer; {_INBOX}", retryable=True)
@@ -159,7 +160,7 @@ class A2acpHttp(HttpDoor):
             await self._hand_over(said, about, receive, send)
             return
         accepted = msgspec.json.encode({"status": "accepted", "message_id": about.id, "correlation_id": about.thread})
-        await answer(send, 202, accepted)
+        await answer(send, 202, accepted, headers=APPLIED if later and isinstance(found, Submit | ShakeHands) else ())
 
     def _linked(self, scope: Scope) -> Agent | None:
         """Whose secret came along, if one did."""

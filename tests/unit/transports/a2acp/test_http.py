@@ -109,7 +109,7 @@ async def test_with_respond_async_it_is_accepted_at_once(client: Any, hub: Any, 
     hub.script[Submit] = kit.task()
     said = client.message("request", "provision", REQUEST)
     answer = await client.send(said, prefer="respond-async, wait=5")
-    assert answer.status_code == 202
+    assert (answer.status_code, answer.headers["preference-applied"]) == (202, "respond-async")
     assert answer.json() == {"status": "accepted", "message_id": said["message_id"], "correlation_id": "k"}
     assert hub.asked_for(Submit)[0].awaited is None
 
