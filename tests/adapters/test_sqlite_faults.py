@@ -116,7 +116,7 @@ async def test_the_file_is_free_again_after_closing(tmp_path: Path) -> None:
         await made.open()
         await commit(made, task(name))
         await made.close()
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["hub.db", "lock"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["hub.db", "hub.passed", "lock"]
 
 
 # Refusals at the start.
