@@ -107,7 +107,8 @@ def agentmsg_kind(error_type: str, *, retryable: bool) -> Kind:
 def sentence(fault: Fault, advice: str | None = None) -> str:
     """The fault in words that end with what to do next: `advice`, where a protocol knows better than the table."""
     message = fault.message.strip()
-    message = f"{message[:1].upper()}{message[1:]}"
+    if not any(type(name) is str and name and message.startswith(name) for name in fault.facts.values()):
+        message = f"{message[:1].upper()}{message[1:]}"  # an agent's id at the beginning stays as it is written
     if message.endswith("."):
         return message
     return f"{message}." if "; " in message else f"{message}. {advice or TABLE[fault.kind].next}"
