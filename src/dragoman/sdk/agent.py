@@ -322,14 +322,16 @@ class Agent:
         await self._serve(resolve_agent(self.id, url, self._token))
 
     async def serve_in(
-        self, world: World, address: Address, *, state_dir: Path | None, through: Callable[[Link], Link]
+        self, world: World, address: Address, *, state_dir: Path, through: Callable[[Link], Link]
     ) -> None:
-        """As `serve`, in another world: its time, its disk, and links that went `through` its hands. For tests: this is
-        how `dragoman.testing` has an agent at work."""
+        """As `serve`, in another world: its time, its disk (if the agent keeps anything there), and links that went
+        `through` its hands. For tests: this is how `dragoman.testing` has an agent at work."""
         if self._engine is not None:
             raise Misconfigured(f"{self.id} is already at work")
         usual = self._world, self._state_dir
-        self._world, self._state_dir, self._through = world, state_dir, through
+        self._world, self._through = world, through
+        if self._state_dir is not None:
+            self._state_dir = state_dir
         try:
             await self._serve(address)
         finally:

@@ -139,6 +139,7 @@ class Flow:
         return (await stage.api.task(task_id)).outcome()
 
     async def _is_over(self, task_id: str) -> bool:
+        await self._stage.is_up.wait()
         task = await self._stage.running.intake.store.task(TaskId(task_id))
         if task is None:
             raise NotFound(f"there is no task {task_id}")

@@ -124,6 +124,7 @@ class Stage:
         self.world = VirtualWorld()
         self.people: Client
         self.running: Running
+        self.is_up = asyncio.Event()
         self.on_question: Callable[[Question], None] = lambda row: None
         self.is_spoken: Callable[[], bool] = lambda: False
         """Whether the person is about to answer."""
@@ -150,6 +151,7 @@ class Stage:
         self.running = await self._life.enter_async_context(hub)
         for protocol, relay in self._relays():
             relay.lead(self._target(protocol))
+        self.is_up.set()
 
     def _relays(self) -> list[tuple[str, Relay]]:
         fronts = [("chiffon", self._front), ("coven", self._grpc_front)]
@@ -164,6 +166,7 @@ class Stage:
                 "this hub keeps everything in memory and would forget it all: give the test a hub with a store,"
                 ' @pytest.mark.dragoman(store="sqlite")'
             )
+        self.is_up.clear()
         for _, relay in self._relays():
             relay.hold()
         await self._life.aclose()
@@ -189,6 +192,17 @@ class Stage:
         self._troubles.append(trouble)
 
     @property
+    def is_troubled(self) -> bool:
+        return bool(self._troubles)
+
+    def complain(self) -> None:
+        """On any thread."""
+        if self._troubles:
+            raise self._troubles.pop(0)
+
+    # --- what happens ---
+
+    @property
     def is_elsewhere(self) -> bool:
         """Whether gRPC's threads, or the store's process, have a part in what happens."""
         return self.settings.store.kind != "memory" or any(part.protocol == "coven" for part in self._cast.values())
@@ -207,15 +221,6 @@ class Stage:
             running = sum(task is not None and task.status is not Status.WAITING for task in active)
             count += abs(running - len(part.agent.at_work))
         return count
-
-    @property
-    def is_troubled(self) -> bool:
-        return bool(self._troubles)
-
-    def complain(self) -> None:
-        """On any thread."""
-        if self._troubles:
-            raise self._troubles.pop(0)
 
     # --- who is there ---
 
@@ -258,11 +263,10 @@ class Stage:
         relay = Relay(self._target(protocol))
         await relay.open()
         part = self._cast[AgentId(agent.id)] = Part(agent, protocol, relay)
-        keeps = Path(self.settings.data) / "agents-of-tests" if agent._state_dir is not None else None
         serving = agent.serve_in(
             self.world,
             parse(f"{way}://{relay.address}", token),
-            state_dir=keeps,
+            state_dir=Path(self.settings.data) / "agents-of-tests",
             through=lambda link: LossyLink(link, part.losses),
         )
         part.serving = asyncio.create_task(serving, name=f"agent {agent.id}")

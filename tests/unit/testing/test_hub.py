@@ -232,6 +232,26 @@ def test_a_hub_that_restarts_has_lost_nothing(hub: Hub, protocol: str) -> None:
     assert hub.result(asked) == "web restarted"
 
 
+@pytest.mark.dragoman(store="sqlite")
+async def test_who_waits_for_a_result_waits_over_a_restart(hub: Hub) -> None:
+    agent, may_end = Agent("slow"), threading.Event()
+
+    @agent.on("work")
+    async def work() -> str:
+        while not may_end.is_set():
+            await asyncio.sleep(0.001)
+        return "done"
+
+    hub.add(agent, protocol="forge")
+    waiting = [asyncio.ensure_future(hub.aio.call("slow", "work"))]
+    async with hub.client() as client:
+        waiting.append(asyncio.ensure_future(client.call("slow", "work")))
+        await hub.aio.settle()
+        await asyncio.to_thread(hub.faults.restart_hub)
+        may_end.set()
+        assert await asyncio.gather(*waiting) == ["done", "done"]
+
+
 # --- tests with a loop of their own ---
 
 
