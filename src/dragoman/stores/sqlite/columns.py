@@ -187,7 +187,7 @@ class AuditColumns(msgspec.Struct, gc=False):
     seq: int
     principal: str
     outcome: str
-    hash: str
+    hash: str = ""
     subject: str | None = None
     chain: str = "main"
 
