@@ -6,7 +6,7 @@ content, and what is kept of it, must not depend on which fields we happen to kn
     message                                  command
     ---------------------------------------  ----------------------------------------------------------
     request:submit-task                      Submit, idempotent by the request's id
-    request:update-task running              ReportProgress, or Claim if the task stands in the queue
+    request:update-task running              ReportProgress, after a Claim if the task stands in the queue
     request:update-task completed            Finish
     request:update-task failed               ReportFault, or Finish where it came with a result
     request:cancel-task                      Cancel

@@ -207,10 +207,10 @@ class ForgeTongue:
         return [self._success(message.id, await read())]
 
     async def _take_up(self, agent: Agent, message: Message, said: UpdateTask, tree: dict[str, Any]) -> Command:
-        """`running`: on one's own task that is progress, on one in the queue a claim."""
+        """`running`: on one's own task that is progress; one in the queue is claimed first."""
         task = await reading.seen(self._desk, agent, said.task_id)
         if task.owner != agent.id and task.status is Status.QUEUED:
-            return forge.claim(agent, task.id)
+            task = await self._hub.ask(forge.claim(agent, task.id))
         return update(agent, message, said, tree, await self._keep(agent, message, task, said.file))
 
     async def _take_file(self, agent: Agent, message: Message, said: Progress, tree: dict[str, Any]) -> Command:

@@ -61,8 +61,9 @@ async def test_a_task_that_nobody_else_could_do_is_queued_for_whoever_comes(hub:
     assert (mine["status"], mine["assignedTo"]) == ("queued", None)  # what it asks of others is not given to itself
     other = (await worker.ask("submit-task", **{**JOB, "requiredCapabilities": ["rust"]}))["task"]
     assert other["status"] == "queued"
-    claimed = (await worker.ask("update-task", taskId=mine["id"], status="running"))["task"]
-    assert (claimed["id"], claimed["assignedTo"]) == (mine["id"], "worker-1")
+    claimed = (await worker.ask("update-task", taskId=mine["id"], status="running", progress=0.1))["task"]
+    assert (claimed["status"], claimed["progress"], claimed["assignedTo"]) == ("running", 0.1, "worker-1")
+    assert (await worker.notice("task-assigned"))["taskId"] == mine["id"]
     await hub.add("worker-3", role="worker", capabilities=("rust",))
     third = await hub.connect("worker-3")
     assert (await third.notice("task-assigned"))["taskId"] == other["id"]
