@@ -40,6 +40,7 @@ from dragoman.protocols.a2acp.types import Agent as Party
 from dragoman.transports import identity
 from dragoman.transports.a2acp.reading import Reading
 from dragoman.transports.a2acp.seals import Seals
+from dragoman.transports.a2acp.threads import Threads
 from dragoman.transports.a2acp.tokens import AuthService
 from dragoman.transports.asgi import Scope
 from dragoman.transports.driver import Heard
@@ -83,11 +84,12 @@ class A2acpDesk:
         self.refusals = refusals or Refusals(hub)
         self.seals = Seals(vault)
         self.broker = auth.broker
+        self.threads = Threads(self)
         self._reading = Reading(self)
         self.voice = a2acp.Voice(
             broker=self.broker,
             party=self.party,
-            called=self._reading.called,
+            called=self.threads.name,
             token=auth.word_for,
             shut=self.seals.shut,
             grant=self.seals.grant,
@@ -213,9 +215,9 @@ class A2acpDesk:
     def put(self, parcel: Parcel, agent: Agent, now: Instant, row: Contract | None, whole: str | None = None) -> bytes:
         cargo, id = parcel.delivery.cargo, a2acp.message_id(parcel.delivery.id)
         if cargo is Cargo.PROPOSAL:
-            self._reading.propose(agent.id, parcel.event.id, id)
+            self.threads.propose(agent.id, parcel.event.id, id)
         elif parcel.task is not None and parcel.task.owner == agent.id:
-            self._reading.remember(parcel.task, id if cargo is Cargo.WORK else None)
+            self.threads.give(parcel.task, id if cargo is Cargo.WORK else None)
         return a2acp.wire_of(parcel, agent.id, now, self.voice, row, whole=whole)
 
     def is_long(self, parcel: Parcel) -> bool:

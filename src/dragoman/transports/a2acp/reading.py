@@ -1,20 +1,7 @@
 """What an agent's message means: under which contract it is said, which task it is about, and what its payload holds.
 
 Here are the steps that need more than the message itself (`desk` has the list): contract, capabilities, key.
-Contracts are remembered by the hub; what an agent was given, and by whom, is remembered here, and found in the store
-after a restart.
-
-An answer names what it answers by its `correlation_id`. The document never says so, and shows answers without one, so
-whatever can only mean one thing is understood:
-
-    correlation_id               a response, error or progress           the answer to a proposal
-    ---------------------------  --------------------------------------  ---------------------------------------
-    what we wrote there          the task of that name or id             the handshake
-    the id of our message        the task that it brought                the handshake that it proposed
-    the caller's, or the id      the caller's task                       -
-      of its request
-    nothing                      the one request that is open between    `handshake_id`, or the one handshake
-                                 the two, by contract and intent         that is open
+Contracts are remembered by the hub, and by `threads` what each agent was asked.
 """
 
 from __future__ import annotations
@@ -32,9 +19,8 @@ from dragoman.core.commands import Command, NoteRead
 from dragoman.core.contracts import terms as schemas
 from dragoman.core.contracts.model import Contract
 from dragoman.core.errors import Kind, Refused, refuse
-from dragoman.core.ids import AgentId, QuestionId, TaskId
+from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.ports import TaskFilter
-from dragoman.core.tasks.model import QuestionStatus, Task
 from dragoman.protocols.a2acp import codec, contracts, intents, versions
 from dragoman.protocols.a2acp.errors import A2acpError
 from dragoman.protocols.a2acp.types import PAYLOAD_BYTES, RESERVED, Message, MessageType
@@ -49,20 +35,8 @@ if TYPE_CHECKING:
 
 PAGE = 200
 MOST_PAGES = 5
-MOST_GIVEN = 100_000
-MOST_PROPOSED = 1_000
 SEALED = ("alg", "kid", "nonce", "ciphertext")
 _PLAIN = guard.Limits(bytes=PAYLOAD_BYTES, depth=codec.LIMITS.depth)
-
-
-class Given(msgspec.Struct, frozen=True):
-    """Whose work which agent was given, and on which terms."""
-
-    task: TaskId
-    owner: AgentId
-    principal: AgentId
-    contract: str | None
-    type: str
 
 
 class Reading:
@@ -73,12 +47,7 @@ class Reading:
         self.hub = desk.hub
         self.store = desk.store
         self.seals = desk.seals
-        self._given: dict[str, Given] = {}
-        """By the task's id, and by that of the message that brought it."""
-        self._called: dict[tuple[AgentId, str], Given] = {}
-        """By who works on it, and what it is called there."""
-        self._proposed: dict[AgentId, dict[QuestionId, str]] = {}
-        """Handshakes that an agent was asked about, with the id of the message."""
+        self.threads = desk.threads
 
     async def meaning(
         self,
@@ -213,7 +182,7 @@ class Reading:
     async def _answered(self, said: a2acp.Said) -> a2acp.Said:
         """A response, error or progress, with the task that it is about."""
         message = said.message
-        given = await self._worked_on(said)
+        given = await self.threads.answered(said.agent.id, message)
         said = said._replace(task=given.task)
         row = None if given.contract is None else await self.hub.contract(given.contract)
         if row is None or said.agent.id not in row.parties:  # it came without one, or out of other hands
@@ -234,68 +203,7 @@ class Reading:
             return said._replace(contract=row)
         return self._opened(said, row, row.offer.output_schema, "output")
 
-    async def _worked_on(self, said: a2acp.Said) -> Given:
-        """What an agent answers; raises `Refused`, in the same words for what is not there and what is not its own."""
-        named, me = said.message.correlation_id, said.agent.id
-        known = None if named is None else self._given.get(named) or self._called.get((me, named))
-        if known is not None and known.owner == me:
-            return known
-        task = None if named is None else await self.store.task(TaskId(named))
-        if task is not None and task.owner == me:
-            return self.remember(task)
-        open = [one for id in self.hub.load_of(me) if (one := await self.store.task(id)) is not None]
-        if named is not None:
-            meant = [one for one in open if named in (a2acp.thread_of(one), one.origin.request_id)]
-            ours = [one for one in meant if self._is_for(one, said.message)]
-            if not meant:
-                raise refuse(Kind.NOT_FOUND, "no request of that correlation id, or not yours", field="correlation_id")
-            return self.remember((ours or meant)[0])
-        meant = [one for one in open if self._is_for(one, said.message)]
-        if len(meant) != 1:
-            what = f"missing, and {len(meant)} requests are open that it may mean; say the request's correlation_id"
-            raise refuse(Kind.INVALID, what, field="payload.correlation_id")
-        return self.remember(meant[0])
-
-    def _is_for(self, task: Task, message: Message) -> bool:
-        """Whether a message is to whoever asked for a task, and says nothing that another was meant."""
-        return (
-            self._desk.party(task.origin.principal).agent_id == message.target_agent.agent_id
-            and message.contract_id in (None, task.contract)
-            and (message.intent in (None, task.type) or message.message_type is MessageType.EVENT)
-        )
-
-    def called(self, task: Task) -> str:
-        """What the agent that works on a task knows it by: what its caller calls it, unless it works on another one of
-        that name."""
-        name, me = task.origin.called, task.owner
-        if name is None or me is None or task.origin.protocol != PROTOCOL:
-            return task.id
-        holder = self._called.get((me, name))
-        if holder is None or (holder.task != task.id and holder.task not in self.hub.load_of(me)):
-            if len(self._called) >= MOST_GIVEN:
-                del self._called[next(iter(self._called))]
-            holder = self._called[me, name] = self._given.get(task.id) or self.remember(task)
-        return name if holder.task == task.id else task.id
-
-    def remember(self, task: Task, message_id: str | None = None) -> Given:
-        """What an agent was given, by the message of that id."""
-        assert task.owner is not None
-        given = Given(task.id, task.owner, task.origin.principal, task.contract, task.type)
-        for name in (task.id, message_id):
-            if name is not None:
-                if len(self._given) >= MOST_GIVEN:
-                    del self._given[next(iter(self._given))]
-                self._given[name] = given
-        return given
-
     # -- handshakes
-
-    def propose(self, agent: AgentId, question: QuestionId, message_id: str) -> None:
-        """An agent is asked whether it agrees, by the message of that id."""
-        asked = self._proposed.setdefault(agent, {})
-        if len(asked) >= MOST_PROPOSED:
-            del asked[next(iter(asked))]
-        asked[question] = message_id
 
     def _completed(self, message: Message, tree: dict[str, Any]) -> tuple[Message, dict[str, Any]]:
         """The document's answer to a proposal says `accepted` and no intent."""
@@ -304,7 +212,7 @@ class Reading:
             or message.intent is not None
             or message.target_agent.agent_id != self._desk.broker.agent_id
             or type((message.payload or {}).get("accepted")) is not bool
-            or AgentId(message.source_agent.agent_id) not in self._proposed
+            or not self.threads.has_proposals(AgentId(message.source_agent.agent_id))
         ):
             return message, tree
         tree = {**tree, "intent": intents.ACCEPT}
@@ -321,18 +229,7 @@ class Reading:
             named = named or decision.handshake_id
             if decision.public_key is not None:
                 checked(decision.public_key)
-        asked = self._proposed.get(said.agent.id, {})
-        if named is not None:
-            meant = next((question for question, id in asked.items() if id == named), QuestionId(named))
-            return said._replace(handshake=meant)
-        for question in list(asked):
-            row = await self.store.question(question)
-            if row is None or row.status is not QuestionStatus.WITH_AGENT:
-                asked.pop(question, None)
-        if len(asked) != 1:
-            what = f"missing, and {len(asked)} handshakes are open that it may mean; say the proposal's handshake_id"
-            raise refuse(Kind.INVALID, what, field="payload.correlation_id")
-        return said._replace(handshake=next(iter(asked)))
+        return said._replace(handshake=await self.threads.proposal(said.agent.id, named))
 
     # -- cancelling
 
