@@ -12,20 +12,21 @@ it. Parcels of one task go one after the other, those of different tasks side by
 An agent that opens another ordered link (a WebSocket) takes it over; the courier stands back until that one is gone.
 
 URLs are resolved and checked each time the link opens, and the connections go to that address (`security.urls`).
-Redirects are failures, proxies of the environment are not used, and nothing of ours but the envelope is sent.
+Redirects are failures, proxies of the environment are not used, and nothing of ours is sent but the envelope, the
+delivery's id and the trace it belongs to.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from dragoman.bindings import chiffon
-from dragoman.bindings.chiffon.exchange import PROTOCOL
+from dragoman.bindings.chiffon.exchange import PROTOCOL, traceparent
 from dragoman.core.commands import Acknowledge, CloseLink, OpenLink, ReportFault
 from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind, Refused
@@ -104,13 +105,13 @@ class Push(Callbacks):
             courier = _Courier(self, self._hub, agent, url, self._first_pause)
             self._couriers[agent] = (url, asyncio.ensure_future(courier.run()))
 
-    async def post(self, to: Pinned, frame: bytes, delivery: str) -> bool:
+    async def post(self, to: Pinned, frame: bytes, about: Mapping[str, str]) -> bool:
         """Whether the agent took it."""
         import httpx2  # here, because it is slow to import and most hubs push to nobody
 
         if self._client is None:
             self._client = httpx2.AsyncClient(timeout=self._seconds, follow_redirects=False, trust_env=False)
-        headers = {"host": to.host_header, "content-type": "application/json", "x-delivery-id": delivery}
+        headers = {"host": to.host_header, "content-type": "application/json", **about}
         extensions = {"sni_hostname": to.host} if to.scheme == "https" else {}
         try:
             async with asyncio.timeout(self._seconds):
@@ -237,8 +238,10 @@ class _Courier:
         agent = self._hub.agent(self._agent)
         if agent is None or self._to is None:
             return False
+        delivery = parcel.delivery.id
+        about = {"x-delivery-id": delivery, "traceparent": traceparent(parcel.task, delivery)}  # all-D7
         for frame in chiffon.wire_of(parcel, agent, self._hub.now()):
-            if not await self._push.post(self._to, frame, parcel.delivery.id):
+            if not await self._push.post(self._to, frame, about):
                 return False
         return True
 

@@ -54,6 +54,11 @@ def trace_uuid(trace_id: str) -> str:
     return f"{trace_id[:8]}-{trace_id[8:12]}-{version}{trace_id[13:16]}-{variant}{trace_id[17:20]}-{trace_id[20:]}"
 
 
+def traceparent(task: Task, delivery_id: str) -> str:
+    """The W3C trace context under which a delivery leaves: the task's trace, and a span of its own."""
+    return f"00-{task.trace_id}-{delivery_id.replace('-', '')[16:]}-01"
+
+
 def task_id_in(fields: dict[str, Any], name: str) -> TaskId | None:
     """The task named by a custom field, if any."""
     value = fields.get(name)

@@ -25,7 +25,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from dragoman.bindings.chiffon.exchange import HUB_NAME, PROTOCOL, derived, trace_uuid, wire_name, wire_request_id
+from dragoman.bindings.chiffon.exchange import (
+    HUB_NAME,
+    PROTOCOL,
+    derived,
+    trace_uuid,
+    traceparent,
+    wire_name,
+    wire_request_id,
+)
 from dragoman.bindings.chiffon.failures import OURS, payload_of
 from dragoman.bindings.errormap import TASK_CANCELLED
 from dragoman.core.agents.model import Agent
@@ -300,7 +308,7 @@ def _say(
     delivery = parcel.delivery
     own = delivery.cargo in _TO_AGENTS
     custom = _marks(parcel, receiver.id if own else _worker(parcel))
-    custom["traceparent"] = f"00-{task.trace_id}-{delivery.id.replace('-', '')[16:]}-01"
+    custom["traceparent"] = traceparent(task, delivery.id)
     if extra:
         custom.update(extra)
     message = codec.envelope(
