@@ -151,6 +151,20 @@ async def test_what_is_told_of_a_task_is_the_agents_message_and_names_the_assign
     assert (again["payload"], again["metadata"]["correlation_id"]) == (said[-1]["payload"], given["id"])
 
 
+@pytest.mark.requirement("agentmsg/all-D8")
+async def test_old_news_of_a_task_that_has_ended_do_not_say_that_it_has(
+    stage: Stage, pair: tuple[Speaker, Speaker]
+) -> None:
+    ada, bob = pair
+    await bob.works(ada, "t-1")
+    request = await bob.say("HELP_REQUEST", "ada", words.help_request("bob", "t-1"))
+    await ada.say("HELP_RESPONSE", "bob", words.help_response("ada", request["id"]))
+    await bob.say("TASK_COMPLETE", "ada", {"task_id": "t-1", "result": 1})
+    told = [(one["type"], one["payload"].get("status")) for one in await ada.hear() if one["type"] != "HELP_REQUEST"]
+    assert {status for type, status in told if type == "TASK_UPDATE"} == {"in_progress"}
+    assert told[-1][0] == "TASK_COMPLETE"
+
+
 @pytest.mark.requirement("AM-MTA-2")
 async def test_a_later_attempt_is_another_message_and_its_end_names_the_assignment(
     stage: Stage, pair: tuple[Speaker, Speaker]

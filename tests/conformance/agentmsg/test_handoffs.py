@@ -11,6 +11,10 @@ from tests.conformance.agentmsg import words
 from tests.conformance.agentmsg.samples import ATTEMPT, EVENT
 from tests.conformance.agentmsg.stage import Speaker, Stage
 
+from dragoman.core.commands import Answer
+from dragoman.core.ids import ADMIN
+from dragoman.core.tasks.model import QuestionStatus
+
 EXTRA = {"seen": [1, {"deep": None}]}
 
 
@@ -171,6 +175,10 @@ async def test_an_escalation_that_nobody_can_take_ends_at_a_person(stage: Stage)
     told = await bob.hears("TASK_HANDOFF")
     assert (told["metadata"]["correlation_id"], told["payload"]["agent_id"]) == (request["id"], "person")
     assert told["payload"]["accepted"] is True
+    [job] = await stage.store.questions(status=QuestionStatus.OPEN, limit=10)
+    await stage.ask(Answer(principal=ADMIN, question=job.id, answer="done"))
+    done = (await ada.hears("TASK_COMPLETE"))["payload"]
+    assert (done["result"], done["agent_id"]) == ("done", "person")
 
 
 @pytest.mark.requirement("AM-HND-5", "AM-HND-4")
@@ -187,6 +195,16 @@ async def test_with_the_choice_left_open_the_next_is_asked_after_a_no(stage: Sta
     told = await bob.hears("TASK_HANDOFF")
     assert (told["payload"]["accepted"], told["payload"]["agent_id"]) == (True, "dot")
     assert (await stage.named("t-1")).owner == "dot"
+
+
+@pytest.mark.requirement("AM-HND-4")
+async def test_who_left_the_choice_open_hears_why_nobody_took_it(stage: Stage, cast: dict[str, Speaker]) -> None:
+    request = await offered(stage, cast["bob"], "*")
+    for id in ("cid", "dot"):
+        await cast[id].hears("TASK_HANDOFF")
+        await cast[id].say("TASK_HANDOFF", "bob", words.no(id, f"{id} sleeps"), correlation_id=request["id"])
+    told = (await cast["bob"].hears("TASK_HANDOFF"))["payload"]
+    assert (told["accepted"], "dot sleeps" in told["error"]) == (False, True)
 
 
 @pytest.mark.requirement("AM-HND-5")

@@ -214,8 +214,9 @@ def candidates(work: Work, question: Question, task: Task) -> list[Agent]:
     return sorted(able, key=lambda agent: (not present(work, agent.id), *order(work, agent), agent.id))
 
 
-def ask_next(work: Work, question: Question) -> Question:
-    """Ask the best who was not asked; if there is nobody, a person or nobody takes it."""
+def ask_next(work: Work, question: Question, said: str | None = None) -> Question:
+    """Ask the best who was not asked; if there is nobody, a person or nobody takes it. `said` is why the last one would
+    not."""
     assert question.task is not None
     task = work.known_task(question.task)
     for agent in candidates(work, question, task):
@@ -233,6 +234,8 @@ def ask_next(work: Work, question: Question) -> Question:
         return to_a_person(work, question, task)
     named = question.details["named"]
     why = f"{named} has no seat now" if named else "nobody who could take it has a seat now"
+    if said is not None:
+        why = f"nobody who could take it does; who was asked last said: {said}"
     return kept(work, question, f"{why}; the task stays yours")
 
 
@@ -337,7 +340,7 @@ def _small(body: msgspec.Raw) -> Any:
 def refused(work: Work, question: Question, why: str) -> Question:
     """Whoever was asked will not: ask the next, unless only this one was wanted."""
     if question.details["named"] is None:
-        return ask_next(work, passed_over(question))
+        return ask_next(work, passed_over(question), why)
     return kept(work, question, why)
 
 
