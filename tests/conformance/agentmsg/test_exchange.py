@@ -165,6 +165,14 @@ async def test_old_news_of_a_task_that_has_ended_do_not_say_that_it_has(
     assert told[-1][0] == "TASK_COMPLETE"
 
 
+@pytest.mark.requirement("AM-ERR-4")
+async def test_a_refusal_calls_the_task_as_the_message_did(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
+    ada, bob = pair
+    await bob.works(ada, "t-1")
+    _, report = await ada.refused("TASK_COMPLETE", "hub", {"task_id": "t-1", "result": 1})
+    assert (report["task_id"], report["context"]["details"]["task_id"]) == ("t-1", "t-1")
+
+
 @pytest.mark.requirement("AM-MTA-2")
 async def test_a_later_attempt_is_another_message_and_its_end_names_the_assignment(
     stage: Stage, pair: tuple[Speaker, Speaker]

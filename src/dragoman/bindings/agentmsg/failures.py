@@ -21,6 +21,7 @@ import msgspec
 
 from dragoman.bindings import errormap
 from dragoman.bindings.agentmsg.names import called, derived_v4
+from dragoman.bindings.agentmsg.names import task_id as hubs_id
 from dragoman.bindings.agentmsg.views import NUMBERS, REQUIREMENTS
 from dragoman.core.commands import Severity
 from dragoman.core.errors import Fault, Kind
@@ -156,8 +157,9 @@ def report(
     severity: str | None = None,
     said: MessageType | None = None,
 ) -> dict[str, Any]:
-    """A fault as an ErrorReport, in JSON. `agent_id` is who reports, unless the fault says who did. `said` is what was
-    refused, where it was a message: so its fields have their places (all-D3)."""
+    """A fault as an ErrorReport, in JSON. `task_id` is what its reader calls the task, `agent_id` who reports, unless
+    the fault says who did. `said` is what was refused, where it was a message: so its fields have their places
+    (all-D3)."""
     facts = dict(fault.facts)
     own = facts.pop("report", None)
     if type(own) is dict and own.get("error_type") in _types:
@@ -167,6 +169,8 @@ def report(
     details: dict[str, Any] = {**facts, "kind": kind.value, "retryable": fault.retryable}
     if fault.field is not None:
         details["field"] = _place(fault.field, said)
+    if task_id is not None and details.get("task_id") == hubs_id(task_id):
+        details["task_id"] = task_id
     told: dict[str, Any] = {
         "error_id": error_id,
         "agent_id": agent_id,

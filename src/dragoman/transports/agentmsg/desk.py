@@ -72,6 +72,10 @@ class About(msgspec.Struct, frozen=True):
     def type(self) -> MessageType | None:
         return None if self.message is None else self.message.type
 
+    @property
+    def task(self) -> str | None:
+        return None if self.message is None else routing.task(self.message)
+
 
 class Line(msgspec.Struct, frozen=True):
     """One agent, over all its links and requests."""
@@ -318,12 +322,18 @@ class AgentmsgDesk:
             now=self.hub.now(),
             message_id=self.message_id(),
             about=None if about is None else about.id,
+            task_id=None if about is None else about.task,
             said=None if about is None else about.type,
         )
 
     def report(self, fault: Fault, *, bare: bool = False, about: About | None = None) -> bytes:
         """The report alone, as the body of an HTTP answer. `bare`: the fields it names are not those of a message."""
-        told = agentmsg.report(fault, error_id=self.message_id(), said=None if about is None else about.type)
+        told = agentmsg.report(
+            fault,
+            error_id=self.message_id(),
+            task_id=None if about is None else about.task,
+            said=None if about is None else about.type,
+        )
         if bare and fault.field is not None:
             told["context"]["details"]["field"] = fault.field.removeprefix("payload.")
         return _encode(told)
