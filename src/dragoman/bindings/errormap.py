@@ -107,8 +107,9 @@ def agentmsg_kind(error_type: str, *, retryable: bool) -> Kind:
 def sentence(fault: Fault, advice: str | None = None) -> str:
     """The fault in words that end with what to do next: `advice`, where a protocol knows better than the table."""
     message = fault.message.strip()
-    if not any(type(name) is str and name and message.startswith(name) for name in fault.facts.values()):
-        message = f"{message[:1].upper()}{message[1:]}"  # an agent's id at the beginning stays as it is written
+    is_word = message.partition(" ")[0].rstrip(",;:.").isalpha()
+    if is_word and not any(type(name) is str and name and message.startswith(name) for name in fault.facts.values()):
+        message = f"{message[:1].upper()}{message[1:]}"  # an id or a field at the beginning stays as it is written
     if message.endswith("."):
         return message
     return f"{message}." if "; " in message else f"{message}. {advice or TABLE[fault.kind].next}"

@@ -86,3 +86,5 @@ def test_a_message_that_says_what_to_do_is_left_alone(message: str, words: str) 
 def test_a_sentence_that_begins_with_an_id_leaves_it_as_it_is() -> None:
     fault = Fault(kind=Kind.UNAVAILABLE, message="mux-1's stream ended", facts={"agent_id": "mux-1"})
     assert sentence(fault).startswith("mux-1's stream ended. ")
+    fault = Fault(kind=Kind.TIMEOUT, message="data-agent did not answer; try again")
+    assert sentence(fault) == "data-agent did not answer; try again."
