@@ -309,7 +309,6 @@ class CovenDoor:
         opened = False
         try:
             await hub.ask(coven.registration_of(agent, said))
-            await context.write(link.connection.send_welcome(self._server_id))
             hub.attach(link.session, link)
             opened = True
             await hub.ask(
@@ -323,6 +322,8 @@ class CovenDoor:
                     vouches=True,
                 )
             )
+            # Who is welcome is reachable, too. Nothing is sent before this: `serve` does the rest.
+            await context.write(link.connection.send_welcome(self._server_id))
             log.info("connected", agent=agent, session=link.session, protocol=coven.PROTOCOL)
             if self._draining:
                 link.shut_down("the hub is stopping")
