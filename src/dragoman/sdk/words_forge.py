@@ -57,6 +57,9 @@ from dragoman.sdk.links import (
 from dragoman.sdk.talk_forge import LARGEST, Conversation, Declined, HungUp, TooLong, Wire
 from dragoman.sdk.world import World
 
+UNTIL_ANSWERED_MS = 365 * 24 * 3600 * 1000.0
+"""A question without a time would be given up as any request is (D8): who asks the SDK for none means none."""
+
 log = logging.getLogger("dragoman.sdk")
 
 MANNERS = Manners(name="forge", largest_file=(LARGEST - 64 * 1024) // 4 * 3)
@@ -300,7 +303,7 @@ class ForgeLink:
         said = forge.AskUser(
             question=query.question,
             options=query.options,
-            timeout=None if seconds is None else max(1.0, seconds * 1000),
+            timeout=UNTIL_ANSWERED_MS if seconds is None else max(1.0, seconds * 1000),
             default=query.default,
             task_id=query.errand.task_id,
         )

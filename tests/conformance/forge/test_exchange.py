@@ -95,7 +95,7 @@ def test_a_question_has_its_own_time(link: Any) -> None:
     assert link.agent.expire(310.0) == []  # the hub's word is on its way
     patient = Connection(Role.AGENT)
     patient.request(AskUser(question="?"), link.stamp("q"))
-    assert patient.next_deadline is None
+    assert patient.next_deadline == 60.0  # a request like any other, and the time for the word to arrive
 
 
 def test_a_repeated_request_waits_anew(link: Any) -> None:

@@ -47,6 +47,7 @@ from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.protocols.forge.types import (
     PROGRESS_DONE,
+    REQUEST_SECONDS,
     AskUser,
     CancelTask,
     ErrorEvent,
@@ -238,6 +239,9 @@ def _fault(agent: Agent, message: Message, task_id: TaskId, fault: Any, tree: di
 
 def _question(agent: Agent, message: Message, said: AskUser | QuestionEvent) -> AskPerson:
     has_default = said.default is not msgspec.UNSET
+    seconds = None if said.timeout is None else said.timeout / 1000
+    if isinstance(said, AskUser):
+        seconds = seconds or REQUEST_SECONDS  # a request like any other, unless it has a time of its own (D8)
     return AskPerson(
         principal=agent.id,
         protocol=PROTOCOL,
@@ -245,7 +249,7 @@ def _question(agent: Agent, message: Message, said: AskUser | QuestionEvent) -> 
         ask=Ask(
             question=said.question,
             options=said.options,
-            timeout_seconds=None if said.timeout is None else said.timeout / 1000,
+            timeout_seconds=seconds,
             default=said.default if has_default else None,
             has_default=has_default,
         ),

@@ -220,11 +220,10 @@ class Connection(BaseConnection[Event, Anything]):
     def _deadline(self, payload: Any, now: float, timeout: float | None) -> float | None:
         if timeout is not None:
             return now + timeout
-        if isinstance(payload, AskUser):  # D8: its own time; without one it waits until somebody answers
-            if payload.timeout is None:
-                return None
+        if isinstance(payload, AskUser):
+            own = self._seconds if payload.timeout is None else payload.timeout / 1000  # D8
             # It is the orchestrator that says TIMEOUT; whoever asked gives that word the time to arrive.
-            return now + payload.timeout / 1000 + (self._seconds if self.role is Role.AGENT else 0)
+            return now + own + (self._seconds if self.role is Role.AGENT else 0)
         return now + self._seconds
 
     def _only(self, role: Role, what: str) -> None:

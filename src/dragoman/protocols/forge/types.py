@@ -24,7 +24,7 @@ SUBPROTOCOL_JSON = "forge.v1.json"
 SUBPROTOCOL_MSGPACK = "forge.v1.msgpack"
 
 REQUEST_SECONDS = 30.0
-"""How long a request waits for its response, unless it says otherwise (ask-user does)."""
+"""How long a request waits for its response, unless it says otherwise (ask-user may, D8)."""
 SHUTDOWN_GRACE_MS = 30_000
 LIMIT_DEFAULT = 100
 LIMIT_MOST = 1000

@@ -9,7 +9,7 @@ from tests.support.forge import ForgeHub, ForgePeer
 
 from dragoman.core.commands import Answer
 from dragoman.core.ids import ADMIN, QuestionId
-from dragoman.core.tasks.model import Status
+from dragoman.core.tasks.model import QuestionStatus, Status
 
 OPTIONS = [{"label": "OAuth 2.0", "value": "oauth"}, {"label": "JWT", "value": "jwt"}]
 
@@ -58,6 +58,16 @@ async def test_nobody_answers_in_time(hub: ForgeHub) -> None:
     await hub.world.advance(61)
     refused = await worker.response(id)
     assert refused["code"] == "TIMEOUT"
+
+
+@pytest.mark.requirement("forge-D8")
+async def test_a_question_without_a_time_of_its_own_is_a_request_like_any_other(hub: ForgeHub) -> None:
+    worker, _ = await at_work(hub)
+    id = await asked(hub, worker)
+    await hub.world.advance(29)
+    assert (await question(hub)).status is QuestionStatus.OPEN
+    await hub.world.advance(2)
+    assert (await worker.response(id))["code"] == "TIMEOUT"
 
 
 async def test_a_default_stands_in(hub: ForgeHub) -> None:
