@@ -36,7 +36,7 @@ $(BENCH): $(STAMP)
 comma := ,
 
 run: $(STAMP)    ## start the hub with demo agents on loopback
-	@$(BIN)/dragoman dev --demo $(ARGS)
+	@$(BIN)/dragoman dev $(if $(filter --no-demo,$(ARGS)),,--demo) $(ARGS)
 
 test: $(STAMP)   ## the whole test suite
 	@$(BIN)/python -m pytest -n 3 --dist worksteal -m "not soak" $(ARGS)

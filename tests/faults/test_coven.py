@@ -222,6 +222,22 @@ def test_a_kill_of_the_hub_while_it_stops_loses_nothing_that_was_said(tmp_path: 
             judge(hub, "streaming", task, request, memory, Reader(task))
 
 
+def test_a_second_ctrl_c_ends_a_hub_that_waits_for_its_agents(tmp_path: Path) -> None:
+    with running(tmp_path) as hub:
+        agent, task, _ = brought_to("streaming", hub, "lingers")
+        assert hub.process is not None
+        hub.process.send_signal(signal.SIGINT)
+        assert agent.hear("shutdown")["reason"]
+        hub.process.send_signal(signal.SIGINT)
+        assert hub.died() == 130
+        said = hub.log.read_text()
+        assert "lingers" in said.partition("stopping")[2]  # for whom it waits
+        assert "ended at once; what was accepted is kept and goes on at the next start" in said
+        agent.kill()
+        hub.start()
+        finish(hub, "lingers", str(task), Memory())
+
+
 def test_an_agent_that_finishes_while_the_hub_stops_is_heard(tmp_path: Path) -> None:
     with running(tmp_path) as hub:
         agent, task, request = brought_to("streaming", hub, "finishes")

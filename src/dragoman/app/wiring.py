@@ -326,10 +326,18 @@ Greet = Callable[[Whereabouts], None]
 
 
 async def serve_until_stopped(settings: Settings, greet: Greet, *, demo: bool) -> int:
+    """The first signal stops it in order, which may take as long as agents at work may; the second ends it at once."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def stop(number: signal.Signals) -> None:
+        if stopped.is_set():  # as safe as any kill: what was accepted is on the disk, and children die with us
+            log.warning("ended at once; what was accepted is kept and goes on at the next start")
+            os._exit(128 + number)
+        stopped.set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopped.set)
+        loop.add_signal_handler(number, stop, number)
     loop.add_signal_handler(signal.SIGUSR1, tell_what_runs)
     async with hub(settings) as running:
         greet(running.whereabouts)
@@ -339,7 +347,11 @@ async def serve_until_stopped(settings: Settings, greet: Greet, *, demo: bool) -
 
                 await beside.enter_async_context(demo_agents(running))
             await stopped.wait()
-            log.info("stopping")
+            intake = running.intake
+            at_work = [agent.id for agent in intake.agents() if intake.reachable(agent.id) and intake.load_of(agent.id)]
+            patience = f"{settings.server.drain_seconds:g} s to finish; a second Ctrl-C ends it at once"
+            log.info("stopping", **{"at_work": at_work, "they_have": patience} if at_work else {})
+    log.info("stopped; everything is kept and goes on at the next start", data=settings.data)
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 import socket
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from dragoman.app.program import program
 from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.options import Config
 
@@ -88,11 +90,12 @@ def _start(settings: Settings, *, demo: bool, ready_json: bool, command: str) ->
     from dragoman.stores.sqlite.errors import StoreRefused
 
     host, port = settings.server.host, settings.server.port
+    again = _again(settings, demo=demo) if command == "dev" else None
     try:
         _refuse_a_second(DataDir(settings.data))
-        _refuse_a_busy_port(host, port, command, "--port", "server.port")
+        _refuse_a_busy_port(host, port, again, "--port", "server.port")
         if settings.coven.enabled:
-            _refuse_a_busy_port(host, settings.server.grpc_port, command, "--grpc-port", "server.grpc_port")
+            _refuse_a_busy_port(host, settings.server.grpc_port, again, "--grpc-port", "server.grpc_port")
 
         from dragoman.app.wiring import run
 
@@ -105,8 +108,14 @@ def _start(settings: Settings, *, demo: bool, ready_json: bool, command: str) ->
         if error.errno == errno.EADDRINUSE:
             if "gRPC" in str(error):
                 raise Stop(Exit.USAGE, str(error.strerror)) from error
-            raise _busy(host, port, command, "--port", "server.port") from error
+            raise _busy(host, port, again, "--port", "server.port") from error
         raise
+
+
+def _again(settings: Settings, *, demo: bool) -> str:
+    """How to start the same hub once more."""
+    data = "" if Path(settings.data) == Path(".dragoman") else f" --data {shlex.quote(settings.data)}"
+    return f"{program()} dev{' --demo' if demo else ''}{data}"
 
 
 def _greeting(settings: Settings, *, demo: bool, ready_json: bool) -> Callable[[Whereabouts], None]:
@@ -149,7 +158,7 @@ def _refuse_a_second(directory: Any) -> None:
     )
 
 
-def _refuse_a_busy_port(host: str, port: int, command: str, flag: str, setting: str) -> None:
+def _refuse_a_busy_port(host: str, port: int, again: str | None, flag: str, setting: str) -> None:
     if port == 0:
         return
     try:
@@ -159,7 +168,7 @@ def _refuse_a_busy_port(host: str, port: int, command: str, flag: str, setting: 
             probe.bind(address)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise _busy(host, port, command, flag, setting) from error
+            raise _busy(host, port, again, flag, setting) from error
         if error.errno == errno.EACCES:
             raise Stop(
                 Exit.NOT_ALLOWED,
@@ -173,10 +182,10 @@ def _refuse_a_busy_port(host: str, port: int, command: str, flag: str, setting: 
         ) from error
 
 
-def _busy(host: str, port: int, command: str, flag: str, setting: str) -> Stop:
+def _busy(host: str, port: int, again: str | None, flag: str, setting: str) -> Stop:
     other = (
-        f"dragoman dev {flag} {port + 1 if port < 65535 else 0}   (or {flag} 0 for any free one)"
-        if command == "dev"
+        f"{again} {flag} {port + 1 if port < 65535 else 0}   (or {flag} 0 for any free one)"
+        if again is not None
         else f"set {setting} in the settings file to another one"
     )
     return Stop(Exit.USAGE, f"port {port} on {host} is taken by another program", next=other)

@@ -77,11 +77,11 @@ def test_a_file_that_is_not_there_is_said_so(started: Any, run: Any) -> None:
 def test_a_busy_port_is_a_sentence_with_the_fix(started: Any, run: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        done = run("dev", "--port", str(port))
+        done = run("dev", "--demo", "--data", "my data", "--port", str(port))
     assert (done.code, started) == (2, [])
     assert done.err.splitlines() == [
         f"error: port {port} on 127.0.0.1 is taken by another program",
-        f"  next: dragoman dev --port {port + 1}   (or --port 0 for any free one)",
+        f"  next: dragoman dev --demo --data 'my data' --port {port + 1}   (or --port 0 for any free one)",
     ]
 
 
