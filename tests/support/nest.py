@@ -239,10 +239,12 @@ class Egg:
             with open(os.devnull, "r+b") as nothing:
                 for standard in (0, 1):
                     os.dup2(nothing.fileno(), standard)
-            path, fds, _, _ = socket.recv_fds(link, REQUEST, 2)
+            told, fds, _, _ = socket.recv_fds(link, REQUEST, 2)
             link.close()
-            if path:
-                writer.main([str(fds[0]), str(hub), path.decode()])
+            if told:
+                mask, _, path = told.decode().partition(" ")
+                os.umask(int(mask))
+                writer.main([str(fds[0]), str(hub), path])
             code = 0
         except SystemExit as stop:
             code = int(stop.code or 0)
@@ -256,7 +258,8 @@ class Egg:
         if not self._fresh:
             return subprocess.Popen(command, pass_fds=pass_fds, **how)
         self._fresh = False
-        socket.send_fds(self._link, [command[-1].encode()], pass_fds)
+        os.umask(mask := os.umask(0o077))
+        socket.send_fds(self._link, [f"{mask} {command[-1]}".encode()], pass_fds)
         self._link.close()
         return self
 

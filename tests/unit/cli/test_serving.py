@@ -58,13 +58,13 @@ def test_without_ready_json_people_are_greeted_on_stderr(started: Any, run: Any)
 
 
 def test_serve_reads_its_file(started: Any, run: Any) -> None:
-    Path("production.toml").write_text("[server]\nport = 0\ndrain_seconds = 3\n")
+    Path("production.toml").write_text("[server]\nport = 0\ngrpc_port = 0\ndrain_seconds = 3\n")
     assert run("serve", "-c", "production.toml").code == 0
     assert started[0][0].server.drain_seconds == 3
 
 
 def test_dragoman_toml_is_read_where_it_lies(started: Any, run: Any) -> None:
-    Path("dragoman.toml").write_text('data = "elsewhere"\n[server]\nport = 0\n')
+    Path("dragoman.toml").write_text('data = "elsewhere"\n[server]\nport = 0\ngrpc_port = 0\n')
     assert run("dev").code == 0
     assert started[0][0].data == "elsewhere"
 
