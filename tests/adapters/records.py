@@ -10,15 +10,18 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from dragoman.core.agents.model import Agent, Breaker, BreakerState
+from dragoman.core.agents.model import Agent, Breaker, BreakerState, Offer
 from dragoman.core.audit.chain import GENESIS, AuditRecord, seal
+from dragoman.core.contracts.model import Contract, Party
 from dragoman.core.delivery.model import Cargo, DeadLetter, Delivery, DeliveryState, Heard
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import (
+    Agreed,
     Children,
     Claims,
+    ContractById,
     DeadLetterById,
     DeadLettersOf,
     DeliveryById,
@@ -31,6 +34,7 @@ from dragoman.core.lookups import (
     Lane,
     LeasedTo,
     Lookup,
+    Loose,
     OpenQuestions,
     QuestionById,
     QuestionsOf,
@@ -39,6 +43,7 @@ from dragoman.core.lookups import (
     Row,
     Spent,
     TaskById,
+    Under,
     Underway,
 )
 from dragoman.core.state.model import Change, Changed, Entity, Operation, Registry
@@ -48,6 +53,8 @@ TASKS = [TaskId(f"task-{n}") for n in range(6)] + [TaskId("01890a5d-ac96-774b-bc
 AGENTS = [AgentId("ada"), AgentId("bob"), AgentId("cy")]
 QUEUES = ["code", "text"]
 MESSAGES = ["m1", "m2", "m3"]
+CONTRACTS = ["contract-0", "contract-1", "contract-2"]
+COLLABORATIONS = ["collaboration-0", "collaboration-1"]
 
 
 def origin(request: str, principal: str = "ada") -> Origin:
@@ -92,6 +99,19 @@ def dead_letter(id: str, task: str, **fields: Any) -> DeadLetter:
 def question(id: str, task: str | None, **fields: Any) -> Question:
     defaults: dict[str, Any] = {"agent": AgentId("bob"), "question": "which one?", "created_at": Instant(4)}
     return Question(id=QuestionId(id), task=None if task is None else TaskId(task), **{**defaults, **fields})
+
+
+def contract(id: str, **fields: Any) -> Contract:
+    defaults: dict[str, Any] = {
+        "collaboration": COLLABORATIONS[0],
+        "source": Party(AgentId("ada"), "default", "1.0.0"),
+        "target": Party(AgentId("bob"), "default", "1.0.0"),
+        "offer": Offer(intent="code"),
+        "created_at": Instant(4),
+        "expires_at": Instant(9),
+        "since": Instant(4),
+    }
+    return Contract(id=id, **{**defaults, **fields})
 
 
 def entity(name: str, registry: Registry = Registry.TASK, **fields: Any) -> Entity:
@@ -162,6 +182,7 @@ def tasks(draw: st.DrawFn, id: TaskId) -> Task:
         seq=8,
         description=draw(st.none() | words),
         constraints=draw(st.dictionaries(words, json_values, max_size=2)),
+        contract=draw(st.none() | st.sampled_from(CONTRACTS)),
     )
 
 
@@ -194,10 +215,11 @@ def events(draw: st.DrawFn, task: TaskId, seq: int) -> Event:
 
 
 @st.composite
-def questions(draw: st.DrawFn, id: str, task: TaskId) -> Question:
+def questions(draw: st.DrawFn, id: str, task: TaskId | None) -> Question:
     return question(
         id,
         task,
+        created_at=draw(instants),
         status=draw(st.sampled_from(QuestionStatus)),
         wake_at=draw(maybe_instant),
         options=tuple(draw(st.lists(json_values, max_size=2))),
@@ -222,6 +244,11 @@ def messages(draw: st.DrawFn, id: str) -> Heard:
 
 
 @st.composite
+def contracts(draw: st.DrawFn, id: str) -> Contract:
+    return contract(id, collaboration=draw(st.sampled_from(COLLABORATIONS)), created_at=draw(instants))
+
+
+@st.composite
 def worlds(draw: st.DrawFn) -> list[Row]:
     """Rows that can be added together."""
     ids = draw(st.lists(st.sampled_from(TASKS), min_size=1, max_size=len(TASKS), unique=True))
@@ -234,6 +261,8 @@ def worlds(draw: st.DrawFn) -> list[Row]:
     for number, id in enumerate(draw(st.lists(st.sampled_from(ids), max_size=4))):
         rows.append(draw(questions(f"question-{number}", id)))
         rows.append(dead_letter(f"dead-{number}", id))
+    rows += [draw(questions(f"loose-{number}", None)) for number in range(draw(small))]
+    rows += [draw(contracts(id)) for id in draw(st.lists(st.sampled_from(CONTRACTS), unique=True))]
     rows += [draw(entities(name)) for name in draw(st.lists(st.sampled_from(TASKS), unique=True, max_size=3))]
     rows += [draw(messages(name)) for name in draw(st.lists(st.sampled_from(MESSAGES), unique=True))]
     return draw(st.permutations(rows))
@@ -259,6 +288,8 @@ def changed(draw: st.DrawFn, row: Row) -> Row:
             return draw(messages(row.id))
         case Changed():
             return row
+        case Contract():
+            return draw(contracts(row.id))
         case DeadLetter():
             return msgspec.structs.replace(row, attempts=draw(small))
 
@@ -277,6 +308,11 @@ def every_lookup(rows: list[Row]) -> list[Lookup[Any]]:
     places = [(Instant(0), TaskId("")), (Instant(4), TASKS[2]), (Instant(7), TASKS[6])]
     for since, after in places:
         lookups += [Finished(since, after, Instant(before), limit) for before in (6, 20) for limit in (1, 3, 64)]
+    for past, names in ((Loose, ["", "loose-1"]), (Agreed, ["", CONTRACTS[1]])):
+        for since, name in ((since, name) for since in (0, 4) for name in names):
+            lookups += [past(Instant(since), name, Instant(before), n) for before in (6, 20) for n in (1, 3, 64)]
+    for id in CONTRACTS:
+        lookups += [ContractById(id), Under(id, 1), Under(id, 64)]
     lookups += [Ready(queue, limit) for queue in QUEUES for limit in (1, 3, 64)]
     lookups += [EventOf(id, seq) for id in TASKS for seq in range(6)]
     lookups += [DeliveryById(DeliveryId(f"delivery-{n}")) for n in range(9)]

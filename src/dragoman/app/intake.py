@@ -368,9 +368,10 @@ class Intake:
             for event in self._state_watches:
                 event.set()
         self._note_wakes(changes)
-        for row in changes.changed:
-            if type(row) is Contract:
-                self._contracts.pop(row.id, None)
+        for rows in (changes.changed, changes.removed):
+            for row in rows:
+                if type(row) is Contract:
+                    self._contracts.pop(row.id, None)
 
     def _go_on(self, command: Command) -> None:
         if not self._closing:

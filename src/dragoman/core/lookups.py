@@ -148,6 +148,20 @@ class Finished(Lookup[Task], frozen=True, gc=False):
         return (row.created_at, row.id)
 
 
+class Under(Lookup[Task], frozen=True, gc=False):
+    """The tasks that were asked on a contract, finished or not."""
+
+    row: ClassVar = Task
+    contract: str
+    limit: int
+
+    def matches(self, row: Task) -> bool:
+        return row.contract == self.contract
+
+    def order(self, row: Task) -> str:
+        return row.id
+
+
 class EventOf(Lookup[Event], frozen=True, gc=False):
     row: ClassVar = Event
     single: ClassVar = True
@@ -330,6 +344,41 @@ class Terms(Lookup[Contract], frozen=True, gc=False):
         return (-row.created_at, row.id)
 
 
+class Agreed(Lookup[Contract], frozen=True, gc=False):
+    """Contracts of before a time, however they stand, the oldest first, from behind a place on."""
+
+    row: ClassVar = Contract
+    since: Instant
+    after: str
+    before: Instant
+    limit: int
+
+    def matches(self, row: Contract) -> bool:
+        return (self.since, self.after) < (row.created_at, row.id) and row.created_at < self.before
+
+    def order(self, row: Contract) -> tuple[int, str]:
+        return (row.created_at, row.id)
+
+
+class Loose(Lookup[Question], frozen=True, gc=False):
+    """Questions of before a time that belong to no task and are not asked any more, the oldest first, from behind a
+    place on."""
+
+    row: ClassVar = Question
+    since: Instant
+    after: str
+    before: Instant
+    limit: int
+
+    def matches(self, row: Question) -> bool:
+        if row.task is not None or row.status in (QuestionStatus.OPEN, QuestionStatus.WITH_AGENT):
+            return False
+        return (self.since, self.after) < (row.created_at, row.id) and row.created_at < self.before
+
+    def order(self, row: Question) -> tuple[int, str]:
+        return (row.created_at, row.id)
+
+
 class OpenQuestions(Lookup[Question], frozen=True, gc=False):
     """What is asked in the course of a task and not answered, of people and of agents."""
 
@@ -369,7 +418,8 @@ class EntityById(Lookup[Entity], frozen=True, gc=False):
 
 
 __all__ = [
-    "Children", "ContractById", "DeadLetterById", "DeadLettersOf", "DeliveryById", "Dependents", "EVERYTHING",
-    "EntityById", "EventOf", "Finished", "HeardById", "Inbox", "Lane", "LaneEnd", "LeasedTo", "Lookup", "OpenQuestions",
-    "PAGE", "QuestionById", "QuestionsOf", "Ready", "Relying", "Row", "Spent", "Story", "TaskById", "Terms", "Underway",
+    "Agreed", "Children", "ContractById", "DeadLetterById", "DeadLettersOf", "DeliveryById", "Dependents", "EVERYTHING",
+    "EntityById", "EventOf", "Finished", "HeardById", "Inbox", "Lane", "LaneEnd", "LeasedTo", "Lookup", "Loose",
+    "OpenQuestions", "PAGE", "QuestionById", "QuestionsOf", "Ready", "Relying", "Row", "Spent", "Story", "TaskById",
+    "Terms", "Under", "Underway",
 ]  # fmt: skip

@@ -6,13 +6,14 @@ import random
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.core.ids import AgentId, Instant, TaskId
-from dragoman.core.lookups import Claims, EventOf, Finished, Inbox, Ready, Row
+from dragoman.core.lookups import Agreed, Claims, EventOf, Finished, Inbox, Loose, Ready, Row, Under
 from dragoman.core.ports import Changes, Store
-from dragoman.core.tasks.model import Event, Status, Task
+from dragoman.core.tasks.model import Event, QuestionStatus, Status, Task
 from dragoman.stores.memory import key
 from tests.adapters import records
 from tests.adapters.records import chain, delivery, event, every_lookup, file, origin, task
@@ -105,3 +106,31 @@ async def test_finished_tasks_are_found_from_a_place_on_also_those_that_came_tog
         found += page
         since, after = page[-1].created_at, page[-1].id
     assert found == sorted(rows, key=lambda row: (row.created_at, row.id))
+
+
+async def test_a_contract_is_known_to_be_needed_as_long_as_its_tasks_are_there(store: Store) -> None:
+    under = [task(f"t{n}", contract="c1") for n in range(3)]
+    await commit(store, records.contract("c1"), *under, task("other"))
+    assert await load(store, Under("c1", 2), Under("c2", 2)) == [under[:2], []]
+    ended = msgspec.structs.replace(under[0], status=Status.COMPLETED)
+    await commit(store, changed=[ended], removed=under[1:])
+    assert await load(store, Under("c1", 2)) == [[ended]]
+    await commit(store, removed=[ended, records.contract("c1")])
+    assert await load(store, Under("c1", 2), Agreed(Instant(0), "", Instant(9), 2)) == [[], []]
+
+
+@pytest.mark.parametrize("kind", [Loose, Agreed])
+async def test_what_has_no_task_is_found_from_a_place_on_also_where_it_came_together(store: Store, kind: Any) -> None:
+    def row(id: str, at: int) -> Any:
+        if kind is Agreed:
+            return records.contract(id, created_at=at)
+        return records.question(id, None, created_at=at, status=QuestionStatus.ANSWERED)
+
+    rows = [row(f"r{n:03}", n // 40) for n in range(100)]
+    asked = [records.question("asked", None, created_at=0), records.question("of one", "t", created_at=0)]
+    await commit(store, *rows, task("t"), *asked, row("young", 3))
+    since, after, found = Instant(0), "", []
+    while page := (await load(store, kind(since, after, Instant(3), 32)))[0]:
+        found += page
+        since, after = page[-1].created_at, page[-1].id
+    assert found == rows

@@ -106,3 +106,17 @@ def test_a_database_of_before_learns_who_depends_on_whom_and_whose_files_are(
     new = schema.connect(path)
     assert set(new.execute("SELECT file, no FROM attached")) == {("f1", 1), ("f2", 1), ("f1", 3), ("f2", 3)}
     assert set(new.execute("SELECT dependency, no FROM blocked")) == {("stays", 1)}
+
+
+def test_a_database_of_before_learns_which_tasks_were_asked_on_a_contract(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "old.db")
+    with monkeypatch.context() as then:
+        then.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:6])
+        then.setattr(schema, "VERSION", 6)
+        old = schema.connect(path)
+    rows = [task("on it", contract="c1"), task("other")]
+    old.executemany(TaskColumns.INSERT, TaskColumns.added([1, 3], encode(rows), TaskUpdates())[0])
+    old.close()
+    assert list(schema.connect(path).execute("SELECT contract, task FROM under")) == [("c1", "on it")]

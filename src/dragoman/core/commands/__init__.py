@@ -24,7 +24,7 @@ from dragoman.core.commands.base import Command, Outcome
 from dragoman.core.commands.contracts import AnswerHandshake, EndContract, RotateKey, SetDomainPolicy, ShakeHands
 from dragoman.core.commands.conversation import AnswerHandover, AskHelp, GiveHelp, Handing, HandOver, HelpVerdict, Tell
 from dragoman.core.commands.deadletters import Discard, Redrive
-from dragoman.core.commands.housekeeping import ClearOut, Forget, NoteRead, NoteRefusal, Sweep, Unanswered, Wake
+from dragoman.core.commands.housekeeping import ClearOut, Forget, NoteRead, NoteRefusal, Past, Sweep, Unanswered, Wake
 from dragoman.core.commands.links import Acknowledge, CloseLink, OpenLink, RefillLink, TellAgain
 from dragoman.core.commands.state import ChangeState
 from dragoman.core.commands.tasks import (
@@ -77,6 +77,7 @@ __all__ = (
     "NoteRefusal",
     "OpenLink",
     "Outcome",
+    "Past",
     "Pause",
     "Redrive",
     "RefillLink",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Any
 
 from dragoman.core.commands.base import Command
@@ -56,13 +57,22 @@ class Sweep(Command, frozen=True, gc=False, kw_only=True):
     principal: AgentId = HUB
 
 
+class Past(enum.StrEnum):
+    """What is forgotten when it is over, in this order: a task needs its contract."""
+
+    TASKS = "tasks"
+    QUESTIONS = "questions"  # that belong to no task
+    CONTRACTS = "contracts"
+
+
 class Forget(Command, frozen=True, gc=False, kw_only=True):
-    """Forget tasks that ended long ago and that nothing needs any more. `since` and `after` are the place of the last
-    one looked at: when it came, and its id. Outcome: how many were forgotten."""
+    """Forget what ended long ago and nothing needs any more: tasks, then what has no task (`what`). `since` and `after`
+    are the place of the last one looked at: when it came, and its id. Outcome: how many were forgotten."""
 
     principal: AgentId = HUB
+    what: Past = Past.TASKS
     since: Instant = Instant(0)
-    after: TaskId = TaskId("")
+    after: str = ""
 
 
 class NoteRead(Command, frozen=True, gc=False, kw_only=True):

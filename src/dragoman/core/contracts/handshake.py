@@ -25,7 +25,7 @@ from dragoman.core.delivery.model import Cargo, Delivery
 from dragoman.core.delivery.outbox import NOBODY, await_answer, offer_answer, put_on_its_way
 from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import ADMIN, SECOND, AgentId, DeliveryId, Instant, QuestionId, TaskId
-from dragoman.core.lookups import ContractById, QuestionById, Terms
+from dragoman.core.lookups import ContractById, Lane, QuestionById, Terms
 from dragoman.core.tasks.assistance import question_id
 from dragoman.core.tasks.model import Asking, Question, QuestionStatus
 from dragoman.core.work import Work
@@ -191,6 +191,7 @@ def agree(work: Work, question: Question, public_key: str | None) -> Question:
     if contract.secret is not None and contract.secret.target_key is None and needs_key(work, contract):
         fault = Fault(kind=Kind.FORBIDDEN, message="the target sent no public_key, and what passes must be encrypted")
         return failed(work, question, fault)
+    contract = msgspec.structs.replace(contract, handshake=question.id)
     work.put(contract)
     former = question.details.get("former")
     old = None if former is None else work.one(ContractById(former))
@@ -272,13 +273,14 @@ def rotate_key(work: Work, command: RotateKey) -> Contract:
 def tell(
     work: Work, receiver: AgentId, cargo: Cargo, *, question: QuestionId | None = None, contract: str | None = None
 ) -> None:
-    """News that belong to no task, for an agent that has words for them."""
+    """News of a question or a contract, for an agent that has words for them."""
     agent = work.agent(receiver)
     if receiver in NOBODY or agent is None or agent.protocol not in ASKED:
         return
-    id = DeliveryId(work.mint())
+    lane_id = TaskId(question or contract or "")
+    lane = work.find(Lane(lane_id, receiver))
     delivery = Delivery(
-        id=id, task=TaskId(id if question is None else question), receiver=receiver, seq=1, cargo=cargo, event=0,
-        rank=work.now, created_at=work.now, question=question, contract=contract,
+        id=DeliveryId(work.mint()), task=lane_id, receiver=receiver, seq=lane[-1].seq + 1 if lane else 1, cargo=cargo,
+        event=0, rank=work.now, created_at=work.now, head=not lane, question=question, contract=contract,
     )  # fmt: skip
-    put_on_its_way(work, delivery, ())
+    put_on_its_way(work, delivery, lane)

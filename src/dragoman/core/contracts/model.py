@@ -14,7 +14,7 @@ import enum
 import msgspec
 
 from dragoman.core.agents.model import Offer
-from dragoman.core.ids import MINUTE, AgentId, Instant
+from dragoman.core.ids import MINUTE, AgentId, Instant, QuestionId
 
 OVERLAP = MINUTE
 
@@ -43,7 +43,7 @@ class Secret(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
 
 
 class Contract(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """`offer` is the target's, as it was when they agreed."""
+    """`offer` is the target's, as it was when they agreed; `handshake` is how they did."""
 
     id: str
     collaboration: str
@@ -62,6 +62,7 @@ class Contract(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     former: Secret | None = None
     rotated_at: Instant | None = None
     sandbox: str | None = None
+    handshake: QuestionId | None = None
 
     @property
     def intent(self) -> str:
@@ -79,6 +80,11 @@ class Contract(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
         if self.standing is Standing.ACTIVE and now >= self.expires_at:
             return Standing.EXPIRED
         return self.standing
+
+    @property
+    def over_at(self) -> Instant:
+        """When it is over, or was."""
+        return self.expires_at if self.standing is Standing.ACTIVE else self.since
 
     def honoured(self, now: Instant) -> bool:
         """Whether messages may still refer to it."""

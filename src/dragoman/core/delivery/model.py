@@ -71,8 +71,8 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     does (`ordered`) it ends with the link. The lease of a work order that a poll took ends with its task's clocks, too.
 
     An answer or a proposal tells of a `question` instead of an event, news of a `contract` of that. A question that
-    belongs to no task is a lane by its id, news of a contract have one of their own. A `letter` is
-    its own content; its lane is the task that it is about, which the hub need not know, or its own (`task` is its id).
+    belongs to no task is a lane by its id, and so is a contract. A `letter` is its own content; its lane is the task
+    that it is about, which the hub need not know, or its own (`task` is its id).
     """
 
     id: DeliveryId

@@ -1,42 +1,59 @@
-"""Tasks that ended long ago are forgotten, as soon as nothing needs them.
+"""What ended long ago is forgotten, as soon as nothing needs it.
 
-A finished task is kept for `Rules.keep_finished`, and longer as long as one of these is true:
+It is kept for `Rules.keep_finished`, and longer as long as one of these is true:
 
-    something about it is on its way            whoever asked has not been told how it ended, or an answer waits
-    a dead letter tells of it                   a person decides what becomes of that
-    a child of it is unfinished                 who cancels the parent means the child
-    an unfinished task depends on it            its result may be wanted
-    a question in it is open
-    something is set aside for it
+    a task that is finished
+        something about it is on its way        whoever asked has not been told how it ended, or an answer waits
+        a dead letter tells of it               a person decides what becomes of that
+        a child of it is unfinished             who cancels the parent means the child
+        an unfinished task depends on it        its result may be wanted
+        a question in it is open
+        something is set aside for it
+    a question that belongs to no task          (a handshake, a request for help) and is answered or given up
+        something about it is on its way
+        a dead letter tells of it
+    a contract that is over
+        news of it are on their way
+        a dead letter tells of it
+        a task that was asked on it is kept     its terms are shown with it, and hold if it is begun anew
+        the handshake it came of is kept        whoever asked is told of it
+        it is the newest of several             an older one of the collaboration must not come back in its place
 
-With it go its events, its questions, its claim on the request id (the same request is new work from then on) and its
-hold on files; all in one commit. The audit record is never touched. One unit looks at a page of tasks; the next page is
-asked for afterwards, until there is none, and what was kept is looked at again in the next round.
+With a task go its events, its questions, its claim on the request id (the same request is new work from then on) and
+its hold on files; all in one commit. The audit record is never touched. One unit looks at a page; the next page is
+asked for afterwards, until there is none of tasks, then of questions, then of contracts. What was kept is looked at
+again in the next round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from dragoman.core.commands import Forget
-from dragoman.core.ids import HUB, Instant, rfc3339
+from dragoman.core.commands import Forget, Past
+from dragoman.core.contracts.model import Contract
+from dragoman.core.ids import HUB, Instant, TaskId, rfc3339
 from dragoman.core.lookups import (
+    Agreed,
     Children,
     DeadLettersOf,
     Finished,
     Lookup,
+    Loose,
     OpenQuestions,
+    QuestionById,
     QuestionsOf,
     Relying,
+    Terms,
+    Under,
     Underway,
 )
-from dragoman.core.tasks.model import Task
+from dragoman.core.tasks.model import Question, Task
 from dragoman.core.tasks.questions import ASKED
 from dragoman.core.work import Work
 
 PAGE = 16
-"""Tasks that one unit looks at: two milliseconds of the hub's time."""
+"""Rows that one unit looks at: two milliseconds of the hub's time."""
 
 QUESTIONS = 64
 """Questions of a task that one unit removes. One with more of them goes when they are gone."""
@@ -46,11 +63,30 @@ def forget(work: Work, command: Forget) -> int:
     if not work.rules.keep_finished:
         return 0
     before = Instant(work.now - work.rules.keep_finished)
-    page = work.find(Finished(command.since, command.after, before, PAGE))
+    forgotten, rest = LOOKS[command.what](work, command, before)
+    if forgotten:
+        reason = f"{forgotten} that ended before {rfc3339(before)}"
+        work.audit(principal=HUB, action=f"{command.what.value.removesuffix('s')}.forget", reason=reason)
+    rest = rest or next_kind(command.what)
+    if rest is not None:
+        work.ask_afterwards(rest)
+    return forgotten
+
+
+def next_kind(what: Past) -> Forget | None:
+    later = [*Past][[*Past].index(what) + 1 :]
+    return Forget(what=later[0]) if later else None
+
+
+def next_page(what: Past, page: Sequence[Task] | Sequence[Question] | Sequence[Contract]) -> Forget | None:
+    return Forget(what=what, since=page[-1].created_at, after=page[-1].id) if len(page) == PAGE else None
+
+
+def tasks(work: Work, command: Forget, before: Instant) -> tuple[int, Forget | None]:
+    page = work.find(Finished(command.since, TaskId(command.after), before, PAGE))
     due = [task for task in page if (task.finished_at or task.updated_at) < before and task.reserved is None]
     work.together([lookup for task in due for lookup in (*needs(task), QuestionsOf(task.id, QUESTIONS))])
     forgotten = 0
-    rest = Forget(since=page[-1].created_at, after=page[-1].id) if len(page) == PAGE else None
     for task in due:
         if any(map(work.find, needs(task))):
             continue
@@ -63,22 +99,61 @@ def forget(work: Work, command: Forget) -> int:
         for question in asked:
             work.remove(question)
         if more:
-            rest = Forget(since=task.created_at)  # once more from here
-            break
+            return forgotten, Forget(since=task.created_at)  # once more from here
         work.remove(task)
         forgotten += 1
-    if forgotten:
-        reason = f"{forgotten} that ended before {rfc3339(before)}"
-        work.audit(principal=HUB, action="task.forget", reason=reason)
-    if rest is not None:
-        work.ask_afterwards(rest)
-    return forgotten
+    return forgotten, next_page(command.what, page)
 
 
 def needs(task: Task) -> Iterator[Lookup[Any]]:
     """Whatever one of these finds needs the task, and so does an open question."""
-    yield Underway(task.id, 1)
-    yield DeadLettersOf(task.id)
+    yield from tells_of(task.id)
     yield Relying(task.id, 1)
     if task.has_children:
         yield Children(task.id)
+
+
+def tells_of(id: str) -> Iterator[Lookup[Any]]:
+    """What may be on its way about a task, or about what is a lane by its id as tasks are."""
+    yield Underway(TaskId(id), 1)
+    yield DeadLettersOf(TaskId(id))
+
+
+def questions(work: Work, command: Forget, before: Instant) -> tuple[int, Forget | None]:
+    page = work.find(Loose(command.since, command.after, before, PAGE))
+    due = [question for question in page if (question.answered_at or question.created_at) < before]
+    work.together([lookup for question in due for lookup in tells_of(question.id)])
+    gone = [question for question in due if not any(map(work.find, tells_of(question.id)))]
+    for question in gone:
+        work.remove(question)
+    return len(gone), next_page(command.what, page)
+
+
+def contracts(work: Work, command: Forget, before: Instant) -> tuple[int, Forget | None]:
+    page = work.find(Agreed(command.since, command.after, before, PAGE))
+    due = [contract for contract in page if contract.over_at < before]
+    work.together([lookup for contract in due for lookup in (*grounds(contract), Terms(contract.collaboration, 2))])
+    forgotten = 0
+    for contract in due:
+        newest, *older = work.find(Terms(contract.collaboration, 2))
+        if any(map(work.find, grounds(contract))) or (older and newest.id == contract.id):
+            continue
+        work.remove(contract)
+        forgotten += 1
+    return forgotten, next_page(command.what, page)
+
+
+def grounds(contract: Contract) -> Iterator[Lookup[Any]]:
+    """Whatever one of these finds needs the contract."""
+    yield from tells_of(contract.id)
+    yield Under(contract.id, 1)
+    if contract.handshake is not None:
+        yield QuestionById(contract.handshake)
+
+
+LOOKS: dict[Past, Callable[[Work, Forget, Instant], tuple[int, Forget | None]]] = {
+    Past.TASKS: tasks,
+    Past.QUESTIONS: questions,
+    Past.CONTRACTS: contracts,
+}
+"""How a page of each is looked at: how many of it were forgotten, and where to go on."""

@@ -41,6 +41,7 @@ class TaskColumns(msgspec.Struct, gc=False):
     dependencies: tuple[str, ...] = ()
     blocked_by: tuple[str, ...] = ()
     files: tuple[FileColumns, ...] = ()
+    contract: str | None = None
 
     INSERT: ClassVar = (
         "INSERT INTO task (no, status, queue, rank, wake_at, owner, id, principal, request_id, created_at, type,"
@@ -50,15 +51,17 @@ class TaskColumns(msgspec.Struct, gc=False):
     UNBLOCK: ClassVar = "DELETE FROM blocked WHERE dependency = ? AND no = ?"
     ATTACH: ClassVar = "INSERT OR IGNORE INTO attached (file, no) VALUES (?, ?)"
     DETACH: ClassVar = "DELETE FROM attached WHERE file = ? AND no = ?"
-    PAIRS: ClassVar = frozenset({BLOCK, UNBLOCK, ATTACH, DETACH})
+    BIND: ClassVar = "INSERT OR IGNORE INTO under (contract, task) VALUES (?, ?)"
+    RELEASE: ClassVar = "DELETE FROM under WHERE contract = ? AND task = ?"
+    PAIRS: ClassVar = frozenset({BLOCK, UNBLOCK, ATTACH, DETACH, BIND, RELEASE})
 
     @staticmethod
     def added(
         numbers: list[int], text: bytes, updates: TaskUpdates
-    ) -> tuple[list[tuple[Any, ...]], dict[str, list[tuple[str, int]]]]:
-        """Rows to insert, and the pairs of them with what they depend on, and with their files."""
+    ) -> tuple[list[tuple[Any, ...]], dict[str, list[tuple[str, int | str]]]]:
+        """Rows to insert, and the pairs of them with what they depend on, their files and their contracts."""
         rows = []
-        pairs: dict[str, list[tuple[str, int]]] = {}
+        pairs: dict[str, list[tuple[str, int | str]]] = {}
         for no, body in zip(numbers, slices(text), strict=True):
             task = task_columns(body)
             moving = task.moving()
@@ -68,13 +71,15 @@ class TaskColumns(msgspec.Struct, gc=False):
         return rows, pairs
 
     def pair(self, no: int, pairs: dict[str, list[Any]]) -> None:
-        """What it depends on is needed as long as it is unfinished, its files as long as it is there."""
+        """What it depends on is needed as long as it is unfinished, its files and contract as long as it is there."""
         if self.dependencies or self.blocked_by:
             statement = self.UNBLOCK if self.status in TaskUpdates.FINAL else self.BLOCK
             needed = {*self.dependencies, *self.blocked_by}
             pairs.setdefault(statement, []).extend((dependency, no) for dependency in needed)
         if self.files:
             pairs.setdefault(self.ATTACH, []).extend((file.id, no) for file in self.files)
+        if self.contract is not None:
+            pairs.setdefault(self.BIND, []).append((self.contract, self.id))
 
     def moving(self) -> tuple[Any, ...]:
         """The columns, those that change most first."""

@@ -19,7 +19,7 @@ DELIVERIES_ADDED, DELIVERIES_CHANGED = 2, 3  # JSON
 AUDIT = 4  # JSON
 ROWS = 5  # statement number, parameters of each row
 FORGET = 6  # rows of the log of the shared state up to this number: some of them
-TASKS_REMOVED = 7  # of each its number, what it depends on, its files
+TASKS_REMOVED = 7  # of each its number, what it depends on, its files, its contract with its id
 
 FORGET_CHANGES = (
     "DELETE FROM changed WHERE cursor IN (SELECT cursor FROM changed WHERE cursor <= ?1 ORDER BY cursor LIMIT 64)"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import apsw
@@ -18,6 +19,7 @@ from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import DeadLetter, Delivery, Heard
 from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import (
+    Agreed,
     Children,
     Claims,
     ContractById,
@@ -34,6 +36,7 @@ from dragoman.core.lookups import (
     LaneEnd,
     LeasedTo,
     Lookup,
+    Loose,
     OpenQuestions,
     QuestionById,
     QuestionsOf,
@@ -43,6 +46,7 @@ from dragoman.core.lookups import (
     Story,
     TaskById,
     Terms,
+    Under,
     Underway,
 )
 from dragoman.core.ports import Due, Recovered, TaskFilter
@@ -163,11 +167,19 @@ def _finished(connection: apsw.Connection, lookup: Finished) -> list[Task]:
     return sorted(found, key=lookup.order)[: lookup.limit]
 
 
+def _under(connection: apsw.Connection, lookup: Under) -> list[Task]:
+    sql = "SELECT body FROM under JOIN task ON task.id = under.task WHERE contract = ? ORDER BY under.task"
+    tasks = (task_from(body) for (body,) in connection.execute(sql, (lookup.contract,)))
+    return list(islice(filter(lookup.matches, tasks), lookup.limit))
+
+
 def _deliveries(slot: int) -> str:
     return f"SELECT body FROM delivery WHERE receiver = ? AND slot = {slot} ORDER BY rank, id LIMIT ?"
 
 
 _LANE = "SELECT body FROM delivery WHERE task = ? AND receiver = ? AND task <> id ORDER BY seq {} LIMIT ?"
+
+_ASKED_AT = "json_extract(body, '$.created_at')"
 
 ANSWERS: dict[type[Lookup[Any]], Callable[[apsw.Connection, Any], list[Any]]] = {
     TaskById: _bodies(task_from, "SELECT body FROM task WHERE id = ?"),
@@ -177,6 +189,7 @@ ANSWERS: dict[type[Lookup[Any]], Callable[[apsw.Connection, Any], list[Any]]] = 
     Dependents: _dependents,
     Relying: _relying,
     Finished: _finished,
+    Under: _under,
     EventOf: _event,
     Story: _story,
     DeliveryById: _bodies(delivery_from, "SELECT body FROM delivery WHERE id = ?"),
@@ -188,6 +201,10 @@ ANSWERS: dict[type[Lookup[Any]], Callable[[apsw.Connection, Any], list[Any]]] = 
     ContractById: _bodies(contract_from, "SELECT body FROM contract WHERE id = ?"),
     Terms: _bodies(
         contract_from, "SELECT body FROM contract WHERE collaboration = ? ORDER BY created_at DESC, id LIMIT ?"
+    ),
+    Agreed: _bodies(
+        contract_from,
+        "SELECT body FROM contract WHERE (created_at, id) > (?, ?) AND created_at < ? ORDER BY created_at, id LIMIT ?",
     ),
     HeardById: _heard("SELECT id, digest, at FROM heard WHERE id = ?"),
     Spent: _heard("SELECT id, digest, at FROM heard WHERE at < ? ORDER BY at, id LIMIT ?"),
@@ -202,6 +219,12 @@ ANSWERS: dict[type[Lookup[Any]], Callable[[apsw.Connection, Any], list[Any]]] = 
         "SELECT body FROM question WHERE task = ? AND status IN ('open', 'with_agent') ORDER BY id",
     ),
     QuestionsOf: _bodies(question_from, "SELECT body FROM question WHERE task = ? ORDER BY status, id LIMIT ?"),
+    Loose: _bodies(
+        question_from,
+        f"SELECT body FROM question INDEXED BY question_loose WHERE task = '' AND {_ASKED_AT} >= ?1"
+        f" AND ({_ASKED_AT}, id) > (?1, ?2) AND {_ASKED_AT} < ?3 AND status NOT IN ('open', 'with_agent')"
+        f" ORDER BY {_ASKED_AT}, id LIMIT ?4",
+    ),
 }
 
 

@@ -101,7 +101,8 @@ def by_table(rows: Sequence[Row]) -> dict[type[Any], list[Any]]:
 
 
 def _removed(task: Task, no: int) -> tuple[Any, ...]:
-    return no, (*task.dependencies, *task.blocked_by), [file.id for file in task.files]
+    under = None if task.contract is None else (task.contract, task.id)
+    return no, (*task.dependencies, *task.blocked_by), [file.id for file in task.files], under
 
 
 def _events(rows: list[Event], number: Number) -> list[tuple[Any, ...]]:

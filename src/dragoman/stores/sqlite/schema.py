@@ -142,6 +142,15 @@ MIGRATIONS: tuple[str, ...] = (
     INSERT INTO audit_newest (chain, seq, hash)
         SELECT 'main', seq, json_extract(body, '$.hash') FROM audit ORDER BY seq DESC LIMIT 1;
     """,
+    # 7: contracts, and questions that belong to no task, are forgotten. `under`: which tasks were asked on a contract.
+    """
+    CREATE TABLE under (contract TEXT, task TEXT, PRIMARY KEY (contract, task)) WITHOUT ROWID;
+    INSERT INTO under (contract, task)
+        SELECT json_extract(body, '$.contract'), id FROM task WHERE json_extract(body, '$.contract') IS NOT NULL;
+
+    CREATE INDEX contract_created ON contract (created_at, id);
+    CREATE INDEX question_loose ON question (json_extract(body, '$.created_at'), id) WHERE task = '';
+    """,
 )
 
 VERSION = len(MIGRATIONS)

@@ -148,13 +148,14 @@ class Disk:
 
     def _remove(self, tasks: list[Any]) -> None:
         connection = self.connection
-        self._all(ops.STATEMENTS[ops.TASK_REMOVED], [(no,) for no, _, _ in tasks])
-        connection.executemany(TaskColumns.UNBLOCK, [(other, no) for no, others, _ in tasks for other in others])
-        connection.executemany(TaskColumns.DETACH, [(file, no) for no, _, files in tasks for file in files])
-        ranges = [(no << ops.SEQ_BITS, ((no + 1) << ops.SEQ_BITS) - 1) for no, _, _ in tasks]
+        self._all(ops.STATEMENTS[ops.TASK_REMOVED], [(no,) for no, *_ in tasks])
+        connection.executemany(TaskColumns.UNBLOCK, [(other, no) for no, others, *_ in tasks for other in others])
+        connection.executemany(TaskColumns.DETACH, [(file, no) for no, _, files, _ in tasks for file in files])
+        connection.executemany(TaskColumns.RELEASE, [under for *_, under in tasks if under is not None])
+        ranges = [(no << ops.SEQ_BITS, ((no + 1) << ops.SEQ_BITS) - 1) for no, *_ in tasks]
         connection.executemany("INSERT INTO remains (first, last) VALUES (?, ?)", ranges)
         self.remains = True
-        for no, _, _ in tasks:
+        for no, *_ in tasks:
             self.updates.removed(no)
 
     def _clear(self, events: int, size: int) -> None:
