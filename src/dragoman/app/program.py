@@ -15,3 +15,13 @@ def program() -> str:
     if found is not None and os.path.realpath(found) == os.path.realpath(called):
         return "dragoman"
     return shlex.quote(os.path.relpath(called)) if os.path.basename(called) == "dragoman" else "dragoman"
+
+
+def reach() -> str:
+    """The option that told this command where its hub is, for the next command; nothing if it found it itself."""
+    said = sys.argv[1 : sys.argv.index("--") if "--" in sys.argv else None]
+    for place, word in enumerate(said):
+        option, equals, value = word.partition("=")
+        if option in ("--data", "--hub") and (equals or said[place + 1 :]):
+            return f" {option} {shlex.quote(value if equals else said[place + 1])}"
+    return ""

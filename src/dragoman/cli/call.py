@@ -113,7 +113,7 @@ def _tell(event: Event, output: Output) -> None:
 
 def _who_answers(asked: object) -> str:
     if not asked:
-        return "a person must answer: dragoman ask ls"
+        return f"a person must answer: {printing.as_it_stands('dragoman ask ls')}"
     return f"{line(asked)}, an agent, was asked; the task goes on when it has answered"
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dragoman.cli import printing
-from dragoman.cli.escaping import line
+from dragoman.cli.escaping import as_json, line
 from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Event, Hub, Lull, deadline
 from dragoman.cli.story import reason
@@ -88,7 +88,7 @@ def in_words(event: Event) -> str:
         _handed(body),
         f"of {body['asked_of']}" if body.get("asked_of") else "",
         str(body.get("question") or ""),
-        f"answer {body['answer']}" if body.get("answer") is not None else "",
+        _answer(body.get("answer")),
         f"exit code {body['exit_code']}" if body.get("exit_code") is not None else "",
         reason(body.get("fault")) or "",
     ]
@@ -98,6 +98,12 @@ def in_words(event: Event) -> str:
 def _part(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     part = body.get(name)
     return part if isinstance(part, Mapping) else {}
+
+
+def _answer(answer: object) -> str:
+    """An answer in its own words, a helping agent's too."""
+    said = answer.get("content", answer) if isinstance(answer, Mapping) else answer
+    return "" if said is None else f"answer {said if isinstance(said, str) else as_json(said)}"
 
 
 def _handed(body: Mapping[str, Any]) -> str:

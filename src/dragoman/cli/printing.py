@@ -13,10 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TextIO
 
+from dragoman.app import program
 from dragoman.cli import escaping
 from dragoman.cli.options import Form
 
 Item = Mapping[str, Any]
+
+WITHOUT_A_HUB = frozenset({"dev", "serve", "config", "cert", "conformance", "play", "sandbox", "translate", "version"})
+"""Commands that need not be told where the hub is."""
 
 
 class Column(NamedTuple):
@@ -45,7 +49,16 @@ def verdict(good: bool | None, text: str) -> None:
 
 
 def following(*commands: str) -> None:
-    words(f"  next: {'   ·   '.join(commands)}")
+    words(f"  next: {'   ·   '.join(map(as_it_stands, commands))}")
+
+
+def as_it_stands(command: str) -> str:
+    """A command of ours as it works here: by the name we were called by, and for the same hub. Other words pass."""
+    name, _, rest = command.partition(" ")
+    if name != "dragoman":
+        return command
+    there = "" if rest.partition(" ")[0] in WITHOUT_A_HUB else escaping.line(program.reach())
+    return f"{program.program()} {rest}{there}"
 
 
 def mark(good: bool | None, stream: TextIO) -> str:

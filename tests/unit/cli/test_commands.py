@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -478,3 +479,14 @@ def test_a_hub_that_does_not_hold_a_clause_is_told_so(hub: Any, run: Any) -> Non
 def test_an_agent_to_be_tried_needs_a_command(hub: Any, run: Any) -> None:
     ran = run("conformance", "agent")
     assert (ran.code, "dragoman conformance agent --fresh -- node agent.js" in ran.err) == (2, True)
+
+
+def test_the_next_command_is_for_the_same_hub_and_called_as_we_were(
+    hub: Any, run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    hub.answers["GET /api/v1/tasks"] = (200, {"tasks": [], "next": None})
+    monkeypatch.setattr("sys.argv", [str(tmp_path / "bin" / "dragoman"), "task", "ls", "--data", "my data"])
+    assert run("task", "ls").err.splitlines()[-1] == "  next: bin/dragoman call AGENT WORK key=value --data 'my data'"
+    monkeypatch.setattr("sys.argv", ["dragoman", "task", "ls"])
+    assert run("task", "ls").err.splitlines()[-1] == "  next: dragoman call AGENT WORK key=value"
