@@ -145,6 +145,29 @@ async def test_two_domains_work_together_under_contracts(hub: HubProcess, transp
     ]
 
 
+@pytest.mark.parametrize("transport", ["ws", "http"])
+async def test_a_person_is_asked_under_a_contract_that_seals(hub: HubProcess, transport: str) -> None:
+    agent = records(hub)
+
+    @agent.task("release", pii=True, timeout=20)
+    async def release(task: Task, patient: str) -> str:
+        first = await task.ask(f"Release {patient}?", options=["yes", "no"], timeout=300, default="no")
+        return f"{first}, {await task.ask('By whom?')}"
+
+    def answer(question: str, said: str) -> None:
+        [asked] = until(lambda: hub.admin.get("/api/v1/questions?status=open").json["questions"], question)
+        assert asked["question"] == question
+        assert hub.admin.post(f"/api/v1/questions/{asked['id']}/answer", {"answer": said}).status == 200
+
+    async with serving(hub, agent, at=url(hub, transport)), lab(hub, transport) as client:
+        calling = asyncio.ensure_future(client.call("release", {"patient": "Jane"}, agent="records"))
+        await asyncio.to_thread(answer, "Release Jane?", "yes")
+        await asyncio.to_thread(answer, "By whom?", "Dr Roe")
+        assert await soon(calling) == "yes, Dr Roe"
+        with pytest.raises(InternalError):  # nobody but the two can read it
+            await soon(client.call("release", {"patient": "Jane"}, agent="records", mode="end-to-end"))
+
+
 async def test_end_to_end_and_rotation(hub: HubProcess) -> None:
     async with serving(hub, records(hub)), lab(hub) as client:
         private = {"agent": "records", "mode": "end-to-end"}

@@ -160,6 +160,11 @@ class KeyRing:
     def collaboration(self, contract_id: str | None) -> str | None:
         return self._ring.contracts.get(contract_id or "")
 
+    def is_private(self, contract_id: str | None) -> bool:
+        """Whether only the two agents have the key, and not the broker."""
+        relation = self._ring.relations.get(self.collaboration(contract_id) or "")
+        return relation is not None and relation.mode == "end-to-end"
+
     def is_worn(self, contract_id: str) -> bool:
         """Whether the newest key has sealed as often as it should."""
         keys = self._keys(contract_id)

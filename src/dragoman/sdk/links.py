@@ -68,6 +68,10 @@ class Errand(Struct, frozen=True, kw_only=True):
     """What else the protocol needs for an answer."""
 
 
+PRIVATE = "private"
+"""In `Errand.about`: only the two agents can read what is said of this work, so the hub can show it to nobody."""
+
+
 class Manners(Struct, frozen=True, kw_only=True):
     """What a link's protocol can and cannot do, as far as the engine must know."""
 
@@ -78,8 +82,6 @@ class Manners(Struct, frozen=True, kw_only=True):
     """Whether the hub says what it has. If not, it asks again for what it lost, and results must be whole."""
     words_are_receipts: bool = True
     """Whether what is said about work acknowledges it (chiffon-D5)."""
-    asks: bool = True
-    """Whether a person can be asked."""
     converses: bool = False
     """Whether agents speak with each other: hand tasks over, help, tell how they are."""
 
@@ -298,6 +300,7 @@ class Letter(Struct, frozen=True, kw_only=True):
     correlation_id: str | None = None
     priority: str | None = None
     ttl_ms: float | None = None
+    retry: Any = None
     beside: dict[str, Any] = {}
 
 

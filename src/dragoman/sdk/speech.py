@@ -12,7 +12,7 @@ from msgspec import UnsetType
 
 from dragoman.sdk.errors import Misconfigured, Rejected
 from dragoman.sdk.journal import Answered, Journal
-from dragoman.sdk.links import File, Letter, Outcome, Query, Report
+from dragoman.sdk.links import PRIVATE, File, Letter, Outcome, Query, Report
 from dragoman.sdk.mailbox import Mailbox
 from dragoman.sdk.outcome import clean
 from dragoman.sdk.task import Task
@@ -131,10 +131,10 @@ class Speech:
         recorded = self.recorded(task, question)
         if recorded is not None:
             return recorded.answer
-        if not self._mailbox.manners.asks:
+        if PRIVATE in task._errand.about:
             raise Misconfigured(
-                f"{self._mailbox.manners.name} has no word to ask a person: reject the task with what is missing, or"
-                " serve it over another protocol"
+                "only the two agents can read what is said under an end-to-end contract, so no person can be asked:"
+                " reject the task with what is missing"
             )
         async with task._turn:  # one question at a time
             return await self._put(task, question, options, timeout, default)

@@ -30,6 +30,8 @@ BROKER = Agent(agent_id=BROKER_ID, domain="a_domain", version="1.0.0")
 VERSION = "1.0.0"
 PROGRESS = "progress"
 """An event of ours: how far a request is. The document has none."""
+QUESTION, ANSWER = "question", "answer"
+"""Events of ours: what a person is asked, and what that person says."""
 REPLAYED, MISMATCH = "replayed", "mismatch"
 """The hub knows the id: from the last minutes, or from a task (which was sealed otherwise then)."""
 STALE = ("expiration", "signature", "revoked")

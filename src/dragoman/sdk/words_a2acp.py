@@ -4,14 +4,16 @@
     ------------------  ----------------------------------------  -----------------------------------  ----------------
     Report              event progress (ours: the document has    request                              Work
                         none); sealed where the contract is       request accept_handshake             Proposal
-    Outcome             response, or error by one of the codes    event cancel                         Cancel
+    Query               event question (ours)                     event cancel                         Cancel
+    Outcome             response, or error by one of the codes    event answer (ours)                  Reply
     Decline             error                                     an error as answer to a POST         Refused
     Verdict             response accept_handshake                 a success as answer to a POST        Accepted
     (on opening)        POST /a2acp/agents                        events about contracts               -, the key ring
                                                                   responses, other errors              -, the caller
 
 An answer that is said again is a new message with a new time, for the broker takes an id once and only for minutes; by
-its correlation id it is the same answer. A report is said again under its own id: told twice it would count twice.
+its correlation id it is the same answer. A report or question is said again under its own id: told twice it would count
+twice.
 
 Errors travel in clear. Under a contract about personal data only what a handler says on purpose (`task.reject`, a
 `CallFailed`) is told; what else it raised stays in the agent's own log.
@@ -35,6 +37,7 @@ from dragoman.sdk.channel import Answered, Channel, Unsaid, Write
 from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.keyring import Pair, Unopened
 from dragoman.sdk.links import (
+    PRIVATE,
     Accepted,
     Cancel,
     Decline,
@@ -45,18 +48,20 @@ from dragoman.sdk.links import (
     Manners,
     Outbound,
     Outcome,
+    Query,
     Refused,
     Release,
+    Reply,
     Report,
     Verdict,
 )
 from dragoman.sdk.requests_a2acp import SEALED, THREAD, proposal_of, task_in, work_of
-from dragoman.sdk.talk_a2acp import BROKER, PROGRESS, Persona
+from dragoman.sdk.talk_a2acp import ANSWER, BROKER, PROGRESS, QUESTION, Persona
 from dragoman.sdk.world import World
 
 log = logging.getLogger("dragoman.sdk")
 
-MANNERS = Manners(name="a2acp", words_are_receipts=False, asks=False)
+MANNERS = Manners(name="a2acp", words_are_receipts=False)
 PIECE = 256 * 1024
 """Characters of output in one event: even sealed, and all of them written as escapes, it fits."""
 ASIDES = ("thinking", "tool_use", "tool_result")
@@ -157,6 +162,8 @@ class A2acpLink:
             yield Cancel(task_id=task_in(frame.data) or message.thread, reason=reason, receipt=receipt)
         elif kind is MessageType.EVENT and message.intent in STEERED:
             yield STEERED[message.intent](task_id=task_in(frame.data) or message.thread, receipt=receipt)
+        elif kind is MessageType.EVENT and message.intent == ANSWER:
+            yield from self._reply(message, frame)
         else:
             caller = self._persona.caller
             is_known = self._persona.news(message)
@@ -176,7 +183,21 @@ class A2acpLink:
             self._locked(message, frame, error)
             return
         id = task_in(frame.data) or message.thread
-        yield work_of(opened, id, self._capabilities.get(message.intent or ""), frame.receipt, self._world.mint())
+        capability = self._capabilities.get(message.intent or "")
+        work = work_of(opened, id, capability, frame.receipt, self._world.mint())
+        if self._persona.ring.is_private(message.contract_id):
+            work.errand.about[PRIVATE] = "yes"
+        yield work
+
+    def _reply(self, message: Message, frame: Frame) -> Iterator[Inbound]:
+        """What a person said. Sealed with a key that we lost since, it is told again when the work is begun anew."""
+        try:
+            payload = self._persona.opened(message).payload or {}
+        except Unopened as error:
+            log.warning("an answer stays shut: %s", error)
+            return self._drop(frame)
+        id, task_id = str(payload.get("question_id")), task_in(frame.data) or message.thread
+        yield Reply(id=id, task_id=task_id, answer=payload.get("answer"), receipt=frame.receipt)
 
     def _locked(self, message: Message, frame: Frame, error: Unopened) -> None:
         """Work that we cannot read. With a lost key, ask for a new one: the hub seals it anew when it comes again."""
@@ -281,6 +302,8 @@ class A2acpLink:
                 write = self._finish(message)
             case Decline():
                 write = self._complain(message, declined(message))
+            case Query():
+                write = self._ask(message)
             case Verdict():
                 write = self._agree(message)
             case _:
@@ -321,6 +344,16 @@ class A2acpLink:
             payload["output"] = report.output[(len(report.output) - 1) // PIECE * PIECE :]
         payload.update((name, msgspec.to_builtins(said)) for name in ASIDES if (said := getattr(report, name)))
         return self._write(MessageType.EVENT, report, payload, id=report.id, intent=PROGRESS)
+
+    def _ask(self, query: Query) -> Write:
+        payload: dict[str, Any] = {"question": query.question}
+        if query.options:
+            payload["options"] = list(query.options)
+        if query.timeout_seconds is not None:
+            payload["timeout_seconds"] = query.timeout_seconds
+        if query.default is not msgspec.UNSET:
+            payload["default"] = query.default
+        return self._write(MessageType.EVENT, query, payload, id=query.id, intent=QUESTION)
 
     def _finish(self, outcome: Outcome) -> Write:
         if outcome.exit_code:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from tests.bridge.players.a2acp_link import OURS, A2acpParty, Message, Refusal, agent
@@ -19,6 +20,7 @@ from tests.bridge.players.neutral import (
     Unsayable,
     Worker,
     said,
+    soon,
     trace_in,
     traceparent_of,
 )
@@ -108,9 +110,11 @@ class A2acpCaller(A2acpParty, Caller):
 
 class A2acpWorker(A2acpParty, Worker):
     offers: tuple[Mapping[str, Any], ...] = ()
+    _answers: asyncio.Queue[Mapping[str, Any]]
     able: tuple[str, ...] = ()
 
     async def connect(self) -> None:
+        self._answers = asyncio.Queue()
         await self.register()
         await super().connect()
 
@@ -132,6 +136,8 @@ class A2acpWorker(A2acpParty, Worker):
                 self._cancelled[message["task"]["id"]].set()
             case "event", "pause" | "resume" as word:
                 self.told.put_nowait("paused" if word == "pause" else "running")
+            case "event", "answer":
+                self._answers.put_nowait(payload)
             case "error", _:
                 self.refused.append(str(payload))
 
@@ -162,10 +168,10 @@ class A2acpWorker(A2acpParty, Worker):
         await self._reply(job, "event", "progress", features)
 
     async def ask(self, job: Job, question: str, options: tuple[Any, ...] = ()) -> None:
-        raise Unsayable("question")
+        await self._reply(job, "event", "question", {"question": question, "options": list(options)})
 
     async def answered(self, job: Job) -> Job:
-        raise Unsayable("answer")
+        return replace(job, answer=(await soon(self._answers.get()))["answer"])
 
     async def finish(
         self, job: Job, *, result: Any = None, text: str | None = None, usage: Mapping[str, Any] | None = None

@@ -360,17 +360,6 @@ async def test_an_agent_that_lost_its_keys_agrees_anew(broker: MemoryBroker, wor
     assert broker.count("initiate_handshake") == 2
 
 
-async def test_a_person_cannot_be_asked(broker: MemoryBroker, datasets: Agent) -> None:
-    @datasets.task("ask")
-    async def ask(task: Task) -> str:
-        with pytest.raises(Misconfigured, match="no word to ask a person"):
-            await task.ask("really?")
-        return "no"
-
-    async with broker.serving(datasets), broker.client("tester") as hub:
-        assert await soon(hub.call("ask", {})) == "no"
-
-
 async def test_a_client_serves_nothing(broker: MemoryBroker, datasets: Agent) -> None:
     async with broker.serving(datasets), broker.client("tester") as hub:
         found = await soon(hub.discover(intent="count"))

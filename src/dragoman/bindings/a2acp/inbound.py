@@ -11,6 +11,8 @@
     response, error to a request              Finish, ReportFault; the task is its correlation id
     event cancel                              Cancel, by whoever asked
     event progress                            ReportProgress, by whoever works (`percent`, `message`, `output`)
+    event question                            AskPerson, by whoever works (`question`, `options`, `timeout_seconds`,
+                                              `default`); the answer is an event of that name
 
 Who speaks is known, the token is verified and the payload open when a message comes here; what remains is to say it in
 the hub's words. Every command names its message (`seen`), and what came of a payload that the hub opened its seal: both
@@ -33,6 +35,8 @@ from dragoman.bindings.a2acp.names import PROTOCOL
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import (
     AnswerHandshake,
+    Ask,
+    AskPerson,
     Cancel,
     Command,
     EndContract,
@@ -52,9 +56,13 @@ from dragoman.protocols.a2acp.types import RESERVED, Message, MessageType
 
 PROGRESS = "progress"
 """An event of ours: how far it is. The document has no word for it."""
+QUESTION = "question"
+"""An event of ours: what a person is asked. The document has no word for that either (B3)."""
 ENVELOPE = frozenset(Message.__struct_fields__)
 CANCELLED = "cancelled on request"
 _KEPT = 200
+LONGEST = 366 * 24 * 3600
+"""Seconds that a question may wait."""
 
 _trace = re.compile(r"00-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
 _encode = msgspec.json.Encoder().encode
@@ -153,6 +161,8 @@ def command_of(said: Said) -> Command:
             )
         case MessageType.EVENT, "progress":
             return _progress(said)
+        case MessageType.EVENT, "question":
+            return _question(said)
     raise refuse(Kind.UNSUPPORTED_WORK, f"nobody here listens to the event {message.intent!r}", field="intent")
 
 
@@ -315,6 +325,41 @@ def _progress(said: Said) -> ReportProgress:
     )
 
 
+def _question(said: Said) -> AskPerson:
+    assert said.task is not None
+    if said.sealed:
+        what = "only the two of you can read it, so no person can be asked; answer the request with what is missing"
+        raise refuse(Kind.FORBIDDEN, what, field="payload.ciphertext")
+    told: dict[str, Any] = said.content if type(said.content) is dict else {}
+    words, options, seconds = told.get("question"), told.get("options"), told.get("timeout_seconds")
+    for field, fits, what in (
+        ("question", type(words) is str and words, "expected a text"),
+        ("options", type(options) in (list, type(None)), "expected a list"),
+        (
+            "timeout_seconds",
+            seconds is None or (type(seconds) in (int, float) and 0 < seconds <= LONGEST),
+            f"expected a number of seconds up to {LONGEST}",
+        ),
+    ):
+        if not fits:
+            raise refuse(Kind.INVALID, what, field=f"payload.{field}", stage="shape")
+    return AskPerson(
+        principal=said.agent.id,
+        protocol=PROTOCOL,
+        seen=said.message.message_id,
+        sealed_by=said.sealed_by,
+        request_id=said.message.message_id,
+        ask=Ask(
+            question=str(words),
+            options=tuple(options or ()),
+            timeout_seconds=seconds,
+            default=told.get("default"),
+            has_default="default" in told,
+        ),
+        task_id=said.task,
+    )
+
+
 def _bound(message: Message) -> dict[str, Any]:
     """The ids that a ciphertext is bound to, beside who speaks to whom about what."""
     payload = message.payload or {}
@@ -322,4 +367,4 @@ def _bound(message: Message) -> dict[str, Any]:
     return {"message_id": message.message_id, **named}
 
 
-__all__ = ["ACCEPT", "CANCEL", "INITIATE", "PROGRESS", "ROTATE", "TERMINATE", "Said", "command_of"]
+__all__ = ["ACCEPT", "CANCEL", "INITIATE", "PROGRESS", "QUESTION", "ROTATE", "TERMINATE", "Said", "command_of"]

@@ -9,6 +9,7 @@
     CANCEL     event cancel; PAUSE, RESUME: events pause, resume              the broker
     PROPOSAL   request accept_handshake: the terms that will stand            the broker
     ANSWER     response initiate_handshake: the contract; or error            the broker
+               event answer, to an event question                             the broker
     CONTRACT   event accept_handshake, terminate_collaboration or rotate_key  the broker
 
 Every message has a token of the broker's for its receiver instead of the sender's own (all-D4). Under a contract that
@@ -32,7 +33,7 @@ from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.files import FileRef, shown_name
 from dragoman.core.ids import AgentId, Instant, rfc3339
-from dragoman.core.tasks.model import Event, EventKind, Question, Task
+from dragoman.core.tasks.model import Asking, Event, EventKind, Question, QuestionStatus, Task
 from dragoman.protocols.a2acp import intents
 from dragoman.protocols.a2acp.errors import Refusal
 from dragoman.protocols.a2acp.sealing import KeyGrant, bound
@@ -66,7 +67,7 @@ class Voice(msgspec.Struct, frozen=True, kw_only=True):
 def wanted(parcel: Parcel) -> str | None:
     """The contract that the words of a parcel need."""
     cargo = parcel.delivery.cargo
-    if cargo is Cargo.ANSWER:
+    if cargo is Cargo.ANSWER and parcel.event.about is Asking.HANDSHAKE:
         answer = parcel.event.answer
         return answer.get("contract_id") if type(answer) is dict else None
     return None if parcel.task is None else parcel.task.contract
@@ -360,7 +361,18 @@ def _proposal(said: _Saying) -> bytes:
 
 def _answer(said: _Saying) -> bytes:
     question: Question = said.parcel.event
-    return _handshake(said, question)
+    return _handshake(said, question) if question.about is Asking.HANDSHAKE else _answered(said, question)
+
+
+def _answered(said: _Saying, question: Question) -> bytes:
+    """What a person said to an event `question`, or that nobody did in time."""
+    told: dict[str, Any] = {"question_id": question.request_id, "question": question.question}
+    if question.status is QuestionStatus.ANSWERED or question.has_default:
+        told["answer"] = question.answer
+    else:
+        told["timed_out"] = True
+    extra = {"task": {"id": said.task.id}}
+    return said.converse(EVENT, "answer", told, _thread_towards(said), source=said.voice.broker, extra=extra)
 
 
 def _handshake(said: _Saying, question: Question) -> bytes:

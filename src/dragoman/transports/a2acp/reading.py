@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dragoman.bindings import a2acp
-from dragoman.bindings.a2acp.inbound import PROGRESS
+from dragoman.bindings.a2acp.inbound import PROGRESS, QUESTION
 from dragoman.bindings.a2acp.names import PROTOCOL
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command, NoteRead
@@ -80,7 +80,7 @@ class Reading:
                 return a2acp.command_of(said._replace(task=await self._asked(said)))
             case (MessageType.EVENT, None) | (MessageType.RESPONSE | MessageType.ERROR, _):
                 return a2acp.command_of(await self._answered(said))
-            case MessageType.EVENT, intent if intent == PROGRESS:
+            case MessageType.EVENT, intent if intent in (PROGRESS, QUESTION):
                 return a2acp.command_of(await self._answered(said))
         return a2acp.command_of(said)  # an event that nobody knows: refused there
 
@@ -180,7 +180,7 @@ class Reading:
     # -- answers
 
     async def _answered(self, said: a2acp.Said) -> a2acp.Said:
-        """A response, error or progress, with the task that it is about."""
+        """A response, error, progress or question, with the task that it is about."""
         message = said.message
         given = await self.threads.answered(said.agent.id, message)
         said = said._replace(task=given.task)
