@@ -46,6 +46,22 @@ async def test_what_of_a_message_is_lost_is_told_and_nothing_else() -> None:
     assert lost.understood["result"] == RESULT
 
 
+@pytest.mark.parametrize("target", EXAMPLES)
+async def test_files_arrive_by_their_names(target: str) -> None:
+    file = {"filename": "notes.txt", "data": "aGk=", "mimeType": "text/plain"}
+    for source, kind, where in (
+        ("forge", "request", ("payload", "attachments")),
+        ("forge", "progress", ("payload", "file")),
+        ("coven", "request", ("attachments",)),
+    ):
+        asked = json.loads(json.dumps(EXAMPLES[source][kind]))
+        place = asked[where[0]] if len(where) > 1 else asked
+        place[where[-1]] = [file] if where[-1] == "attachments" else file
+        found = await told(source, target, asked)
+        assert "notes.txt" in json.dumps(found.arrives), source
+        assert found.understood["file" if kind == "progress" else "attachments"]
+
+
 async def test_names_and_times_are_the_messages_own() -> None:
     """One that was said long ago, with a deadline and dependencies that nobody here knows."""
     asked = json.loads(json.dumps(EXAMPLES["agentmsg"]["request"]))

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid5
 
-from dragoman.app.booth.tongue import SPEAKER, TASKS, Heard, agent, tree_of
+from dragoman.app.booth.tongue import SPEAKER, TASKS, Heard, agent, kept, tree_of
 from dragoman.bindings import coven
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.files import FileRef
 from dragoman.core.ids import Instant, TaskId
 from dragoman.core.tasks.model import Event, Task
 from dragoman.protocols.coven import readable
 from dragoman.protocols.coven.events import Completed
-from dragoman.protocols.coven.types import Cancel, Done, SendMessage
+from dragoman.protocols.coven.types import Cancel, Done, FileData, SendMessage
 
 FOLLOWS = True
 
@@ -23,7 +24,8 @@ def hear(data: bytes, now: Instant) -> Heard:
     request = message.request_id or str(uuid5(TASKS, "request"))
     if isinstance(message, SendMessage):
         speaker = agent(message.sender or SPEAKER, "coven", now)
-        command = coven.submit_of(speaker.id, message, (), find=lambda one: None, request_id=request)
+        files = [_kept(file) for file in message.attachments]
+        command = coven.submit_of(speaker.id, message, files, find=lambda one: None, request_id=request)
         return Heard("SendMessage", speaker, (command,))
     speaker = agent(SPEAKER, "coven", now)
     task = TaskId(message.task_id or str(uuid5(TASKS, request)))
@@ -32,12 +34,18 @@ def hear(data: bytes, now: Instant) -> Heard:
         return Heard(
             "MessageResponse", speaker, (coven.end_of(speaker.id, task, Completed(message, text or None, False)),)
         )
-    return Heard("MessageResponse", speaker, (coven.progress_of(speaker.id, task, message),))
+    file = _kept(message.event) if isinstance(message.event, FileData) else None
+    return Heard("MessageResponse", speaker, (coven.progress_of(speaker.id, task, message, file),))
+
+
+def _kept(file: FileData) -> FileRef:
+    return kept(file.filename, file.mime_type, file.data)
 
 
 def say(parcel: Parcel, receiver: Agent, now: Instant) -> list[Any]:
     if parcel.delivery.cargo is Cargo.WORK:
-        return [readable.written(coven.message_of(parcel))]
+        files = tuple(coven.attached(file, b"") for file in coven.attachments_in(parcel.event))  # nothing is kept here
+        return [readable.written(coven.message_of(parcel, files))]
     if parcel.delivery.cargo is Cargo.CANCEL:  # to agents that declare the extension
         return [readable.written(Cancel(request_id=parcel.task.request_id))]
     return []

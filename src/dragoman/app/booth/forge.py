@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import msgspec
 
-from dragoman.app.booth.tongue import SPEAKER, Heard, agent
+from dragoman.app.booth.tongue import SPEAKER, Heard, agent, kept
 from dragoman.bindings import forge
+from dragoman.bindings.forge.inbound import progress, update
 from dragoman.core.agents.model import Agent
+from dragoman.core.commands import Command
 from dragoman.core.delivery.model import Parcel
 from dragoman.core.errors import Kind, refuse
+from dragoman.core.files import FileRef
 from dragoman.core.ids import Instant
 from dragoman.core.tasks.model import Event, Task
 from dragoman.protocols.forge import codec
 from dragoman.protocols.forge.events import EventReceived, Invalid, RequestReceived
+from dragoman.protocols.forge.types import Attachment, Message, Progress, SubmitTask, UpdateTask
 from dragoman.wire.role import Role
 
 FOLLOWS = False
@@ -28,8 +33,27 @@ def hear(data: bytes, now: Instant) -> Heard:
     if not isinstance(said, RequestReceived | EventReceived):
         raise refuse(Kind.INVALID, "no message of a forge agent, whose `type` is `request:…` or `event:…`")
     speaker = agent(said.message.agent_id or SPEAKER, "forge", now)
-    command = forge.command_of(speaker, said.message, said.tree)
+    command = _command(speaker, said.message, said.tree)
     return Heard(said.tree["type"], speaker, () if command is None else (command,))
+
+
+def _command(speaker: Agent, message: Message, tree: dict[str, Any]) -> Command | None:
+    """What it asks for, with its files as if they had been kept."""
+    match message.payload:
+        case SubmitTask(attachments=attached) if attached:
+            return forge.submission(speaker, message, tree, tuple(map(_kept, attached)))
+        case UpdateTask(file=Attachment() as file, status="running") as said:
+            return update(speaker, message, said, tree, _kept(file))
+        case Progress(file=Attachment() as file) as said:
+            return progress(speaker, message, said, tree, _kept(file))
+    return forge.command_of(speaker, message, tree)
+
+
+def _kept(file: Attachment) -> FileRef:
+    try:
+        return kept(file.filename, file.mime_type, base64.b64decode(file.data, validate=True))
+    except ValueError:
+        raise refuse(Kind.INVALID, f"the data of {file.filename!r} is no base64", field="data") from None
 
 
 def say(parcel: Parcel, receiver: Agent, now: Instant) -> list[Any]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol, cast
-from uuid import UUID
+from uuid import UUID, uuid5
 
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command
 from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import Parcel
 from dragoman.core.errors import Kind, refuse
+from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, Instant, instant
 from dragoman.core.tasks.model import Event, Task
 from dragoman.wire import guard
@@ -58,6 +60,12 @@ def tongue(protocol: str) -> Tongue:
 
 def agent(id: str, protocol: str, now: Instant, **more: Any) -> Agent:
     return Agent(id=AgentId(id), protocol=protocol, created_at=now, token_hash=f"booth:{id}", **more)
+
+
+def kept(name: str, mime_type: str, data: bytes) -> FileRef:
+    """A file as the hub would know it, had it been kept."""
+    digest = hashlib.sha256(data).hexdigest()
+    return FileRef(id=str(uuid5(TASKS, digest)), name=name, mime_type=mime_type, size=len(data), sha256=digest)
 
 
 def tree_of(data: bytes) -> dict[str, Any]:

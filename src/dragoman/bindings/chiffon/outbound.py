@@ -39,7 +39,7 @@ from dragoman.bindings.errormap import TASK_CANCELLED
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind
-from dragoman.core.ids import EPOCH, HUB, Instant
+from dragoman.core.ids import EPOCH, HUB, SECOND, Instant
 from dragoman.core.tasks.model import Event, EventKind, Question, Task
 from dragoman.protocols.chiffon import chunks, codec
 from dragoman.protocols.chiffon.types import (
@@ -189,7 +189,10 @@ def _result_messages(
     if chunks.must_split(output):
         blocks = [(block.text, str(block.label)) for block in chunks.split(output)]
     last = len(blocks) - 1
-    usage = _lenient(body.get("usage"), ResourcesUsed)
+    usage = _lenient(body.get("usage"), ResourcesUsed) or ResourcesUsed()
+    if usage.duration_seconds is None:  # other protocols do not say it, and every result of this one does
+        seconds = max(0, parcel.event.at - parcel.task.created_at) // SECOND
+        usage = msgspec.structs.replace(usage, duration_seconds=seconds)
     extra = {"result": body["result"]} if body.get("result") is not None else {}
     return tuple(
         _say(

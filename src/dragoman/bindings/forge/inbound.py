@@ -29,7 +29,7 @@ import msgspec
 
 from dragoman.bindings.forge.failures import fault_in
 from dragoman.bindings.forge.registration import registration_of
-from dragoman.bindings.forge.vocabulary import PRIORITY_IN, PROTOCOL
+from dragoman.bindings.forge.vocabulary import PRIORITY_IN, PRIORITY_OUT, PROTOCOL
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import (
     Ask,
@@ -113,6 +113,7 @@ def submission(agent: Agent, message: Message, tree: dict[str, Any], files: tupl
         required_role=said.required_role,
         required_capabilities=said.required_capabilities,
         priority=PRIORITY_IN[said.priority],
+        own_priority=None if PRIORITY_OUT[PRIORITY_IN[said.priority]] == said.priority else said.priority,
         dependencies=tuple(map(TaskId, said.dependencies)),
         parent=None if said.parent_id is None else TaskId(said.parent_id),
         thread=said.thread,

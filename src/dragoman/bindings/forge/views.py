@@ -41,7 +41,7 @@ def task_view(task: Task, *, account: Account | None = None, source: Event | Non
         "name": task.name or task.type,
         "description": task.description,
         "status": status_of(task),
-        "priority": PRIORITY_OUT[task.priority],
+        "priority": (task.origin.protocol == PROTOCOL and task.origin.priority) or PRIORITY_OUT[task.priority],
         "requiredRole": task.required_role,
         "requiredCapabilities": list(task.required_capabilities),
         "dependencies": list(task.dependencies),
@@ -83,7 +83,6 @@ def _add_order(view: dict[str, Any], source: Event) -> None:
             view[name] = body[name]
     if source.raw is not None and source.protocol == PROTOCOL:
         said = _read(source.raw).get("payload", {})
-        view["priority"] = said.get("priority") or view["priority"]
         for name, value in said.items():
             if name not in _SUBMITTED and name not in _TASK_FIELDS:
                 view.setdefault(name, value)

@@ -41,6 +41,8 @@ class Submit(Command, frozen=True, gc=False, kw_only=True):
     required_capabilities: tuple[str, ...] = ()
     required_role: str | None = None
     priority: Priority = Priority.NORMAL
+    own_priority: int | None = None
+    """The caller's own number for it, where its protocol tells more of them apart than the hub does."""
     dependencies: tuple[TaskId, ...] = ()
     deadline: Instant | None = None
     idle_seconds: float | None = None

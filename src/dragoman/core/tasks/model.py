@@ -58,6 +58,7 @@ class Origin(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     `follows`: they read the task's events themselves, so nothing is delivered to them. `awaited`: the link over which
     the request that asked waits for the outcome. While it stands the outcome goes there; when it is gone (and none
     outlives the hub) it is delivered like any other. `called`: their own name for the task, where it is not its id.
+    `priority`: their own number for how urgent it is, where the hub's says less.
     """
 
     principal: AgentId
@@ -68,6 +69,7 @@ class Origin(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     follows: bool = False
     awaited: SessionId | None = None
     called: str | None = None
+    priority: int | None = None
 
 
 class OutputCursor(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

@@ -126,6 +126,7 @@ def newborn(work: Work, command: Submit, route: Route) -> Task:
             follows=command.follows,
             awaited=command.awaited,
             called=command.called,
+            priority=command.own_priority,
         ),
         created_at=now,
         updated_at=now,

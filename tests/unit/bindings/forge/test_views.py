@@ -8,15 +8,19 @@ import msgspec
 import pytest
 
 from dragoman.bindings import errormap
-from dragoman.bindings.forge import error_of, fault_in, may_see, status_of
+from dragoman.bindings.forge import command_of, error_of, fault_in, may_see, status_of, task_view
 from dragoman.bindings.forge.vocabulary import PRIORITY_IN, PRIORITY_OUT, STATUS_IN, agent_status
 from dragoman.core.agents.model import Agent, Breaker, BreakerState
+from dragoman.core.commands import Submit
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.routing.routes import Route
 from dragoman.core.tasks.model import Origin, Priority, Status, Task, Waiting
+from dragoman.protocols.forge import codec
 from dragoman.protocols.forge.errors import Code, is_retryable
+from dragoman.protocols.forge.events import RequestReceived
 from dragoman.protocols.forge.types import TaskStatus
+from dragoman.wire.role import Role
 
 NOW = Instant(1)
 
@@ -73,6 +77,18 @@ def test_every_status_has_a_word_and_every_word_a_place() -> None:
 def test_priorities_both_ways() -> None:
     assert {PRIORITY_IN[PRIORITY_OUT[priority]] for priority in Priority} == set(Priority)
     assert [PRIORITY_IN[n].value for n in range(1, 6)] == ["critical", "high", "normal", "low", "low"]
+
+
+@pytest.mark.requirement("forge-D7")
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
+def test_a_task_is_shown_with_the_number_that_was_said(number: int) -> None:
+    said = {"type": "request:submit-task", "id": "r", "timestamp": "2026-01-19T04:21:04Z"}
+    [heard] = codec.read(msgspec.json.encode({**said, "payload": {"type": "x", "priority": number}}), Role.HUB)
+    assert isinstance(heard, RequestReceived)
+    asked = command_of(agent("boss"), heard.message, heard.tree)
+    assert isinstance(asked, Submit)
+    origin = msgspec.structs.replace(task().origin, priority=asked.own_priority)
+    assert task_view(task(priority=asked.priority, origin=origin))["priority"] == number
 
 
 def test_an_agents_status() -> None:
