@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.conformance.a2acp.plain import BROKER, PROVISION, WANTED, Bond, Plain, code_of, error_of, now
+from tests.conformance.a2acp.plain import BROKER, PROVISION, WANTED, Bond, Plain, code_of, error_of, now, seal
 from tests.support.chiffon import Door
 from tests.support.cli import dragoman
 from tests.support.hubproc import HubProcess, running
@@ -515,6 +515,33 @@ def test_fields_nobody_knows_reach_the_other_side_both_ways(cast: tuple[Plain, P
     bob.say({**bond.response(work, {"dataset_id": "d"}), "x_answered": 2})
     told = ada.hears("response", "provision_test_dataset")
     assert (told["x_answered"], bond.content(told)) == (2, {"dataset_id": "d"})
+
+
+@pytest.mark.requirement("a2acp/all-D6")
+@pytest.mark.parametrize(
+    "sealed", [{}, {"encrypt": True}, {"mode": "end-to-end"}], ids=["clear", "sealed", "between two"]
+)
+def test_fields_nobody_knows_come_with_progress_and_errors(cast: tuple[Plain, Plain], sealed: dict[str, Any]) -> None:
+    """Where payloads are sealed only what stands beside them: of those, errors repeat nothing (D13)."""
+    ada, bob = cast
+    bond = ada.shake(bob, **sealed)
+    work = bond.ask()
+    thread = {"correlation_id": work["payload"]["correlation_id"], "contract_id": bond.id}
+    told = bob.message("event", ada, "progress", thread if sealed else {**thread, "percent": 5, "x_told": 1})
+    bob.say({**(seal(bond.keys[bond.kid], bond.kid, told, {"percent": 5}) if sealed else told), "x_beside": [1]})
+    heard = ada.hears("event", "progress", lambda one: one["payload"]["contract_id"] == bond.id)
+    assert (heard["x_beside"], heard["payload"].get("x_told")) == ([1], None if sealed else 1)
+    error = {"code": "INTERNAL_ERROR", "message": "no", "retry_after": 3, "details": {"a": 1}, "x_in": "here"}
+    failed = bob.message("error", ada, "provision_test_dataset", {**thread, "error": error, "x_around": [2]})
+    bob.say({**failed, "x_beside": {"deep": [3]}})
+    heard = ada.hears("error", "provision_test_dataset", lambda one: one["payload"].get("contract_id") == bond.id)
+    assert heard["x_beside"] == {"deep": [3]}
+    if sealed:
+        assert "here" not in json.dumps(heard)
+        assert "x_around" not in heard["payload"]
+    else:
+        assert heard["payload"]["error"] == {**error, "correlation_id": heard["payload"]["correlation_id"]}
+        assert heard["payload"]["x_around"] == [2]
 
 
 @pytest.mark.requirement("A2-RTE-4", "a2acp-D8")

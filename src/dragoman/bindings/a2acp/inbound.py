@@ -121,6 +121,13 @@ class Said(NamedTuple):
             return None
         return _encode({**self.tree, "security": {"encryption": self.message.security.encryption}})
 
+    @property
+    def around(self) -> bytes | None:
+        """The same; and where its words must not be kept, what it has beside them that nobody here knows (all-D6)."""
+        if not self.private or not self.extra:
+            return self.raw
+        return _encode({"message_type": self.message.message_type, **self.extra})
+
 
 def command_of(said: Said) -> Command:
     """What an agent asks by this message; raises `Refused`."""
@@ -294,7 +301,7 @@ def _fault(said: Said) -> ReportFault:
         fault=fault,
         task_id=said.task,
         message_id=said.message.message_id,
-        raw=said.raw,
+        raw=said.around,
     )
 
 
@@ -319,7 +326,7 @@ def _progress(said: Said) -> ReportProgress:
         task_id=said.task,
         message_id=said.message.message_id,
         body=_encode(body),
-        raw=said.raw,
+        raw=said.around,
         percent=None if percent is None else int(percent),
         output=output or "",
     )

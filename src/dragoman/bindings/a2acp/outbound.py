@@ -37,14 +37,16 @@ from dragoman.core.tasks.model import Asking, Event, EventKind, Question, Questi
 from dragoman.protocols.a2acp import intents
 from dragoman.protocols.a2acp.errors import Refusal
 from dragoman.protocols.a2acp.sealing import KeyGrant, bound
-from dragoman.protocols.a2acp.types import MESSAGE_BYTES, PROTOCOL_VERSION, Agent
+from dragoman.protocols.a2acp.types import MESSAGE_BYTES, PROTOCOL_VERSION, RESERVED, Agent
 
 REQUEST, RESPONSE, EVENT, ERROR = "request", "response", "event", "error"
 _SHORT = 4096
 """Bytes of an ending that may have no result in it."""
 
 _parse = msgspec.json.Decoder(dict[str, Any]).decode
+_slices = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
+_NOTHING = msgspec.Raw(b"{}")
 
 Shut = Callable[[bytes, Callable[[str], bytes]], dict[str, str]]
 """Seals a payload; what it is bound to depends on the key's name."""
@@ -216,6 +218,22 @@ class _Saying:
             payload["contract_id"] = self.contract.id
         return self.say(ERROR, intent, payload, source=source)
 
+    def repeat(self, refusal: Refusal, source: Agent) -> bytes:
+        """An agent's own error, with the fields of it that nobody here knows, as long as a message holds them."""
+        came = _came(self.event, ERROR)
+        words = _slices(came.get("payload", _NOTHING))
+        error = _slices(words.get("error", _NOTHING))
+        payload: dict[str, Any] = {name: value for name, value in words.items() if name not in RESERVED}
+        payload |= refusal.payload(thread_of(self.task))
+        payload["error"] = {**error, **payload["error"]}
+        if self.contract is not None:
+            payload["contract_id"] = self.contract.id
+        extra = {name: value for name, value in came.items() if name not in ENVELOPE}
+        message = self.say(ERROR, self.task.type, payload, source=source, extra=extra)
+        if len(message) <= MESSAGE_BYTES:
+            return message
+        return self.complain(refusal, thread_of(self.task), self.task.type, source)
+
 
 # -- to whoever works --------------------------------------------------------------------------------------------
 
@@ -245,6 +263,12 @@ def _unknown(body: Mapping[str, Any]) -> dict[str, Any]:
     """Fields beside the payload that nobody here knows, of whoever spoke this protocol (all-D6)."""
     extra = body.get("extra")
     return {name: value for name, value in extra.items() if name not in ENVELOPE} if type(extra) is dict else {}
+
+
+def _came(event: Event, kind: str) -> dict[str, msgspec.Raw]:
+    """The fields of the message that an event came of, each as its bytes; none where it was not of this kind."""
+    came = {} if event.protocol != PROTOCOL or event.raw is None else _slices(event.raw)
+    return came if bytes(came.get("message_type", b"")) == _encode(kind) else {}
 
 
 def _besides(task: Task) -> dict[str, Any]:
@@ -318,9 +342,10 @@ def _too_long(said: _Saying, size: int) -> bytes:
 def _failure(said: _Saying) -> bytes:
     task, event = said.task, said.event
     fault = _fault(_parse(event.body), said)
-    own = event.protocol == PROTOCOL and event.agent is not None
-    source = said.voice.party(event.agent) if own and event.agent is not None else None
-    return said.complain(refusal_of(fault, personal=said.personal), thread_of(task), task.type, source)
+    refusal = refusal_of(fault, personal=said.personal)
+    if event.protocol != PROTOCOL or event.agent is None:
+        return said.complain(refusal, thread_of(task), task.type, None)
+    return said.repeat(refusal, said.voice.party(event.agent))
 
 
 def _progress(said: _Saying) -> bytes:
@@ -334,11 +359,12 @@ def _progress(said: _Saying) -> bytes:
     elif event.kind is not EventKind.PROGRESS and not (event.kind is EventKind.PAUSED and told.get("message")):
         told = {"message": event.kind.value.replace("_", " ")}
     source = said.voice.party(event.agent) if event.agent is not None else said.voice.broker
+    extra = {name: value for name, value in _came(event, EVENT).items() if name not in ENVELOPE}
     if said.contract is not None and said.contract.end_to_end:
         told = {name: value for name, value in told.items() if name == "percent"}
         payload = {**told, "correlation_id": thread_of(task), "contract_id": said.contract.id}
-        return said.say(EVENT, "progress", payload, source=source)
-    return said.converse(EVENT, "progress", told, thread_of(task), source=source)
+        return said.say(EVENT, "progress", payload, source=source, extra=extra)
+    return said.converse(EVENT, "progress", told, thread_of(task), source=source, extra=extra)
 
 
 # -- contracts ---------------------------------------------------------------------------------------------------
