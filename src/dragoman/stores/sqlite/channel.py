@@ -48,6 +48,8 @@ class Writer(asyncio.Protocol):
         self._waiting: deque[asyncio.Future[tuple[str | None, bool]]] = deque()
         self._settled: asyncio.Future[None] | None = None
         self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._opened = self._next_answer()
+        """What it says unasked, and perhaps before anybody looks: whether it could open the database."""
 
     @classmethod
     async def start(cls, path: Path, lock: int) -> Writer:
@@ -67,7 +69,7 @@ class Writer(asyncio.Protocol):
         _, writer = await loop.create_unix_connection(lambda: cls(process, ours), sock=ours)
         try:
             async with asyncio.timeout(START_PATIENCE):
-                error, _ = await writer._next_answer()
+                error, _ = await writer._opened
         except BaseException:
             await writer.close()
             raise
