@@ -43,6 +43,7 @@ from dragoman.core.lookups import (
     Row,
     Spent,
     TaskById,
+    Unacknowledged,
     Under,
     Underway,
 )
@@ -303,6 +304,8 @@ def every_lookup(rows: list[Row]) -> list[Lookup[Any]]:
         lookups += [Claims(who, f"request of {id}", other) for id in TASKS for other in (None, id, TASKS[0])]
         lookups += [Lane(id, who) for id in TASKS]
         lookups += [kind(who, limit) for kind in (Inbox, LeasedTo) for limit in (1, 2, 64)]
+        behind = [(-1, ""), (2, "delivery-3"), (5, "")]
+        lookups += [Unacknowledged(who, rank, DeliveryId(id), limit) for rank, id in behind for limit in (1, 64)]
     for kind in (Relying, Underway, QuestionsOf):
         lookups += [kind(id, limit) for id in TASKS for limit in (1, 64)]
     places = [(Instant(0), TaskId("")), (Instant(4), TASKS[2]), (Instant(7), TASKS[6])]

@@ -56,6 +56,7 @@ from dragoman.core.commands import (
     Tell,
     TellAgain,
     Unanswered,
+    WaitAnew,
     Wake,
     WriteLog,
 )
@@ -143,6 +144,7 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
     HandOver: handover.hand_over,
     AnswerHandover: handover.answer_handover,
     Sweep: letters.sweep,
+    WaitAnew: outbox.wait_anew,
     Forget: forgetting.forget,
     ClearOut: letters.clear_out,
     Beat: status.beat,
@@ -157,7 +159,7 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
 }
 
 
-NO_SIGN = frozenset({ClearOut, CloseLink, RefillLink, Unanswered, Wake, Sweep, Forget, NoteRefusal})
+NO_SIGN = frozenset({ClearOut, CloseLink, RefillLink, Unanswered, WaitAnew, Wake, Sweep, Forget, NoteRefusal})
 """What is no sign of life of its principal: the hub says it, or nobody knows who did."""
 
 

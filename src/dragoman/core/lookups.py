@@ -292,6 +292,27 @@ class LeasedTo(Lookup[Delivery], frozen=True, gc=False):
         return (row.rank, row.id)
 
 
+class Unacknowledged(Lookup[Delivery], frozen=True, gc=False):
+    """Everything that left for a receiver and may come back, oldest first, from behind a place on: the rank of the last
+    one, and its id."""
+
+    row: ClassVar = Delivery
+    receiver: AgentId
+    rank: int
+    after: DeliveryId
+    limit: int
+
+    def matches(self, row: Delivery) -> bool:
+        return (
+            row.receiver == self.receiver
+            and row.state is DeliveryState.LEASED
+            and (self.rank, self.after) < (row.rank, row.id)
+        )
+
+    def order(self, row: Delivery) -> tuple[int, str]:
+        return (row.rank, row.id)
+
+
 class DeadLetterById(Lookup[DeadLetter], frozen=True, gc=False):
     row: ClassVar = DeadLetter
     single: ClassVar = True
@@ -421,5 +442,5 @@ __all__ = [
     "Agreed", "Children", "ContractById", "DeadLetterById", "DeadLettersOf", "DeliveryById", "Dependents", "EVERYTHING",
     "EntityById", "EventOf", "Finished", "HeardById", "Inbox", "Lane", "LaneEnd", "LeasedTo", "Lookup", "Loose",
     "OpenQuestions", "PAGE", "QuestionById", "QuestionsOf", "Ready", "Relying", "Row", "Spent", "Story", "TaskById",
-    "Terms", "Under", "Underway",
+    "Terms", "Unacknowledged", "Under", "Underway",
 ]  # fmt: skip

@@ -202,14 +202,17 @@ class Agent:
         type: str | None = None,
         priority: Urgency | str | None = None,
         ttl: float | None = None,
+        retry: Mapping[str, Any] | None = None,
     ) -> None:
         """Say something to another agent, directly. `payload` is the JSON object of a message of `type`; without a
         type, any object, which travels beside our own STATUS_UPDATE.
 
         With a priority of high or critical it is kept until it arrives, and this returns when the hub has it; otherwise
-        it is said once. `ttl` is how many seconds it is worth something.
+        it is said once. `ttl` is how many seconds it is worth something. `retry` is how one that is kept is sent again
+        until it is acknowledged, as far as it matters: `max_attempts`, `base_delay_ms`, `max_delay_ms`,
+        `backoff_multiplier`, `jitter`.
         """
-        await self._serving().bulletin.tell(to, payload, type, priority, ttl)
+        await self._serving().bulletin.tell(to, payload, type, priority, ttl, retry)
 
     async def status(
         self,

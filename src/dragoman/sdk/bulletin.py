@@ -23,6 +23,7 @@ from dragoman.protocols.agentmsg.records import (
     RecoveryAttempt,
     ResourceUsage,
 )
+from dragoman.protocols.agentmsg.retry import RetryWish
 from dragoman.sdk.desk import Desk
 from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.exchange import Exchange
@@ -134,13 +135,20 @@ class Bulletin:
     # --- what others are told ---
 
     async def tell(
-        self, to: str, payload: Record | Mapping[str, Any], type: str | None, priority: str | None, ttl: float | None
+        self,
+        to: str,
+        payload: Record | Mapping[str, Any],
+        type: str | None,
+        priority: str | None,
+        ttl: float | None,
+        retry: Mapping[str, Any] | None = None,
     ) -> None:
         """Kept ones until the hub has them; others are on their way when this returns."""
         self._exchange.require("tell another agent something", "")
         record, beside = self._record(payload, type)
         ttl_ms = None if ttl is None else ttl * 1000
-        letter = self._exchange.letter(record, to, beside=beside, priority=priority, ttl_ms=ttl_ms)
+        wish = None if retry is None else _wish(retry)
+        letter = self._exchange.letter(record, to, beside=beside, priority=priority, ttl_ms=ttl_ms, retry=wish)
         if _is_kept(letter):
             await self._exchange.deliver(letter)
         else:
@@ -162,6 +170,16 @@ class Bulletin:
         except msgspec.ValidationError as error:
             raise Misconfigured(f"{type} cannot be made of this: {error}") from None
         return record, {name: value for name, value in payload.items() if name not in body.__struct_fields__}
+
+
+def _wish(retry: Mapping[str, Any]) -> RetryWish:
+    if unknown := sorted(retry.keys() - set(RetryWish.__struct_fields__)):
+        known = ", ".join(RetryWish.__struct_fields__)
+        raise Misconfigured(f"retry has no {unknown[0]}; it has {known}")
+    try:
+        return msgspec.convert(dict(retry), RetryWish)
+    except msgspec.ValidationError as error:
+        raise Misconfigured(f"retry cannot be so: {error}") from None
 
 
 def _is_kept(letter: Letter) -> bool:

@@ -19,8 +19,9 @@ from dragoman.protocols.agentmsg import codec
 from dragoman.protocols.agentmsg.connection import Connection
 from dragoman.protocols.agentmsg.events import Acknowledged, Invalid, Outlived, Received, Repeated, SendAgain
 from dragoman.protocols.agentmsg.records import Priority, Record
+from dragoman.protocols.agentmsg.retry import RetryWish
 from dragoman.protocols.agentmsg.state import Inbox, Outbox, Sent
-from dragoman.protocols.agentmsg.types import HUB, Message, MessageType, Stamp
+from dragoman.protocols.agentmsg.types import HUB, MAX_RETRIES, Message, MessageType, Stamp
 from dragoman.sdk.links import Accepted, Frame, Pipe
 from dragoman.sdk.world import World
 from dragoman.wire.role import Role
@@ -149,6 +150,7 @@ class Talk:
         priority: str | None = None,
         correlation_id: str | None = None,
         ttl_ms: float | None = None,
+        retry: RetryWish | None = None,
         traceparent: str | None = None,
         beside: Mapping[str, Any] | None = None,
     ) -> None:
@@ -164,6 +166,8 @@ class Talk:
             priority=None if priority is None else Priority(priority),
             correlation_id=correlation_id,
             ttl_ms=ttl_ms,
+            max_retries=MAX_RETRIES if retry is None or retry.max_attempts is None else retry.max_attempts - 1,
+            retry_config=retry,
             traceparent=traceparent,
         )
         data = codec.encode(message)

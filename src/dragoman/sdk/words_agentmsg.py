@@ -220,6 +220,7 @@ class AgentmsgLink:
                 correlation_id=letter.correlation_id,
                 priority=letter.priority,
                 ttl_ms=letter.ttl_ms,
+                retry=letter.retry,
                 beside=letter.beside,
             )
         except LocalProtocolError as error:

@@ -69,6 +69,9 @@ REQUIREMENTS = [
     R("AM-DLV-6", "Message Delivery Guarantees", "What expired is on record, and its sender was told.", level="hub"),
     R("AM-DLV-7", "Message Delivery Guarantees", "What was never acknowledged is among the dead letters.", level="hub"),
     R("AM-RTY-1", "Retry Logic", "Attempts, delays, multiplier and jitter are configured, and held to."),
+    R("AM-RTY-2", "Retry Logic", "A message may have a configuration of its own, the policy one for all, at once.",
+      level="hub"),
+    R("AM-RTY-3", "Retry Logic", "max_attempts and max_retries of one message agree: attempts are retries and one."),
     # --- Shared State Management ---
     R("AM-SST-1", "State Synchronization", "The four registries and their records have the document's fields."),
     R("AM-SST-2", "State Synchronization", "A task's state is one of five; a resource one of four."),

@@ -136,6 +136,33 @@ async def test_what_is_never_acknowledged_ends_among_the_dead_letters(
     assert told["payload"]["error_type"] == "NETWORK_ERROR"
 
 
+@pytest.mark.requirement("AM-RTY-2")
+async def test_a_message_waits_as_it_says_itself_and_others_as_the_policy_says(
+    stage: Stage, pair: tuple[Speaker, Speaker]
+) -> None:
+    ada, bob = pair
+    status, report = await ada.refused("ERROR_REPORT", "bob", note(ada, "?"), retry_config={"max_attempts": 9})
+    assert (status, report["error_type"]) == (422, "VALIDATION_ERROR")
+    assert report["context"]["details"]["field"] == "metadata.retry_config.max_attempts"
+    config = {"base_delay_ms": 200, "max_delay_ms": 500, "backoff_multiplier": 2, "jitter": False, "max_attempts": 4}
+    async with bob.link() as link:
+        own = await ada.say("ERROR_REPORT", "bob", note(ada, "own"), retry_config=config)
+        for wait in (0, 0.2, 0.4, 0.5):
+            await stage.pass_time(wait)
+            heard = await link.told()
+            assert heard[own["id"]]["metadata"]["retry_config"] == config
+        await link.ack(heard[own["id"]])
+        other = await ada.say("ERROR_REPORT", "bob", note(ada, "other"))
+        assert list(await link.told()) == [other["id"]]
+        await stage.policy(retry_config={"base_delay_ms": 300})
+        await stage.pass_time(0.3)
+        assert list(await link.told()) == [other["id"]]
+        await stage.pass_time(0.6)
+        assert list(await link.told()) == [other["id"]]
+    shown = (await stage.get("/state")).json()["policy_state"]
+    assert shown["retry_config"] == {"base_delay_ms": 300}
+
+
 @pytest.mark.requirement("AM-DLV-7")
 async def test_a_lane_goes_on_behind_a_dead_letter(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
     ada, bob = pair

@@ -164,6 +164,30 @@ def test_the_delays_are_a_function_of_the_configuration() -> None:
     assert retry.delay(retry.RetryConfig(base_delay_ms=0), 5, 0.5) == 0
 
 
+@pytest.mark.requirement("AM-RTY-1", "AM-MTA-5")
+def test_a_message_with_a_configuration_of_its_own_waits_as_it_says(link: Link) -> None:
+    link.agent.outbox = Outbox(retry.RetryConfig(jitter=False))
+    wish = retry.RetryWish(base_delay_ms=200, backoff_multiplier=3)
+    frame = link.agent.say(DONE, link.stamp(), max_retries=2, retry_config=wish)
+    assert json.loads(frame)["metadata"]["retry_config"] == {"base_delay_ms": 200, "backoff_multiplier": 3}
+    assert retry.configured(codec.decode(frame).metadata) == retry.RetryConfig(
+        max_attempts=3, base_delay_ms=200, backoff_multiplier=3
+    )
+    now, said = START, []
+    for wait in (200, 600, 1800):
+        now += timedelta(milliseconds=wait)
+        assert link.agent.next_due == now
+        said += link.agent.late(now)
+    assert [type(event) for event in said] == [SendAgain, SendAgain, DeadLetter]
+
+
+@pytest.mark.requirement("AM-RTY-3", "agentmsg-D7")
+def test_what_a_message_says_of_its_attempts_agrees(link: Link) -> None:
+    link.agent.say(DONE, link.stamp(), max_retries=2, retry_config=retry.RetryWish(max_attempts=3))
+    with pytest.raises(LocalProtocolError, match="contradicts metadata"):
+        link.agent.say(DONE, link.stamp(), max_retries=3, retry_config=retry.RetryWish(max_attempts=3))
+
+
 @pytest.mark.requirement("AM-MTA-3", "agentmsg-D6")
 def test_an_expired_message_is_dropped_and_its_sender_told_if_it_was_promised_more(link: Link) -> None:
     frame = link.agent.say(DONE, link.stamp(), ttl_ms=500)

@@ -26,7 +26,8 @@ CLASSES: dict[str, type[msgspec.Struct]] = {
 }
 #: What we accept beyond the interface, or do not insist on.
 EXTRA = {
-    "MessageMetadata": {"traceparent", "delivery_id"},
+    "MessageMetadata": {"traceparent", "delivery_id", "retry_config"},
+    "PolicyState": {"retry_config"},
     "TaskHandoffRequest": {"error"},
     "StateUpdate": {"cursor"},
     "ErrorReport.context": {"details"},
@@ -90,6 +91,18 @@ def test_a_missing_field_is_named(field: str) -> None:
 def test_bad_metadata_is_named(field: str, value: Any) -> None:
     error = refused(tree(**{field: value}))
     assert (error.stage, error.field) == (Stage.SHAPE, f"metadata.{field}")
+    for config, place in (
+        ({"max_attempts": 0}, ".max_attempts"),
+        ({"max_attempts": 3}, ".max_attempts"),
+        ({"base_delay_ms": -1}, ".base_delay_ms"),
+        ({"max_delay_ms": "long"}, ".max_delay_ms"),
+        ({"backoff_multiplier": 0}, ".backoff_multiplier"),
+        ({"jitter": 1}, ".jitter"),
+        ([], ""),
+    ):
+        said = tree("Heartbeat")
+        said["metadata"]["retry_config"] = config
+        assert refused(said).field == f"metadata.retry_config{place}"
     for required in ("priority", "retry_count", "max_retries"):
         said = tree()
         del said["metadata"][required]

@@ -13,6 +13,7 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Tell
 from dragoman.core.delivery.model import Letter
 from dragoman.core.ids import AgentId, Instant, instant
+from dragoman.core.state.policy import backoff_in
 from dragoman.core.tasks.model import Priority
 from dragoman.protocols.agentmsg import codec, routing
 from dragoman.protocols.agentmsg.records import Priority as Urgency
@@ -64,6 +65,7 @@ class Said(NamedTuple):
             protocol=PROTOCOL,
             once=not routing.is_kept(message),
             attempts=metadata.max_retries + 1,
+            retry=None if metadata.retry_config is None else backoff_in(builtin(metadata.retry_config)),
             expires_at=None if end is None else instant(end),
         )
 

@@ -24,7 +24,17 @@ from dragoman.core.commands.base import Command, Outcome
 from dragoman.core.commands.contracts import AnswerHandshake, EndContract, RotateKey, SetDomainPolicy, ShakeHands
 from dragoman.core.commands.conversation import AnswerHandover, AskHelp, GiveHelp, Handing, HandOver, HelpVerdict, Tell
 from dragoman.core.commands.deadletters import Discard, Redrive
-from dragoman.core.commands.housekeeping import ClearOut, Forget, NoteRead, NoteRefusal, Past, Sweep, Unanswered, Wake
+from dragoman.core.commands.housekeeping import (
+    ClearOut,
+    Forget,
+    NoteRead,
+    NoteRefusal,
+    Past,
+    Sweep,
+    Unanswered,
+    WaitAnew,
+    Wake,
+)
 from dragoman.core.commands.links import Acknowledge, CloseLink, OpenLink, RefillLink, TellAgain
 from dragoman.core.commands.state import ChangeState
 from dragoman.core.commands.tasks import (
@@ -100,6 +110,7 @@ __all__ = (
     "Tell",
     "TellAgain",
     "Unanswered",
+    "WaitAnew",
     "Wake",
     "WriteLog",
 )

@@ -51,6 +51,17 @@ class ClearOut(Command, frozen=True, gc=False, kw_only=True):
     agent: AgentId
 
 
+class WaitAnew(Command, frozen=True, gc=False, kw_only=True):
+    """The policy's waits changed at `since`: what an agent has not acknowledged waits as they say. `rank` and `after`
+    are the place of the last delivery looked at. Outcome: how many wait otherwise now."""
+
+    principal: AgentId = HUB
+    agent: AgentId
+    since: Instant
+    rank: int = -(1 << 62)
+    after: DeliveryId = DeliveryId("")
+
+
 class Sweep(Command, frozen=True, gc=False, kw_only=True):
     """Forget what need not be remembered any more. Outcome: how much that was."""
 

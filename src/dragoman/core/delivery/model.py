@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from dragoman.core.delivery.retry import Backoff
 from dragoman.core.errors import Fault
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, SessionId, TaskId
 
@@ -47,8 +48,9 @@ class Letter(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     """A message between agents, word for word: the hub carries it. `message_id` is unique for its sender.
 
     `once`: at most once; it is gone when it leaves. Otherwise it is kept until it is acknowledged, and leaves again
-    growing waits, at most `attempts` times. After `expires_at` nobody is bothered with it. `asks`: it puts a question,
-    and if it does not arrive somebody else is asked. Stores keep its words encrypted where they are `personal`.
+    after growing waits, at most `attempts` times; `retry` is what its sender says of the waits. After `expires_at`
+    nobody is bothered with it. `asks`: it puts a question, and if it does not arrive somebody else is asked. Stores
+    keep its words encrypted where they are `personal`.
     """
 
     sender: AgentId
@@ -62,6 +64,7 @@ class Letter(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     expires_at: Instant | None = None
     asks: QuestionId | None = None
     personal: bool = False
+    retry: Backoff | None = None
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

@@ -23,7 +23,7 @@ import msgspec
 
 from dragoman.core.agents.registry import PLANNER
 from dragoman.core.agents.status import entry_of, look_again
-from dragoman.core.commands import ChangeState
+from dragoman.core.commands import ChangeState, WaitAnew
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId
 from dragoman.core.routing.dispatch import fill, make_room
@@ -253,9 +253,13 @@ def write(
     operation = CREATE if new else UPDATE
     work.share(Change(operation, registry, name, version, patch, command.principal), entity)
     if registry is Registry.RESOURCE and by_itself:
+    waits = work.policy.retry
         budget.grown(work, old, value)
     take_effect(work, registry, subject)
     return entity
+    if registry is Registry.POLICY and work.policy.retry != waits:
+        for id in sorted(work.floor.conversing):
+            work.ask_afterwards(WaitAnew(agent=id, since=work.now))
 
 
 def as_task(name: str, old: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,8 @@
     budget_limits            USD per task, per agent, in total (`core.state.budget`)
     circuit_breaker_config   of agents that converse: so many failures in a row open it; a work order without a sign of
                              life for `timeout_ms` is one; after `reset_timeout_ms` the agent is asked if it is well
+    retry_config             how long agents that converse have for an acknowledgment, and how often a work order or a
+                             notice is put before them (`core.delivery.retry`); what it leaves out is as in the settings
 
 It exists from the start, as version 1, with the defaults below (agentmsg-D11) and the budgets of the hub's settings.
 JSON knows no infinity, and the document wants numbers: what is not limited is shown as `UNLIMITED`.
@@ -19,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from dragoman.core.delivery.retry import Backoff
 from dragoman.core.ids import MILLISECOND
 from dragoman.core.rules import Rules
 
@@ -44,6 +47,7 @@ class Policy(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     breaker_pause: int
     limits: bool
     """Whether there are any."""
+    retry: Backoff | None = None
 
 
 def default_value(rules: Rules) -> dict[str, Any]:
@@ -87,6 +91,21 @@ def read(value: dict[str, Any]) -> Policy:
         breaker_timeout=int(breaker["timeout_ms"] * MILLISECOND),
         breaker_pause=int(breaker["reset_timeout_ms"] * MILLISECOND),
         limits=any(limit is not None for limit in (per_task, per_agent, total)),
+        retry=backoff_in(value.get("retry_config")),
+    )
+
+
+def backoff_in(said: dict[str, Any] | None) -> Backoff | None:
+    """A RetryConfig, or as much of it as there is."""
+    if not said:
+        return None
+    base, most = said.get("base_delay_ms"), said.get("max_delay_ms")
+    return Backoff(
+        base=None if base is None else int(base * MILLISECOND),
+        most=None if most is None else int(most * MILLISECOND),
+        factor=said.get("backoff_multiplier"),
+        jitter=said.get("jitter"),
+        attempts=said.get("max_attempts"),
     )
 
 

@@ -18,6 +18,7 @@ from dragoman.core.state.model import Registry
 from dragoman.core.state.standing import AgentState
 
 Amount = Annotated[float, Meta(ge=0)]
+Delay = Annotated[float, Meta(ge=0, le=1e12)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 Time = Annotated[datetime, Meta(tz=True)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -68,12 +69,21 @@ class BreakerShape(msgspec.Struct, kw_only=True):
     reset_timeout_ms: Annotated[float, Meta(gt=0)] = 1
 
 
+class RetryShape(msgspec.Struct, kw_only=True):
+    max_attempts: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    base_delay_ms: Delay | None = None
+    max_delay_ms: Delay | None = None
+    backoff_multiplier: Annotated[float, Meta(ge=1, le=1000)] | None = None
+    jitter: bool | None = None
+
+
 class PolicyShape(msgspec.Struct, kw_only=True):
     version: str = ""
     enabled_chains: list[Name] = []
     risk_thresholds: Risk = msgspec.field(default_factory=Risk)
     budget_limits: Limits = msgspec.field(default_factory=Limits)
     circuit_breaker_config: BreakerShape = msgspec.field(default_factory=BreakerShape)
+    retry_config: RetryShape | None = None
 
 
 SHAPES: dict[Registry, type[Any]] = {

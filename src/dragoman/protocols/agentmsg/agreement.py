@@ -17,6 +17,9 @@
 Two exceptions. The hub speaks for everybody: in what comes `from: "hub"` the copies of the sender are not compared,
 since it tells of agents who cannot tell themselves. And whoever hands a task to the hub may leave the choice to it:
 `to_agent` is then `*`, or names the one it wishes for.
+
+How often a message is sent is said twice where it has a retry configuration of its own: attempts are retries and the
+first one (D7).
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from dragoman.protocols.agentmsg.types import (
     HelpRequest,
     HelpResponse,
     Message,
+    MessageMetadata,
     Register,
     StatusUpdate,
     TaskAssignment,
@@ -82,6 +86,8 @@ def contradictions(message: Message) -> Iterator[Contradiction]:
         yield from _acceptance(payload)
     if kind is TaskUpdate and not payload.message and (payload.progress, payload.output, payload.status) == (None,) * 3:
         yield Contradiction("payload", "says nothing; give progress, message, output or status")
+    if message.metadata.retry_config is not None:
+        yield from _attempts(message.metadata)
 
 
 def _acceptance(payload: TaskHandoffResponse) -> Iterator[Contradiction]:
@@ -89,6 +95,16 @@ def _acceptance(payload: TaskHandoffResponse) -> Iterator[Contradiction]:
     for name in ("estimated_completion", "requirements", "constraints") if payload.accepted else ():
         if getattr(payload, name) is None:
             yield Contradiction(f"payload.{name}", "missing required field of an accepted handoff")
+
+
+def _attempts(metadata: MessageMetadata) -> Iterator[Contradiction]:
+    said = None if metadata.retry_config is None else metadata.retry_config.max_attempts
+    if said is not None and said != metadata.max_retries + 1:
+        what = (
+            f"{said} contradicts metadata.max_retries, which is {metadata.max_retries}: attempts are retries and the "
+            "first one; let them agree, or leave max_attempts out"
+        )
+        yield Contradiction("metadata.retry_config.max_attempts", what)
 
 
 def _compare(payload: Any, path: str, expected: str, place: str, error_type: ErrorType) -> Iterator[Contradiction]:

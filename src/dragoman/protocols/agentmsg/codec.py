@@ -21,6 +21,7 @@ import msgspec
 from dragoman.protocols.agentmsg import agreement
 from dragoman.protocols.agentmsg.errors import AgentmsgError
 from dragoman.protocols.agentmsg.records import UUID_PATTERN, Priority, Record
+from dragoman.protocols.agentmsg.retry import RetryWish
 from dragoman.protocols.agentmsg.routing import PRIORITY
 from dragoman.protocols.agentmsg.types import (
     ANSWERS_WITH,
@@ -97,6 +98,7 @@ def message(
     correlation_id: str | None = None,
     ttl_ms: float | None = None,
     max_retries: int = MAX_RETRIES,
+    retry_config: RetryWish | None = None,
     traceparent: str | None = None,
 ) -> Message:
     """A payload as a message of ours. The type follows from it, and so does the priority if none is given."""
@@ -114,6 +116,7 @@ def message(
             priority=priority or PRIORITY[kind],
             retry_count=0,
             max_retries=max_retries,
+            retry_config=retry_config,
             correlation_id=correlation_id,
             ttl_ms=ttl_ms,
             traceparent=traceparent,

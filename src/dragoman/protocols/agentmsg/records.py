@@ -224,11 +224,14 @@ class BreakerConfig(Record, frozen=True, kw_only=True):
 
 
 class PolicyState(Record, frozen=True, kw_only=True):
+    """`retry_config` is ours: as much of a RetryConfig as differs from the hub's settings."""
+
     version: str
     enabled_chains: tuple[Name, ...]
     risk_thresholds: RiskThresholds
     budget_limits: BudgetLimits
     circuit_breaker_config: BreakerConfig
+    retry_config: dict[str, Any] | None = None
 
 
 class SharedState(Record, frozen=True, kw_only=True):

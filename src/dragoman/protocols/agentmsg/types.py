@@ -42,6 +42,7 @@ from dragoman.protocols.agentmsg.records import (
     Usage,
     Uuid,
 )
+from dragoman.protocols.agentmsg.retry import DEFAULT, RetryWish
 
 SUBPROTOCOL = "agentmsg.v1"
 
@@ -50,7 +51,7 @@ HUB = "hub"
 ANYONE = "*"
 """A handoff or a request for help to whoever can."""
 
-MAX_RETRIES = 3
+MAX_RETRIES = DEFAULT.max_attempts - 1
 HEARTBEAT_SECONDS = 10.0
 SILENT_INTERVALS = 3
 """An agent that missed so many heartbeats is OFFLINE (D12)."""
@@ -314,7 +315,8 @@ ANSWERS_WITH: dict[MessageType, str] = {MessageType.TASK_HANDOFF: "accepted", Me
 
 
 class MessageMetadata(Record, frozen=True, kw_only=True):
-    """`traceparent` is where a trace travels (all-D7), `delivery_id` what the hub put on a message of an inbox."""
+    """`traceparent` is where a trace travels (all-D7), `delivery_id` what the hub put on a message of an inbox,
+    `retry_config` the waits that its sender wants between attempts."""
 
     priority: Priority
     retry_count: Count
@@ -323,6 +325,7 @@ class MessageMetadata(Record, frozen=True, kw_only=True):
     ttl_ms: Number | None = None
     traceparent: str | None = None
     delivery_id: str | None = None
+    retry_config: RetryWish | None = None
 
 
 class Message(Struct, frozen=True, kw_only=True):

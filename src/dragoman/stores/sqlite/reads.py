@@ -46,6 +46,7 @@ from dragoman.core.lookups import (
     Story,
     TaskById,
     Terms,
+    Unacknowledged,
     Under,
     Underway,
 )
@@ -210,6 +211,11 @@ ANSWERS: dict[type[Lookup[Any]], Callable[[apsw.Connection, Any], list[Any]]] = 
     Spent: _heard("SELECT id, digest, at FROM heard WHERE at < ? ORDER BY at, id LIMIT ?"),
     Inbox: _bodies(delivery_from, _deliveries(WAITING_HEAD)),
     LeasedTo: _bodies(delivery_from, _deliveries(LEASED)),
+    Unacknowledged: _bodies(
+        delivery_from,
+        f"SELECT body FROM delivery WHERE receiver = ? AND slot IN ({LEASED}, {POLLED}) AND (rank, id) > (?, ?)"
+        " ORDER BY rank, id LIMIT ?",
+    ),
     DeadLetterById: _bodies(dead_letter_from, "SELECT body FROM dead_letter WHERE id = ?"),
     DeadLettersOf: _bodies(dead_letter_from, "SELECT body FROM dead_letter WHERE task = ? ORDER BY id"),
     EntityById: _bodies(entity_from, "SELECT body FROM entity WHERE id = ?"),

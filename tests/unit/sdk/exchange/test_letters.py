@@ -56,8 +56,21 @@ async def test_an_agent_tells_others_something(agent: Agent, hub: FakeAgentmsg) 
             await telling
         with pytest.raises(Misconfigured, match="HEARTBEAT"):
             await agent.tell("peer", {"state": "ASLEEP"}, type="HEARTBEAT")
+        for retry in ({"max_attempts": 0}, {"attempts": 5}):
+            with pytest.raises(Misconfigured, match="retry"):
+                await agent.tell("peer", {"note": "x"}, retry=retry)
     assert (note.to, hub.trees[note.id]["payload"]["note"]) == ("peer", "chapter 3 is ready")
     assert (beat.to, beat.payload.state, beat.metadata.ttl_ms) == ("peer", "MAINTENANCE", 5000)
+
+
+async def test_an_agent_says_how_its_letter_is_sent_again(agent: Agent, hub: FakeAgentmsg) -> None:
+    agent.on("write")(lambda: None)
+    retry = {"max_attempts": 6, "base_delay_ms": 200, "jitter": False}
+    async with Serving(agent, hub), asyncio.timeout(PATIENCE):
+        await agent.tell("peer", {"note": "now"}, priority="high", retry=retry)
+        note = await hub.next("STATUS_UPDATE")
+    assert note.metadata.max_retries == 5
+    assert hub.trees[note.id]["metadata"]["retry_config"] == retry
 
 
 async def test_the_status_is_filled_in_and_what_was_said_holds(agent: Agent, hub: FakeAgentmsg) -> None:

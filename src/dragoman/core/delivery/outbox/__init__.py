@@ -20,14 +20,14 @@ In every case each offer is an attempt, and after the last one the delivery is a
     lanes     what stands before what: leaving in order, arriving, making way
     offers    news of tasks and questions, and the requests that wait for their answer
     ends      what will not arrive: expired, never acknowledged, given up
-    again     offering again: a fresh link, room on an old one, a lease that ran out
+    again     offering again: a fresh link, room on an old one, a lease that ran out or runs otherwise now
 
 Each imports only from those above it.
 """
 
 from __future__ import annotations
 
-from dragoman.core.delivery.outbox.again import lease_expired, pump
+from dragoman.core.delivery.outbox.again import lease_expired, pump, wait_anew
 from dragoman.core.delivery.outbox.ends import bury, give_up
 from dragoman.core.delivery.outbox.lanes import acknowledge, put_on_its_way, withdraw
 from dragoman.core.delivery.outbox.leases import lease, leaves_once, waiting_again
@@ -57,6 +57,7 @@ __all__ = (
     "pump",
     "put_on_its_way",
     "repeat",
+    "wait_anew",
     "waiting_again",
     "withdraw",
 )

@@ -5,15 +5,26 @@ from __future__ import annotations
 import msgspec
 
 from dragoman.core.agents.floor import Link
-from dragoman.core.commands import RefillLink
+from dragoman.core.commands import RefillLink, WaitAnew
 from dragoman.core.delivery.model import Cargo, Delivery, DeliveryState
 from dragoman.core.delivery.outbox.ends import attempts_of, bury, expire, never_acknowledged, outlived
 from dragoman.core.delivery.outbox.lanes import LANE, advance, lane_of
-from dragoman.core.delivery.outbox.leases import converses, held, is_alone, lease, waiting_again, way_out
+from dragoman.core.delivery.outbox.leases import (
+    converses,
+    due_at,
+    held,
+    is_alone,
+    lease,
+    leaves_once,
+    waiting_again,
+    way_out,
+)
 from dragoman.core.ids import Instant, TaskId
-from dragoman.core.lookups import PAGE, Inbox, Lane, LeasedTo
+from dragoman.core.lookups import PAGE, Inbox, Lane, LeasedTo, Unacknowledged
 from dragoman.core.tasks.model import Task
 from dragoman.core.work import Work
+
+MANY = 512
 
 
 def pump(work: Work, link: Link) -> int:
@@ -62,6 +73,27 @@ def pump(work: Work, link: Link) -> int:
     if link.ordered and (len(stale) >= PAGE or len(waiting) >= PAGE) and sent:
         work.ask_afterwards(RefillLink(principal=receiver, session=link.session))
     return sent
+
+
+def wait_anew(work: Work, command: WaitAnew) -> int:
+    """The policy says other waits now: whatever waits for an acknowledgment waits as it says, from that moment on.
+
+    How long it has waited already is not kept with a delivery, which every one of them would have to pay for.
+    """
+    rows = work.find(Unacknowledged(command.agent, command.rank, command.after, MANY))
+    moved = 0
+    for row in rows:
+        if row.wake_at is None or leaves_once(row):
+            continue
+        wake_at = due_at(work, row, row.attempt, command.since)
+        if row.letter is not None and row.letter.expires_at is not None:
+            wake_at = min(wake_at, row.letter.expires_at)
+        if wake_at != row.wake_at:
+            work.put(msgspec.structs.replace(row, wake_at=wake_at))
+            moved += 1
+    if len(rows) == MANY:
+        work.ask_afterwards(msgspec.structs.replace(command, rank=rows[-1].rank, after=rows[-1].id))
+    return moved
 
 
 def order_again(work: Work, order: Delivery, link: Link, task: Task | None) -> bool:

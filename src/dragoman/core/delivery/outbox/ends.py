@@ -17,7 +17,10 @@ from dragoman.core.work import Work
 def attempts_of(work: Work, delivery: Delivery) -> int:
     if delivery.letter is not None and delivery.cargo is Cargo.LETTER:
         return delivery.letter.attempts
-    return work.rules.letter_attempts if converses(work, delivery.receiver) else work.rules.notice_attempts
+    if not converses(work, delivery.receiver):
+        return work.rules.notice_attempts
+    said = work.policy.retry
+    return work.rules.letter_attempts if said is None or said.attempts is None else said.attempts
 
 
 def outlived(work: Work, delivery: Delivery) -> bool:

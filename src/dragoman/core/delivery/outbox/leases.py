@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from zlib import crc32
 
 import msgspec
 
 from dragoman.core.agents.floor import Link
 from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import Cargo, Delivery, DeliveryState, Letter, Parcel
+from dragoman.core.delivery.retry import wait_of
 from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.lookups import ContractById, QuestionById
-from dragoman.core.rules import Rules
 from dragoman.core.tasks.model import Event, Question, Task
 from dragoman.core.work import Work
 
@@ -47,7 +46,7 @@ def lease(
     if gone:
         wake_at: Instant | None = None
     elif promised:
-        wake_at = Instant(work.now + wait_of(work.rules, delivery.id, attempt))
+        wake_at = due_at(work, delivery, attempt, work.now)
     elif link.ordered or (delivery.cargo is Cargo.WORK and not is_patient(work, delivery)):
         wake_at = None
     else:
@@ -93,14 +92,11 @@ def is_patient(work: Work, order: Delivery) -> bool:
     return work.known_task(order.task).idle_limit > work.rules.idle_limit
 
 
-def wait_of(rules: Rules, id: str, attempt: int) -> int:
-    """How long an acknowledgment of this attempt is waited for. The jitter follows from the id: a decision that is made
-    twice is the same, and letters that left together do not come back together."""
-    base, most, factor = rules.letter_waits
-    whole = min(base * factor ** min(attempt - 1, 40), most)
-    if not rules.letter_jitter:
-        return int(whole)
-    return int(whole * (1 + crc32(f"{id}{attempt}".encode()) / 0x1_0000_0000) / 2)
+def due_at(work: Work, delivery: Delivery, attempt: int, since: Instant) -> Instant:
+    """Until when an agent that converses may acknowledge this attempt."""
+    letter = delivery.letter
+    own = None if letter is None or delivery.cargo is not Cargo.LETTER else letter.retry
+    return Instant(since + wait_of(work.rules, delivery.id, attempt, work.policy.retry, own))
 
 
 def held(work: Work, delivery: Delivery) -> bool:
