@@ -158,7 +158,9 @@ async def test_create_update_and_delete_by_version(stage: Stage, pair: tuple[Spe
     assert conflict(await change("DELETE", 1, {})) == 2
     assert (await change("DELETE", 2, {}))[0] == 200
     assert (await stage.get("/state/TASK/plan")).status_code == 404
-    assert (await change("CREATE", 0, {"status": "failed"}))[0] == 200
+    status, again = await change("CREATE", 0, {"status": "failed"})
+    assert (status, again["version"]) == (200, 4)
+    assert conflict(await change("UPDATE", 1, {})) == 4  # who read the first plan does not change the second
 
 
 @pytest.mark.requirement("AM-UPD-2")

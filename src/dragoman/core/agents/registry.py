@@ -11,7 +11,8 @@ from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId
 from dragoman.core.routing.dispatch import assign, fill
 from dragoman.core.routing.routes import Route, reach
-from dragoman.core.state.model import Change, Operation, Registry
+from dragoman.core.state import versions
+from dragoman.core.state.model import Registry
 from dragoman.core.state.waking import RESOURCES, waking
 from dragoman.core.tasks.model import EventKind, Origin, Priority, Status, Task
 from dragoman.core.tasks.outcome import fail_attempt
@@ -81,8 +82,7 @@ def remove(work: Work, command: RemoveAgent) -> Agent:
     ):
         entity = work.entity(registry, name)
         if entity is not None:
-            change = Change(Operation.DELETE, registry, name, entity.version + 1, {}, command.principal)
-            work.share(change, None, entity)
+            versions.delete(work, entity, command.principal)
     work.remove(agent)
     work.ask_afterwards(ClearOut(agent=agent.id))
     return agent

@@ -29,6 +29,7 @@ from dragoman.core.state.model import Change, Entity, Operation, Registry
 from dragoman.core.state.patch import difference
 from dragoman.core.state.shapes import fitted
 from dragoman.core.state.standing import AgentState, moment_of
+from dragoman.core.state.versions import next_version
 from dragoman.core.state.waking import RESOURCES, waking
 from dragoman.core.tasks.model import EventKind, Status, Task
 from dragoman.core.tasks.outcome import end, fail_attempt, failed
@@ -196,7 +197,7 @@ def write(
     entity = Entity(
         registry=Registry.AGENT,
         name=agent.id,
-        version=1 if was is None else was.version + 1,
+        version=next_version(work, Registry.AGENT, agent.id, was),
         value=value,
         created_at=work.now if was is None else was.created_at,
         updated_at=work.now,

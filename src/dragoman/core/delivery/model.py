@@ -106,7 +106,10 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
 
 
 class Heard(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """That a letter was accepted: the same one again is recognised. `id` follows from its sender and id."""
+    """That a letter was accepted: the same one again is recognised. `id` follows from its sender and id.
+
+    What else must be remembered for a while is here, too: nonces, and the versions of what was deleted.
+    """
 
     id: str
     digest: str

@@ -38,6 +38,7 @@ from dragoman.core.state.model import Change, Entity, Operation, Registry
 from dragoman.core.state.patch import difference
 from dragoman.core.state.policy import UNLIMITED, Policy, limit_in
 from dragoman.core.state.standing import moment_of
+from dragoman.core.state.versions import next_version
 from dragoman.core.tasks.model import Reserved, Task
 from dragoman.core.work import Work
 
@@ -307,7 +308,7 @@ def put(work: Work, name: str, was: Entity | None, value: dict[str, Any]) -> Ent
     entity = Entity(
         registry=Registry.RESOURCE,
         name=name,
-        version=1 if was is None else was.version + 1,
+        version=next_version(work, Registry.RESOURCE, name, was),
         value=value,
         created_at=work.now if was is None else was.created_at,
         updated_at=work.now,

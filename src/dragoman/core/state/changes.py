@@ -11,7 +11,8 @@
     the policy         nobody: it is there          planner, admin                                nobody
 
 A writer names the version that it read, 0 for what is new (agentmsg-D9). If somebody was faster it hears the current
-one, reads again and decides anew. There is one policy, whatever a writer calls it.
+one, reads again and decides anew. Versions never go back, also not over a DELETE (`versions`). There is one policy,
+whatever a writer calls it.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ from dragoman.core.commands import ChangeState, WaitAnew
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId
 from dragoman.core.routing.dispatch import fill, make_room
-from dragoman.core.state import budget, policy
+from dragoman.core.state import budget, policy, versions
 from dragoman.core.state.model import Change, Entity, Operation, Registry
 from dragoman.core.state.patch import difference, merged
 from dragoman.core.state.shapes import fitted
 from dragoman.core.state.tasks import task_entity
+from dragoman.core.state.versions import next_version
 from dragoman.core.tasks.model import Priority, Task
 from dragoman.core.tasks.outcome import end_with_children
 from dragoman.core.tasks.submit import head_starts
@@ -232,7 +234,7 @@ def write(
         whose, _, kind = name.rpartition(":")
         value = budget.written(old, value | {"agent_id": whose, "resource_type": kind}, by_itself=by_itself)
     value = fitted(registry, value)
-    version = 1 if was is None else was.version + 1
+    version = next_version(work, registry, name, was)
     if registry is Registry.POLICY and "version" not in command.changes:
         value["version"] = str(version)
     if len(msgspec.json.encode(value)) > LARGEST:
@@ -251,15 +253,15 @@ def write(
     )
     patch = difference({} if new else old, value)
     operation = CREATE if new else UPDATE
+    waits = work.policy.retry
     work.share(Change(operation, registry, name, version, patch, command.principal), entity)
     if registry is Registry.RESOURCE and by_itself:
-    waits = work.policy.retry
         budget.grown(work, old, value)
-    take_effect(work, registry, subject)
-    return entity
     if registry is Registry.POLICY and work.policy.retry != waits:
         for id in sorted(work.floor.conversing):
             work.ask_afterwards(WaitAnew(agent=id, since=work.now))
+    take_effect(work, registry, subject)
+    return entity
 
 
 def as_task(name: str, old: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
@@ -277,9 +279,9 @@ def delete(work: Work, command: ChangeState, entity: Entity) -> Entity:
             field="entity_id",
             version=entity.version,
         )
-    work.share(Change(DELETE, entity.registry, entity.name, entity.version + 1, {}, command.principal), None, entity)
+    version = versions.delete(work, entity, command.principal)
     take_effect(work, entity.registry, named(work, entity.registry, entity.name))
-    return msgspec.structs.replace(entity, version=entity.version + 1)
+    return msgspec.structs.replace(entity, version=version)
 
 
 def take_effect(work: Work, registry: Registry, subject: AgentId | None) -> None:

@@ -7,9 +7,10 @@ import asyncio
 import msgspec
 import pytest
 
-from dragoman.core.commands import Cancel, Forget
+from dragoman.core.commands import Cancel, Forget, RemoveAgent, Sweep
+from dragoman.core.delivery.model import Heard
 from dragoman.core.errors import Kind, Refused
-from dragoman.core.ids import ADMIN, AgentId
+from dragoman.core.ids import ADMIN, DAY, AgentId, Instant
 from dragoman.core.rules import Rules
 from dragoman.core.state.changes import MAY, What
 from dragoman.core.state.model import Operation, Registry
@@ -75,6 +76,43 @@ async def test_who_read_an_old_version_is_refused_with_the_current_one(world):
         assert (fault.kind, fault.facts["version"]) == (Kind.CONFLICT, 2)
     fault = await world.refused(world.change("a", TASK, "other", {}, 4, "CREATE"))
     assert (fault.kind, fault.facts["version"]) == (Kind.CONFLICT, 0)
+
+
+@pytest.mark.requirement("agentmsg-D9")
+async def test_versions_never_go_back_also_not_over_a_deletion(world):
+    await world.join("a")
+    await world.write("a", TASK, "plan", {"n": 1}, 0)
+    stale = world.change("a", TASK, "plan", {"n": 2}, 1)
+    await world.ask(world.change("a", TASK, "plan", {}, 1, "DELETE"))
+    await world.restart()
+    again = await world.write("a", TASK, "plan", {"n": 3}, 0)
+    assert (again.version, again.value) == (3, {"id": "plan", "status": "pending", "n": 3})
+    assert (await world.refused(stale)).facts["version"] == 3  # it read another plan
+    assert world.store.rows(Heard) == []
+    await world.ask(world.change("a", TASK, "plan", {}, 3, "DELETE"))
+    log = await world.view.changes(0, 100)
+    assert [entry.version for row in log for entry in row.entries if entry.name == "plan"] == [1, 2, 3, 4]
+    assert (await world.write("a", TASK, "other", {}, 0)).version == 1
+
+
+async def test_the_entry_and_the_accounts_of_an_agent_that_comes_again_go_on_counting(world):
+    await world.join("a")
+    await world.write("a", AGENT, "a", {"state": "BUSY"}, 0)
+    await world.allot("a:tokens", limit=5)
+    await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId("a")))
+    await world.join("a")
+    assert (await world.write("a", AGENT, "a", {"state": "IDLE"}, 0)).version == 3
+    assert (await world.allot("a:tokens", limit=6)).version == 3
+
+
+@pytest.mark.parametrize(("days", "version"), [(29, 3), (31, 1)])
+async def test_the_version_of_what_is_gone_is_kept_as_long_as_finished_tasks(world, days, version):
+    await world.join("a")
+    await world.write("a", TASK, "plan", {}, 0)
+    await world.ask(world.change("a", TASK, "plan", {}, 1, "DELETE"))
+    world.time = Instant(world.time + days * DAY)
+    await world.ask(Sweep())
+    assert (await world.write("a", TASK, "plan", {}, 0)).version == version
 
 
 async def test_of_many_writers_at_once_one_wins_each_version(world):
