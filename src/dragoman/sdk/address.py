@@ -80,6 +80,13 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     __str__ = __repr__
 
     @property
+    def shown(self) -> str:
+        """The address as it is written, without its token."""
+        scheme, _, place = self.base.partition("://")
+        ours = (self.protocol, self.transport, scheme)
+        return f"{next((name for name, known in SCHEMES.items() if known == ours), scheme)}://{place}"
+
+    @property
     def is_loopback(self) -> bool:
         """Proxies of the environment are for the world outside."""
         return urlsplit(self.base).hostname in LOOPBACK
@@ -151,9 +158,12 @@ def parse(url: str, token: str | None = None) -> Address:
         return Address(protocol="forge", transport=STDIO, base="stdio:")
     known = SCHEMES.get(parts.scheme)
     if known is None or not parts.hostname:
-        place = f"{parts.scheme}://{parts.hostname or ''}" if parts.scheme else "that"
         spoken = ", ".join((*SCHEMES, STDIO))
-        raise Misconfigured(f"{place} is not an address we can speak with; known schemes: {spoken}")
+        place = url.rpartition("@")[2] if "://" not in url else f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        raise Misconfigured(
+            f"{place!r} is not an address we can speak with: write it as chiffon+ws://localhost:8420. Known schemes:"
+            f" {spoken}"
+        )
     protocol, transport, scheme = known
     try:
         port = parts.port

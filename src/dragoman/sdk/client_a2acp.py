@@ -12,7 +12,7 @@ from dragoman.protocols.a2acp.types import Message, MessageType
 from dragoman.sdk.caller_a2acp import A2acpCaller
 from dragoman.sdk.channel import Answered, Channel, Unsaid
 from dragoman.sdk.errors import DragomanError, HubUnreachable
-from dragoman.sdk.links import Accepted, Frame, LinkDown
+from dragoman.sdk.links import Accepted, Frame, LinkDown, unreachable
 from dragoman.sdk.talk_a2acp import Persona
 from dragoman.sdk.world import backoff
 
@@ -36,7 +36,7 @@ class A2acpClient(A2acpCaller):
         except LinkDown as down:
             await channel.close()
             await self._persona.post.close()
-            raise HubUnreachable(f"no link to the hub: {down}") from None
+            raise unreachable(down) from None
         except BaseException:
             await channel.close()
             await self._persona.post.close()

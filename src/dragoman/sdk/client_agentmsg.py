@@ -32,7 +32,7 @@ from dragoman.sdk.calls_agentmsg import Call
 from dragoman.sdk.errors import Conflict, DragomanError, HubUnreachable, Misconfigured, NotAllowed, RequestRefused
 from dragoman.sdk.events import Question, TaskInfo
 from dragoman.sdk.following import Calls
-from dragoman.sdk.links import Accepted, LinkDown
+from dragoman.sdk.links import Accepted, LinkDown, unreachable
 from dragoman.sdk.talk_agentmsg import Arrival, MessagePipe, Talk
 from dragoman.sdk.trouble import report
 from dragoman.sdk.world import World, backoff
@@ -70,7 +70,7 @@ class AgentmsgClient(Calls[Call]):
             await talk.open()
         except LinkDown as down:
             await talk.close()
-            raise HubUnreachable(f"no link to the hub: {down}") from None
+            raise unreachable(down) from None
         self._greet(talk)
         self._online = asyncio.get_running_loop().create_task(self._stay_online(talk))
 

@@ -29,7 +29,7 @@ from dragoman.sdk.calls import Call
 from dragoman.sdk.errors import DragomanError, HubUnreachable, Misconfigured, RequestRefused
 from dragoman.sdk.events import Question, TaskInfo
 from dragoman.sdk.following import Calls
-from dragoman.sdk.links import Accepted, Frame, LinkDown, Pipe
+from dragoman.sdk.links import Accepted, Frame, LinkDown, Pipe, unreachable
 from dragoman.sdk.world import World, backoff
 
 log = logging.getLogger("dragoman.sdk")
@@ -62,7 +62,7 @@ class ChiffonClient(Calls[Call]):
             await pipe.open(None)
         except LinkDown as down:
             await pipe.close()
-            raise HubUnreachable(f"no link to the hub: {down}") from None
+            raise unreachable(down) from None
         self._pipe = pipe
         self._online = self._loop.create_task(self._stay_online(pipe))
 

@@ -263,7 +263,7 @@ class CovenClient:
         had been made says that somebody is there."""
         nobody = not self._was_reached and NO_CONNECTION in str(error)
         if nobody or self._world.monotonic() - since > self._patience:
-            raise HubUnreachable(f"no answer from {self._address.base}: {error}. Is the hub running?") from None
+            raise HubUnreachable(f"no answer from {self._address.shown}: {error}. Is the hub running?") from None
 
 
 NO_CONNECTION = "failed to connect"

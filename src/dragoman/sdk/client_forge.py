@@ -31,7 +31,7 @@ from dragoman.sdk.errors import (
 )
 from dragoman.sdk.events import Question, TaskInfo
 from dragoman.sdk.following import Calls
-from dragoman.sdk.links import File, LinkDown
+from dragoman.sdk.links import File, LinkDown, unreachable
 from dragoman.sdk.talk_forge import Conversation, Declined, Wire
 from dragoman.sdk.world import World, backoff
 
@@ -77,7 +77,7 @@ class ForgeClient(Calls[Call]):
             await talk.open()
         except LinkDown as down:
             await talk.close()
-            raise HubUnreachable(f"no link to the hub: {down}") from None
+            raise unreachable(down) from None
         self._talk = talk
         self._online = asyncio.get_running_loop().create_task(self._stay_online(talk))
 

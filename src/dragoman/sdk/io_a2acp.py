@@ -18,7 +18,7 @@ from dragoman.sdk.errors import NotAllowed
 from dragoman.sdk.failures import failure
 from dragoman.sdk.io_chiffon_http import JSON, MOST, WAIT, http_client
 from dragoman.sdk.io_websocket import WebSocket
-from dragoman.sdk.links import Frame, LinkDown
+from dragoman.sdk.links import Frame, LinkDown, not_made
 
 MESSAGES = "/a2acp/messages"
 LATER = {**JSON, "prefer": "respond-async"}
@@ -106,7 +106,7 @@ class HttpPost:
         try:
             return await self.client.request(method, path, **given)
         except httpx2.TransportError as error:
-            raise LinkDown(str(error) or type(error).__name__) from None
+            raise not_made(self._address, error) from None
 
     def _check(self, response: httpx2.Response) -> None:
         if response.status_code in (401, 403):

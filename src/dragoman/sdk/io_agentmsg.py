@@ -115,8 +115,9 @@ class WebSocketMessages:
 
 
 def refusal(content: bytes) -> str | None:
-    """The words of an ErrorReport."""
+    """The words of an ErrorReport, and what it says to do next."""
     try:
-        return _report(content).message
+        report = _report(content)
+        return ". ".join(said.rstrip(".") for said in (report.message, *report.suggested_actions))
     except msgspec.DecodeError:
         return None

@@ -18,7 +18,7 @@ import msgspec
 from dragoman.sdk import secure
 from dragoman.sdk.address import Address
 from dragoman.sdk.errors import NotAllowed
-from dragoman.sdk.links import Accepted, Frame, Link, LinkDown
+from dragoman.sdk.links import Accepted, Frame, Link, LinkDown, not_made
 from dragoman.sdk.words_chiffon import ChiffonLink
 from dragoman.sdk.world import World
 
@@ -68,7 +68,9 @@ async def register(client: httpx2.AsyncClient, registration: bytes) -> bytes:
     if response.status_code in (200, 201, 202):
         return response.content
     if response.status_code in (400, 401, 403, 404, 409, 422):
-        raise NotAllowed(refusal(response.content) or f"the hub refused the registration: {response.status_code}")
+        place = f"{client.base_url} refuses us ({response.status_code})"
+        unknown = f"{place}: check the token, and that the address has no path"
+        raise NotAllowed(refusal(response.content) or unknown)
     raise LinkDown(f"the hub answered the registration with {response.status_code}", retry_after=_pause(response))
 
 
@@ -105,9 +107,17 @@ class HttpPipe:
         self._down: Exception | None = None
 
     async def open(self, registration: bytes | None) -> bytes:
-        answer = b"" if registration is None else await register(self._client, registration)
+        answer = await self._greet() if registration is None else await register(self._client, registration)
         self._poller = asyncio.get_running_loop().create_task(self._guard(self._poll))
         return answer
+
+    async def _greet(self) -> bytes:
+        """Who has nothing to say yet looks whether somebody is there: a poll would only wait."""
+        try:
+            await self._client.get("/livez")
+        except httpx2.TransportError as error:
+            raise not_made(self._address, error) from None
+        return b""
 
     async def receive(self) -> Sequence[Frame | Accepted]:
         arrived = await self._arrived.get()

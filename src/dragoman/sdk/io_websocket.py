@@ -17,7 +17,7 @@ from websockets.protocol import State
 from dragoman.sdk import secure
 from dragoman.sdk.address import Address
 from dragoman.sdk.errors import Conflict, DragomanError, NotAllowed
-from dragoman.sdk.links import LinkDown
+from dragoman.sdk.links import LinkDown, not_made
 
 OPEN_TIMEOUT = 10.0
 PING_INTERVAL = 20.0
@@ -75,10 +75,11 @@ class WebSocket:
             status = error.response.status_code
             if status in (401, 403):
                 words = self._refusal(bytes(error.response.body or b""))
-                raise NotAllowed(words or "the hub does not accept this token") from None
+                place = f"{self._address.shown} refuses us ({status})"
+                raise NotAllowed(words or f"{place}: check the token, and that the address has no path") from None
             raise LinkDown(f"the hub answered the WebSocket with {status}") from None
         except (OSError, TimeoutError, InvalidHandshake, InvalidURI, WebSocketException) as error:
-            raise LinkDown(str(error) or type(error).__name__) from None
+            raise not_made(self._address, error) from None
         self._loop = asyncio.get_running_loop()
         return self._socket.subprotocol
 

@@ -24,6 +24,7 @@ of `Link`, and name it in the table.
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Literal, Protocol, TypeAlias, cast
@@ -32,7 +33,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from dragoman.sdk.address import Address
-from dragoman.sdk.errors import DragomanError, Misconfigured
+from dragoman.sdk.errors import DragomanError, HubUnreachable, Misconfigured
 from dragoman.sdk.peers import HandshakeRequest
 from dragoman.sdk.world import World
 
@@ -55,6 +56,18 @@ class LinkDown(DragomanError):
     def __init__(self, why: str, *, retry_after: float | None = None) -> None:
         super().__init__(why)
         self.retry_after = retry_after
+
+
+def unreachable(down: LinkDown) -> HubUnreachable:
+    """What a caller is told of a link that could not be made."""
+    return HubUnreachable(f"no link to the hub: {down}. Is it running there?")
+
+
+def not_made(address: Address, error: BaseException) -> LinkDown:
+    """Nobody answers at an address."""
+    known = isinstance(error, OSError) and error.errno is not None
+    why = os.strerror(error.errno) if known else str(error) or type(error).__name__  # type: ignore[attr-defined]
+    return LinkDown(f"{address.shown}: {why}")
 
 
 class Errand(Struct, frozen=True, kw_only=True):

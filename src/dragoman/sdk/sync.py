@@ -149,9 +149,10 @@ class SyncClient:
     def _end(self) -> None:
         loop, thread, self._loop = self._loop, self._thread, None
         if loop is not None and thread is not None:
+            # Where another loop runs in this thread, ours can only be wound up in its own.
+            asyncio.run_coroutine_threadsafe(loop.shutdown_asyncgens(), loop).result()
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
-            loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from dragoman import Agent, Client, Misconfigured
+from dragoman import Agent, Client, HubUnreachable, Misconfigured, SyncClient
 from dragoman.sdk.address import parse, resolve, resolve_agent
 
 
@@ -112,3 +115,38 @@ def test_importing_dragoman_loads_next_to_nothing() -> None:
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
     assert said.stdout.splitlines() == ["[]", "[]"]
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        "http",
+        "chiffon+http",
+        "chiffon+ws",
+        "agentmsg+http",
+        "agentmsg+ws",
+        "a2acp+http",
+        "a2acp+ws",
+        "forge+ws",
+        "coven",
+    ],
+)
+async def test_a_hub_that_is_away_is_told_at_once_and_by_its_address(scheme: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        place = f"{scheme}://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(HubUnreachable, match=rf"{re.escape(place)}: .*running") as caught:
+            async with asyncio.timeout(10), Client(place, token="a" * 32, id="me") as hub:
+                await hub.call("somebody", "work")
+    assert "Errno" not in str(caught.value)
+
+
+def test_a_synchronous_client_says_the_same_where_another_loop_runs() -> None:
+    async def inside() -> None:
+        with (
+            pytest.raises(HubUnreachable, match=re.escape("chiffon+http://127.0.0.1:1: ")),
+            SyncClient("chiffon+http://127.0.0.1:1", token="a" * 32, id="me"),
+        ):
+            pass
+
+    asyncio.run(inside())

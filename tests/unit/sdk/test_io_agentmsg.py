@@ -31,6 +31,8 @@ REPORT = {
 
 def pipe(answer: httpx2.Response) -> HttpMessages:
     async def serve(request: httpx2.Request) -> httpx2.Response:
+        if request.url.path == "/livez":
+            return httpx2.Response(200)
         assert request.url.path == "/agentmsg/messages"
         if request.method == "GET":
             await asyncio.Event().wait()
