@@ -84,9 +84,9 @@ def payload_of(fault: Fault, at: Instant, *, task: Task | None = None) -> ErrorP
             return errors.authentication_failed(agent_id=agent_id, token_status=str(status), message=words)
         case 5005:
             return errors.resource_limit(
-                limit_name=str(facts.get("limit_name", "requests")),
-                available=_whole(facts.get("available")),
-                required=_whole(facts.get("required")),
+                limit_name=str(facts.get("limit_name") or facts.get("resource") or "requests"),
+                available=_number(facts.get("available", facts.get("remaining"))),
+                required=_number(facts.get("required", facts.get("asked"))),
                 message=words,
             )
         case 5006:
@@ -144,6 +144,11 @@ def _when(value: object, at: Instant) -> datetime:
         except ValueError:
             micros = at
     return EPOCH + timedelta(microseconds=micros)
+
+
+def _number(value: object) -> float:
+    """A whole number where it is one: USD come in cents."""
+    return value if isinstance(value, float) and not value.is_integer() else _whole(value)
 
 
 def _whole(value: object) -> int:

@@ -49,8 +49,23 @@ NEXT: Mapping[Kind, str] = {
 }
 
 
+FIELDS: Mapping[str, str] = {
+    "constraints.budget_usd": "budget",
+    "constraints.max_tokens": "budget.max_tokens",
+    "constraints.cpu": "budget.cpu",
+    "constraints.memory": "budget.memory",
+}
+"""What this API calls the limits of a task."""
+
+
 def status_of(kind: Kind) -> int:
     return errormap.TABLE[kind].http
+
+
+def status_for(fault: Fault) -> int:
+    """As the table says; but a task that asks for more than it may have is no better later (`core.state.budget`)."""
+    over_budget = fault.kind is Kind.RESOURCES and fault.field in FIELDS
+    return status_of(Kind.INVALID if over_budget else fault.kind)
 
 
 RETRY_AFTER = {429: "1", 503: "2"}
@@ -120,7 +135,7 @@ def problem(
     status: int | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    code = status or status_of(fault.kind)
+    code = status or status_for(fault)
     content = ProblemOut(
         type=TYPE_PREFIX + fault.kind.value,
         title=TITLES[fault.kind],
@@ -128,7 +143,7 @@ def problem(
         detail=detail(fault, next),
         instance=instance,
         kind=fault.kind.value,
-        field=fault.field,
+        field=FIELDS.get(fault.field, fault.field) if fault.field else None,
         facts=fault.facts,
     )
     extra = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", **(headers or {})}

@@ -194,6 +194,11 @@ CONTEXTS: list[tuple[dict[str, Any], int, dict[str, Any]]] = [
         {"limit_name": "gpu", "available": 1, "required": 2},
     ),
     (
+        {"kind": "resources", "facts": {"resource": "budget", "limit": 5, "remaining": 4.0, "asked": 6.5}},
+        5005,
+        {"limit_name": "budget", "available": 4, "required": 6.5},
+    ),
+    (
         {"kind": "unsupported_work", "facts": {"supported_types": ["a"]}},
         5006,
         {"work_type_requested": "run_playbook", "supported_types": ["a"]},

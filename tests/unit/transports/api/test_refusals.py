@@ -10,6 +10,7 @@ import pytest
 from dragoman.core.commands import Submit
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ports import StoreFailed
+from dragoman.core.state.budget import Account, exceeds
 from dragoman.transports.api import bodies
 from dragoman.transports.api.problems import TITLES, detail
 from dragoman.transports.api.table import MANAGEMENT, OPERATIONS
@@ -67,6 +68,18 @@ async def test_every_fault_of_the_core_has_its_problem(world: Any, kind: Kind) -
     assert told["detail"].startswith("It went wrong. ")
     assert ("retry-after" in answer.headers) == (answer.status_code in (429, 503))
     assert world.intake.noted == []  # the core has audited it
+
+
+@pytest.mark.parametrize(("kind", "field"), [("budget", "budget"), ("tokens", "budget.max_tokens")])
+async def test_a_task_above_its_budget_is_refused_for_good_with_the_numbers(world: Any, kind: str, field: str) -> None:
+    world.intake.script[Submit] = exceeds(kind, "a task", 6, Account(kind, 5, 1, 0.5, 0)).fault
+    answer = await world.client.post("/api/v1/tasks", json={"type": "a", "budget": 6})
+    told = assert_problem(answer, 422, "resources")
+    assert told["field"] == field
+    assert told["facts"] == {
+        "resource": kind, "whose": "a task", "asked": 6, "limit": 5, "consumed": 1, "reserved": 0.5, "remaining": 4,
+    }  # fmt: skip
+    assert "retry-after" not in answer.headers
 
 
 def test_advice_is_not_repeated() -> None:
