@@ -92,7 +92,7 @@ def test_a_call_waits_for_its_result(hub: HubProcess, deployer: Diligent) -> Non
     assert (by_kind.code, by_kind.json["status"]) == (OK, "completed")
 
 
-@pytest.mark.parametrize("door", ["chiffon", "coven", "forge", "agentmsg"])
+@pytest.mark.parametrize("door", ["chiffon", "coven", "forge", "agentmsg", "a2acp"])
 def test_a_call_enters_by_any_door_and_leaves_nobody_behind(hub: HubProcess, deployer: Diligent, door: str) -> None:
     said = dragoman("call", "deployer", "run", "playbook=x.yml", "--via", door, "-o", "json", hub=hub)
     assert (said.code, said.json["status"], said.json["protocol_in"]) == (OK, "completed", door), said

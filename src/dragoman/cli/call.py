@@ -20,7 +20,7 @@ from dragoman.cli.follow import body_of, follow, in_words
 from dragoman.cli.hubclient import Event, Hub
 from dragoman.cli.options import HERE, Output, Reach
 
-Via = Literal["api", "chiffon", "coven", "forge", "agentmsg"]
+Via = Literal["api", "chiffon", "coven", "forge", "agentmsg", "a2acp"]
 
 TELLING = frozenset(
     {
@@ -79,7 +79,7 @@ def _by_another_door(
     if not wait:
         raise Stop(Exit.USAGE, f"--via {via} needs somebody who takes the result", next="leave --detach or --via out")
     require_words(via, body)
-    caller = Orchestrator(hub) if via == "chiffon" else Passer(hub, via, reach)
+    caller = Orchestrator(hub) if via == "chiffon" else Passer(hub, via, reach, body)
     try:
         return _watch(hub, caller.submit(body), timeout, output)
     finally:

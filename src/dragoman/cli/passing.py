@@ -1,7 +1,8 @@
-"""`dragoman call --via coven|forge|agentmsg`: the same work, through the front door that agents of that protocol use.
+"""`dragoman call --via coven|forge|agentmsg|a2acp`: the same work, through the door that agents of that protocol use.
 
 For a moment the command is a caller of its own, as with `--via chiffon` (`envelope`): it is let in under a fresh name,
-asks in the protocol's own words through the SDK, and is put out again when the task is over.
+asks in the protocol's own words through the SDK, and is put out again when the task is over. Over a2acp it comes from
+the domain of whoever it asks, with the capabilities that are wanted for that, and shakes hands like anybody else.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman.app.datadir import DEFAULT, DataDir
+from dragoman.cli.escaping import line
 from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Hub
 from dragoman.cli.options import Reach
@@ -23,6 +25,7 @@ UNSAID = {
     "coven": frozenset({"name", "dependencies", "required_capabilities"}),
     "forge": frozenset[str](),
     "agentmsg": frozenset({"name", "kind"}),
+    "a2acp": frozenset({"name", "kind", "dependencies", "priority", "required_capabilities"}),
 }
 """What a door cannot carry."""
 
@@ -37,13 +40,15 @@ def require_words(via: str, body: Mapping[str, Any]) -> None:
 class Passer:
     """Let in at once, put out by `leave`."""
 
-    def __init__(self, hub: Hub, protocol: str, reach: Reach) -> None:
+    def __init__(self, hub: Hub, protocol: str, reach: Reach, body: Mapping[str, Any]) -> None:
         self._admin = hub
+        self._protocol = protocol
         self._address = _address(hub, protocol, reach)
         if reach.data is not None and hub.url.startswith("https:"):
             os.environ["DRAGOMAN_DATA"] = str(reach.data)  # where the SDK finds what the hub beside us shows
         self.name = f"cli-{secrets.token_hex(4)}"
-        made = hub.post("agents", body={"agent_id": self.name, "protocol": protocol})
+        fitting = _fitting(hub.get("agents", body["agent"]), body["type"]) if protocol == "a2acp" else {}
+        made = hub.post("agents", body={"agent_id": self.name, "protocol": protocol, **fitting})
         self._token = str(made["token"])
 
     def submit(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -53,7 +58,12 @@ class Passer:
         try:
             task = asyncio.run(self._ask(body))
         except DragomanError as error:
-            raise Stop(Exit.FAILED, str(error)) from error
+            agent = line(body.get("agent") or body.get("kind"))
+            raise Stop(
+                Exit.FAILED, line(error), next=f"leave --via out, or see what {agent} does: dragoman agent ls"
+            ) from error
+        if self._protocol == "a2acp":  # there a caller knows a task by a name of its own
+            task = self._admin.get("tasks", principal=self.name)["tasks"][0]["id"]
         found: Mapping[str, Any] = self._admin.get("tasks", task)
         return found
 
@@ -70,6 +80,13 @@ class Passer:
             self._admin.delete("agents", self.name)
         except Stop as stop:  # what the task came to counts more than our own leaving
             words(f"  {self.name} could not be put out ({stop.sentence}): dragoman agent rm {self.name}")
+
+
+def _fitting(agent: Mapping[str, Any], work: str) -> dict[str, Any]:
+    """What a caller must be to ask this of an agent."""
+    wanted = [offer for offer in agent.get("offers") or () if offer["intent"] == work]
+    needed = [name for offer in wanted for name in offer.get("required_capabilities") or ()]
+    return {"domain": agent.get("domain"), "capabilities": needed}
 
 
 def _address(hub: Hub, protocol: str, reach: Reach) -> str:
