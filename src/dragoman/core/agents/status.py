@@ -109,7 +109,7 @@ def report_error(work: Work, command: ReportError) -> Task | None:
         return task
     body = msgspec.json.encode({"report": command.report, "severity": command.severity})
     task = work.record(task, EventKind.ERROR_REPORTED, agent=command.principal, body=msgspec.Raw(body))
-    task = msgspec.structs.replace(task, last_sign_at=work.now, lost_at=None)
+    task = work.sign_of_life(task)
     work.put(task)
     if command.severity is not Severity.CRITICAL:
         return task

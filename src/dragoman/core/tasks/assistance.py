@@ -111,8 +111,8 @@ def waits_for(work: Work, task: Task, question: Question) -> None:
     task = told_of(work, task, question)
     offer(work, task, task.origin.principal, Cargo.PROGRESS, task.seq)
     task = move(
-        task, Status.WAITING, work.now, waiting=Waiting.HELP, question=question.id, queue=None, wake_at=None,
-        delivery=None, last_sign_at=work.now, lost_at=None,
+        work.sign_of_life(task, delivery=None), Status.WAITING, work.now, waiting=Waiting.HELP, question=question.id,
+        queue=None, wake_at=None,
     )  # fmt: skip
     work.put(task)
 

@@ -94,7 +94,7 @@ def hand_over(work: Work, command: HandOver) -> Question:
         protocol=command.protocol,
     )
     withdraw(work, task, command.principal)  # who hands it over has received it
-    task = msgspec.structs.replace(task, asked=True, delivery=None, last_sign_at=work.now, lost_at=None)
+    task = work.sign_of_life(task, asked=True, delivery=None)
     work.put(task)
     question = Question(
         id=question_id(command.letter.message_id),

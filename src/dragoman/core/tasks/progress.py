@@ -43,11 +43,9 @@ def report_progress(work: Work, command: ReportProgress) -> Task:
     if command.message_id is not None:
         recent = (*task.recent, command.message_id)[-work.rules.recent_messages :]
         task = msgspec.structs.replace(task, recent=recent)
-    task = msgspec.structs.replace(
+    task = work.sign_of_life(
         task,
         delivery=None,
-        last_sign_at=work.now,
-        lost_at=None,
         progress=task.progress if command.percent is None else command.percent,
         step=command.step or task.step,
     )
@@ -80,5 +78,5 @@ def write_log(work: Work, command: WriteLog) -> Task:
         return task
     body = msgspec.json.encode({"lines": command.lines})
     task = work.record(task, EventKind.LOG, agent=command.principal, body=msgspec.Raw(body))
-    work.put(msgspec.structs.replace(task, last_sign_at=work.now, lost_at=None))
+    work.put(work.sign_of_life(task))
     return task

@@ -100,7 +100,7 @@ def ask_person(work: Work, command: AskPerson) -> Question:
         if new:
             task = told_of(work, task, question)
             offer(work, task, task.origin.principal, Cargo.PROGRESS, task.seq)
-        task = msgspec.structs.replace(task, delivery=None, last_sign_at=work.now, lost_at=None)
+        task = work.sign_of_life(task, delivery=None)
         if command.blocking and question.status is QuestionStatus.OPEN:
             task = move(
                 task, Status.WAITING, work.now, waiting=Waiting.PERSON, question=question.id, queue=None, wake_at=None
@@ -200,8 +200,8 @@ def go_on(work: Work, task: Task | None, question: Question, *, tell: bool = Tru
         deadline = Instant(task.deadline + waited)
         wake_at = min(deadline, Instant(work.now + task.idle_limit))
         task = move(
-            task, Status.RUNNING, work.now, waiting=None, question=None, deadline=deadline, wake_at=wake_at,
-            last_sign_at=work.now,
+            work.sign_of_life(task), Status.RUNNING, work.now, waiting=None, question=None, deadline=deadline,
+            wake_at=wake_at,
         )  # fmt: skip
     work.put(task)
     if tell:

@@ -152,6 +152,17 @@ class Writing(Scene):
         self.put(Event(task=task.id, seq=seq, at=self.now, kind=kind, personal=task.personal, **fields))
         return msgspec.structs.replace(task, seq=seq, updated_at=self.now)
 
+    def sign_of_life(self, task: Task, **fields: Any) -> Task:
+        """The task of an agent that was just heard (not yet put).
+
+        Where the link that it was given over is gone it hangs on the agent's next one from now on: that one vouches for
+        it, and when it breaks, too, the task is missed.
+        """
+        session = task.session
+        if session is not None and task.owner is not None and self.link(session) is None:
+            session = next((link.session for link in self.links_to(task.owner) if link.ordered), session)
+        return msgspec.structs.replace(task, last_sign_at=self.now, lost_at=None, session=session, **fields)
+
     def audit(
         self,
         *,

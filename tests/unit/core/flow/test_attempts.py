@@ -117,6 +117,26 @@ async def test_an_agent_that_comes_back_and_shows_life_keeps_its_work(world):
     assert (await world.task(task.id)).status is Status.COMPLETED
 
 
+@pytest.mark.parametrize("vouches", [True, False])
+async def test_an_agent_that_came_back_is_missed_when_it_goes_again(world, vouches):
+    """Its work hangs on the link over which it was heard last, which vouches for it if links of its kind do."""
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1", vouches=vouches)
+    task = await world.submit()
+    await i1.close()
+    i1 = await world.connect("i1", vouches=vouches)
+    await world.progress("i1", task.id)
+    await world.advance(100 if vouches else 20)
+    assert (await world.task(task.id)).attempts == 1
+    await i1.close()
+    i1 = await world.connect("i1", vouches=vouches)
+    await world.advance(5.9)  # it came back and says nothing: grace 5 s, then the first retry after 1 s
+    assert i1.work == []
+    await world.advance(0.2)
+    assert i1.work == [task.id]
+    assert (await world.task(task.id)).attempts == 2
+
+
 async def test_a_result_of_an_attempt_given_up_is_still_welcome_while_nobody_else_has_the_task(world):
     await world.add("i1", "infra")
     await world.connect("i1")

@@ -77,7 +77,7 @@ def _work_received(work: Work, delivery: Delivery) -> None:
     """An acknowledged work order is a sign of life; whether the work has begun, the agent will say."""
     task = work.task(delivery.task)
     if task is not None and task.delivery == delivery.id and not task.final:
-        work.put(msgspec.structs.replace(task, delivery=None, last_sign_at=work.now, lost_at=None))
+        work.put(work.sign_of_life(task, delivery=None))
 
 
 def advance(work: Work, lane: Sequence[Delivery]) -> None:
