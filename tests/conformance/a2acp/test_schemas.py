@@ -260,6 +260,19 @@ def test_the_documents_mismatch_is_explained() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.requirement("A2-SCH-2", "a2acp-D7")
+def test_a_source_that_is_silent_about_a_property_is_told_what_to_do() -> None:
+    """An open schema lets anything be sent under the name; either way of saying more makes it fit."""
+    target, source = thing(["rows"], rows={}, note=TEXT), thing(["rows"], rows={})
+    [misfit] = accepts(target, source).misfits
+    assert (misfit.pointer, misfit.sure) == ("/properties/note", True)
+    assert misfit.reason.startswith(
+        '"note" may be anything: the source says nothing about it; declare it there, or set'
+    )
+    for more in (CLOSED, {"properties": {"rows": {}, "note": TEXT}}):
+        assert accepts(target, {**source, **more}).answer is Answer.YES
+
+
 @pytest.mark.requirement("A2-SCH-1", "A2-SCH-2")
 def test_comparing_is_bounded_too() -> None:
     def ring(length: int) -> dict[str, Any]:

@@ -130,7 +130,9 @@ def check_schemas(command: ShakeHands, offer: Offer) -> None:
         verdict = compatibility.accepts(taker, giver)
         if verdict.answer is not compatibility.Answer.YES:
             details = {**verdict.details(), "expected_schema": taker, "received_schema": giver}
-            message = f"the {field.replace('_', ' ')} does not fit what {command.target} declared"
+            message = (
+                f"the {field.replace('_', ' ')} does not fit what {command.target} declared; misfits say where and why"
+            )
             raise refuse(Kind.INVALID, message, field=field, **details)
 
 

@@ -44,6 +44,9 @@ DEEPEST = 64
 MOST = 20
 """So many misfits are told."""
 
+CLOSE = "set additionalProperties to false where nothing else is sent"
+"""What a source can do that is silent about properties: silence means that they may be sent, as anything."""
+
 #: Formats that both drafts check, and in the same way.
 COMMON_FORMATS = frozenset({"date-time", "date", "email", "ipv4", "ipv6", "uri", "uuid"})
 
@@ -273,11 +276,17 @@ class _Comparison:
         yield from _to_the_letter(source, target, schema, "unevaluatedProperties")
 
     def _property(self, value: Conjunction, place: Node, name: str | None) -> Iterator[Misfit]:
+        silent = not value.atoms and value.type is None and not value.empty
         if place.schema is False and not value.empty:
             what = f"property {_short(name)}" if name is not None else "any other property"
-            yield _misfit(value, place, f"{what} may be sent, but is not accepted")
-        else:
-            yield from self.fits(value, place, frozenset())
+            advice = f"; {CLOSE}" if silent else ""
+            yield _misfit(value, place, f"{what} may be sent, but is not accepted{advice}")
+            return
+        found = self.fits(value, place, frozenset())
+        if found and silent and name is not None:
+            reason = f"{_short(name)} may be anything: the source says nothing about it; declare it there, or {CLOSE}"
+            found = [_misfit(value, place, reason, sure=_any_sure(found))]
+        yield from found
 
     def _names(self, source: Conjunction, wanted: Node, named: tuple[str, ...]) -> Iterator[Misfit]:
         for name in named:
