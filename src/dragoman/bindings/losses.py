@@ -151,7 +151,7 @@ VOICES: Mapping[str, Voice] = {
             F.TOOL_RESULT: OUR_EVENT,
             F.FILE: lost("a2acp has no word for a file"),
             F.QUESTION: near("in an event of ours; not where only the two agents can read it"),
-            F.RESULT: SHORT,
+            F.RESULT: near("in a message of a megabyte at most; what is no object, as `result` in one"),
             F.TEXT: near("as `output` in the payload"),
             F.EXIT_CODE: near("among the details of an error"),
             F.USAGE: lost("a2acp has no word for it"),

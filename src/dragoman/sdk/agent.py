@@ -22,6 +22,7 @@ from dragoman.sdk import helping
 from dragoman.sdk.address import Address, resolve_agent
 from dragoman.sdk.engine import Engine
 from dragoman.sdk.errors import HubUnreachable, Misconfigured
+from dragoman.sdk.fetching import Fetch, fetcher
 from dragoman.sdk.journal import Journal, path_for
 from dragoman.sdk.links import Introduction, Link, dialler
 from dragoman.sdk.listening import HELP_TYPES, Listeners
@@ -76,6 +77,7 @@ class Agent:
         self._grace = grace
         self._world = world or RealWorld()
         self._through: Callable[[Link], Link] | None = None
+        self._fetch: Fetch | None = None
         self._handlers: dict[str, Handler] = {}
         self._listeners = Listeners()
         self._engine: Engine | None = None
@@ -351,6 +353,7 @@ class Agent:
             from dragoman.sdk.shared import SharedState
 
             self._state = SharedState(address, self._world)
+        self._fetch = fetcher(address)
         if address.protocol == "a2acp":
             return await self._serve_a2acp(address)
         try:
@@ -407,7 +410,9 @@ class Agent:
         journal = Journal(self._world, path_for(self._state_dir, self.id))
         through = self._through
         way = dial if through is None else lambda: through(dial())
-        self._engine = Engine(who, handlers, way, journal, self._world, grace=self._grace, listeners=self._listeners)
+        self._engine = Engine(
+            who, handlers, way, journal, self._world, grace=self._grace, listeners=self._listeners, fetch=self._fetch
+        )
         try:
             await self._engine.run()
         finally:

@@ -12,9 +12,12 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from dragoman.sdk.bulletin import Bulletin
 from dragoman.sdk.desk import Desk
 from dragoman.sdk.exchange import Exchange
+from dragoman.sdk.fetching import Fetch
 from dragoman.sdk.journal import Journal
 from dragoman.sdk.links import (
     Accepted,
@@ -64,7 +67,9 @@ class Engine:
         grace: float = 30.0,
         heartbeat: float = HEARTBEAT,
         listeners: Listeners | None = None,
+        fetch: Fetch | None = None,
     ) -> None:
+        self._fetch = fetch
         self._who = who
         self._handlers = handlers
         self._dial = dial
@@ -159,6 +164,9 @@ class Engine:
                 self._greet(link)
                 while True:
                     for said in await link.receive():
+                        if type(said) is Work and said.attached and self._fetch is not None:
+                            files = await self._fetch(said)
+                            said = msgspec.structs.replace(said, files=(*said.files, *files), attached=())
                         self._hear[type(said)](said)
                     failures = 0
             except LinkDown as down:

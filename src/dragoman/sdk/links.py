@@ -107,6 +107,23 @@ class File(Struct, frozen=True):
     data: bytes
 
 
+class Attached(Struct, frozen=True):
+    """A file that came with the work where the protocol carries only its name: the hub has it."""
+
+    id: str
+    name: str
+    mime_type: str
+    sha256: str
+
+
+def attached(told: object) -> tuple[Attached, ...]:
+    """The files that the hub names beside work; nothing if these are somebody else's words."""
+    try:
+        return msgspec.convert(told, tuple[Attached, ...])
+    except msgspec.ValidationError:
+        return ()
+
+
 class ToolUse(Struct, frozen=True):
     id: str
     name: str
@@ -128,6 +145,8 @@ class Work(Struct, frozen=True, kw_only=True):
     receipt: str | None = None
     attempt: int | None = None
     traceparent: str | None = None
+    attached: tuple[Attached, ...] = ()
+    """What is still to be fetched; it is among the `files` when a handler sees them."""
     answer: Any | UnsetType = UNSET
     question: str | None = None
     files: tuple[File, ...] = ()

@@ -8,7 +8,7 @@ from dragoman.protocols.a2acp import intents
 from dragoman.protocols.a2acp.contracts import Capability
 from dragoman.protocols.a2acp.types import Message
 from dragoman.sdk import declared, trace
-from dragoman.sdk.links import Errand, Proposal, Work, handed_over
+from dragoman.sdk.links import Errand, Proposal, Work, attached, handed_over
 from dragoman.sdk.peers import HandshakeRequest
 
 SEALED, PERSONAL, THREAD = "sealed", "personal", "thread"
@@ -53,6 +53,9 @@ def work_of(message: Message, task_id: str, capability: Capability | None, recei
         about[SEALED] = "yes"
     if capability is not None and capability.pii:
         about[PERSONAL] = "yes"
+    files = attached(payload.get("attachments") or ())
+    if files:
+        payload = {name: value for name, value in payload.items() if name != "attachments"}
     given = declared.content(None if capability is None else capability.input_schema, payload)
     if terms is not None:
         given.pop("handover", None)
@@ -70,6 +73,7 @@ def work_of(message: Message, task_id: str, capability: Capability | None, recei
         traceparent=None if span is None else payload["traceparent"],
         terms=terms,
         is_new_round=False,
+        attached=files,
     )
 
 

@@ -63,6 +63,7 @@ from dragoman.sdk.links import (
     Terms,
     Welcomed,
     Work,
+    attached,
 )
 from dragoman.sdk.outcome import TIMED_OUT
 from dragoman.sdk.talk_agentmsg import Arrival, MessagePipe, Talk
@@ -315,6 +316,7 @@ def _work(said: Arrival, world: World) -> Work:
             handover=handover if isinstance(handover, dict) else None,
         ),
         is_new_round=False,
+        attached=attached(raw.get("attachments") or ()),
     )
 
 

@@ -60,6 +60,7 @@ from dragoman.sdk.links import (
     Release,
     Report,
     Work,
+    attached,
     handed_over,
 )
 from dragoman.sdk.world import World
@@ -287,6 +288,7 @@ def _work(message: Envelope[Any], request: WorkRequest, receipt: str | None) -> 
         answer=request.parameters.get("answer", UNSET),
         question=_text(custom.get("answered_question")),
         terms=handed_over(request.parameters.get("handover")),
+        attached=attached(custom.get("attachments") or ()),
     )
 
 
