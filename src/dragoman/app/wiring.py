@@ -61,6 +61,8 @@ log = structlog.get_logger("dragoman")
 
 REQUESTS_DRAIN = 10.0
 """Seconds in which HTTP requests and WebSockets end at a stop: what they began is the hub's, not theirs."""
+WAITED_FOR = frozenset({"coven", "forge"})
+"""Whose agents may finish what they have before the hub ends: what others say next is heard at the next start."""
 PROTOCOLS = ("chiffon", "coven", "forge", "agentmsg", "a2acp")
 """What agents may be added to speak."""
 
@@ -348,7 +350,8 @@ async def serve_until_stopped(settings: Settings, greet: Greet, *, demo: bool) -
                 await beside.enter_async_context(demo_agents(running))
             await stopped.wait()
             intake = running.intake
-            at_work = [agent.id for agent in intake.agents() if intake.reachable(agent.id) and intake.load_of(agent.id)]
+            waited_for = [one.id for one in intake.agents() if one.protocol in WAITED_FOR and intake.reachable(one.id)]
+            at_work = [agent for agent in waited_for if intake.load_of(agent)]
             patience = f"{settings.server.drain_seconds:g} s to finish; a second Ctrl-C ends it at once"
             log.info("stopping", **{"at_work": at_work, "they_have": patience} if at_work else {})
     log.info("stopped; everything is kept and goes on at the next start", data=settings.data)
