@@ -9,6 +9,8 @@ import pytest
 
 from dragoman.core.commands import (
     AnswerHandshake,
+    Ask,
+    AskPerson,
     Cancel,
     EndContract,
     Finish,
@@ -135,6 +137,33 @@ def test_progress_is_told_in_its_own_terms(kit: Any, said: dict[str, Any], field
     with pytest.raises(Refused) as refused:
         kit.heard("event", intent="progress", payload={}, known={"task": kit.task_id, "content": said})
     assert refused.value.fault.field == field
+
+
+def test_a_question_is_put_to_a_person_in_the_course_of_its_task(kit: Any) -> None:
+    said = {"question": "Go on?", "options": ["yes", "no"], "timeout_seconds": 30, "default": None}
+    asked = kit.heard("event", intent="question", payload={}, known={"task": kit.task_id, "content": said})
+    assert isinstance(asked, AskPerson)
+    assert (asked.task_id, asked.request_id, asked.blocking) == (kit.task_id, kit.request_id, True)
+    assert asked.ask == Ask(question="Go on?", options=("yes", "no"), timeout_seconds=30, has_default=True)
+
+
+@pytest.mark.parametrize(
+    ("said", "field"), [({}, "payload.question"), ({"question": ""}, "payload.question"),
+                        ({"question": "?", "options": "yes"}, "payload.options"),
+                        ({"question": "?", "timeout_seconds": 0}, "payload.timeout_seconds"),
+                        ({"question": "?", "timeout_seconds": True}, "payload.timeout_seconds")],
+)  # fmt: skip
+def test_a_question_that_nobody_could_answer_is_refused(kit: Any, said: dict[str, Any], field: str) -> None:
+    with pytest.raises(Refused) as refused:
+        kit.heard("event", intent="question", payload={}, known={"task": kit.task_id, "content": said})
+    assert refused.value.fault.field == field
+
+
+def test_what_only_two_agents_can_read_is_asked_of_nobody(kit: Any) -> None:
+    known = {"task": kit.task_id, "content": {"ciphertext": "x"}, "sealed": True}
+    with pytest.raises(Refused, match="no person can be asked") as refused:
+        kit.heard("event", intent="question", payload={}, known=known)
+    assert refused.value.fault.kind is Kind.FORBIDDEN
 
 
 def test_an_event_that_nobody_knows_is_refused(kit: Any) -> None:
