@@ -96,10 +96,10 @@ def number(connection: apsw.Connection, id: TaskId) -> int | None:
 
 
 def _bodies(decode: Callable[[str], Any], sql: str) -> Callable[[apsw.Connection, Any], list[Any]]:
-    """A lookup whose statement takes its fields, in their order, and gives bodies."""
+    """A lookup whose statement takes its fields, in their order, and gives bodies, perhaps with what they go by."""
 
     def answer(connection: apsw.Connection, lookup: Any) -> list[Any]:
-        return [decode(body) for (body,) in connection.execute(sql, astuple(lookup))]
+        return [decode(row[0]) for row in connection.execute(sql, astuple(lookup))]
 
     return answer
 
@@ -213,8 +213,11 @@ ANSWERS: dict[type[Lookup[Any]], Callable[[apsw.Connection, Any], list[Any]]] = 
     LeasedTo: _bodies(delivery_from, _deliveries(LEASED)),
     Unacknowledged: _bodies(
         delivery_from,
-        f"SELECT body FROM delivery WHERE receiver = ? AND slot IN ({LEASED}, {POLLED}) AND (rank, id) > (?, ?)"
-        " ORDER BY rank, id LIMIT ?",
+        " UNION ALL ".join(  # both from the index, in order, and merged
+            f"SELECT body, rank, id FROM delivery WHERE receiver = ?1 AND slot = {slot} AND (rank, id) > (?2, ?3)"
+            for slot in (LEASED, POLLED)
+        )
+        + " ORDER BY rank, id LIMIT ?4",
     ),
     DeadLetterById: _bodies(dead_letter_from, "SELECT body FROM dead_letter WHERE id = ?"),
     DeadLettersOf: _bodies(dead_letter_from, "SELECT body FROM dead_letter WHERE task = ? ORDER BY id"),
