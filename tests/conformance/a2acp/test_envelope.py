@@ -136,7 +136,7 @@ def test_a_field_of_another_form_is_named(place: str, value: Any) -> None:
 
 
 @pytest.mark.requirement("A2-TOK-1", "a2acp-D2")
-@pytest.mark.parametrize("security", [None, {}, {"auth_token": None}, {"encryption": "none"}])
+@pytest.mark.parametrize("security", [None, {}, {"auth_token": None}, {"auth_token": ""}, {"encryption": "none"}])
 def test_a_message_without_a_token_fails_to_authenticate(security: Any) -> None:
     """The document's schema lets it pass: this is no question of form."""
     said = {name: value for name, value in {**tree(), "security": security}.items() if value is not None}

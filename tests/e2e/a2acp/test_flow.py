@@ -190,6 +190,9 @@ def test_what_is_malformed_is_told_by_its_field(pair: tuple[Speaker, Speaker]) -
     ):
         answered, answer = ada.post({n: v for n, v in {**good, **changed}.items() if v is not None})
         assert (answered, code_of_bare(answer), details(answer).get("field")) == (status, "SCHEMA_MISMATCH", field)
+    for security in (None, {}, {"auth_token": ""}):
+        answered, answer = ada.post({n: v for n, v in {**good, "security": security}.items() if v is not None})
+        assert (answered, code_of_bare(answer), details(answer)["field"]) == (401, "AUTH_FAILED", "security.auth_token")
     for body, limit in ((compact({**good, "payload": {"x": "y" * 900_001}}), 900_000), (b" " * 1_000_001, 1_000_000)):
         answered, answer = ada.call("POST", "/a2acp/messages", body)
         assert (answered, code_of_bare(answer), details(answer)["limit"]) == (413, "SCHEMA_MISMATCH", limit)

@@ -277,7 +277,7 @@ def body(tree: Mapping[str, Any], kind: type[T]) -> T:
 def _lacks_token(tree: Mapping[str, Any]) -> bool:
     """The document's schema lets `security` be left out, its text does not: that is a matter of authentication."""
     security = tree.get("security")
-    return security is None or (isinstance(security, dict) and security.get("auth_token") is None)
+    return security is None or (isinstance(security, dict) and security.get("auth_token") in (None, ""))
 
 
 def understood(tree: dict[str, Any], translations: Translations = TRANSLATIONS) -> dict[str, Any]:

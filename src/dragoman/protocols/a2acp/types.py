@@ -76,7 +76,7 @@ class Agent(Record, frozen=True, kw_only=True):
 class Security(Record, frozen=True, kw_only=True, omit_defaults=False):
     """The credential never shows in a log, however this value gets there (all-D4)."""
 
-    auth_token: Annotated[str, Meta(max_length=16_384)]
+    auth_token: Annotated[str, Meta(min_length=1, max_length=16_384)]
     encryption: Encryption = "none"
 
     def __repr__(self) -> str:
