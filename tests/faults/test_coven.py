@@ -393,7 +393,7 @@ def kill_in_a_loop(home: Path, seed: int, kills: int, seconds: float) -> CovenLe
             until(lambda: not ledger.unanswered or fleet.failures, "every acknowledged task is answered", 60)
             until(lambda: hub.pending == 0 or fleet.failures, "nothing is pending", 60)
         assert fleet.failures == []
-        assert ledger.verdict(hub.dead_letters(), {}) == [], f"seed {seed}"
+        assert ledger.verdict(hub.dead_letters()) == [], f"seed {seed}"
         for task, said in ledger.answers.items():
             assert said.endswith(" done"), (task, said)
             assert json.loads(said.removesuffix(" done").partition("\n\n")[2]) == hub.task(task)["input"]

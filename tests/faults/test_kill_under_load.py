@@ -17,7 +17,8 @@ from tests.support.ledger import Ledger
 
 
 def kill_in_a_loop(home: Path, seed: int, kills: int, seconds: float) -> Ledger:
-    hub = HubProcess(home, DRAGOMAN_RULES__IDLE_SECONDS="1").start()
+    # Long enough for a busy machine: an agent that is silent for longer loses its task to the next, who does it too.
+    hub = HubProcess(home, DRAGOMAN_RULES__IDLE_SECONDS="10").start()
     ledger, rng = Ledger(), random.Random(seed)
     try:
         with Fleet(hub, ledger, seed=seed) as fleet:
@@ -27,12 +28,11 @@ def kill_in_a_loop(home: Path, seed: int, kills: int, seconds: float) -> Ledger:
                 threading.Event().wait(rng.random() * seconds)  # the moment is what is random
                 hub.restart()
             fleet.sending.clear()
-            until(lambda: not ledger.unanswered or fleet.failures, "every acknowledged task is answered", 60)
+            until(lambda: not ledger.unanswered or fleet.failures, "every acknowledged task is answered", 120)
             until(lambda: hub.pending == 0 or fleet.failures, "nothing is pending", 60)
         assert fleet.failures == []
-        attempts = hub.attempts()
-        assert len(attempts) >= len(ledger.acknowledged)
-        assert ledger.verdict(hub.dead_letters(), attempts) == [], f"seed {seed}"
+        assert len(hub.tasks()) >= len(ledger.acknowledged)
+        assert ledger.verdict(hub.dead_letters()) == [], f"seed {seed}"
         assert hub.admin.get("/readyz").status == 200
     finally:
         hub.kill()

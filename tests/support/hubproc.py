@@ -193,10 +193,6 @@ class HubProcess:
         """The tasks that were given up."""
         return {letter["task_id"] for letter in self._pages("deadletters", {})}
 
-    def attempts(self) -> dict[str, int]:
-        """How often each task was given to somebody."""
-        return {task["id"]: task["attempts"] for task in self.tasks()}
-
     def _pages(self, what: str, where: dict[str, str]) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         query = where | {"limit": "500"}

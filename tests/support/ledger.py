@@ -5,8 +5,7 @@ they were given and what they did; `verdict` holds it all against the claim (REL
 
     lost        acknowledged ⊆ answered ∪ given up, once nothing is pending
     inverted    what an agent reported about a task arrives in the order it was reported
-    doubled     one effect per request and attempt, one outcome per task: whoever is silent too long while it works, or
-                while the machine has no time for it, loses the task to the next, and the hub says so
+    doubled     one effect per request, one outcome per task
 """
 
 from __future__ import annotations
@@ -69,19 +68,15 @@ class Ledger:
         with self._lock:
             return {task for task in self.acknowledged if task not in self.outcomes}
 
-    def verdict(self, given_up: set[str], attempts: Mapping[str, int]) -> list[str]:
-        """Everything that is wrong; call when the hub says that nothing is pending. `attempts`: by task, if not one."""
+    def verdict(self, given_up: set[str]) -> list[str]:
+        """Everything that is wrong; call when the hub says that nothing is pending."""
         with self._lock:
             wrong = [f"lost: {task}" for task in self.acknowledged - set(self.outcomes) - given_up]
             wrong += [
                 f"lost a report: {task}" for task in self.outcomes if set(self.reported[task]) - set(self.heard[task])
             ]
             wrong += [f"inverted: {task} {order}" for task, order in self.heard.items() if order != sorted(order)]
-            wrong += [
-                f"done {self.effects[request]} times: {task}"
-                for task, request in self.sent.items()
-                if self.effects[request] > max(1, attempts.get(task, 1))
-            ]
+            wrong += [f"done {n} times: {request}" for request, n in self.effects.items() if n > 1]
             wrong += [f"{len(ids)} outcomes: {task}" for task, ids in self.outcomes.items() if len(ids) > 1]
             done = {task for task, request in self.sent.items() if self.effects[request]}
             wrong += [f"answered but not done: {task}" for task in set(self.outcomes) - done - given_up]

@@ -258,8 +258,7 @@ async def test_who_waits_for_a_result_waits_over_a_restart(hub: Hub) -> None:
 
     @agent.on("work")
     async def work() -> str:
-        while not may_end.is_set():
-            await asyncio.sleep(0.001)
+        await asyncio.to_thread(may_end.wait)
         return "done"
 
     hub.add(agent, protocol="forge")
