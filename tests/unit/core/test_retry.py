@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.unit.core.state.conftest import SharedWorld
 
@@ -40,6 +40,7 @@ def in_force(own: dict[str, Any], policy: dict[str, Any]) -> retry.RetryConfig:
 
 
 @given(CONFIGS, CONFIGS, st.integers(1, OWN))
+@example({}, {"jitter": False, "base_delay_ms": 6e-8, "max_delay_ms": 103, "backoff_multiplier": 204}, 5)
 def test_a_wait_is_the_protocols_formula_within_the_hubs_bounds(own, policy, attempt):
     wait = wait_of(SETTINGS, "some id", attempt, backoff_in(policy), backoff_in(own))
     if not own and not policy:

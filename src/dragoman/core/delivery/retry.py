@@ -28,10 +28,11 @@ OWN = 100
 
 
 class Backoff(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What somebody says of the waits between attempts. None: nothing."""
+    """What somebody says of the waits between attempts. None: nothing. Not whole microseconds: a beginning below one
+    grows, too."""
 
-    base: int | None = None
-    most: int | None = None
+    base: float | None = None
+    most: float | None = None
     factor: float | None = None
     jitter: bool | None = None
     attempts: int | None = None

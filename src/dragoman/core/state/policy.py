@@ -101,8 +101,8 @@ def backoff_in(said: dict[str, Any] | None) -> Backoff | None:
         return None
     base, most = said.get("base_delay_ms"), said.get("max_delay_ms")
     return Backoff(
-        base=None if base is None else int(base * MILLISECOND),
-        most=None if most is None else int(most * MILLISECOND),
+        base=None if base is None else base * MILLISECOND,
+        most=None if most is None else most * MILLISECOND,
         factor=said.get("backoff_multiplier"),
         jitter=said.get("jitter"),
         attempts=said.get("max_attempts"),
