@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
 from dragoman.transports.websocket import EXTENSION, Socket
+from dragoman.transports.ws_frames import Cutter
 from tests.fuzz.hostile import broken_bytes
 from tests.fuzz.test_decoders import THOROUGH, UNTIMED, for_a_while
 
@@ -58,6 +59,12 @@ class Wire(asyncio.Transport):
         return default
 
 
+class Library(Socket):
+    """Reads and writes every frame by the library alone."""
+
+    _cutter = property(lambda _: None, lambda _, cutter: None)  # type: ignore[assignment]
+
+
 class Ears:
     def __init__(self) -> None:
         self.messages: list[bytes] = []
@@ -79,8 +86,10 @@ def frame(
     sign = 0x80 if mask is not None else 0
     if len(payload) < 126:
         head += bytes([sign | len(payload)])
-    else:
+    elif len(payload) < 1 << 16:
         head += bytes([sign | 126]) + len(payload).to_bytes(2, "big")
+    else:
+        head += bytes([sign | 127]) + len(payload).to_bytes(8, "big")
     if mask is None:
         return head + payload
     return head + mask + bytes(byte ^ mask[place % 4] for place, byte in enumerate(payload))
@@ -116,7 +125,9 @@ FRAMES = [
 ]
 
 
-async def speak(hello: bytes, pieces: list[bytes]) -> tuple[Wire, Ears]:
+async def speak(
+    hello: bytes, pieces: list[bytes], kind: type[Socket] = Socket, say: tuple[bytes, ...] = ()
+) -> tuple[Wire, Ears]:
     ears, opened = Ears(), asyncio.Event()
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
@@ -129,7 +140,7 @@ async def speak(hello: bytes, pieces: list[bytes]) -> tuple[Wire, Ears]:
 
     config = uvicorn.Config(application, lifespan="off", log_config=None, ws_max_size=LARGEST, ws_ping_interval=None)
     config.load()
-    socket, wire = Socket(config, ServerState(), {}), Wire()
+    socket, wire = kind(config, ServerState(), {}), Wire()
     socket.connection_made(wire)
     socket.data_received(hello)
     async with asyncio.timeout(5):
@@ -138,6 +149,8 @@ async def speak(hello: bytes, pieces: list[bytes]) -> tuple[Wire, Ears]:
         if wire.closed:
             break
         socket.data_received(piece)
+    socket.write(say)
+    socket.write_binary(say)
     socket.connection_lost(None)
     async with asyncio.timeout(5):
         await asyncio.gather(*socket.tasks)
@@ -180,6 +193,58 @@ def test_a_bomb_ends_the_link_and_is_not_heard(text: bytes) -> None:
     wire, ears = asyncio.run(speak(DEFLATED, [frame(2, deflated(text), bits=4), TEXT]))
     assert ears.messages == []
     assert (1009).to_bytes(2, "big") in wire.written
+
+
+def test_text_that_is_no_utf_8_ends_the_link_and_is_not_heard() -> None:
+    for text in (frame(1, b"\xff\xfe"), frame(1, b"a\xc3", fin=False) + frame(0, b"b")):
+        wire, ears = asyncio.run(speak(PLAIN, [TEXT, text + TEXT]))
+        assert ears.messages == [b'{"type":"x"}']
+        assert (1007).to_bytes(2, "big") in wire.written
+
+
+def test_what_is_written_is_what_the_library_would_write() -> None:
+    say = tuple(b"x" * size for size in (0, 1, 125, 126, (1 << 16) - 1, 1 << 16))
+    (ours, _), (theirs, _) = (asyncio.run(speak(PLAIN, [], kind, say)) for kind in (Socket, Library))
+    assert ours.written == theirs.written
+
+
+def compared(how: settings) -> Callable[[], None]:
+    """However the bytes are cut on their way, the same is heard and answered as if the library read them one by one.
+
+    One by one: of several frames at once, of which one is broken, uvicorn drops the good ones before it. The bytes at
+    the end complete the head of any frame: before that the library may know already that it is broken.
+    """
+
+    @how
+    @given(
+        st.lists(st.sampled_from(FRAMES) | broken_bytes(FRAMES), max_size=6), st.lists(st.integers(0, 60), max_size=8)
+    )
+    def attempt(frames: list[bytes], lengths: list[int]) -> None:
+        sent, pieces, at = b"".join((*frames, bytes(16))), [], 0
+        for length in (*lengths, len(sent)):
+            pieces.append(sent[at : at + length])
+            at += length
+        ours, heard = asyncio.run(speak(PLAIN, [piece for piece in pieces if piece]))
+        theirs, expected = asyncio.run(speak(PLAIN, [bytes([byte]) for byte in sent], Library))
+        assert heard.messages == expected.messages
+        assert heard.marks == expected.marks
+        assert (ours.written, ours.closed) == (theirs.written, theirs.closed)
+
+    return attempt
+
+
+def test_the_short_way_hears_what_the_library_would() -> None:
+    compared(UNTIMED)()
+
+
+@pytest.mark.soak
+def test_the_short_way_hears_what_the_library_would_for_a_while() -> None:
+    for_a_while(compared(THOROUGH))
+
+
+def test_plain_frames_never_reach_the_library() -> None:
+    long = frame(2, b"y" * 300)
+    assert Cutter(LARGEST).cut(TEXT + long) == [(b'{"type":"x"}', True), (b"y" * 300, False)]
 
 
 def test_a_socket_goes_on_or_closes_whatever_comes() -> None:

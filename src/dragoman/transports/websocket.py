@@ -2,8 +2,8 @@
 
 uvicorn hands every frame to the application through a queue and a task, and stops and restarts reading around each.
 Here a `Listener` is called as frames arrive, says itself when reading shall stop, and writes without waiting; the
-ASGI application only opens the link and learns of its end. The protocol itself (framing, masking, close handshake)
-stays with the `websockets` library.
+ASGI application only opens the link and learns of its end. The plainest frames are read and written by `ws_frames`; the
+rest of the protocol (everything else that may be in a frame, the handshakes) stays with the `websockets` library.
 
 `mark` sends a ping behind everything written so far, and `marked` is called when the peer's WebSocket answers it: then
 all of that has arrived there. A peer whose frames we have stopped reading, because the hub is behind, cannot be heard
@@ -15,14 +15,16 @@ inflated no further than the largest message allowed: a bomb ends its link with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidState
 from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
-from websockets.frames import Frame
+from websockets.frames import CloseCode, Frame
 from websockets.http11 import Request
+
+from dragoman.transports.ws_frames import BINARY, TEXT, Cutter, written
 
 EXTENSION = "dragoman.socket"
 """Where the application finds the socket in its ASGI scope, under `extensions`."""
@@ -58,6 +60,8 @@ class Socket(WebSocketsSansIOProtocol):
     """One WebSocket connection."""
 
     listener: Listener | None = None
+    _cutter: Cutter | None = None
+    """Once the handshake began, unless frames are compressed."""
 
     def handle_connect(self, event: Request) -> None:
         if event.path.partition("?")[0] in COMPRESSED_PATHS:
@@ -66,18 +70,45 @@ class Socket(WebSocketsSansIOProtocol):
         scope: dict[str, Any] | None = getattr(self, "scope", None)
         if scope is not None:
             scope["extensions"][EXTENSION] = self
+            if not self.conn.extensions:
+                self._cutter = Cutter(self.config.ws_max_size)
 
     # -- in
 
+    def data_received(self, data: bytes) -> None:
+        if self._cutter is None:
+            super().data_received(data)
+            return
+        for piece, is_text in self._cutter.cut(data):
+            if self.transport.is_closing():
+                return
+            if is_text is None:
+                super().data_received(piece)
+            elif not self.close_sent:
+                self._hear(piece, is_text)
+
     def send_receive_event_to_app(self) -> None:
-        listener = self.listener
-        if listener is None:
+        if self.listener is None:
             super().send_receive_event_to_app()
             return
-        data = self.frames[0] if len(self.frames) == 1 else b"".join(self.frames)
+        data = bytes(self.frames[0]) if len(self.frames) == 1 else b"".join(self.frames)
         self.frames = []
         if not self.close_sent:
-            listener.heard(bytes(data))
+            self._hear(data, self.curr_msg_data_type == "text")
+
+    def _hear(self, message: bytes, is_text: bool) -> None:
+        if self.listener is None:
+            self.frames, self.curr_msg_data_type = [message], "text" if is_text else "bytes"
+            super().send_receive_event_to_app()
+            return
+        if is_text:
+            try:
+                message.decode()
+            except UnicodeDecodeError:
+                self.conn.fail(CloseCode.INVALID_DATA, "a text frame that is not UTF-8")
+                self.handle_parser_exception()
+                return
+        self.listener.heard(message)
 
     def stop_reading(self) -> None:
         if not self.read_paused and not self.transport.is_closing():
@@ -100,19 +131,23 @@ class Socket(WebSocketsSansIOProtocol):
         """Whether the peer keeps up with what we write."""
         return self.writable.is_set()
 
-    def write(self, frames: Iterable[bytes]) -> None:
-        """Send text frames. What is written to a socket that is closing is lost, as on any socket."""
-        self._send(self.conn.send_text, frames)
+    def write(self, messages: Iterable[bytes]) -> None:
+        """Send texts. What is written to a socket that is closing is lost, as on any socket."""
+        self._write(TEXT, messages)
 
-    def write_binary(self, frames: Iterable[bytes]) -> None:
-        self._send(self.conn.send_binary, frames)
+    def write_binary(self, messages: Iterable[bytes]) -> None:
+        self._write(BINARY, messages)
 
-    def _send(self, send: Callable[[bytes], None], frames: Iterable[bytes]) -> None:
+    def _write(self, kind: int, messages: Iterable[bytes]) -> None:
         if not self.open:
             return
+        if self._cutter is not None:
+            self.transport.write(written(kind, messages))
+            return
+        send = self.conn.send_text if kind == TEXT else self.conn.send_binary
         try:
-            for frame in frames:
-                send(frame)
+            for message in messages:
+                send(message)
         except InvalidState:
             return
         self.transport.write(b"".join(self.conn.data_to_send()))

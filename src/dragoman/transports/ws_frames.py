@@ -1,0 +1,97 @@
+"""Where the frames of a WebSocket begin and end, and the plain ones read on the spot (RFC 6455, 5.2).
+
+Nearly every frame that reaches a hub is the plainest there is: a whole message, masked, and all of it there. The
+`websockets` library takes thirty calls to read one, and a dozen to write one. So those are read and written here;
+everything else (control frames, fragments, frames that arrive in pieces, broken ones) is the library's, which also has
+the closing handshake. `Cutter` sees to it that the library gets such frames from their first byte to their last.
+
+No socket, no loop: bytes in, pieces out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+try:
+    from websockets.speedups import apply_mask
+except ImportError:  # no C here
+    from websockets.utils import apply_mask
+
+FIN = 0x80
+OPCODE = 0x0F
+CONTINUATION, TEXT, BINARY = 0x0, 0x1, 0x2
+PLAIN = {FIN | TEXT: True, FIN | BINARY: False}
+MASKED = 0x80
+TWO_BYTES, EIGHT_BYTES = 126, 127
+"""In place of a length: it follows in so many bytes."""
+
+MASK_BYTES = 4
+
+
+class Cutter:
+    """What one peer sends, cut into frames."""
+
+    def __init__(self, longest: int) -> None:
+        self._longest = longest
+        self._head = b""
+        self._owed = 0
+        self._in_fragments = False
+
+    def cut(self, data: bytes) -> list[tuple[bytes, bool | None]]:
+        """Messages, each with whether it is text; and with None bytes for the library, in the order they came."""
+        pieces: list[tuple[bytes, bool | None]] = []
+        if self._head:
+            data, self._head = self._head + data, b""
+        at, end = 0, len(data)
+        while at < end:
+            if self._owed:  # the library has its beginning
+                piece = data[at : at + self._owed]
+                self._owed -= len(piece)
+                at += len(piece)
+                pieces.append((piece, None))
+                continue
+            if end - at < 2:
+                self._head = data[at:]
+                break
+            first, length = data[at], data[at + 1]
+            body = at + 2
+            masked = length >= MASKED
+            length &= ~MASKED
+            if length >= TWO_BYTES:
+                size = 2 if length == TWO_BYTES else 8
+                if end - body < size:
+                    self._head = data[at:]
+                    break
+                length = int.from_bytes(data[body : body + size], "big")
+                body += size
+            if masked:
+                body += MASK_BYTES
+            if (
+                first in PLAIN
+                and masked
+                and body + length <= end
+                and length <= self._longest
+                and not self._in_fragments
+            ):
+                pieces.append((apply_mask(data[body : body + length], data[body - MASK_BYTES : body]), PLAIN[first]))
+                at = body + length
+                continue
+            self._owed = body - at + length
+            if first & OPCODE <= BINARY:
+                self._in_fragments = not first & FIN
+        return pieces
+
+
+def written(kind: int, messages: Iterable[bytes]) -> bytes:
+    """Messages as a server sends them, a frame each."""
+    pieces: list[bytes] = []
+    for message in messages:
+        length = len(message)
+        if length < TWO_BYTES:
+            pieces.append(bytes((FIN | kind, length)))
+        elif length < 1 << 16:
+            pieces.append(bytes((FIN | kind, TWO_BYTES, length >> 8, length & 0xFF)))
+        else:
+            pieces.append(bytes((FIN | kind, EIGHT_BYTES)) + length.to_bytes(8, "big"))
+        pieces.append(message)
+    return b"".join(pieces)
