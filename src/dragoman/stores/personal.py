@@ -32,9 +32,21 @@ def is_personal(row: Any) -> bool:
     return kind in WITH_LETTERS and row.letter is not None and row.letter.personal
 
 
+def any_personal(rows: Sequence[Any]) -> bool:
+    """Few are, and this is asked of every row there is."""
+    for row in rows:
+        kind = type(row)
+        if kind is Event:
+            if row.personal:
+                return True
+        elif kind in WITH_LETTERS and (row.letter is not None or kind is Question) and is_personal(row):
+            return True
+    return False
+
+
 def shut(changes: Changes, vault: Vault | None) -> Changes:
     """The changes as they are written."""
-    if not any(map(is_personal, changes.added)) and not any(map(is_personal, changes.changed)):
+    if not any_personal(changes.added) and not any_personal(changes.changed):
         return changes
     return msgspec.structs.replace(
         changes,

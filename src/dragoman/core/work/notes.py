@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from dragoman.core.agents.floor import Floor, Link
 from dragoman.core.agents.model import Agent
 from dragoman.core.audit.chain import AuditRecord
@@ -34,22 +36,14 @@ def key_of(row: Row) -> Any:
     return (row.task, row.seq) if type(row) is Event else row.id  # type: ignore[union-attr]
 
 
-class Entry:
+class Entry(msgspec.Struct, gc=False):
     """A row touched by this unit. `base`: it was in the store before. `row` None: it is gone."""
 
-    __slots__ = ("base", "row")
-
-    def __init__(self, base: Row | None, row: Row | None) -> None:
-        self.base = base
-        self.row = row
+    base: Row | None
+    row: Row | None
 
     def put(self, row: Row | None) -> None:
         self.row = row
-
-
-def holder(task: Any) -> AgentId | None:
-    """The agent that a task keeps busy."""
-    return task.holder if task is not None else None
 
 
 class Notes:

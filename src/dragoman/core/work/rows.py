@@ -77,9 +77,10 @@ class Rows(Notes):
         if self._peek is not None:  # the store remembers for itself
             rows = self._peek(lookup)
             if rows:
-                base = self._base[lookup.row]
+                table: Any = lookup.row
+                base = self._base[table]
                 for row in rows:
-                    base[key_of(row)] = row
+                    base[row.id if table is not Event else key_of(row)] = row
             return rows
         loaded = self._loaded.get(lookup)
         if loaded is None:

@@ -16,7 +16,6 @@ from dragoman.core.state import policy
 from dragoman.core.state.model import Entity, Registry
 from dragoman.core.state.standing import Standing, standing_of
 from dragoman.core.tasks.model import Task
-from dragoman.core.work.notes import holder
 from dragoman.core.work.rows import Rows
 
 
@@ -115,7 +114,7 @@ class Scene(Rows):
     def tasks_of(self, agent: AgentId) -> list[TaskId]:
         dirty = self._dirty[Task]
         ids = [id for id in self.floor.active.get(agent, ()) if id not in dirty]
-        ids += [id for id, entry in dirty.items() if holder(entry.row) == agent]
+        ids += [id for id, entry in dirty.items() if isinstance(entry.row, Task) and entry.row.holder == agent]
         return ids
 
     def backlog(self, queue: str) -> int:

@@ -14,7 +14,7 @@ from dragoman.core.ports import Changes
 from dragoman.core.state.model import Change, Changed, Entity, Operation, Registry
 from dragoman.core.state.tasks import beginning, step
 from dragoman.core.tasks.model import Task
-from dragoman.core.work.notes import Entry, holder, key_of
+from dragoman.core.work.notes import Entry, key_of
 from dragoman.core.work.writing import Writing
 
 
@@ -149,14 +149,17 @@ class Work(Writing):
 
     def _settle_task(self, entry: Entry) -> None:
         active = self.floor.active
-        old, new = holder(entry.base), holder(entry.row)
+        base: Any = entry.base
+        row: Any = entry.row
+        old = None if base is None else base.holder
+        new = None if row is None else row.holder
         if old == new:
             return
-        row: Any = entry.row or entry.base
+        id = (row or base).id
         if old is not None and old in active:
-            active[old].discard(row.id)
+            active[old].discard(id)
             if not active[old]:
                 del active[old]
         if new is not None:
-            active.setdefault(new, set()).add(row.id)
+            active.setdefault(new, set()).add(id)
             self.floor.gave_work_to(new)

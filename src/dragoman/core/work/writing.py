@@ -18,19 +18,22 @@ from dragoman.core.lookups import Row
 from dragoman.core.policy.ratelimit import Key, Minute
 from dragoman.core.state.model import Change, Entity
 from dragoman.core.tasks.model import Event, EventKind, Question, Task
-from dragoman.core.work.notes import Entry, holder, key_of
+from dragoman.core.work.notes import Entry
 from dragoman.core.work.scene import Scene
 
 
 class Writing(Scene):
     def put(self, row: Row) -> None:
         """Add the row, or change it if it is there."""
-        self._write(type(row), key_of(row), row)
+        self._write(row, row)
 
     def remove(self, row: Row) -> None:
-        self._write(type(row), key_of(row), None)
+        self._write(row, None)
 
-    def _write(self, table: type[Any], id: Any, row: Row | None) -> None:
+    def _write(self, named: Any, row: Row | None) -> None:
+        """`row`, or none any more, under the name of `named`."""
+        table = type(named)
+        id = (named.task, named.seq) if table is Event else named.id  # `key_of`, for every row there is
         dirty = self._dirty[table]
         entry = dirty.get(id)
         if entry is None:
@@ -61,7 +64,8 @@ class Writing(Scene):
             self.touched_tasks.add(id)
 
     def _count(self, old: Task | None, new: Task | None) -> None:
-        held, holds = holder(old), holder(new)
+        held = None if old is None else old.holder
+        holds = None if new is None else new.holder
         if held != holds:
             if held is not None:
                 self._add(self._load, held, -1)
