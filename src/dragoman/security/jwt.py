@@ -150,7 +150,7 @@ class Authority:
             msgspec.json.encode(claims), key.material, key.algorithm.value, headers={"kid": key.kid}
         )
         if len(token) > LARGEST:
-            return Refusal(Reason.SIZE, "requested_capabilities")
+            return Refusal(Reason.TOO_MANY, "requested_capabilities")
         return Issued(token=token, claims=claims)
 
     def verify(

@@ -31,6 +31,7 @@ class Reason(enum.StrEnum):
     LIFETIME = "lifetime"
     REVOKED = "revoked"
     CAPABILITY = "capability"
+    TOO_MANY = "too_many"
 
 
 _AGAIN = "ask /auth/token for a new one"
@@ -56,6 +57,8 @@ SENTENCES = {
     Reason.REVOKED: f"the token was revoked; {_AGAIN}, if you still may",
     Reason.CAPABILITY: "none of the capabilities asked for is allowed; let the operator allow them (agent add"
     " --capability)",
+    Reason.TOO_MANY: "these are more capabilities than fit in one token (at most 64); ask for those that this receiver"
+    " requires",
 }
 
 

@@ -45,6 +45,7 @@ RULES = {
     Reason.SUBJECT: "subject",
     Reason.DOMAIN: "subject",
     Reason.CAPABILITY: "capability",
+    Reason.TOO_MANY: "capability",
     Reason.CLAIM: "claims",
     Reason.REVOKED: "revoked",
 }
