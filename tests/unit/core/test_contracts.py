@@ -90,6 +90,17 @@ async def test_a_no_and_no_answer(world):
     assert (await world.store.question(late.id)).status is QuestionStatus.ANSWERED
 
 
+async def test_a_handshake_that_is_over_is_put_to_nobody_any_more(world):
+    missed = await world.ask(shakes(world))
+    await world.advance(5)
+    assert (await world.store.question(missed.id)).status is QuestionStatus.ANSWERED
+    answered = await world.ask(shakes(world))
+    await world.ask(AnswerHandshake(principal=AgentId("data"), question=answered.id, accepted=False))
+    open_still = await world.ask(shakes(world))
+    data = await world.connect("data")
+    assert [parcel.event.id for parcel in data.take()] == [open_still.id]
+
+
 @pytest.mark.parametrize(
     ("fields", "kind"),
     [

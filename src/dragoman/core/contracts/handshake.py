@@ -22,10 +22,10 @@ from dragoman.core.commands import AnswerHandshake, EndContract, RotateKey, Shak
 from dragoman.core.contracts import borders
 from dragoman.core.contracts.model import Contract, Party, Secret, Standing
 from dragoman.core.delivery.model import Cargo, Delivery
-from dragoman.core.delivery.outbox import NOBODY, await_answer, offer_answer, put_on_its_way
+from dragoman.core.delivery.outbox import NOBODY, await_answer, offer_answer, put_on_its_way, settle
 from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import ADMIN, SECOND, AgentId, DeliveryId, Instant, QuestionId, TaskId
-from dragoman.core.lookups import ContractById, Lane, QuestionById, Terms
+from dragoman.core.lookups import Lane, QuestionById, Terms
 from dragoman.core.tasks.assistance import question_id
 from dragoman.core.tasks.model import Asking, Question, QuestionStatus
 from dragoman.core.work import Work
@@ -196,7 +196,7 @@ def agree(work: Work, question: Question, public_key: str | None) -> Question:
     contract = msgspec.structs.replace(contract, handshake=question.id)
     work.put(contract)
     former = question.details.get("former")
-    old = None if former is None else work.one(ContractById(former))
+    old = None if former is None else work.contract(former)
     if old is not None and old.standing is Standing.ACTIVE:
         reason = f"renewed as {contract.id}"
         over = {"standing": Standing.SUPERSEDED, "since": work.now, "by": question.agent, "reason": reason}
@@ -223,8 +223,12 @@ def too_late(work: Work, question: Question) -> None:
 
 
 def told(work: Work, question: Question, status: QuestionStatus, answer: dict[str, Any]) -> Question:
+    """It is over: the source hears how, and a proposal that the target has not taken yet is taken back."""
     question = msgspec.structs.replace(question, status=status, answer=answer, answered_at=work.now, wake_at=None)
     work.put(question)
+    if question.asked_of is not None:
+        for proposal in work.find(Lane(TaskId(question.id), question.asked_of)):
+            settle(work, proposal)
     offer_answer(work, question)
     return question
 

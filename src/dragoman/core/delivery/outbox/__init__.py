@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from dragoman.core.delivery.outbox.again import lease_expired, pump, wait_anew
 from dragoman.core.delivery.outbox.ends import bury, give_up
-from dragoman.core.delivery.outbox.lanes import acknowledge, put_on_its_way, withdraw
+from dragoman.core.delivery.outbox.lanes import acknowledge, put_on_its_way, settle, withdraw
 from dragoman.core.delivery.outbox.leases import lease, leaves_once, waiting_again
 from dragoman.core.delivery.outbox.offers import (
     NOBODY,
@@ -57,6 +57,7 @@ __all__ = (
     "pump",
     "put_on_its_way",
     "repeat",
+    "settle",
     "wait_anew",
     "waiting_again",
     "withdraw",
