@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         SecurityPolicyViolation,
         TimedOut,
     )
+    from dragoman.sdk.links import File
     from dragoman.sdk.peers import (
         Accept,
         Escalate,
@@ -72,6 +73,7 @@ __all__ = [
     "Entity",
     "Escalate",
     "Event",
+    "File",
     "Handoff",
     "HandoffRequest",
     "Handover",
@@ -114,6 +116,7 @@ _HOMES = {
     "Event": "events",
     "Question": "events",
     "TaskInfo": "events",
+    "File": "links",
     "Accept": "peers",
     "Escalate": "peers",
     "Handoff": "peers",

@@ -22,7 +22,7 @@ from dragoman.sdk import helping
 from dragoman.sdk.address import Address, resolve_agent
 from dragoman.sdk.engine import Engine
 from dragoman.sdk.errors import HubUnreachable, Misconfigured
-from dragoman.sdk.fetching import Fetch, fetcher
+from dragoman.sdk.fetching import Bring, Fetch, bringer, fetcher
 from dragoman.sdk.journal import Journal, path_for
 from dragoman.sdk.links import Introduction, Link, dialler
 from dragoman.sdk.listening import HELP_TYPES, Listeners
@@ -78,6 +78,7 @@ class Agent:
         self._world = world or RealWorld()
         self._through: Callable[[Link], Link] | None = None
         self._fetch: Fetch | None = None
+        self._bring: Bring | None = None
         self._handlers: dict[str, Handler] = {}
         self._listeners = Listeners()
         self._engine: Engine | None = None
@@ -353,7 +354,7 @@ class Agent:
             from dragoman.sdk.shared import SharedState
 
             self._state = SharedState(address, self._world)
-        self._fetch = fetcher(address)
+        self._fetch, self._bring = fetcher(address), bringer(address)
         if address.protocol == "a2acp":
             return await self._serve_a2acp(address)
         try:
@@ -411,7 +412,15 @@ class Agent:
         through = self._through
         way = dial if through is None else lambda: through(dial())
         self._engine = Engine(
-            who, handlers, way, journal, self._world, grace=self._grace, listeners=self._listeners, fetch=self._fetch
+            who,
+            handlers,
+            way,
+            journal,
+            self._world,
+            grace=self._grace,
+            listeners=self._listeners,
+            fetch=self._fetch,
+            bring=self._bring,
         )
         try:
             await self._engine.run()

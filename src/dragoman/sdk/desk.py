@@ -30,6 +30,7 @@ from msgspec import UNSET
 from dragoman.sdk import outcome as ends
 from dragoman.sdk import trace
 from dragoman.sdk.errors import BadInput, Rejected
+from dragoman.sdk.fetching import Bring
 from dragoman.sdk.journal import Answered, Journal
 from dragoman.sdk.links import Decline, Errand, Introduction, Outcome, Reply, Work
 from dragoman.sdk.mailbox import Mailbox
@@ -49,7 +50,13 @@ _canonical = msgspec.json.Encoder(order="sorted").encode
 
 class Desk:
     def __init__(
-        self, who: Introduction, handlers: Mapping[str, Handler], mailbox: Mailbox, journal: Journal, world: World
+        self,
+        who: Introduction,
+        handlers: Mapping[str, Handler],
+        mailbox: Mailbox,
+        journal: Journal,
+        world: World,
+        bring: Bring | None = None,
     ) -> None:
         self._who = who
         self._handlers = handlers
@@ -62,7 +69,7 @@ class Desk:
         self._running = 0
         self._chores: set[asyncio.Task[None]] = set()
         self._threads: ThreadPoolExecutor | None = None
-        self.speech = Speech(mailbox, journal, world)
+        self.speech = Speech(mailbox, journal, world, bring)
         self.vitals = Vitals(world)
         self.tasks: dict[str, Task] = {}
         """In hand, by task id: begun, waiting for a person, or for a free place."""

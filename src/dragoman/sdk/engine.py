@@ -17,7 +17,7 @@ import msgspec
 from dragoman.sdk.bulletin import Bulletin
 from dragoman.sdk.desk import Desk
 from dragoman.sdk.exchange import Exchange
-from dragoman.sdk.fetching import Fetch
+from dragoman.sdk.fetching import Bring, Fetch
 from dragoman.sdk.journal import Journal
 from dragoman.sdk.links import (
     Accepted,
@@ -68,6 +68,7 @@ class Engine:
         heartbeat: float = HEARTBEAT,
         listeners: Listeners | None = None,
         fetch: Fetch | None = None,
+        bring: Bring | None = None,
     ) -> None:
         self._fetch = fetch
         self._who = who
@@ -79,7 +80,7 @@ class Engine:
         self._heartbeat = heartbeat
         self._link: Link | None = None
         self._mailbox = Mailbox(world)
-        self._desk = Desk(who, handlers, self._mailbox, journal, world)
+        self._desk = Desk(who, handlers, self._mailbox, journal, world, bring)
         self.exchange = Exchange(who, listeners or Listeners(), self._desk, self._mailbox, journal, world)
         self.bulletin = Bulletin(who, self.exchange, self._desk, world)
         self._beating: asyncio.Task[None] | None = None

@@ -1,4 +1,8 @@
-"""Files that came with work, over HTTP: what chiffon, agentmsg and a2acp say of them is only where they are."""
+"""Files over HTTP, where a protocol says of them only where they are.
+
+Those that came with work are fetched (chiffon, agentmsg, a2acp); one that comes out of it is brought first and then
+named (chiffon, which alone has a place for the name).
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,19 @@ from dragoman.sdk.links import File, LinkDown, Work, not_made
 log = logging.getLogger("dragoman.sdk")
 
 Fetch: TypeAlias = Callable[[Work], Awaitable[Sequence[File]]]
+Bring: TypeAlias = Callable[[File], Awaitable[str]]
+"""Gives the id under which the hub has the file. Raises `LinkDown`, or ValueError if the hub will not have it."""
+PLACE = "/api/agent/files"
 FETCHED = frozenset({"chiffon", "agentmsg", "a2acp"})
 """Protocols whose agents fetch."""
 
 
 def fetcher(address: Address) -> Fetch | None:
     return partial(_fetch, address) if address.protocol in FETCHED else None
+
+
+def bringer(address: Address) -> Bring | None:
+    return partial(_bring, address) if address.protocol == "chiffon" else None
 
 
 async def _fetch(address: Address, work: Work) -> list[File]:
@@ -33,7 +44,7 @@ async def _fetch(address: Address, work: Work) -> list[File]:
     async with http_client(address) as client:
         for one in work.attached:
             try:
-                place = f"/api/agent/files/{quote(one.id, safe='')}"  # another agent may have said it
+                place = f"{PLACE}/{quote(one.id, safe='')}"  # another agent may have said it
                 answer = await client.get(place, params={"task_id": work.errand.task_id})
             except httpx2.TransportError as error:
                 raise not_made(address, error) from None
@@ -44,3 +55,23 @@ async def _fetch(address: Address, work: Work) -> list[File]:
                 continue
             files.append(File(one.name, one.mime_type, answer.content))
     return files
+
+
+async def _bring(address: Address, file: File) -> str:
+    import httpx2
+
+    from dragoman.sdk.io_chiffon_http import http_client, refusal
+
+    try:
+        async with http_client(address) as client:
+            answer = await client.post(
+                PLACE, params={"name": file.name}, content=file.data, headers={"content-type": file.mime_type}
+            )
+    except httpx2.TransportError as error:
+        raise not_made(address, error) from None
+    if answer.status_code == 201:
+        return str(answer.json()["id"])
+    if answer.status_code in (401, 429) or answer.status_code >= 500:
+        raise LinkDown(f"the hub answered with {answer.status_code}")
+    why = refusal(answer.content) or f"the hub answered with {answer.status_code}"
+    raise ValueError(f"{file.name!r} ({len(file.data)} bytes) was not taken: {why}")

@@ -266,11 +266,13 @@ class Report(Struct, frozen=True, kw_only=True):
     tool_use: ToolUse | None = None
     tool_result: ToolResult | None = None
     file: File | None = None
+    brought: str = ""
+    """The id of a file that the hub has already, where the protocol only names it."""
 
     @property
     def has_content(self) -> bool:
         """Whether there is more to it than that the work goes on: then it must arrive."""
-        return bool(self.output or self.thinking or self.tool_use or self.tool_result or self.file)
+        return bool(self.output or self.thinking or self.tool_use or self.tool_result or self.file or self.brought)
 
 
 class Query(Struct, frozen=True, kw_only=True):

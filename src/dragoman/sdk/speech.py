@@ -6,20 +6,24 @@ All but bare progress must arrive, so it is kept until the hub has it. Progress 
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UnsetType
 
 from dragoman.sdk.errors import Misconfigured, Rejected
+from dragoman.sdk.fetching import Bring
 from dragoman.sdk.journal import Answered, Journal
-from dragoman.sdk.links import PRIVATE, File, Letter, Outcome, Query, Report
+from dragoman.sdk.links import PRIVATE, File, Letter, LinkDown, Outcome, Query, Report
 from dragoman.sdk.mailbox import Mailbox
 from dragoman.sdk.outcome import clean
 from dragoman.sdk.task import Task
-from dragoman.sdk.world import World
+from dragoman.sdk.world import World, backoff
 
 if TYPE_CHECKING:
     from dragoman.sdk.exchange import Exchange
+
+log = logging.getLogger("dragoman.sdk")
 
 MOST_UNHEARD = 8
 """Reports with output of one task that the hub may still lack; the handler waits at its next one. Less than the
@@ -33,7 +37,8 @@ class Speech:
 
     exchange: Exchange
 
-    def __init__(self, mailbox: Mailbox, journal: Journal, world: World) -> None:
+    def __init__(self, mailbox: Mailbox, journal: Journal, world: World, bring: Bring | None = None) -> None:
+        self._bring = bring
         self._mailbox = mailbox
         self._journal = journal
         self._world = world
@@ -65,6 +70,9 @@ class Speech:
         await self._mailbox.drain()
 
     async def send_file(self, task: Task, file: File) -> None:
+        if self._bring is not None:
+            await self.report(task, brought=await self._brought(task, file, self._bring))
+            return
         manners = self._mailbox.manners
         if not manners.largest_file:
             raise Misconfigured(
@@ -73,6 +81,19 @@ class Speech:
         if len(file.data) > manners.largest_file:
             raise ValueError(f"{file.name!r} has {len(file.data)} bytes; {manners.name} carries {manners.largest_file}")
         await self.report(task, file=file)
+
+    async def _brought(self, task: Task, file: File, bring: Bring) -> str:
+        """Like everything that must arrive, a file is brought again until the hub has it."""
+        failures = 0
+        while True:
+            if task.cancelled:
+                raise Rejected("the task was cancelled")
+            try:
+                return await bring(file)
+            except LinkDown as down:
+                log.warning("%r did not reach the hub (%s); it is brought again", file.name, down)
+            await self._world.sleep(backoff(failures, self._world.chance()))
+            failures += 1
 
     def sign_of_life(self, task: Task) -> None:
         """Nothing new, but alive. Silent while somebody is asked or a person holds the task: no clock runs then."""

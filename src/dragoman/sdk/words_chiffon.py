@@ -4,6 +4,7 @@
     ----------------  ----------------------------------------------  ----------------------  ----------------
     Report            work_status; above 1 MiB several (D4)           work_request            Work
     - thinking, tool  + x_custom_fields of the same names
+    - brought         + x_custom_fields.file, the id of a file that the hub has
     Query             work_status `paused` + x_custom_fields.question error 5900              Cancel
     Outcome           work_result + x_custom_fields.result            error, any other code   Refused
     Decline           error 5003 or 5006                              work_status `paused`    Hold
@@ -245,6 +246,8 @@ class ChiffonLink:
             blocks = [(block.text, str(block.label)) for block in chunks.split(report.output)]
             ids = self._part_ids(report.id, len(blocks))
         asides = {name: said for name in ASIDES if (said := getattr(report, name))}
+        if report.brought:
+            asides["file"] = report.brought
         for id, (text, label) in zip(ids, blocks, strict=True):
             step = None
             if report.step is not None or text:

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.sdk.harness import FakeHub, FakeWorld, Running
 
 from dragoman import Agent, SyncTask, Task
-from dragoman.sdk.links import Report
+from dragoman.sdk.links import File, LinkDown, Report
 
 
 async def test_in_chiffon_thoughts_and_tools_are_custom_fields_and_text_is_output(agent: Agent, hub: FakeHub) -> None:
@@ -53,7 +53,7 @@ async def test_a_plain_function_has_the_same_words(agent: Agent, hub: FakeHub) -
     assert result.x_custom_fields["result"] == 0
 
 
-async def test_chiffon_refuses_a_file_in_the_handler_and_says_what_to_do(agent: Agent, hub: FakeHub) -> None:
+async def test_a_link_without_files_refuses_one_in_the_handler_and_says_what_to_do(agent: Agent, hub: FakeHub) -> None:
     @agent.on("draw")
     async def draw(task: Task) -> None:
         await task.send_file("a.png", b"...", "image/png")
@@ -63,6 +63,32 @@ async def test_chiffon_refuses_a_file_in_the_handler_and_says_what_to_do(agent: 
         result = await hub.next("work_result")
     assert result.payload.status == "failed"
     assert "chiffon carries no files: put 'a.png' where others can fetch it" in result.payload.output
+
+
+async def test_a_file_is_brought_again_until_the_hub_has_it_and_then_named(
+    agent: Agent, hub: FakeHub, world: FakeWorld
+) -> None:
+    brought: list[File] = []
+
+    async def bring(file: File) -> str:
+        brought.append(file)
+        if len(brought) == 1:
+            raise LinkDown("gone")
+        return "f-1"
+
+    @agent.on("draw")
+    async def draw(task: Task) -> str:
+        await task.send_file("a.png", b"...", "image/png")
+        return "drawn"
+
+    agent._bring = bring
+    async with Running(agent, hub):
+        hub.request("draw")
+        await world.advance(1)
+        said = await hub.next("work_status")
+        result = await hub.next("work_result")
+    assert brought == [File("a.png", "image/png", b"...")] * 2
+    assert (said.x_custom_fields["file"], result.payload.output) == ("f-1", "drawn")
 
 
 async def test_thoughts_lost_on_the_wire_are_said_again(agent: Agent, hub: FakeHub, world: FakeWorld) -> None:

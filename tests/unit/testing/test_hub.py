@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import threading
 from collections.abc import Callable
@@ -12,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from dragoman import Agent, Client, NotFound, RequestRefused, Task, TaskFailed
-from dragoman.sdk.links import File
+from dragoman import Agent, Client, File, NotFound, RequestRefused, Task, TaskFailed
 from dragoman.testing import Hub, Misused, Stuck
 
 PROTOCOLS = ("chiffon", "coven", "forge", "agentmsg", "a2acp")
@@ -87,6 +87,34 @@ def test_a_file_comes_with_the_work_over_every_protocol(hub: Hub, protocol: str)
     with hub.sync_client("forge", "boss") as boss:
         task = boss.submit("reader", "read", {"page": 7}, files=[File("notes.txt", "text/plain", b"hello")])
         assert bare(boss.result(task)) == ["7 notes.txt hello"]
+
+
+@pytest.mark.parametrize("protocol", ["chiffon", "coven", "forge"])
+def test_a_file_comes_out_of_the_work_where_the_protocol_has_a_place_for_it(hub: Hub, protocol: str) -> None:
+    painter = Agent("painter")
+
+    @painter.on("draw")
+    async def draw(task: Task) -> str:
+        await task.send_file("a plan.png", b"\x00\xff", "image/png")
+        return "drawn"
+
+    hub.add(painter, protocol=protocol)
+    with hub.sync_client("coven", "boss") as boss:
+        files = [event.data["file"] for event in boss.stream("painter", "draw") if "file" in event.data]
+    assert [(file["name"], file["mime_type"], file["data"]) for file in files] == [
+        ("a plan.png", "image/png", b"\x00\xff")
+    ]
+
+
+@pytest.mark.parametrize("protocol", ["chiffon", "coven", "forge", "agentmsg"])
+def test_a_client_that_leaves_without_asking_how_it_ended_says_nothing(
+    hub: Hub, protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    hub.add(Deployer())
+    with hub.sync_client(protocol, "boss") as boss:
+        boss.submit("deployer", "restart", {"host": "web"})  # it waits for a person
+    gc.collect()
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
 def test_agents_of_several_protocols_work_together(hub: Hub) -> None:
