@@ -116,4 +116,5 @@ class Call:
                 self.done.set_result(value)
             else:
                 self.done.set_exception(error)
+                self.done.exception()  # seen: nobody has to ask how it ended
         self.news.set()

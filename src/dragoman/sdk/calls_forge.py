@@ -109,6 +109,7 @@ class Call:
                 self.done.set_result(value)
             else:
                 self.done.set_exception(error)
+                self.done.exception()  # seen: nobody has to ask how it ended
         self.news.set()
 
     def fail(self, error: Exception) -> None:
