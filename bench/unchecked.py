@@ -3,7 +3,7 @@
     taken out                                         stands in
     ------------------------------------------------  --------------------------------------------------------------
     the token of a message: signature, claims, agent  `transports.a2acp.tokens.AuthService.verify`
-    that its id is new, also after a restart          `core.delivery.letters.first_time`, and its row
+    that its id is new, also after a restart          `core.policy.replay.first_time`, and its row
     the limits of a minute                            `core.policy.chain.RateLimit`
     both payloads against the contract's schemas      `core.tasks.submit.check_input`, `core.tasks.outcome.output_fault`
 
@@ -16,9 +16,8 @@ import sys
 from typing import Any
 
 from dragoman.cli.main import main
-from dragoman.core.delivery import letters
 from dragoman.core.ids import AgentId
-from dragoman.core.policy import chain
+from dragoman.core.policy import chain, replay
 from dragoman.core.tasks import outcome, submit
 from dragoman.transports.a2acp.tokens import AuthService
 
@@ -35,7 +34,7 @@ def nothing(*_: object) -> None:
 def take_out() -> None:
     for place, name, instead in (
         (AuthService, "verify", believe),
-        (letters, "first_time", nothing),
+        (replay, "first_time", nothing),
         (submit, "check_input", nothing),
         (outcome, "output_fault", nothing),
     ):

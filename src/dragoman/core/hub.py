@@ -64,6 +64,7 @@ from dragoman.core.contracts import domains, handshake
 from dragoman.core.delivery import deadletters, letters, outbox
 from dragoman.core.errors import Refused
 from dragoman.core.lookups import DeliveryById, QuestionById
+from dragoman.core.policy import replay
 from dragoman.core.policy.chain import check, count
 from dragoman.core.routing import dispatch
 from dragoman.core.state import approval, changes
@@ -171,9 +172,9 @@ def decide(work: Work, command: Command) -> Outcome:
         if command.principal in work.floor.conversing and type(command) not in NO_SIGN:
             status.heard(work, command.principal)
         if command.seen is not None:
-            letters.first_time(work, command)
+            replay.first_time(work, command)
         if command.sealed_by is not None:
-            letters.sealed_once(work, command.sealed_by)
+            replay.sealed_once(work, command.sealed_by)
         result = DECISIONS[type(command)](work, command)
     except Refused as refusal:
         if not refusal.keep:

@@ -112,7 +112,7 @@ class CollaborationKey(msgspec.Struct, frozen=True, kw_only=True):
 class NonceWatch:
     """Nonces that were seen, the oldest forgotten first. One for all collaborations; memory only.
 
-    Nonces of messages that the hub accepted are rows as well (`core.delivery.letters.sealed_once`), which a
+    Nonces of messages that the hub accepted are rows as well (`core.policy.replay.sealed_once`), which a
     restart does not forget. Only here is known which ones came with messages that were then refused.
     """
 

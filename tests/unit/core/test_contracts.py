@@ -255,6 +255,26 @@ async def test_a_sliding_minute():
     await world.intake.stop()
 
 
+async def test_naming_somebody_elses_contract_takes_nothing_from_its_minute():
+    world = await World(rules=Rules(per_minute=(100, 2, 1000))).start()
+    for id in ("lab", "thief"):
+        await world.add(id, protocol="a2acp", domain="d")
+    await world.add("data", protocol="a2acp", domain="d", offers=(PROVISION,))
+    contract = await agreed(world, domain="d")
+
+    def asks(who):
+        said = {"principal": AgentId(who), "protocol": "a2acp", "type": "provision", "contract": contract.id}
+        return world.request(None, input={"rows": 1}, **said)
+
+    for _ in range(3):
+        assert (await world.refused(asks("thief"))).kind is Kind.CONTRACT
+    for _ in range(2):
+        await world.ask(asks("lab"))
+    fault = await world.refused(asks("lab"))
+    assert (fault.kind, fault.facts["scope"]) == (Kind.RATE_LIMITED, "collaboration")
+    await world.intake.stop()
+
+
 async def test_what_is_personal_is_shut_in_the_file(tmp_path):
     store = SqliteStore(tmp_path / "hub.db", vault=MasterKeys([b"k" * 32]))
     world = await World(store).start()

@@ -21,7 +21,6 @@ from dragoman.core.commands import Submit
 from dragoman.core.contracts import borders
 from dragoman.core.contracts.model import Contract
 from dragoman.core.errors import Fault, Kind, refuse
-from dragoman.core.lookups import ContractById
 from dragoman.core.tasks.model import Task
 from dragoman.core.work import Work
 from dragoman.wire.schema.library import Library
@@ -37,7 +36,7 @@ def agreed(work: Work, command: Submit) -> Contract | None:
     """The contract a task is asked on, if it names one that holds for it."""
     if command.contract is None:
         return None
-    contract = work.one(ContractById(command.contract))
+    contract = work.contract(command.contract)
     if contract is None or contract.source.agent != command.principal:
         what = "the contract is not yours to ask on; shake hands for one"
         raise refuse(Kind.CONTRACT, what, field="contract_id", contract_id=command.contract)
@@ -80,7 +79,7 @@ def check_input(command: Submit, offer: Offer | None, contract: Contract | None)
 
 def output_fault(work: Work, task: Task, body: bytes) -> Fault | None:
     """Why a result breaks what its agent promised, or None."""
-    contract = None if task.contract is None else work.one(ContractById(task.contract))
+    contract = None if task.contract is None else work.contract(task.contract)
     if contract is not None and contract.end_to_end:
         return None
     owner = None if task.owner is None else work.agent(task.owner)

@@ -13,16 +13,15 @@ ranks never fall along a lane, and its head always has the best.
 
 from __future__ import annotations
 
-from hashlib import blake2b
-
 import msgspec
 
-from dragoman.core.commands import ClearOut, Command, Submit, Sweep, Tell
+from dragoman.core.commands import ClearOut, Sweep, Tell
 from dragoman.core.delivery.model import Cargo, DeadLetter, Delivery, DeliveryState, Heard, Letter
 from dragoman.core.delivery.outbox import bury, give_up, leaves_once, put_on_its_way
 from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
-from dragoman.core.lookups import Claims, HeardById, Inbox, LaneEnd, LeasedTo, Spent
+from dragoman.core.lookups import HeardById, Inbox, LaneEnd, LeasedTo, Spent
+from dragoman.core.policy.replay import mark_of
 from dragoman.core.tasks.model import Priority
 from dragoman.core.tasks.submit import rank_of
 from dragoman.core.work import Work
@@ -126,44 +125,6 @@ def is_known(work: Work, letter: Letter, turn: int) -> bool:
             field="id",
         )
     return known is not None
-
-
-def first_time(work: Work, command: Command) -> None:
-    """A message counts once (a2acp-D15), and the store knows which did: a restart forgets nothing.
-
-    A task knows the request that asked for it (`Claims`). Every other message is a row of its own.
-    """
-    assert command.seen is not None
-    id = mark_of(command.principal, command.seen)
-    if work.one(HeardById(id)) is not None or work.find(Claims(command.principal, command.seen)):
-        message = "this message_id was used before; send a new message under a new id"
-        raise refuse(Kind.UNAUTHENTICATED, message, field="message_id", reason="replayed", token_status="valid")
-    if type(command) is not Submit or command.request_id != command.seen:
-        remember(work, id)
-
-
-def sealed_once(work: Work, seal: str) -> None:
-    """A nonce counts once for its key (a2acp-D12), whatever message it comes with, and a restart forgets none.
-
-    The same message again never gets here: its id counts once, and its seal opens under no other. This is for senders
-    that are broken. While it runs the door remembers nonces too, also of what was then refused.
-    """
-    id = mark_of("seal", seal)
-    if work.one(HeardById(id)) is not None:
-        message = "this nonce was used before under this key; draw a new one for every message"
-        raise refuse(Kind.FORBIDDEN, message, field="payload.nonce", reason="nonce")
-    remember(work, id)
-
-
-def mark_of(*words: str) -> str:
-    """What is remembered of somebody's message, instead of it."""
-    return blake2b("\n".join(words).encode(), digest_size=16).hexdigest()
-
-
-def remember(work: Work, mark: str) -> None:
-    """For `Rules.replay_memory`: among the letters, which are remembered for longer, it counts as one of before."""
-    spent = work.rules.request_memory - work.rules.replay_memory
-    work.put(Heard(id=mark, digest="", at=Instant(work.now - spent)))
 
 
 def hurry(work: Work, urgent: Delivery) -> None:

@@ -25,7 +25,6 @@ from dragoman.core.commands import (
 )
 from dragoman.core.errors import Kind, Refused, refuse
 from dragoman.core.ids import ADMIN, HUB
-from dragoman.core.lookups import ContractById
 from dragoman.core.policy import ratelimit
 from dragoman.core.work import Work
 
@@ -83,9 +82,10 @@ class RateLimit:
         work.note_minutes(outcome)
 
     def _collaboration(self, work: Work, command: Command) -> str | None:
-        if isinstance(command, Submit):
-            contract = None if command.contract is None else work.one(ContractById(command.contract))
-            return None if contract is None else contract.collaboration
+        """Whose messages are counted, too. Naming somebody else's contract takes nothing from those two."""
+        if type(command) is Submit:
+            contract = None if command.contract is None else work.contract(command.contract)
+            return None if contract is None or contract.source.agent != command.principal else contract.collaboration
         return command.collaboration if isinstance(command, (EndContract, RotateKey)) else None
 
 

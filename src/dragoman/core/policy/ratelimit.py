@@ -35,10 +35,6 @@ class Limits(Struct, frozen=True, kw_only=True):
     collaboration: int = 100
     broker: int = 10_000
 
-    def of(self, key: Key) -> int:
-        limit: int = getattr(self, key[0])
-        return limit
-
 
 class Minute(Struct, frozen=True):
     """Immutable: `taken` gives the minute as it is afterwards. `past` are (second, how many), oldest first; `second` is
@@ -79,8 +75,9 @@ class Minute(Struct, frozen=True):
 
     def taken(self, now: int, wanted: int = 1) -> Minute:
         """The minute after so many passed. A clock that was set back counts them where the last ones were."""
-        current = self.at(now)
         second = now // SECOND
+        past, first = self.past, second - SPAN
+        current = self if self.second >= first and (not past or past[0][0] >= first) else self.at(now)
         if second <= current.second:
             return Minute(current.past, current.second, current.count + wanted, current.total + wanted)
         return Minute(current.slots, second, wanted, current.total + wanted)
@@ -116,7 +113,7 @@ def take(
     changed: dict[Key, Minute] = {}
     for key in wanted:
         minute = find(key) or EMPTY
-        limit = limits.of(key)
+        limit: int = getattr(limits, key[0])
         if minute.total >= limit and (wait := minute.wait(limit, now)) and (worst is None or wait > worst.wait):
             worst = Exceeded(scope=key[0], limit=limit, wait=wait)
         changed[key] = minute.taken(now)

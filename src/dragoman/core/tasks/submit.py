@@ -12,6 +12,7 @@ from dragoman.core.delivery.outbox import OUTCOME_CARGO, OUTCOMES, await_answer,
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import ADMIN, HOUR, HUB, SECOND, Instant, TaskId
 from dragoman.core.lookups import Claims, Lane
+from dragoman.core.policy.replay import replayed
 from dragoman.core.routing.dispatch import assign, place
 from dragoman.core.routing.routes import Route, addressed, choose, serves
 from dragoman.core.rules import Rules
@@ -30,6 +31,8 @@ def submit(work: Work, command: Submit) -> Task:
     claims = Claims(command.principal, command.request_id, command.task_id)
     for claimed in work.find(claims):
         if claims.asked(claimed):
+            if command.seen == command.request_id:  # its message counts once
+                raise replayed()
             return again(work, command, claimed)
         raise refuse(
             Kind.CONFLICT,

@@ -105,6 +105,13 @@ class Rows(Notes):
         row = self._base[Task].get(id)
         return row if row is not None else self.one(TaskById(id))
 
+    def contract(self, id: str) -> Contract | None:
+        entry = self._dirty[Contract].get(id)
+        if entry is not None:
+            return entry.row  # type: ignore[return-value]
+        row = self._base[Contract].get(id)
+        return row if row is not None else self.one(ContractById(id))
+
     def tasks(self, ids: Iterable[TaskId]) -> list[Task]:
         """Those of the tasks that exist, asking the store for all missing ones at once."""
         found: list[Task] = []

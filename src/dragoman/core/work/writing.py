@@ -33,7 +33,7 @@ class Writing(Scene):
     def _write(self, named: Any, row: Row | None) -> None:
         """`row`, or none any more, under the name of `named`."""
         table = type(named)
-        id = (named.task, named.seq) if table is Event else named.id  # `key_of`, for every row there is
+        id: Any = (named.task, named.seq) if table is Event else named.id  # `key_of`, for every row there is
         dirty = self._dirty[table]
         entry = dirty.get(id)
         if entry is None:

@@ -11,7 +11,7 @@ from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import Cargo, Delivery, DeliveryState, Letter, Parcel
 from dragoman.core.delivery.retry import wait_of
 from dragoman.core.ids import AgentId, Instant, TaskId
-from dragoman.core.lookups import ContractById, QuestionById
+from dragoman.core.lookups import QuestionById
 from dragoman.core.tasks.model import Event, Question, Task
 from dragoman.core.work import Work
 
@@ -83,7 +83,7 @@ def news_of(work: Work, delivery: Delivery) -> Event | Question | Letter | Contr
     if delivery.question is not None:
         return work.one(QuestionById(delivery.question))
     if delivery.contract is not None:
-        return work.one(ContractById(delivery.contract))
+        return work.contract(delivery.contract)
     return work.event(delivery.task, delivery.event)
 
 
