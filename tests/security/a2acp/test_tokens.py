@@ -187,11 +187,11 @@ def test_nobody_gets_a_token_of_another_or_without_its_secret(hub: HubProcess, c
 @pytest.mark.requirement("a2acp-D5", "A2-TOK-7")
 def test_a_token_grants_no_more_than_was_allowed(hub: HubProcess, cast: dict[str, Plain]) -> None:
     eve = cast["eve"]
-    wish = eve.wish("bob", requested_capabilities=["admin:all", "read:datasets", "read:datasets.all"])
-    token = eve.door.post("/auth/token", wish).json["token"]
-    claims = json.loads(unb64(token.split(".")[1]))
-    assert claims["capabilities"] == ["read:datasets"]
-    for asked in (["admin:all"], ["*"], ["read:*"], ["READ:DATASETS"], ["read:datasets "], ["read:datasets", "*"]):
+    for asked in (["admin:all", "read:datasets", "read:datasets.all"], ["read:datasets", "*"]):
+        token = eve.door.post("/auth/token", eve.wish("bob", requested_capabilities=asked)).json["token"]
+        claims = json.loads(unb64(token.split(".")[1]))
+        assert claims["capabilities"] == ["read:datasets"]
+    for asked in (["admin:all"], ["*"], ["read:*"], ["READ:DATASETS"], ["read:datasets "]):
         answer = eve.door.post("/auth/token", eve.wish("bob", requested_capabilities=asked))
         assert (answer.status, code_of(answer)) == (401, "AUTH_FAILED"), answer
     eve.register({**PROVISION, "required_capabilities": ["admin:all"]})  # what one serves is not what one may
