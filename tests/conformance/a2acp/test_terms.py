@@ -326,6 +326,10 @@ def test_personal_data_in_clear_is_refused() -> None:
     other = judge(private(), read(tree(payload={**SEALED, "kid": "k9"}, security=ENCRYPTED)), START)
     assert other is not None
     assert other.details["field"] == "payload.kid"
+    beside = judge(private(), read(tree(payload={**SEALED, "canary": "canary"}, security=ENCRYPTED)), START)
+    assert beside is not None
+    assert (beside.code, beside.details["pii"]) == (Code.SECURITY_POLICY_VIOLATION, True)
+    assert "canary" not in repr(beside)
 
 
 @pytest.mark.requirement("a2acp-D12")

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import Meta, structs
 
 from dragoman.protocols.a2acp.errors import Code, Refusal
+from dragoman.protocols.a2acp.sealing import Sealed
 from dragoman.protocols.a2acp.types import (
     RESERVED,
     ROUTING_SECONDS,
@@ -44,6 +45,9 @@ OVERLAP_SECONDS = 60.0
 Patience: TypeAlias = Annotated[int, Meta(gt=0, le=10**9)] | Annotated[float, Meta(gt=0, le=10**9)]
 """Seconds for an answer: none at all would be no offer."""
 Mode: TypeAlias = Literal["broker", "end-to-end"]
+
+_SEALED = RESERVED | frozenset(Sealed.__struct_fields__)
+"""What may stand in an encrypted payload."""
 
 
 class Standing(enum.StrEnum):
@@ -276,10 +280,17 @@ def _sealed(held: Held, message: Message, now: datetime) -> Refusal | None:
             code=Code.SECURITY_POLICY_VIOLATION, message=f"{terms.intent} {why}: send it as aes256", details=details
         )
     if message.security.encryption == "aes256":
-        kid = (message.payload or {}).get("kid")
-        if kid not in held.keys(now):
-            what = "the payload is sealed with a key that this contract does not have"
+        payload = message.payload or {}
+        if payload.get("kid") not in held.keys(now):
+            what = (
+                "the payload is sealed with a key that this contract does not have; use its newest, or ask for one in the"
+                " handshake (encrypt: true)"
+            )
             return _violation(what, contract_id=terms.contract_id, field="payload.kid")
+        if not _SEALED.issuperset(payload):
+            details = {"contract_id": terms.contract_id, "field": "payload", "pii": terms.security.pii}
+            what = "something stands in clear beside what is sealed: seal the whole payload"
+            return Refusal(code=Code.SECURITY_POLICY_VIOLATION, message=what, details=details)
     return None
 
 
