@@ -283,8 +283,8 @@ def _sealed(held: Held, message: Message, now: datetime) -> Refusal | None:
         payload = message.payload or {}
         if payload.get("kid") not in held.keys(now):
             what = (
-                "the payload is sealed with a key that this contract does not have; use its newest, or ask for one in the"
-                " handshake (encrypt: true)"
+                "the payload is sealed with a key that this contract does not have; use its newest, or ask for one in"
+                " the handshake (encrypt: true)"
             )
             return _violation(what, contract_id=terms.contract_id, field="payload.kid")
         if not _SEALED.issuperset(payload):
