@@ -105,7 +105,10 @@ def agentmsg_kind(error_type: str, *, retryable: bool) -> Kind:
 
 
 def sentence(fault: Fault, advice: str | None = None) -> str:
-    """The fault in words that end with what to do next: `advice`, where a protocol knows better than the table."""
+    """The fault in words that end with what to do next: `advice`, where a protocol knows better than the table. Why work
+    failed is told in the agent's own words."""
+    if fault.kind is Kind.WORK_FAILED and fault.message:
+        return fault.message
     message = fault.message.strip()
     is_word = message.partition(" ")[0].rstrip(",;:.").isalpha()
     if is_word and not any(type(name) is str and name and message.startswith(name) for name in fault.facts.values()):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from dragoman.bindings import errormap
 from dragoman.core.errors import Fault, Kind
 from dragoman.protocols.forge.errors import RATE_LIMITED, Code
@@ -22,10 +24,16 @@ FIELDS = {
 
 LONGEST_STACK = 32 * 1024
 
+_OURS = frozenset({"stage"})
+"""Facts that say nothing outside the hub."""
 
-def error_of(fault: Fault) -> ErrorBody:
-    """What an agent is told of a fault: the code, a sentence that says what to do next, and the facts."""
-    details: dict[str, Any] = {name: value for name, value in fault.facts.items() if value is not None}
+
+def error_of(fault: Fault, said: ErrorBody | None = None) -> ErrorBody:
+    """What an agent is told of a fault: the code, a sentence that says what to do next, and the facts. `said` is what
+    the codec has to say of a message that it could not read."""
+    details: dict[str, Any] = {
+        name: value for name, value in fault.facts.items() if value is not None and name not in _OURS
+    }
     if fault.kind is Kind.RATE_LIMITED:
         details["reason"] = RATE_LIMITED
     else:
@@ -33,7 +41,10 @@ def error_of(fault: Fault) -> ErrorBody:
     if fault.field is not None:
         details["field"] = FIELDS.get(fault.field, fault.field)
     details["retryable"] = fault.retryable or errormap.TABLE[fault.kind].retryable
-    return ErrorBody(code=errormap.TABLE[fault.kind].forge, message=errormap.sentence(fault), details=details)
+    if said is None:
+        return ErrorBody(code=errormap.TABLE[fault.kind].forge, message=errormap.sentence(fault), details=details)
+    words = errormap.sentence(msgspec.structs.replace(fault, message=said.message))
+    return ErrorBody(code=said.code, message=words, details=details | said.details)
 
 
 def fault_in(said: Any, *, stack: str | None = None, retryable: bool = False) -> Fault:

@@ -33,8 +33,13 @@ def may_see(agent: Agent, task: Task) -> bool:
     return task.status is Status.QUEUED and serves(agent, route_of(task.route))
 
 
-def task_view(task: Task, *, account: Account | None = None, source: Event | None = None) -> dict[str, Any]:
-    """A task. With its `account` also what went in and what came out; with its `source` what the agent is to do."""
+def task_view(
+    task: Task, *, account: Account | None = None, source: Event | None = None, submitted: bool = False
+) -> dict[str, Any]:
+    """A task. With its `account` also what went in and what came out; with its `source` what the agent is to do. As it
+    was `submitted` it is queued, even if somebody who was free has it already: so the document answers."""
+    if submitted and task.status is Status.ASSIGNED:
+        task = msgspec.structs.replace(task, status=Status.QUEUED, owner=None, attempts=0)
     view: dict[str, Any] = {
         "id": task.id,
         "type": task.type,

@@ -35,6 +35,7 @@ from dragoman.core.tasks.model import Status, Task
 from dragoman.protocols.forge import codec
 from dragoman.protocols.forge.events import Dropped, EventReceived, Invalid, LogReceived, RequestReceived
 from dragoman.protocols.forge.types import (
+    TYPE_OF,
     Anything,
     Attachment,
     Encoding,
@@ -62,6 +63,7 @@ from dragoman.wire.guard import Limits
 from dragoman.wire.role import Role
 
 ANY = "*"
+SUBMIT = TYPE_OF[SubmitTask]
 
 
 class About(msgspec.Struct, frozen=True):
@@ -117,7 +119,8 @@ class ForgeTongue:
                     self._log("info", text, {} if type is None else {"type": type})
                 return Heard()
             case Dropped(length=length):
-                self._log("error", f"a message of {length} bytes was dropped; it is too long", {"length": length})
+                told = {"type": TYPE_OF[ErrorEvent], "length": length}  # D1
+                self._log("error", f"a message of {length} bytes was dropped; it is too long", told)
                 return Heard()
         asks = event.asks if isinstance(event, Invalid) else isinstance(event, RequestReceived)
         if not self._desk.admit(agent.id):
@@ -299,7 +302,8 @@ class ForgeTongue:
         if not about.asks or about.id is None:
             return ()
         if isinstance(outcome, Task):
-            return [self._success(about.id, {"task": forge.task_view(outcome)})]
+            submitted = about.type == SUBMIT
+            return [self._success(about.id, {"task": forge.task_view(outcome, submitted=submitted)})]
         if isinstance(outcome, Agent):
             return [self._success(about.id, {"agent": self._introduced(outcome)})]
         return ()  # a question: its answer is the response, whenever it comes
@@ -311,7 +315,7 @@ class ForgeTongue:
     def refuse(self, fault: Fault, about: Any, agent: Agent, now: Instant, message_id: str) -> bytes:
         said: About = about
         self._drop_unused(said, None)
-        error = said.answer or forge.error_of(fault)
+        error = forge.error_of(fault, said.answer)
         if not said.asks:
             self._log("warn", f"{said.type} was refused: {fault}", {"code": error.code, **_told(said)})
             return b""

@@ -160,6 +160,7 @@ class Run:
                 session=self._session,
                 ordered=True,
                 acknowledges=True,
+                paced=True,
                 fresh=True,
                 vouches=True,
             )
@@ -306,8 +307,8 @@ class Run:
 
     def _log(self, line: Line, stream: str, level: str) -> float:
         if isinstance(line, Overlong):
-            message, level = f"a line of {line.length} bytes was dropped; the most is 1 MiB", "error"
-            self._keep(message, "hub", level)
+            message = f"a line of {line.length} bytes was dropped; the most is 1 MiB"
+            self._keep(message, "hub", "error", {"type": "event:error", "length": line.length})  # D1
         else:
             self._keep(line, stream, level)
         return pace.LINE

@@ -37,7 +37,7 @@ async def test_a_submitted_task_reaches_the_agent_with_the_role_and_the_capabili
     worker, other, planner = [await hub.connect(id) for id in ("worker-1", "worker-2", "planner-1")]
     answer = await planner.ask("submit-task", **JOB, colour="green")
     task = answer["task"]
-    assert (task["status"], task["name"], task["priority"]) == ("assigned", "Fix bug in auth", 2)
+    assert (task["status"], task["name"], task["priority"]) == ("queued", "Fix bug in auth", 2)  # as the document says
     assigned = await worker.notice("task-assigned")
     assert assigned["message"] == "Task assigned. Use TaskGet to view details."
     given = assigned["task"]
