@@ -380,6 +380,7 @@ class Opened(Bubblewrap):
         ("limits", "take more memory"),
         ("seccomp", "trace a process"),
         ("seccomp", "use the kernels keys"),
+        ("seccomp", "leave a program set user id"),
         ("seccomp", "make a network socket"),
         ("network", "send a datagram"),
     ],

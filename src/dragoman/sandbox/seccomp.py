@@ -2,7 +2,8 @@
 
     another architecture, or x32   the process is killed: its call numbers would mean something else
     DENIED, clone into namespaces  EPERM
-    clone3                         ENOSYS
+    clone3, openat2                ENOSYS
+    a file set-user-id             EPERM, and set-group-id as well
     ioctl TIOCSTI, TIOCLINUX       EPERM
     socket                         only of the families that are allowed, else EPERM
     all else                       allowed
@@ -24,7 +25,7 @@ from dragoman.sandbox.syscalls import AF_INET, AF_INET6, AF_UNIX, AUDIT_ARCH, DE
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 """BPF_LD|W|ABS, BPF_JMP|JEQ|K, JMP|JGE|K, JMP|JSET|K, RET|K."""
 NUMBER, ARCHITECTURE = 0, 4
-FIRST, SECOND = 16, 24
+ARGUMENTS = FIRST, SECOND, THIRD, FOURTH = 16, 24, 32, 40
 """Where the low halves of a call's arguments lie; both machines are little-endian."""
 ALLOW, REFUSE, KILL = 0x7FFF0000, 0x00050000, 0x80000000
 INSTRUCTION = struct.Struct("<HBBI")
@@ -86,10 +87,13 @@ def program(machine: Machine, *, families: Iterable[int] = NO_NETWORK) -> bytes:
         (syscalls.SOCKET, "socket"),
         (syscalls.IOCTL, "ioctl"),
         (syscalls.CLONE3, "unknown"),
+        (syscalls.OPENAT2, "unknown"),
+        *((numbers, f"flags {place}") for place, numbers in syscalls.OPENS.values()),
+        *((numbers, f"mode {place}") for place, numbers in syscalls.MODES.values()),
     ):
         number = looked_at.on(machine)
-        assert number is not None
-        filter.jump(EQUAL, number, where)
+        if number is not None:
+            filter.jump(EQUAL, number, where)
     for numbers in DENIED.values():
         number = numbers.on(machine)
         if number is not None:
@@ -105,6 +109,16 @@ def program(machine: Machine, *, families: Iterable[int] = NO_NETWORK) -> bytes:
     for request in syscalls.TYPED_FOR_OTHERS:
         filter.jump(EQUAL, request, "refuse")
     filter.answer(ALLOW)
+    for place, _ in syscalls.OPENS.values():
+        filter.label(f"flags {place}")
+        filter.load(ARGUMENTS[place])
+        filter.jump(ANY_BIT, syscalls.CREATES, f"mode {place + 1}")
+        filter.answer(ALLOW)
+    for place in range(1, len(ARGUMENTS)):
+        filter.label(f"mode {place}")
+        filter.load(ARGUMENTS[place])
+        filter.jump(ANY_BIT, syscalls.SET_ID, "refuse")
+        filter.answer(ALLOW)
     filter.label("socket")
     filter.load(FIRST)
     for family in families:

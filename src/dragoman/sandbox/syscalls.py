@@ -116,3 +116,23 @@ TYPED_FOR_OTHERS = (0x5412, 0x541C)
 
 SOCKET = Numbers(41, 198)
 AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
+
+SET_ID = 0o6000
+"""S_ISUID | S_ISGID: a program of the hub's user that anybody on the machine could start would outlive every wall."""
+MODES: dict[str, tuple[int, Numbers]] = {
+    "chmod": (1, Numbers(90, None)),
+    "fchmod": (1, Numbers(91, 52)),
+    "fchmodat": (2, Numbers(268, 53)),
+    "fchmodat2": (2, Numbers(452, 452)),
+    "mknod": (1, Numbers(133, None)),
+    "mknodat": (2, Numbers(259, 33)),
+    "creat": (1, Numbers(85, None)),
+}
+"""Calls that give a file its mode, and which argument has it."""
+
+CREATES = 0o20000100
+"""O_CREAT | O_TMPFILE: only with these is there a mode."""
+OPENS: dict[str, tuple[int, Numbers]] = {"open": (1, Numbers(2, None)), "openat": (2, Numbers(257, 56))}
+"""The same, where the flags say so, which stand before the mode."""
+OPENAT2 = Numbers(437, 437)
+"""Its mode lies behind a pointer: said not to exist, and whoever uses it takes `openat`."""

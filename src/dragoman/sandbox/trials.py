@@ -73,6 +73,23 @@ def write_among_the_programs(scene: Scene) -> str:
     return "written"
 
 
+def leave_a_program_set_user_id(scene: Scene) -> str:
+    path = f"{scene['home']}/set"
+    for way in (
+        lambda: os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o4755)),
+        lambda: os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o755)),
+        lambda: os.chmod(path, 0o4755),
+        lambda: os.chmod(path, 0o2755),
+    ):
+        with contextlib.suppress(OSError):
+            way()
+            mode = os.stat(path).st_mode
+            if mode & 0o6000:
+                os.unlink(path)
+                return oct(mode)
+    raise Refused("EPERM")
+
+
 def open_a_device(scene: Scene) -> str:
     for path in DEVICES:
         with contextlib.suppress(OSError):
@@ -221,6 +238,7 @@ TRIALS: "tuple[Callable[[Any], str], ...]" = (
     follow_a_link_outside,
     write_a_file_outside,
     write_among_the_programs,
+    leave_a_program_set_user_id,
     open_a_device,
     make_a_network_socket,
     connect_to_the_host,

@@ -83,6 +83,36 @@ def test_typing_into_a_terminal_is_refused(machine: Machine, request_: int, answ
     assert asked(seccomp.program(machine), ioctl, 0, request_, arch=AUDIT_ARCH[machine]) == answer
 
 
+SET_ID_TRIES = [0o4755, 0o2755, 0o6000, 0o104755]
+CREATING = (0o101, 0o20000002)
+"""O_CREAT | O_WRONLY, and O_TMPFILE | O_RDWR as far as it says that there is a mode."""
+
+
+@pytest.mark.parametrize("name", list(syscalls.MODES))
+def test_no_file_is_made_set_user_id(machine: Machine, name: str) -> None:
+    program, (place, numbers) = seccomp.program(machine), syscalls.MODES[name]
+    if (number := numbers.on(machine)) is None:
+        return
+    before = (0o7777,) * place
+    answers = {mode: asked(program, number, *before, mode, arch=AUDIT_ARCH[machine]) for mode in SET_ID_TRIES}
+    assert answers == dict.fromkeys(SET_ID_TRIES, EPERM)
+    assert asked(program, number, *before, 0o1777, 0o7777, arch=AUDIT_ARCH[machine]) == seccomp.ALLOW
+
+
+@pytest.mark.parametrize("name", list(syscalls.OPENS))
+def test_nor_is_one_created_so(machine: Machine, name: str) -> None:
+    program, (place, numbers) = seccomp.program(machine), syscalls.OPENS[name]
+    if (number := numbers.on(machine)) is None:
+        return
+    before = (0o7777,) * place
+    for flags in CREATING:
+        for mode in SET_ID_TRIES:
+            assert asked(program, number, *before, flags, mode, arch=AUDIT_ARCH[machine]) == EPERM
+        assert asked(program, number, *before, flags, 0o755, arch=AUDIT_ARCH[machine]) == seccomp.ALLOW
+    assert asked(program, number, *before, 0, 0o4755, arch=AUDIT_ARCH[machine]) == seccomp.ALLOW  # there is no mode
+    assert asked(program, 437, arch=AUDIT_ARCH[machine]) == ENOSYS  # openat2 hides it
+
+
 @pytest.mark.parametrize(
     ("families", "made"),
     [((), set()), (seccomp.NO_NETWORK, {1}), (seccomp.NETWORK, {1, 2, 10})],
