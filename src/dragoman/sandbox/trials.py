@@ -75,14 +75,11 @@ def write_among_the_programs(scene: Scene) -> str:
 
 def leave_a_program_set_user_id(scene: Scene) -> str:
     path = f"{scene['home']}/set"
-    for way in (
-        lambda: os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o4755)),
-        lambda: os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o755)),
-        lambda: os.chmod(path, 0o4755),
-        lambda: os.chmod(path, 0o2755),
-    ):
+    for created, changed in ((0o4755, None), (0o755, 0o4755), (0o755, 0o2755)):
         with contextlib.suppress(OSError):
-            way()
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, created))
+            if changed is not None:
+                os.chmod(path, changed)
             mode = os.stat(path).st_mode
             if mode & 0o6000:
                 os.unlink(path)
