@@ -217,6 +217,9 @@ class Intake:
     def load_of(self, id: AgentId) -> Sequence[TaskId]:
         return sorted(self._floor.active.get(id, ()))
 
+    def holds(self, id: AgentId, task: TaskId) -> bool:
+        return task in self._floor.active.get(id, ())
+
     def reachable(self, id: AgentId) -> bool:
         if id in self._floor.links_of:
             return True

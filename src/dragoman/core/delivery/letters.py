@@ -22,7 +22,7 @@ from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.lookups import HeardById, Inbox, LaneEnd, LeasedTo, Spent
 from dragoman.core.policy.replay import mark_of
-from dragoman.core.tasks.model import Priority
+from dragoman.core.tasks.model import Priority, Task
 from dragoman.core.tasks.submit import rank_of
 from dragoman.core.work import Work
 
@@ -42,23 +42,26 @@ def tell(work: Work, command: Tell) -> None:
             work_type_requested=command.letter.kind,
             supported_types=[],
         )
-    if command.reports and command.lane is not None:
-        task = work.task(command.lane)
-        if task is not None and command.principal not in (task.owner, task.origin.principal):
-            raise refuse(Kind.NOT_FOUND, "no such task, or not yours", field="task_id", task_id=task.id)
-    carry(work, command.letter, receiver.id, command.priority, command.lane)
+    task = None if command.lane is None else work.task(command.lane)
+    if command.reports and task is not None and command.principal not in (task.owner, task.origin.principal):
+        raise refuse(Kind.NOT_FOUND, "no such task, or not yours", field="task_id", task_id=task.id)
+    if not is_known(work, command.letter, 0):
+        _send(work, command.letter, receiver.id, command.priority, command.lane, task)
 
 
 def carry(
     work: Work, letter: Letter, to: AgentId, priority: Priority, about: TaskId | None = None, *, turn: int = 0
 ) -> None:
     """Put a letter on its way, unless it is already. `turn` tells apart those that reach several agents in turn."""
-    if is_known(work, letter, turn):
-        return
+    if not is_known(work, letter, turn):
+        _send(work, letter, to, priority, about, None if about is None else work.task(about))
+
+
+def _send(work: Work, letter: Letter, to: AgentId, priority: Priority, about: TaskId | None, task: Task | None) -> None:
+    """`task` is what it is about, where the hub knows that."""
     id = DeliveryId(work.mint())
     lane, last = TaskId(id), None
     if about is not None:
-        task = work.task(about)
         lane = TaskId(f"~{about}") if task is None else about
         if task is not None and task.personal:
             letter = msgspec.structs.replace(letter, personal=True)

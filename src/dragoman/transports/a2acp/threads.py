@@ -82,7 +82,7 @@ class Threads:
         if name is None or me is None or task.origin.protocol != PROTOCOL:
             return task.id
         holder = self._called.get((me, name))
-        if holder is None or (holder.task != task.id and holder.task not in self._hub.load_of(me)):
+        if holder is None or (holder.task != task.id and not self._hub.holds(me, holder.task)):
             if len(self._called) >= MOST_GIVEN:
                 del self._called[next(iter(self._called))]
             holder = self._called[me, name] = self._given.get(task.id) or self.give(task)

@@ -28,7 +28,7 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Beat
 from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Refused
-from dragoman.core.ids import ADMIN, EPOCH, AgentId, DeliveryId, Instant, TaskId
+from dragoman.core.ids import ADMIN, EPOCH, AgentId, DeliveryId, Instant
 from dragoman.core.ports import Intake, Store
 from dragoman.core.queries.state import StateView
 from dragoman.core.queries.transcript import Transcript
@@ -200,7 +200,7 @@ class AgentmsgDesk:
                 data,
                 traceparent=traceparent,
                 now=self.hub.now(),
-                holds=partial(self._holds, agent.id),
+                holds=partial(self.hub.holds, agent.id),
                 content=content,
             )
         except Refused as refused:
@@ -236,9 +236,6 @@ class AgentmsgDesk:
             tree = codec.parse(data, self._guard)
             return self._received(agent, message, tree, data, look, kept=kept, traceparent=traceparent)
         return Heard(message_id=message.id)
-
-    def _holds(self, agent: AgentId, task: TaskId) -> bool:
-        return task in self.hub.load_of(agent)
 
     def _settled(self, line: Line, ack: Message, named: Sequence[str]) -> tuple[DeliveryId, ...]:
         exact, about = ack.metadata.delivery_id, ack.metadata.correlation_id
