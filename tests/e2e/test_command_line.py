@@ -93,11 +93,13 @@ def test_a_call_waits_for_its_result(hub: HubProcess, deployer: Diligent) -> Non
 
 
 @pytest.mark.parametrize("door", ["chiffon", "coven", "forge", "agentmsg", "a2acp"])
-def test_a_call_enters_by_any_door_and_leaves_nobody_behind(hub: HubProcess, deployer: Diligent, door: str) -> None:
+def test_a_call_enters_by_any_door_and_leaves_nothing_behind(hub: HubProcess, deployer: Diligent, door: str) -> None:
     said = dragoman("call", "deployer", "run", "playbook=x.yml", "--via", door, "-o", "json", hub=hub)
     assert (said.code, said.json["status"], said.json["protocol_in"]) == (OK, "completed", door), said
     assert said.json["input"]["playbook"] == "x.yml"
-    assert [one for one in dragoman("agent", "ls", "-o", "json", hub=hub).out.split() if "cli-" in one] == []
+    for left in ("agent", "dlq"):
+        assert "cli-" not in dragoman(left, "ls", "-o", "json", hub=hub).out
+    assert said.err.splitlines()[-1].startswith("  next: ")
 
 
 def test_calls_end_with_the_code_of_what_happened(hub: HubProcess, deployer: Diligent) -> None:

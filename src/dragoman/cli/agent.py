@@ -16,7 +16,12 @@ from dragoman.cli.options import HERE, Output, Reach
 from dragoman.cli.printing import Column, col
 
 app = App(name="agent", help="Let agents in, or run them: add, run, ls, show, logs, restart, rm, token.")
-app.command("dragoman.cli.children:run", name="run", help="Run a program as an agent under the hub.")
+app.command(
+    "dragoman.cli.children:run",
+    name="run",
+    help="Run a program as an agent under the hub.",
+    usage="Usage: dragoman agent run [OPTIONS] -- CMD ARG...",
+)
 app.command("dragoman.cli.children:logs", name="logs", help="Show what an agent printed.")
 app.command("dragoman.cli.children:restart", name="restart", help="Start an agent that the hub runs afresh.")
 
@@ -42,14 +47,14 @@ def add(
     id: AgentName,
     /,
     *,
-    protocol: Annotated[str, Parameter(help="What it speaks, for example chiffon.")],
+    protocol: Annotated[str, Parameter(help="What it speaks: chiffon, coven, forge, agentmsg or a2acp.")],
     kind: Annotated[str | None, Parameter(help="What sort of agent it is, for example infra.")] = None,
-    domain: str | None = None,
-    version: str | None = None,
+    domain: Annotated[str | None, Parameter(help="Where it belongs; policies are about domains (a2acp).")] = None,
+    version: Annotated[str | None, Parameter(help="Its own version, for example 1.2.0.")] = None,
     capability: Annotated[
         list[str] | None, Parameter(negative=(), help="What it may be asked to do; may be repeated.")
     ] = None,
-    role: str | None = None,
+    role: Annotated[str | None, Parameter(help="worker, planner, reviewer, …")] = None,
     untrusted: Annotated[
         bool,
         Parameter(negative=(), help="Nobody vouches for it. (One that the hub runs is put in a sandbox: agent run.)"),
@@ -91,8 +96,8 @@ def _credential(made: dict[str, str], output: Output, said: str) -> None:
 @app.command
 def ls(
     *,
-    kind: str | None = None,
-    protocol: str | None = None,
+    kind: Annotated[str | None, Parameter(help="Only agents of this kind.")] = None,
+    protocol: Annotated[str | None, Parameter(help="Only those that speak this.")] = None,
     output: Output = "table",
     reach: Reach = HERE,
 ) -> None:
@@ -223,11 +228,12 @@ def _breaker(breaker: object) -> str:
     return str(breaker or "closed")
 
 
-def must_exist(hub: Hub, name: str) -> str:
+def must_exist(hub: Hub, name: str, *, only_kind: bool = False) -> str:
     """Whether `name` is an agent's id ("agent") or a kind ("kind"). Neither: `Stop`, with what there is."""
     try:
-        hub.get("agents", name)
-        return "agent"
+        if not only_kind:
+            hub.get("agents", name)
+            return "agent"
     except Stop as stop:
         if stop.code is not Exit.NOT_FOUND:
             raise
@@ -239,6 +245,6 @@ def must_exist(hub: Hub, name: str) -> str:
     there = f"agents: {', '.join(names[:8]) or 'none'}; kinds: {', '.join(kinds[:8]) or 'none'}"
     raise Stop(
         Exit.NOT_FOUND,
-        f"there is no agent and no kind of agent called {line(name)} ({line(there)})",
-        next=f"dragoman agent add {line(name)} --protocol chiffon   ·   queue it for a kind to come: --kind",
+        f"there is no {'' if only_kind else 'agent and no '}kind of agent called {line(name)} ({line(there)})",
+        next=f"dragoman agent add {'ID --kind ' if only_kind else ''}{line(name)} --protocol chiffon",
     )

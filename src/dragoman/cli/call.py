@@ -18,7 +18,7 @@ from dragoman.cli.escaping import block, line
 from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.follow import body_of, follow, in_words
 from dragoman.cli.hubclient import Event, Hub
-from dragoman.cli.options import HERE, Output, Reach
+from dragoman.cli.options import HERE, Output, Reach, Seconds
 
 Via = Literal["api", "chiffon", "coven", "forge", "agentmsg", "a2acp"]
 
@@ -38,10 +38,12 @@ def call(
     *input: Annotated[str, Parameter(help="key=value, @file.json, or - for JSON on stdin.", allow_leading_hyphen=True)],
     via: Annotated[Via, Parameter(help="The door by which it enters the hub.")] = "api",
     wait: Annotated[bool, Parameter(negative="--detach", help="Wait for the result, or only print the id.")] = True,
-    kind: Annotated[bool, Parameter(negative=(), help="AGENT is a kind, even if none of it is here yet.")] = False,
-    timeout: Annotated[float | None, Parameter(help="Seconds to wait; the task goes on after them.")] = None,
-    name: str | None = None,
-    priority: Annotated[Literal["low", "normal", "high", "critical"] | None, Parameter()] = None,
+    kind: Annotated[bool, Parameter(negative=(), help="AGENT is a kind, also if an agent is called so.")] = False,
+    timeout: Annotated[Seconds | None, Parameter(help="Seconds to wait; the task goes on after them.")] = None,
+    name: Annotated[str | None, Parameter(help="What to call the task.")] = None,
+    priority: Annotated[
+        Literal["low", "normal", "high", "critical"] | None, Parameter(help="What goes first [normal].")
+    ] = None,
     after: Annotated[list[str] | None, Parameter(negative=(), help="Ids of tasks that must be done first.")] = None,
     require: Annotated[list[str] | None, Parameter(negative=(), help="A capability the agent must have.")] = None,
     output: Output = "table",
@@ -50,7 +52,7 @@ def call(
     """Give work to an agent, or to a kind of agent, and wait for the result."""
     body: dict[str, Any] = {"type": work, "input": arguments.read(input)}
     hub = Hub.find(reach)
-    body["kind" if kind else must_exist(hub, agent)] = agent
+    body[must_exist(hub, agent, only_kind=kind)] = agent
     extras = {"name": name, "priority": priority, "dependencies": after, "required_capabilities": require}
     body |= {key: value for key, value in extras.items() if value}
 
@@ -80,10 +82,13 @@ def _by_another_door(
         raise Stop(Exit.USAGE, f"--via {via} needs somebody who takes the result", next="leave --detach or --via out")
     require_words(via, body)
     caller = Orchestrator(hub) if via == "chiffon" else Passer(hub, via, reach, body)
+    over = False
     try:
-        return _watch(hub, caller.submit(body), timeout, output)
+        code = _watch(hub, caller.submit(body), timeout, output)
+        over = True
+        return code
     finally:
-        caller.leave()
+        caller.leave(over=over)
 
 
 def _watch(hub: Hub, task: Mapping[str, Any], timeout: float | None, output: Output) -> int:

@@ -53,7 +53,7 @@ class Orchestrator:
         found: Mapping[str, Any] = self._admin.get("tasks", task)
         return found
 
-    def leave(self) -> None:
+    def leave(self, *, over: bool = True) -> None:
         """Take what was sent to us, so that nothing is left behind for a name that nobody has any more."""
         try:
             while True:

@@ -10,6 +10,20 @@ from cyclopts import Group, Parameter
 
 CONNECTION = Group("Connection", sort_key=90)
 
+
+def _not_below_zero(type_: object, value: float | None) -> None:
+    if value is not None and not value >= 0:
+        raise ValueError("Must be 0 or more.")
+
+
+Seconds = Annotated[float, Parameter(validator=_not_below_zero)]
+
+BREATH = 0.05
+"""The least number of seconds between two looks."""
+
+Limit = Annotated[int, Parameter(help="At most so many.")]
+Cursor = Annotated[str | None, Parameter(help="Where the last page ended.")]
+
 Form = Literal["table", "json", "jsonl"]
 
 Output = Annotated[Form, Parameter(name=["--output", "-o"], help="How to print: table, json or jsonl.")]

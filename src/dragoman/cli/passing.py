@@ -7,11 +7,10 @@ the domain of whoever it asks, with the capabilities that are wanted for that, a
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dragoman.app.datadir import DEFAULT, DataDir
 from dragoman.cli.escaping import line
@@ -19,6 +18,12 @@ from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Hub
 from dragoman.cli.options import Reach
 from dragoman.cli.printing import words
+
+if TYPE_CHECKING:
+    from dragoman.sdk.sync import SyncClient
+
+PATIENCE = 5.0
+"""Seconds for what the hub has yet to tell us of a task that is over."""
 
 UNSAID = {
     "chiffon": frozenset({"name", "dependencies", "priority", "required_capabilities"}),
@@ -50,13 +55,16 @@ class Passer:
         fitting = _fitting(hub.get("agents", body["agent"]), body["type"]) if protocol == "a2acp" else {}
         made = hub.post("agents", body={"agent_id": self.name, "protocol": protocol, **fitting})
         self._token = str(made["token"])
+        self._door: SyncClient | None = None
+        self._asked = ""
+        self._body = body
 
     def submit(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """The task that the hub made of it."""
         from dragoman.sdk.errors import DragomanError
 
         try:
-            task = asyncio.run(self._ask(body))
+            task = self._asked = self._ask(body)
         except DragomanError as error:
             agent = line(body.get("agent") or body.get("kind"))
             raise Stop(
@@ -67,19 +75,40 @@ class Passer:
         found: Mapping[str, Any] = self._admin.get("tasks", task)
         return found
 
-    async def _ask(self, body: Mapping[str, Any]) -> str:
-        from dragoman.sdk.client import Client
+    def _ask(self, body: Mapping[str, Any]) -> str:
+        from dragoman.sdk.sync import SyncClient
 
         given = {"name", "dependencies", "priority", "required_capabilities"} & body.keys()
         options = {name: body[name] for name in given}
-        async with Client(self._address, token=self._token, id=self.name) as door:
-            return await door.submit(body.get("agent") or body.get("kind"), body["type"], body["input"], **options)
+        self._door = SyncClient(self._address, token=self._token, id=self.name).__enter__()
+        return self._door.submit(body.get("agent") or body.get("kind"), body["type"], body["input"], **options)
 
-    def leave(self) -> None:
+    def leave(self, *, over: bool) -> None:
+        """Take what was sent to us, if the task is `over`, so that nothing is left behind for a name that nobody has
+        any more."""
+        if self._door is not None:
+            self._hang_up(self._door, over)
         try:
             self._admin.delete("agents", self.name)
         except Stop as stop:  # what the task came to counts more than our own leaving
             words(f"  {self.name} could not be put out ({stop.sentence}): dragoman agent rm {self.name}")
+
+    def _hang_up(self, door: SyncClient, over: bool) -> None:
+        from dragoman.sdk.errors import DragomanError
+
+        try:
+            if over and self._asked:
+                try:
+                    door.result(self._asked, timeout=PATIENCE)
+                finally:
+                    if self._protocol == "a2acp":
+                        door.terminate(
+                            door.contract(self._body["type"], agent=self._body["agent"]), "asked and answered"
+                        )
+        except (DragomanError, TimeoutError):
+            pass  # the task's own end was told already
+        finally:
+            door.__exit__(None, None, None)
 
 
 def _fitting(agent: Mapping[str, Any], work: str) -> dict[str, Any]:

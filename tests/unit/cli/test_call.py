@@ -81,9 +81,21 @@ def test_nobody_of_the_name_is_not_found_and_says_who_there_is(working: Any, run
     assert "no agent and no kind of agent called nobody (agents: deployer; kinds: infra)" in ran.err
 
 
-def test_a_kind_to_come_is_taken_at_its_word(working: Any, run: Any) -> None:
-    assert run("call", "nobody", "run_playbook", "--kind", "--detach").code == 0
-    assert submitted(working).body["kind"] == "nobody"
+def test_a_kind_may_be_called_one_and_must_have_an_agent(working: Any, run: Any) -> None:
+    assert run("call", "infra", "run_playbook", "--kind", "--detach").code == 0
+    assert submitted(working).body["kind"] == "infra"
+    ran = run("call", "deployer", "run_playbook", "--kind")
+    assert ran.code == 3
+    assert "next: dragoman agent add ID --kind deployer --protocol chiffon" in ran.err
+
+
+def test_a_wrong_input_is_told_once_and_to_be_corrected(working: Any, run: Any, make_task: Any) -> None:
+    facts = {"validation_error": "missing", "field_name": "payload.parameters.host", "code": 5003}
+    error = {"kind": "invalid", "message": "payload.parameters.host: missing", "facts": facts}
+    working.answers[f"GET /api/v1/tasks/{ID}"] = (200, make_task(status="failed", error=error))
+    ran = run("call", "deployer", "run_playbook")
+    assert "why: payload.parameters.host: missing [invalid]; code 5003\n" in ran.err
+    assert f"next: dragoman task retry {ID} key=value" in ran.err
 
 
 def test_detached_prints_the_id_alone(working: Any, run: Any, make_task: Any) -> None:

@@ -119,6 +119,18 @@ class Cast:
                 self.hub.delete("agents", id)
             except Stop as stop:
                 words(f"  {id} could not be put out ({stop.sentence}): dragoman agent rm {id}")
+        self._tidy(set(self._in))
+
+    def _tidy(self, gone: set[str]) -> None:
+        """What was on its way to one of them is dead now, a moment after it left, and worth nothing to anybody."""
+        try:
+            for pause in (0.0, 0.1):
+                time.sleep(pause)
+                for letter in self.hub.get("deadletters", limit=500)["deadletters"]:
+                    if letter.get("receiver") in gone:
+                        self.hub.post("deadletters", letter["id"], "discard")
+        except Stop as stop:
+            words(f"  dead letters may be left ({stop.sentence}): dragoman dlq ls")
 
 
 def now() -> str:
