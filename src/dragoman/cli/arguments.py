@@ -28,7 +28,8 @@ def read(arguments: Sequence[str]) -> dict[str, Any]:
             try:
                 found |= _object(Path(argument[1:]).read_text("utf-8"), argument[1:])
             except (OSError, UnicodeDecodeError) as error:
-                raise Stop(Exit.USAGE, f"{line(argument[1:])} cannot be read: {line(error)}", next=HOW) from error
+                why = line(getattr(error, "strerror", None) or error)
+                raise Stop(Exit.USAGE, f"{line(argument[1:])} cannot be read: {why}", next=HOW) from error
         else:
             key, equals, text = argument.partition("=")
             if not (key and equals):

@@ -14,7 +14,7 @@ from dragoman.cli import arguments, printing
 from dragoman.cli.escaping import line
 from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Hub, deadline
-from dragoman.cli.options import HERE, Output, Reach
+from dragoman.cli.options import BREATH, HERE, Output, Reach, Seconds
 from dragoman.cli.printing import Column, col
 
 app = App(name="ask", help="Questions that agents put to people: ls, answer, watch.")
@@ -55,7 +55,7 @@ def ls(
         printing.following("dragoman ask watch" if status == "open" else "dragoman ask ls")
 
 
-@app.command
+@app.command(usage="Usage: dragoman ask answer [OPTIONS] ID [ANSWER]")
 def answer(
     id: Annotated[str, Parameter(name="ID", help="The question's id, or enough of its beginning.")],
     said: Annotated[str | None, Parameter(name="ANSWER", help="The answer; JSON where it parses.")] = None,
@@ -91,8 +91,8 @@ def answer(
 @app.command
 def watch(
     *,
-    interval: Annotated[float, Parameter(help="Seconds between two looks.")] = 1.0,
-    seconds: Annotated[float | None, Parameter(name="--for", help="Stop after so many seconds.")] = None,
+    interval: Annotated[Seconds, Parameter(help="Seconds between two looks.")] = 1.0,
+    seconds: Annotated[Seconds | None, Parameter(name="--for", help="Stop after so many seconds.")] = None,
     output: Annotated[
         Literal["table", "json", "jsonl"],
         Parameter(name=["--output", "-o"], help="table, or jsonl (json means it too)."),
@@ -119,7 +119,7 @@ def watch(
                 sys.stdout.flush()
         if time.monotonic() >= until:
             return
-        time.sleep(max(0.0, min(interval, until - time.monotonic())))
+        time.sleep(max(BREATH, min(interval, until - time.monotonic())))
 
 
 def _take(hub: Hub, question: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from dragoman.cli import printing
 from dragoman.cli.escaping import line
 from dragoman.cli.exits import Exit
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import HERE, Output, Reach
+from dragoman.cli.options import HERE, Limit, Output, Reach
 from dragoman.cli.printing import Column, col
 
 app = App(name="audit", help="The audit record: query, verify.")
@@ -34,7 +34,7 @@ def query(
     principal: Annotated[str | None, Parameter(help="Only what this agent (or admin) asked for.")] = None,
     subject: Annotated[str | None, Parameter(help="Only what is about this task, agent or question.")] = None,
     outcome: Annotated[Literal["accepted", "refused"] | None, Parameter()] = None,
-    limit: int = 50,
+    limit: Limit = 50,
     cursor: Annotated[str | None, Parameter(help="The number of the last record seen.")] = None,
     output: Output = "table",
     reach: Reach = HERE,

@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 from dragoman.cli import printing
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import HERE, Output, Reach
+from dragoman.cli.options import HERE, Cursor, Limit, Output, Reach
 from dragoman.cli.printing import Column, col
 
 app = App(name="contract", help="Contracts between agents: ls, show, end.")
@@ -33,8 +33,8 @@ COLUMNS = (
 def ls(
     *,
     agent: Annotated[str | None, Parameter(help="Only those of this agent.")] = None,
-    limit: int = 50,
-    cursor: str | None = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
     output: Output = "table",
     reach: Reach = HERE,
 ) -> None:

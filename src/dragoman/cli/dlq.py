@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 from dragoman.cli import arguments, printing, story
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import HERE, Output, Reach
+from dragoman.cli.options import HERE, Cursor, Limit, Output, Reach
 from dragoman.cli.printing import Column, col
 
 app = App(name="dlq", help="Dead letters: ls, show, redrive, discard.")
@@ -31,8 +31,8 @@ COLUMNS = (
 def ls(
     *,
     task: Annotated[str | None, Parameter(help="Only those of this task.")] = None,
-    limit: int = 100,
-    cursor: str | None = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
     output: Output = "table",
     reach: Reach = HERE,
 ) -> None:
@@ -73,7 +73,7 @@ def show(id: LetterName, /, *, output: Output = "table", reach: Reach = HERE) ->
     printing.following(f"dragoman dlq redrive {line(id)}", f"dragoman dlq discard {line(id)}")
 
 
-@app.command
+@app.command(usage="Usage: dragoman dlq redrive [OPTIONS] ID [INPUT...]")
 def redrive(
     id: LetterName,
     /,

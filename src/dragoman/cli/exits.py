@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import enum
 
+BETWEEN = "   ·   "
+"""Between two commands that may come next."""
+
 
 class Exit(enum.IntEnum):
     OK = 0

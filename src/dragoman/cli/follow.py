@@ -81,7 +81,7 @@ def in_words(event: Event) -> str:
         f"in a sandbox: {body['sandbox']}" if body.get("sandbox") else "",
         "" if percent is None else f"{percent} %",
         " ".join(part for part in (place, str(step.get("name") or "")) if part),
-        str(body.get("message") or ""),
+        str(body.get("message") or "") if body.get("message") != step.get("name") else "",
         f"thinking: {body['thinking']}" if body.get("thinking") else "",
         _tool(body),
         f"file {_part(body, 'file').get('name')}" if body.get("file") else "",

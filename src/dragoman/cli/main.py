@@ -10,9 +10,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError, Group
+from cyclopts import App, CycloptsError, Group, Parameter
 
-from dragoman.cli.exits import Exit, Stop
+from dragoman.cli.exits import BETWEEN, Exit, Stop
 
 SERVE, WORK, LOOK = (Group(name, sort_key=place) for place, name in enumerate(("Run a hub", "Work", "Look after it")))
 
@@ -41,6 +41,13 @@ COMMANDS = (
     ("version", "dragoman.cli.version:version", LOOK, "Print the version."),
 )
 
+USAGE = {
+    "call": "AGENT WORK [INPUT...]",
+    "tail": "[tasks|audit]",
+    "translate": "FROM TO [MESSAGE]",
+}
+"""Where the arguments have better names than the parser would give them."""
+
 EPILOGUE = "Exit codes: 0 ok, 1 the task failed, 2 usage, 3 not found, 4 not allowed, 5 hub unreachable, 6 timeout."
 
 
@@ -54,10 +61,16 @@ def build() -> App:
         result_action="return_value",
         exit_on_error=False,
         print_error=False,
+        default_parameter=Parameter(show_default=_worth_showing),
     )
     for name, path, group, help in COMMANDS:
-        app.command(path, name=name, group=group, help=help)
+        usage = {"usage": f"Usage: dragoman {name} [OPTIONS] {USAGE[name]}"} if name in USAGE else {}
+        app.command(path, name=name, group=group, help=help, **usage)
     return app
+
+
+def _worth_showing(default: object) -> object:
+    return None if isinstance(default, bool) else default
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -75,6 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             stop.next = " ".join((*_meant(tokens), "--help"))
         return _tell(stop)
     except CycloptsError as error:
+        if tokens and tokens[0].startswith("-"):
+            return _tell(Stop(Exit.USAGE, "options come after the command", next="dragoman --help"))
         asked = " ".join(_asked(tokens, error))
         return _tell(Stop(Exit.USAGE, str(error).strip(), next=f"{asked} --help"))
     except KeyboardInterrupt:
@@ -83,14 +98,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read us has seen enough; Python must not complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.OK
+    except OSError as error:  # a full disk behind stdout, a file that cannot be written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        place = f"{error.filename!r}" if error.filename else "what was to be printed"
+        said = f"cannot read or write {place}: {error.strerror or error}"
+        return _tell(Stop(Exit.NOT_ALLOWED, said, next="dragoman doctor"))
 
 
 def _tell(stop: Stop) -> int:
-    from dragoman.cli.printing import words
+    from dragoman.cli.printing import following, words
 
     words(f"error: {stop.sentence}")
     if stop.next:
-        words(f"  next: {stop.next}")
+        following(*stop.next.split(BETWEEN))
     return stop.code
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TextIO
 
 from dragoman.app import program
 from dragoman.cli import escaping
+from dragoman.cli.exits import BETWEEN
 from dragoman.cli.options import Form
 
 Item = Mapping[str, Any]
@@ -49,7 +50,7 @@ def verdict(good: bool | None, text: str) -> None:
 
 
 def following(*commands: str) -> None:
-    words(f"  next: {'   ·   '.join(map(as_it_stands, commands))}")
+    words(f"  next: {BETWEEN.join(map(as_it_stands, commands))}")
 
 
 def as_it_stands(command: str) -> str:

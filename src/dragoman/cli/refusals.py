@@ -22,6 +22,7 @@ LISTS = {
 }
 """Where to look for what is not there."""
 
+_ABOUT = re.compile(r"/api/v1/(?P<what>[a-z]+)(?:/(?P<id>[^/]+))?")
 _LISTED = re.compile(r"\.? List them with GET /api/v1/([a-z/]+)\.")
 _SHAPE = re.compile(r"(?P<where>Query|Body): (?P<what>.*?)\.? Correct the message and send it again\.\Z", re.DOTALL)
 _AGAIN = " Correct the message and send it again."
@@ -36,6 +37,10 @@ def told(status: int, problem: Any) -> Stop:
     said = payload.get("error_message") if isinstance(payload, Mapping) else None
     sentence = str(problem.get("detail") or problem.get("title") or said or f"the hub answered with status {status}")
     field, next = problem.get("field"), ADVICE.get(status)
+    if status == 409:
+        next = _look(str(problem.get("instance") or ""))
+    elif status == 503 and field:  # it is about what was asked for, not about the hub
+        next = LISTS["agents"]
     if listed := _LISTED.search(sentence):
         what, more = sentence[: listed.start()], sentence[listed.end() :]
         sentence, next = f"{what}.{more}" if more else what, LISTS.get(listed[1], next)
@@ -44,3 +49,13 @@ def told(status: int, problem: Any) -> Stop:
         sentence, field = f"{name}: {shape['what'][:1].lower()}{shape['what'][1:]}", None
     sentence = escaping.line(sentence.removesuffix(_AGAIN))
     return Stop(code, f"{sentence} (field {escaping.line(field)})" if field else sentence, next=next)
+
+
+def _look(instance: str) -> str | None:
+    """Where to see what stands in the way."""
+    about = _ABOUT.match(instance)
+    if about is None:
+        return None
+    if about["what"] == "tasks" and about["id"]:
+        return f"dragoman task show {escaping.line(about['id'])}"
+    return LISTS.get(about["what"])

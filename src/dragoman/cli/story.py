@@ -61,13 +61,16 @@ def reason(error: Any) -> str | None:
     said = str(error.get("message") or error.get("kind") or "")
     kind = error.get("kind")
     facts = error.get("facts") or {}
-    extras = "; ".join(f"{key} {value}" for key, value in facts.items() if isinstance(value, (str, int, float)))
+    news = {key: value for key, value in facts.items() if isinstance(value, (str, int, float))}
+    extras = "; ".join(f"{key.replace('_', ' ')} {value}" for key, value in news.items() if str(value) not in said)
     return line(said + (f" [{kind}]" if kind and kind != said else "") + (f"; {extras}" if extras else ""))
 
 
 def next_commands(task: Mapping[str, Any]) -> list[str]:
     id = line(task.get("id"))
     match task.get("status"):
+        case "failed" if (task.get("error") or {}).get("kind") == "invalid":  # the same again would fail again
+            return [f"dragoman task retry {id} key=value", f"dragoman trace {id} --sequence"]
         case "failed" | "cancelled":
             return [f"dragoman task retry {id}", f"dragoman trace {id} --sequence"]
         case "completed":

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from dragoman.cli import printing, story
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub, deadline
-from dragoman.cli.options import HERE, Reach
+from dragoman.cli.options import BREATH, HERE, Reach, Seconds
 
 Lines = Literal["table", "jsonl"]
 PAGE = 100
@@ -22,8 +22,8 @@ def tail(
     /,
     *,
     lines: Annotated[int, Parameter(name=["--lines", "-n"], help="How much of the past to begin with.")] = 10,
-    interval: Annotated[float, Parameter(help="Seconds between two looks.")] = 1.0,
-    seconds: Annotated[float | None, Parameter(name="--for", help="Stop after so many seconds.")] = None,
+    interval: Annotated[Seconds, Parameter(help="Seconds between two looks.")] = 1.0,
+    seconds: Annotated[Seconds | None, Parameter(name="--for", help="Stop after so many seconds.")] = None,
     output: Annotated[
         Literal["table", "json", "jsonl"],
         Parameter(name=["--output", "-o"], help="table, or jsonl (json means it too)."),
@@ -44,7 +44,7 @@ def tail(
                 printing.document(item, "jsonl")
         if time.monotonic() >= until:
             return
-        time.sleep(max(0.0, min(interval, until - time.monotonic())))
+        time.sleep(max(BREATH, min(interval, until - time.monotonic())))
         fresh = watch.look(hub)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
@@ -12,10 +13,12 @@ from dragoman.cli.escaping import block, line
 from dragoman.cli.exits import Exit
 from dragoman.cli.follow import body_of, follow, in_words
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import HERE, Output, Reach
+from dragoman.cli.options import HERE, Cursor, Limit, Output, Reach, Seconds
 from dragoman.cli.printing import Column, col
 
 app = App(name="task", help="Tasks: ls, show, logs, why, retry, cancel, pause, resume.")
+
+Status = Literal["queued", "assigned", "running", "waiting", "completed", "failed", "cancelled"]
 
 TaskName = Annotated[str, Parameter(name="ID", help="The task's id, or enough of its beginning.")]
 
@@ -34,11 +37,11 @@ COLUMNS = (
 @app.command
 def ls(
     *,
-    status: Annotated[str | None, Parameter(help="Only these: queued, running, waiting, failed …")] = None,
-    type: str | None = None,
+    status: Annotated[Status | None, Parameter(help="Only those.")] = None,
+    type: Annotated[str | None, Parameter(help="Only this type of work.")] = None,
     agent: Annotated[str | None, Parameter(help="Only those of this agent.")] = None,
-    limit: Annotated[int, Parameter(help="At most so many.")] = 50,
-    cursor: Annotated[str | None, Parameter(help="Where the last page ended.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
     output: Output = "table",
     reach: Reach = HERE,
 ) -> None:
@@ -98,7 +101,7 @@ def show(id: TaskName, /, *, output: Output = "table", reach: Reach = HERE) -> N
             ("exit code", task.get("exit_code")),
         ]
     )
-    if task.get("output"):
+    if task.get("output") and not _is_said(task):
         print("  output:")
         print("\n".join(f"    {text}" for text in block(task["output"]).rstrip("\n").split("\n")))
     printing.following(*story.next_commands(task))
@@ -110,7 +113,7 @@ def logs(
     /,
     *,
     follow_: Annotated[bool, Parameter(name=["--follow", "-f"], negative=(), help="Go on until it ends.")] = False,
-    timeout: Annotated[float | None, Parameter(help="Seconds to follow it.")] = None,
+    timeout: Annotated[Seconds | None, Parameter(help="Seconds to follow it.")] = None,
     output: Output = "table",
     reach: Reach = HERE,
 ) -> int:
@@ -136,6 +139,17 @@ def logs(
         printing.verdict(story.GOOD.get(str(task.get("status"))), story.headline(task))
         printing.following(f"dragoman task show {line(task['id'])}")
     return Exit.FAILED if follow_ and task.get("status") in ("failed", "cancelled") else Exit.OK
+
+
+def _is_said(task: Mapping[str, Any]) -> bool:
+    """Whether its output stands there already: as its result, or as why it failed."""
+    output = str(task["output"]).strip()
+    if output == str((task.get("error") or {}).get("message") or "").strip():
+        return True
+    try:
+        return task.get("result") is not None and json.loads(output) == task["result"]
+    except ValueError:
+        return False
 
 
 def _called(task: Mapping[str, Any]) -> str | None:
@@ -170,7 +184,7 @@ def why(id: TaskName, /, *, output: Output = "table", reach: Reach = HERE) -> No
         printing.following(line(advice))
 
 
-@app.command
+@app.command(usage="Usage: dragoman task retry [OPTIONS] ID [INPUT...]")
 def retry(
     id: TaskName,
     /,

@@ -98,8 +98,10 @@ def _show(told: Translation, given: Any, output: Output) -> None:
     printing.verdict(not lost, _verdict(told, lost))
     if told.source == told.target:
         printing.following(f"dragoman translate {told.source} coven")
+    elif told.towards == "agent":
+        printing.following(f"dragoman translate {told.target} {told.source} --example result   (the way back)")
     else:
-        printing.following(f"dragoman translate {told.source} {told.target} --example result")
+        printing.following(f"dragoman translate {told.target} {told.source}   (the way there)")
 
 
 def _losses(losses: Sequence[dict[str, Any]]) -> None:

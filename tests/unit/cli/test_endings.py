@@ -56,6 +56,18 @@ def test_chiffons_own_refusals_are_told_too(hub: Any, run: Any) -> None:
             "input: expected `str`",
             "dragoman task show --help",
         ),
+        (
+            409,
+            {"detail": "It is completed; nothing to do.", "instance": "/api/v1/tasks/7f/retry"},
+            "It is completed; nothing to do.",
+            "dragoman task show 7f",
+        ),
+        (
+            503,
+            {"detail": "No agent of kind 'x'.", "field": "to_agent"},
+            "No agent of kind 'x'. (field to_agent)",
+            "dragoman agent ls",
+        ),
     ],
 )
 def test_what_the_api_says_is_said_in_the_words_of_the_command_line(
@@ -71,7 +83,16 @@ def test_a_wrong_token_says_where_the_right_one_is(hub: Any, run: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "tokens", [("bogus",), ("task", "ls", "--bogus"), ("agent", "add"), ("task", "ls", "-o", "xml")]
+    "tokens",
+    [
+        ("bogus",),
+        ("--hub", "http://127.0.0.1:1", "task", "ls"),
+        ("task", "ls", "--bogus"),
+        ("agent", "add"),
+        ("task", "ls", "-o", "xml"),
+        ("task", "ls", "--status", "bogus"),
+        ("call", "a", "b", "--timeout", "-1"),
+    ],
 )
 def test_a_usage_error_is_2_and_leads_to_the_help(hub: Any, run: Any, tokens: tuple[str, ...]) -> None:
     ran = run(*tokens)
@@ -177,3 +198,12 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
     script = f"{sys.executable} -m dragoman.cli config show -o jsonl | head -n 1"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert (json.loads(done.stdout)["setting"], done.stderr) == ("data", "")
+
+
+def test_a_full_disk_is_told_and_not_traced(tmp_path: Path) -> None:
+    script = f"{sys.executable} -m dragoman.cli config show > /dev/full"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert (done.returncode, done.stderr.splitlines()[-2:]) == (
+        4,
+        ["error: cannot read or write what was to be printed: No space left on device", "  next: dragoman doctor"],
+    )

@@ -32,7 +32,7 @@ DOORS = {"chiffon": "chiffon+http", "agentmsg": "agentmsg+http", "a2acp": "a2acp
 Fresh = Annotated[bool, Parameter(negative=(), help="Against a hub of its own, which ends with the checks.")]
 
 
-@app.command
+@app.command(usage="Usage: dragoman conformance hub [OPTIONS] [PROTOCOL...]")
 def hub(
     *protocols: Annotated[Spoken, Parameter(name="PROTOCOL", help="Only these; all five if none is named.")],
     fresh: Fresh = False,
@@ -46,7 +46,7 @@ def hub(
         return _report(_hub_checks(cast, protocols or ALL, _grpc(found, data)), output, "the hub")
 
 
-@app.command
+@app.command(usage="Usage: dragoman conformance agent [OPTIONS] -- CMD ARG...")
 def agent(
     *command: Annotated[str, Parameter(name="CMD", allow_leading_hyphen=True, help="The program and its arguments.")],
     protocol: Annotated[Spoken, Parameter(help="What it speaks; forge over its standard streams.")] = "forge",

@@ -202,7 +202,7 @@ def _standing(task: Task, dependencies: Sequence[Task], question: Question | Non
         case Waiting.HELD:
             return [_say("held", "a person paused it; resume it to go on", resume)]
     at = moment(task.finished_at)
-    return [_say("final", f"it is {task.status.value}" + (f" since {at}" if at else ""), at=at)]
+    return [_say("final", f"it is {task.status.value}" + (f", and has been since {at}" if at else ""), at=at)]
 
 
 def _asked(task: Task, question: Question | None) -> Reason:
