@@ -1,14 +1,19 @@
-"""What the hub needs: time to start, memory, and a commit when its event loop has no moment to spare."""
+"""What the hub needs: time to start, memory, fsyncs, and a commit when its event loop has no moment to spare."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+import shutil
+import signal
 import statistics
 import subprocess
+import tempfile
 import time
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from bench import procs
 from bench.figures import Figure, Settings
@@ -16,6 +21,9 @@ from bench.hub import Bystanders, hub, round_trips
 from bench.load import ws_connect
 
 AGENTS = 2000
+
+STEPS = 3.0
+"""Durable steps of a task: the request, its result, the acknowledgment of that."""
 
 
 def measure(settings: Settings) -> Iterable[Figure]:
@@ -27,6 +35,8 @@ def measure(settings: Settings) -> Iterable[Figure]:
         count = AGENTS // 10 if settings.quick else AGENTS
         added = asyncio.run(idle_agents(proc, ready, count)) * AGENTS / count
         yield Figure(suite=f"hub-agents-{AGENTS}", extra={"added_mb": added})
+    for transport in ("ws", "http"):
+        yield from lonely_fsyncs(settings, transport)
     with hub(settings) as (proc, ready):
         before = commits(ready)
         figure = round_trips(settings, "ws", 256, proc, ready, "hub-saturated")
@@ -36,6 +46,45 @@ def measure(settings: Settings) -> Iterable[Figure]:
             rate=figure.rate,
             extra={"commit_p99_ms": p99 * 1000, "loop_busy": figure.extra["server_busy"]},
         )
+
+
+def lonely_fsyncs(settings: Settings, transport: str) -> Iterable[Figure]:
+    """How often the hub asks the disk for one task after the other, with nothing else to do: counted, not timed."""
+    if shutil.which("strace") is None:
+        print("  fsyncs are not counted: there is no strace here (apt-get install strace)")
+        return
+    with hub(settings) as (proc, ready), tempfile.NamedTemporaryFile("r") as seen:
+        with traced(proc.group, "fsync,fdatasync", Path(seen.name)):
+            before = commands(ready, "Finish")
+            round_trips(settings, transport, 1, proc, ready, f"hub-lonely-{transport}")
+            tasks = commands(ready, "Finish") - before
+        fsyncs = len(re.findall(r"\bf(?:data)?sync\(", seen.read()))
+    yield Figure(suite=f"hub-lonely-{transport}", extra={"tasks": tasks, "fsyncs_a_step": fsyncs / (STEPS * tasks)})
+
+
+@contextmanager
+def traced(group: int, calls: str, into: Path) -> Iterator[None]:
+    """Note these system calls of a group of processes."""
+    pids = [str(one) for one in procs.group_usage(group)]
+    command = ["strace", "-f", "-qq", "-e", f"trace={calls}", "-o", str(into), *(f"--attach={one}" for one in pids)]
+    tracer = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        while not all("TracerPid:\t0" not in Path(f"/proc/{one}/status").read_text() for one in pids):
+            if tracer.poll() is not None:
+                raise RuntimeError("strace may not look at the hub; run as its user, or as root")
+            time.sleep(0.01)
+        yield
+    finally:
+        tracer.send_signal(signal.SIGINT)
+        tracer.wait(10)
+
+
+def commands(ready: dict[str, str], name: str) -> float:
+    """How many of these the hub has accepted."""
+    with urllib.request.urlopen(ready["http"] + "/metrics") as answer:
+        text = answer.read().decode()
+    found = re.findall(r"^dragoman_commands_total\{([^}]*)\} ([0-9.e+]+)", text, re.MULTILINE)
+    return sum(float(count) for labels, count in found if f'"{name}"' in labels and '"ok"' in labels)
 
 
 def command_ms(ready: dict[str, str]) -> float:
