@@ -47,7 +47,7 @@ async def test_what_of_a_message_is_lost_is_told_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("target", EXAMPLES)
-async def test_files_arrive_by_their_names(target: str) -> None:
+async def test_files_arrive_by_their_names_and_whole_where_the_message_carries_them(target: str) -> None:
     file = {"filename": "notes.txt", "data": "aGk=", "mimeType": "text/plain"}
     for source, kind, where in (
         ("forge", "request", ("payload", "attachments")),
@@ -58,7 +58,9 @@ async def test_files_arrive_by_their_names(target: str) -> None:
         place = asked[where[0]] if len(where) > 1 else asked
         place[where[-1]] = [file] if where[-1] == "attachments" else file
         found = await told(source, target, asked)
-        assert "notes.txt" in json.dumps(found.arrives), source
+        arrived = json.dumps(found.arrives)
+        assert "notes.txt" in arrived, source
+        assert ("aGk=" in arrived) is (target == "coven"), source
         assert found.understood["file" if kind == "progress" else "attachments"]
 
 

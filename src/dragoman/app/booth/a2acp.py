@@ -7,7 +7,7 @@ from uuid import UUID, uuid5
 
 import msgspec
 
-from dragoman.app.booth.tongue import LISTENER, NOBODY_ELSE, TASKS, Heard, agent
+from dragoman.app.booth.tongue import LISTENER, NOBODY_ELSE, TASKS, Heard, Shelf, agent
 from dragoman.bindings import a2acp
 from dragoman.core.agents.model import Agent, Offer
 from dragoman.core.contracts.model import Contract
@@ -48,7 +48,7 @@ def hear(data: bytes, now: Instant) -> Heard:
     return Heard(kind, speaker, (a2acp.command_of(said),), contract)
 
 
-def say(parcel: Parcel, receiver: Agent, now: Instant) -> list[Any]:
+def say(parcel: Parcel, receiver: Agent, now: Instant, files: Shelf) -> list[Any]:
     voice = a2acp.Voice(
         broker=BROKER,
         party=lambda one: Party(agent_id=one, domain="default", version="1.0.0"),
@@ -60,7 +60,7 @@ def say(parcel: Parcel, receiver: Agent, now: Instant) -> list[Any]:
     return [msgspec.json.decode(a2acp.wire_of(parcel, receiver.id, now, voice, None))]
 
 
-def follow(event: Event, task: Task) -> list[Any]:
+def follow(event: Event, task: Task, files: Shelf) -> list[Any]:
     return []
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.app.booth.tongue import Heard, agent
+from dragoman.app.booth.tongue import Heard, Shelf, agent
 from dragoman.bindings import chiffon
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Parcel
@@ -26,9 +26,9 @@ def hear(data: bytes, now: Instant) -> Heard:
     return Heard(message.type, speaker, (chiffon.command_of(speaker, message, tree, data),))
 
 
-def say(parcel: Parcel, receiver: Agent, now: Instant) -> list[Any]:
+def say(parcel: Parcel, receiver: Agent, now: Instant, files: Shelf) -> list[Any]:
     return [msgspec.json.decode(frame) for frame in chiffon.wire_of(parcel, receiver, now)]
 
 
-def follow(event: Event, task: Task) -> list[Any]:
+def follow(event: Event, task: Task, files: Shelf) -> list[Any]:
     return []

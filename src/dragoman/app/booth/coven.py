@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid5
 
-from dragoman.app.booth.tongue import SPEAKER, TASKS, Heard, agent, kept, tree_of
+from dragoman.app.booth.tongue import SPEAKER, TASKS, Heard, Shelf, agent, kept, tree_of
 from dragoman.bindings import coven
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Cargo, Parcel
@@ -26,7 +26,8 @@ def hear(data: bytes, now: Instant) -> Heard:
         speaker = agent(message.sender or SPEAKER, "coven", now)
         files = [_kept(file) for file in message.attachments]
         command = coven.submit_of(speaker.id, message, files, find=lambda one: None, request_id=request)
-        return Heard("SendMessage", speaker, (command,))
+        shelf = {ref.id: file.data for ref, file in zip(files, message.attachments, strict=True)}
+        return Heard("SendMessage", speaker, (command,), files=shelf)
     speaker = agent(SPEAKER, "coven", now)
     task = TaskId(message.task_id or str(uuid5(TASKS, request)))
     if message.last:
@@ -34,22 +35,28 @@ def hear(data: bytes, now: Instant) -> Heard:
         return Heard(
             "MessageResponse", speaker, (coven.end_of(speaker.id, task, Completed(message, text or None, False)),)
         )
-    file = _kept(message.event) if isinstance(message.event, FileData) else None
-    return Heard("MessageResponse", speaker, (coven.progress_of(speaker.id, task, message, file),))
+    if isinstance(message.event, FileData):
+        file = _kept(message.event)
+        told = coven.progress_of(speaker.id, task, message, file)
+        return Heard("MessageResponse", speaker, (told,), files={file.id: message.event.data})
+    return Heard("MessageResponse", speaker, (coven.progress_of(speaker.id, task, message),))
 
 
 def _kept(file: FileData) -> FileRef:
     return kept(file.filename, file.mime_type, file.data)
 
 
-def say(parcel: Parcel, receiver: Agent, now: Instant) -> list[Any]:
+def say(parcel: Parcel, receiver: Agent, now: Instant, files: Shelf) -> list[Any]:
     if parcel.delivery.cargo is Cargo.WORK:
-        files = tuple(coven.attached(file, b"") for file in coven.attachments_in(parcel.event))  # nothing is kept here
-        return [readable.written(coven.message_of(parcel, files))]
+        attached = tuple(coven.attached(file, files.get(file.id, b"")) for file in coven.attachments_in(parcel.event))
+        return [readable.written(coven.message_of(parcel, attached))]
     if parcel.delivery.cargo is Cargo.CANCEL:  # to agents that declare the extension
         return [readable.written(Cancel(request_id=parcel.task.request_id))]
     return []
 
 
-def follow(event: Event, task: Task) -> list[Any]:
-    return [readable.written(one) for one in coven.responses_of(event, task, request_id=task.origin.request_id)]
+def follow(event: Event, task: Task, files: Shelf) -> list[Any]:
+    file = coven.file_in(event)
+    data = None if file is None else files.get(file.id, b"")
+    told = coven.responses_of(event, task, request_id=task.origin.request_id, data=data)
+    return [readable.written(one) for one in told]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from dragoman.app.booth.tongue import SPEAKER, Heard, agent, kept
+from dragoman.app.booth.tongue import SPEAKER, Heard, Shelf, agent, kept
 from dragoman.bindings import forge
 from dragoman.bindings.forge.inbound import progress, update
 from dragoman.core.agents.model import Agent
@@ -34,7 +35,8 @@ def hear(data: bytes, now: Instant) -> Heard:
         raise refuse(Kind.INVALID, "no message of a forge agent, whose `type` is `request:…` or `event:…`")
     speaker = agent(said.message.agent_id or SPEAKER, "forge", now)
     command = _command(speaker, said.message, said.tree)
-    return Heard(said.tree["type"], speaker, () if command is None else (command,))
+    files = {_kept(file).id: base64.b64decode(file.data) for file in _brought(said.message)}
+    return Heard(said.tree["type"], speaker, () if command is None else (command,), files=files)
 
 
 def _command(speaker: Agent, message: Message, tree: dict[str, Any]) -> Command | None:
@@ -49,6 +51,15 @@ def _command(speaker: Agent, message: Message, tree: dict[str, Any]) -> Command 
     return forge.command_of(speaker, message, tree)
 
 
+def _brought(message: Message) -> Sequence[Attachment]:
+    match message.payload:
+        case SubmitTask(attachments=attached):
+            return attached
+        case UpdateTask(file=Attachment() as file) | Progress(file=Attachment() as file):
+            return (file,)
+    return ()
+
+
 def _kept(file: Attachment) -> FileRef:
     try:
         return kept(file.filename, file.mime_type, base64.b64decode(file.data, validate=True))
@@ -56,9 +67,9 @@ def _kept(file: Attachment) -> FileRef:
         raise refuse(Kind.INVALID, f"the data of {file.filename!r} is no base64", field="data") from None
 
 
-def say(parcel: Parcel, receiver: Agent, now: Instant) -> list[Any]:
+def say(parcel: Parcel, receiver: Agent, now: Instant, files: Shelf) -> list[Any]:
     return [msgspec.json.decode(codec.write(message)) for message in forge.messages_of(parcel, receiver, now)]
 
 
-def follow(event: Event, task: Task) -> list[Any]:
+def follow(event: Event, task: Task, files: Shelf) -> list[Any]:
     return []

@@ -125,6 +125,7 @@ class _Booth:
 
     async def forth(self, command: Command) -> list[Any]:
         """From a caller to an agent; from one agent to another."""
+        shelf = self._heard.files
         listener = self._listener(command)
         speaker = self._heard.speaker
         rows: list[Any] = [speaker, listener, *([] if self._heard.contract is None else [self._heard.contract])]
@@ -147,12 +148,13 @@ class _Booth:
                 end.parcels.clear()
             await self._intake.ask(command)
             speech = tongue(self._target)
-            return [said for parcel in end.parcels for said in speech.say(parcel, listener, self._now)]
+            return [said for parcel in end.parcels for said in speech.say(parcel, listener, self._now, shelf)]
         finally:
             await self._intake.stop()
 
     async def back(self, command: Any) -> list[Any]:
         """From the agent at work to whoever asked for it."""
+        shelf = self._heard.files
         worker, caller = self._heard.speaker, agent(LISTENER, self._target, self._now)
         speech = tongue(self._target)
         task = command.task_id or TaskId(self._mint())
@@ -165,11 +167,11 @@ class _Booth:
             end.parcels.clear()
             await self._intake.ask(command)
             if not speech.FOLLOWS:
-                return [said for parcel in end.parcels for said in speech.say(parcel, caller, self._now)]
+                return [said for parcel in end.parcels for said in speech.say(parcel, caller, self._now, shelf)]
             now = await self._store.task(task)
             assert now is not None
             events = await self._store.events(task, after=given.seq)
-            return [said for event in events for said in speech.follow(event, now)]
+            return [said for event in events for said in speech.follow(event, now, shelf)]
         finally:
             await self._intake.stop()
 

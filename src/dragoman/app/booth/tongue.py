@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol, cast
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 from uuid import UUID, uuid5
 
 from dragoman.core.agents.model import Agent
@@ -26,6 +27,10 @@ NOBODY_ELSE = "it is between its agent and the hub; nobody else hears of it"
 LIMITS = guard.Limits(bytes=16 * 1024 * 1024)
 
 
+Shelf: TypeAlias = Mapping[str, bytes]
+"""Files by their ids."""
+
+
 class Heard(NamedTuple):
     """What a message says: its kind in its own words, who says it, and what that means to the hub."""
 
@@ -33,6 +38,8 @@ class Heard(NamedTuple):
     speaker: Agent
     commands: Sequence[Command]
     contract: Contract | None = None
+    files: Shelf = MappingProxyType({})
+    """What it brought: a hub would have kept it."""
 
 
 class Tongue(Protocol):
@@ -45,11 +52,11 @@ class Tongue(Protocol):
         """Raises `RemoteProtocolError` for what is no message, `Refused` for what means nothing."""
         ...
 
-    def say(self, parcel: Parcel, receiver: Agent, now: Instant) -> list[Any]:
+    def say(self, parcel: Parcel, receiver: Agent, now: Instant, files: Shelf) -> list[Any]:
         """What arrives, as JSON."""
         ...
 
-    def follow(self, event: Event, task: Task) -> list[Any]:
+    def follow(self, event: Event, task: Task, files: Shelf) -> list[Any]:
         """What a caller that follows by itself reads of an event."""
         ...
 
