@@ -149,6 +149,7 @@ async def hub(
             tokens=settings.forge.burst, rate=settings.forge.messages_per_second, burst=settings.forge.burst
         ),
         condition=lambda agent: _condition(children, agent),
+        notebook=lambda agent: children.logbook.of(agent),
     )
     agentmsg = AgentmsgDesk(
         intake,

@@ -105,10 +105,7 @@ def agentmsg_kind(error_type: str, *, retryable: bool) -> Kind:
 
 
 def sentence(fault: Fault, advice: str | None = None) -> str:
-    """The fault in words that end with what to do next: `advice`, where a protocol knows better than the table. Why work
-    failed is told in the agent's own words."""
-    if fault.kind is Kind.WORK_FAILED and fault.message:
-        return fault.message
+    """The fault in words that end with what to do next: `advice`, where a protocol knows better than the table."""
     message = fault.message.strip()
     is_word = message.partition(" ")[0].rstrip(",;:.").isalpha()
     if is_word and not any(type(name) is str and name and message.startswith(name) for name in fault.facts.values()):
@@ -116,3 +113,8 @@ def sentence(fault: Fault, advice: str | None = None) -> str:
     if message.endswith("."):
         return message
     return f"{message}." if "; " in message else f"{message}. {advice or TABLE[fault.kind].next}"
+
+
+def told(fault: Fault, advice: str | None = None) -> str:
+    """How a task failed, to whoever asked for it: work that failed speaks for itself, in the agent's own words."""
+    return fault.message if fault.kind is Kind.WORK_FAILED and fault.message else sentence(fault, advice)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dragoman.bindings.errormap import CHIFFON_KINDS, TABLE, chiffon_kind, sentence
+from dragoman.bindings.errormap import CHIFFON_KINDS, TABLE, chiffon_kind, sentence, told
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.rules import Rules
 from dragoman.protocols.chiffon import errors
@@ -67,14 +67,15 @@ def test_an_unknown_code_is_a_failure_that_is_not_retried() -> None:
     assert not TABLE[Kind.WORK_FAILED].retryable
 
 
-@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.WORK_FAILED])
+@pytest.mark.parametrize("kind", list(Kind))
 def test_a_bare_message_is_completed_with_what_to_do_next(kind: Kind) -> None:
     assert sentence(Fault(kind=kind, message="no such task")) == f"No such task. {TABLE[kind].next}"
 
 
 @pytest.mark.parametrize("words", ["boom", "ENOENT: no such file; giving up", " indented\n"])
 def test_why_work_failed_is_told_in_the_agents_own_words(words: str) -> None:
-    assert sentence(Fault(kind=Kind.WORK_FAILED, message=words)) == words
+    assert told(Fault(kind=Kind.WORK_FAILED, message=words)) == words
+    assert told(Fault(kind=Kind.CONFLICT, message=words)) == sentence(Fault(kind=Kind.CONFLICT, message=words))
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ def refusal_of(fault: Fault, *, personal: bool = False) -> Refusal:
             code=Code(own["code"]), message=words, details=own.get("details") or {}, after=own.get("retry_after")
         )
     after = facts.pop("retry_after", None)
-    words = errormap.sentence(fault, ADVICE.get(fault.kind))
+    words = errormap.told(fault, ADVICE.get(fault.kind))
     if personal and fault.kind is Kind.WORK_FAILED:  # in another protocol an agent may say anything
         words, facts = "The work failed; its reason is personal and not told in clear.", {}
     details: dict[str, Any] = {**facts, "kind": fault.kind.value}

@@ -139,7 +139,7 @@ def responses_of(
     if event.kind is EventKind.COMPLETED:
         return (said(_done(body, whole), unknown=own),)
     fault = fault_told(body, task, event)
-    return (said(Error(errormap.sentence(fault)), fault=fault_out(fault), unknown=own),)
+    return (said(Error(errormap.told(fault)), fault=fault_out(fault), unknown=own),)
 
 
 def _done(body: dict[str, Any], whole: str | None) -> Done:

@@ -42,7 +42,7 @@ def error_of(fault: Fault, said: ErrorBody | None = None) -> ErrorBody:
         details["field"] = FIELDS.get(fault.field, fault.field)
     details["retryable"] = fault.retryable or errormap.TABLE[fault.kind].retryable
     if said is None:
-        return ErrorBody(code=errormap.TABLE[fault.kind].forge, message=errormap.sentence(fault), details=details)
+        return ErrorBody(code=errormap.TABLE[fault.kind].forge, message=errormap.told(fault), details=details)
     words = errormap.sentence(msgspec.structs.replace(fault, message=said.message))
     return ErrorBody(code=said.code, message=words, details=details | said.details)
 

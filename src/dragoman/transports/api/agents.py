@@ -35,7 +35,7 @@ from dragoman.transports.api.endpoint import respond
 from dragoman.transports.api.problems import Problem
 from dragoman.transports.api.reports import Reported, history, reported
 from dragoman.transports.api.tasks import PROTOCOL
-from dragoman.transports.stdio.logbook import Log
+from dragoman.transports.stdio.logbook import Entry, Log
 from dragoman.transports.stdio.recipe import DETAIL, ChildLimits, Recipe, State, contradiction, recipe_of
 from dragoman.transports.stdio.recipe import PROTOCOL as CHILD_PROTOCOL
 from dragoman.transports.stdio.restarts import Policy
@@ -105,7 +105,7 @@ class AgentList(msgspec.Struct, frozen=True, kw_only=True):
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line of a log. Of a child: what it printed (`stream` stdout or stderr), logged in its protocol (event), or what
-    the hub wrote about it (hub). Of another agent: an event of a task."""
+    the hub wrote about it (hub). Of another agent: an event of a task, or what it logged beside its tasks (event)."""
 
     seq: int
     at: str
@@ -309,7 +309,7 @@ async def restart(desk: Desk, request: Request) -> Response:
 
 
 async def logs(desk: Desk, request: Request) -> Response:
-    """What a child printed; of any other agent the newest events of its newest tasks."""
+    """What a child printed; of any other agent the newest events of its newest tasks, and what it logged besides."""
     query = read_query(request, LogsQuery)
     agent = find_agent(desk, request)
     kept = None if desk.children is None else desk.children.log_of(agent.id)
@@ -325,10 +325,12 @@ async def logs(desk: Desk, request: Request) -> Response:
     for task in tasks:
         newest = await desk.store.events(task.id, after=max(0, task.seq - EVENTS_A_TASK), limit=EVENTS_A_TASK)
         lines += [log_line(event) for event in newest if not event.personal]
-    lines.sort(key=lambda line: (line.at, line.task_id, line.seq))
-    if query.tail:
-        del lines[: -query.tail]
     told = [Line(seq=one.seq, at=one.at, kind=one.kind, text=one.text, task_id=one.task_id) for one in lines]
+    if desk.children is not None and not query.cursor:
+        told += map(_entry, await desk.children.logbook.of(agent.id).tail(query.tail or query.limit))
+    told.sort(key=lambda line: (line.at, line.task_id or "", line.seq))
+    if query.tail:
+        del told[: -query.tail]
     return respond(200, AgentLogs(logs=tuple(told), next=on))
 
 
@@ -341,17 +343,17 @@ async def _printed(desk: Desk, kept: Log, query: LogsQuery) -> Response:
     if query.wait and not desk.waiters.closed:
         await kept.changed(after, query.wait)
     found = await kept.tail(query.tail or query.limit, level=query.level, after=after)
-    lines = tuple(
-        Line(
-            seq=entry.seq,
-            at=rfc3339(entry.at),
-            kind="log",
-            level=entry.level,
-            stream=entry.stream,
-            text=entry.message,
-            task_id=entry.task,
-            context=entry.context,
-        )
-        for entry in found
+    return respond(200, AgentLogs(logs=tuple(map(_entry, found)), next=str(found[-1].seq if found else after)))
+
+
+def _entry(entry: Entry) -> Line:
+    return Line(
+        seq=entry.seq,
+        at=rfc3339(entry.at),
+        kind="log",
+        level=entry.level,
+        stream=entry.stream,
+        text=entry.message,
+        task_id=entry.task,
+        context=entry.context,
     )
-    return respond(200, AgentLogs(logs=lines, next=str(found[-1].seq if found else after)))

@@ -106,7 +106,7 @@ MANAGEMENT = (
     ),
     Endpoint(
         method="GET", path=f"{V1}/agents/{{id}}/logs", handler=agents.logs, tag="agents",
-        summary="What a child printed; of another agent the events of its newest tasks, in words",
+        summary="What a child printed; of another agent the events of its newest tasks, in words, and what it logged",
         query=bodies.LogsQuery, answers={200: agents.AgentLogs}, refusals=(INVALID, NOT_FOUND),
     ),
     # tasks

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 
 from dragoman.core.commands import LogEntry, WriteLog
 from dragoman.core.errors import Refused
-from dragoman.core.ids import AgentId, TaskId
+from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.ports import Files, Intake, Store
 from dragoman.protocols.forge.ratelimit import Bucket
 from dragoman.protocols.forge.types import AgentStatus
@@ -52,8 +53,15 @@ class LogSink(Protocol):
     def __call__(self, level: str, message: str, context: dict[str, Any], /) -> None: ...
 
 
+class Notebook(Protocol):
+    """One agent's own log (`stdio.logbook.Log`), which outlives its links."""
+
+    def add(self, at: Instant, stream: str, message: str, *, level: str, context: dict[str, Any]) -> object: ...
+
+
 class ForgeDesk:
-    """One for all links. `condition` is what a supervisor knows of an agent's process, where it has one."""
+    """One for all links. `condition` is what a supervisor knows of an agent's process, where it has one; `notebook` is
+    where an agent elsewhere has its log."""
 
     def __init__(
         self,
@@ -65,6 +73,7 @@ class ForgeDesk:
         limits: Limits | None = None,
         measure: Bucket | None = None,
         condition: Callable[[AgentId], AgentStatus | None] = lambda agent: None,
+        notebook: Callable[[AgentId], Notebook | None] = lambda agent: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.hub = hub
@@ -73,6 +82,7 @@ class ForgeDesk:
         self.bus = bus
         self.limits = limits or Limits()
         self.condition = condition
+        self.notebook = notebook
         self.clock = clock
         self.dropped = 0
         self._measure = measure or Bucket()
@@ -130,13 +140,14 @@ class Excess:
 class TaskLog:
     """A log sink for agents that are elsewhere: what they log is kept with the task they work on.
 
-    Lines are gathered while a commit is under way, so that many lines cost one. An agent without a task, or with
-    several and a line that names none, has nowhere to keep it: the line is counted.
+    Lines are gathered while a commit is under way, so that many lines cost one. What belongs to no task (the agent has
+    none, or several and the line names none, or it names one that is not its own) is kept in the agent's own log.
     """
 
-    def __init__(self, hub: Intake, agent: AgentId) -> None:
+    def __init__(self, hub: Intake, agent: AgentId, notebook: Notebook | None = None) -> None:
         self._hub = hub
         self._agent = agent
+        self._notebook = notebook
         self._lines: list[tuple[TaskId, LogEntry]] = []
         self._busy = False
         self.homeless = 0
@@ -145,25 +156,34 @@ class TaskLog:
         named = context.get("taskId")
         held = self._hub.load_of(self._agent)
         task = TaskId(named) if type(named) is str else held[0] if len(held) == 1 else None
-        if task is None or len(self._lines) >= MOST_LINES:
-            self.homeless += 1
-            return
         text = message if len(message) <= LONGEST_LINE else f"{message[:LONGEST_LINE]} …"
-        self._lines.append((task, LogEntry(at=self._hub.now(), level=level, message=text, context=context)))
+        entry = LogEntry(at=self._hub.now(), level=level, message=text, context=context)
+        if task is None or len(self._lines) >= MOST_LINES:
+            self._note(entry)
+            return
+        self._lines.append((task, entry))
         if not self._busy:
             self._busy = True
             asyncio.get_running_loop().call_soon(self._send)
+
+    def _note(self, entry: LogEntry) -> None:
+        if self._notebook is None:
+            self.homeless += 1
+        else:
+            self._notebook.add(entry.at, "event", entry.message, level=entry.level, context=entry.context)
 
     def _send(self) -> None:
         if not self._lines:
             self._busy = False
             return
         task = self._lines[0][0]
-        told = [line for about, line in self._lines if about == task]
+        told = tuple(line for about, line in self._lines if about == task)
         self._lines = [(about, line) for about, line in self._lines if about != task]
-        note = WriteLog(principal=self._agent, protocol="forge", task_id=task, lines=tuple(told))
-        self._hub.hand_in(note, self._kept)
+        note = WriteLog(principal=self._agent, protocol="forge", task_id=task, lines=told)
+        self._hub.hand_in(note, partial(self._kept, told))
 
-    def _kept(self, outcome: Any, refusal: Refused | None) -> None:
-        # A refusal means that the task is not this agent's: the lines are nobody's business then.
+    def _kept(self, told: tuple[LogEntry, ...], outcome: Any, refusal: Refused | None) -> None:
+        if refusal is not None:  # the task is over, or not this agent's
+            for entry in told:
+                self._note(entry)
         asyncio.get_running_loop().call_soon(self._send)

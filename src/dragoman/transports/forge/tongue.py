@@ -76,7 +76,8 @@ class About(msgspec.Struct, frozen=True):
 
 
 class ForgeTongue:
-    """One for each link. `log` takes the agent's log lines; without one they are kept with its task."""
+    """One for each link. `log` takes the agent's log lines; without one they are kept with its task, or, where they
+    belong to none, in its own log."""
 
     protocol = forge.PROTOCOL
 
@@ -91,7 +92,7 @@ class ForgeTongue:
     ) -> None:
         self._desk = desk
         self._hub = desk.hub
-        self._log: LogSink = log or TaskLog(desk.hub, agent)
+        self._log: LogSink = log or TaskLog(desk.hub, agent, desk.notebook(agent))
         self._counts_lines = log is None  # a sink of somebody else's has its own measure
         self._encoding = encoding
         self._limits = limits

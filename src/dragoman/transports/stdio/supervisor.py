@@ -204,11 +204,11 @@ class Supervisor:
             await asyncio.to_thread((self._around.homes / id).rmdir)
 
     def dismiss(self, id: AgentId) -> None:
-        """`remove` without waiting."""
-        if id in self._children:
-            farewell = asyncio.get_running_loop().create_task(self.remove(id))
-            self._farewells.add(farewell)
-            farewell.add_done_callback(self._farewells.discard)
+        """`remove` without waiting; of an agent elsewhere there is only its log to forget."""
+        leaving = self.remove(id) if id in self._children else self.logbook.forget(id)
+        farewell = asyncio.get_running_loop().create_task(leaving)
+        self._farewells.add(farewell)
+        farewell.add_done_callback(self._farewells.discard)
 
     async def restart(self, id: AgentId) -> None:
         """Stop it and start it afresh, also one that has crashed for good."""

@@ -139,3 +139,27 @@ async def test_an_agent_introduces_itself_but_does_not_promote_itself(hub: Forge
     worker = await hub.connect("worker-1")
     assert (await worker.ask("register", role="reviewer"))["code"] == "UNAUTHORIZED"
     assert (await worker.ask("register", role="worker"))["agent"]["role"] == "worker"
+
+
+@pytest.mark.requirement("FG-EVT-3", "forge-D3", "forge-D9")
+async def test_what_belongs_to_no_task_is_kept_in_the_agents_own_log(hub: ForgeHub) -> None:
+    noted: list[tuple[str, str]] = []
+
+    class Notebook:
+        def add(self, at: int, stream: str, message: str, *, level: str, context: dict[str, Any]) -> None:
+            noted.append((level, message))
+
+    hub.desk.notebook = lambda agent: Notebook()
+    worker = await hub.connect("worker-1")
+    await worker.tell("log", level="warn", message="nothing to do", context={})
+    await worker.say("plain text")
+    await worker.tell("progress", taskId="task-123", progress=0.5)
+    await worker.tell("log", level="info", message="about another's task", taskId="task-123")
+    await worker.ask("query-agents")
+    await worker.ask("query-agents")
+    assert sorted(noted) == [
+        ("info", "about another's task"),
+        ("info", "plain text"),
+        ("warn", "event:progress was refused: no such task, or not yours (task_id) [not_found]"),
+        ("warn", "nothing to do"),
+    ]
