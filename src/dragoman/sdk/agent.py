@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from dragoman.sdk import helping
 from dragoman.sdk.address import Address, resolve_agent
 from dragoman.sdk.engine import Engine
-from dragoman.sdk.errors import HubUnreachable, Misconfigured
+from dragoman.sdk.errors import DragomanError, HubUnreachable, Misconfigured
 from dragoman.sdk.fetching import Bring, Fetch, bringer, fetcher
 from dragoman.sdk.journal import Journal, path_for
 from dragoman.sdk.links import Introduction, Link, dialler
@@ -295,8 +295,11 @@ class Agent:
         if not logging.getLogger().handlers:
             logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
             logging.getLogger("httpx2").setLevel(logging.WARNING)
-        with asyncio.Runner(loop_factory=_fast_loop()) as runner:
-            runner.run(self._run_until_signal(url))
+        try:
+            with asyncio.Runner(loop_factory=_fast_loop()) as runner:
+                runner.run(self._run_until_signal(url))
+        except DragomanError as error:
+            raise error.with_traceback(None) from None  # the reason is what helps, not the road to it
 
     async def _run_until_signal(self, url: str | None) -> None:
         loop = asyncio.get_running_loop()

@@ -118,6 +118,7 @@ def refusal(content: bytes) -> str | None:
     """The words of an ErrorReport, and what it says to do next."""
     try:
         report = _report(content)
-        return ". ".join(said.rstrip(".") for said in (report.message, *report.suggested_actions))
+        actions = [said for said in report.suggested_actions if said.rstrip(".").lower() not in report.message.lower()]
+        return ". ".join(said.rstrip(".") for said in (report.message, *actions))
     except msgspec.DecodeError:
         return None

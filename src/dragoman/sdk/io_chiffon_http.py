@@ -64,7 +64,7 @@ async def register(client: httpx2.AsyncClient, registration: bytes) -> bytes:
     try:
         response = await client.post("/api/agent/register", content=registration, headers=JSON)
     except httpx2.TransportError as error:
-        raise LinkDown(_sentence(error)) from None
+        raise LinkDown(f"{str(client.base_url).rstrip('/')}: {_sentence(error)}") from None
     if response.status_code in (200, 201, 202):
         return response.content
     if response.status_code in (400, 401, 403, 404, 409, 422):

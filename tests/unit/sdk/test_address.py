@@ -150,3 +150,9 @@ def test_a_synchronous_client_says_the_same_where_another_loop_runs() -> None:
             pass
 
     asyncio.run(inside())
+
+
+def test_a_program_that_cannot_run_shows_its_reason_and_not_our_inside() -> None:
+    with pytest.raises(Misconfigured, match="not an address we can speak with") as caught:
+        Agent("worker", token="t").run("gopher://localhost")
+    assert len(caught.traceback) == 2  # the caller's line, and `run`

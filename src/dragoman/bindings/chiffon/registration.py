@@ -28,7 +28,10 @@ def registration_of(
         raise refuse(Kind.FORBIDDEN, "the token belongs to another agent", field="agent_id", agent_id=said.agent_id)
     kind = None if said.agent_type == agent.id else said.agent_type  # its own name claims no kind
     if agent.kind is not None and kind not in (None, agent.kind):
-        message = f"the agent was added as {agent.kind!r}"
+        message = (
+            f"{agent.id} was added as {agent.kind!r} and cannot register as {kind!r}; a kind is given with"
+            " `dragoman agent add --kind`"
+        )
         raise refuse(Kind.FORBIDDEN, message, field="agent_type", agent_id=agent.id)
     version = versions.negotiate(said.supported_versions, negotiation=negotiation)
     details: dict[str, Any] = {"supported_versions": list(said.supported_versions)}
