@@ -121,6 +121,39 @@ async def test_what_came_before_is_known_after_a_restart_of_the_door(
         assert await bob.hear() == []
 
 
+@pytest.mark.requirement("agentmsg/all-D5", "AM-DLV-5")
+async def test_an_answer_whose_receipt_got_lost_counts_once_also_after_a_crash(stage: Stage) -> None:
+    ada, bob = await stage.join("ada", work_types=()), await stage.join("bob")
+    cid = await stage.join("cid", capabilities=("help",))
+    for speaker in (bob, cid):
+        await speaker.hear()
+    await bob.works(ada, "t-1")
+    said: list[tuple[Speaker, dict[str, Any]]] = []
+    for verdict in ("DIRECT_ANSWER", "UNABLE_TO_HELP", "ESCALATION"):
+        asked = await bob.say("HELP_REQUEST", "hub", words.help_request("bob", "t-0"))
+        await cid.hears("HELP_REQUEST")
+        answer = words.help_response("cid", asked["id"], response_type=verdict)
+        said.append((cid, await cid.say("HELP_RESPONSE", "bob", answer)))
+    for to, answer in (("hub", words.no("cid")), ("cid", words.yes("cid"))):
+        asked = await bob.say("TASK_HANDOFF", to, words.handoff("t-1", "bob", to))
+        await cid.hears("TASK_HANDOFF")
+        said.append((cid, await cid.say("TASK_HANDOFF", "bob", answer, correlation_id=asked["id"])))
+    change = words.change("CREATE", "TASK", "note", {}, 0, stage.at)
+    said.append((ada, await ada.say("STATE_UPDATE", "hub", change)))
+    said.append((ada, await ada.say("TASK_UPDATE", "cid", {"task_id": "t-1", "status": "cancelled"})))
+    heard = [await one.hear() for one in (ada, bob, cid)]
+    assert all(heard)
+    async with reopened(stage):
+        for speaker, message in said:
+            again = await speaker.send(message)
+            assert again.status_code == 202, (message, again.text)
+            if message["type"] == "STATE_UPDATE":
+                assert again.json()["answer"]["payload"] == {"version": 1}
+            other = {**message, "payload": {**message["payload"], "x_other": 1}}
+            assert (await speaker.send(other)).status_code == 409, message
+        assert [await one.hear() for one in (ada, bob, cid)] == [[], [], []]
+
+
 # -- in the hub's words
 
 

@@ -51,6 +51,11 @@ class Said(NamedTuple):
                 return found[1]
         return None
 
+    @property
+    def digest(self) -> str:
+        """What it says, in short: the same message again has the same."""
+        return (self.content or codec.fingerprint(self.tree)).hex()
+
     def letter(self) -> Letter:
         """The message as it is carried to somebody else: word for word."""
         message = self.message
@@ -60,7 +65,7 @@ class Said(NamedTuple):
             sender=self.agent.id,
             message_id=message.id,
             kind=message.type.value,
-            digest=(self.content or codec.fingerprint(self.tree)).hex(),
+            digest=self.digest,
             body=msgspec.Raw(self.data),
             protocol=PROTOCOL,
             once=not routing.is_kept(message),

@@ -217,11 +217,11 @@ def _ack(said: Said, ack: Ack) -> tuple[Command, ...]:
 
 
 def _change(said: Said, update: StateUpdate) -> tuple[Command, ...]:
-    return (change_of(said.agent.id, update),)
+    return (change_of(said.agent.id, update, message_id=said.message.id, digest=said.digest),)
 
 
-def change_of(principal: Any, update: StateUpdate) -> ChangeState:
-    """A StateUpdate of whoever may send one: an agent, or a person with the admin token."""
+def change_of(principal: Any, update: StateUpdate, *, message_id: str | None = None, digest: str = "") -> ChangeState:
+    """A StateUpdate of whoever may send one: an agent, or a person with the admin token; by a message, or bare."""
     name = update.entity_id
     changes = update.changes
     task = None
@@ -239,6 +239,8 @@ def change_of(principal: Any, update: StateUpdate) -> ChangeState:
         changes=changes,
         version=update.version,
         task=task,
+        message_id=message_id,
+        digest=digest,
     )
 
 

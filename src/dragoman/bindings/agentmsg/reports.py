@@ -19,7 +19,6 @@ from dragoman.bindings.agentmsg.views import NUMBERS, REQUIREMENTS
 from dragoman.core.commands import Cancel, Command, Finish, ReportFault, ReportProgress, Submit
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import SECOND, TaskId, instant
-from dragoman.protocols.agentmsg import codec
 from dragoman.protocols.agentmsg.types import TaskAssignment, TaskComplete, TaskFailed, TaskUpdate
 
 ASIDES: dict[str, type] = {"step": dict, "thinking": str, "tool_use": dict, "tool_result": dict}
@@ -49,7 +48,7 @@ def submit(said: Said, assignment: TaskAssignment) -> tuple[Command, ...]:
             principal=said.agent.id,
             protocol=PROTOCOL,
             request_id=said.message.id,
-            digest=codec.fingerprint(said.tree).hex(),
+            digest=said.digest,
             type=task.task_type,
             task_id=task_id(task.task_id),
             called=name_to_keep(task.task_id),
@@ -111,7 +110,14 @@ def update(said: Said, update: TaskUpdate, id: TaskId) -> Command:
 
 def cancel(said: Said, update: TaskUpdate, id: TaskId) -> Cancel:
     """Whoever asked for the task does not want it any more (B4)."""
-    return Cancel(principal=said.agent.id, protocol=PROTOCOL, task_id=id, reason=update.message or CANCELLED)
+    return Cancel(
+        principal=said.agent.id,
+        protocol=PROTOCOL,
+        task_id=id,
+        reason=update.message or CANCELLED,
+        message_id=said.message.id,
+        digest=said.digest,
+    )
 
 
 def complete(said: Said, done: TaskComplete) -> tuple[Command, ...]:

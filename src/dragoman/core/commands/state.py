@@ -14,7 +14,8 @@ class ChangeState(Command, frozen=True, gc=False, kw_only=True):
 
     `changes` is a JSON merge patch. Refused with CONFLICT and the current version if somebody was faster, with
     FORBIDDEN if the table of who may write what says so. `task` is the id that a task of the hub has, where its
-    writer calls it otherwise.
+    writer calls it otherwise. `message_id` and `digest` are those of the message that asks it, if one does: the same
+    one again has the first outcome.
     """
 
     action: ClassVar = "state.change"
@@ -24,6 +25,8 @@ class ChangeState(Command, frozen=True, gc=False, kw_only=True):
     changes: dict[str, Any]
     version: int
     task: TaskId | None = None
+    message_id: str | None = None
+    digest: str = ""
 
     @property
     def subject(self) -> str:

@@ -64,6 +64,10 @@ class Submit(Command, frozen=True, gc=False, kw_only=True):
     """The terms it is asked on. It goes to the contract's target, and both sides are held to its schemas."""
     sealed: bool = False
     """The input is a ciphertext that the hub cannot read: nothing is validated."""
+    forgets_errors: bool = False
+    """Asked again after an error, it is done again: only results are remembered (all-D5)."""
+    answer: bytes | None = None
+    """What the caller answers, if `task_id` is a task of its own that waits for it (B3): then nothing new is begun."""
     kept_for_anybody: bool = False
     """Addressed to nobody by name, it is queued even while no known agent could do it: one may come."""
 
@@ -187,10 +191,15 @@ class ReportFault(Command, frozen=True, gc=False, kw_only=True):
 
 
 class Cancel(AboutTask, frozen=True, gc=False, kw_only=True):
-    """Stop it and every child of it. A finished task is refused with CONFLICT. Outcome: the task."""
+    """Stop it and every child of it. A finished task is refused with CONFLICT. Outcome: the task.
+
+    `message_id` and `digest` are those of the message that asks it, if one does: the same one again is no conflict.
+    """
 
     action: ClassVar = "task.cancel"
     reason: str = "cancelled on request"
+    message_id: str | None = None
+    digest: str = ""
 
 
 class Pause(AboutTask, frozen=True, gc=False, kw_only=True):

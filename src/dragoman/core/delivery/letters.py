@@ -18,6 +18,7 @@ import msgspec
 from dragoman.core.commands import ClearOut, Sweep, Tell
 from dragoman.core.delivery.model import Cargo, DeadLetter, Delivery, DeliveryState, Heard, Letter
 from dragoman.core.delivery.outbox import bury, give_up, leaves_once, put_on_its_way
+from dragoman.core.delivery.receipts import name_of, other_words
 from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.lookups import HeardById, Inbox, LaneEnd, LeasedTo, Spent
@@ -109,7 +110,7 @@ def carry_again(work: Work, dead: DeadLetter) -> None:
 
 def is_known(work: Work, letter: Letter, turn: int) -> bool:
     """Whether the same letter came before; now it did. Other words under its id are refused (all-D5)."""
-    id = mark_of(letter.sender, letter.message_id, str(turn))
+    id = name_of(letter.sender, letter.message_id, turn)
     if letter.once:
         said = mark_of(letter.digest)
         known = work.passed(id)
@@ -122,11 +123,7 @@ def is_known(work: Work, letter: Letter, turn: int) -> bool:
         if known is None:
             work.put(Heard(id=id, digest=said, at=work.now))
     if known is not None and known != said:
-        raise refuse(
-            Kind.MISMATCH,
-            "this message id was used before with other content; use a new id for a new message",
-            field="id",
-        )
+        raise other_words()
     return known is not None
 
 

@@ -25,6 +25,7 @@ import msgspec
 from dragoman.core.agents.registry import PLANNER
 from dragoman.core.agents.status import entry_of, look_again
 from dragoman.core.commands import ChangeState, WaitAnew
+from dragoman.core.delivery.receipts import note, receipt
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId
 from dragoman.core.routing.dispatch import fill, make_room
@@ -108,6 +109,20 @@ HELD_BY_THE_HUB = {Registry.RESOURCE: budget.LEDGER, Registry.AGENT: frozenset({
 
 
 def change_state(work: Work, command: ChangeState) -> Entity:
+    if command.message_id is None:
+        return changed(work, command)
+    before = receipt(work, command.principal, command.message_id, command.digest)
+    if before is None:
+        entity = changed(work, command)
+        note(work, command.principal, command.message_id, command.digest, str(entity.version))
+        return entity
+    return Entity(
+        registry=command.entity, name=command.entity_id, version=int(before), value={}, created_at=work.now,
+        updated_at=work.now, created_by=command.principal, updated_by=command.principal,
+    )  # fmt: skip
+
+
+def changed(work: Work, command: ChangeState) -> Entity:
     id = command.task or TaskId(command.entity_id)
     if command.entity is Registry.TASK and (task := work.task(id)) is not None:
         return change_task(work, command, task)

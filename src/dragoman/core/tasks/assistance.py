@@ -26,10 +26,11 @@ from uuid import UUID, uuid5
 import msgspec
 
 from dragoman.core.agents.model import Agent
-from dragoman.core.commands import AskHelp, GiveHelp, HelpVerdict, Submit, Unanswered
+from dragoman.core.commands import AnswerHandover, AskHelp, GiveHelp, HelpVerdict, Submit, Unanswered
 from dragoman.core.delivery.letters import carry
 from dragoman.core.delivery.model import Cargo, Letter
 from dragoman.core.delivery.outbox import offer, withdraw
+from dragoman.core.delivery.receipts import note, other_words, receipt
 from dragoman.core.errors import Kind, Refused, refuse
 from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import QuestionById
@@ -56,8 +57,7 @@ def asked_before(work: Work, letter: Letter) -> Question | None:
     if known is not None and (
         known.letter is None or (known.agent, known.letter.digest) != (letter.sender, letter.digest)
     ):
-        message = "this message id was used before with other content; use a new id for a new message"
-        raise refuse(Kind.MISMATCH, message, field="id")
+        raise other_words()
     return known
 
 
@@ -198,13 +198,23 @@ def now_asked(work: Work, question: Question) -> Question:
     return question
 
 
-def give_help(work: Work, command: GiveHelp) -> Question:
+def give_help(work: Work, command: GiveHelp) -> Question | None:
+    if answered_before(work, command):
+        return work.one(QuestionById(question_id(command.request_id)))
     question = put_to(work, command.request_id, command.principal, Asking.HELP)
-    if command.verdict is HelpVerdict.ESCALATED:
-        return now_asked(work, msgspec.structs.replace(passed_over(question), status=QuestionStatus.OPEN))
-    if command.verdict is HelpVerdict.UNABLE and question.details.get("named") is None:
+    unable = command.verdict is HelpVerdict.UNABLE and question.details.get("named") is None
+    if not unable and command.verdict is not HelpVerdict.ESCALATED:
+        return answered(work, question, command)
+    note(work, command.principal, command.letter.message_id, command.letter.digest)
+    if unable:
         return now_asked(work, ask_next(work, passed_over(question)))
-    return answered(work, question, command)
+    return now_asked(work, msgspec.structs.replace(passed_over(question), status=QuestionStatus.OPEN))
+
+
+def answered_before(work: Work, command: GiveHelp | AnswerHandover) -> bool:
+    """Whether this very answer was given already: whoever gave it did not hear that it counts."""
+    letter = command.letter
+    return receipt(work, command.principal, letter.message_id, letter.digest) is not None
 
 
 def answered(work: Work, question: Question, command: GiveHelp) -> Question:

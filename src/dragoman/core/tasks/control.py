@@ -7,6 +7,7 @@ import msgspec
 from dragoman.core.commands import Cancel, Pause, Resume, Retry
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.delivery.outbox import offer
+from dragoman.core.delivery.receipts import note, receipt
 from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId
 from dragoman.core.lookups import DeadLettersOf
@@ -36,6 +37,10 @@ def unfinished(work: Work, task_id: TaskId, principal: AgentId) -> Task:
 
 
 def cancel(work: Work, command: Cancel) -> Task:
+    if command.message_id is not None:
+        if receipt(work, command.principal, command.message_id, command.digest) is not None:
+            return governed(work, command.task_id, command.principal)
+        note(work, command.principal, command.message_id, command.digest)
     task = unfinished(work, command.task_id, command.principal)
     return end_with_children(work, task, Fault(kind=Kind.CANCELLED, message=command.reason))
 
@@ -102,9 +107,7 @@ def retry(work: Work, command: Retry) -> Task:
             task_id=task.id,
             status=task.status.value,
         )
-    for letter in work.find(DeadLettersOf(task.id)):
-        if letter.cargo is Cargo.WORK:
-            work.remove(letter)
+    drop_work_letters(work, task)
     return begin_anew(work, task, command.input)
 
 
@@ -113,12 +116,29 @@ def begin_anew(work: Work, task: Task, edited: bytes | None) -> Task:
     new_input = source.get("input", {}) if edited is None else msgspec.json.decode(edited)
     body = msgspec.json.encode({"input": new_input, **lasting(source)})
     task = work.record(task, EventKind.RETRIED, body=msgspec.Raw(body))
+    return set_back(work, msgspec.structs.replace(task, round=task.round + 1, source=task.seq))
+
+
+def redo(work: Work, task: Task) -> Task:
+    """A request that ended in an error comes again: the same work, under the same id, with fresh attempts."""
+    drop_work_letters(work, task)
+    source = msgspec.json.decode(work.event(task.id, task.source).body)
+    body = msgspec.json.encode({"input": source.get("input", {}), **lasting(source)})
+    return set_back(work, work.record(task, EventKind.RETRIED, body=msgspec.Raw(body)))
+
+
+def drop_work_letters(work: Work, task: Task) -> None:
+    for letter in work.find(DeadLettersOf(task.id)):
+        if letter.cargo is Cargo.WORK:
+            work.remove(letter)
+
+
+def set_back(work: Work, task: Task) -> Task:
+    """An ended task as if nobody had begun it, placed."""
     task = move(
         task,
         Status.QUEUED,
         work.now,
-        round=task.round + 1,
-        source=task.seq,
         attempts=0,
         owner=None,
         session=None,

@@ -36,13 +36,14 @@ from dragoman.core.commands import AnswerHandover, Handing, HandOver, Submit
 from dragoman.core.delivery.letters import carry
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.delivery.outbox import offer, offer_answer, withdraw
+from dragoman.core.delivery.receipts import note
 from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import ADMIN, AgentId, Instant, QuestionId, rfc3339
-from dragoman.core.lookups import OpenQuestions, Story
+from dragoman.core.lookups import OpenQuestions, QuestionById, Story
 from dragoman.core.routing.dispatch import assign, fill
 from dragoman.core.routing.routes import Route, can_be_asked, present, reach, seat
 from dragoman.core.state import budget
-from dragoman.core.tasks.assistance import asked_before, passed_over, put_to, question_id
+from dragoman.core.tasks.assistance import answered_before, asked_before, passed_over, put_to, question_id
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import (
     HELD,
@@ -242,7 +243,9 @@ def ask_next(work: Work, question: Question, said: str | None = None) -> Questio
 # -- yes -----------------------------------------------------------------------------------------------------------
 
 
-def answer_handover(work: Work, command: AnswerHandover) -> Question:
+def answer_handover(work: Work, command: AnswerHandover) -> Question | None:
+    if answered_before(work, command):
+        return work.one(QuestionById(question_id(command.request_id)))
     question = put_to(work, command.request_id, command.principal, Asking.TAKEOVER)
     assert question.task is not None
     task = work.known_task(question.task)
@@ -255,6 +258,7 @@ def answer_handover(work: Work, command: AnswerHandover) -> Question:
         carry(work, command.letter, question.agent, Priority.HIGH, task.id)
         return question
     if question.details["named"] is None:
+        note(work, command.principal, command.letter.message_id, command.letter.digest)
         return refused(work, question, command.terms.get("error") or f"{command.principal} declined")
     question = closed(work, question, {"accepted": False, "agent_id": command.principal, **command.terms})
     carry(work, command.letter, question.agent, Priority.HIGH, task.id)

@@ -131,9 +131,15 @@ def test_each_status_of_an_update_by_who_does_the_task(status: str, kind: type, 
 
 
 def test_an_update_by_somebody_else_cancels_or_is_a_letter() -> None:
-    update = {"status": "cancelled", "message": "no longer"}
-    command = one(message("TaskUpdate", payload=update), holds=lambda _: False)
-    assert command == commands.Cancel(principal=ADA.id, protocol="agentmsg", task_id=T1, reason="no longer")
+    said = message("TaskUpdate", payload={"status": "cancelled", "message": "no longer"})
+    assert one(said, holds=lambda _: False) == commands.Cancel(
+        principal=ADA.id,
+        protocol="agentmsg",
+        task_id=T1,
+        reason="no longer",
+        message_id=said["id"],
+        digest=codec.fingerprint(said).hex(),
+    )
     told = one(message("TaskUpdate", to="bob"), holds=lambda _: False)
     assert isinstance(told, commands.Tell)
     assert (told.to, told.lane, told.priority, told.letter.once) == ("bob", T1, Priority.NORMAL, True)
@@ -310,7 +316,8 @@ def test_registering_fills_in_what_is_open() -> None:
 
 
 def test_a_change_of_shared_state() -> None:
-    assert one(message("StateUpdate")) == commands.ChangeState(
+    said = message("StateUpdate")
+    assert one(said) == commands.ChangeState(
         principal=ADA.id,
         protocol="agentmsg",
         operation=Operation.UPDATE,
@@ -319,6 +326,8 @@ def test_a_change_of_shared_state() -> None:
         changes={"status": "completed"},
         version=3,
         task=T1,
+        message_id=said["id"],
+        digest=codec.fingerprint(said).hex(),
     )
     assert heard(message("StateQuery")) == ()
 
