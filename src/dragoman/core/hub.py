@@ -36,6 +36,7 @@ from dragoman.core.commands import (
     NoteRefusal,
     OpenLink,
     Outcome,
+    PaceLink,
     Pause,
     Redrive,
     RefillLink,
@@ -118,6 +119,7 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
     AdmitGuest: registry.admit,
     OpenLink: links.open_link,
     RefillLink: links.refill_link,
+    PaceLink: links.pace_link,
     CloseLink: links.close_link,
     Acknowledge: outbox.acknowledge,
     TellAgain: recall.tell_again,
@@ -160,7 +162,7 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
 }
 
 
-NO_SIGN = frozenset({ClearOut, CloseLink, RefillLink, Unanswered, WaitAnew, Wake, Sweep, Forget, NoteRefusal})
+NO_SIGN = frozenset({ClearOut, CloseLink, PaceLink, RefillLink, Unanswered, WaitAnew, Wake, Sweep, Forget, NoteRefusal})
 """What is no sign of life of its principal: the hub says it, or nobody knows who did."""
 
 

@@ -39,6 +39,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     be old."""
     link_window: int = 1024
     """Unacknowledged notices on one ordered link whose peer acknowledges."""
+    link_bytes: int = 8 * 1024 * 1024
+    """What one link may have that is not yet written to its peer."""
     head_start: tuple[tuple[str, int], ...] = (
         ("low", 0),
         ("normal", MINUTE),

@@ -6,8 +6,9 @@ promises that are the same for all:
 - *Order*: frames of one link reach the intake in the order in which they came. They do not wait for each other's
   commits: many may be under way at once, and one commit takes them all.
 - *Backpressure, in*: beyond `unanswered` frames under way we stop reading, so a slow disk slows the sender.
-- *Backpressure, out*: the hub gives a link at most a window of unacknowledged parcels; a peer that does not
-  read keeps what it is owed in the store.
+- *Backpressure, out*: the hub gives a link at most a window of unacknowledged parcels, and of bytes that were not
+  written yet, for which it is told how far writing has come; a peer that does not read keeps what it is owed in the
+  store.
 - *Answers*: a refused frame is answered with an error in the protocol's words, and the link goes on. Receipts for
   accepted ones, where the peer wants them, are gathered and sent together.
 - *Acknowledgment*: a peer that acknowledges explicitly is taken at its word. For one that does not, a ping goes
@@ -27,7 +28,7 @@ import msgspec
 import structlog
 
 from dragoman.core.agents.model import Agent
-from dragoman.core.commands import Acknowledge, Command, NoteRefusal, ReportFault
+from dragoman.core.commands import Acknowledge, Command, NoteRefusal, PaceLink, ReportFault
 from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import AgentId, DeliveryId, Instant, SessionId
@@ -61,6 +62,10 @@ class Heard(msgspec.Struct, frozen=True):
     answers: tuple[bytes, ...] = ()
     about: Any = None
 
+
+PACE = 1024 * 1024
+"""After so many bytes the hub is told how far writing has come: a fraction of what a link may have (`link_bytes`)."""
+AGAIN_SECONDS = 1.0
 
 LATER: Sequence[bytes] = []
 """What a tongue says of a parcel whose frames follow. It counts as arrived only after they did."""
@@ -156,7 +161,10 @@ class Pump:
         self.under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._held: deque[bytes] = deque()
+        self._held: deque[tuple[bytes, int]] = deque()
+        """Frames for which the peer has no room, and how much of what the hub gave us is written with each."""
+        self._written = 0
+        self._paced = 0
         self._looking: asyncio.Future[None] | None = None
         self._behind: deque[bytes] = deque()
         self._accepted: list[str] = []
@@ -294,18 +302,31 @@ class Pump:
         if agent is None or self._closed:
             return
         now = self._hub.now()
-        frames: list[bytes] = []
+        frames: list[tuple[bytes, int]] = []
+        silent = 0
         for parcel in parcels:
             try:
                 said = self._tongue.say(parcel, agent, now)
-                frames.extend(said)
             except Exception:  # one parcel that cannot be put into words must not hold up the others
                 log.exception("unspeakable", task=parcel.delivery.task, cargo=parcel.delivery.cargo.value)
                 self._unspeakable(parcel)
+                silent += parcel.weight
                 continue
+            if said:
+                frames += [(frame, 0) for frame in said[:-1]]
+                frames.append((said[-1], parcel.weight))
+            else:
+                silent += parcel.weight
             if parcel.delivery.cargo is not Cargo.WORK and said is not LATER:
                 self._unmarked.append(parcel.delivery.id)
-        self._write(frames)
+        if silent:
+            self._wrote(silent)
+        if self._held or not self._wire.has_room:
+            self._held.extend(frames)
+        elif frames:
+            self._wire.write([frame for frame, _ in frames])
+            self._wrote(sum(weight for _, weight in frames))
+            self._mark()
 
     def _unspeakable(self, parcel: Parcel) -> None:
         if parcel.delivery.cargo is Cargo.WORK:
@@ -338,18 +359,34 @@ class Pump:
 
     def _write(self, frames: Sequence[bytes]) -> None:
         if self._held or not self._wire.has_room:
-            self._held.extend(frames)
+            self._held.extend((frame, 0) for frame in frames)
             return
         self._wire.write(frames)
         self._mark()
 
     def writable(self) -> None:
         while self._held and self._wire.has_room:
-            self._wire.write([self._held.popleft()])
+            frame, weight = self._held.popleft()
+            self._wire.write([frame])
+            self._wrote(weight)
         if not self._held:
             self._mark()
             if self._streaming is not None and self._wire.has_room:
                 self._streaming.room()
+
+    def _wrote(self, weight: int) -> None:
+        self._written += weight
+        if self._written - self._paced >= PACE:
+            self._tell_pace()
+
+    def _tell_pace(self) -> None:
+        self._paced = self._written
+        told = PaceLink(principal=self._agent, session=self._session, written=self._written)
+        self._hub.hand_in(told, self._pace_told)
+
+    def _pace_told(self, outcome: Any, refusal: Refused | None) -> None:
+        if refusal is not None and not self._closed:  # nothing is committed just now; but told it must be
+            asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._tell_pace)
 
     def _mark(self) -> None:
         """Ask for a sign that what was written arrived, one at a time."""

@@ -5,13 +5,13 @@
     sends nothing, or its headers too slowly    `header_seconds` after connecting, or after a request began
     stalls or drips its body                    when a window of `body_seconds` brought under `body_bytes`
     keeps a connection without a request        after `idle_seconds`
-    does not read our response                  when nothing could be written for `write_seconds`
+    does not read what we write                 when nothing could be written for `write_seconds`, also on a WebSocket
     sends more header bytes than `header_bytes` at once, 431
     goes on sending a body that was refused     after `discard_bytes` more
     is one too many                             at once, 503
 
 Checks are a sweep over all connections once a second: a request only sets a few attributes, and no timer is made or
-cancelled for it. WebSockets are watched by pings (`websocket`).
+cancelled for it. WebSockets are watched by pings as well (`websocket`).
 """
 
 from __future__ import annotations

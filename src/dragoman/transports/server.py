@@ -32,7 +32,7 @@ from dragoman.transports.desk import Desk
 from dragoman.transports.limits import GuardedHttp, Limits, guarded
 from dragoman.transports.push import Push
 from dragoman.transports.refusals import Refusals
-from dragoman.transports.websocket import Socket
+from dragoman.transports.websocket import watched
 
 log = structlog.get_logger("dragoman.transports")
 
@@ -154,7 +154,7 @@ class Serving:
         config = uvicorn.Config(
             self.app,
             http=guarded(self.limits),
-            ws=Socket,
+            ws=watched(self.limits.write_seconds),
             lifespan="off",
             interface="asgi3",
             log_config=None,

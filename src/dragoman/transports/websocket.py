@@ -7,7 +7,8 @@ rest of the protocol (everything else that may be in a frame, the handshakes) st
 
 `mark` sends a ping behind everything written so far, and `marked` is called when the peer's WebSocket answers it: then
 all of that has arrived there. A peer whose frames we have stopped reading, because the hub is behind, cannot be heard
-answering pings; it is not blamed for that.
+answering pings; it is not blamed for that. One that reads nothing is: when nothing could be written to it for
+`write_seconds`, its connection is cut. A close that waits until everything was written would wait for ever.
 
 Compression costs memory and time for each connection, so only the paths that want it offer it. What a peer sends is
 inflated no further than the largest message allowed: a bomb ends its link with 1009.
@@ -15,6 +16,7 @@ inflated no further than the largest message allowed: a bomb ends its link with 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import Any, Protocol
 
@@ -60,8 +62,12 @@ class Socket(WebSocketsSansIOProtocol):
     """One WebSocket connection."""
 
     listener: Listener | None = None
+    write_seconds: float = 30.0
+    """How long a peer may read nothing while we have something for it."""
     _cutter: Cutter | None = None
     """Once the handshake began, unless frames are compressed."""
+    _unwritten = 0
+    _stalled: asyncio.TimerHandle | None = None
 
     def handle_connect(self, event: Request) -> None:
         if event.path.partition("?")[0] in COMPRESSED_PATHS:
@@ -172,8 +178,35 @@ class Socket(WebSocketsSansIOProtocol):
         else:
             super().handle_pong(event)
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_writing()
+
+    def _watch_writing(self) -> None:
+        self._stop_watching()
+        self._unwritten = self.transport.get_write_buffer_size()
+        self._stalled = self.loop.call_later(self.write_seconds, self._has_it_read)
+
+    def _stop_watching(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+    def _has_it_read(self) -> None:
+        self._stalled = None
+        left = self.transport.get_write_buffer_size()
+        if left and left >= self._unwritten:
+            self.transport.abort()
+        elif left:
+            self._watch_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_watching()
+        super().connection_lost(exc)
+
     def resume_writing(self) -> None:
         super().resume_writing()
+        self._stop_watching()
         if self.listener is not None:
             self.listener.writable()
 
@@ -186,3 +219,9 @@ class Socket(WebSocketsSansIOProtocol):
             self.schedule_ping()
             return
         super().keepalive_timeout()
+        self._watch_writing()
+
+
+def watched(write_seconds: float) -> type[Socket]:
+    """The protocol class for a server that is so patient; uvicorn makes the instances."""
+    return type("Watched", (Socket,), {"write_seconds": write_seconds})

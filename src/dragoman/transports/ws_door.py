@@ -251,6 +251,7 @@ class WsDoor(ABC):
                     session=session,
                     ordered=True,
                     acknowledges=True,
+                    paced=True,
                     vouches=self.vouches,
                 )
             )

@@ -28,6 +28,8 @@ class Link(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     `ordered`: what we send arrives in that order or the link breaks (WebSocket, stream); such a link holds its leases
     until it breaks. Otherwise it is one parked poll: it takes up to `credit` parcels of one unit of work and is gone.
     `window` bounds the unacknowledged notices on an ordered link whose peer acknowledges; None for one that does not.
+    `quota` bounds the bytes that it was `given` and that are not yet `written` to its peer, where the link says so: who
+    does not read is owed what it is owed in the store, not in memory. Work is bounded by seats instead.
     `vouches`: while the link stands its agent is alive (its process, or its stream, is watched).
     `awaits`: a request that waits for its own answer (`Origin.awaited`). It takes that and nothing else, so it is no
     way to reach its agent.
@@ -39,14 +41,21 @@ class Link(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     credit: int = 0
     window: int | None = None
     outstanding: int = 0
+    quota: int | None = None
+    given: int = 0
+    written: int = 0
     vouches: bool = False
     awaits: bool = False
 
     @property
     def has_room(self) -> bool:
         if self.ordered:
-            return self.window is None or self.outstanding < self.window
+            return (self.window is None or self.outstanding < self.window) and not self.full
         return self.credit > 0
+
+    @property
+    def full(self) -> bool:
+        return self.quota is not None and self.given - self.written >= self.quota
 
 
 class Floor:

@@ -7,7 +7,7 @@ import msgspec
 from dragoman.core.agents.floor import Link
 from dragoman.core.agents.model import BreakerState
 from dragoman.core.agents.registry import known, probe
-from dragoman.core.commands import CloseLink, OpenLink, RefillLink
+from dragoman.core.commands import CloseLink, OpenLink, PaceLink, RefillLink
 from dragoman.core.delivery.outbox import pump
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import SECOND, Instant
@@ -28,6 +28,7 @@ def open_link(work: Work, command: OpenLink) -> int:
         ordered=command.ordered,
         credit=command.credit,
         window=work.rules.link_window if command.ordered and command.acknowledges else None,
+        quota=work.rules.link_bytes if command.paced else None,
         vouches=command.vouches,
     )
     if command.ordered:
@@ -52,6 +53,15 @@ def refill_link(work: Work, command: RefillLink) -> int:
     if link is None:
         return 0
     return pump(work, link) + fill(work, link.agent)
+
+
+def pace_link(work: Work, command: PaceLink) -> int:
+    link = work.link(command.session)
+    if link is None or command.written <= link.written:
+        return 0
+    paced = msgspec.structs.replace(link, written=command.written)
+    work.put_link(paced)
+    return pump(work, paced) if link.full and not paced.full else 0
 
 
 def close_link(work: Work, command: CloseLink) -> None:

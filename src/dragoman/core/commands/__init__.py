@@ -35,7 +35,7 @@ from dragoman.core.commands.housekeeping import (
     WaitAnew,
     Wake,
 )
-from dragoman.core.commands.links import Acknowledge, CloseLink, OpenLink, RefillLink, TellAgain
+from dragoman.core.commands.links import Acknowledge, CloseLink, OpenLink, PaceLink, RefillLink, TellAgain
 from dragoman.core.commands.state import ChangeState
 from dragoman.core.commands.tasks import (
     AboutTask,
@@ -87,6 +87,7 @@ __all__ = (
     "NoteRefusal",
     "OpenLink",
     "Outcome",
+    "PaceLink",
     "Past",
     "Pause",
     "Redrive",

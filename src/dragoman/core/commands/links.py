@@ -24,7 +24,8 @@ class OpenLink(Command, frozen=True, gc=False, kw_only=True):
     the first. Outcome: the number of parcels under way at once (a poll with none is parked).
 
     `fresh`: the agent starts with an empty head, so what it held over an earlier link is lost. `vouches`: while this
-    link stands, the agent is alive, however silent it works.
+    link stands, the agent is alive, however silent it works. `paced`: the link says how far its peer has read
+    (`PaceLink`), and is not given more than that allows.
     """
 
     session: SessionId
@@ -33,6 +34,7 @@ class OpenLink(Command, frozen=True, gc=False, kw_only=True):
     acknowledges: bool = False
     fresh: bool = False
     vouches: bool = False
+    paced: bool = False
 
     def wants(self) -> tuple[Lookup[Any], ...]:
         inbox = Inbox(self.principal, PAGE if self.ordered else max(1, min(self.credit, PAGE)))
@@ -53,6 +55,17 @@ class RefillLink(Command, frozen=True, gc=False, kw_only=True):
     """An ordered link has room again: more of what waits may leave."""
 
     session: SessionId
+
+    def wants(self) -> tuple[Lookup[Any], ...]:
+        return (Inbox(self.principal, PAGE),)
+
+
+class PaceLink(Command, frozen=True, gc=False, kw_only=True):
+    """So much of what an ordered link was given has been written to its peer, altogether (`Parcel.weight`): where it
+    was full, more of what waits may leave."""
+
+    session: SessionId
+    written: int
 
     def wants(self) -> tuple[Lookup[Any], ...]:
         return (Inbox(self.principal, PAGE),)

@@ -20,6 +20,9 @@ from dragoman.core.delivery.retry import Backoff
 from dragoman.core.errors import Fault
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, SessionId, TaskId
 
+AROUND = 512
+"""Bytes of a message beside what it tells."""
+
 
 class Cargo(enum.StrEnum):
     """What a delivery tells its receiver."""
@@ -136,3 +139,8 @@ class Parcel(msgspec.Struct, frozen=True, gc=False):
     delivery: Delivery
     task: Any  # Task, or None with a question that belongs to none; Any keeps the two from importing each other
     event: Any  # Event; the Question, where the cargo is an answer; the Letter, where it is one
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes it will be: that of its content, and a little around it."""
+        return AROUND + len(getattr(self.event, "body", b""))

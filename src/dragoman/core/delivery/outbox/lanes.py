@@ -85,6 +85,12 @@ def advance(work: Work, lane: Sequence[Delivery]) -> None:
 
     A lease that is worth nothing any more is none: its session died while somebody else held the head.
     """
+    while lane and _left_for_good(work, lane) and not is_alone(lane[0]):  # there may be more
+        lane = work.find(Lane(lane[0].task, lane[0].receiver, LANE))
+
+
+def _left_for_good(work: Work, lane: Sequence[Delivery]) -> bool:
+    """Let leave what can. Whether all of it did, and nothing of it is waited for."""
     before: list[Delivery] = []
     for delivery in lane:
         head = not before
@@ -97,16 +103,15 @@ def advance(work: Work, lane: Sequence[Delivery]) -> None:
             if link is None:
                 if free != delivery:
                     work.put(free)
-                return
+                return False
             leased = lease(work, free, link)
             if leased is None:
                 continue
             if not link.ordered:
-                return
+                return False
             delivery = leased
         before.append(delivery)
-    if lane and not before and not is_alone(lane[0]):  # all of them left for good, and there may be more
-        advance(work, work.find(Lane(lane[0].task, lane[0].receiver, LANE)))
+    return not before
 
 
 def lane_of(work: Work, delivery: Delivery) -> Sequence[Delivery]:
