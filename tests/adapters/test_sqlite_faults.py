@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -24,9 +25,10 @@ from dragoman.core.lookups import TaskById
 from dragoman.core.ports import Changes, StoreFailed, TaskFilter
 from dragoman.core.tasks.model import Status
 from dragoman.stores.sqlite import lock, schema, writer
+from dragoman.stores.sqlite.channel import Writer
 from dragoman.stores.sqlite.errors import StoreInUse, StoreRefused
 from dragoman.stores.sqlite.store import SqliteStore
-from tests.adapters.records import chain, event, task
+from tests.adapters.records import chain, delivery, event, task
 
 PATIENCE = 20.0
 
@@ -326,13 +328,81 @@ async def test_the_unit_in_hand_of_a_killed_writer_fails_and_the_store_stays_tru
     unit = asyncio.create_task(commit(store, task("b"), changed=[task("a", status=Status.RUNNING)]))
     await asyncio.sleep(0)
     os.kill(pid, signal.SIGKILL)
-    with pytest.raises(StoreFailed, match="not known"):
+    with pytest.raises(StoreFailed, match="before it had written"):
         await unit
     async with store.unit() as again:
         found = await again.load([TaskById(TaskId("a")), TaskById(TaskId("b"))])
     assert [list(rows) for rows in found.values()] == [[task("a")], []]
     await commit(store, task("b"))
     assert await stored(store) == {"a", "b"}
+
+
+@pytest.fixture
+async def speechless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SqliteStore]:
+    """A store whose writer dies over its second unit: written, and nobody was told. The next writer is well."""
+    monkeypatch.setenv("DRAGOMAN_CRASH_AT", "writer:before_answer:2")
+    made = SqliteStore(tmp_path / "hub.db")
+    await made.open()
+    monkeypatch.delenv("DRAGOMAN_CRASH_AT")
+    await commit(made, task("a"), event("a", 1), delivery("d", "a", "boss"), audit=chain(1))
+    yield made
+    await made.close()
+
+
+RUNNING = task("a", status=Status.RUNNING, owner="i1", seq=2)
+UNITS: dict[str, dict[str, Any]] = {
+    "audited": {"changed": [RUNNING], "audit": chain(1, after=chain(1)[0])},
+    "added": {"added": [event("a", 2)], "changed": [RUNNING]},
+    "removed": {"removed": [delivery("d", "a", "boss")]},
+    "changed": {"changed": [RUNNING]},
+}
+
+
+@pytest.mark.parametrize("unit", UNITS)
+async def test_a_unit_that_was_written_by_a_writer_that_died_before_it_said_so_is_done(
+    speechless: SqliteStore, unit: str
+) -> None:
+    """The hub's memory follows what it is told: a unit that is there and counted as failed would be in its way."""
+    first = speechless.writer_pid
+    added = UNITS[unit].get("added", ())
+    await commit(speechless, *added, **{name: rows for name, rows in UNITS[unit].items() if name != "added"})
+    assert speechless.writer_pid != first
+    assert await speechless.task(TaskId("a")) == (task("a") if unit == "removed" else RUNNING)
+    assert len(await speechless.events(TaskId("a"))) == 1 + (unit == "added")
+    assert len(await speechless.deliveries()) == (unit != "removed")
+    records = list(await speechless.audit())
+    await commit(speechless, task("b"), audit=chain(1, after=records[-1]))
+    assert verify(await speechless.audit())[2] is None
+
+
+@pytest.mark.parametrize("written", [True, False], ids=["written", "not written"])
+async def test_what_a_writer_had_in_hand_that_cannot_be_replaced_at_once_is_found_out_later(
+    speechless: SqliteStore, monkeypatch: pytest.MonkeyPatch, written: bool
+) -> None:
+    async def refuse(*_: object) -> None:
+        raise StoreRefused("no process can be started")
+
+    pid = speechless.writer_pid
+    assert pid is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(Writer, "start", refuse)
+        if not written:
+            os.kill(pid, signal.SIGSTOP)
+        unit = asyncio.create_task(commit(speechless, task("b")))
+        await asyncio.sleep(0)
+        if not written:
+            os.kill(pid, signal.SIGKILL)
+        for attempt in (unit, commit(speechless, task("c"))):
+            with pytest.raises(StoreFailed, match="no process can be started"):
+                await attempt
+    if written:  # who was told otherwise has to begin anew: refusing is all that is safe
+        for _ in range(2):
+            with pytest.raises(StoreFailed, match="start the hub again"):
+                await commit(speechless, task("c"))
+        assert await stored(speechless) == {"a", "b"}
+    else:
+        await commit(speechless, task("c"))
+        assert await stored(speechless) == {"a", "c"}
 
 
 async def test_a_cancelled_commit_is_not_taken_for_the_next_one(store: SqliteStore) -> None:

@@ -145,3 +145,20 @@ def test_a_submitter_killed_by_before_ack_finds_the_work_already_under_way(hub: 
     boss.ack(told)
     assert [task["id"] for task in hub.tasks()] == [task_of(request)]
     until(lambda: hub.pending == 0, "nothing left")
+
+
+def test_a_writer_that_dies_before_it_answers_again_and_again_holds_nobody_up(hub: HubProcess) -> None:
+    """What it had written counts, though it never said so: nobody is refused, and nothing is in the hub's way later."""
+    hub.start(DRAGOMAN_CRASH_AT="writer:before_answer:5")
+    boss, worker = hub.orchestrator(), hub.worker()
+    asked = [boss.submit() for _ in range(4)]
+    assert [answer.status for _, answer in asked] == [202] * len(asked)
+    for request, _ in asked:
+        work = worker.work()
+        assert work["request_id"] == request["request_id"]
+        assert worker.send(work_result(work)).status == 202
+        assert [told["payload"]["task_id"] for told in boss.take()] == [task_of(request)]
+    assert hub.pending == 0
+    audit = hub.admin.get("/api/v1/audit/verify")
+    assert (audit.status, audit.json["broken"]) == (200, None)
+    assert "nothing was committed" not in hub.log.read_text()

@@ -31,6 +31,11 @@ PUSHED = 4 << 20
 PUSH_PATIENCE = 1
 """Milliseconds to wait for a writer that reads nothing."""
 
+
+class OutcomeUnknown(StoreFailed):
+    """The writer died over a unit: only the database knows whether it was written."""
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(tuple[str | None, bool])
 
@@ -87,7 +92,7 @@ class Writer(asyncio.Protocol):
         return self._process.pid
 
     async def commit(self, operations: list[tuple[Any, ...]]) -> None:
-        """Returns when the operations are on the disk; `StoreFailed` if they are not, or nobody knows."""
+        """Returns when the operations are on the disk; `StoreFailed` if they are not, `OutcomeUnknown` if perhaps."""
         if self._transport is None or not self.alive:
             raise StoreFailed("the writer process ended")
         await self.settled()
@@ -175,5 +180,5 @@ class Writer(asyncio.Protocol):
             self._settled = None
 
 
-def _ended() -> StoreFailed:
-    return StoreFailed("the writer process ended before it answered: it is not known whether the unit was written")
+def _ended() -> OutcomeUnknown:
+    return OutcomeUnknown("the writer process ended before it answered: it is not known whether the unit was written")

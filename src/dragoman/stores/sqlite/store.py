@@ -28,10 +28,10 @@ from dragoman.core.ports import Changes, Due, Recovered, StoreFailed, TaskFilter
 from dragoman.core.state.model import Changed, Entity, Registry
 from dragoman.core.tasks.model import Event, Question, QuestionStatus, Task
 from dragoman.stores import personal
-from dragoman.stores.sqlite import lock, reads, schema
+from dragoman.stores.sqlite import doubt, lock, reads, schema
 from dragoman.stores.sqlite.backups import backup
 from dragoman.stores.sqlite.cache import SHORT, HotCache
-from dragoman.stores.sqlite.channel import Writer
+from dragoman.stores.sqlite.channel import OutcomeUnknown, Writer
 from dragoman.stores.sqlite.errors import StoreRefused
 from dragoman.stores.sqlite.names import Names
 from dragoman.stores.sqlite.passed import PassedLetters
@@ -55,6 +55,10 @@ class SqliteStore:
         self._passed: PassedLetters | None = None
         self._next_number = 1
         self._in_unit = False
+        self._doubtful: Changes | None = None
+        """What the last writer was given before it died, until it is known whether it is there."""
+        self._outrun = False
+        """Whether it was there, but the hub had been told otherwise: then the hub's memory is behind the store."""
         self._naming: asyncio.Task[None] | None = None
         self._pool = ThreadPoolExecutor(list_threads, thread_name_prefix="dragoman-read")
         self._idle: list[apsw.Connection] = []
@@ -128,17 +132,19 @@ class SqliteStore:
         self._in_unit = True
         try:
             if self._writer is None or not self._writer.alive:
-                await self._restart_writer()
+                self._outrun |= await self._restart_writer()
             else:
                 await self._writer.settled()
+            if self._outrun:
+                raise StoreFailed("the writer process died over a unit that was written after all: start the hub again")
             if self._cache is not None:
                 self._cache.absent.clear()
             yield SqliteUnit(self)
         finally:
             self._in_unit = False
 
-    async def _restart_writer(self) -> None:
-        """The last one died. What it had in hand is there or not; the database knows, so we ask it anew."""
+    async def _restart_writer(self) -> bool:
+        """The last one died. Whether what it had in hand is there: the database knows."""
         if self._lock is None or self._reader is None:
             raise StoreFailed("the store is not open")
         self._drop_cache()
@@ -148,8 +154,11 @@ class SqliteStore:
         try:
             self._writer = await Writer.start(self._path, self._lock)
             _, self._next_number = reads.recovered(self._reader)
+            there = self._doubtful is not None and doubt.is_there(self._reader, self._doubtful)
         except (StoreRefused, apsw.Error, OSError) as error:
             raise StoreFailed(f"the writer process cannot be started: {error}") from error
+        self._doubtful = None
+        return there
 
     def note(self, letters: Mapping[str, str]) -> None:
         if self._passed is None:
@@ -210,7 +219,12 @@ class SqliteStore:
             operations = pack(written, lambda task: new.get(task) or self._number(task), new)
             if self._writer is None:
                 raise StoreFailed("the store is not open")
-            await self._writer.commit(operations)
+            try:
+                await self._writer.commit(operations)
+            except OutcomeUnknown as error:
+                self._doubtful = written
+                if not await self._restart_writer():
+                    raise StoreFailed("the writer process ended before it had written the unit") from error
         except BaseException as error:
             self._drop_cache()
             if isinstance(error, (ValueError, TypeError, OverflowError, apsw.Error)):

@@ -90,9 +90,10 @@ class Disk:
         """After a start: checks, then empties the log a dead writer left, for its pages may be in memory only."""
         try:
             schema.check_at_start(self.connection, self.path)
+            sync(f"{self.path}-wal")
             self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         except apsw.BusyError:
-            pass  # the hub reads: it was only the writer that died
+            pass  # the hub reads: it was only the writer that died, and what it left is on the disk by now
         except BaseException:
             self.connection.close()
             raise
@@ -232,11 +233,23 @@ class Disk:
         os.close(self._file)
 
 
+def sync(path: str) -> None:
+    """What a file holds is on the disk, if it is there. SQLite locks the database, never its log: that may be closed."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def serve(link: socket.socket, path: str) -> None:
     try:
         started = Disk(path)
         started.settle()
-    except (StoreRefused, apsw.Error) as error:
+    except (StoreRefused, apsw.Error, OSError) as error:
         answer(link, Answer(str(error), refused=True))
         return
     disk: Disk | None = started
@@ -263,6 +276,7 @@ def serve(link: socket.socket, path: str) -> None:
                 disk.close(orderly=False)
                 disk = None
             continue
+        crash("writer:before_answer")
         answer(link, Answer())
         try:
             disk.keep_log_bounded()
@@ -299,8 +313,12 @@ def answer(link: socket.socket, what: Answer) -> None:
         pass  # the hub is gone; the next read says so
 
 
+ALONE = "writer:before_answer"
+
+
 class CrashPoint:
-    """For fault tests: `DRAGOMAN_CRASH_AT=writer:before_commit[:N]` kills hub and writer there, the Nth time."""
+    """For fault tests: `DRAGOMAN_CRASH_AT=writer:before_commit[:N]` kills hub and writer there, the Nth time.
+    `writer:before_answer` kills the writer alone, and so the next one."""
 
     def __init__(self, setting: str) -> None:
         process, _, rest = setting.partition(":")
@@ -313,7 +331,8 @@ class CrashPoint:
             return
         self.left -= 1
         if not self.left:
-            os.kill(os.getppid(), signal.SIGKILL)
+            if name != ALONE:
+                os.kill(os.getppid(), signal.SIGKILL)
             os.kill(os.getpid(), signal.SIGKILL)
 
 
