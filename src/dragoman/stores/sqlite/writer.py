@@ -234,7 +234,7 @@ class Disk:
 
 
 def sync(path: str) -> None:
-    """What a file holds is on the disk, if it is there. SQLite locks the database, never its log: that may be closed."""
+    """What a file holds is on the disk, if there. SQLite locks the database, never its log: that one may be closed."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
