@@ -70,6 +70,40 @@ async def test_a_policy_that_changed_holds_at_once(stage: Stage, pair: tuple[Spe
     assert await bob.hear() == []  # one is enough now
 
 
+@pytest.mark.requirement("AM-SST-1", "AM-SST-5")
+async def test_what_is_taken_out_of_the_policy_is_as_in_the_beginning(stage: Stage) -> None:
+    first = (await stage.get("/state/POLICY/policy")).json()["value"]
+    await stage.policy(enabled_chains=["A"], budget_limits={"per_task": 4}, circuit_breaker_config={"timeout_ms": 5})
+    taken = await stage.policy(enabled_chains=None, budget_limits={"per_task": None}, circuit_breaker_config=None)
+    assert taken["value"] == {**first, "version": "3"}
+    assert msgspec.convert(taken["value"], PolicyState).enabled_chains == ("A", "B", "C")
+
+
+@pytest.mark.requirement("agentmsg-D10", "AM-HND-7")
+async def test_a_handover_never_raises_what_a_task_may_use(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
+    ada, bob = pair
+    cid = await stage.join("cid")
+    await stage.policy(budget_limits={"per_task": 6})
+    await bob.works(ada, "t-1", constraints=words.constraints(budget_usd=5))
+    for usd, held in ((1000, 5), (3, 3)):
+        giver, taker = (bob, cid) if held == 5 else (cid, bob)
+        asked = words.handoff("t-1", giver.id, taker.id, constraints=words.constraints(budget_usd=usd, max_tokens=7))
+        request = await giver.say("TASK_HANDOFF", taker.id, asked)
+        await taker.hear()
+        await taker.say("TASK_HANDOFF", giver.id, words.yes(taker.id), correlation_id=request["id"])
+        given = (await taker.hears("TASK_ASSIGNMENT"))["payload"]["task"]["constraints"]
+        assert (given["budget_usd"], given["max_tokens"]) == (held, 7)
+        account = (await stage.get(f"/state/RESOURCE/{taker.id}:budget")).json()["value"]
+        assert account["allocated"] == held
+        await giver.hear()
+    asked = words.handoff("of their own", "bob", "cid", constraints=words.constraints(budget_usd=7))
+    status, report = await bob.refused("TASK_HANDOFF", "cid", asked)
+    told = report["context"]["details"]
+    assert (status, told["asked"], told["limit"]) == (422, 7, 6)
+    assert told["field"] == "payload.constraints.budget_usd"
+    assert await cid.hear() == []
+
+
 @pytest.mark.requirement("agentmsg-D10")
 async def test_budgets_are_reserved_before_dispatch_and_settled_after(
     stage: Stage, pair: tuple[Speaker, Speaker]

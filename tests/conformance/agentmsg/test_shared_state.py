@@ -54,6 +54,24 @@ async def test_a_task_that_agents_keep_among_themselves_has_the_documents_form(
     assert state.task_registry["ours"].status == "in_progress"
 
 
+@pytest.mark.requirement("agentmsg-D13", "AM-UPD-2")
+async def test_an_entity_is_what_its_name_says(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
+    ada, bob = pair
+    assert (await stage.change("CREATE", "TASK", "ours", {}, 0, ada.token)).status_code == 200
+    for kind, name, field, said in (
+        ("TASK", "other", "id", "ours"),  # it would stand in the registry in place of theirs
+        ("RESOURCE", "bob:cpu", "agent_id", "ada"),
+        ("RESOURCE", "bob:cpu", "resource_type", "tokens"),
+    ):
+        answer = await stage.change("CREATE", kind, name, {field: said}, 0)
+        details = answer.json()["context"]["details"]
+        assert (answer.status_code, details["field"]) == (422, f"changes.{field}"), name
+    answer = await stage.change("DELETE", "POLICY", "policy", {}, 1)
+    assert (answer.status_code, "UPDATE it instead" in answer.json()["message"]) == (403, True)
+    answer = await stage.change("CREATE", "RESOURCE", "bob:cpu", {"limit": 5}, 0, bob.token)
+    assert answer.json()["message"].endswith("leave it to the admin, a planner")
+
+
 @pytest.mark.requirement("AM-SST-3")
 async def test_each_entity_can_be_read_with_its_version(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
     ada, bob = pair

@@ -60,7 +60,11 @@ FIELDS_OF: Mapping[MessageType, Mapping[str, str]] = {
         **{f"constraints.{name}": f"payload.task.constraints.{name}" for name in NUMBERS},
         **{f"constraints.{name}": f"payload.task.context.metadata.{name}" for name in REQUIREMENTS},
     },
-    MessageType.TASK_HANDOFF: {"request_id": "metadata.correlation_id", "deadline": "payload.deadline"},
+    MessageType.TASK_HANDOFF: {
+        "request_id": "metadata.correlation_id",
+        "deadline": "payload.deadline",
+        **{f"constraints.{name}": f"payload.constraints.{name}" for name in (*NUMBERS, *REQUIREMENTS)},
+    },
     MessageType.HELP_REQUEST: {"deadline": "payload.deadline"},
     MessageType.HELP_RESPONSE: {"request_id": "payload.request_id"},
 }

@@ -229,7 +229,9 @@ def change_of(principal: Any, update: StateUpdate, *, message_id: str | None = N
         task = task_id(name)
         name = name_to_keep(name) or task
         if update.operation == "CREATE":
-            changes = {"id": update.entity_id, **changes}
+            if changes.get("id") not in (None, update.entity_id):  # else it would stand where another one does
+                raise refuse(Kind.INVALID, "the id of a task is its entity_id", field="changes.id")
+            changes = {**changes, "id": update.entity_id}
     return ChangeState(
         principal=principal,
         protocol=PROTOCOL,

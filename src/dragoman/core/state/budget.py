@@ -133,10 +133,7 @@ def check(work: Work, asked: Amounts, could: Iterable[Agent]) -> None:
 
     Where nothing is left at all, a task that asks for nothing is refused, too: whatever it used would be too much.
     """
-    policy = work.policy
-    per_task, amount = policy.per_task, asked.get("budget", 0)
-    if per_task is not None and amount > per_task:
-        raise exceeds("budget", "a task", amount, Account("budget", per_task, 0, 0, 0))
+    check_task(work, asked)
     if not asked and not work.limits:
         return
     short = first_short(work, HUB, asked)
@@ -151,6 +148,13 @@ def check(work: Work, asked: Amounts, could: Iterable[Agent]) -> None:
             best = short.left, agent.id, short
     if best is not None:
         raise exceeds(best[2].kind, best[1], asked.get(best[2].kind, 0), best[2])
+
+
+def check_task(work: Work, asked: Amounts, before: Amounts = NOTHING) -> None:
+    """Refuse a task that asks for more than any task may use; one that asked for as much `before` goes on."""
+    per_task, amount = work.policy.per_task, asked.get("budget", 0)
+    if per_task is not None and amount > max(per_task, before.get("budget", 0)):
+        raise exceeds("budget", "a task", amount, Account("budget", per_task, 0, 0, 0))
 
 
 def first_short(work: Work, agent: AgentId, asked: Amounts) -> Account | None:

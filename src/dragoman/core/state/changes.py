@@ -133,7 +133,8 @@ def changed(work: Work, command: ChangeState) -> Entity:
         entity = work.entity(Registry.TASK, command.task)
         name = name if entity is None else entity.name
     if entity is None and command.operation is not CREATE:
-        raise refuse(Kind.NOT_FOUND, f"there is no {command.subject}; CREATE it first", field="entity_id")
+        next_step = "CREATE it first" if command.operation is UPDATE else "look at what there is"
+        raise refuse(Kind.NOT_FOUND, f"there is no {command.subject}; {next_step}", field="entity_id")
     held = roles(work, command.principal, subject, entity)
     permit(work, command, WHAT[command.entity], held)
     if command.operation is CREATE and entity is not None and entity.version > 0:
@@ -213,12 +214,14 @@ def permit(work: Work, command: ChangeState, what: What, held: set[Role]) -> Non
     refused = reserved or (set() if "*" in fields else given - fields)
     if fields and not refused:
         return
-    who = ", ".join(role.value for role in allowed) or "nobody"
+    able = [role.value for role, writes in allowed.items() if "*" in writes or refused <= writes]
+    who = f"; leave it to {', '.join(able)}" if able else "; nobody may"
+    if not able and command.operation is not UPDATE and MAY[what, UPDATE]:
+        who += ": UPDATE it instead"
     about = f"{sorted(refused)[0]} of {what.value}" if fields and refused else what.value
     raise refuse(
         Kind.FORBIDDEN,
-        f"{command.principal} may not {command.operation.value} {about}"
-        + (": the hub keeps it" if reserved else f"; leave it to {who}"),
+        f"{command.principal} may not {command.operation.value} {about}" + (": the hub keeps it" if reserved else who),
         field=f"changes.{sorted(refused)[0]}" if fields and refused else "entity_id",
         agent_id=command.principal,
         token_status="valid, but not for this",
@@ -247,10 +250,15 @@ def write(
         value = as_task(name, old, value)
     elif registry is Registry.RESOURCE:
         whose, _, kind = name.rpartition(":")
+        for field, said in (("agent_id", whose), ("resource_type", kind)):
+            if command.changes.get(field) not in (None, said):
+                raise refuse(Kind.INVALID, f"{name} says {said}; write the same", field=f"changes.{field}")
         value = budget.written(old, value | {"agent_id": whose, "resource_type": kind}, by_itself=by_itself)
+    elif registry is Registry.POLICY:
+        value = policy.completed(value, work.rules)
     value = fitted(registry, value)
     version = next_version(work, registry, name, was)
-    if registry is Registry.POLICY and "version" not in command.changes:
+    if registry is Registry.POLICY and command.changes.get("version") is None:
         value["version"] = str(version)
     if len(msgspec.json.encode(value)) > LARGEST:
         raise refuse(Kind.TOO_LARGE, f"a shared value has at most {LARGEST} bytes", field="changes", limit=LARGEST)

@@ -65,6 +65,16 @@ def default_value(rules: Rules) -> dict[str, Any]:
     }
 
 
+def completed(value: dict[str, Any], rules: Rules) -> dict[str, Any]:
+    """A policy with every field that the document wants: what somebody took out of it is as in the beginning."""
+    first = default_value(rules)
+    whole = {name: field for name, field in first.items() if name not in value} | value
+    for name, fields in first.items():
+        if isinstance(fields, dict) and isinstance(whole[name], dict):
+            whole[name] = fields | whole[name]
+    return whole
+
+
 def _shown(limit: float | None) -> float:
     return UNLIMITED if limit is None else limit
 

@@ -67,6 +67,9 @@ PERSON = AgentId("person")
 STORY = 200
 """So many of the last events of a task go along."""
 
+CALLERS = ("chain", "risk")
+"""Constraints that only whoever asked for a task sets."""
+
 UNTOLD = frozenset({EventKind.LOG, EventKind.PROGRESS})
 """What is not part of the story that goes along, save its place in it: it may be long."""
 
@@ -140,6 +143,8 @@ def check(work: Work, task: Task, command: HandOver) -> None:
             path = " → ".join((task.handed[0][0], *(to for _, to in task.handed)))
             message = f"{command.to} was handed this task by you before ({path}): that is a loop; name somebody else"
             raise refuse(Kind.CONFLICT, message, field="to_agent", path=path)
+    asked, before = command.known.get("constraints") or {}, budget.needs(task.constraints)
+    budget.check_task(work, budget.needs(tightened(task.constraints, asked)), before)
     if task.asked and any(q.about is Asking.TAKEOVER for q in work.find(OpenQuestions(task.id))):
         raise refuse(Kind.CONFLICT, "the task is already being handed over; wait for that answer", task_id=task.id)
 
@@ -163,6 +168,7 @@ def take_down(work: Work, command: HandOver) -> Task:
         called=command.called,
         constraints=command.known.get("constraints") or {},
     )
+    budget.check_task(work, budget.needs(told.constraints))
     body = msgspec.json.encode({"input": command.known.get("metadata") or {}})
     task = work.record(newborn(work, told, route), EventKind.SUBMITTED, body=msgspec.Raw(body))
     link = reach(work, command.principal)
@@ -321,7 +327,6 @@ def told_whole(work: Work, task: Task, question: Question, to: AgentId) -> Task:
     body = {"input": source.get("input", {}), **lasting(source), "handover": handover}
     withdraw(work, task, question.agent)
     task = work.record(task, EventKind.HANDED_OVER, agent=to, body=msgspec.Raw(msgspec.json.encode(body)))
-    constraints = {**task.constraints, **(asked.get("constraints") or {})}
     return msgspec.structs.replace(
         task,
         handed=(*task.handed, (question.agent, to)),
@@ -330,8 +335,18 @@ def told_whole(work: Work, task: Task, question: Question, to: AgentId) -> Task:
         attempts=max(1, task.attempts),
         asks=0,
         delivery=None,
-        constraints=constraints,
+        constraints=tightened(task.constraints, asked.get("constraints") or {}),
     )
+
+
+def tightened(constraints: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
+    """What holds for a task after a handover: whoever hands it over may let it use less, never more, and does not undo
+    what its caller said of its chain and its risk."""
+    kept = {name: constraints[name] for name in CALLERS if name in constraints}
+    new = {**constraints, **{name: value for name, value in said.items() if value is not None}, **kept}
+    wanted = budget.needs(new)
+    bounds = budget.needs(constraints).items()
+    return new | {budget.KINDS[kind][0]: min(amount, wanted.get(kind, amount)) for kind, amount in bounds}
 
 
 def _small(body: msgspec.Raw) -> Any:
