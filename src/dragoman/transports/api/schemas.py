@@ -25,6 +25,7 @@ from dragoman.protocols.chiffon.types import (
     WorkResult,
     WorkStatus,
 )
+from dragoman.protocols.forge import types as forge_types
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -37,6 +38,16 @@ def _message(kind: MessageType, payload: type[Record]) -> type[msgspec.Struct]:
     name = f"{payload.__name__}Message"
     return msgspec.defstruct(name, [("payload", payload)], bases=(Message,), frozen=True, kw_only=True)
 
+
+def _notice(kind: str, payload: type[forge_types.Payload]) -> type[msgspec.Struct]:
+    """Forge's message of this type."""
+    name = f"{payload.__name__}Message"
+    bases = (forge_types.Message,)
+    return msgspec.defstruct(name, [("payload", payload)], bases=bases, frozen=True, kw_only=True, rename="camel")
+
+
+SPOKEN = {_notice(kind, body): kind for kind, body in forge_types.BODIES.items()}
+RESPONSES = (forge_types.Success, forge_types.Failure)
 
 CARRIES = {_message(kind, body): kind for kind, bodies in BODIES.items() for body in bodies}
 MESSAGES: tuple[Any, ...] = tuple(CARRIES)
@@ -51,10 +62,10 @@ def components(types: Iterable[Any], template: str) -> tuple[dict[Any, Any], dic
         if envelope in schemas:
             name = schemas[envelope]["$ref"].rpartition("/")[2]
             named[name] = _with_type(named[name], TYPE_OF[payload])
-    for message, kind in CARRIES.items():
+    for message, kind in (*CARRIES.items(), *SPOKEN.items()):
         if message in schemas:
             name = schemas[message]["$ref"].rpartition("/")[2]
-            named[name] = _with_type(named[name], kind.value)
+            named[name] = _with_type(named[name], str(kind))
     return schemas, named
 
 
@@ -86,9 +97,33 @@ def agentmsg() -> dict[str, Any]:
     }
 
 
+def forge() -> dict[str, Any]:
+    """Any message of forge, as JSON."""
+    schemas, named = components((*SPOKEN, *RESPONSES), "#/$defs/{name}")
+    return {
+        "$schema": DIALECT,
+        "title": forge_types.SUBPROTOCOL_JSON,
+        "description": "A message. Fields that are not named here are accepted and kept.",
+        "oneOf": [schemas[message] for message in (*SPOKEN, *RESPONSES)],
+        "$defs": named,
+    }
+
+
+def coven() -> dict[str, Any]:
+    """Any message of coven's stream, in protobuf's JSON form."""
+    from dragoman.protocols.coven import published as coven_published  # it needs protobuf
+
+    return {
+        "$schema": DIALECT,
+        "title": "coven",
+        "description": "A message of an agent's stream, in protobuf's JSON form with the names of the proto file.",
+        **coven_published.schema(),
+    }
+
+
 def a2acp() -> dict[str, Any]:
     """Any message of a2acp: the document's own schema."""
     return published.MESSAGE
 
 
-PROTOCOLS = {"chiffon": chiffon, "agentmsg": agentmsg, "a2acp": a2acp}
+PROTOCOLS = {"chiffon": chiffon, "coven": coven, "forge": forge, "agentmsg": agentmsg, "a2acp": a2acp}

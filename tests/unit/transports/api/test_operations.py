@@ -15,6 +15,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
+from dragoman.app.booth.examples import EXAMPLES
 from dragoman.app.telemetry import Metrics
 from dragoman.core.agents.model import Breaker, BreakerState
 from dragoman.core.commands import AddAgent, Submit
@@ -161,6 +162,17 @@ async def test_the_schema_of_chiffon_takes_its_messages_and_no_others(world: Any
     assert not valid.is_valid({key: value for key, value in ENVELOPE.items() if key != "trace_id"})
     answer = await world.stranger.get("/schemas/smtp.json")
     assert (answer.status_code, answer.json()["kind"]) == (404, "not_found")
+
+
+@pytest.mark.parametrize("protocol", EXAMPLES)
+async def test_every_protocol_has_a_schema_that_takes_its_messages(world: Any, protocol: str) -> None:
+    schema = (await world.stranger.get(f"/schemas/{protocol}.json")).json()
+    valid = jsonschema_rs.validator_for(schema)
+    for kind, message in EXAMPLES[protocol].items():
+        if protocol == "coven":  # what travels on a stream
+            message = {"send_message" if kind == "request" else "response": message}
+        assert valid.is_valid(message), kind
+    assert not valid.is_valid({"type": "nonsense"})
 
 
 async def test_the_page_allows_itself_nothing_but_its_own_style_and_script(world: Any) -> None:

@@ -62,21 +62,21 @@ function draw(agents, tasks, questions, letters) {
     ? waiting + (waiting === 1 ? " question waits" : " questions wait") + " for a person"
     : agents.agents.filter((a) => a.status !== "offline").length + " of " + agents.agents.length + " agents here";
   table("questions", ["Asked", "Agent", "Task", "Question", "Options"], questions.questions, (row, q) => {
-    cell(row, clock(q.created_at)); cell(row, q.agent); cell(row, short(q.task_id), "id");
+    cell(row, clock(q.created_at), "time"); cell(row, q.agent); cell(row, short(q.task_id), "id");
     cell(row, cut(q.question)); cell(row, q.options.map(String).join(" · "));
   }, "Nobody waits for an answer.");
   table("agents", ["Agent", "Protocol", "Kind", "Status", "Tasks", "Breaker", "Last seen"], agents.agents, (row, a) => {
     cell(row, a.id); cell(row, a.protocol); cell(row, a.kind); cell(row, a.status, state(a.status));
     cell(row, a.current_tasks.length + "/" + a.max_concurrent);
-    cell(row, a.breaker.state, a.breaker.state === "closed" ? "closed" : "open"); cell(row, clock(a.last_seen));
+    cell(row, a.breaker.state, a.breaker.state === "closed" ? "closed" : "open"); cell(row, clock(a.last_seen), "time");
   }, "No agent yet. Let one in: dragoman agent add ID --protocol chiffon");
   table("tasks", ["Task", "Type", "Status", "Agent", "Progress", "Updated", "Error"], tasks.tasks, (row, t) => {
     cell(row, short(t.id), "id"); cell(row, t.name || t.type); cell(row, t.status, state(t.status));
-    cell(row, t.agent); cell(row, t.progress + " %"); cell(row, clock(t.updated_at));
+    cell(row, t.agent); cell(row, t.progress + " %"); cell(row, clock(t.updated_at), "time");
     cell(row, t.error ? cut(t.error.message) : "");
   }, "No task yet. Give one: dragoman call AGENT WORK", tasks.next);
   table("deadletters", ["At", "Task", "For", "Attempts", "Why"], letters.deadletters, (row, d) => {
-    cell(row, clock(d.at)); cell(row, short(d.task_id), "id"); cell(row, d.receiver); cell(row, d.attempts);
+    cell(row, clock(d.at), "time"); cell(row, short(d.task_id), "id"); cell(row, d.receiver); cell(row, d.attempts);
     cell(row, cut(d.error.message), "dead");
   }, "Nothing was given up.", letters.next);
 }
