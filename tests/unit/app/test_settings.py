@@ -138,7 +138,10 @@ def test_paths_in_a_file_are_meant_from_where_it_lies(file: Path) -> None:
         ("[server]\nport = 70000", "FILE: server.port: 70000 does not do: expected `int` <= 65535."),
         ("[server]\nport = true", "FILE: server.port: True does not do: expected `int`, got `bool`."),
         ("[rules]\nidle_seconds = 0", "FILE: rules.idle_seconds: 0 does not do: expected `float` > 0.0."),
-        ("[log]\nlevel = 'loud'", "FILE: log.level: 'loud' does not do: invalid enum value 'loud'."),
+        (
+            "[log]\nlevel = 'loud'",
+            "FILE: log.level: 'loud' does not do: invalid enum value 'loud'; use one of: debug, info, warning, error.",
+        ),
         ("[store", "FILE: is not TOML: Expected ']' at the end of a table declaration (at end of document)"),
         (
             "[rules]\nretry_delays_seconds = []",

@@ -13,6 +13,7 @@ import msgspec
 from dragoman.app.declared import from_there, misfit
 from dragoman.app.settings.contradictions import contradictions
 from dragoman.app.settings.model import TABLES, Origin, Settings, keys
+from dragoman.wire import choices
 
 FILE = "dragoman.toml"
 PREFIX = "DRAGOMAN_"
@@ -69,7 +70,7 @@ def load(
             values[name] = msgspec.convert(_spread(value, known[name]) if text else value, known[name], strict=not text)
             origins[name] = origin
         except msgspec.ValidationError as error:
-            problems.append(f"{place}: {misfit(error) if name in TABLES else _wanted(value, error)}")
+            problems.append(f"{place}: {misfit(error) if name in TABLES else _wanted(value, error, known[name])}")
 
     if file is not None:
         for name, value in _read(file, known, problems):
@@ -178,8 +179,9 @@ def _spread(text: str, type: Any) -> Any:
     return text
 
 
-def _wanted(value: Any, error: msgspec.ValidationError) -> str:
-    return f"{value!r} does not do: {str(error)[:1].lower()}{str(error)[1:]}."
+def _wanted(value: Any, error: msgspec.ValidationError, type: Any) -> str:
+    what = choices.in_words(str(error), type)
+    return f"{value!r} does not do: {what[:1].lower()}{what[1:]}."
 
 
 def _nearest(name: str, choices: Any, instead: Any = None) -> str:

@@ -302,7 +302,10 @@ async def restart(desk: Desk, request: Request) -> Response:
     agent = find_agent(desk, request)
     if desk.children is None or desk.children.report(agent.id) is None:
         raise Problem(
-            Kind.CONFLICT, f"{agent.id} is not run by this hub", next="Start it again where it runs; it will connect."
+            Kind.CONFLICT,
+            f"{agent.id} is not run by this hub",
+            next="Start it again where it runs; it will connect.",
+            agent_id=agent.id,
         )
     await desk.children.restart(agent.id)
     return respond(200, told(desk, find_agent(desk, request)))

@@ -282,7 +282,7 @@ def shape(tree: Any, type: type[S]) -> S:
     try:
         return msgspec.convert(tree, type)
     except msgspec.ValidationError as error:
-        raise misshapen(error, where="body") from None
+        raise misshapen(error, where="body", type=type) from None
 
 
 def without_nulls(tree: Any) -> Any:
@@ -299,4 +299,4 @@ def read_query(request: Request, type: type[S]) -> S:
     try:
         return msgspec.convert(dict(request.query_params), type, strict=False)
     except msgspec.ValidationError as error:
-        raise misshapen(error, where="query") from None
+        raise misshapen(error, where="query", type=type) from None

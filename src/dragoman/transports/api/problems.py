@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from dragoman.bindings import errormap
 from dragoman.core.errors import Fault, Kind
+from dragoman.wire import choices
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:dragoman:problem:"
@@ -54,8 +55,9 @@ FIELDS: Mapping[str, str] = {
     "constraints.max_tokens": "budget.max_tokens",
     "constraints.cpu": "budget.cpu",
     "constraints.memory": "budget.memory",
+    "to_agent": "agent",
 }
-"""What this API calls the limits of a task."""
+"""What this API calls the limits of a task, and whom it is for."""
 
 
 def status_of(kind: Kind) -> int:
@@ -63,9 +65,12 @@ def status_of(kind: Kind) -> int:
 
 
 def status_for(fault: Fault) -> int:
-    """As the table says; but a task that asks for more than it may have is no better later (`core.state.budget`)."""
-    over_budget = fault.kind is Kind.RESOURCES and fault.field in FIELDS
-    return status_of(Kind.INVALID if over_budget else fault.kind)
+    """As the table says; but a task that asks for more than it may have is no better later (`core.state.budget`), and
+    one for somebody who is not known here waits for nobody."""
+    if fault.field not in FIELDS:
+        return status_of(fault.kind)
+    instead = {Kind.RESOURCES: Kind.INVALID, Kind.UNAVAILABLE: Kind.NOT_FOUND}
+    return status_of(instead.get(fault.kind, fault.kind))
 
 
 RETRY_AFTER = {429: "1", 503: "2"}
@@ -107,13 +112,24 @@ _PLACE = re.compile(r"^(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>.*)`)?$"
 _NAMED = re.compile(r"(?:missing required|contains unknown) field `(?P<name>[^`]*)`")
 
 
-def misshapen(error: msgspec.ValidationError, *, where: str) -> Problem:
+PATTERNS: Mapping[str, str] = {
+    "._:@+-": "letters, digits and . _ : @ + -, the first a letter or a digit, at most 128 of them",
+    "[A-Za-z_][A-Za-z0-9_]": "names of letters, digits and _, of which the first is no digit",
+    "^/": "an absolute path",
+}
+"""What is to be written where a pattern asks for it, by a part of the pattern."""
+
+
+def misshapen(error: msgspec.ValidationError, *, where: str, type: Any) -> Problem:
     """A shape that msgspec refused, with the dotted path of the field."""
     match = _PLACE.match(str(error))
     what, path = (match["what"], match["path"] or "") if match else (str(error), "")
     named = _NAMED.search(what)
     if named:
         path = f"{path}.{named['name']}" if path else named["name"]
+    if "matching regex" in what:
+        what = next((f"expected {words}" for part, words in PATTERNS.items() if part in what), what)
+    what = choices.in_words(what, type, path)
     return Problem(Kind.INVALID, f"{where}: {what}", field=path or None)
 
 
@@ -124,7 +140,7 @@ def detail(fault: Fault, next: str | None) -> str:
     if advice is None:
         return errormap.sentence(fault)
     message = fault.message.strip().rstrip(".")
-    return f"{message[:1].upper()}{message[1:]}. {advice}"
+    return f"{errormap.sentence(msgspec.structs.replace(fault, message=f'{message}.'))} {advice}"
 
 
 def problem(

@@ -156,3 +156,16 @@ async def test_the_logs_of_an_agent_are_the_events_of_its_tasks_in_words(world: 
     assert (await world.client.get(f"{API}/mux-1/logs?tail=1")).json()["logs"] == told["logs"][-1:]
     assert (await world.client.get(f"{API}/mux-1/logs?cursor=x")).status_code == 422
     assert (await world.client.get(f"{API}/nobody/logs")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/api/v1/agents", {"agent_id": "a b", "protocol": "chiffon"}, "letters, digits and . _ : @ + -"),
+        ("/api/v1/tasks", {"type": "t", "priority": "urgent"}, "use one of: low, normal, high, critical"),
+    ],
+)
+async def test_what_does_not_fit_is_told_with_what_would(world: Any, path: str, body: Any, said: str) -> None:
+    detail = (await world.client.post(path, json=body)).json()["detail"]
+    assert said in detail
+    assert "regex" not in detail
