@@ -133,7 +133,7 @@ class Hub:
 
     def __init__(self, data: Path) -> None:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
-        words = ["dev", "--demo", "--port", "0", "--data", str(data), "--ready-json"]
+        words = ["dev", "--demo", "--port", "0", "--grpc-port", "0", "--data", str(data), "--ready-json"]
         self.err = (data.parent / "stderr").open("w+")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "dragoman.cli", *words], stdout=subprocess.PIPE, stderr=self.err, env=environ

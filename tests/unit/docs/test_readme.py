@@ -36,7 +36,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     here = tmp_path_factory.mktemp("readme")
     with (here / "stderr").open("w") as words:
         process = subprocess.Popen(
-            [sys.executable, "-m", "dragoman.cli", "dev", "--demo", "--port", "0", "--ready-json"],
+            [sys.executable, "-m", "dragoman.cli", "dev", "--demo", "--port", "0", "--grpc-port", "0", "--ready-json"],
             cwd=here,
             env=environ(),
             stdout=subprocess.PIPE,
