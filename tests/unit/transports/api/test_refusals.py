@@ -82,6 +82,12 @@ async def test_a_task_above_its_budget_is_refused_for_good_with_the_numbers(worl
     assert "retry-after" not in answer.headers
 
 
+async def test_a_task_for_somebody_who_is_not_known_is_no_failure_of_the_hub(world: Any) -> None:
+    world.intake.script[Submit] = Fault(kind=Kind.UNAVAILABLE, message="no agent is called 'x'", field="to_agent")
+    answer = await world.client.post("/api/v1/tasks", json={"type": "a", "agent": "x"})
+    assert assert_problem(answer, 404, "unavailable")["field"] == "agent"
+
+
 def test_advice_is_not_repeated() -> None:
     whole = Fault(kind=Kind.CONFLICT, message="The task is done. Retry it first.")
     assert detail(whole, None) == "The task is done. Retry it first."
