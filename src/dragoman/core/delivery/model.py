@@ -142,5 +142,6 @@ class Parcel(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def weight(self) -> int:
-        """About how many bytes it will be: that of its content, and a little around it."""
-        return AROUND + len(getattr(self.event, "body", b""))
+        """About how many bytes it will be: its content, in our words or in those it came in, and a little around it."""
+        content, original = getattr(self.event, "body", b""), getattr(self.event, "raw", None)
+        return AROUND + max(len(content), len(original or b""))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.support.world import World
 
-from dragoman.core.commands import Discard, Redrive, RemoveAgent
+from dragoman.core.commands import Discard, PaceLink, Redrive, RemoveAgent
 from dragoman.core.ids import ADMIN, AgentId
+from dragoman.core.rules import Rules
 
 
 async def test_a_poll_takes_notices_and_work_and_leases_them(world):
@@ -129,4 +130,27 @@ async def test_an_agent_that_takes_a_removed_ones_name_does_not_hear_of_its_task
     await world.finish("i1", task.id)
     assert i1.work == [task.id]
     assert boss.take() == []
+    await world.intake.stop()
+
+
+@pytest.mark.parametrize("protocol", ["chiffon", "agentmsg"])  # kept until acknowledged; at most once
+async def test_a_peer_that_does_not_read_is_owed_the_rest_in_the_store(protocol):
+    world = await World(rules=Rules(link_bytes=10_000)).start()
+    await world.add("boss", "orchestrator", protocol=protocol)
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    boss = await world.connect("boss", acknowledges=True, paced=True)
+    task = await world.submit()
+    for percent in range(100):
+        await world.progress("i1", task.id, percent, body=b'"%s"' % (b"x" * 4000))
+    heard = came = boss.take()
+    assert len(came) == 3  # so much is on its way that there is no room for another
+    for rounds in range(1, 40):
+        await boss.ack(*came)
+        assert not boss.inbox
+        await world.ask(PaceLink(principal=AgentId("boss"), session=boss.session, written=13_500 * rounds))
+        came = boss.take()
+        assert len(came) <= 3
+        heard += came
+    assert [p.event.seq for p in heard] == list(range(heard[0].event.seq, heard[0].event.seq + 100))
     await world.intake.stop()

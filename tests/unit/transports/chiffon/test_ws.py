@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 import websockets
 from websockets.asyncio.client import ClientConnection
 
-from dragoman.core.commands import Acknowledge, CloseLink, Finish, OpenLink, ReportProgress, Submit
-from dragoman.core.delivery.model import Cargo
+from dragoman.core.commands import Acknowledge, CloseLink, Finish, OpenLink, PaceLink, ReportProgress, Submit
+from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind
 
 Connect = Callable[..., Any]
@@ -229,6 +230,36 @@ async def test_a_client_that_reads_late_gets_everything_in_order(connect: Connec
         for parcel in parcels:
             assert (await heard(socket, kit))["x_custom_fields"]["delivery_id"] == parcel.delivery.id
         await hub.until(lambda: sum(len(ack.deliveries) for ack in hub.asked_for(Acknowledge)) == 8000)
+
+
+async def test_the_hub_is_told_how_far_writing_has_come_and_a_client_that_never_reads_is_cut(
+    opened: Any, hub: Any, kit: Any
+) -> None:
+    async with opened(write_seconds=0.2) as serving:
+        reader, writer = await asyncio.open_connection("127.0.0.1", serving.port, limit=1024)
+        writer.write(
+            b"GET /api/agent/ws HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+            b"Authorization: Bearer " + kit.tokens["infra-1"].encode() + b"\r\n\r\n"
+        )
+        assert b"101" in await kit.soon(reader.readline())
+        end = await link(hub)
+        parcels = [long_news(kit, number) for number in range(100)]  # more than the buffers on the way take
+        for parcel in parcels:
+            end.deliver([parcel])
+        await hub.until(lambda: bool(hub.asked_for(CloseLink)))
+        writer.close()
+    told = [pace.written for pace in hub.asked_for(PaceLink)]
+    assert told == sorted(told)
+    assert 0 < told[-1] < sum(parcel.weight for parcel in parcels)
+
+
+def long_news(kit: Any, number: int) -> Parcel:
+    parcel: Parcel = kit.parcel(number)
+    said = json.loads(parcel.event.raw)
+    said["payload"]["step"] = {"number": 1, "name": "log", "output": "x" * 250_000}
+    event = msgspec.structs.replace(parcel.event, raw=json.dumps(said).encode())
+    return Parcel(parcel.delivery, parcel.task, event)
 
 
 @pytest.mark.parametrize(
