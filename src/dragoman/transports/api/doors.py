@@ -6,11 +6,13 @@ from typing import Any
 
 import msgspec
 
+from dragoman.core.files import FileRef
 from dragoman.protocols.a2acp.claims import TokenGrant
 from dragoman.protocols.a2acp.types import Message
 from dragoman.protocols.agentmsg.records import ErrorReport, SharedState
 from dragoman.protocols.agentmsg.types import Entity, EntityType, StateUpdate
 from dragoman.protocols.chiffon.types import ErrorPayload, Registered, Registration
+from dragoman.protocols.forge.types import Failure
 from dragoman.transports.a2acp.agents import Declaration, Declared
 from dragoman.transports.a2acp.auth import TokenWish
 from dragoman.transports.api.endpoint import Endpoint
@@ -44,6 +46,14 @@ class InboxItem(msgspec.Struct, frozen=True):
 class InboxQuery(msgspec.Struct, frozen=True):
     wait: int = 0
     max: int = 1
+
+
+class FileName(msgspec.Struct, frozen=True):
+    name: str = ""
+
+
+class FileOf(msgspec.Struct, frozen=True):
+    task_id: str | None = None
 
 
 class MissedQuery(InboxQuery, frozen=True):
@@ -81,6 +91,25 @@ CHIFFON = (
             summary=f"{verb.capitalize()} a task of one's own", answers={200: dict[str, Any], **REFUSED},
         )
         for verb in ("cancel", "pause", "resume")
+    ),
+    Endpoint(
+        method="POST", path="/api/agent/files", tag="chiffon", auth="agent", query=FileName,
+        summary="Keep a file, to name it in a message; the body is the file", answers={201: FileRef, **REFUSED},
+    ),
+    Endpoint(
+        method="GET", path="/api/agent/files/{id}", tag="chiffon", auth="agent", query=FileOf,
+        summary="Fetch a file of one's own, or of a task that one asked for or does; also for agentmsg and a2acp",
+        answers={200: "application/octet-stream", **REFUSED},
+    ),
+)  # fmt: skip
+
+# -- forge -------------------------------------------------------------------------------------------------------
+
+FORGE = (
+    Endpoint(
+        method="GET", path="/forge/ws", tag="forge", auth="agent",
+        summary="WebSocket, subprotocol forge.v1.json or forge.v1.msgpack: one message a frame",
+        answers={101: None, 426: Failure},
     ),
 )  # fmt: skip
 

@@ -34,7 +34,7 @@ from dragoman.transports.api import (
     traces,
 )
 from dragoman.transports.api.desk import Desk
-from dragoman.transports.api.doors import A2ACP, AGENTMSG, CHIFFON
+from dragoman.transports.api.doors import A2ACP, AGENTMSG, CHIFFON, FORGE
 from dragoman.transports.api.endpoint import Endpoint, respond
 from dragoman.transports.api.page import status_page
 from dragoman.transports.api.problems import Problem
@@ -312,4 +312,4 @@ OPERATIONS = (
 )  # fmt: skip
 
 SERVED = (*MANAGEMENT, *OPERATIONS)
-ENDPOINTS = (*SERVED, *CHIFFON, *AGENTMSG, *A2ACP)
+ENDPOINTS = (*SERVED, *CHIFFON, *FORGE, *AGENTMSG, *A2ACP)

@@ -24,7 +24,7 @@ from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.ports import Changes, StoreFailed
 from dragoman.core.tasks.model import EventKind, Question, Status
-from dragoman.transports.api.doors import A2ACP, AGENTMSG, CHIFFON
+from dragoman.transports.api.doors import A2ACP, AGENTMSG, CHIFFON, FORGE
 from dragoman.transports.api.table import ENDPOINTS, SERVED
 
 
@@ -96,7 +96,7 @@ async def test_every_route_is_documented_and_everything_documented_is_served(wor
     assert document["openapi"] == "3.1.0"
     documented = {(path, verb) for path, verbs in document["paths"].items() for verb in verbs}
     routed = {(route.path, verb.lower()) for route in world.app.routes for verb in route.methods - {"HEAD"}}
-    elsewhere = {(one.path, one.method.lower()) for one in (*CHIFFON, *AGENTMSG, *A2ACP)}
+    elsewhere = {(one.path, one.method.lower()) for one in (*CHIFFON, *FORGE, *AGENTMSG, *A2ACP)}
     assert documented == routed | elsewhere
     assert not routed & elsewhere
     assert len(documented) == len(ENDPOINTS)
