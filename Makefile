@@ -10,7 +10,7 @@ STAMP  := $(VENV)/.dev-stamp
 BENCH  := $(VENV)/.bench-stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test soak check format bench clean
+.PHONY: help setup run test soak check format bench web clean
 
 help:            ## what can be made here
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
@@ -57,6 +57,9 @@ format: $(STAMP) ## put the code in shape
 
 bench: $(BENCH)  ## measure, beside a peer and the raw limit
 	@$(BIN)/python -m bench $(ARGS)
+
+web:             ## the page at /: served as it stands, so nothing is built
+	@ls src/dragoman/transports/api/status/status.*
 
 clean:           ## forget the environment and the caches
 	@rm -rf $(VENV) .venv-peers .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
