@@ -84,12 +84,14 @@ REQUIREMENTS = [
     R("chiffon-D7", "chiffon-D7", "Only 5001 and 5002 count for the breaker.", level="hub"),
     R("chiffon-D8", "chiffon-D8", "The hub picks an instance; x_custom_fields.agent_id pins one.", level="hub"),
     R("chiffon-D9", "chiffon-D9", "Lowest by default, highest by setting; none in common is 5006 with ours listed."),
-    R("chiffon-D10", "chiffon-D10", "Long poll with ack, WebSocket, callback; AMQP.", level="transport"),
+    R("chiffon-D10", "chiffon-D10", "Long poll with ack, WebSocket, callback; AMQP.", level="transport",
+      divergence="There is no AMQP transport yet; a token in x_custom_fields is stripped already."),
     R("chiffon-D11", "chiffon-D11", "An error copies request_id and trace_id of what it answers."),
     R("chiffon-D12", "chiffon-D12", "success means exit code 0 and nothing else does."),
     R("chiffon-D13", "chiffon-D13", "Tasks can be cancelled, paused and resumed over REST.", level="transport"),
     R("chiffon-D14", "chiffon-D14", "step.total and resources_used.memory_mb are read and written."),
     R("chiffon-D15", "chiffon-D15", "Error contexts have exactly the documented fields."),
+    R("chiffon/B3", "B3", "A paused task goes on with the answer in a new request of the same task_id.", level="hub"),
 ]  # fmt: skip
 
 #: Shown by nobody yet. Whoever writes the test takes the id out of here.

@@ -134,6 +134,8 @@ def _submit(agent: Agent, message: Envelope[Payload], work: WorkRequest, said: d
         idle_seconds=seconds,
         total_seconds=seconds,
         trace_id=message.trace_id.replace("-", ""),
+        forgets_errors=True,
+        answer=_encode(work.parameters["answer"]) if "answer" in work.parameters else None,
     )
 
 

@@ -9,7 +9,7 @@ from dragoman.core.delivery.outbox import offer
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import ADMIN, AgentId, DeliveryId
 from dragoman.core.lookups import DeadLetterById
-from dragoman.core.tasks.control import begin_anew
+from dragoman.core.tasks.anew import begin_anew
 from dragoman.core.tasks.model import Status, Task
 from dragoman.core.work import Work
 

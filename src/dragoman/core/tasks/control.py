@@ -10,12 +10,12 @@ from dragoman.core.delivery.outbox import offer
 from dragoman.core.delivery.receipts import note, receipt
 from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId
-from dragoman.core.lookups import DeadLettersOf
 from dragoman.core.routing.dispatch import place
+from dragoman.core.tasks.anew import begin_anew, drop_work_letters
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import EventKind, Status, Task, Waiting
 from dragoman.core.tasks.outcome import end_with_children
-from dragoman.core.tasks.questions import lasting, resume_with
+from dragoman.core.tasks.questions import resume_with
 from dragoman.core.work import Work
 
 
@@ -109,48 +109,3 @@ def retry(work: Work, command: Retry) -> Task:
         )
     drop_work_letters(work, task)
     return begin_anew(work, task, command.input)
-
-
-def begin_anew(work: Work, task: Task, edited: bytes | None) -> Task:
-    source = msgspec.json.decode(work.event(task.id, task.source).body)
-    new_input = source.get("input", {}) if edited is None else msgspec.json.decode(edited)
-    body = msgspec.json.encode({"input": new_input, **lasting(source)})
-    task = work.record(task, EventKind.RETRIED, body=msgspec.Raw(body))
-    return set_back(work, msgspec.structs.replace(task, round=task.round + 1, source=task.seq))
-
-
-def redo(work: Work, task: Task) -> Task:
-    """A request that ended in an error comes again: the same work, under the same id, with fresh attempts."""
-    drop_work_letters(work, task)
-    source = msgspec.json.decode(work.event(task.id, task.source).body)
-    body = msgspec.json.encode({"input": source.get("input", {}), **lasting(source)})
-    return set_back(work, work.record(task, EventKind.RETRIED, body=msgspec.Raw(body)))
-
-
-def drop_work_letters(work: Work, task: Task) -> None:
-    for letter in work.find(DeadLettersOf(task.id)):
-        if letter.cargo is Cargo.WORK:
-            work.remove(letter)
-
-
-def set_back(work: Work, task: Task) -> Task:
-    """An ended task as if nobody had begun it, placed."""
-    task = move(
-        task,
-        Status.QUEUED,
-        work.now,
-        attempts=0,
-        owner=None,
-        session=None,
-        fault=None,
-        outcome=None,
-        result_digest=None,
-        finished_at=None,
-        progress=None,
-        step=None,
-        recent=(),
-        output=(),
-        output_bytes=0,
-        deadline=Instant(work.now + max(work.rules.total_limit, task.total_limit or 0)),
-    )
-    return place(work, task)

@@ -18,10 +18,15 @@ from dragoman.core.routing.routes import Route, addressed, choose, serves
 from dragoman.core.rules import Rules
 from dragoman.core.state import admission, budget
 from dragoman.core.state.budget import NOTHING
+from dragoman.core.tasks.anew import redo
 from dragoman.core.tasks.dependencies import fail_for
 from dragoman.core.tasks.model import EventKind, Origin, Priority, Status, Task, Waiting
 from dragoman.core.tasks.output import take_files
+from dragoman.core.tasks.questions import resume_with
 from dragoman.core.work import Work
+
+ERRORS = frozenset(Kind) - {Kind.WORK_FAILED, Kind.CANCELLED}
+"""Ways to fail that are no result of the work. What was cancelled stays so: somebody wanted that."""
 
 LONGEST = 10 * 365 * 24 * HOUR
 """No clock of ours is set further ahead than this, whatever a hint says."""
@@ -34,6 +39,8 @@ def submit(work: Work, command: Submit) -> Task:
             if command.seen == command.request_id:  # its message counts once
                 raise replayed()
             return again(work, command, claimed)
+        if command.answer is not None and claimed.origin.principal == command.principal:
+            return go_on(work, command, claimed, command.answer)
         raise refuse(
             Kind.CONFLICT,
             "this task_id is already in use; choose a new one, or repeat the request_id to hear of the first again",
@@ -153,6 +160,8 @@ def newborn(work: Work, command: Submit, route: Route) -> Task:
         blocked_by=tuple(d.id for d in blocking),
         constraints=command.constraints,
         called_dependencies=command.called_dependencies,
+        retry=command.retry,
+        expires_at=command.expires_at,
     )
 
 
@@ -234,6 +243,8 @@ def again(work: Work, command: Submit, first: Task) -> Task:
             field="request_id",
             task_id=first.id,
         )
+    if command.forgets_errors and first.status is Status.FAILED and first.fault and first.fault.kind in ERRORS:
+        return redo(work, first)
     if first.final:
         cargo = OUTCOME_CARGO[first.status]
         told = [d for d in work.find(Lane(first.id, command.principal)) if d.cargo in OUTCOMES]
@@ -242,3 +253,19 @@ def again(work: Work, command: Submit, first: Task) -> Task:
         for delivery in told:  # on its way, or arrived and not acknowledged: whoever asks again has not seen it
             repeat(work, delivery, first)
     return first
+
+
+def go_on(work: Work, command: Submit, task: Task, answer: bytes) -> Task:
+    """A request about a task that waits for its caller's word: it goes on with that. Said again, it has done so."""
+    mark = f"answer:{command.request_id}"
+    if mark in task.recent:
+        return task
+    if task.waiting not in (Waiting.HELD, Waiting.AGENT):
+        raise refuse(
+            Kind.CONFLICT,
+            f"the task is {task.status.value} and waits for no answer of yours; choose a new task_id for new work",
+            field="task_id",
+            status=task.status.value,
+        )
+    recent = (*task.recent, mark)[-work.rules.recent_messages :]
+    return resume_with(work, msgspec.structs.replace(task, recent=recent), msgspec.json.decode(answer))

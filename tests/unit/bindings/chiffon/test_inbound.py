@@ -41,6 +41,7 @@ def test_a_request_is_submitted_whole(envelope: Make, heard: Make, orchestrator:
         idle_seconds=600,
         total_seconds=600,
         trace_id=message["trace_id"].replace("-", ""),
+        forgets_errors=True,
     )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import msgspec
+import pytest
+
 from dragoman.core.commands import Answer, Ask, Cancel, Pause, Resume
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, AgentId
@@ -98,3 +101,21 @@ async def test_a_question_nobody_answers_takes_its_default(world):
     assert i1.inbox == []
     await world.advance(1)
     assert bytes(i1.take()[0].event.body) == b'{"input":{"n":1},"answer":"no"}'
+
+
+@pytest.mark.requirement("chiffon/B3")
+async def test_who_asked_may_answer_a_paused_task_by_a_request_about_it(world):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    task = await world.submit()
+    i1.take()
+    await world.progress("i1", task.id, paused=True)
+    answer = world.request(task_id=task.id, answer=b'"blue"')
+    fault = await world.refused(msgspec.structs.replace(answer, principal="i1"))
+    assert (fault.kind, fault.field) == (Kind.CONFLICT, "task_id")  # somebody else's
+    assert (await world.ask(answer)).id == task.id
+    assert (await world.ask(answer)).id == task.id  # said again, it has been heard
+    [order] = i1.take()
+    assert msgspec.json.decode(order.event.body) == {"input": {"n": 1}, "answer": "blue"}
+    await world.progress("i1", task.id)
+    assert (await world.refused(world.request(task_id=task.id, answer=b"1"))).kind is Kind.CONFLICT

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.support.world import World
 
-from dragoman.core.commands import Span
-from dragoman.core.errors import Kind, Refused
+from dragoman.core.commands import Cancel, Span
+from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.ports import StoreFailed
 from dragoman.core.tasks.model import Priority, Status
@@ -60,6 +60,42 @@ async def test_the_same_request_again_gets_the_first_task(world):
     await boss.ack(*boss.take())
     await world.ask(request)
     assert [p.delivery.cargo for p in boss.inbox] == ["result"]  # the first outcome again
+
+
+@pytest.mark.requirement("all-D5")
+async def test_an_error_is_not_remembered_so_the_same_request_is_done_again(world):
+    await world.add("i1", "infra")
+    i1, boss = await world.connect("i1"), await world.connect("boss")
+    request = world.request(forgets_errors=True)
+    task = await world.ask(request)
+    [order] = i1.take()
+    await world.fault("i1", task.id, Kind.INVALID)
+    assert [p.delivery.cargo for p in boss.take()] == ["failure"]
+    again = await world.ask(request)
+    assert (again.id, again.status, again.request_id) == (task.id, "assigned", task.request_id)
+    [second] = i1.take()
+    assert second.event == order.event  # the request itself, word for word
+    await world.finish("i1", task.id)
+    assert [p.delivery.cargo for p in boss.take()] == ["result"]
+    await world.ask(request)
+    assert not i1.inbox  # a result is remembered
+
+
+@pytest.mark.requirement("all-D5")
+@pytest.mark.parametrize("kind", [Kind.WORK_FAILED, Kind.CANCELLED])
+async def test_failed_work_and_cancelled_work_are_not_done_again_by_repeating(world, kind):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    request = world.request(forgets_errors=True)
+    task = await world.ask(request)
+    i1.take()
+    if kind is Kind.CANCELLED:
+        await world.ask(Cancel(principal="boss", task_id=task.id))
+        i1.take()
+    else:
+        await world.finish("i1", task.id, fault=Fault(kind=kind, message="boom"))
+    assert (await world.ask(request)).final
+    assert not i1.inbox
 
 
 async def test_the_same_request_id_with_other_content_is_refused(world):

@@ -1,0 +1,62 @@
+"""Work that ended and is done once more: as a new round, by a person, or as it was, when its request comes again."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dragoman.core.delivery.model import Cargo
+from dragoman.core.ids import Instant
+from dragoman.core.lookups import DeadLettersOf
+from dragoman.core.routing.dispatch import place
+from dragoman.core.tasks.lifecycle import move
+from dragoman.core.tasks.model import EventKind, Status, Task
+from dragoman.core.tasks.questions import lasting
+from dragoman.core.work import Work
+
+
+def begin_anew(work: Work, task: Task, edited: bytes | None) -> Task:
+    """A new round, which has another request id: an agent that remembers its result does the work all the same."""
+    task = retried(work, task, edited)
+    return set_back(work, msgspec.structs.replace(task, round=task.round + 1, source=task.seq))
+
+
+def redo(work: Work, task: Task) -> Task:
+    """A request that ended in an error comes again: the same work, under the same id, with fresh attempts."""
+    drop_work_letters(work, task)
+    return set_back(work, retried(work, task))
+
+
+def retried(work: Work, task: Task, edited: bytes | None = None) -> Task:
+    source = msgspec.json.decode(work.event(task.id, task.source).body)
+    given = source.get("input", {}) if edited is None else msgspec.json.decode(edited)
+    body = msgspec.json.encode({"input": given, **lasting(source)})
+    return work.record(task, EventKind.RETRIED, body=msgspec.Raw(body))
+
+
+def drop_work_letters(work: Work, task: Task) -> None:
+    for letter in work.find(DeadLettersOf(task.id)):
+        if letter.cargo is Cargo.WORK:
+            work.remove(letter)
+
+
+def set_back(work: Work, task: Task) -> Task:
+    """An ended task as if nobody had begun it, placed."""
+    task = move(
+        task,
+        Status.QUEUED,
+        work.now,
+        attempts=0,
+        owner=None,
+        session=None,
+        fault=None,
+        outcome=None,
+        result_digest=None,
+        finished_at=None,
+        progress=None,
+        step=None,
+        recent=(),
+        output=(),
+        output_bytes=0,
+        deadline=Instant(work.now + max(work.rules.total_limit, task.total_limit or 0)),
+    )
+    return place(work, task)
