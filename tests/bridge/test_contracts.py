@@ -104,6 +104,29 @@ async def test_who_declared_nothing_takes_anything_unless_it_speaks_of_terms_its
     assert (await caller.story(handle))[-1]["result"] == {"painted": ["twice"]}
 
 
+@pytest.mark.parametrize("pair", [("a2acp", "chiffon"), ("a2acp", "coven"), ("forge", "coven")], ids="-to-".join)
+async def test_words_that_are_json_keep_a_promise_too(scene: Scene) -> None:
+    scene.messy = True
+    await measurer(scene)
+    handle, job = await scene.begin(type="measure", input={"pier": 3})
+    await scene.worker.finish(job, text='{"height": 4.5}')
+    assert (await scene.caller.story(handle))[-1]["result"] == {"height": 4.5}
+    assert (await scene.stage.task(handle.task_id))["result"] == {"height": 4.5}
+
+    handle, job = await scene.begin(type="measure", input={"pier": 3})
+    await scene.worker.finish(job, text='{"height": "four and a half"}')
+    end = (await scene.caller.story(handle))[-1]
+    assert (end["final"], end.get("code", "CONTRACT_VIOLATION")) == ("failed", "CONTRACT_VIOLATION")
+
+
+@pytest.mark.parametrize("pair", [("a2acp", name) for name in PLAYERS if name != "a2acp"], ids="-to-".join)
+async def test_whoever_cannot_decrypt_agrees_to_nothing_that_only_two_can_read(scene: Scene) -> None:
+    caller, worker = a2acp_caller(scene), await measurer(scene)
+    with pytest.raises(Refusal, match="cannot decrypt") as refused:
+        await caller.shake_hands(worker.id, "measure", mode="end-to-end")
+    assert refused.value.code == "SECURITY_POLICY_VIOLATION"
+
+
 @of_a2acp
 async def test_a_contract_that_is_over_lets_nothing_pass_but_answers(scene: Scene) -> None:
     caller, worker = a2acp_caller(scene), await measurer(scene)

@@ -50,6 +50,7 @@ FIELDS = {
     "request_schema": "payload.request_schema",
     "response_schema": "payload.response_schema",
     "public_key": "payload.public_key",
+    "mode": "payload.mode",
 }
 """Where the hub's fields stand in a message."""
 

@@ -150,6 +150,9 @@ def drafted(
     work: Work, command: ShakeHands, target: Agent, offer: Offer, *, encrypt: bool, former: Contract | None
 ) -> Contract:
     """The terms that will stand if the target agrees. Personal data is always encrypted (a2acp-D13)."""
+    if command.end_to_end and target.protocol not in ASKED:
+        message = f"{target.id} speaks {target.protocol} and cannot decrypt; shake hands without mode, and the hub does"
+        raise refuse(Kind.FORBIDDEN, message, field="mode", protocol=target.protocol)
     encrypted = encrypt or command.encrypt or offer.pii or command.end_to_end
     secret = command.secret or (former.secret if former is not None else None)
     if encrypted and secret is None:

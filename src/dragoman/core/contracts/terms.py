@@ -23,13 +23,17 @@ from dragoman.core.contracts.model import Contract
 from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.tasks.model import Task
 from dragoman.core.work import Work
-from dragoman.wire.schema.library import Library
+from dragoman.wire import guard
+from dragoman.wire.errors import RemoteProtocolError
+from dragoman.wire.schema.library import Compiled, Library
 
 SEALING = frozenset({"a2acp"})
 """The protocols whose agents are promised that personal data reaches them encrypted (a2acp-D13)."""
 
 LIBRARY = Library()
 """Schemas are compiled once; what they accept depends on nothing but themselves."""
+WORDS = guard.Limits(bytes=16 * 1024 * 1024)
+"""What of an agent's words is read as JSON."""
 
 
 def agreed(work: Work, command: Submit) -> Contract | None:
@@ -77,30 +81,53 @@ def check_input(command: Submit, offer: Offer | None, contract: Contract | None)
         raise refuse(Kind.CONTRACT if contract else Kind.INVALID, what, field="payload", **facts(contract, found))
 
 
-def output_fault(work: Work, task: Task, body: bytes) -> Fault | None:
-    """Why a result breaks what its agent promised, or None."""
+def kept(work: Work, task: Task, body: bytes) -> bytes | Fault:
+    """A result as everybody is told of it, or why it breaks what its agent promised.
+
+    In some protocols a result is nothing but words. They may be JSON that fits, which is the result then; or fit as
+    they are, or as the `output` that a caller is told of where only an object can be.
+    """
     contract = None if task.contract is None else work.contract(task.contract)
     if contract is not None and contract.end_to_end:
-        return None
+        return body
     owner = None if task.owner is None else work.agent(task.owner)
     offer = contract.offer if contract is not None else None if owner is None else owner.offer(task.type)
     if offer is None or offer.output_schema is True:
-        return None
+        return body
     said = msgspec.json.decode(body)
     content = said.get("result", said.get("output"))
-    found = faults(offer.output_schema, content, key(contract, offer, "output"))
-    if not found:
-        return None
+    terms = LIBRARY.compiled(offer.output_schema, key=key(contract, offer, "output"))
+    if type(content) is str:
+        meant = read(content)
+        if meant is not None and terms.accepts(meant):
+            return msgspec.json.encode({**said, "result": meant})
+        if terms.accepts({"output": content}):
+            return body
+        if type(meant) is dict and not terms.accepts(content):
+            content = meant
+    if terms.accepts(content):
+        return body
     message = "the result does not fit the output schema that was promised"
+    found = misfits(terms, content)
     return Fault(kind=Kind.CONTRACT, message=message, field="payload", facts=facts(contract, found))
+
+
+def read(words: str) -> Any:
+    """The JSON that these words are, or None."""
+    try:
+        return guard.check(words.encode(), WORDS)
+    except RemoteProtocolError:
+        return None
 
 
 def faults(schema: Any, content: Any, key: bytes | None) -> list[dict[str, str]]:
     """What does not fit, by place."""
     compiled = LIBRARY.compiled(schema, key=key)
-    if compiled.accepts(content):
-        return []
-    return [{"pointer": one.pointer, "what": one.what, "rule": one.rule} for one in compiled.faults(content)]
+    return [] if compiled.accepts(content) else misfits(compiled, content)
+
+
+def misfits(terms: Compiled, content: Any) -> list[dict[str, str]]:
+    return [{"pointer": one.pointer, "what": one.what, "rule": one.rule} for one in terms.faults(content)]
 
 
 def key(contract: Contract | None, offer: Offer, side: str) -> bytes | None:

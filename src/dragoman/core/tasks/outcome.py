@@ -8,7 +8,7 @@ import msgspec
 
 from dragoman.core.agents import breaker
 from dragoman.core.commands import Finish, ReportFault
-from dragoman.core.contracts.terms import output_fault
+from dragoman.core.contracts.terms import kept
 from dragoman.core.delivery.model import Cargo, DeadLetter
 from dragoman.core.delivery.outbox import OUTCOME_CARGO, offer, withdraw
 from dragoman.core.errors import Fault, Kind, Refused, refuse
@@ -40,9 +40,9 @@ def finish(work: Work, command: Finish) -> Task:
         )
     task = take_output(work, task, RESULT, command.output, command.span)
     check_complete(work, task)
-    broken = None if command.fault is not None else output_fault(work, task, command.body)
-    if broken is not None:
-        return break_contract(work, task, command.principal, broken)
+    result = command.body if command.fault is not None else kept(work, task, command.body)
+    if isinstance(result, Fault):
+        return break_contract(work, task, command.principal, result)
     work_failed = command.fault is not None
     task = end(
         work,
@@ -52,7 +52,7 @@ def finish(work: Work, command: Finish) -> Task:
         cargo=Cargo.RESULT,
         result_digest=command.digest,
         agent=command.principal,
-        body=command.body,
+        body=result,
         protocol=command.protocol,
         raw=command.raw,
     )
