@@ -71,6 +71,14 @@ def test_the_result_of_a_whole_output_replaces_the_pieces() -> None:
     assert msgspec.json.decode(account.result) == [1]
 
 
+@pytest.mark.requirement("chiffon-D4")
+def test_a_set_that_never_became_whole_is_no_part_of_a_result() -> None:
+    done = (EventKind.COMPLETED, {"output": "", "exit_code": 0})
+    assert read(piece("a"), piece("xx", 0, 2, 4), piece("bb", 0, 2, None, stream="step-2"), done).output == "abb"
+    broken_off = (EventKind.FAILED, {"fault": {"kind": "timeout", "message": "silent"}})
+    assert read(piece("a"), piece("xx", 0, 2, 4), broken_off).output == "axx"  # all there is
+
+
 def test_an_empty_output_of_the_result_leaves_the_pieces() -> None:
     assert read(piece("half"), (EventKind.COMPLETED, {"output": "", "result": 1})).output == "half"
 

@@ -62,7 +62,8 @@ def status_of(fault: Fault) -> int:
 def payload_of(fault: Fault, at: Instant, *, task: Task | None = None) -> ErrorPayload:
     """What to say about a fault."""
     code = errormap.TABLE[fault.kind].chiffon
-    facts, words = fault.facts, errormap.sentence(fault)
+    facts = fault.facts
+    words = fault.message if is_told(fault) else errormap.sentence(fault)
     agent_id = str(facts.get("agent_id") or facts.get("agent") or _agent_of(task))
     match code:
         case 5001:
@@ -103,6 +104,11 @@ def payload_of(fault: Fault, at: Instant, *, task: Task | None = None) -> ErrorP
                 context["dependency"] = facts["dependency"]
             words = f"{OURS[code]}: {words[:1].lower()}{words[1:]}"
             return ErrorPayload(error_code=code, error_message=words, error_context=context)
+
+
+def is_told(fault: Fault) -> bool:
+    """Whether an agent said so itself, by a code: then its words stay as they are."""
+    return "code" in fault.facts
 
 
 def fault_in(payload: ErrorPayload) -> Fault:

@@ -34,7 +34,7 @@ from dragoman.bindings.chiffon.exchange import (
     wire_name,
     wire_request_id,
 )
-from dragoman.bindings.chiffon.failures import OURS, payload_of
+from dragoman.bindings.chiffon.failures import OURS, is_told, payload_of
 from dragoman.bindings.errormap import TASK_CANCELLED
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Cargo, Parcel
@@ -227,7 +227,8 @@ def _failure(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]
         code = code if type(code) is int and code else 1
         return _result_messages(parcel, receiver, now, body, _text(body) or fault.message, code)
     said = payload_of(fault, event.at, task=task)
-    return (_say(said, parcel, receiver, now, from_agent=HUB_NAME, extra={"task_id": task.id}),)
+    sender = None if is_told(fault) else HUB_NAME
+    return (_say(said, parcel, receiver, now, from_agent=sender, extra={"task_id": task.id}),)
 
 
 def _cancel(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:

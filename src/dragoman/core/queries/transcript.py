@@ -57,12 +57,13 @@ _ending = msgspec.json.Decoder(_Ending).decode
 
 
 class _Part:
-    """A stretch of the output: one piece, or the pieces of a split one by their first byte."""
+    """A stretch of the output: one piece, or the pieces of a split one by their first byte. `total` is as it said."""
 
-    __slots__ = ("pieces", "whole")
+    __slots__ = ("pieces", "total", "whole")
 
     def __init__(self) -> None:
         self.pieces: dict[int, str] = {}
+        self.total: int | None = None
         self.whole = False
 
     @property
@@ -123,7 +124,7 @@ class Transcript:
             self._truncated = True
             return
         part.pieces[start] = piece.output
-        part.whole = end == total
+        part.total, part.whole = total, end == total
         self._size += len(piece.output)
 
     def _new_part(self) -> _Part:
@@ -149,7 +150,10 @@ class Transcript:
             last = self._streams.get(end.stream or RESULT_STREAM)
             output, whole = last.text if last else "", False
         else:
-            output, whole = "".join(part.text for part in self._parts), False
+            # A result is not taken while a set is incomplete. If there is one, such a set was dropped (chiffon-D4).
+            dropped = end.exit_code is not None
+            parts = [part for part in self._parts if part.whole or part.total is None or not dropped]
+            output, whole = "".join(part.text for part in parts), False
         return Account(
             input=self._input,
             output=output,

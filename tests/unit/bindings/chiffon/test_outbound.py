@@ -234,6 +234,17 @@ def test_a_failure_has_exactly_the_context_of_its_code(
     assert not documented or set(documented) <= set(context)
 
 
+@pytest.mark.requirement("CH-RTY-4")
+def test_an_agents_error_that_outlived_its_retries_is_told_in_its_own_words(parcel: Make, orchestrator: Agent) -> None:
+    facts = {"limit_name": "gpu_vram_mb", "available": 128, "required": 512}
+    fault = {"kind": "resources", "message": "Resource limit exceeded", "facts": facts | {"code": 5005}}
+    message = said(parcel(Cargo.FAILURE, EventKind.FAILED, {"fault": fault}), orchestrator)
+    assert message["from_agent"] == "infra"
+    assert message["payload"] == {
+        "error_code": 5005, "error_message": "Resource limit exceeded", "error_context": facts,
+    }  # fmt: skip
+
+
 def test_work_that_failed_elsewhere_is_a_failed_result(parcel: Make, orchestrator: Agent) -> None:
     body = {"fault": {"kind": "work_failed", "message": "disk full", "facts": {"exit_code": 7}}}
     message = said(parcel(Cargo.FAILURE, EventKind.FAILED, body), orchestrator)
