@@ -8,10 +8,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from dragoman.bindings.a2acp.contracts import patience
 from dragoman.core.commands import EndContract
 from dragoman.core.contracts.model import Contract, Party, Standing
 from dragoman.core.errors import Kind
-from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, rfc3339
+from dragoman.core.ids import ADMIN, AgentId, Instant, rfc3339
 from dragoman.transports.api.bodies import CancelIn, ContractsQuery, read_body, read_query
 from dragoman.transports.api.desk import Desk
 from dragoman.transports.api.endpoint import respond
@@ -70,7 +71,7 @@ def contract_out(row: Contract, now: Instant, *, whole: bool = False) -> Contrac
         created_at=rfc3339(row.created_at),
         expires_at=rfc3339(row.expires_at),
         since=rfc3339(row.since),
-        timeout_seconds=offer.timeout / SECOND,
+        timeout_seconds=patience(row),
         encryption="aes256" if row.encrypted else "none",
         mode="end-to-end" if row.end_to_end else "broker",
         validated=not row.end_to_end,
