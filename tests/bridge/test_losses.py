@@ -25,7 +25,7 @@ FILE = File("plan.bin", bytes(range(256)))
 HOURS = 7200
 QUESTION = "Which bank shall we start from?"
 WORDS = "the third pier is missing"
-USAGE = {"duration_seconds": 7, "gpu_vram_mb": 0, "cpu_time_ms": 5}
+USAGE = {"duration_seconds": 7, "gpu_vram_mb": 0, "cpu_time_ms": 5, "cost_usd": 0.25}
 Trial = Callable[[Scene], Awaitable[bool]]
 
 

@@ -245,6 +245,7 @@ VOICES: Mapping[str, Voice] = {
             F.FILE: near("as a reference in x_custom_fields, fetched over HTTP"),
             F.QUESTION: near("as a paused status, with its words in x_custom_fields"),
             F.RESULT: near("in x_custom_fields, beside its text"),
+            F.USAGE: near("in resources_used; what that has no field for, in x_custom_fields"),
         },
     ),
     "coven": Voice(

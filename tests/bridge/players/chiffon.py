@@ -192,7 +192,7 @@ class ChiffonCaller(ChiffonParty, Caller):
             text="".join(self._blocks.pop(task_id)),
             result=custom.get("result"),
             exit_code=payload["exit_code"],
-            usage=payload.get("resources_used"),
+            usage=custom.get("usage") or payload.get("resources_used"),
         )
         if payload["status"] == "success":
             return told | {"final": "completed"}

@@ -189,11 +189,15 @@ def _result_messages(
     if chunks.must_split(output):
         blocks = [(block.text, str(block.label)) for block in chunks.split(output)]
     last = len(blocks) - 1
-    usage = _lenient(body.get("usage"), ResourcesUsed) or ResourcesUsed()
+    said = body.get("usage")
+    usage = _lenient(said, ResourcesUsed) or ResourcesUsed()
     if usage.duration_seconds is None:  # other protocols do not say it, and every result of this one does
         seconds = max(0, parcel.event.at - parcel.task.created_at) // SECOND
         usage = msgspec.structs.replace(usage, duration_seconds=seconds)
     extra = {"result": body["result"]} if body.get("result") is not None else {}
+    told = msgspec.to_builtins(usage)
+    if type(said) is dict and any(told.get(name) != value for name, value in said.items()):
+        extra["usage"] = said  # tokens, money: what no field has
     return tuple(
         _say(
             WorkResult(
