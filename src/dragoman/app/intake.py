@@ -25,6 +25,7 @@ from dragoman.core.audit.chain import Newest
 from dragoman.core.commands import CloseLink, Command, Forget, Sweep, Wake
 from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import Parcel
+from dragoman.core.delivery.outbox import after_a_stop
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.hub import decide
 from dragoman.core.ids import HOUR, MINUTE, AgentId, Instant, Moment, SessionId, TaskId
@@ -126,6 +127,8 @@ class Intake:
         self._serving_since = self._swept_at = self.now()
         self._forget_at = Instant(self.now() + SWEEP_EVERY)
         self.next_wake = Instant(0)  # look at once what became due while we were away
+        for command in after_a_stop(self._floor, self.rules, self.now()):
+            self.tell(command)
         self._loop = asyncio.create_task(self._run(), name="intake")
 
     async def stop(self) -> None:

@@ -9,9 +9,12 @@ import pytest
 from tests.conformance.agentmsg import words
 from tests.conformance.agentmsg.stage import Speaker, Stage
 
-from dragoman.core.commands import RemoveAgent
+from dragoman.core import hub
+from dragoman.core.commands import RemoveAgent, WaitAnew
 from dragoman.core.delivery.model import DeadLetter, Delivery
+from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN, AgentId
+from dragoman.core.tasks.model import Status
 
 
 @pytest.fixture
@@ -163,6 +166,41 @@ async def test_a_message_waits_as_it_says_itself_and_others_as_the_policy_says(
     assert shown["retry_config"] == {"base_delay_ms": 300}
 
 
+@pytest.mark.requirement("AM-RTY-2", "AM-MTA-5")
+async def test_the_work_order_of_an_assignment_is_sent_again_as_the_assignment_says(
+    stage: Stage, pair: tuple[Speaker, Speaker]
+) -> None:
+    ada, bob = pair
+    config = {"base_delay_ms": 200, "backoff_multiplier": 3, "jitter": False}
+    async with bob.link() as link:
+        given = await ada.say("TASK_ASSIGNMENT", "bob", words.assignment("t-1"), retry_config=config, max_retries=2)
+        for retry, wait in enumerate((0, 0.2, 0.6)):
+            await stage.pass_time(wait)
+            assert {id: one["metadata"]["retry_count"] for id, one in (await link.told()).items()} == {
+                given["id"]: retry
+            }
+        await stage.pass_time(2.5)
+        assert await link.told() == {}  # that was the last one; the task's own clocks go on
+        assert (await stage.named("t-1")).status is Status.ASSIGNED
+
+
+@pytest.mark.requirement("AM-RTY-2")
+async def test_a_hub_that_died_over_a_change_of_the_policy_waits_as_it_says(
+    stage: Stage, pair: tuple[Speaker, Speaker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ada, bob = pair
+    await stage.policy(retry_config={"base_delay_ms": 60_000, "max_delay_ms": 60_000})
+    said = await ada.say("ERROR_REPORT", "bob", note(ada, "?"))
+    assert len(await bob.poll()) == 1
+    with monkeypatch.context() as broken:
+        broken.setitem(hub.DECISIONS, WaitAnew, lambda work, command: 0)  # it died before this
+        await stage.policy(retry_config={"base_delay_ms": 500})
+        await stage.rest()
+    await stage.restart()
+    await stage.pass_time(1)
+    assert [parcel.event.message_id for parcel in await stage.poll("bob")] == [said["id"]]
+
+
 @pytest.mark.requirement("AM-DLV-7")
 async def test_a_lane_goes_on_behind_a_dead_letter(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
     ada, bob = pair
@@ -200,6 +238,42 @@ async def test_what_expired_is_on_record_and_its_sender_was_told(stage: Stage, p
     assert set(records) == {kept["id"], once["id"]}
     assert stage.store.rows(Delivery) == []
     assert stage.store.rows(DeadLetter) == []
+
+
+@pytest.mark.requirement("AM-MTA-3", "AM-DLV-6", "agentmsg-D6")
+async def test_what_asks_for_something_expires_like_everything_else(
+    stage: Stage, pair: tuple[Speaker, Speaker]
+) -> None:
+    ada, bob = pair
+    said = {
+        (await ada.say(kind, "bob", payload, ttl_ms=2000))["id"]: answer
+        for kind, payload, answer in (
+            ("TASK_ASSIGNMENT", words.assignment("t-1"), "TASK_FAILED"),
+            ("HELP_REQUEST", words.help_request("ada", "t-2"), "HELP_RESPONSE"),
+            ("TASK_HANDOFF", words.handoff("t-3", "ada", "bob"), "TASK_HANDOFF"),
+        )
+    }
+    await stage.pass_time(3)
+    assert await bob.hear() == []
+    told = [(one["metadata"]["correlation_id"], one["type"]) for one in await ada.hear()]
+    assert sorted(told) == sorted((id, type) for id, answer in said.items() for type in ("ERROR_REPORT", answer))
+    failed = await stage.named("t-1")
+    assert failed.fault is not None
+    assert (failed.status, failed.fault.kind) == (Status.FAILED, Kind.TIMEOUT)
+
+
+@pytest.mark.requirement("AM-MTA-3")
+async def test_an_assignment_that_its_agent_has_does_not_expire(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
+    ada, bob = pair
+    await ada.say("TASK_ASSIGNMENT", "bob", words.assignment("t-1"), ttl_ms=2000)
+    await bob.hears("TASK_ASSIGNMENT")
+    await ada.say("TASK_ASSIGNMENT", "bob", words.assignment("t-2"), ttl_ms=2000)
+    assert len(await bob.poll()) == 1  # received, not acknowledged: it does not come again, but may be done
+    await stage.pass_time(3)
+    assert await bob.poll() == []
+    for name in ("t-1", "t-2"):
+        await bob.say("TASK_COMPLETE", "ada", {"task_id": name, "result": 1})
+    assert {one["type"] for one in await ada.hear()} == {"TASK_COMPLETE"}
 
 
 @pytest.mark.requirement("AM-DLV-6")

@@ -12,6 +12,7 @@ from dragoman.bindings.agentmsg.names import PROTOCOL, task_id
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Tell
 from dragoman.core.delivery.model import Letter
+from dragoman.core.delivery.retry import Backoff
 from dragoman.core.ids import AgentId, Instant, instant
 from dragoman.core.state.policy import backoff_in
 from dragoman.core.tasks.model import Priority
@@ -60,7 +61,6 @@ class Said(NamedTuple):
         """The message as it is carried to somebody else: word for word."""
         message = self.message
         metadata = message.metadata
-        end = None if metadata.ttl_ms is None else routing.expires_at(message)
         return Letter(
             sender=self.agent.id,
             message_id=message.id,
@@ -70,9 +70,20 @@ class Said(NamedTuple):
             protocol=PROTOCOL,
             once=not routing.is_kept(message),
             attempts=metadata.max_retries + 1,
-            retry=None if metadata.retry_config is None else backoff_in(builtin(metadata.retry_config)),
-            expires_at=None if end is None else instant(end),
+            retry=self.retry,
+            expires_at=self.expires_at,
         )
+
+    @property
+    def retry(self) -> Backoff | None:
+        """What it says itself of how it is sent again, beside `max_retries`."""
+        said = self.message.metadata.retry_config
+        return None if said is None else backoff_in(builtin(said))
+
+    @property
+    def expires_at(self) -> Instant | None:
+        end = None if self.message.metadata.ttl_ms is None else routing.expires_at(self.message)
+        return None if end is None else instant(end)
 
     def tell(self, to: AgentId, *, reports: bool = False) -> Tell:
         """Carry it to another agent. `reports`: it says how a task goes, which only some may say."""

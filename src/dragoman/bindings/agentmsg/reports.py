@@ -17,9 +17,10 @@ from dragoman.bindings.agentmsg.failures import fault_in
 from dragoman.bindings.agentmsg.names import PROTOCOL, name_to_keep, somebody, task_id
 from dragoman.bindings.agentmsg.views import NUMBERS, REQUIREMENTS
 from dragoman.core.commands import Cancel, Command, Finish, ReportFault, ReportProgress, Submit
+from dragoman.core.delivery.retry import Backoff
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import SECOND, TaskId, instant
-from dragoman.protocols.agentmsg.types import TaskAssignment, TaskComplete, TaskFailed, TaskUpdate
+from dragoman.protocols.agentmsg.types import MAX_RETRIES, TaskAssignment, TaskComplete, TaskFailed, TaskUpdate
 
 ASIDES: dict[str, type] = {"step": dict, "thinking": str, "tool_use": dict, "tool_result": dict}
 """Fields of an update that other protocols have words for, by their JSON type."""
@@ -68,8 +69,19 @@ def submit(said: Said, assignment: TaskAssignment) -> tuple[Command, ...]:
             parent=task_id(parent) if type(parent) is str and parent else None,
             thread=_text(metadata.get("thread")),
             constraints=limits,
+            retry=order_retry(said),
+            expires_at=said.expires_at,
         ),
     )
+
+
+def order_retry(said: Said) -> Backoff | None:
+    """How the work order that an assignment becomes is sent again: as the assignment says. Three retries are what
+    everybody says who means nothing by it (D7): then the policy decides how many."""
+    own, retries = said.retry, said.message.metadata.max_retries
+    if retries == MAX_RETRIES:
+        return own
+    return msgspec.structs.replace(own or Backoff(), attempts=retries + 1)
 
 
 def update(said: Said, update: TaskUpdate, id: TaskId) -> Command:

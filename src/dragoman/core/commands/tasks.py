@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from dragoman.core.commands.base import Command
+from dragoman.core.delivery.retry import Backoff
 from dragoman.core.errors import Fault
 from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, Instant, QuestionId, SessionId, TaskId
@@ -68,6 +69,10 @@ class Submit(Command, frozen=True, gc=False, kw_only=True):
     """Asked again after an error, it is done again: only results are remembered (all-D5)."""
     answer: bytes | None = None
     """What the caller answers, if `task_id` is a task of its own that waits for it (B3): then nothing new is begun."""
+    retry: Backoff | None = None
+    """How its work order is put before an agent that converses, where the policy shall not decide."""
+    expires_at: Instant | None = None
+    """Nobody is given it after this, unless somebody had it before."""
     kept_for_anybody: bool = False
     """Addressed to nobody by name, it is queued even while no known agent could do it: one may come."""
 

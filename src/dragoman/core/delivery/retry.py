@@ -3,6 +3,7 @@
     who says it           waits of                              attempts at
     --------------------  ------------------------------------  ------------------------------------------------
     a letter's sender     this letter                           this letter (`Letter.attempts`; it always says so)
+    a task's caller       its work orders                       its work orders (`Task.retry`)
     the policy            everything for agents that converse   work orders and notices
     the hub's settings    the same                              the same
 

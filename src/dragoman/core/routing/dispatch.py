@@ -49,7 +49,7 @@ def place(work: Work, task: Task, *, prefer: AgentId | None = None) -> Task:
         work.now,
         queue=task.route,
         waiting=None,
-        wake_at=min(task.deadline, Instant(work.now + task.idle_limit)),
+        wake_at=min(task.deadline, Instant(work.now + task.idle_limit), task.expires_at or task.deadline),
     )
     work.put(queued)
     somebody = choose(work, route_of(task.route), asked) if work.backlog(task.route) > 1 else None
@@ -60,7 +60,11 @@ def place(work: Work, task: Task, *, prefer: AgentId | None = None) -> Task:
 
 
 def assign(work: Work, task: Task, agent: Agent, link: Link) -> Task:
-    """Give a task to an agent over a link: the next attempt begins."""
+    """Give a task to an agent over a link: the next attempt begins. One whose time to live is over wakes at once."""
+    if task.outlived(work.now):
+        task = move(task, Status.QUEUED, work.now, queue=None, waiting=None, wake_at=work.now)
+        work.put(task)
+        return task
     attempt = task.attempts + 1
     deadline = task.deadline
     if task.constraints:

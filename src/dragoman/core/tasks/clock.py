@@ -9,22 +9,24 @@ from __future__ import annotations
 
 import msgspec
 
-from dragoman.core.delivery.model import Cargo
-from dragoman.core.delivery.outbox import offer
+from dragoman.core.delivery.model import Cargo, Letter
+from dragoman.core.delivery.outbox import offer, tell_sender
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import Instant, rfc3339
 from dragoman.core.lookups import Children
 from dragoman.core.routing.dispatch import fill, place
 from dragoman.core.routing.routes import addressed, present, route_of, serves
 from dragoman.core.tasks.model import Status, Task
-from dragoman.core.tasks.outcome import end_with_children, fail_attempt, failed, give_up
+from dragoman.core.tasks.outcome import end, end_with_children, fail_attempt, failed, give_up
 from dragoman.core.work import Work
 
 
 def task_woke(work: Work, task: Task) -> None:
     if task.final or task.wake_at is None or task.wake_at > work.now:
         return
-    if work.now >= task.deadline:
+    if task.status is Status.QUEUED and task.outlived(work.now):
+        expire(work, task)
+    elif work.now >= task.deadline:
         deadline_passed(work, task)
     elif task.status is Status.QUEUED:
         if task.queue is None:
@@ -35,6 +37,26 @@ def task_woke(work: Work, task: Task) -> None:
         still_at_work(work, task)
     else:
         work.put(msgspec.structs.replace(task, wake_at=None))
+
+
+def expire(work: Work, task: Task) -> None:
+    """Nobody had it in its time to live (agentmsg-D6): it has failed, that is on record, and its caller is told twice,
+    of its message and of its task."""
+    fault = Fault(
+        kind=Kind.TIMEOUT,
+        message=f"{task.type!r} reached nobody in its time",
+        facts={"message_id": task.origin.request_id, "attempted_retries": max(0, task.attempts - 1)},
+    )
+    origin = task.origin
+    work.audit(
+        principal=origin.principal, action="task.expire", protocol=origin.protocol, subject=task.id, reason=str(fault)
+    )
+    said = Letter(
+        sender=origin.principal, message_id=origin.request_id, kind=task.type, digest=origin.digest,
+        body=msgspec.Raw(b"null"), protocol=origin.protocol,
+    )  # fmt: skip
+    tell_sender(work, said, fault, task.rank)
+    end(work, task, Status.FAILED, fault=fault)
 
 
 def deadline_passed(work: Work, task: Task) -> None:
@@ -60,13 +82,15 @@ def still_queued(work: Work, task: Task) -> None:
     could = [agent for agent in addressed(work, route) if serves(agent, route)]
     if any(present(work, agent.id) for agent in could):
         patience = max(task.idle_limit, work.now - task.created_at)
-        work.put(msgspec.structs.replace(task, wake_at=min(task.deadline, Instant(work.now + patience))))
+        wake_at = min(task.deadline, Instant(work.now + patience), task.expires_at or task.deadline)
+        work.put(msgspec.structs.replace(task, wake_at=wake_at))
         for agent in could:  # nobody should stand in a queue beside a free seat; if somebody does, not for long
             fill(work, agent.id)
         return
     rested = Instant(work.serving_since + task.idle_limit)
     if work.now < rested:  # nobody could be connected while we were down: let them come back first
-        work.put(msgspec.structs.replace(task, wake_at=min(task.deadline, rested)))
+        wake_at = min(task.deadline, rested, task.expires_at or task.deadline)
+        work.put(msgspec.structs.replace(task, wake_at=wake_at))
         return
     last = max((agent.last_seen_at for agent in could if agent.last_seen_at is not None), default=None)
     fault = Fault(

@@ -15,6 +15,7 @@ from uuid import UUID, uuid5
 import msgspec
 
 from dragoman.core.delivery.model import Letter
+from dragoman.core.delivery.retry import Backoff
 from dragoman.core.errors import Fault
 from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, SessionId, TaskId
@@ -169,10 +170,18 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     approved: bool = False
     called_dependencies: tuple[str, ...] = ()
     sandbox: str | None = None
+    retry: Backoff | None = None
+    """What its caller says of how its work order is put before an agent, again and again."""
+    expires_at: Instant | None = None
+    """Until when somebody must have been given it. None once an agent is known to have it."""
 
     @property
     def final(self) -> bool:
         return self.status in FINAL
+
+    def outlived(self, now: Instant) -> bool:
+        """Whether nobody is to be given it any more (agentmsg-D6)."""
+        return self.expires_at is not None and self.expires_at <= now
 
     @property
     def holder(self) -> AgentId | None:

@@ -230,7 +230,7 @@ def end(
     task = work.record(task, STORY[status], agent=agent, body=msgspec.Raw(body), protocol=protocol, raw=raw)
     task = move(
         task, status, work.now, fault=hushed(task, fault), result_digest=result_digest, outcome=task.seq, output=(),
-        question=None, progress=100 if status is Status.COMPLETED else task.progress,
+        question=None, progress=100 if status is Status.COMPLETED else task.progress, expires_at=None,
     )  # fmt: skip
     work.put(task)
     offer(work, task, task.origin.principal, cargo or OUTCOME_CARGO[status], task.seq)

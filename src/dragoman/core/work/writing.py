@@ -168,7 +168,9 @@ class Writing(Scene):
         session = task.session
         if session is not None and task.owner is not None and self.link(session) is None:
             session = next((link.session for link in self.links_to(task.owner) if link.ordered), session)
-        return msgspec.structs.replace(task, last_sign_at=self.now, lost_at=None, session=session, **fields)
+        return msgspec.structs.replace(
+            task, last_sign_at=self.now, lost_at=None, session=session, expires_at=None, **fields
+        )
 
     def audit(
         self,

@@ -14,8 +14,9 @@ from tests.unit.bindings.agentmsg.conftest import ADA, NOW, TASK, TRACE, heard, 
 from dragoman.bindings.agentmsg import acknowledged, delivery_named, derived_v4, otherwise, task_id
 from dragoman.core import commands
 from dragoman.core.commands import Handing, HelpVerdict, Severity
+from dragoman.core.delivery.retry import Backoff
 from dragoman.core.errors import Kind, Refused, refuse
-from dragoman.core.ids import Instant
+from dragoman.core.ids import MINUTE, Instant
 from dragoman.core.state.model import Operation, Registry
 from dragoman.core.tasks.model import Priority
 from dragoman.protocols.agentmsg import codec
@@ -76,7 +77,22 @@ def test_an_assignment_is_work_for_the_agent_it_names() -> None:
         parent=TASK,
         thread="th",
         constraints={"max_tokens": 1000, "budget_usd": 1.5, "quality_threshold": 0.8, "risk": 0.5, "chain": "B"},
+        expires_at=Instant(NOW + MINUTE),
     )
+
+
+@pytest.mark.parametrize(
+    ("retries", "config", "waits"),
+    [
+        (3, None, None),  # as everybody says who means nothing by it
+        (0, None, Backoff(attempts=1)),
+        (3, {"base_delay_ms": 5}, Backoff(base=5000)),
+        (1, {"base_delay_ms": 5, "max_attempts": 2}, Backoff(base=5000, attempts=2)),
+    ],
+)
+def test_an_assignment_says_how_its_work_order_is_sent_again(retries: int, config: Any, waits: Backoff | None) -> None:
+    said = {"max_retries": retries} if config is None else {"max_retries": retries, "retry_config": config}
+    assert one(message("TaskAssignment", **said)).retry == waits
 
 
 @pytest.mark.parametrize("to", ["hub", "*"])

@@ -27,8 +27,8 @@ Each imports only from those above it.
 
 from __future__ import annotations
 
-from dragoman.core.delivery.outbox.again import lease_expired, pump, wait_anew
-from dragoman.core.delivery.outbox.ends import bury, give_up
+from dragoman.core.delivery.outbox.again import after_a_stop, lease_expired, pump, wait_anew
+from dragoman.core.delivery.outbox.ends import bury, give_up, tell_sender
 from dragoman.core.delivery.outbox.lanes import acknowledge, put_on_its_way, settle, withdraw
 from dragoman.core.delivery.outbox.leases import lease, leaves_once, waiting_again
 from dragoman.core.delivery.outbox.offers import (
@@ -46,6 +46,7 @@ __all__ = (
     "OUTCOMES",
     "OUTCOME_CARGO",
     "acknowledge",
+    "after_a_stop",
     "await_answer",
     "bury",
     "give_up",
@@ -58,6 +59,7 @@ __all__ = (
     "put_on_its_way",
     "repeat",
     "settle",
+    "tell_sender",
     "wait_anew",
     "waiting_again",
     "withdraw",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dragoman.core.agents.floor import Link
+from dragoman.core.agents.floor import Floor, Link
 from dragoman.core.commands import RefillLink, WaitAnew
 from dragoman.core.delivery.model import Cargo, Delivery, DeliveryState
 from dragoman.core.delivery.outbox.ends import attempts_of, bury, expire, never_acknowledged, outlived
@@ -19,8 +19,12 @@ from dragoman.core.delivery.outbox.leases import (
     waiting_again,
     way_out,
 )
+from dragoman.core.delivery.retry import LONGEST
 from dragoman.core.ids import Instant, TaskId
 from dragoman.core.lookups import PAGE, Inbox, Lane, LeasedTo, Unacknowledged
+from dragoman.core.rules import Rules
+from dragoman.core.state.model import Registry
+from dragoman.core.state.policy import NAME
 from dragoman.core.tasks.model import Task
 from dragoman.core.work import Work
 
@@ -81,6 +85,7 @@ def wait_anew(work: Work, command: WaitAnew) -> int:
     How long it has waited already is not kept with a delivery, which every one of them would have to pay for.
     """
     rows = work.find(Unacknowledged(command.agent, command.rank, command.after, MANY))
+    work.tasks(row.task for row in rows if row.cargo is Cargo.WORK)  # all of them at once
     moved = 0
     for row in rows:
         if row.wake_at is None or leaves_once(row):
@@ -96,6 +101,15 @@ def wait_anew(work: Work, command: WaitAnew) -> int:
     return moved
 
 
+def after_a_stop(floor: Floor, rules: Rules, now: Instant) -> list[WaitAnew]:
+    """What a hub that starts asks of itself: the last one may have died between a change of the policy and the waits
+    that follow from it. Older waits than the longest there is are over."""
+    policy = floor.entities.get(f"{Registry.POLICY.value}/{NAME}")
+    if policy is None or policy.updated_at + max(LONGEST, rules.letter_waits[1]) < now:
+        return []
+    return [WaitAnew(agent=id, since=now) for id in sorted(floor.conversing)]
+
+
 def order_again(work: Work, order: Delivery, link: Link, task: Task | None) -> bool:
     """Send a work order again that may never have left: the hub died holding it, so nobody broke a link; or a poll took
     it and let its lease end.
@@ -103,7 +117,7 @@ def order_again(work: Work, order: Delivery, link: Link, task: Task | None) -> b
     Where a link did break while we looked on (`lost_at`), the agent has the grace time, and then it was an attempt.
     An agent that did get it recognises the request id.
     """
-    if task is None or task.delivery != order.id or task.lost_at is not None:
+    if task is None or task.delivery != order.id or task.lost_at is not None or task.outlived(work.now):
         return False
     polled = order.state is DeliveryState.LEASED and not order.ordered
     if polled and order.wake_at is None and not converses(work, order.receiver):
@@ -142,7 +156,7 @@ def ordered_in_vain(work: Work, order: Delivery) -> None:
     if task is None or task.delivery != order.id:
         work.remove(order)
         return
-    if order.attempt >= attempts_of(work, order):
+    if task.outlived(work.now) or order.attempt >= attempts_of(work, order):
         work.put(msgspec.structs.replace(order, wake_at=None))
         work.put(msgspec.structs.replace(task, lost_at=work.now, wake_at=Instant(work.now + work.rules.grace)))
         return

@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from dragoman.core.commands import Unanswered
-from dragoman.core.delivery.model import Cargo, DeadLetter, Delivery
+from dragoman.core.delivery.model import Cargo, DeadLetter, Delivery, Letter
 from dragoman.core.delivery.outbox.lanes import advance, lane_of, put_on_its_way, vacate
 from dragoman.core.delivery.outbox.leases import converses, is_alone
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import DeliveryId, TaskId
+from dragoman.core.lookups import QuestionById
 from dragoman.core.tasks.model import EventKind
 from dragoman.core.work import Work
 
@@ -19,6 +20,10 @@ def attempts_of(work: Work, delivery: Delivery) -> int:
         return delivery.letter.attempts
     if not converses(work, delivery.receiver):
         return work.rules.notice_attempts
+    if delivery.cargo is Cargo.WORK:
+        own = work.known_task(delivery.task).retry
+        if own is not None and own.attempts is not None:
+            return own.attempts
     said = work.policy.retry
     return work.rules.letter_attempts if said is None or said.attempts is None else said.attempts
 
@@ -39,6 +44,9 @@ def expire(work: Work, delivery: Delivery, *, onward: bool = True) -> None:
         principal=letter.sender, action="letter.expire", protocol=letter.protocol, subject=letter.message_id,
         reason=str(fault),
     )  # fmt: skip
+    asks = None if letter.asks is None else work.one(QuestionById(letter.asks))
+    if asks is not None and not asks.asked_before:  # whoever asked hears that, too, once, beside the answer
+        tell_sender(work, letter, fault, delivery.rank)
     give_up(work, delivery, fault, onward=onward)
 
 
@@ -52,16 +60,23 @@ def give_up(work: Work, delivery: Delivery, fault: Fault, *, onward: bool) -> No
     if letter is not None and letter.asks is not None:
         work.ask_afterwards(Unanswered(question=letter.asks, agent=delivery.receiver))
         told = False
-    if letter is not None and told and converses(work, letter.sender):
-        id = DeliveryId(work.mint())
-        words = msgspec.structs.replace(letter, body=msgspec.Raw(b"null"), once=False, expires_at=None)
-        notice = Delivery(
-            id=id, task=TaskId(id), receiver=letter.sender, seq=1, cargo=Cargo.UNDELIVERED, event=0, rank=delivery.rank,
-            created_at=work.now, letter=words, reason=fault,
-        )  # fmt: skip
-        put_on_its_way(work, notice, ())
+    if letter is not None and told:
+        tell_sender(work, letter, fault, delivery.rank)
     if onward:
         advance(work, () if is_alone(delivery) else lane_of(work, delivery))
+
+
+def tell_sender(work: Work, letter: Letter, fault: Fault, rank: int) -> None:
+    """Its sender hears that it will not arrive, if it has a word for that."""
+    if not converses(work, letter.sender):
+        return
+    id = DeliveryId(work.mint())
+    words = msgspec.structs.replace(letter, body=msgspec.Raw(b"null"), once=False, expires_at=None, asks=None)
+    notice = Delivery(
+        id=id, task=TaskId(id), receiver=letter.sender, seq=1, cargo=Cargo.UNDELIVERED, event=0, rank=rank,
+        created_at=work.now, letter=words, reason=fault,
+    )  # fmt: skip
+    put_on_its_way(work, notice, ())
 
 
 def bury(work: Work, delivery: Delivery, reason: Fault, *, onward: bool = True) -> None:

@@ -46,7 +46,7 @@ def lease(
     if gone:
         wake_at: Instant | None = None
     elif promised:
-        wake_at = due_at(work, delivery, attempt, work.now)
+        wake_at = due_at(work, delivery, attempt, work.now, task)
     elif link.ordered or (delivery.cargo is Cargo.WORK and not is_patient(work, delivery)):
         wake_at = None
     else:
@@ -92,10 +92,13 @@ def is_patient(work: Work, order: Delivery) -> bool:
     return work.known_task(order.task).idle_limit > work.rules.idle_limit
 
 
-def due_at(work: Work, delivery: Delivery, attempt: int, since: Instant) -> Instant:
+def due_at(work: Work, delivery: Delivery, attempt: int, since: Instant, task: Task | None = None) -> Instant:
     """Until when an agent that converses may acknowledge this attempt."""
-    letter = delivery.letter
-    own = None if letter is None or delivery.cargo is not Cargo.LETTER else letter.retry
+    own = None
+    if delivery.cargo is Cargo.WORK:
+        own = (task or work.known_task(delivery.task)).retry
+    elif delivery.cargo is Cargo.LETTER and delivery.letter is not None:
+        own = delivery.letter.retry
     return Instant(since + wait_of(work.rules, delivery.id, attempt, work.policy.retry, own))
 
 
