@@ -47,6 +47,10 @@ CODES = (("token", 4001), ("removed", 4001), ("newer", 4009), ("stop", RESTART))
 
 REST_SECONDS = 0.25
 
+LINGER = 0.9
+"""How much of the time to drain a link at work may have to finish; the rest is for saying goodbye."""
+LOOK_SECONDS = 0.05
+
 
 class Edge:
     """A socket as the pump needs it, and the pump as the socket needs it.
@@ -135,6 +139,7 @@ class Edge:
 class Link(msgspec.Struct, frozen=True):
     """One that is open."""
 
+    agent: AgentId
     pump: Pump
     edge: Edge
     tongue: Tongue
@@ -190,6 +195,10 @@ class WsDoor(ABC):
 
     def farewell(self, link: Link, seconds: float) -> None:  # noqa: B027 - most have none
         """Say that the hub stops, where the protocol has a word for it."""
+
+    def at_work(self, link: Link) -> bool:
+        """Whether a link whose farewell named a time has something to finish in it."""
+        return False
 
     # -- a link's life
 
@@ -287,7 +296,7 @@ class WsDoor(ABC):
             unanswered=self._limits.unanswered_frames,
         )
         socket.listener = edge
-        return Link(edge.pump, edge, tongue, send)
+        return Link(agent.id, edge.pump, edge, tongue, send)
 
     async def _note_too_big(self, agent: AgentId) -> None:
         fault = Fault(kind=Kind.TOO_LARGE, message=f"a frame above {self._limits.ws_bytes} bytes")
@@ -310,18 +319,21 @@ class WsDoor(ABC):
     async def drain(self, seconds: float) -> None:
         """Let every link answer what it has heard, then close it: clients connect to whoever serves next."""
         draining = []
-        for link in self._links.values():
+        for session, link in self._links.items():
             self.farewell(link, seconds)
-            draining.append(asyncio.ensure_future(_drain(link)))
+            draining.append(asyncio.ensure_future(self._leave(session, link, seconds * LINGER)))
         if draining:
             _, late = await asyncio.wait(draining, timeout=seconds)
             for task in late:
                 task.cancel()
 
-
-async def _drain(link: Link) -> None:
-    await link.pump.drain()
-    await _close(link.send, RESTART, "the hub stops; connect again")
+    async def _leave(self, session: SessionId, link: Link, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while session in self._links and self.at_work(link) and loop.time() < end:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(LOOK_SECONDS)
+        await link.pump.drain()
+        await _close(link.send, RESTART, "the hub stops; connect again")
 
 
 async def _close(send: Send, code: int, reason: str) -> None:

@@ -6,7 +6,8 @@
     forge.v1.msgpack    binary, likewise
 
 The handshake and the reasons to close are every WebSocket's (`ws_door`); a refused handshake has a `response:error` as
-its body. Compression is used where the client offers it. The hub says `notify:shutdown` before it stops.
+its body. Compression is used where the client offers it. The hub says `notify:shutdown` before it stops; an agent at
+work then has the time that this names, others are closed at once.
 """
 
 from __future__ import annotations
@@ -61,3 +62,6 @@ class ForgeWs(WsDoor):
         assert isinstance(link.tongue, ForgeTongue)
         grace = int(min(seconds * 1000, SHUTDOWN_GRACE_MS))
         link.edge.write([link.tongue.shutdown(grace, "Orchestrator stopping", self._hub.now(), self._hub.mint())])
+
+    def at_work(self, link: Link) -> bool:
+        return bool(self._hub.load_of(link.agent))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -121,6 +122,20 @@ async def test_a_hub_that_stops_says_so_and_closes(hub: ForgeHub) -> None:
         await worker.hear()
     assert caught.value.rcvd is not None
     assert caught.value.rcvd.code == 1012
+
+
+@pytest.mark.requirement("FG-NOT-4", "forge-D10")
+async def test_an_agent_at_work_has_the_time_that_it_was_told(hub: ForgeHub) -> None:
+    planner, worker = await hub.connect("planner-1"), await hub.connect("worker-1")
+    task = (await planner.ask("submit-task", type="x", agent="worker-1"))["task"]["id"]
+    await worker.notice("task-assigned")
+    draining = asyncio.ensure_future(hub.door.drain(10.0))
+    assert (await worker.notice("shutdown"))["gracePeriod"] == 10_000
+    done = await worker.ask("update-task", taskId=task, status="completed", result=1)
+    assert done["task"]["status"] == "completed"
+    await soon(draining)
+    with pytest.raises(ConnectionClosed):
+        await worker.hear()
 
 
 async def test_a_newer_link_of_the_same_agent_takes_over(hub: ForgeHub) -> None:
