@@ -14,8 +14,13 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 async def test_who_has_nothing_left_is_not_given_anything(scene: Scene) -> None:
     scene.messy = True
     await scene.stage.allot(scene.worker.id, 0)
-    with pytest.raises(AssertionError, match="0 remain"):
+    with pytest.raises(AssertionError, match="may use 0 USD: 0 are used, 0 set aside, 0 remain") as refused:
         await scene.caller.submit(Order(to=scene.worker.id))
+    told = str(refused.value)
+    assert "asks for" not in told
+    if scene.names[0] != "agentmsg":  # nobody else has such a field
+        assert "constraints." not in told
+    assert "'retryable': True" not in told
     wish = {"type": "examine", "agent": scene.worker.id, "priority": "critical"}
     refused = await scene.stage.admin.post("/api/v1/tasks", json=wish)
     assert refused.status_code == 422, refused.text

@@ -93,6 +93,12 @@ AGENTMSG_KINDS: Mapping[str, tuple[Kind, Kind]] = {
 answer. The word itself is kept with the fault, and goes out as it came in."""
 
 
+def over_budget(fault: Fault) -> bool:
+    """Whether a task asks for more than it may have (`core.state.budget`): as it stands, that is no better later. Most
+    protocols have no field for it."""
+    return fault.kind is Kind.RESOURCES and (fault.field or "").startswith("constraints.")
+
+
 def chiffon_kind(code: int) -> Kind:
     """The hub's word for a code that an agent sent."""
     return CHIFFON_KINDS.get(code, Kind.WORK_FAILED)

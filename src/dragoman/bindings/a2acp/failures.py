@@ -157,7 +157,7 @@ def refusal_of(fault: Fault, *, personal: bool = False) -> Refusal:
     if personal and fault.kind is Kind.WORK_FAILED:  # in another protocol an agent may say anything
         words, facts = "The work failed; its reason is personal and not told in clear.", {}
     details: dict[str, Any] = {**facts, "kind": fault.kind.value}
-    if fault.field is not None:
+    if fault.field is not None and not errormap.over_budget(fault):
         read = "stage" in facts  # the codec's words: it knows where a field stands
         details["field"] = fault.field if read else FIELDS.get(fault.field, fault.field)
     return Refusal(
@@ -173,6 +173,6 @@ def status_of(fault: Fault) -> int:
         return 400
     if fault.kind in (Kind.CONFLICT, Kind.MISMATCH):
         return 409
-    if fault.kind is Kind.WORK_FAILED and ERROR not in fault.facts:
+    if (fault.kind is Kind.WORK_FAILED and ERROR not in fault.facts) or errormap.over_budget(fault):
         return 422
     return STATUS[code_of(fault)]

@@ -45,7 +45,7 @@ def fault_out(fault: Fault) -> types.Fault:
 def status_of(fault: Fault) -> tuple[str, str]:
     """The name of the gRPC status that goes with a fault, and its words: they are all there is to name a field."""
     words = errormap.sentence(fault)
-    named = fault.field is None or fault.field in words
+    named = fault.field is None or fault.field in words or errormap.over_budget(fault)
     return errormap.TABLE[fault.kind].grpc, words if named else f"{fault.field}: {words}"
 
 

@@ -169,10 +169,12 @@ def first_short(work: Work, agent: AgentId, asked: Amounts) -> Account | None:
 def exceeds(kind: str, whose: str, asked: float, of: Account) -> Refused:
     unit = UNITS[kind]
     remaining = max(0.0, of.left)
+    wish = f"it asks for {asked:g} {unit}, and " if asked else ""
+    advice = "ask for less, or raise the limit" if asked else "raise the limit, or have somebody else do it"
     return refuse(
         Kind.RESOURCES,
-        f"it asks for {asked:g} {unit}, and {whose} may use {of.limit:g}: {of.consumed:g} are used, "
-        f"{of.reserved + of.by_hand:g} set aside, {remaining:g} remain; ask for less, or raise the limit",
+        f"{wish}{whose} may use {of.limit:g} {unit}: {of.consumed:g} are used, {of.reserved + of.by_hand:g} set aside, "
+        f"{remaining:g} remain; {advice}",
         field=f"constraints.{KINDS[kind][0]}",
         resource=kind,
         whose=whose,
