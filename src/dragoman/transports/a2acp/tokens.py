@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -36,6 +37,8 @@ FIELD = "security.auth_token"
 MOST_WORDS = 10_000
 MOST_WITHIN = 10_000
 WORD_SECONDS = 3600
+MARKED = re.compile(r"[0-9a-f]{24}\.([0-9a-f]{16})")
+"""The `jti` of a token for an agent. Whoever signs with a shared secret may have others, with dots in them."""
 RULES = {
     Reason.EXPIRED: "expiration",
     Reason.NOT_YET: "expiration",
@@ -153,8 +156,8 @@ class AuthService:
             raise failed(Refusal(Reason.SUBJECT, "sub"))
         if claims.domain != domain_of(agent):
             raise failed(Refusal(Reason.DOMAIN, "domain"))
-        made_with = (claims.jti or "").partition(".")[2]
-        if made_with and made_with != mark(agent):
+        made_with = MARKED.fullmatch(claims.jti or "")
+        if made_with is not None and made_with[1] != mark(agent):
             raise failed(Refusal(Reason.REVOKED, "jti"))
         return agent, claims.capabilities
 

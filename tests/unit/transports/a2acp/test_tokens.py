@@ -1,0 +1,39 @@
+"""The auth service: which tokens a new secret voids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jwt
+import msgspec
+import pytest
+
+from dragoman.core.errors import Refused
+from dragoman.core.ids import SECOND, AgentId
+from dragoman.protocols.a2acp import codec
+from dragoman.security.jwt import Authority
+from dragoman.security.keys import KeyRing, new_key
+from dragoman.security.tokens import token_hash
+from dragoman.transports.a2acp.tokens import AuthService
+
+SECRET = b"0123456789abcdef0123456789abcdef"
+
+
+def test_a_new_secret_voids_our_tokens_and_a_dot_in_somebody_elses_id_does_not(client: Any, hub: Any) -> None:
+    now = hub.now() // SECOND
+    auth = AuthService(hub, client._auth.broker, lambda: Authority(KeyRing([new_key(now)]).with_secret("us", SECRET)))
+    ada = hub.known[AgentId("ada")]
+    ours = auth.issue(ada, "bob", ("w",), 60).token
+    claims = {**jwt.decode(ours, options={"verify_signature": False}), "jti": "build-7.3"}
+    theirs = jwt.encode(claims, SECRET, "HS256", headers={"kid": "us"})
+
+    def granted(token: str) -> tuple[str, ...]:
+        said = client.message("request", "provision", {}, security={"auth_token": token})
+        return auth.verify(codec.decode(msgspec.json.encode(said)), None)[1]
+
+    assert granted(ours) == granted(theirs) == ("w",)
+    hub.known[ada.id] = msgspec.structs.replace(ada, token_hash=token_hash("another"))
+    with pytest.raises(Refused) as refused:
+        granted(ours)
+    assert refused.value.fault.facts["rule"] == "revoked"
+    assert granted(theirs) == ("w",)  # whoever has the shared secret signs for anybody, at any time
