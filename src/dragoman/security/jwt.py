@@ -7,13 +7,15 @@ itself, takes the last of two equal claims, and lets one audience of many suffic
     2  header: strict JSON, each name once               8  claims: strict JSON, each name once, of the right types
     3  no key in it or behind an address in it           9  issuer, audience (one string), subject, domain
     4  no crit, no b64: we know no extension            10  exp, nbf, iat with 60 s leeway; at most 24 h from iat to exp
-    5  typ is JWT                                       11  not revoked
+    5  typ is JWT
     6  kid is in the ring, and alg is that key's own
 
 Steps 1 to 8 say the same about a token for ever, as long as its key is in the ring. They are remembered under the
 token's hash, since an agent sends one token with many messages, and verifying costs a hundred times what looking up
-does. Steps 6 (the key may still verify) and 9 to 11 are taken every time: a remembered token outlives neither its
-expiry nor its key nor a revocation. Only good tokens are remembered, so nobody without one can push others out.
+does. Steps 6 (the key may still verify), 9 and 10 are taken every time: a remembered token outlives neither its
+expiry nor its key. Only good tokens are remembered, so nobody without one can push others out.
+
+Whether a token was revoked is not asked here: a removed agent, or a new secret, voids it (`transports.a2acp.tokens`).
 
 Times are whole Unix seconds, as in tokens; the caller passes `now`.
 """
@@ -32,7 +34,7 @@ import jwt as pyjwt
 import msgspec
 from msgspec import Meta
 
-from dragoman.security.grants import MOST, NONE_REVOKED, Revocations
+from dragoman.security.grants import MOST
 from dragoman.security.keys import LEEWAY, LONGEST_TTL, Algorithm, Key, KeyRing, decode64
 from dragoman.security.refusals import Reason, Refusal
 from dragoman.wire import guard
@@ -161,7 +163,6 @@ class Authority:
         now: int,
         subject: str | None = None,
         domain: str | None = None,
-        revoked: Revocations = NONE_REVOKED,
     ) -> Claims | Refusal:
         """What the token says, if it is for `audience` and good now. `subject` and `domain`: whose it must be."""
         if not isinstance(token, str):
@@ -181,9 +182,9 @@ class Authority:
             if isinstance(read, Refusal):
                 return read
             kid, claims = read
-        refusal = self._judge(claims, audience, now, subject, domain, revoked)
+        refusal = self._judge(claims, audience, now, subject, domain)
         if refusal is not None:
-            if refusal.reason in (Reason.EXPIRED, Reason.REVOKED):
+            if refusal.reason is Reason.EXPIRED:
                 self._good.pop(mark, None)
             return refusal
         if known is None and self._room:
@@ -251,9 +252,8 @@ class Authority:
         now: int,
         subject: str | None,
         domain: str | None,
-        revoked: Revocations,
     ) -> Refusal | None:
-        """Steps 9 to 11: whether it is good here and now."""
+        """Steps 9 and 10: whether it is good here and now."""
         if claims.iss != self.issuer:
             return Refusal(Reason.ISSUER, "iss")
         if claims.aud != audience:
@@ -270,8 +270,6 @@ class Authority:
             return Refusal(Reason.NOT_YET, "iat")
         if claims.nbf is not None and claims.nbf > now + LEEWAY:
             return Refusal(Reason.NOT_YET, "nbf")
-        if revoked.cover(subject=claims.sub, jti=claims.jti, issued_at=claims.iat):
-            return Refusal(Reason.REVOKED)
         return None
 
 

@@ -13,7 +13,7 @@ import jwt as pyjwt
 import pytest
 
 from dragoman.security import private
-from dragoman.security.grants import Revocations, grant, missing
+from dragoman.security.grants import grant
 from dragoman.security.jwt import Authority, Claims, Issued
 from dragoman.security.keys import KeyFile, KeyProblem, KeyRing, decode64, encode64, new_key, read_secret, thumbprint
 from dragoman.security.private import PrivateFileError
@@ -188,7 +188,7 @@ def test_only_one_spelling_of_base64url_is_read() -> None:
     assert base64.urlsafe_b64decode("_-9=") == b"\xff\xef"  # others would read it
 
 
-# -- grants and revocations
+# -- grants
 
 
 def test_a_grant_is_what_is_asked_for_and_allowed() -> None:
@@ -209,13 +209,3 @@ def test_a_grant_is_what_is_asked_for_and_allowed() -> None:
     assert grant(many, allowed) == Refusal(Reason.CAPABILITY, "requested_capabilities", tuple(many[:64]))
     assert grant(many, many) == Refusal(Reason.TOO_MANY, "requested_capabilities")
     assert grant(["code review", "größe"], ["größe", "code review"]) == ("code review", "größe")
-    assert missing({"b", "a"}, ["c", "b"]) == ("a",)
-
-
-def test_revocations_forget_what_no_token_can_match() -> None:
-    gone = Revocations().revoke_token("j1", NOW + 10).revoke_token("j2", NOW + 5000).revoke_agent(US, NOW)
-    assert gone.pruned(NOW + 69).tokens == {"j1": NOW + 10, "j2": NOW + 5000}
-    assert gone.pruned(NOW + 71).tokens == {"j2": NOW + 5000}
-    assert gone.pruned(NOW + DAY).agents == {US: NOW}
-    assert gone.pruned(NOW + DAY + 200) == Revocations()
-    assert gone.revoke_agent(US, NOW - 50).agents == {US: NOW}  # never taken back by a clock

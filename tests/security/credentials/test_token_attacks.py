@@ -18,7 +18,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.security.grants import Revocations
 from dragoman.security.jwt import LARGEST, Authority, Claims, Issued
 from dragoman.security.keys import KeyProblem, KeyRing, encode64, new_key, secret_key
 from dragoman.security.refusals import SENTENCES, Reason
@@ -303,7 +302,7 @@ RING = KeyRing([new_key(NOW - 1000)])
 # -- what is remembered
 
 
-def test_what_is_remembered_outlives_neither_expiry_nor_revocation_nor_its_key(
+def test_what_is_remembered_outlives_neither_expiry_nor_its_key(
     authority: Authority, ring: KeyRing, issue: Issue
 ) -> None:
     issued = issue(ttl=100)
@@ -313,12 +312,6 @@ def test_what_is_remembered_outlives_neither_expiry_nor_revocation_nor_its_key(
     assert reason(look(authority, issued.token, audience="other")) is Reason.AUDIENCE
     assert reason(look(authority, issued.token, subject="other")) is Reason.SUBJECT
     assert reason(look(authority, issued.token, now=NOW - 3600)) is Reason.NOT_YET
-    gone = Revocations().revoke_token(str(issued.claims.jti), issued.claims.exp)
-    assert refused(authority, issued.token, revoked=gone) is Reason.REVOKED
-    assert look(authority, other.token, revoked=gone) == other.claims
-    assert refused(authority, other.token, revoked=gone.revoke_agent(US, NOW)) is Reason.REVOKED
-    assert look(authority, other.token, revoked=gone.revoke_agent(US, NOW - 1)) == other.claims
-    assert look(authority, other.token, revoked=gone.revoke_agent("somebody", NOW)) == other.claims
     assert refused(authority, other.token, now=NOW + 1000) is Reason.EXPIRED
     assert look(authority, issued.token) == issued.claims
     authority.use(KeyRing([new_key(NOW)]))
