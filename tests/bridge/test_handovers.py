@@ -43,6 +43,10 @@ async def test_who_takes_it_over_knows_all_of_it_and_the_caller_hears_the_end(sc
     assert (taken.handover["from"], taken.handover["reason"]) == (owner.id, reason)
     assert taken.handover["metadata"] == KNOWN
     assert "looked" in [event["event_type"] for event in taken.handover["history"] if "event_type" in event]
+    if scene.names[1] != "agentmsg":  # where it is the task's own history
+        [progress] = [event for event in taken.handover["story"] if event["kind"] == "progress"]
+        assert progress["at"].endswith("Z")  # all-D2
+        assert (progress["details"]["percent"], progress["details"]["message"]) == (10, "looked at it")
     answer = (await owner.answer(request))["payload"]
     assert (answer["accepted"], answer["agent_id"]) == (True, scene.worker.id)
 

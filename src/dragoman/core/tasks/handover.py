@@ -48,6 +48,7 @@ from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import (
     HELD,
     Asking,
+    Event,
     EventKind,
     Priority,
     Question,
@@ -70,8 +71,8 @@ STORY = 200
 CALLERS = ("chain", "risk")
 """Constraints that only whoever asked for a task sets."""
 
-UNTOLD = frozenset({EventKind.LOG, EventKind.PROGRESS})
-"""What is not part of the story that goes along, save its place in it: it may be long."""
+BRIEF = {EventKind.LOG: (), EventKind.PROGRESS: ("status", "percent", "message", "step")}
+"""What goes along of events that may be long and many, beside their place in the story."""
 
 
 def hand_over(work: Work, command: HandOver) -> Question:
@@ -316,10 +317,10 @@ def told_whole(work: Work, task: Task, question: Question, to: AgentId) -> Task:
     asked = msgspec.json.decode(work.event(task.id, question.details["asked"]).body)
     history = [
         {
-            "at": event.at,
+            "at": rfc3339(event.at),
             "kind": event.kind.value,
             "agent": event.agent,
-            "details": {} if event.kind in UNTOLD else _small(event.body),
+            "details": _details(event),
         }
         for event in reversed(work.find(Story(task.id, STORY)))
     ]
@@ -349,8 +350,12 @@ def tightened(constraints: dict[str, Any], said: dict[str, Any]) -> dict[str, An
     return new | {budget.KINDS[kind][0]: min(amount, wanted.get(kind, amount)) for kind, amount in bounds}
 
 
-def _small(body: msgspec.Raw) -> Any:
-    return msgspec.json.decode(body) if len(memoryview(body)) <= 4096 else {}
+def _details(event: Event) -> Any:
+    if len(memoryview(event.body)) > 4096:
+        return {}
+    said = msgspec.json.decode(event.body)
+    parts = BRIEF.get(event.kind)
+    return said if parts is None else {name: said[name] for name in parts if name in said}
 
 
 # -- no ------------------------------------------------------------------------------------------------------------
