@@ -184,7 +184,7 @@ def progress(
             raw=_encode(tree),
             output=said.output or "",
         )
-    percent = None if said.progress is None else round(said.progress * 100)
+    percent = None if said.progress is None else min(round(said.progress * 100), 100 if said.progress >= 1 else 99)
     body = {"status": "running"}
     for name, value in (
         ("percent", percent),

@@ -25,8 +25,9 @@ from dragoman.core.tasks.output import take_files
 from dragoman.core.tasks.questions import resume_with
 from dragoman.core.work import Work
 
-ERRORS = frozenset(Kind) - {Kind.WORK_FAILED, Kind.CANCELLED}
-"""Ways to fail that are no result of the work. What was cancelled stays so: somebody wanted that."""
+ERRORS = frozenset(Kind) - {Kind.WORK_FAILED, Kind.CANCELLED, Kind.DEPENDENCY}
+"""Ways to fail that are no result of the work. What was cancelled stays so: somebody wanted that; and what depends on
+failed work must not be done without it."""
 
 LONGEST = 10 * 365 * 24 * HOUR
 """No clock of ours is set further ahead than this, whatever a hint says."""

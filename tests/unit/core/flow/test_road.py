@@ -98,6 +98,19 @@ async def test_failed_work_and_cancelled_work_are_not_done_again_by_repeating(wo
     assert not i1.inbox
 
 
+@pytest.mark.requirement("all-D5")
+async def test_what_depends_on_failed_work_is_not_done_by_repeating(world):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    first = await world.submit()
+    request = world.request(forgets_errors=True, dependencies=(first.id,))
+    await world.ask(request)
+    await world.finish("i1", first.id, fault=Fault(kind=Kind.WORK_FAILED, message="boom"))
+    i1.take()
+    assert (await world.ask(request)).status is Status.FAILED
+    assert not i1.inbox
+
+
 async def test_the_same_request_id_with_other_content_is_refused(world):
     await world.add("i1", "infra")
     request = world.request()
