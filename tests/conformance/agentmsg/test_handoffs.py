@@ -54,6 +54,35 @@ async def test_a_request_reaches_its_target_and_a_yes_moves_the_task(stage: Stag
     assert (done["from"], done["payload"]["result"]) == ("cid", "done")
 
 
+@pytest.mark.requirement("AM-HND-7", "AM-SST-1", "AM-CTX-1")
+async def test_the_shared_state_has_the_whole_context_of_a_task_through_all_hands(
+    stage: Stage, cast: dict[str, Speaker]
+) -> None:
+    for n, (giver, to) in enumerate((("bob", "cid"), ("cid", "dot"))):
+        said = words.context("t-1", metadata={to: n}, history=[{**EVENT, "event_type": f"tried {n}"}])
+        request = await offered(stage, cast[giver], to, context=said)
+        await cast[to].hears("TASK_HANDOFF")
+        await cast[to].say("TASK_HANDOFF", giver, words.yes(to), correlation_id=request["id"])
+        order = (await cast[to].hears("TASK_ASSIGNMENT"))["payload"]["task"]
+    shared = (await stage.get("/state/TASK/t-1", cast["ada"].token)).json()["value"]
+    for context in (order["context"], shared["context"]):
+        assert context["metadata"] == {"repo": "x", "cid": 0, "dot": 1}
+        kinds = [event["event_type"] for event in context["history"]]
+        assert {"planned", "tried 0", "tried 1", "submitted", "assigned", "handover_asked"} <= set(kinds)
+        times = [event["timestamp"] for event in context["history"]]
+        assert times == sorted(times)
+    [*_, last] = shared["context"]["history"]
+    assert (last["event_type"], last["details"]) == (
+        "handed_over", {"from": "cid", "to": "dot", "reason": "load_balancing"},
+    )  # fmt: skip
+    version = (await stage.get("/state/TASK/t-1")).json()["version"]
+    answer = await stage.change("UPDATE", "TASK", "t-1", {"context": {"metadata": {"cid": None}}}, version)
+    assert answer.json()["value"]["context"]["metadata"] == {"repo": "x", "dot": 1}
+    stranger = await stage.join("eve")
+    seen = (await stage.get("/state/TASK/t-1", stranger.token)).json()["value"]["context"]
+    assert (seen["metadata"], seen["history"]) == ({}, [])
+
+
 @pytest.mark.requirement("AM-HND-4", "agentmsg-D8")
 async def test_a_no_without_terms_leaves_the_task_where_it_is(stage: Stage, cast: dict[str, Speaker]) -> None:
     bob, cid = cast["bob"], cast["cid"]

@@ -28,6 +28,7 @@ from dragoman.bindings.agentmsg.failures import (
 from dragoman.bindings.agentmsg.inbound import CARRIED, acknowledged, change_of, commands_of, otherwise
 from dragoman.bindings.agentmsg.names import PROTOCOL, called, delivery_named, derived_v4, task_id
 from dragoman.bindings.agentmsg.outbound import ends_in_pieces, wire_of
+from dragoman.bindings.agentmsg.views import recounted
 
 __all__ = [
     "CARRIED",
@@ -47,6 +48,7 @@ __all__ = [
     "fault_of",
     "otherwise",
     "outlived",
+    "recounted",
     "refusal",
     "report",
     "report_of",

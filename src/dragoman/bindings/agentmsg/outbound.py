@@ -36,7 +36,7 @@ import msgspec
 from dragoman.bindings.agentmsg.answers import PERSON, handoff_response, help_response
 from dragoman.bindings.agentmsg.failures import report
 from dragoman.bindings.agentmsg.names import PROTOCOL, called, derived_v4, is_uuid
-from dragoman.bindings.agentmsg.views import constraints_of, context_of, update_status
+from dragoman.bindings.agentmsg.views import constraints_of, context_of, story_of, update_status
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Cargo, Letter, Parcel
 from dragoman.core.errors import Fault, Kind
@@ -122,7 +122,7 @@ def _work(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
         "task_id": called(task),
         "task_type": task.type,
         "description": given.get("description") or task.description or "",
-        "context": context_of(task, said, _story(handover)),
+        "context": context_of(task, said, story_of(handover)),
         "constraints": constraints_of(task, given.get("constraints") or {}, handover.get("constraints") or {}),
         "input": body.get("input", {}),
         "attempt": max(1, task.attempts),
@@ -140,16 +140,8 @@ def _work(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
     return _say(MessageType.TASK_ASSIGNMENT, {"task": told}, parcel, agent, own=own, priority=priority, again=not first)
 
 
-_ELSEWHERE = frozenset({"metadata", "dependencies", "history", "story", "constraints"})
-"""Parts of a handover that a task has its own places for."""
-
-
-def _story(handover: Mapping[str, Any]) -> dict[str, Any]:
-    """What the last owner said of a task that was handed over, and what the hub saw, as a context."""
-    if not handover:
-        return {}
-    told = {name: handover[name] for name in ("metadata", "dependencies") if handover.get(name)}
-    return {**told, "history": [*(handover.get("history") or ()), *(handover.get("story") or ())]}
+_ELSEWHERE = frozenset({"metadata", "dependencies", "history", "story", "constraints", "fault"})
+"""Parts of a handover that a task has its own places for, and the hub's own view of the `error`."""
 
 
 def _cancel(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:

@@ -16,6 +16,7 @@ A task that waits is `pending` where nobody has it, and `paused` in an update wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Literal, cast
 
 import msgspec
@@ -53,7 +54,8 @@ def context_of(task: Task, *said: Mapping[str, Any]) -> dict[str, Any]:
         metadata |= _object(context.get("metadata"))
         history += history_of(context.get("history") or ())
         dependencies += (str(name) for name in context.get("dependencies") or ())
-    metadata |= task.metadata or {}  # what agents wrote there since
+    if task.metadata is not None:
+        metadata = dict(task.metadata)  # what agents made of it since
     for name, value in zip(ASIDES, (task.name, task.thread, task.parent), strict=True):
         if value is not None:
             metadata.setdefault(name, value)
@@ -67,6 +69,21 @@ def context_of(task: Task, *said: Mapping[str, Any]) -> dict[str, Any]:
         "dependencies": list(dict.fromkeys(dependencies)) or list(task.dependencies),
         "history": _without_repetition(history),
     }
+
+
+def story_of(handover: Mapping[str, Any]) -> dict[str, Any]:
+    """What the last owner said of a task that was handed over, and what the hub saw, as a context."""
+    if not handover:
+        return {}
+    told = {name: handover[name] for name in ("metadata", "dependencies") if handover.get(name)}
+    return {**told, "history": [*(handover.get("history") or ()), *(handover.get("story") or ())]}
+
+
+def recounted(source: Mapping[str, Any], story: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The history of a TaskContext: what its caller and its owners said, and what the hub saw until now."""
+    told = [_object(source.get("context")), story_of(_object(source.get("handover")))]
+    said = [event for context in told for event in context.get("history") or ()]
+    return _without_repetition(history_of([*said, *story]))
 
 
 def constraints_of(task: Task, *said: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,11 +138,11 @@ def _fits(event: dict[str, Any]) -> bool:
 
 
 def _without_repetition(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A history that went through several hands holds the same events again and again."""
+    """A history that went through several hands holds the same events again and again; in the order of their times."""
     seen: dict[bytes, dict[str, Any]] = {}
     for event in history:
         seen.setdefault(_canonical(event), event)
-    return list(seen.values())
+    return sorted(seen.values(), key=lambda event: msgspec.convert(event["timestamp"], datetime))
 
 
 def _object(value: Any) -> dict[str, Any]:

@@ -5,8 +5,8 @@ Values are plain objects with the document's field names; times are RFC 3339 in 
     registry   who
     ---------  ---------------------------------------------------------------------------------------------------------
     TASK       tasks in which an agent that converses has a part: the head (status, agent, type, priority) everybody;
-               metadata, result and error only its caller, its owners, planners, the admin. Other tasks of the hub only
-               those. Tasks that agents keep among themselves: everybody.
+               metadata, history, result and error only its caller, its owners, planners, the admin. Other tasks of the
+               hub only those. Tasks that agents keep among themselves: everybody.
     others     everybody
 
 A watcher reads the log from where it is, then waits for the next commit: it misses nothing, and nothing is kept for it.
@@ -29,8 +29,9 @@ from dragoman.core.rules import Rules
 from dragoman.core.state import policy
 from dragoman.core.state.model import Change, Changed, Entity, Operation, Registry
 from dragoman.core.state.standing import moment_of
-from dragoman.core.state.tasks import shared_name, task_entity
+from dragoman.core.state.tasks import given_metadata, shared_name, task_entity
 from dragoman.core.tasks.model import FINAL, Status, Task
+from dragoman.core.tasks.story import STORY, in_short
 
 SHOWN = 500
 """Tasks in the whole picture: unfinished ones first, then the newest."""
@@ -41,18 +42,29 @@ PLANNER = "planner"
 
 
 Explain = Callable[[Task, Fault], dict[str, Any]]
+"""Why a task failed."""
+Recount = Callable[[dict[str, Any], list[dict[str, Any]]], list[dict[str, Any]]]
+"""The history of a task, by its order and what happened to it since (`core.tasks.story`)."""
 
 
 class StateView:
-    def __init__(self, store: Store, intake: Intake, rules: Rules, explain: Explain | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        intake: Intake,
+        rules: Rules,
+        explain: Explain | None = None,
+        recount: Recount | None = None,
+    ) -> None:
         self._store = store
         self._intake = intake
         self._rules = rules
         self._explain = explain or plainly
+        self._recount = recount or untold
 
-    def in_words(self, explain: Explain) -> StateView:
-        """The same view, for readers who have their own words for why a task failed."""
-        return StateView(self._store, self._intake, self._rules, explain)
+    def in_words(self, explain: Explain, recount: Recount) -> StateView:
+        """The same view, for readers who have their own words for why a task failed, and what happened to it."""
+        return StateView(self._store, self._intake, self._rules, explain, recount)
 
     # -- now ------------------------------------------------------------------------------------------------------
 
@@ -85,7 +97,10 @@ class StateView:
             registry[shared_name(task)] = task_entity(task, part).value
         return registry
 
-    async def one(self, registry: Registry, name: str, reader: AgentId | None = None) -> Entity | None:
+    async def one(
+        self, registry: Registry, name: str, reader: AgentId | None = None, *, story: bool = True
+    ) -> Entity | None:
+        """One entity; a task with its `story`, which costs a look at its events."""
         match registry:
             case Registry.POLICY:
                 return self._policy()
@@ -98,17 +113,16 @@ class StateView:
                 task = await self._store.task(TaskId(name))
                 if task is None:
                     return await self._store.entity(f"{registry.value}/{name}")
-                return await self._task(task, reader) if self._may_see(task, reader) else None
+                return await self._task(task, reader, story) if self._may_see(task, reader) else None
 
-    async def _task(self, task: Task, reader: AgentId | None) -> Entity:
+    async def _task(self, task: Task, reader: AgentId | None, story: bool) -> Entity:
         if not self._has_part(task, reader):
             return task_entity(task)
-        metadata = task.metadata
-        if metadata is None:
-            context = _said(await self._body(task, task.source)).get("context")
-            given = context.get("metadata") if isinstance(context, dict) else None
-            metadata = given if isinstance(given, dict) else {}
-        entity = task_entity(task, metadata)
+        source = _said(await self._body(task, task.source))
+        entity = task_entity(task, given_metadata(source) if task.metadata is None else task.metadata)
+        if story and not task.personal:
+            events = await self._store.events(task.id, after=max(0, task.seq - STORY), limit=STORY)
+            entity.value["context"]["history"] = self._recount(source, in_short(events))
         if task.status is Status.COMPLETED and task.outcome is not None:
             entity.value["result"] = _said(await self._body(task, task.outcome)).get("result")
         if task.fault is not None and task.status is not Status.COMPLETED:
@@ -261,6 +275,11 @@ def in_full(entity: Entity) -> dict[str, Any]:
     }
     times = {"created_at": rfc3339(entity.created_at), "updated_at": rfc3339(entity.updated_at)}
     return {**times, **entity.value, "context": context | entity.value.get("context", {})}
+
+
+def untold(source: dict[str, Any], story: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Where nobody has words for what happened to a task."""
+    return []
 
 
 def plainly(task: Task, fault: Fault) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from dragoman.core.state import budget, policy, versions
 from dragoman.core.state.model import Change, Entity, Operation, Registry
 from dragoman.core.state.patch import difference, merged
 from dragoman.core.state.shapes import fitted
-from dragoman.core.state.tasks import task_entity
+from dragoman.core.state.tasks import given_metadata, task_entity
 from dragoman.core.state.versions import next_version
 from dragoman.core.tasks.model import Priority, Task
 from dragoman.core.tasks.outcome import end_with_children
@@ -372,11 +372,4 @@ def metadata_of(work: Work, task: Task) -> dict[str, Any]:
     """What is written into a task's context: since it came, or as it came."""
     if task.metadata is not None:
         return task.metadata
-    return given_metadata(work.event(task.id, task.source).body)
-
-
-def given_metadata(body: Any) -> dict[str, Any]:
-    source = msgspec.json.decode(body)
-    context = source.get("context") if isinstance(source, dict) else None
-    metadata = context.get("metadata") if isinstance(context, dict) else None
-    return metadata if isinstance(metadata, dict) else {}
+    return given_metadata(msgspec.json.decode(work.event(task.id, task.source).body))

@@ -72,6 +72,16 @@ def step(old: Task, new: Task) -> dict[str, Any] | None:
     return patch
 
 
+def given_metadata(source: Any) -> dict[str, Any]:
+    """The metadata of a task as its order says: its caller's, and that of whoever handed it over."""
+    found: dict[str, Any] = {}
+    for name in ("context", "handover"):
+        said = source.get(name) if isinstance(source, dict) else None
+        metadata = said.get("metadata") if isinstance(said, dict) else None
+        found |= metadata if isinstance(metadata, dict) else {}
+    return found
+
+
 def task_entity(task: Task, metadata: dict[str, Any] | None = None) -> Entity:
     """A task of the hub as others see it, without what belongs only to those who have to do with it."""
     name = shared_name(task)

@@ -48,7 +48,6 @@ from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import (
     HELD,
     Asking,
-    Event,
     EventKind,
     Priority,
     Question,
@@ -59,20 +58,15 @@ from dragoman.core.tasks.model import (
 )
 from dragoman.core.tasks.outcome import end, failed
 from dragoman.core.tasks.questions import lasting
+from dragoman.core.tasks.story import STORY, in_short
 from dragoman.core.tasks.submit import newborn
 from dragoman.core.work import Work
 
 PERSON = AgentId("person")
 """Who has a task that a person took over, in the words for agents."""
 
-STORY = 200
-"""So many of the last events of a task go along."""
-
 CALLERS = ("chain", "risk")
 """Constraints that only whoever asked for a task sets."""
-
-BRIEF = {EventKind.LOG: (), EventKind.PROGRESS: ("status", "percent", "message", "step")}
-"""What goes along of events that may be long and many, beside their place in the story."""
 
 
 def hand_over(work: Work, command: HandOver) -> Question:
@@ -315,16 +309,16 @@ def told_whole(work: Work, task: Task, question: Question, to: AgentId) -> Task:
     """The task with an event that says all that is known of it: what to do, and what happened so far (not yet put)."""
     source = msgspec.json.decode(work.event(task.id, task.source).body)
     asked = msgspec.json.decode(work.event(task.id, question.details["asked"]).body)
-    history = [
-        {
-            "at": rfc3339(event.at),
-            "kind": event.kind.value,
-            "agent": event.agent,
-            "details": _details(event),
-        }
-        for event in reversed(work.find(Story(task.id, STORY)))
-    ]
-    handover = {**source.get("handover", {}), **asked, "to": to, "story": history}
+    before: dict[str, Any] = source.get("handover", {})
+    metadata = {**before.get("metadata", {}), **asked.get("metadata", {})}
+    handover = {
+        **before,
+        **asked,
+        "to": to,
+        "metadata": metadata,
+        "history": [*before.get("history", ()), *asked.get("history", ())],
+        "story": in_short(reversed(work.find(Story(task.id, STORY)))),
+    }
     body = {"input": source.get("input", {}), **lasting(source), "handover": handover}
     withdraw(work, task, question.agent)
     task = work.record(task, EventKind.HANDED_OVER, agent=to, body=msgspec.Raw(msgspec.json.encode(body)))
@@ -337,6 +331,7 @@ def told_whole(work: Work, task: Task, question: Question, to: AgentId) -> Task:
         asks=0,
         delivery=None,
         constraints=tightened(task.constraints, asked.get("constraints") or {}),
+        metadata=None if task.metadata is None else task.metadata | metadata,
     )
 
 
@@ -348,14 +343,6 @@ def tightened(constraints: dict[str, Any], said: dict[str, Any]) -> dict[str, An
     wanted = budget.needs(new)
     bounds = budget.needs(constraints).items()
     return new | {budget.KINDS[kind][0]: min(amount, wanted.get(kind, amount)) for kind, amount in bounds}
-
-
-def _details(event: Event) -> Any:
-    if len(memoryview(event.body)) > 4096:
-        return {}
-    said = msgspec.json.decode(event.body)
-    parts = BRIEF.get(event.kind)
-    return said if parts is None else {name: said[name] for name in parts if name in said}
 
 
 # -- no ------------------------------------------------------------------------------------------------------------

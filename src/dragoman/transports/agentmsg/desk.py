@@ -100,7 +100,7 @@ class AgentmsgDesk:
     ) -> None:
         self.hub = hub
         self.store = store
-        self.state = state.in_words(agentmsg.error_of)
+        self.state = state.in_words(agentmsg.error_of, agentmsg.recounted)
         self.limits = limits
         self.refusals = refusals or Refusals(hub)
         self._admin_hash = admin_hash

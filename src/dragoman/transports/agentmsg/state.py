@@ -111,18 +111,20 @@ async def read(desk: AgentmsgDesk, reader: AgentId, asked: StateQuery) -> Readin
         return Reading(() if one is None else (one,), now if one is None else one.updated_at, cursor)
     whole = await view.whole(reader)
     found = [
-        await look(desk, reader, registry, name)
+        await look(desk, reader, registry, name, story=False)
         for registry in (Registry if asked.entity_type is None else (Registry(asked.entity_type),))
         for name in ((POLICY,) if registry is Registry.POLICY else whole[REGISTRIES[registry]])
     ]
     return Reading([one for one in found if one is not None], whole["last_updated"], whole["cursor"])
 
 
-async def look(desk: AgentmsgDesk, reader: AgentId, registry: Registry, name: str) -> Shared | None:
+async def look(
+    desk: AgentmsgDesk, reader: AgentId, registry: Registry, name: str, *, story: bool = True
+) -> Shared | None:
     """One entity. A task goes by what its agents call it, or by its id."""
     if registry is not Registry.TASK:
         return await desk.state.one(registry, name, reader)
-    known = await desk.state.one(registry, agentmsg.task_id(name), reader)
+    known = await desk.state.one(registry, agentmsg.task_id(name), reader, story=story)
     found = known or await desk.state.one(registry, name, reader)
     return None if found is None else msgspec.structs.replace(found, name=found.value.get("id", name))
 
