@@ -101,9 +101,10 @@ class A2acpAuth:
 
 
 def _basic(said: bytes) -> tuple[str, str]:
+    """The name and the secret. An agent's id may have colons in it, its secret has none."""
     try:
         plain = base64.b64decode(said[6:].strip(), validate=True) if len(said) <= 2 * tokens.LONGEST else b""
-        name, _, secret = plain.decode().partition(":")
+        name, _, secret = plain.decode().rpartition(":")
     except (binascii.Error, UnicodeDecodeError):
         return "", ""
     return name, secret

@@ -1,4 +1,4 @@
-"""The auth service: which tokens a new secret voids."""
+"""The auth service: whose secret it is, and which tokens a new one voids."""
 
 from __future__ import annotations
 
@@ -37,3 +37,14 @@ def test_a_new_secret_voids_our_tokens_and_a_dot_in_somebody_elses_id_does_not(c
         granted(ours)
     assert refused.value.fault.facts["rule"] == "revoked"
     assert granted(theirs) == ("w",)  # whoever has the shared secret signs for anybody, at any time
+
+
+@pytest.mark.parametrize("id", ["ada", "team:ada", "a:b:c"])
+async def test_an_agents_id_may_have_colons_in_http_basic(client: Any, hub: Any, id: str) -> None:
+    ada = hub.known[AgentId("ada")]
+    hub.known[AgentId(id)] = msgspec.structs.replace(ada, id=AgentId(id), token_hash=token_hash("5ec7e7"))
+    wish = {"agent_id": id, "target_agent_id": "bob"}
+    answer = await client.http.post("/auth/token", json=wish, auth=(id, "5ec7e7"))
+    assert answer.status_code == 200
+    assert jwt.decode(answer.json()["token"], options={"verify_signature": False})["sub"] == id
+    assert (await client.http.post("/auth/token", json=wish, auth=(id, "5ec7e8"))).status_code == 401
