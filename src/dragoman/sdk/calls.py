@@ -17,6 +17,18 @@ from dragoman.sdk.words_chiffon import CANCELLED
 
 ASIDES = ("message", "thinking", "tool_use", "tool_result", "file")
 """Custom fields that the hub's form has, too."""
+KINDS = {
+    5001: "timeout",
+    5002: "unavailable",
+    5003: "invalid",
+    5004: "forbidden",
+    5005: "resources",
+    5006: "unsupported_work",
+    CANCELLED: "cancelled",
+    5901: "dependency",
+    5902: "work_failed",
+}
+"""Codes → the hub's own words, so that a caller finds the same ones whatever it speaks."""
 
 
 class Call:
@@ -96,7 +108,12 @@ class Call:
         facts = {"code": payload.error_code, "message": payload.error_message, **payload.error_context}
         self._tell(status, message, {"fault": facts})
         error = (TaskCancelled if is_cancel else TaskFailed)(
-            payload.error_message, task_id=self.task_id, status=status, code=payload.error_code, facts=facts
+            payload.error_message,
+            task_id=self.task_id,
+            status=status,
+            kind=KINDS.get(payload.error_code),
+            code=payload.error_code,
+            facts=facts,
         )
         self.finish(None, error)
 

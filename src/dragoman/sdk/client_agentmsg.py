@@ -301,7 +301,8 @@ def _raised(said: ErrorReport) -> DragomanError:
         return NotAllowed(said.message)
     if said.context.details.get("kind") == "conflict":
         return Conflict(said.message)
-    return RequestRefused(said.message, kind=said.error_type.value, facts=said.context.details)
+    details = said.context.details
+    return RequestRefused(said.message, kind=str(details.get("kind") or said.error_type.value), facts=details)
 
 
 def _no_word(what: str) -> Misconfigured:

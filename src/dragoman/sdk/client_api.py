@@ -222,7 +222,7 @@ class ApiClient:
             detail, kind, facts = f"the hub answered with {response.status_code}", None, {}
         if response.status_code in (429, 502, 503, 504) and kind not in ("unavailable", "resources", "timeout"):
             raise _Passing(detail)
-        raised = RAISED.get(response.status_code)
+        raised = None if kind == "unavailable" else RAISED.get(response.status_code)
         raise RequestRefused(detail, kind=kind, facts=facts) if raised is None else raised(detail)
 
 

@@ -25,7 +25,7 @@ from dragoman.protocols.chiffon.types import (
     WorkRequest,
 )
 from dragoman.sdk import trace
-from dragoman.sdk.calls import Call
+from dragoman.sdk.calls import KINDS, Call
 from dragoman.sdk.errors import DragomanError, HubUnreachable, Misconfigured, RequestRefused
 from dragoman.sdk.events import Question, TaskInfo
 from dragoman.sdk.following import Calls
@@ -248,7 +248,7 @@ class ChiffonClient(Calls[Call]):
             call.done.add_done_callback(lambda _: task.cancel())
             return None
         facts = {"code": code, **payload.error_context}
-        refused = RequestRefused(f"{payload.error_message} ({code})", kind=errors.rule(code).name, facts=facts)
+        refused = RequestRefused(f"{payload.error_message} ({code})", kind=KINDS.get(code), facts=facts)
         return self._taken(call, refused)
 
     async def _say_later(self, call: Call, delay: float) -> None:

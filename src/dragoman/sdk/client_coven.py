@@ -254,7 +254,7 @@ class CovenClient:
         if fault in CONFLICTS:
             return Conflict(words)
         raised = RAISED.get(code)
-        if raised is not None:
+        if raised is not None and not (raised is Misconfigured and fault):  # a hub that speaks coven knows the method
             return raised(words or code.name)
         return RequestRefused(words or code.name, kind=str(fault) if fault else code.name.lower())
 

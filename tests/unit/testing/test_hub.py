@@ -117,6 +117,20 @@ def test_a_client_that_leaves_without_asking_how_it_ended_says_nothing(
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
+@pytest.mark.parametrize("protocol", ["chiffon", "coven", "forge", "agentmsg", None])
+def test_a_caller_is_told_in_the_same_words_whatever_it_speaks(hub: Hub, protocol: str | None) -> None:
+    hub.add(Deployer())
+    with hub.sync_client(*([protocol, "boss"] if protocol else [])) as boss:
+        with pytest.raises(RequestRefused, match="ask for what is done") as refused:
+            boss.call("deployer", "dance")
+        with pytest.raises(RequestRefused, match="nobody") as unknown:
+            boss.call("nobody", "dance")
+        with pytest.raises(TaskFailed) as failed:
+            boss.call("deployer", "run_playbook", playbook=3)
+    kinds = refused.value.kind, unknown.value.kind, failed.value.kind
+    assert kinds == ("unsupported_work", "unavailable", "invalid")
+
+
 def test_agents_of_several_protocols_work_together(hub: Hub) -> None:
     planner = Agent("planner")
 
