@@ -36,6 +36,7 @@ COLUMNS = (
     Column("seen", lambda agent: printing.age(agent.get("last_seen"))),
 )
 
+AMISS = frozenset({"offline", "crashed", "stopped", "unhealthy"})
 PAST = 5
 """So many of an agent's former reports, and of its errors, are shown; the API has more."""
 
@@ -120,7 +121,7 @@ def show(id: AgentName, /, *, output: Output = "table", reach: Reach = HERE) -> 
         printing.document(agent, output)
         return
     status = agent.get("status")
-    print(f"{'✗' if status == 'offline' else '✓'} agent {line(agent.get('id'))}  {line(status)}")
+    print(f"{'✗' if status in AMISS else '✓'} agent {line(agent.get('id'))}  {line(status)}")
     tasks = agent.get("current_tasks") or []
     printing.card(
         [

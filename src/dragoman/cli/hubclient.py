@@ -212,6 +212,9 @@ class Hub:
         if self._secure and (stop := self._mistrust(error)):
             return stop
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        if not self._secure and isinstance(error, Garbled):
+            fix = f"if it speaks TLS: --hub https{self.url.removeprefix('http')}"
+            return Stop(Exit.UNREACHABLE, f"no hub answers at {self.url} ({escaping.line(why)})", next=fix)
         return Stop(Exit.UNREACHABLE, f"no hub answers at {self.url} ({escaping.line(why)})", next=START_IT)
 
     def _mistrust(self, error: Exception) -> Stop | None:

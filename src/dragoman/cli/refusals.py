@@ -39,7 +39,7 @@ def told(status: int, problem: Any) -> Stop:
     field, next = problem.get("field"), ADVICE.get(status)
     if status == 409:
         next = _look(str(problem.get("instance") or ""))
-    elif status == 503 and field:  # it is about what was asked for, not about the hub
+    elif problem.get("kind") == "unavailable" and field:  # it is about whom was asked for, not about the hub
         next = LISTS["agents"]
     if listed := _LISTED.search(sentence):
         what, more = sentence[: listed.start()], sentence[listed.end() :]

@@ -63,8 +63,8 @@ def test_chiffons_own_refusals_are_told_too(hub: Any, run: Any) -> None:
             "dragoman task show 7f",
         ),
         (
-            503,
-            {"detail": "No agent of kind 'x'.", "field": "to_agent"},
+            404,
+            {"detail": "No agent of kind 'x'.", "field": "to_agent", "kind": "unavailable"},
             "No agent of kind 'x'. (field to_agent)",
             "dragoman agent ls",
         ),

@@ -77,7 +77,7 @@ def check_input(command: Submit, offer: Offer | None, contract: Contract | None)
     content = msgspec.json.decode(command.body).get("input")
     found = faults(offer.input_schema, content, key(contract, offer, "input"))
     if found:
-        what = "the payload does not fit the input schema"
+        what = f"the payload does not fit the input schema: {_first(found)}"
         raise refuse(Kind.CONTRACT if contract else Kind.INVALID, what, field="payload", **facts(contract, found))
 
 
@@ -107,8 +107,8 @@ def kept(work: Work, task: Task, body: bytes) -> bytes | Fault:
             content = meant
     if terms.accepts(content):
         return body
-    message = "the result does not fit the output schema that was promised"
     found = misfits(terms, content)
+    message = f"the result does not fit the output schema that was promised: {_first(found)}"
     return Fault(kind=Kind.CONTRACT, message=message, field="payload", facts=facts(contract, found))
 
 
@@ -128,6 +128,11 @@ def faults(schema: Any, content: Any, key: bytes | None) -> list[dict[str, str]]
 
 def misfits(terms: Compiled, content: Any) -> list[dict[str, str]]:
     return [{"pointer": one.pointer, "what": one.what, "rule": one.rule} for one in terms.faults(content)]
+
+
+def _first(found: list[dict[str, str]]) -> str:
+    """The first of them in words, which name a place and never a value."""
+    return f"{found[0]['pointer'] or 'the whole'}: {found[0]['what']}" if found else "something"
 
 
 def key(contract: Contract | None, offer: Offer, side: str) -> bytes | None:

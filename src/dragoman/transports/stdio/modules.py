@@ -34,7 +34,7 @@ AT_ONCE = 1 << 16
 REASONS = {
     wasmhost.TIME: "the module has used up its time",
     wasmhost.FUEL: "the module has used up its fuel",
-    wasmhost.REFUSED: "the module could not be run",
+    wasmhost.REFUSED: "the module could not be run; the agent's log says why",
     wasmhost.TRAPPED: "the module trapped",
 }
 
