@@ -39,9 +39,9 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     max_message_bytes: Annotated[int, Meta(ge=1024)] = 8 * 1024 * 1024
     """The largest body or frame; anything longer is refused before it is read."""
     max_connections: Count = 10_000
-    header_seconds: Span = 10.0
+    header_seconds: Span = 9.0
     """A client that has not sent its headers by then is closed."""
-    body_seconds: Span = 10.0
+    body_seconds: Span = 9.0
     """The same for a body that stands still."""
     idle_seconds: Span = 75.0
     """A kept-alive connection without a request is closed."""

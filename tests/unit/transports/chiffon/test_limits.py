@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -60,6 +61,22 @@ async def test_headers_that_drip_are_closed_all_the_same(opened: Any, kit: Any) 
         dripping = asyncio.ensure_future(drip(raw, raw.head(b"x-slow: " + b"y" * 10_000)))
         assert await raw.closed() == b""
         dripping.cancel()
+
+
+async def test_the_time_of_a_first_request_begins_with_the_connection(opened: Any, kit: Any) -> None:
+    """Else whoever waits almost that long before the first byte has it twice."""
+
+    async def seen(condition: Callable[[], bool]) -> None:
+        while not condition():
+            await asyncio.sleep(0)
+
+    async with opened(header_seconds=60) as serving, Raw(kit, serving.port) as raw:
+        await kit.soon(seen(lambda: serving.connections == 1))
+        (connection,) = serving._server.server_state.connections
+        deadline = connection.deadline
+        raw.writer.write(b"POST /api")
+        await kit.soon(seen(lambda: connection._header_bytes == 9))
+        assert connection.deadline == deadline
 
 
 async def drip(raw: Raw, data: bytes) -> None:
