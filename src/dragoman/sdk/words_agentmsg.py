@@ -28,6 +28,7 @@ from dragoman.protocols.agentmsg import errors
 from dragoman.protocols.agentmsg.records import ErrorReport, ErrorType, Usage
 from dragoman.protocols.agentmsg.state import Inbox
 from dragoman.protocols.agentmsg.types import (
+    HUB,
     HelpContext,
     HelpRequest,
     HelpResponse,
@@ -178,7 +179,7 @@ class AgentmsgLink:
                 yield Cancel(task_id=payload.task_id, reason=payload.message or "cancelled", receipt=receipt)
             case TaskUpdate(status="paused" | "in_progress"):
                 yield STEERED[payload.status](task_id=payload.task_id, receipt=receipt)
-            case HelpResponse() if payload.request_id in self._memory.queries:
+            case HelpResponse() if message.sender == HUB and payload.request_id in self._memory.queries:
                 yield self._reply(payload, tree, receipt)
             case ErrorReport() if message.answers == self._registration:
                 self._not_registered(payload, receipt)

@@ -45,6 +45,7 @@ from dragoman.core.commands import (
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import DeliveryId, Instant, TaskId, instant
 from dragoman.core.state.model import Operation, Registry
+from dragoman.core.tasks.assistance import SOMEBODY_ELSES
 from dragoman.protocols.agentmsg import codec, routing
 from dragoman.protocols.agentmsg.records import ErrorReport, Record
 from dragoman.protocols.agentmsg.types import (
@@ -116,10 +117,13 @@ def commands_of(
 def otherwise(agent: Agent, message: Message, tree: dict[str, Any], data: bytes, fault: Fault) -> Tell | None:
     """What a message means after all, whose first meaning was refused with `fault`: a letter, or nothing.
 
-    "No such task, or not yours" to a message for another agent says only that the hub has no part in it.
+    "No such task, or not yours" to a message for another agent says only that the hub has no part in it; an answer to
+    what somebody else was asked is not for its reader, either.
     """
     to = somebody(message.to)
     if fault.kind is not Kind.NOT_FOUND or to is None or message.type not in CARRIED:
+        return None
+    if fault.facts.get("reason") == SOMEBODY_ELSES:
         return None
     return Said(agent, message, tree, data, None, Instant(0)).tell(to, reports=True)
 

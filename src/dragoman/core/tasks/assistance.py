@@ -46,6 +46,9 @@ REQUESTS = UUID("52d9c7b1-1d6b-5f0e-8a43-64726167dddd")
 
 ANYTHING = "help"
 
+NOT_YOURS = "no such request, or it was not put to you"
+SOMEBODY_ELSES = "put to somebody else"
+
 
 def question_id(message_id: str) -> QuestionId:
     return QuestionId(str(uuid5(REQUESTS, message_id)))
@@ -238,10 +241,16 @@ def answered(work: Work, question: Question, command: GiveHelp) -> Question:
 
 
 def put_to(work: Work, request_id: str, principal: AgentId, about: Asking) -> Question:
-    """The question that a message put, if it is this agent's to answer. Not there and not yours are the same answer."""
+    """The question that a message put, if it is this agent's to answer. Not there and not yours are the same answer.
+
+    What the hub does not know may be a matter between two agents. Of what somebody else was asked it is none
+    (`SOMEBODY_ELSES`): whoever asked would take the answer for theirs.
+    """
     question = work.one(QuestionById(question_id(request_id)))
-    if question is None or question.about is not about or principal not in (question.asked_of, *question.asked_before):
-        raise refuse(Kind.NOT_FOUND, "no such request, or it was not put to you", field="request_id")
+    if question is None or question.about is not about:
+        raise refuse(Kind.NOT_FOUND, NOT_YOURS, field="request_id")
+    if principal not in (question.asked_of, *question.asked_before):
+        raise refuse(Kind.NOT_FOUND, NOT_YOURS, field="request_id", reason=SOMEBODY_ELSES)
     if question.status is not QuestionStatus.WITH_AGENT or question.asked_of != principal:
         message = f"the request is already {question.status.value.replace('_', ' ')}; nobody waits for this answer"
         raise refuse(Kind.CONFLICT, message, field="request_id", status=question.status.value)
