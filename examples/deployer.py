@@ -1,7 +1,7 @@
 """An agent that runs playbooks, and asks a person before it restarts production.
 
-export DRAGOMAN_TOKEN=$(dragoman agent add deployer --protocol chiffon -o json | jq -r .token)
-python examples/deployer.py chiffon+ws://localhost:8420
+TOKEN=$(dragoman agent add deployer --protocol chiffon)
+DRAGOMAN_TOKEN=$TOKEN python examples/deployer.py chiffon+ws://localhost:8420 &
 dragoman call deployer run_playbook playbook=deploy_kuma.yml
 """
 

@@ -1,7 +1,7 @@
 """An orchestrator that speaks chiffon itself: calls the deployer and follows its work.
 
-export DRAGOMAN_TOKEN=$(dragoman agent add planner --protocol chiffon -o json | jq -r .token)
-python examples/orchestrator.py chiffon+ws://localhost:8420
+TOKEN=$(dragoman agent add conductor --protocol chiffon)
+DRAGOMAN_TOKEN=$TOKEN python examples/orchestrator.py chiffon+ws://localhost:8420
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from dragoman import Client, TaskFailed
 
 
 async def main(url: str) -> None:
-    async with Client(url, id="planner") as hub:
+    async with Client(url, id="conductor") as hub:
         async for event in hub.stream("deployer", "run_playbook", playbook="deploy_kuma.yml"):
             step = event.data.get("step", {}).get("name", "")
             print(f"{event.seq:3} {event.kind:10} {event.data.get('percent', '')!s:>4} {step}")
