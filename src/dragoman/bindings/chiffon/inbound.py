@@ -23,10 +23,11 @@ from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.tasks.model import Priority
 from dragoman.protocols.chiffon import chunks, codec
-from dragoman.protocols.chiffon.types import Envelope, ErrorPayload, Payload, WorkRequest, WorkResult, WorkStatus
+from dragoman.protocols.chiffon.types import Envelope, ErrorPayload, Payload, Step, WorkRequest, WorkResult, WorkStatus
 
 RESULT_STREAM = "result"
 MOST_FILES = 100
+LONGEST_QUESTION = 2000
 ASIDES: dict[str, type] = {"message": str, "thinking": str, "tool_use": dict, "tool_result": dict}
 """Custom fields of a status that other protocols have words for, by their JSON type."""
 
@@ -157,6 +158,8 @@ def _status(agent: Agent, message: Envelope[Payload], status: WorkStatus, raw: b
     ask = _ask(message.x_custom_fields) if paused else None
     if ask is not None:
         body.setdefault("message", ask.question)  # whoever waits for the task is to know what for
+    elif paused:
+        ask = Ask(question=_waits_for(agent, step), implied=True)
     return ReportProgress(
         principal=agent.id,
         protocol=PROTOCOL,
@@ -195,6 +198,12 @@ def _ask(custom: dict[str, Any]) -> Ask | None:
         default=asked.default if has_default else None,
         has_default=has_default,
     )
+
+
+def _waits_for(agent: Agent, step: Step | None) -> str:
+    """What an agent that pauses says of it, where it has no word for a question (B3)."""
+    said = "" if step is None else step.output.strip() or step.name.strip()
+    return said[-LONGEST_QUESTION:] or f"{agent.id} has paused and waits for an answer"
 
 
 def _result(

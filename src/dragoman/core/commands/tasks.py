@@ -112,6 +112,8 @@ class Ask(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     timeout_seconds: float | None = None
     default: Any = None
     has_default: bool = False
+    implied: bool = False
+    """The agent only said that it waits (B3). A person may answer; it keeps its seat, and may go on by itself."""
 
 
 class ReportProgress(AboutTask, frozen=True, gc=False, kw_only=True):

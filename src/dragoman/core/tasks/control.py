@@ -15,7 +15,7 @@ from dragoman.core.tasks.anew import begin_anew, drop_work_letters
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import EventKind, Status, Task, Waiting
 from dragoman.core.tasks.outcome import end_with_children
-from dragoman.core.tasks.questions import resume_with
+from dragoman.core.tasks.questions import resume_with, unasked
 from dragoman.core.work import Work
 
 
@@ -85,7 +85,7 @@ def resume(work: Work, command: Resume) -> Task:
     if command.has_answer:
         return resume_with(work, task, command.answer)
     waited = work.now - (task.last_sign_at or work.now)
-    task = work.record(task, EventKind.RESUMED)
+    task = work.record(unasked(work, task), EventKind.RESUMED)
     task = msgspec.structs.replace(task, deadline=Instant(task.deadline + waited), last_sign_at=work.now)
     owner = task.owner
     if owner is None or task.attempts == 0:

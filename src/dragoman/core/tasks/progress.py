@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dragoman.core.commands import ReportProgress, WriteLog
+from dragoman.core.commands import Ask, ReportProgress, WriteLog
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.delivery.outbox import offer, withdraw
 from dragoman.core.errors import Kind, refuse
@@ -14,7 +14,7 @@ from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import EventKind, Status, Task, Waiting
 from dragoman.core.tasks.outcome import heard, owned
 from dragoman.core.tasks.output import take_files, take_output
-from dragoman.core.tasks.questions import put_question
+from dragoman.core.tasks.questions import put_question, unasked
 from dragoman.core.work import Work
 
 
@@ -50,12 +50,10 @@ def report_progress(work: Work, command: ReportProgress) -> Task:
         step=command.step or task.step,
     )
     if command.paused:
-        task = move(task, Status.WAITING, work.now, waiting=Waiting.AGENT, wake_at=None, queue=None)
-        if command.ask is not None:
-            task = put_question(work, task, command.ask)
+        task = paused(work, task, command.ask)
     elif task.waiting is not Waiting.HELD:  # a task that a person paused stays so until they say otherwise
         task = move(
-            task,
+            unasked(work, task),
             Status.RUNNING,
             work.now,
             waiting=None,
@@ -69,6 +67,17 @@ def report_progress(work: Work, command: ReportProgress) -> Task:
     if task.origin.principal == HUB:  # a health check that gets going is answered
         heard(work, command.principal, probe=True)
     return task
+
+
+def paused(work: Work, task: Task, ask: Ask | None) -> Task:
+    """The task waiting (not yet put). Who pauses without a word of why asks for one, once; but not who was told to, nor
+    whoever only shows that it is well."""
+    held, before = task.waiting is Waiting.HELD, task.question
+    waiting = Waiting.HELD if held else Waiting.AGENT
+    task = move(task, Status.WAITING, work.now, waiting=waiting, wake_at=None, queue=None)
+    if ask is None or (ask.implied and (held or before is not None or task.origin.principal == HUB)):
+        return task
+    return put_question(work, unasked(work, task), ask)
 
 
 def write_log(work: Work, command: WriteLog) -> Task:

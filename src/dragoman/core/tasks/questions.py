@@ -5,8 +5,8 @@ back depends on how the agent asked:
 
     asked by                      the agent meanwhile     the answer
     ----------------------------  ----------------------  -------------------------------------------------------
-    a report (`put_question`)     has ended its turn      is work: the same task, in a new round, with the answer
-                                                          beside its input (bridging B3), to the agent that asked
+    a report (`put_question`)     has ended its turn, or  is work: the same task, in a new round, with the answer
+                                  only paused             beside its input (bridging B3), to the agent that asked
                                                           if it can be reached, else to any that could do the task
     `AskPerson`, blocking         stands still            is a delivery to that agent, and the task goes on
     `AskPerson`, not blocking     works on                is a delivery to that agent
@@ -40,12 +40,25 @@ PLACES = UUID("0f6f3a52-6c0e-5b7b-8b0e-64726167bbbb")
 
 
 def put_question(work: Work, task: Task, ask: Ask) -> Task:
-    """The task with its question put to a person (not yet put). The agent's turn is over: no link holds the task."""
+    """The task with its question put to a person (not yet put). The agent's turn is over, and no link holds the task,
+    unless it only paused."""
     assert task.owner is not None
     question = newly_asked(work, QuestionId(work.mint()), task, task.owner, ask)
     work.put(question)
     task = told_of(work, task, question)
+    if ask.implied:
+        return msgspec.structs.replace(task, question=question.id)
     return msgspec.structs.replace(task, waiting=Waiting.PERSON, question=question.id, session=None)
+
+
+def unasked(work: Work, task: Task) -> Task:
+    """The task without the question that its agent put by a report: it goes on without an answer, or has one."""
+    question = None if task.question is None else work.one(QuestionById(task.question))
+    if question is None or question.request_id is not None or question.about is not Asking.ANSWER:
+        return task
+    if question.status in ASKED:
+        work.put(msgspec.structs.replace(question, status=QuestionStatus.WITHDRAWN, wake_at=None))
+    return msgspec.structs.replace(task, question=None)
 
 
 def newly_asked(work: Work, id: QuestionId, task: Task | None, agent: AgentId, ask: Ask) -> Question:
@@ -218,6 +231,7 @@ def lasting(source: dict[str, Any]) -> dict[str, Any]:
 
 def resume_with(work: Work, task: Task, answer: Any, *, expired: bool = False) -> Task:
     """Send the task back to work, with an answer."""
+    task = unasked(work, task)
     source = msgspec.json.decode(work.event(task.id, task.source).body)
     body: dict[str, Any] = {"input": source.get("input", {}), "answer": answer, **lasting(source)}
     if expired:

@@ -171,10 +171,20 @@ def test_a_piece_of_output_knows_its_place(envelope: Make, heard: Make, infra: A
     assert (body["chunk"], body["stream"]) == ([4, 8, 12], "step-5")
 
 
-@pytest.mark.requirement("chiffon-D13")
-def test_paused_means_that_the_agent_waits(envelope: Make, heard: Make, infra: Agent) -> None:
-    report = heard(infra, envelope("work_status", status="paused"))
-    assert (report.paused, report.ask) == (True, None)
+@pytest.mark.requirement("chiffon-D13", "chiffon/B3")
+@pytest.mark.parametrize(
+    ("step", "question"),
+    [
+        (None, "infra-1 has paused and waits for an answer"),
+        ({"number": 2, "name": "Which region?"}, "Which region?"),
+        ({"number": 2, "name": "Deploy", "output": "Restart prod?\n"}, "Restart prod?"),
+    ],
+)
+def test_paused_means_that_the_agent_waits_for_an_answer(
+    step: dict[str, Any] | None, question: str, envelope: Make, heard: Make, infra: Agent
+) -> None:
+    report = heard(infra, envelope("work_status", status="paused", **({} if step is None else {"step": step})))
+    assert (report.paused, report.ask) == (True, Ask(question=question, implied=True))
 
 
 @pytest.mark.parametrize(

@@ -119,3 +119,53 @@ async def test_who_asked_may_answer_a_paused_task_by_a_request_about_it(world):
     assert msgspec.json.decode(order.event.body) == {"input": {"n": 1}, "answer": "blue"}
     await world.progress("i1", task.id)
     assert (await world.refused(world.request(task_id=task.id, answer=b"1"))).kind is Kind.CONFLICT
+
+
+WHAT = Ask(question="Which region?", implied=True)
+
+
+async def at_a_pause(world):
+    """A task whose agent paused without a word of why, and the question that this is."""
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    task = await world.submit()
+    i1.take()
+    for _ in range(2):  # it says so again and again, and asks once
+        await world.progress("i1", task.id, paused=True, ask=WHAT)
+    [question] = list(await world.store.questions())
+    return i1, task, question
+
+
+@pytest.mark.requirement("chiffon/B3")
+async def test_an_agent_that_pauses_can_be_answered_by_a_person(world):
+    i1, task, question = await at_a_pause(world)
+    assert (question.status, question.question, question.task) == (QuestionStatus.OPEN, "Which region?", task.id)
+    assert (await world.task(task.id)).waiting is Waiting.AGENT
+    await world.ask(Answer(principal=ADMIN, question=question.id, answer="eu"))
+    [order] = i1.take()
+    assert msgspec.json.decode(order.event.body) == {"input": {"n": 1}, "answer": "eu"}
+
+
+@pytest.mark.requirement("chiffon-D13")
+@pytest.mark.parametrize("how", ["by itself", "resumed", "answered by who asked"])
+async def test_an_agent_that_goes_on_after_its_pause_waits_for_no_answer(world, how):
+    _, task, question = await at_a_pause(world)
+    if how == "by itself":
+        await world.progress("i1", task.id)
+    elif how == "resumed":
+        await world.ask(Resume(principal=AgentId("boss"), task_id=task.id))
+    else:
+        await world.ask(world.request(task_id=task.id, answer=b'"eu"'))
+    [question] = list(await world.store.questions())
+    assert question.status is QuestionStatus.WITHDRAWN
+    assert (await world.refused(Answer(principal=ADMIN, question=question.id, answer="us"))).kind is Kind.CONFLICT
+
+
+async def test_an_agent_that_was_told_to_pause_asks_nothing_by_pausing(world):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit()
+    await world.ask(Pause(principal=AgentId("boss"), task_id=task.id))
+    await world.progress("i1", task.id, paused=True, ask=WHAT)
+    assert (await world.task(task.id)).waiting is Waiting.HELD
+    assert list(await world.store.questions()) == []
