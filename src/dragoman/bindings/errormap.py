@@ -55,7 +55,7 @@ TABLE: Mapping[Kind, Row] = {
     Kind.RATE_LIMITED:        Row(5005, 429, "RATE_LIMIT",               "INVALID_REQUEST",      "RATE_LIMIT_EXCEEDED",       "RESOURCE_EXHAUSTED",  429, True,  "Slow down and try again shortly."),
     Kind.OVERLOADED:          Row(5002, 503, "RESOURCE_EXHAUSTED",       "INTERNAL_ERROR",       "INTERNAL_ERROR",            "UNAVAILABLE",         503, True,  "Nothing was taken; send it again shortly."),
     Kind.UNAVAILABLE:         Row(5002, 503, "NETWORK_ERROR",            "INTERNAL_ERROR",       "TIMEOUT",                   "UNAVAILABLE",         503, True,  "Start the agent, or wait until it is back."),
-    Kind.TIMEOUT:             Row(5001, 503, "TIMEOUT",                  "TIMEOUT",              "TIMEOUT",                   "DEADLINE_EXCEEDED",   504, True,  "Try again, or allow more time with hints.max_duration_seconds."),
+    Kind.TIMEOUT:             Row(5001, 503, "TIMEOUT",                  "TIMEOUT",              "TIMEOUT",                   "DEADLINE_EXCEEDED",   504, True,  "Try again, or allow more time."),
     Kind.RESOURCES:           Row(5005, 503, "RESOURCE_EXHAUSTED",       "INTERNAL_ERROR",       "INTERNAL_ERROR",            "RESOURCE_EXHAUSTED",  503, True,  "Ask for less, or wait until the agent has room."),
     Kind.CANCELLED:           Row(TASK_CANCELLED, 409, "EXTERNAL_SERVICE_ERROR", "INVALID_REQUEST", "INTERNAL_ERROR",         "CANCELLED",           409, False, "Submit it again under a new request id if it is still wanted."),
     Kind.DEPENDENCY:          Row(DEPENDENCY_FAILED, 409, "EXTERNAL_SERVICE_ERROR", "INVALID_REQUEST", "CONTRACT_VIOLATION",  "FAILED_PRECONDITION", 424, False, "Repair what it depends on, then retry it."),

@@ -5,8 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from dragoman.bindings.chiffon.failures import payload_of
 from dragoman.bindings.errormap import CHIFFON_KINDS, TABLE, chiffon_kind, sentence, told
+from dragoman.bindings.forge.failures import error_of
 from dragoman.core.errors import Fault, Kind
+from dragoman.core.ids import Instant
 from dragoman.core.rules import Rules
 from dragoman.protocols.chiffon import errors
 
@@ -94,3 +97,9 @@ def test_a_sentence_that_begins_with_an_id_leaves_it_as_it_is() -> None:
     assert sentence(fault).startswith("mux-1's stream ended. ")
     fault = Fault(kind=Kind.TIMEOUT, message="data-agent did not answer; try again")
     assert sentence(fault) == "data-agent did not answer; try again."
+
+
+def test_only_chiffon_is_told_of_its_hints() -> None:
+    fault = Fault(kind=Kind.TIMEOUT, message="not done by its deadline")
+    assert "hints.max_duration_seconds" in payload_of(fault, Instant(0)).error_message
+    assert error_of(fault).message == "Not done by its deadline. Try again, or allow more time."

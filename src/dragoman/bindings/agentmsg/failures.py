@@ -83,10 +83,7 @@ _encode = msgspec.json.Encoder().encode
 _severities = frozenset(get_args(Level))
 _types = frozenset(ErrorType)
 _kinds = {kind.value: kind for kind in Kind}
-_advice = {
-    kind: (row.next if row.next.endswith(".") else f"{row.next}.").replace(" with hints.max_duration_seconds", "")
-    for kind, row in errormap.TABLE.items()
-}
+_advice = {kind: (row.next if row.next.endswith(".") else f"{row.next}.") for kind, row in errormap.TABLE.items()}
 
 
 # -- an agent's report -------------------------------------------------------------------------------------------

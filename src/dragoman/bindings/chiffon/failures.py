@@ -40,6 +40,9 @@ FIELDS = {
 }
 """Where the hub's fields stand in an envelope."""
 
+ADVICE = {Kind.TIMEOUT: "Try again, or allow more time with hints.max_duration_seconds."}
+"""What to do next, where this protocol has a word for it."""
+
 
 def fault_of(error: ChiffonError) -> Fault:
     """A message that the codec refused, as a fault."""
@@ -63,7 +66,7 @@ def payload_of(fault: Fault, at: Instant, *, task: Task | None = None) -> ErrorP
     """What to say about a fault."""
     code = errormap.TABLE[fault.kind].chiffon
     facts = fault.facts
-    words = fault.message if is_told(fault) else errormap.sentence(fault)
+    words = fault.message if is_told(fault) else errormap.sentence(fault, ADVICE.get(fault.kind))
     agent_id = str(facts.get("agent_id") or facts.get("agent") or _agent_of(task))
     match code:
         case 5001:
