@@ -73,7 +73,7 @@ def paused(work: Work, task: Task, ask: Ask | None) -> Task:
     """The task waiting (not yet put). Who pauses without a word of why asks for one, once; but not who was told to, nor
     whoever only shows that it is well."""
     held, before = task.waiting is Waiting.HELD, task.question
-    waiting = Waiting.HELD if held else Waiting.AGENT
+    waiting = task.waiting if task.waiting in (Waiting.HELD, Waiting.PERSON) else Waiting.AGENT
     task = move(task, Status.WAITING, work.now, waiting=waiting, wake_at=None, queue=None)
     if ask is None or (ask.implied and (held or before is not None or task.origin.principal == HUB)):
         return task

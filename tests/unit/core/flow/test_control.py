@@ -161,6 +161,16 @@ async def test_an_agent_that_goes_on_after_its_pause_waits_for_no_answer(world, 
     assert (await world.refused(Answer(principal=ADMIN, question=question.id, answer="us"))).kind is Kind.CONFLICT
 
 
+async def test_who_has_asked_a_person_may_say_again_that_it_waits(world):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit()
+    await world.progress("i1", task.id, paused=True, ask=Ask(question="Restart?"))
+    await world.progress("i1", task.id, paused=True, ask=WHAT)
+    assert (await world.task(task.id)).waiting is Waiting.PERSON
+    assert [one.question for one in await world.store.questions()] == ["Restart?"]
+
+
 async def test_an_agent_that_was_told_to_pause_asks_nothing_by_pausing(world):
     await world.add("i1", "infra")
     await world.connect("i1")
