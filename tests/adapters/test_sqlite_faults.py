@@ -25,7 +25,7 @@ from dragoman.core.lookups import TaskById
 from dragoman.core.ports import Changes, StoreFailed, TaskFilter
 from dragoman.core.tasks.model import Status
 from dragoman.stores.sqlite import lock, schema, writer
-from dragoman.stores.sqlite.channel import Writer
+from dragoman.stores.sqlite.channel import OutcomeUnknown, Writer
 from dragoman.stores.sqlite.errors import StoreInUse, StoreRefused
 from dragoman.stores.sqlite.store import SqliteStore
 from tests.adapters.records import chain, delivery, event, task
@@ -320,7 +320,7 @@ async def test_writer_killed_is_restarted(store: SqliteStore) -> None:
     assert await stored(store) == {"a", "b"}
 
 
-async def test_the_unit_in_hand_of_a_killed_writer_fails_and_the_store_stays_truthful(store: SqliteStore) -> None:
+async def test_the_unit_in_hand_of_a_killed_writer_is_written_by_the_next_one(store: SqliteStore) -> None:
     await commit(store, task("a"))
     pid = store.writer_pid
     assert pid is not None
@@ -328,8 +328,27 @@ async def test_the_unit_in_hand_of_a_killed_writer_fails_and_the_store_stays_tru
     unit = asyncio.create_task(commit(store, task("b"), changed=[task("a", status=Status.RUNNING)]))
     await asyncio.sleep(0)
     os.kill(pid, signal.SIGKILL)
-    with pytest.raises(StoreFailed, match="before it had written"):
-        await unit
+    await unit
+    async with store.unit() as again:
+        found = await again.load([TaskById(TaskId("a")), TaskById(TaskId("b"))])
+    assert [list(rows) for rows in found.values()] == [[task("a", status=Status.RUNNING)], [task("b")]]
+    await commit(store, task("c"))
+    assert await stored(store) == {"a", "b", "c"}
+
+
+async def test_a_unit_that_kills_every_writer_fails_and_the_store_stays_truthful(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def dies(writer: Writer, _: object) -> None:
+        os.kill(writer.pid, signal.SIGKILL)
+        await writer._gone
+        raise OutcomeUnknown
+
+    await commit(store, task("a"))
+    with monkeypatch.context() as patched:
+        patched.setattr(Writer, "commit", dies)
+        with pytest.raises(StoreFailed, match="two writer processes ended"):
+            await commit(store, task("b"), changed=[task("a", status=Status.RUNNING)])
     async with store.unit() as again:
         found = await again.load([TaskById(TaskId("a")), TaskById(TaskId("b"))])
     assert [list(rows) for rows in found.values()] == [[task("a")], []]

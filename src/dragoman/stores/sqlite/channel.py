@@ -94,7 +94,7 @@ class Writer(asyncio.Protocol):
     async def commit(self, operations: list[tuple[Any, ...]]) -> None:
         """Returns when the operations are on the disk; `StoreFailed` if they are not, `OutcomeUnknown` if perhaps."""
         if self._transport is None or not self.alive:
-            raise StoreFailed("the writer process ended")
+            raise _ended()
         await self.settled()
         frame = bytearray(ops.HEADER)
         _encoder.encode_into(operations, frame, ops.HEADER)

@@ -153,11 +153,12 @@ class SqliteStore:
             self._writer = None
         try:
             self._writer = await Writer.start(self._path, self._lock)
-            _, self._next_number = reads.recovered(self._reader)
+            _, free = reads.recovered(self._reader)
             there = self._doubtful is not None and doubt.is_there(self._reader, self._doubtful)
         except (StoreRefused, apsw.Error, OSError) as error:
             raise StoreFailed(f"the writer process cannot be started: {error}") from error
         self._doubtful = None
+        self._next_number = max(self._next_number, free)
         return there
 
     def note(self, letters: Mapping[str, str]) -> None:
@@ -217,14 +218,7 @@ class SqliteStore:
                 self._cache.expect(changes.added)
             written = personal.shut(changes, self._vault)
             operations = pack(written, lambda task: new.get(task) or self._number(task), new)
-            if self._writer is None:
-                raise StoreFailed("the store is not open")
-            try:
-                await self._writer.commit(operations)
-            except OutcomeUnknown as error:
-                self._doubtful = written
-                if not await self._restart_writer():
-                    raise StoreFailed("the writer process ended before it had written the unit") from error
+            await self._write(operations, written)
         except BaseException as error:
             self._drop_cache()
             if isinstance(error, (ValueError, TypeError, OverflowError, apsw.Error)):
@@ -232,6 +226,21 @@ class SqliteStore:
             raise
         if self._cache is not None:
             self._cache.follow(changes, new)
+
+    async def _write(self, operations: list[tuple[Any, ...]], written: Changes) -> None:
+        """Where the writer dies over it and it is not there, the next one is given it: who reported something and
+        expects no answer would not know that it is missing. Once, for it may be the unit that kills them."""
+        for _ in range(2):
+            if self._writer is None:
+                raise StoreFailed("the store is not open")
+            try:
+                await self._writer.commit(operations)
+                return
+            except OutcomeUnknown:
+                self._doubtful = written
+                if await self._restart_writer():
+                    return
+        raise StoreFailed("two writer processes ended over this unit, and it was not written")
 
     def _number(self, task: TaskId) -> int:
         if self._cache is not None and (known := self._cache.number(task)) is not None:
