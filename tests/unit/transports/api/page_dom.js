@@ -17,9 +17,11 @@ class Node {
   createTBody() { return this.add("tbody"); }
   insertRow() { return this.add("tr"); }
   insertCell() { return this.add("td"); }
-  addEventListener() {}
+  get children() { return this.kids.filter((kid) => typeof kid !== "string"); }
+  addEventListener(_, hear) { this.heard = hear; }
   focus() {}
-  texts() { return [this.text, ...this.kids.flatMap((kid) => kid.texts())].filter(Boolean); }
+  texts() { return [this.text, ...this.kids.flatMap((kid) => kid.texts?.() ?? [])].filter(Boolean); }
+  find(tag) { return [...(this.tag === tag ? [this] : []), ...this.kids.flatMap((kid) => kid.find?.(tag) ?? [])]; }
 }
 const byId = {};
 globalThis.document = {
@@ -35,12 +37,13 @@ globalThis.history = { replaceState: (_, __, url) => { globalThis.location.hash 
 globalThis.setTimeout = () => 0;
 const asked = [];
 globalThis.fetch = async (path, options) => {
-  asked.push([path, options.headers.Authorization]);
+  asked.push([path, options.headers.Authorization, options.body ?? ""]);
   const name = path.split("/").pop().split("?")[0];
   return { status: 200, ok: true, json: async () => answers[name] };
 };
 require("vm").runInThisContext(require("fs").readFileSync(process.argv[2], "utf8"));
-setImmediate(() => {
+setImmediate(async () => {
+  await byId.questions.find("button")[0]?.heard();
   const shown = Object.fromEntries(Object.entries(byId).map(([id, node]) => [id, node.texts()]));
   console.log(JSON.stringify({ shown, asked, hash: location.hash, board: byId.board.hidden, door: byId.door.hidden }));
 });

@@ -235,7 +235,10 @@ async def test_hostile_names_are_shown_as_text(world: Any, make: Any) -> None:
         assert evil in told["shown"][place], place
     assert told["shown"]["verdict"] == ["1 question waits for a person"]
     assert (told["board"], told["door"], told["hash"]) == (False, True, "")
-    assert {header for _, header in told["asked"]} == {"Bearer abc"}
+    assert {header for _, header, _ in told["asked"]} == {"Bearer abc"}
+    assert [(path, json.loads(body)) for path, _, body in told["asked"] if body] == [
+        ("/api/v1/questions/q/answer", {"answer": evil})
+    ]
 
 
 def test_the_guide_names_every_route() -> None:

@@ -46,14 +46,37 @@ function table(id, heads, rows, fill, none, more) {
   place.replaceChildren(sheet);
 }
 
-async function read(path) {
+async function read(path, body) {
   const answer = await fetch("/api/v1/" + path, {
     headers: { Authorization: "Bearer " + sessionStorage.getItem(KEY) },
     cache: "no-store", credentials: "omit", redirect: "error",
+    ...(body === undefined ? {} : { method: "POST", body: JSON.stringify(body) }),
   });
   if (answer.status === 401) throw new Error("This is not the admin token of this hub.");
   if (!answer.ok) throw new Error("The hub answered with status " + answer.status + ".");
   return answer.json();
+}
+
+// One button for each answer there is. What is answered in words is answered by the command line.
+function answers(row, question) {
+  const td = row.insertCell();
+  if (!question.options.length) td.textContent = "dragoman ask answer " + short(question.id) + " …";
+  for (const option of question.options) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = cut(option);
+    button.addEventListener("click", async () => {
+      for (const other of td.children) other.disabled = true;
+      try {
+        await read("questions/" + encodeURIComponent(question.id) + "/answer", { answer: option });
+        await look();
+      } catch (error) {
+        await look();
+        byId("verdict").textContent = "The answer was not taken: " + error.message;
+      }
+    });
+    td.append(button, " ");
+  }
 }
 
 function draw(agents, tasks, questions, letters) {
@@ -61,9 +84,9 @@ function draw(agents, tasks, questions, letters) {
   byId("verdict").textContent = waiting
     ? waiting + (waiting === 1 ? " question waits" : " questions wait") + " for a person"
     : agents.agents.filter((a) => a.status !== "offline").length + " of " + agents.agents.length + " agents here";
-  table("questions", ["Asked", "Agent", "Task", "Question", "Options"], questions.questions, (row, q) => {
+  table("questions", ["Asked", "Agent", "Task", "Question", "Answer"], questions.questions, (row, q) => {
     cell(row, clock(q.created_at), "time"); cell(row, q.agent); cell(row, short(q.task_id), "id");
-    cell(row, cut(q.question)); cell(row, q.options.map(String).join(" · "));
+    cell(row, cut(q.question)); answers(row, q);
   }, "Nobody waits for an answer.");
   table("agents", ["Agent", "Protocol", "Kind", "Status", "Tasks", "Breaker", "Last seen"], agents.agents, (row, a) => {
     cell(row, a.id); cell(row, a.protocol); cell(row, a.kind); cell(row, a.status, state(a.status));
