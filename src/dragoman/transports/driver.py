@@ -323,7 +323,7 @@ class Pump:
             self._wrote(silent)
         if self._held or not self._wire.has_room:
             self._held.extend(frames)
-        elif frames:
+        else:
             self._wire.write([frame for frame, _ in frames])
             self._wrote(sum(weight for _, weight in frames))
             self._mark()
