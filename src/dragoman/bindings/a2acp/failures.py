@@ -140,7 +140,11 @@ def refused(refusal: Refusal) -> Refused:
 def code_of(fault: Fault) -> Code:
     said = fault.facts.get(ERROR)
     own = str(said.get("code")) if type(said) is dict else ""
-    return Code(own) if own in Code.__members__ else Code(errormap.TABLE[fault.kind].a2acp)
+    if own in Code.__members__:
+        return Code(own)
+    if fault.kind is Kind.UNAVAILABLE and fault.field == "to_agent":
+        return Code.CAPABILITY_NOT_FOUND  # nobody of that name is known, rather than not here now
+    return Code(errormap.TABLE[fault.kind].a2acp)
 
 
 def refusal_of(fault: Fault, *, personal: bool = False) -> Refusal:

@@ -174,3 +174,11 @@ def test_every_fault_has_its_words_and_its_status(kind: Kind) -> None:
     assert refusal.details["field"] == "payload.contract_id"
     assert retry_after(refusal.code, refusal.after) == (7 if TABLE[refusal.code].retry else 0)
     assert 400 <= status_of(fault) < 600
+
+
+def test_nobody_of_that_name_is_not_found_and_nobody_there_now_is_timed_out() -> None:
+    unknown = Fault(kind=Kind.UNAVAILABLE, message="no agent is called 'x'; add one", field="to_agent", retryable=True)
+    told = refusal_of(unknown).payload("k")["error"]
+    assert (told["code"], told["retry_after"], status_of(unknown)) == ("CAPABILITY_NOT_FOUND", 0, 404)
+    away = Fault(kind=Kind.UNAVAILABLE, message="x is away", retryable=True)
+    assert (refusal_of(away).code, status_of(away)) == ("TIMEOUT", 504)
