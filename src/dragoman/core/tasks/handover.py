@@ -127,7 +127,8 @@ def check(work: Work, task: Task, command: HandOver) -> None:
     if task.owner != command.principal:
         raise refuse(Kind.NOT_FOUND, "no such task, or not yours", field="task_id", task_id=task.id)
     if task.final or task.status not in HELD:
-        raise refuse(Kind.CONFLICT, f"the task is {task.status.value}; there is nothing to hand over", task_id=task.id)
+        message = f"the task is {task.status.value}; hand over only what is under way"
+        raise refuse(Kind.CONFLICT, message, task_id=task.id)
     if command.deadline <= work.now:
         raise refuse(Kind.INVALID, "the deadline has passed already; send a later one", field="deadline")
     if command.to is not None:
@@ -251,7 +252,8 @@ def answer_handover(work: Work, command: AnswerHandover) -> Question | None:
     assert question.task is not None
     task = work.known_task(question.task)
     if task.owner != question.agent or task.status not in HELD:
-        raise refuse(Kind.CONFLICT, f"the task is {task.status.value} and not offered any more", task_id=task.id)
+        message = f"the task is {task.status.value} and not offered any more; leave it"
+        raise refuse(Kind.CONFLICT, message, task_id=task.id)
     if command.accepted:
         agent = work.agent(command.principal)
         assert agent is not None
@@ -367,7 +369,7 @@ def exhausted(work: Work, task: Task, question: Question) -> Question:
     path = " → ".join((task.handed[0][0], *(to for _, to in task.handed)))
     fault = Fault(
         kind=Kind.UNSUPPORTED_WORK,
-        message=f"handed over {len(task.handed)} times ({path}); nobody seems able to do it",
+        message=f"handed over {len(task.handed)} times ({path}), and nobody seems able to do it; ask others",
         facts={"reason": "CAPABILITY_LIMIT", "hops": len(task.handed), "path": path},
     )
     work.put(question)

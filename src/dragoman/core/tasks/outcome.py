@@ -34,7 +34,7 @@ def finish(work: Work, command: Finish) -> Task:
             return task  # the answer to the first one got lost: say it again
         raise refuse(
             Kind.CONFLICT,
-            f"the task is already {task.status.value}; its result cannot change",
+            f"the task is already {task.status.value}, and its result cannot change; assign a new task for another",
             field="task_id",
             task_id=task.id,
         )

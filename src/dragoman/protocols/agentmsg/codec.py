@@ -176,7 +176,7 @@ def _faults(message: Message) -> list[agreement.Contradiction]:
             what = "missing; an answer names the message it answers"
             faults.append(agreement.Contradiction("metadata.correlation_id", what))
         if message.type is MessageType.ACK and not message.payload.message_ids:
-            what = "missing; an ACK names what it acknowledges"
+            what = "missing; name the message that it acknowledges"
             faults.append(agreement.Contradiction("metadata.correlation_id", what))
     return faults
 
