@@ -27,7 +27,7 @@ COLUMNS = (
     Column("waits", lambda question: printing.age(question.get("created_at")), right=True),
     col("question"),
     Column("answers", lambda question: question.get("options") or "any"),
-    col("until", "deadline"),
+    Column("left", lambda question: printing.left(question.get("deadline")), right=True),
 )
 
 
@@ -123,16 +123,19 @@ def watch(
 
 
 def _take(hub: Hub, question: Mapping[str, Any]) -> None:
-    """Ask the person at the terminal; nothing typed leaves the question for later."""
-    said = _prompt(question)
-    if not said:
-        printing.words("  left open")
-        return
-    try:
-        hub.post("questions", str(question["id"]), "answer", body={"answer": _meant(question, said)})
-    except Stop as stop:  # not one of the options, or somebody was faster: the next question may go better
-        printing.words(f"  {stop.sentence}")
-        return
+    """Ask the person at the terminal, until there is an answer; nothing typed leaves the question for later."""
+    while True:
+        said = _prompt(question)
+        if not said:
+            printing.words("  left open")
+            return
+        try:
+            hub.post("questions", str(question["id"]), "answer", body={"answer": _meant(question, said)})
+            break
+        except Stop as stop:
+            printing.words(f"  {stop.sentence}")
+            if stop.code is not Exit.USAGE:  # somebody was faster; the next question may go better
+                return
     printing.verdict(True, f"answered {line(question.get('agent'))}: {line(said)}")
 
 

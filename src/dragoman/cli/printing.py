@@ -20,6 +20,7 @@ from dragoman.cli.options import Form
 
 Item = Mapping[str, Any]
 
+NARROWEST = 3
 WITHOUT_A_HUB = frozenset({"dev", "serve", "config", "cert", "conformance", "play", "sandbox", "translate", "version"})
 """Commands that need not be told where the hub is."""
 
@@ -107,23 +108,39 @@ def table(items: Sequence[Item], columns: Sequence[Column]) -> None:
 
 
 def _rich_table(cells: Sequence[Sequence[str]], columns: Sequence[Column]) -> None:
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    console = Console(highlight=False)
+    natural = [
+        max(cell_len(text) for text in (columns[i].title, *(row[i] for row in cells))) for i in range(len(columns))
+    ]
     drawn = Table(box=None, pad_edge=False, header_style="bold")
-    for place, column in enumerate(columns):
-        # The first column is what one copies into the next command: it is never cut.
+    for place, (column, width) in enumerate(zip(columns, _fitting(natural, console.width), strict=True)):
         drawn.add_column(
             column.title.upper(),
             justify="right" if column.right else "left",
             no_wrap=True,
             overflow="fold" if place == 0 else "ellipsis",
-            min_width=max((len(row[0]) for row in cells), default=0) if place == 0 else None,
+            width=width,
         )
     for row in cells:
         drawn.add_row(*(Text(text) for text in row))
-    Console(highlight=False).print(drawn)
+    console.print(drawn)
+
+
+def _fitting(widths: list[int], room: int) -> list[int]:
+    """Taken from the widest column until they fit, with two spaces between them: long words are cut, and no column is
+    lost. The first one is what is copied into the next command: it is never cut."""
+    room -= 2 * (len(widths) - 1)
+    while len(widths) > 1 and sum(widths) > room:
+        widest = max(range(1, len(widths)), key=widths.__getitem__)
+        if widths[widest] <= NARROWEST:
+            break
+        widths[widest] -= 1
+    return widths
 
 
 def card(pairs: Sequence[tuple[str, Any]]) -> None:
@@ -166,6 +183,12 @@ def age(text: Any, now: datetime | None = None) -> str:
     if then is None:
         return "-"
     return duration(((now or datetime.now(UTC)) - then).total_seconds())
+
+
+def left(text: Any) -> str:
+    """How long it is until then."""
+    then = moment(text)
+    return "-" if then is None else duration((then - datetime.now(UTC)).total_seconds())
 
 
 def duration(seconds: float) -> str:

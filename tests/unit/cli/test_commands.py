@@ -143,6 +143,8 @@ def test_a_table_on_a_terminal_is_drawn_by_rich_and_never_cuts_the_id(
     assert ID in drawn
     assert "x" * 200 not in drawn
     assert max(len(row) for row in drawn.splitlines()) <= 80
+    assert len(drawn.splitlines()[0].split()) == 7  # no column is lost for a long one
+    assert " 100 % " in drawn
 
 
 def test_task_show_tells_a_failed_task_as_a_story(hub: Any, run: Any, make_task: Any) -> None:
@@ -372,6 +374,9 @@ def test_watching_shows_each_question_once_and_takes_answers_on_a_terminal(
     assert "answered deployer: no" in taken.err
     monkeypatch.setattr(sys, "stdin", Terminal("\n\n"))
     assert run("ask", "watch", "--for", "0").err.count("left open") == 2
+    hub.answers["POST /api/v1/questions/q1/answer"] = (422, {"detail": "The answer must be one of 'yes', 'no'."})
+    monkeypatch.setattr(sys, "stdin", Terminal("perhaps\n\nno\n"))
+    assert run("ask", "watch", "--for", "0").err.count("deployer asks: Restart prod?") == 2
 
 
 def test_a_second_answer_is_not_allowed(hub: Any, run: Any) -> None:
