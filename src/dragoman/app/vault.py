@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragoman.core.ids import SECOND, Instant
+from dragoman.core.ports import StoreFailed
 
 if TYPE_CHECKING:
     from dragoman.security.masterkey import MasterKeys
@@ -16,7 +17,7 @@ DIRECTORY = "keys"
 
 
 class DataVault:
-    """`core.ports.Vault` beside a data directory."""
+    """`core.ports.Vault` beside a data directory. A key file that will not do is looked at again the next time."""
 
     def __init__(self, data: Path, now: Callable[[], Instant]) -> None:
         self._directory = data / DIRECTORY
@@ -24,12 +25,21 @@ class DataVault:
 
     @cached_property
     def keys(self) -> MasterKeys:
-        from dragoman.security.masterkey import MasterKeyFile
+        from dragoman.security.masterkey import MasterKeyFile, MasterKeyProblem
+        from dragoman.security.private import PrivateFileError
 
-        return MasterKeyFile(self._directory).open(self._now() // SECOND)
+        try:
+            return MasterKeyFile(self._directory).open(self._now() // SECOND)
+        except (MasterKeyProblem, PrivateFileError) as problem:
+            raise StoreFailed(f"personal data is shut: {problem}") from problem
 
     def lock(self, data: bytes, about: Mapping[str, str]) -> bytes:
         return self.keys.lock(data, about)
 
     def unlock(self, record: bytes, about: Mapping[str, str]) -> bytes:
-        return self.keys.unlock(record, about)
+        from dragoman.security.masterkey import Locked
+
+        try:
+            return self.keys.unlock(record, about)
+        except Locked as locked:
+            raise StoreFailed(f"personal data stays shut: {locked}") from locked

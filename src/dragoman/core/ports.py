@@ -125,7 +125,8 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Vault(Protocol):
-    """What keeps personal data shut at rest. `about` is the row it belongs to: in another one it stays shut."""
+    """What keeps personal data shut at rest. `about` is the row it belongs to: in another one it stays shut. Both raise
+    `StoreFailed` where the key will not do, and say what to do about it."""
 
     def lock(self, data: bytes, about: Mapping[str, str]) -> bytes: ...
 

@@ -95,7 +95,8 @@ def _dispatch(desk: Desk, methods: dict[str, Endpoint]) -> Callable[[Request], A
             return problem(refusal.fault, request.url.path, next=refusal.next, status=refusal.status)
         except Refused as refusal:
             return problem(refusal.fault, request.url.path)
-        except StoreFailed:
+        except StoreFailed as error:
+            log.error("the store cannot be read", method=request.method, path=endpoint.path, why=str(error))
             fault = Fault(kind=Kind.OVERLOADED, message="the store cannot be read now", retryable=True)
             return problem(fault, request.url.path)
         except Exception as error:

@@ -1,0 +1,31 @@
+"""The master key of a data directory, and what is said when it will not do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dragoman.app.vault import DataVault
+from dragoman.core.ids import Instant
+from dragoman.core.ports import StoreFailed
+
+ABOUT = {"task": "t-1"}
+
+
+def test_a_key_that_will_not_do_is_a_failure_of_the_store_and_says_what_to_do(tmp_path: Path) -> None:
+    here, elsewhere = (DataVault(tmp_path / name, lambda: Instant(0)) for name in ("here", "elsewhere"))
+    record = here.lock(b"somebody", ABOUT)
+    elsewhere.lock(b"", ABOUT)
+    with pytest.raises(StoreFailed, match="Restore master"):
+        elsewhere.unlock(record, ABOUT)
+    key = tmp_path / "here" / "keys" / "master.json"
+    key.chmod(0o644)
+    again = DataVault(tmp_path / "here", lambda: Instant(0))
+    with pytest.raises(StoreFailed, match="chmod 600"):
+        again.unlock(record, ABOUT)
+    key.chmod(0o600)
+    assert again.unlock(record, ABOUT) == b"somebody"
+    key.write_text("{}")
+    with pytest.raises(StoreFailed, match="from a backup"):
+        DataVault(tmp_path / "here", lambda: Instant(0)).lock(b"", ABOUT)
