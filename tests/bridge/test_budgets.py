@@ -6,6 +6,7 @@ import pytest
 
 from tests.bridge.conftest import Scene
 from tests.bridge.players import PLAYERS
+from tests.bridge.players.agentmsg import AgentmsgWorker
 from tests.bridge.players.neutral import Order
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -50,6 +51,23 @@ async def test_a_budget_is_set_aside_and_given_back(scene: Scene) -> None:
     assert (await scene.worker.take()).type == "next"
     assert (await scene.stage.account(scene.worker.id))["reserved"] == 0.5
     assert (await scene.caller.story(handle))[-1]["final"] == "completed"
+
+
+@pytest.mark.parametrize("pair", [("agentmsg", name) for name in PLAYERS if name != "agentmsg"], ids="-to-".join)
+async def test_nobody_takes_over_what_it_cannot_pay_for(scene: Scene) -> None:
+    owner: AgentmsgWorker = await scene.enter(AgentmsgWorker)
+    await scene.stage.allot(scene.worker.id, 1)
+    await scene.caller.submit(Order(to=owner.id, budget=2))
+    job = await owner.take()
+    request = await owner.hand_over(job, scene.worker.id, {}, reason="LOAD_BALANCING")
+    answer = (await owner.answer(request))["payload"]
+    assert (answer["accepted"], answer["error"]) == (
+        False,
+        f"{scene.worker.id} has no budget for it now; the task stays yours",
+    )
+    assert (await scene.stage.account(scene.worker.id)).get("reserved", 0) == 0
+    assert (await scene.stage.account(owner.id))["reserved"] == 2
+    await owner.finish(job, text="done")
 
 
 @pytest.mark.parametrize("pair", [(name, "agentmsg") for name in PLAYERS], ids=PLAYERS)

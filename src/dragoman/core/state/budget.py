@@ -247,6 +247,15 @@ def moved(work: Work, task: Task, agent: AgentId) -> Task:
     return reserve(work, task, agent)
 
 
+def can_move(work: Work, task: Task, agent: AgentId, asked: Amounts) -> bool:
+    """Whether a task could change hands and ask for this much then: what it has of everybody's, it has already."""
+    if not asked and not work.limits:
+        return True
+    held = NOTHING if task.reserved is None else task.reserved.amounts
+    more = {kind: max(0.0, amount - held.get(kind, 0)) for kind, amount in asked.items()}
+    return fits(work, agent, asked) and fits(work, HUB, more)
+
+
 def spend(work: Work, agent: AgentId | None, body: bytes) -> bool:
     """Count what a result says was used. True if it was anything."""
     if agent is None or b'"usage"' not in body:

@@ -222,6 +222,7 @@ def ask_next(work: Work, question: Question, said: str | None = None) -> Questio
     not."""
     assert question.task is not None
     task = work.known_task(question.task)
+    obstacle = "seat"
     for agent in candidates(work, question, task):
         question = msgspec.structs.replace(question, asked_of=agent.id)
         if agent.converses:
@@ -230,16 +231,26 @@ def ask_next(work: Work, question: Question, said: str | None = None) -> Questio
             carry(work, question.letter, agent.id, Priority(question.details["priority"]), task.id, turn=turn)
             work.put(question)
             return question
-        if seat(work, agent) is not None:
+        if seat(work, agent) is None:
+            obstacle = "seat"
+        elif budget.can_move(work, task, agent.id, needs_then(work, task, question)):
             return taken(work, question, task, agent, {})
+        else:
+            obstacle = "budget for it"
         question = passed_over(question)
     if Handing(question.details["reason"]) is Handing.ESCALATION:
         return to_a_person(work, question, task)
     named = question.details["named"]
-    why = f"{named} has no seat now" if named else "nobody who could take it has a seat now"
+    why = f"{named} has no {obstacle} now" if named else f"nobody who could take it has a {obstacle} now"
     if said is not None:
         why = f"nobody who could take it does; who was asked last said: {said}"
     return kept(work, question, f"{why}; the task stays yours")
+
+
+def needs_then(work: Work, task: Task, question: Question) -> budget.Amounts:
+    """What a task may use when it has changed hands."""
+    asked = msgspec.json.decode(work.event(task.id, question.details["asked"]).body)
+    return budget.needs(tightened(task.constraints, asked.get("constraints") or {}))
 
 
 # -- yes -----------------------------------------------------------------------------------------------------------
