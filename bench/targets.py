@@ -28,7 +28,8 @@ PEERS = {
 """Family of suites (the name without its number) → the family of its peer. Everything else: `PEER`."""
 
 ALONE = (
-    "autogen", "acp-sdk", "hub-children", "hub-lonely", "fleet", "flood", "rabbitmq", "hub-lanes", "hub-a2acp", "token", "sandbox",
+    "autogen", "acp-sdk", "hub-children", "hub-lonely", "fleet", "flood", "rabbitmq", "hub-lanes", "hub-a2acp", "token",
+    "sandbox",
 )  # fmt: skip
 """Families that are put beside nobody."""
 
