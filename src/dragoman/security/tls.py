@@ -24,7 +24,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from cryptography import x509
@@ -146,8 +146,40 @@ def grpc_cipher_suites(pair: Pair) -> str:
     return f"ECDHE-{other}-AES256-GCM-SHA384"
 
 
+class _Handshake(ssl.SSLObject):
+    """A handshake whose client hears why it failed. Event loops drop the alert that OpenSSL has for it, and the client
+    sees a reset. So the failure is put off, as if there were more to read: then the loop writes. The client leaves, or
+    the time for handshakes is over."""
+
+    outgoing: ssl.MemoryBIO
+    failure: ssl.SSLError | None = None
+
+    def do_handshake(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            if not self.outgoing.pending:
+                raise
+            self.failure = error
+            raise ssl.SSLWantReadError from error
+
+
+class _Listening(ssl.SSLContext):
+    sslobject_class = _Handshake
+
+    def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **more: Any) -> ssl.SSLObject:
+        made = super().wrap_bio(incoming, outgoing, *args, **more)
+        assert isinstance(made, _Handshake)
+        made.outgoing = outgoing
+        return made
+
+
 def _context(pair: Pair, files: Files) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = _Listening(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     # The ssl module loads from files only. What was checked is what is served, so it is not read from there again.
     with _as_file(pair.key.rstrip() + b"\n" + pair.chain) as both:
