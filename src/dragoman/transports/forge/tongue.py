@@ -134,6 +134,7 @@ class ForgeTongue:
         look = self._look_of(agent, message, event.tree)
         if look is not None:
             return Heard(look=look, message_id=message.id, about=about)
+        message = self._about_its_task(agent, message)
         try:
             command = forge.command_of(agent, message, event.tree)
         except Refused as refused:
@@ -142,6 +143,13 @@ class ForgeTongue:
             self._jot(message)
             return Heard()
         return Heard(command=command, message_id=message.id, about=about)
+
+    def _about_its_task(self, agent: Agent, message: Message) -> Message:
+        """An error beyond recovery that names no task is about the only one that its agent has (D6)."""
+        match message.payload:
+            case ErrorEvent(recoverable=False, task_id=None) as said if len(held := self._hub.load_of(agent.id)) == 1:
+                return msgspec.structs.replace(message, payload=msgspec.structs.replace(said, task_id=held[0]))
+        return message
 
     def _invalid(self, event: Invalid) -> Heard:
         kind = Kind.TOO_LARGE if event.stage.value == "size" else Kind.INVALID

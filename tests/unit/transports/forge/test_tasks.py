@@ -112,6 +112,14 @@ async def test_an_error_beyond_recovery_fails_the_task_and_another_does_not(hub:
     assert told["error"]["details"]["stack"] == "at y.ts:1"
 
 
+@pytest.mark.requirement("forge-D6", "FG-EVT-4")
+async def test_an_error_beyond_recovery_that_names_no_task_is_about_the_only_one(hub: ForgeHub) -> None:
+    planner, worker, id = await at_work(hub)
+    await worker.tell("error", error="out of memory", recoverable=False)
+    told = await planner.notice("task-updated")
+    assert (told["taskId"], told["status"], told["error"]["message"]) == (id, "failed", "out of memory")
+
+
 @pytest.mark.requirement("forge-D6")
 @pytest.mark.parametrize("result", [{}, {"result": {"tests": 3}, "output": "2 of 3 failed"}])
 async def test_update_task_failed(hub: ForgeHub, result: dict[str, Any]) -> None:
