@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from cyclopts import Parameter
 
 from dragoman.cli import printing
-from dragoman.cli.escaping import line
+from dragoman.cli.escaping import block, line
 from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Hub
 from dragoman.cli.options import HERE, Output, Reach
@@ -208,6 +208,13 @@ def _show(one: Mapping[str, Any], output: Output) -> None:
         return
     mark = {"stderr": "!", "hub": "•", "event": "›"}.get(str(one.get("stream")), " ")
     level = f"{line(one['level'])}: " if one.get("level") in ("warn", "error") and one.get("stream") == "event" else ""
-    kind = str(one.get("kind") or "log")
-    parts = ("" if kind == "log" else kind.replace("_", " "), str(one.get("text") or ""))
-    print(f"{line(one.get('at'))} {mark} {level}{line(' · '.join(part for part in parts if part))}", flush=True)
+    kind, text = str(one.get("kind") or "log"), str(one.get("text") or "")
+    if kind == "log":
+        print(f"{line(one.get('at'))} {mark} {level}{line(text)}", flush=True)
+        return
+    head, _, output_ = text.partition("\n")  # an event of a task: which one, what, and what it put out
+    task = f"…{line(one['task_id'])[-4:]}  " if one.get("task_id") else ""
+    said = line(" · ".join(part for part in (kind.replace("_", " "), head) if part))
+    print(f"{line(one.get('at'))} {mark} {task}{level}{said}", flush=True)
+    if output_:
+        print("\n".join(f"    {each}" for each in block(output_).rstrip("\n").split("\n")), flush=True)

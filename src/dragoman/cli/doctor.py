@@ -125,7 +125,8 @@ PRIVATE = ("admin.token", "hub.json", "hub.sqlite", "hub.sqlite-wal", "tls")
 def permissions(directory: DataDir) -> Iterator[Finding]:
     path = directory.path
     if not path.exists():
-        yield Finding("data", "warning", f"{path} does not exist yet", "it is made by: dragoman dev")
+        where = "" if str(path) == DEFAULT else f" --data {path}"
+        yield Finding("data", "warning", f"{path} does not exist yet", f"it is made by: dragoman dev{where}")
         return
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         yield Finding("data", "problem", f"{path} is not yours to write", "become its owner, or give another --data")

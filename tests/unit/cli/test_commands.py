@@ -201,11 +201,14 @@ def test_task_show_and_logs_tell_the_sandbox_and_the_callers_own_name(
 def test_the_logs_of_an_agent_elsewhere_say_what_happened(hub: Any, run: Any) -> None:
     said = [
         {"seq": 1, "at": "T1", "kind": "submitted", "text": ""},
-        {"seq": 2, "at": "T2", "kind": "assigned", "text": "to a"},
+        {"seq": 2, "at": "T2", "kind": "assigned", "text": "to a\nbegun\n\x1b[2J", "task_id": "01a1-4dd3"},
         {"seq": 3, "at": "T3", "kind": "log", "stream": "stderr", "text": "oops"},
     ]
     hub.answers["GET /api/v1/agents/a/logs"] = (200, {"logs": said, "next": None})
-    assert run("agent", "logs", "a").out == "T1   submitted\nT2   assigned · to a\nT3 ! oops\n"
+    assert (
+        run("agent", "logs", "a").out
+        == "T1   submitted\nT2   …4dd3  assigned · to a\n    begun\n    \\e[2J\nT3 ! oops\n"
+    )
 
 
 def test_task_logs_stops_at_the_newest_event_unless_followed(
