@@ -10,7 +10,7 @@ from dragoman.core.agents.registry import known, probe
 from dragoman.core.commands import CloseLink, OpenLink, PaceLink, RefillLink
 from dragoman.core.delivery.outbox import pump
 from dragoman.core.errors import Fault, Kind
-from dragoman.core.ids import SECOND, Instant, rfc3339
+from dragoman.core.ids import SECOND, Instant
 from dragoman.core.routing.dispatch import fill
 from dragoman.core.tasks.model import HELD, Status, Task
 from dragoman.core.tasks.outcome import fail_attempt, failed
@@ -96,10 +96,6 @@ def lose(work: Work, link: Link) -> None:
 
 def give_back(work: Work, link: Link, fault: Fault) -> None:
     """The agent is gone, and what it held over this link with it. That, too, is one failure."""
-    agent = work.agent(link.agent)
-    if agent is not None and agent.last_seen_at is not None and fault.facts.get("last_heartbeat", "") is None:
-        facts = fault.facts | {"last_heartbeat": rfc3339(agent.last_seen_at)}  # a door knows only that it is gone
-        fault = msgspec.structs.replace(fault, facts=facts)
     held = [task for task in work.tasks(work.tasks_of(link.agent)) if task.session == link.session]
     for task in held:
         fail_attempt(work, task, fault, counts=False, lost=True)

@@ -122,6 +122,7 @@ def fail_attempt(work: Work, task: Task, fault: Fault, *, counts: bool = True, l
     """
     owner = task.owner
     if owner is not None:
+        fault = dated(work, owner, fault)
         withdraw(work, task, owner)
         if counts and fault.kind in work.rules.breaking:
             failed(work, owner)
@@ -151,6 +152,18 @@ def fail_attempt(work: Work, task: Task, fault: Fault, *, counts: bool = True, l
     )
     work.put(task)
     return task
+
+
+def dated(work: Work, owner: AgentId, fault: Fault) -> Fault:
+    """The fault with when its agent was last heard of: a door that finds it gone knows only that. What an agent says
+    itself, by a code, stays as it is."""
+    facts = fault.facts
+    if facts.get("last_heartbeat", "") is not None or facts.get("agent_id") != owner or "code" in facts:
+        return fault
+    agent = work.agent(owner)
+    if agent is None or agent.last_seen_at is None:
+        return fault
+    return msgspec.structs.replace(fault, facts=facts | {"last_heartbeat": rfc3339(agent.last_seen_at)})
 
 
 def let_go(work: Work, task: Task) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from dragoman.core.commands import RemoveAgent, Retry
 from dragoman.core.errors import Fault, Kind
-from dragoman.core.ids import ADMIN, SECOND, AgentId
+from dragoman.core.ids import ADMIN, SECOND, AgentId, rfc3339
 from dragoman.core.ports import TaskFilter
 from dragoman.core.tasks.model import Status
 
@@ -269,3 +269,14 @@ async def test_a_queued_task_whose_clock_is_set_again_is_still_first_in_its_queu
     await world.advance(30)  # in one unit the attempt fails and the waiting one's clock is set again
     assert i1.work == [waiting.id]
     assert (await world.task(silent.id)).status is Status.QUEUED
+
+
+@pytest.mark.requirement("CH-ERR-4")
+async def test_an_agent_that_is_gone_was_last_heard_of_when_it_was(world):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit()
+    gone = {"agent_id": "i1", "last_heartbeat": None}  # all that a door knows
+    task = await world.fault("i1", task.id, Kind.UNAVAILABLE, retryable=True, facts=gone)
+    agent = world.intake.agent(AgentId("i1"))
+    assert task.fault.facts == gone | {"last_heartbeat": rfc3339(agent.last_seen_at)}
