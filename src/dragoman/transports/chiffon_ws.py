@@ -18,7 +18,7 @@ from dragoman.core.errors import Fault
 from dragoman.protocols.chiffon.types import SUBPROTOCOL
 from dragoman.transports.asgi import Scope
 from dragoman.transports.desk import ChiffonTongue, Desk
-from dragoman.transports.driver import Tongue
+from dragoman.transports.driver import WORD_SECONDS, Tongue
 from dragoman.transports.ws_door import WsDoor
 
 
@@ -26,6 +26,7 @@ class ChiffonWs(WsDoor):
     path = "/api/agent/ws"
     protocol = PROTOCOL
     subprotocols = (SUBPROTOCOL,)
+    word_seconds = WORD_SECONDS
 
     def __init__(self, desk: Desk) -> None:
         super().__init__(desk.hub, limits=desk.limits, refusals=desk.refusals)

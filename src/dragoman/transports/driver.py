@@ -13,7 +13,8 @@ promises that are the same for all:
   accepted ones, where the peer wants them, are gathered and sent together.
 - *Acknowledgment*: a peer that acknowledges explicitly is taken at its word. For one that does not, a ping goes
   behind what was written, and its pong acknowledges the notices before it: they have arrived in the peer's
-  WebSocket. Work is not acknowledged so: its first status does that (chiffon-D5), or the hub's clock runs out.
+  WebSocket. Where it could do so in words, it is given a moment for its first ones. Work is not acknowledged so: its
+  first status does that (chiffon-D5), or the hub's clock runs out.
 """
 
 from __future__ import annotations
@@ -66,6 +67,10 @@ class Heard(msgspec.Struct, frozen=True):
 PACE = 1024 * 1024
 """After so many bytes the hub is told how far writing has come: a fraction of what a link may have (`link_bytes`)."""
 AGAIN_SECONDS = 1.0
+
+WORD_SECONDS = 1.0
+"""So long a peer that could acknowledge in words is given for its first ones, before its pongs are taken for them: it
+may die over the first notices of a link, and then they must come again."""
 
 LATER: Sequence[bytes] = []
 """What a tongue says of a parcel whose frames follow. It counts as arrived only after they did."""
@@ -147,6 +152,7 @@ class Pump:
         receipts: bool = False,
         one_by_one: bool = False,
         unanswered: int = 256,
+        word_seconds: float = 0.0,
     ) -> None:
         self._hub = hub
         self._agent = agent
@@ -170,6 +176,9 @@ class Pump:
         self._accepted: list[str] = []
         self._unmarked: list[DeliveryId] = []
         self._marked: list[DeliveryId] = []
+        self._arrived: list[DeliveryId] = []
+        """Notices whose pong came, while the peer may still acknowledge them in its own words."""
+        self._word_seconds = word_seconds
         self._closed = False
         self._draining = False
         self._streaming = tongue if isinstance(tongue, Streaming) else None
@@ -401,9 +410,25 @@ class Pump:
     def marked(self) -> None:
         arrived, self._marked = self._marked, []
         if arrived and not self.acknowledges:
-            self._hub.mention(Acknowledge(principal=self._agent, deliveries=tuple(arrived), session=self._session))
+            if self._word_seconds and not self._arrived:
+                asyncio.get_running_loop().call_later(self._word_seconds, self._no_word)
+            self._arrived += arrived
+            if not self._word_seconds:
+                self.take_as_acknowledged()
         if not self._held:
             self._mark()
+
+    def _no_word(self) -> None:
+        """A peer that does not acknowledge by itself, then."""
+        if not self._closed and not self._draining:
+            self._word_seconds = 0.0
+            self.take_as_acknowledged()
+
+    def take_as_acknowledged(self) -> None:
+        """Whatever has arrived, unless the peer acknowledges by itself."""
+        arrived, self._arrived = self._arrived, []
+        if arrived and not self.acknowledges:
+            self._hub.mention(Acknowledge(principal=self._agent, deliveries=tuple(arrived), session=self._session))
 
     # -- the end
 

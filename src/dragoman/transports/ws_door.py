@@ -41,6 +41,8 @@ log = structlog.get_logger("dragoman.transports")
 
 TOO_BIG = 1009
 RESTART = 1012
+IN_ORDER = (1000, 1001)
+"""How a peer closes that has had what it wanted. Without a code (1005) it may as well have died."""
 TRY_LATER = 1013
 CODES = (("token", 4001), ("removed", 4001), ("newer", 4009), ("stop", RESTART))
 """The close code for the hub's reason to hang up, by a word in it."""
@@ -156,6 +158,8 @@ class WsDoor(ABC):
     vouches: ClassVar[bool] = False
     """Whether an open link alone says that the agent is alive (`OpenLink.vouches`)."""
     frames_at_once: ClassVar[int | None] = None
+    word_seconds: ClassVar[float] = 0.0
+    """How long a peer may take for its first acknowledgment, where it has words for that (`driver.WORD_SECONDS`)."""
 
     def __init__(self, hub: Intake, *, limits: Limits, refusals: Refusals) -> None:
         self._hub = hub
@@ -268,6 +272,8 @@ class WsDoor(ABC):
             while (message := await receive())["type"] != "websocket.disconnect":
                 pass
             code = message.get("code")
+            if code in IN_ORDER:  # it is not in the middle of anything
+                link.pump.take_as_acknowledged()
         except Refused as refused:
             log.warning("no link", agent=agent.id, why=refused.fault.kind.value)
             await _close(send, TRY_LATER, str(refused.fault))
@@ -294,6 +300,7 @@ class WsDoor(ABC):
             receipts=self.receipts(scope),
             one_by_one=self.one_by_one(scope),
             unanswered=self._limits.unanswered_frames,
+            word_seconds=self.word_seconds,
         )
         socket.listener = edge
         return Link(agent.id, edge.pump, edge, tongue, send)

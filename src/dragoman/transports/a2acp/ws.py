@@ -18,7 +18,7 @@ from dragoman.protocols.a2acp.types import SUBPROTOCOL
 from dragoman.transports.a2acp.desk import A2acpDesk
 from dragoman.transports.a2acp.tongue import A2acpTongue
 from dragoman.transports.asgi import Receive, Scope, Send
-from dragoman.transports.driver import Tongue
+from dragoman.transports.driver import WORD_SECONDS, Tongue
 from dragoman.transports.ws_door import WsDoor
 
 WARM = 1000
@@ -29,6 +29,7 @@ class A2acpWs(WsDoor):
     path = "/a2acp/ws"
     protocol = PROTOCOL
     subprotocols = (SUBPROTOCOL,)
+    word_seconds = WORD_SECONDS
     vouches = True
 
     def __init__(self, desk: A2acpDesk) -> None:

@@ -221,6 +221,27 @@ async def test_a_client_that_acknowledges_itself_is_not_acknowledged_for(
     assert [ack.deliveries for ack in hub.asked_for(Acknowledge)] == ([("d1",)] if query else [("d0",), ("d1",)])
 
 
+@pytest.mark.parametrize("end", ["dies", "closes", "acknowledges"])
+async def test_the_first_notices_of_a_link_wait_for_the_clients_own_word(
+    end: str, connect: Connect, hub: Any, kit: Any
+) -> None:
+    """It may be one that acknowledges, and die over them: then they must come again."""
+    async with connect() as socket:
+        pump = await link(hub)
+        pump.deliver([kit.parcel(2)])
+        await heard(socket, kit)
+        await (await socket.ping())  # the pong to the hub's ping is there, too
+        assert hub.asked_for(Acknowledge) == []
+        if end == "dies":
+            socket.transport.abort()
+        elif end == "acknowledges":
+            await socket.send('{"ack":["d1"]}')
+    await hub.until(lambda: bool(hub.detached))
+    pump._no_word()
+    acks = [ack.deliveries for ack in hub.asked_for(Acknowledge)]
+    assert acks == {"dies": [], "closes": [(kit.parcel(2).delivery.id,)], "acknowledges": [("d1",)]}[end]
+
+
 async def test_a_client_that_reads_late_gets_everything_in_order(connect: Connect, hub: Any, kit: Any) -> None:
     async with connect(max_queue=1) as socket:
         end = await link(hub)
