@@ -44,6 +44,17 @@ class Keys:
         self._directory = Path(settings.data) / DIRECTORY
         self._settings = settings.a2acp
 
+    def check(self) -> None:
+        """Look at what is there, so that what will not do is said at the start and not to the first agent that comes.
+        Raises `KeyProblem` or `PrivateFileError`."""
+        from dragoman.security.keys import KeyFile, read_secret
+
+        kept, of = KeyFile(self._directory), self._settings
+        if kept.path.exists():
+            self._whole(kept.open(0))
+        elif of.hs256_secret is not None:
+            read_secret(of.hs256_kid, Path(of.hs256_secret))
+
     def authority(self, now: int) -> Authority:
         """Signs and verifies with them."""
         from dragoman.security.jwt import Authority

@@ -26,7 +26,7 @@ import msgspec
 import structlog
 
 from dragoman.app import alarm, tidying
-from dragoman.app.broker import open_auth, open_broker
+from dragoman.app.broker import Keys, open_auth, open_broker
 from dragoman.app.certificates import Certificates
 from dragoman.app.clock import Mint, SystemClock
 from dragoman.app.datadir import DataDir, Whereabouts
@@ -103,6 +103,7 @@ async def hub(
     certificates = Certificates(settings)
     data = DataDir(settings.data)
     data.prepare()
+    Keys(settings).check()
     admin_token = data.admin_token()
     clock = clock or SystemClock()
     metrics = metrics or Metrics()

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dragoman.app.datadir import DEFAULT, DataDir, DataDirError, alive
 from dragoman.cli import printing
@@ -23,6 +23,9 @@ from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Hub
 from dragoman.cli.options import HERE, Output, Reach
 from dragoman.cli.version import installed
+
+if TYPE_CHECKING:
+    from dragoman.app.settings import Settings
 
 OLDEST_PYTHON = (3, 11)
 SCARCE_SPACE = 1 << 30
@@ -230,7 +233,7 @@ def store(directory: DataDir) -> Iterator[Finding]:
 
 
 def settings(directory: DataDir) -> Iterator[Finding]:
-    """Whether they make sense, and whether what they name for TLS can be served."""
+    """Whether they make sense, and whether what they name for TLS and for tokens can be used."""
     from dragoman.app.settings import SettingsError, load
     from dragoman.cli.serving import settings_file
 
@@ -250,6 +253,22 @@ def settings(directory: DataDir) -> Iterator[Finding]:
     for certificate, key in sorted(pairs, key=str):
         if certificate and key:
             yield certificates(Path(certificate), Path(key), Path(tls.client_ca) if tls.client_ca else None)
+    yield from keys(found, directory)
+
+
+def keys(settings: Settings, directory: DataDir) -> Iterator[Finding]:
+    """Those that tokens are signed with, if they cannot be used."""
+    from msgspec import structs
+
+    from dragoman.app.broker import Keys
+    from dragoman.security.keys import KeyProblem
+    from dragoman.security.private import PrivateFileError
+
+    try:
+        Keys(structs.replace(settings, data=str(directory.path))).check()
+    except (KeyProblem, PrivateFileError) as problem:
+        said, _, fix = str(problem).partition(". ")
+        yield Finding("keys", "problem", said, fix)
 
 
 def certificates(certificate: Path, key: Path, client_ca: Path | None) -> Finding:

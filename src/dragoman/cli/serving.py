@@ -86,6 +86,8 @@ def settings_stop(problems: list[str]) -> Stop:
 
 def _start(settings: Settings, *, demo: bool, ready_json: bool, command: str) -> int:
     from dragoman.app.datadir import DataDir, DataDirError
+    from dragoman.security.keys import KeyProblem
+    from dragoman.security.private import PrivateFileError
     from dragoman.security.tls import TlsProblem
     from dragoman.stores.sqlite.errors import StoreRefused
 
@@ -101,7 +103,8 @@ def _start(settings: Settings, *, demo: bool, ready_json: bool, command: str) ->
 
         os.umask(0o077)  # whatever a hub writes, store and backups too, is its user's alone
         return run(settings, _greeting(settings, demo=demo, ready_json=ready_json), demo=demo)
-    except (DataDirError, StoreRefused, TlsProblem) as error:  # their sentences end with what to do
+    except (DataDirError, StoreRefused, TlsProblem, KeyProblem, PrivateFileError) as error:
+        # Their sentences end with what to do.
         raise Stop(Exit.NOT_ALLOWED, str(error)) from error
     except OSError as error:
         # The port may have been taken between our look and the server's.
