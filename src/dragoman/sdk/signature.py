@@ -24,7 +24,7 @@ from dragoman.sdk.errors import BadInput, Misconfigured
 from dragoman.sdk.sync_task import SyncTask
 from dragoman.sdk.task import Task
 
-_PLACE = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>.*)`)?", re.DOTALL)
+_PLACE = re.compile(r"(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<name>.*)`")
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`")
 

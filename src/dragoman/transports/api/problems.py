@@ -108,7 +108,7 @@ class Problem(Exception):
         self.status = status
 
 
-_PLACE = re.compile(r"^(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>.*)`)?$", re.DOTALL)
+_PLACE = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _NAMED = re.compile(r"(?:missing required|contains unknown) field `(?P<name>[^`]*)`")
 
 
