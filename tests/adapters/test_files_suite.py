@@ -8,6 +8,7 @@ import os
 
 import pytest
 
+from dragoman.app.vault import DataVault
 from dragoman.core.errors import Kind, Refused
 from dragoman.core.files import FileRef, KeptFile
 from dragoman.core.ids import SECOND, Instant
@@ -36,11 +37,12 @@ def clock():
     return Clock()
 
 
-@pytest.fixture(params=["memory", "directory"])
+@pytest.fixture(params=["memory", "directory", "shut directory"])
 def files(request, tmp_path, clock):
     if request.param == "memory":
         return MemoryFiles(_mint(), now=clock, largest=LARGE, quota=QUOTA)
-    made = DirectoryFiles(tmp_path / "files", _mint(), now=clock, largest=LARGE, quota=QUOTA)
+    vault = DataVault(tmp_path, clock) if request.param == "shut directory" else None
+    made = DirectoryFiles(tmp_path / "files", _mint(), now=clock, largest=LARGE, quota=QUOTA, vault=vault)
     made.prepare()
     return made
 
@@ -131,3 +133,16 @@ async def test_the_age_of_a_file_survives_a_restart(tmp_path, clock):
     second = DirectoryFiles(tmp_path / "files", _mint(), now=clock)
     second.prepare()
     assert (await unwanted(second, clock.now), await unwanted(second, clock.now + 1)) == (set(), {ref.id})
+
+
+async def test_with_a_vault_nothing_can_be_read_without_its_key_and_older_files_still_can(tmp_path, clock):
+    plain = DirectoryFiles(tmp_path / "files", mint := _mint(), now=clock)
+    plain.prepare()
+    older = await plain.keep(b"older", name="a.txt", mime_type="text/plain")
+    shut = DirectoryFiles(tmp_path / "files", mint, now=clock, vault=DataVault(tmp_path, clock))
+    kept = await shut.keep(b"whose blood", name="Erika.txt", mime_type="text/plain", owner="a1")
+    assert (await shut.fetch(older.id), await shut.fetch(kept.id)) == (b"older", b"whose blood")
+    written = (tmp_path / "files" / kept.id).read_bytes()
+    assert not any(words in written for words in (b"blood", b"Erika", b"a1"))
+    assert await refused(plain.fetch(kept.id)) is Kind.OVERLOADED
+    assert await refused(plain.describe(kept.id)) is Kind.OVERLOADED

@@ -17,7 +17,7 @@ from tests.bridge.players import PLAYERS
 from tests.bridge.players.a2acp import A2acpCaller, A2acpWorker, Refusal
 from tests.bridge.players.a2acp_link import agent
 from tests.bridge.players.agentmsg import AgentmsgWorker
-from tests.bridge.players.neutral import Order, heard
+from tests.bridge.players.neutral import File, Order, heard
 from tests.bridge.players.stage import Stage
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -89,6 +89,27 @@ async def test_nobody_but_the_two_ever_sees_it(scene: Scene, data: Path) -> None
     assert betrayed(seen) == []
     assert "[personal]" in seen
     assert betrayed(written(data)) == []
+
+
+@pytest.mark.parametrize("pair", [("a2acp", "chiffon"), ("a2acp", "coven"), ("forge", "forge")], ids="-to-".join)
+async def test_neither_do_its_steps_and_files(scene: Scene, data: Path) -> None:
+    scene.worker = worker = await scene.enter(type(scene.worker), offers=(ADMIT,))
+    handle, job = await scene.begin(type="admit", input={"patient": ASKED})
+    await worker.say(job, step={"number": 1, "name": TOLD})
+    await worker.say(job, file=File(f"{REMARK}.txt", FOUND.encode()))
+    assert (await scene.caller.piece(handle))["step"]["name"] == TOLD
+    assert (await scene.caller.piece(handle))["file"] == File(f"{REMARK}.txt", FOUND.encode())
+    seen = await everything_people_see_of_unfinished(scene, handle.task_id)
+    assert betrayed(seen, *SECRETS, REMARK) == []
+    [file] = (await scene.stage.task(handle.task_id))["files"]
+    for place in (f"/api/v1/tasks/{handle.task_id}/files", "/api/agent/files"):
+        assert (await scene.stage.admin.get(f"{place}/{file['id']}")).status_code in (401, 403, 404)
+    assert betrayed(written(data), *SECRETS, REMARK) == []
+    await worker.finish(job, result={})
+
+
+async def everything_people_see_of_unfinished(scene: Scene, task: str) -> str:
+    return json.dumps([await scene.stage.task(task, history=1, raw=1), await scene.stage.get(f"tasks/{task}/files")])
 
 
 @pytest.mark.parametrize("pair", FAILING, ids=PLAYERS)

@@ -228,7 +228,8 @@ def open_files(settings: Settings, mint: Callable[[], str], clock: Callable[[], 
     limits = {"largest": settings.files.largest_bytes, "quota": settings.files.quota_bytes}
     if settings.store.kind == "memory":
         return MemoryFiles(mint, now=clock, **limits)
-    files = DirectoryFiles(Path(settings.data) / "files", mint, now=clock, **limits)
+    vault = DataVault(Path(settings.data), clock)
+    files = DirectoryFiles(Path(settings.data) / "files", mint, now=clock, vault=vault, **limits)
     files.prepare()
     return files
 

@@ -4,7 +4,10 @@ A file is written beside its place, synced, moved into place, and the directory 
 survives a power cut. That takes a disk's time, so it happens in a thread; the event loop goes on.
 
     files/0192…7c.part    being written; leftovers of a crash are removed at start
-    files/0192…7c         kept: a line of JSON that describes it, then its bytes
+    files/0192…7c         kept: a line that describes it, then its bytes
+
+What of it is personal only a task knows, and a file is there before its task. So with a vault all of them are shut:
+whoever has only the directory reads nothing. The line is JSON, or `sealed` and what that is locked in; both are read.
 
 The time of a file is when it was kept or last described, by the hub's clock: whoever describes one may be about to make
 it part of a task, so from then on it is not old.
@@ -13,6 +16,7 @@ it part of a task, so from then on it is not old.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import hashlib
 import os
@@ -20,21 +24,26 @@ import re
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.files import FileRef, KeptFile, shown_name
 from dragoman.core.ids import Instant
+from dragoman.core.ports import StoreFailed, Vault
 
 MIB = 1024 * 1024
 LARGEST = 16 * MIB
 QUOTA = 10 * 1024 * MIB
 PAGE = 256
 
+SEALED = b"sealed "
+
 _ours = re.compile(r"[0-9a-f-]{36}").fullmatch
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(KeptFile).decode
+T = TypeVar("T")
 
 
 def _described(id: str, data: bytes, name: str, mime_type: str) -> FileRef:
@@ -70,8 +79,10 @@ class DirectoryFiles:
         now: Callable[[], Instant],
         largest: int = LARGEST,
         quota: int = QUOTA,
+        vault: Vault | None = None,
     ) -> None:
         self._path = path
+        self._vault = vault
         self._mint = mint
         self._now = now
         self._looking = threading.Lock()
@@ -93,7 +104,7 @@ class DirectoryFiles:
     async def keep(self, data: bytes, *, name: str, mime_type: str, owner: str = "") -> FileRef:
         _check_size(len(data), self._used, self._largest, self._quota)
         ref = _described(self._mint(), data, name, mime_type)
-        head = _encode(KeptFile(ref=ref, owner=owner)) + b"\n"
+        head, data = await self._guarded(self._shut, ref.id, _encode(KeptFile(ref=ref, owner=owner)), data)
         size = len(head) + len(data)  # what lies on the disk, as `prepare` and `_remove` count it
         self._used += size
         try:
@@ -126,26 +137,50 @@ class DirectoryFiles:
             os.close(directory)
 
     async def fetch(self, id: str) -> bytes | None:
-        return await asyncio.to_thread(self._read, id) if _ours(id) else None
+        return await self._guarded(self._read, id) if _ours(id) else None
 
     def _read(self, id: str) -> bytes | None:
         try:
             with (self._path / id).open("rb") as file:
-                file.readline()
-                return file.read()
+                head, data = file.readline(), file.read()
         except FileNotFoundError:
             return None
+        return self._opened(id, "data", data) if head.startswith(SEALED) else data
 
     async def describe(self, id: str) -> KeptFile | None:
-        return await asyncio.to_thread(self._read_head, id, self._now()) if _ours(id) else None
+        return await self._guarded(self._read_head, id, self._now()) if _ours(id) else None
 
     def _read_head(self, id: str, now: Instant) -> KeptFile | None:
         try:
             with self._looking, (self._path / id).open("rb") as file:
                 _stamp(file.fileno(), now)
-                return _decode(file.readline())
+                head = file.readline()
         except FileNotFoundError:
             return None
+        if head.startswith(SEALED):
+            head = self._opened(id, "head", base64.b64decode(head[len(SEALED) :]))
+        return _decode(head)
+
+    # -- at rest
+
+    def _shut(self, id: str, head: bytes, data: bytes) -> tuple[bytes, bytes]:
+        """The line and the bytes of a file, as they are written."""
+        if self._vault is None:
+            return head + b"\n", data
+        sealed = base64.b64encode(self._vault.lock(head, {"file": id, "part": "head"}))
+        return SEALED + sealed + b"\n", self._vault.lock(data, {"file": id, "part": "data"})
+
+    def _opened(self, id: str, part: str, record: bytes) -> bytes:
+        if self._vault is None:
+            raise StoreFailed("the file is shut; start the hub with its master key")
+        return self._vault.unlock(record, {"file": id, "part": part})
+
+    async def _guarded(self, work: Callable[..., T], *given: Any) -> T:
+        """In a thread: it takes a disk's time, or a cipher's. A key that will not do is a refusal."""
+        try:
+            return await asyncio.to_thread(work, *given)
+        except StoreFailed as failed:
+            raise refuse(Kind.OVERLOADED, f"{failed}; then try again", retryable=True) from failed
 
     async def drop(self, id: str) -> None:
         if _ours(id):

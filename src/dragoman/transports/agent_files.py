@@ -17,7 +17,7 @@ import msgspec
 from dragoman.bindings import chiffon
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.files import FileRef
-from dragoman.core.ids import ADMIN, AgentId, TaskId
+from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.ports import Files, Store
 from dragoman.transports.asgi import Disconnected, Receive, Scope, Send, answer, header, read_body
 from dragoman.transports.desk import Desk
@@ -64,7 +64,7 @@ class AgentFiles:
     async def _visible(self, id: str, principal: AgentId, task_id: str) -> FileRef:
         """The file, if this principal may read it."""
         kept = await self._files.describe(id)
-        if kept is not None and principal in (ADMIN, kept.owner):
+        if kept is not None and principal == kept.owner:
             return kept.ref
         task = await self._store.task(TaskId(task_id)) if task_id else None
         if kept is not None and task is not None and principal in (task.owner, task.origin.principal):

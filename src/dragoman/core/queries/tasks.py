@@ -147,7 +147,8 @@ def task_out(
 ) -> TaskOut:
     """The read model of a task. `protocol_out` is what its owner speaks; the row does not know."""
     done = 100 if task.status is Status.COMPLETED else 0
-    if account is not None and is_hidden(task):
+    hidden = is_hidden(task)
+    if account is not None and hidden:
         shut = Raw(msgspec.json.encode(PERSONAL))
         account = msgspec.structs.replace(
             account,
@@ -158,8 +159,8 @@ def task_out(
     return TaskOut(
         id=task.id,
         type=task.type,
-        name=task.name,
-        description=task.description,
+        name=task.name and (PERSONAL if hidden else task.name),
+        description=task.description and (PERSONAL if hidden else task.description),
         status=task.status,
         waiting=task.waiting,
         priority=task.priority,

@@ -14,6 +14,7 @@ from dragoman.core.files import FileRef
 from dragoman.core.tasks.model import OutputCursor, Task
 from dragoman.core.work import Work
 
+UNNAMED = "personal"
 RESULT = "result"
 """The stream of a result's own pieces; any other belongs to a step."""
 
@@ -49,9 +50,12 @@ def take_output(work: Work, task: Task, stream: str, text: str, span: Span | Non
 
 
 def take_files(work: Work, task: Task, files: tuple[FileRef, ...]) -> Task:
-    """The task with these files belonging to it."""
+    """The task with these files belonging to it. Their names are in the event; the row of a personal task is not
+    shut, and does not say it."""
     if not files:
         return task
+    if task.personal:
+        files = tuple(msgspec.structs.replace(file, name=UNNAMED) for file in files)
     held = (*task.files, *files)
     if len(held) > work.rules.files_per_task:
         message = f"more than {work.rules.files_per_task} files; put them into one archive"

@@ -47,7 +47,7 @@ def report_progress(work: Work, command: ReportProgress) -> Task:
         task,
         delivery=None,
         progress=task.progress if command.percent is None else command.percent,
-        step=command.step or task.step,
+        step=None if task.personal else command.step or task.step,  # the row is not shut; the event is
     )
     if command.paused:
         task = paused(work, task, command.ask)

@@ -81,11 +81,12 @@ def submit(work: Work, command: Submit) -> Task:
             f"{work.backlog(route.queue)} tasks already wait for {route.kind or route.pinned}; try again later",
             retryable=True,
         )
-    task = take_files(work, newborn(work, command, route), command.files)
+    task = newborn(work, command, route)
     if command.awaited is not None:
         await_answer(work, command.principal, command.awaited)
     if offer is not None:
         task = msgspec.structs.replace(task, contract=command.contract, personal=offer.pii)
+    task = take_files(work, task, command.files)
     task = work.record(
         task, EventKind.SUBMITTED, body=msgspec.Raw(command.body), protocol=command.protocol, raw=command.raw
     )

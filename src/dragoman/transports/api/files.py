@@ -12,6 +12,7 @@ from dragoman.core.errors import Kind
 from dragoman.core.files import FileRef
 from dragoman.core.ids import ADMIN
 from dragoman.core.ports import Files
+from dragoman.core.queries import is_hidden
 from dragoman.transports.agent_files import LARGEST, download_headers
 from dragoman.transports.api.bodies import BODY_SECONDS, FileQuery, read_query
 from dragoman.transports.api.desk import Desk
@@ -50,6 +51,12 @@ async def listing(desk: Desk, request: Request) -> Response:
 
 async def fetch(desk: Desk, request: Request) -> Response:
     task = await find_task(desk, request.path_params["id"])
+    if is_hidden(task):
+        raise Problem(
+            Kind.FORBIDDEN,
+            "the task is personal",
+            next="Only whoever asked for it and whoever does it can fetch its files.",
+        )
     ref = next((file for file in task.files if file.id == request.path_params["file"]), None)
     data = None if ref is None else await _files(desk).fetch(ref.id)
     if ref is None or data is None:

@@ -259,8 +259,9 @@ class ForgeTongue:
 
     def _drop_unused(self, about: About, used: Task | None) -> None:
         """Files that came with a request which was refused, or said before, belong to nothing."""
+        theirs = set() if used is None else {file.id for file in used.files}
         for file in self._kept.pop(about.id or "", ()):
-            if used is None or file not in used.files:
+            if file.id not in theirs:
                 dropping = asyncio.ensure_future(self._desk.files.drop(file.id))
                 self._dropping.add(dropping)
                 dropping.add_done_callback(self._dropping.discard)
