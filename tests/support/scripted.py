@@ -120,6 +120,9 @@ class ScriptedHub:
     def agents(self) -> Sequence[Agent]:
         return list(self.known.values())
 
+    def holds(self, id: AgentId, task: TaskId) -> bool:
+        return task in self.load_of(id)
+
     def load_of(self, id: AgentId) -> Sequence[TaskId]:
         return ()
 

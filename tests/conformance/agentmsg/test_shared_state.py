@@ -44,6 +44,32 @@ async def test_the_state_can_be_read_whole_in_the_documents_form(stage: Stage, p
         assert body["last_updated"] == stage.at
 
 
+@pytest.mark.requirement("AM-SST-3", "AM-SST-1")
+async def test_the_whole_state_has_the_results_and_the_errors_of_those_who_have_a_part_in_them(
+    stage: Stage, pair: tuple[Speaker, Speaker]
+) -> None:
+    ada, bob = pair
+    given = words.context("t-1", metadata={"repo": "x"})
+    await bob.works(ada, "t-1", context=given)
+    await bob.say("TASK_COMPLETE", "ada", {"task_id": "t-1", "result": {"ok": True}})
+    await bob.works(ada, "t-2")
+    await bob.say("TASK_UPDATE", "ada", {"task_id": "t-2", "status": "completed", "output": "words"})
+    await bob.works(ada, "t-3")
+    error = words.error("bob", "t-3", error_type="VALIDATION_ERROR")
+    await bob.say("TASK_FAILED", "ada", {"task_id": "t-3", "error": error})
+    await bob.works(ada, "t-4")
+    await bob.say("TASK_COMPLETE", "ada", {"task_id": "t-4", "result": "x" * 70_000})
+    stranger = await stage.join("eve", work_types=())
+    for token in (ada.token, bob.token):
+        tasks = (await stage.get("/state", token)).json()["task_registry"]
+        assert (tasks["t-1"]["context"]["metadata"], tasks["t-1"]["result"]) == ({"repo": "x"}, {"ok": True})
+        assert (tasks["t-2"]["result"], tasks["t-3"]["error"]["message"]) == ("words", error["message"])
+        assert "result" not in tasks["t-4"]  # it is long: by itself
+        assert len((await stage.get("/state/TASK/t-4", token)).json()["value"]["result"]) == 70_000
+    tasks = (await stage.get("/state", stranger.token)).json()["task_registry"]
+    assert not any({"result", "error"} & tasks[name].keys() or tasks[name]["context"]["metadata"] for name in tasks)
+
+
 @pytest.mark.requirement("AM-SST-3")
 async def test_a_task_that_agents_keep_among_themselves_has_the_documents_form(
     stage: Stage, pair: tuple[Speaker, Speaker]

@@ -36,6 +36,9 @@ from dragoman.core.tasks.story import STORY, in_short
 SHOWN = 500
 """Tasks in the whole picture: unfinished ones first, then the newest."""
 
+BRIEF = 64 * 1024
+"""Bytes of an order or a result that are part of that picture; what is longer is in the task by itself."""
+
 PAGE = 64
 PATIENCE = 30.0
 PLANNER = "planner"
@@ -68,10 +71,11 @@ class StateView:
 
     # -- now ------------------------------------------------------------------------------------------------------
 
-    async def whole(self, reader: AgentId | None = None) -> dict[str, Any]:
-        """Everything at once. Whoever goes on from `cursor` misses nothing, and may hear of something twice."""
+    async def whole(self, reader: AgentId | None = None, *, details: bool = True) -> dict[str, Any]:
+        """Everything at once. Whoever goes on from `cursor` misses nothing, and may hear of something twice. Without
+        `details`, of a task only what everybody sees."""
         cursor = self._intake.state_cursor
-        tasks = await self._tasks(reader)
+        tasks = await self._tasks(reader, details)
         allotted = [entity for entity in self._intake.entities() if entity.registry is Registry.RESOURCE]
         last = await self._store.changes(after=cursor - 1, limit=1) if cursor else ()
         return {
@@ -83,7 +87,7 @@ class StateView:
             "cursor": cursor,
         }
 
-    async def _tasks(self, reader: AgentId | None) -> dict[str, Any]:
+    async def _tasks(self, reader: AgentId | None, details: bool) -> dict[str, Any]:
         found: dict[TaskId, Task] = {}
         for status in (*(status for status in Status if status not in FINAL), None):
             page, _ = await self._store.tasks(TaskFilter(status=status), after=None, limit=SHOWN)
@@ -93,8 +97,8 @@ class StateView:
         for entity in await self._store.entities(Registry.TASK, limit=SHOWN):
             registry[entity.value.get("id", entity.name)] = in_full(entity)
         for task in shown:
-            part = task.metadata if self._has_part(task, reader) else None
-            registry[shared_name(task)] = task_entity(task, part).value
+            entity = await self._task(task, reader, most=BRIEF) if details else task_entity(task)
+            registry[shared_name(task)] = entity.value
         return registry
 
     async def one(
@@ -113,25 +117,32 @@ class StateView:
                 task = await self._store.task(TaskId(name))
                 if task is None:
                     return await self._store.entity(f"{registry.value}/{name}")
-                return await self._task(task, reader, story) if self._may_see(task, reader) else None
+                return await self._task(task, reader, story=story) if self._may_see(task, reader) else None
 
-    async def _task(self, task: Task, reader: AgentId | None, story: bool) -> Entity:
+    async def _task(
+        self, task: Task, reader: AgentId | None, *, story: bool = False, most: int | None = None
+    ) -> Entity:
+        """A task as this reader sees it; without its metadata or its result where they are among more than `most`
+        bytes."""
         if not self._has_part(task, reader):
             return task_entity(task)
-        source = _said(await self._body(task, task.source))
+        source = _said(await self._body(task, task.source, most))
         entity = task_entity(task, given_metadata(source) if task.metadata is None else task.metadata)
         if story and not task.personal:
             events = await self._store.events(task.id, after=max(0, task.seq - STORY), limit=STORY)
             entity.value["context"]["history"] = self._recount(source, in_short(events))
         if task.status is Status.COMPLETED and task.outcome is not None:
-            entity.value["result"] = _said(await self._body(task, task.outcome)).get("result")
+            ended = _said(await self._body(task, task.outcome, most))
+            if ended:
+                entity.value["result"] = ended.get("result", ended.get("output"))
         if task.fault is not None and task.status is not Status.COMPLETED:
             entity.value["error"] = self._explain(task, task.fault)
         return entity
 
-    async def _body(self, task: Task, seq: int) -> bytes:
+    async def _body(self, task: Task, seq: int, most: int | None) -> bytes:
         events = await self._store.events(task.id, after=seq - 1, limit=1)
-        return bytes(events[0].body) if events else b"{}"
+        body = bytes(events[0].body) if events else b"{}"
+        return body if most is None or len(body) <= most else b"{}"
 
     def _agent(self, id: AgentId) -> Entity:
         entity = self._intake.entity(f"{Registry.AGENT.value}/{id}")

@@ -109,7 +109,7 @@ async def read(desk: AgentmsgDesk, reader: AgentId, asked: StateQuery) -> Readin
         cursor, registry = desk.hub.state_cursor, Registry(asked.entity_type)
         one = await look(desk, reader, registry, asked.entity_id)
         return Reading(() if one is None else (one,), now if one is None else one.updated_at, cursor)
-    whole = await view.whole(reader)
+    whole = await view.whole(reader, details=False)
     found = [
         await look(desk, reader, registry, name, story=False)
         for registry in (Registry if asked.entity_type is None else (Registry(asked.entity_type),))

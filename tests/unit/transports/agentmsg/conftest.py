@@ -48,7 +48,7 @@ class ScriptedState(StateView):
         self.told = 0
         self._changed = asyncio.Condition()
 
-    def in_words(self, explain: Any) -> StateView:
+    def in_words(self, explain: Any, recount: Any) -> StateView:
         return self
 
     def put(self, registry: Registry, name: str, **value: Any) -> Entity:
@@ -81,7 +81,7 @@ class ScriptedState(StateView):
             self.put(registry, name, **value)
             self._changed.notify_all()
 
-    async def whole(self, reader: AgentId | None = None) -> dict[str, Any]:
+    async def whole(self, reader: AgentId | None = None, *, details: bool = True) -> dict[str, Any]:
         of: dict[str, dict[str, Any]] = {registry.value: {} for registry in Registry}
         for entity in self.entities.values():
             of[entity.registry.value][entity.name] = entity.value
@@ -94,7 +94,9 @@ class ScriptedState(StateView):
             "cursor": len(self.log),
         }
 
-    async def one(self, registry: Registry, name: str, reader: AgentId | None = None) -> Entity | None:
+    async def one(
+        self, registry: Registry, name: str, reader: AgentId | None = None, *, story: bool = True
+    ) -> Entity | None:
         return self.entities.get(f"{registry.value}/{name}")
 
     async def changes(self, after: int, limit: int = 64) -> list[Changed]:
