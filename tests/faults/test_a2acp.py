@@ -233,8 +233,9 @@ def test_a_handshake_that_nobody_answers_ends(pair: tuple[Plain, Plain], later: 
         proposal = bob.hears("request", "accept_handshake")
         told = ada.hears("error", "initiate_handshake")["payload"]["error"]
     else:
-        told = error_of(ada.send(asked))
-        proposal = bob.hears("request", "accept_handshake")
+        with ada.sending(asked) as waiting:
+            proposal = bob.hears("request", "accept_handshake")
+        told = error_of(waiting.result())
     assert told["code"] == "TIMEOUT"
     assert told["retry_after"] >= 1
     yes = {"accepted": True, "correlation_id": proposal["payload"]["handshake_id"]}
