@@ -119,7 +119,7 @@ def _let_in(hub: Hub, player: Player, file: Path) -> Iterator[str]:
     except Stop as stop:
         if stop.code is Exit.NOT_ALLOWED:  # somebody of that name is here already
             fix = f"dragoman play {line(file)} --fresh   ·   dragoman agent rm {line(agent.agent_id)}"
-            raise Stop(stop.code, stop.sentence, next=stop.next or fix) from stop
+            raise Stop(stop.code, stop.sentence, next=fix) from stop
         raise
     try:
         if player.capabilities:
