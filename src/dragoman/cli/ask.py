@@ -75,7 +75,7 @@ def answer(
         options = question.get("options") or ()
         if stop.code is Exit.USAGE and options:
             stop.next = f"dragoman ask answer {line(question['id'])} {shlex.quote(printing.cell(options[0]))}"
-        elif stop.code is Exit.NOT_ALLOWED and stop.next is None and question.get("task_id"):
+        elif stop.code is Exit.NOT_ALLOWED and question.get("task_id"):
             stop.next = f"dragoman task show {line(question['task_id'])}"
         raise
     if output != "table":
