@@ -19,6 +19,7 @@ from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import (
     Agreed,
+    AskedBy,
     Children,
     Claims,
     ContractById,
@@ -303,7 +304,7 @@ def every_lookup(rows: list[Row]) -> list[Lookup[Any]]:
     for who in AGENTS:
         lookups += [Claims(who, f"request of {id}", other) for id in TASKS for other in (None, id, TASKS[0])]
         lookups += [Lane(id, who) for id in TASKS]
-        lookups += [kind(who, limit) for kind in (Inbox, LeasedTo) for limit in (1, 2, 64)]
+        lookups += [kind(who, limit) for kind in (AskedBy, Inbox, LeasedTo) for limit in (1, 2, 64)]
         behind = [(-1, ""), (2, "delivery-3"), (5, "")]
         lookups += [Unacknowledged(who, rank, DeliveryId(id), limit) for rank, id in behind for limit in (1, 64)]
     for kind in (Relying, Underway, QuestionsOf):

@@ -413,6 +413,20 @@ class OpenQuestions(Lookup[Question], frozen=True, gc=False):
         return row.id
 
 
+class AskedBy(Lookup[Question], frozen=True, gc=False):
+    """What an agent asks people and has no answer to, the oldest first."""
+
+    row: ClassVar = Question
+    agent: AgentId
+    limit: int
+
+    def matches(self, row: Question) -> bool:
+        return row.agent == self.agent and row.status is QuestionStatus.OPEN
+
+    def order(self, row: Question) -> str:
+        return row.id
+
+
 class QuestionsOf(Lookup[Question], frozen=True, gc=False):
     """What was asked in the course of a task, whatever became of it."""
 
@@ -439,8 +453,8 @@ class EntityById(Lookup[Entity], frozen=True, gc=False):
 
 
 __all__ = [
-    "Agreed", "Children", "ContractById", "DeadLetterById", "DeadLettersOf", "DeliveryById", "Dependents", "EVERYTHING",
-    "EntityById", "EventOf", "Finished", "HeardById", "Inbox", "Lane", "LaneEnd", "LeasedTo", "Lookup", "Loose",
-    "OpenQuestions", "PAGE", "QuestionById", "QuestionsOf", "Ready", "Relying", "Row", "Spent", "Story", "TaskById",
+    "Agreed", "AskedBy", "Children", "ContractById", "DeadLetterById", "DeadLettersOf", "DeliveryById", "Dependents",
+    "EVERYTHING", "EntityById", "EventOf", "Finished", "HeardById", "Inbox", "Lane", "LaneEnd", "LeasedTo", "Lookup",
+    "Loose", "OpenQuestions", "PAGE", "QuestionById", "QuestionsOf", "Ready", "Relying", "Row", "Spent", "Story", "TaskById",
     "Terms", "Unacknowledged", "Under", "Underway",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from dragoman.core.delivery.model import Cargo, DeadLetter
 from dragoman.core.delivery.outbox import OUTCOME_CARGO, offer, withdraw
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import HUB, AgentId, DeliveryId, Instant, rfc3339
-from dragoman.core.lookups import PAGE, Children, OpenQuestions, Ready
+from dragoman.core.lookups import PAGE, AskedBy, Children, OpenQuestions, Ready
 from dragoman.core.routing.dispatch import fill, make_room
 from dragoman.core.routing.routes import addressed, route_of, serves
 from dragoman.core.state import budget
@@ -103,6 +103,12 @@ def task_at_fault(work: Work, command: ReportFault) -> Task | None:
     for task in work.tasks(work.tasks_of(command.principal)):
         if command.request_id in (task.request_id, task.origin.request_id):
             return task
+    if command.fault.kind in work.rules.retried:
+        return None
+    for question in work.find(AskedBy(command.principal, PAGE)):  # its turn was over, and it gives up after all
+        waiting = None if question.task is None else work.task(question.task)
+        if waiting is not None and command.request_id in (waiting.request_id, waiting.origin.request_id):
+            return waiting if waiting.owner == command.principal else None
     return None
 
 

@@ -20,6 +20,7 @@ from dragoman.core.delivery.model import DeadLetter, Delivery, Heard
 from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import (
     Agreed,
+    AskedBy,
     Children,
     Claims,
     ContractById,
@@ -226,6 +227,10 @@ ANSWERS: dict[type[Lookup[Any]], Callable[[apsw.Connection, Any], list[Any]]] = 
     OpenQuestions: _bodies(
         question_from,
         "SELECT body FROM question WHERE task = ? AND status IN ('open', 'with_agent') ORDER BY id",
+    ),
+    AskedBy: _bodies(
+        question_from,
+        "SELECT body FROM question WHERE status = 'open' AND json_extract(body, '$.agent') = ? ORDER BY id LIMIT ?",
     ),
     QuestionsOf: _bodies(question_from, "SELECT body FROM question WHERE task = ? ORDER BY status, id LIMIT ?"),
     Loose: _bodies(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dragoman.core.commands import Answer, Ask, Cancel, Pause, Resume
+from dragoman.core.commands import Answer, Ask, Cancel, Pause, ReportFault, Resume
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.tasks.model import QuestionStatus, Status, Waiting
@@ -88,6 +88,23 @@ async def test_a_question_is_answered_once_and_the_answer_goes_back_as_work(worl
     assert bytes(order.event.body) == b'{"input":{"n":1},"answer":"no"}'
     assert order.task.request_id != task.origin.request_id
     assert (await world.refused(Answer(principal=ADMIN, question=question.id, answer="yes"))).kind is Kind.CONFLICT
+
+
+async def test_an_agent_may_give_up_while_its_question_waits(world):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit()
+    await world.progress("i1", task.id, paused=True, ask=Ask(question="Restart?"))
+    await world.ask(
+        ReportFault(
+            principal=AgentId("i1"),
+            request_id=task.request_id,  # chiffon names no task
+            fault=Fault(kind=Kind.WORK_FAILED, message="it broke"),
+        )
+    )
+    task = await world.task(task.id)
+    assert (task.status, task.fault.message) == (Status.FAILED, "it broke")
+    assert [question.status for question in await world.store.questions()] == ["withdrawn"]
 
 
 async def test_a_question_nobody_answers_takes_its_default(world):
