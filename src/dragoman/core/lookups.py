@@ -455,6 +455,6 @@ class EntityById(Lookup[Entity], frozen=True, gc=False):
 __all__ = [
     "Agreed", "AskedBy", "Children", "ContractById", "DeadLetterById", "DeadLettersOf", "DeliveryById", "Dependents",
     "EVERYTHING", "EntityById", "EventOf", "Finished", "HeardById", "Inbox", "Lane", "LaneEnd", "LeasedTo", "Lookup",
-    "Loose", "OpenQuestions", "PAGE", "QuestionById", "QuestionsOf", "Ready", "Relying", "Row", "Spent", "Story", "TaskById",
-    "Terms", "Unacknowledged", "Under", "Underway",
+    "Loose", "OpenQuestions", "PAGE", "QuestionById", "QuestionsOf", "Ready", "Relying", "Row", "Spent", "Story",
+    "TaskById", "Terms", "Unacknowledged", "Under", "Underway",
 ]  # fmt: skip
