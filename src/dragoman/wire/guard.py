@@ -59,6 +59,9 @@ _SLICE = 4096
 _DIGITS = bytes(0x30 if 0x30 <= byte <= 0x39 else 0x20 for byte in range(256))
 _TWENTY_DIGITS = b"0" * 20
 
+# What comes after half of a pair is missing: to msgspec the text ends there.
+_HALF_PAIR = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
+
 _parse = msgspec.json.Decoder().decode
 _write = msgspec.json.Encoder().encode
 
@@ -72,7 +75,9 @@ def check(data: bytes, limits: Limits) -> Any:
     try:
         tree = _parse(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RemoteProtocolError(f"not strict JSON: {error}", stage=Stage.JSON) from None
+        halved = "truncated" in str(error) and _HALF_PAIR.search(data) is not None
+        why = "half of a surrogate pair stands alone in a string" if halved else error
+        raise RemoteProtocolError(f"not strict JSON: {why}", stage=Stage.JSON) from None
     if data.count(b":") != _write(tree).count(b":") or b"\\u003" in data or _TWENTY_DIGITS in data.translate(_DIGITS):
         _check_keys_and_integers(data)
     return tree

@@ -126,3 +126,19 @@ def test_the_limits_are_inclusive() -> None:
 def test_integers_up_to_64_bits_and_long_fractions_pass() -> None:
     assert check(b"[18446744073709551615, 0.12345678901234567890123]", LIMITS)[0] == 2**64 - 1
     assert check(b'["99999999999999999999999"]', LIMITS) == ["9" * 23]
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b'{"a":"\\ud800"}', "half of a surrogate pair"),
+        (b'["\\uDBFFx"]', "half of a surrogate pair"),
+        (b'"\\udc00"', "surrogate pair"),
+        (b'{"a":"\\ud83d\\ude00"', "truncated"),
+        (b"{", "truncated"),
+    ],
+)
+def test_a_string_that_is_no_text_is_not_called_truncated(data: bytes, why: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=why) as refused:
+        check(data, LIMITS)
+    assert refused.value.stage is Stage.JSON
