@@ -74,6 +74,14 @@ def submit(hub: HubProcess, id: str, key: str) -> str:
     return str(made.json["id"])
 
 
+def submit_to_nobody(hub: HubProcess, state: str, id: str) -> str:
+    """A task for an agent whose stream is gone: on one that is about to be, it would be a first attempt."""
+    if state == "unregistered":
+        connected(hub, id).kill()  # the id is free, and now the hub knows it
+    until(lambda: hub.admin.get(f"/api/v1/agents/{id}").json["status"] == "offline", "its stream is gone")
+    return submit(hub, id, id)
+
+
 def answer(agent: AgentProcess, request: Mapping[str, Any]) -> None:
     for piece in PIECES:
         agent.respond(dict(request), text=piece)
@@ -150,10 +158,7 @@ def test_a_kill_of_the_agent_loses_and_doubles_nothing(hub: HubProcess, state: s
     reader, thread = watched(hub, task) if task else (None, None)
     agent.kill()
     if task is None:
-        if state == "unregistered":
-            connected(hub, id).kill()  # the id is free, and now the hub knows it
-        until(lambda: hub.admin.get(f"/api/v1/agents/{id}").json["status"] == "offline", "its stream is gone")
-        task = submit(hub, id, id)
+        task = submit_to_nobody(hub, state, id)
     finish(hub, id, task, memory)
     if thread is not None:
         thread.join(15)
@@ -177,9 +182,7 @@ def test_a_kill_of_the_hub_loses_and_doubles_nothing(hub: HubProcess, state: str
     if thread is not None:
         thread.join(15)
     if task is None:
-        if state == "unregistered":
-            connected(hub, id).kill()
-        task = submit(hub, id, id)
+        task = submit_to_nobody(hub, state, id)
     finish(hub, id, task, memory)
     judge(hub, state, task, request, memory, reader or Reader(task))
 

@@ -125,7 +125,7 @@ def test_an_output_is_the_same_whole_and_in_chunks(texts: list[str], size: int) 
     [
         ({}, False, 0, AgentStatus.OFFLINE),
         ({}, False, 3, AgentStatus.OFFLINE),
-        ({"connected": True, "last_seen_at": NOW}, False, 0, AgentStatus.IDLE),
+        ({"connected": True, "last_seen_at": NOW}, False, 0, AgentStatus.OFFLINE),
         ({}, True, 0, AgentStatus.CONNECTING),
         ({"registered_at": NOW}, True, 0, AgentStatus.IDLE),
         ({"registered_at": NOW}, True, 1, AgentStatus.BUSY),

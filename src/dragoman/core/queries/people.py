@@ -101,7 +101,7 @@ class AuditOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def agent_status(agent: Agent, *, reachable: bool, load: int) -> AgentStatus:
-    if agent.silent_since is not None or not (reachable or agent.connected):
+    if agent.silent_since is not None or not reachable:
         return AgentStatus.OFFLINE
     if load:
         return AgentStatus.BUSY
