@@ -213,7 +213,7 @@ def test_why_names_the_obstacles_of_those_who_could_first() -> None:
         ({"status": Status.WAITING, "waiting": Waiting.AGENT, "owner": "m"}, "m said that it pauses"),
         ({"status": Status.WAITING, "waiting": Waiting.DEPENDENCY, "blocked_by": ("t-9",)}, "waits for t-9"),
         ({"status": Status.WAITING, "waiting": Waiting.PERSON, "owner": "m"}, "person's answer"),
-        ({"status": Status.COMPLETED, "finished_at": NOW}, "completed since 2026-01-19T04:21:04Z"),
+        ({"status": Status.COMPLETED, "finished_at": NOW}, "completed, and has been since 2026-01-19T04:21:04Z"),
         ({"status": Status.FAILED, "fault": Fault(kind=Kind.TIMEOUT, message="silent")}, "last error was: silent"),
         ({"attempts": 2, "wake_at": NOW}, "Attempt 3 is due at 2026-01-19T04:21:04Z"),
         ({}, "no agent is known"),
