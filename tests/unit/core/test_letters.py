@@ -293,3 +293,21 @@ async def test_progress_is_told_such_an_agent_at_most_once(world):
     assert [p.delivery.cargo for p in ann.take()] == [Cargo.PROGRESS, Cargo.PROGRESS, Cargo.RESULT]
     assert [row.cargo for row in rows(world)] == [Cargo.RESULT]
     assert i1.work == [task.id]
+
+
+async def test_a_work_order_leaves_when_a_letter_before_it_is_out_of_the_way(world):
+    """The hub died, a poll took the letter, and nobody answers: on the next link the order stands behind the letter."""
+    task = await world.submit(None, pinned="bob", follows=True)
+    await world.ask(world.tell("ann", "bob", "about it", lane=task.id))
+    bob = await world.connect("bob")
+    assert {parcel.delivery.cargo for parcel in bob.take()} == {Cargo.LETTER, Cargo.WORK}
+    await world.restart()
+    polled = await world.poll("bob", most=1)
+    assert texts(polled) == ["about it"]
+    order = next(row for row in rows(world) if row.cargo is Cargo.WORK)
+    world.time = order.wake_at
+    await world.settle()
+    bob = await world.connect("bob", acknowledges=True)
+    assert bob.take() == []
+    await world.ask_ack("bob", polled)
+    assert [parcel.delivery.id for parcel in bob.take()] == [order.id]

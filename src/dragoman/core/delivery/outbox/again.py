@@ -8,7 +8,7 @@ from dragoman.core.agents.floor import Floor, Link
 from dragoman.core.commands import RefillLink, WaitAnew
 from dragoman.core.delivery.model import Cargo, Delivery, DeliveryState
 from dragoman.core.delivery.outbox.ends import attempts_of, bury, expire, never_acknowledged, outlived
-from dragoman.core.delivery.outbox.lanes import LANE, advance, lane_of
+from dragoman.core.delivery.outbox.lanes import LANE, advance, lane_of, order_again
 from dragoman.core.delivery.outbox.leases import (
     converses,
     due_at,
@@ -25,7 +25,6 @@ from dragoman.core.lookups import PAGE, Inbox, Lane, LeasedTo, Unacknowledged
 from dragoman.core.rules import Rules
 from dragoman.core.state.model import Registry
 from dragoman.core.state.policy import NAME
-from dragoman.core.tasks.model import Task
 from dragoman.core.work import Work
 
 MANY = 512
@@ -110,25 +109,6 @@ def after_a_stop(floor: Floor, rules: Rules, now: Instant) -> list[WaitAnew]:
     return [WaitAnew(agent=id, since=now) for id in sorted(floor.conversing)]
 
 
-def order_again(work: Work, order: Delivery, link: Link, task: Task | None) -> bool:
-    """Send a work order again that may never have left: the hub died holding it, so nobody broke a link; or a poll took
-    it and let its lease end.
-
-    Where a link did break while we looked on (`lost_at`), the agent has the grace time, and then it was an attempt.
-    An agent that did get it recognises the request id.
-    """
-    if task is None or task.delivery != order.id or task.lost_at is not None or task.outlived(work.now):
-        return False
-    polled = order.state is DeliveryState.LEASED and not order.ordered
-    if polled and order.wake_at is None and not converses(work, order.receiver):
-        return False  # whoever polled it has it until the task's clocks say otherwise
-    wake_at = min(task.deadline, Instant(work.now + task.idle_limit))
-    task = msgspec.structs.replace(task, session=link.session, last_sign_at=work.now, wake_at=wake_at)
-    work.put(task)
-    lease(work, order, link, task)
-    return True
-
-
 def lease_expired(work: Work, delivery: Delivery) -> None:
     """Nobody acknowledged it in time: offer it again, or give up. A letter may also have waited too long."""
     if delivery.wake_at is None or delivery.wake_at > work.now:
@@ -165,5 +145,5 @@ def ordered_in_vain(work: Work, order: Delivery) -> None:
         lease(work, order, link, task)
         return
     other = way_out(work, order, ())
-    if other is None or not order_again(work, order, other, task):
+    if other is None or order_again(work, order, other, task) is None:
         work.put(waiting_again(order, head=order.head))

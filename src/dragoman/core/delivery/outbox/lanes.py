@@ -10,7 +10,7 @@ from dragoman.core.agents.floor import Link
 from dragoman.core.commands import Acknowledge, RefillLink
 from dragoman.core.delivery.model import Cargo, Delivery, DeliveryState
 from dragoman.core.delivery.outbox.leases import converses, held, is_alone, lease, waiting_again, way_out
-from dragoman.core.ids import AgentId
+from dragoman.core.ids import AgentId, Instant
 from dragoman.core.lookups import DeliveryById, Lane
 from dragoman.core.tasks.model import Task
 from dragoman.core.work import Work
@@ -99,19 +99,42 @@ def _left_for_good(work: Work, lane: Sequence[Delivery]) -> bool:
                 work.put(msgspec.structs.replace(delivery, head=True))
         else:
             free = waiting_again(delivery, head=head)
-            link = None if free.cargo is Cargo.WORK else way_out(work, free, before)
-            if link is None:
+            link = way_out(work, free, before)
+            if free.cargo is Cargo.WORK:
+                leased = None if link is None else order_again(work, free, link, work.task(free.task))
+                waits = leased is None
+            else:
+                leased = None if link is None else lease(work, free, link)
+                waits = link is None
+            if waits:
                 if free != delivery:
                     work.put(free)
                 return False
-            leased = lease(work, free, link)
             if leased is None:
                 continue
-            if not link.ordered:
+            if not leased.ordered:
                 return False
             delivery = leased
         before.append(delivery)
     return not before
+
+
+def order_again(work: Work, order: Delivery, link: Link, task: Task | None) -> Delivery | None:
+    """Send a work order again that may never have left: the hub died holding it, so nobody broke a link; or a poll took
+    it and let its lease end. None if it is not to be.
+
+    Where a link did break while we looked on (`lost_at`), the agent has the grace time, and then it was an attempt.
+    An agent that did get it recognises the request id.
+    """
+    if task is None or task.delivery != order.id or task.lost_at is not None or task.outlived(work.now):
+        return None
+    polled = order.state is DeliveryState.LEASED and not order.ordered
+    if polled and order.wake_at is None and not converses(work, order.receiver):
+        return None  # whoever polled it has it until the task's clocks say otherwise
+    wake_at = min(task.deadline, Instant(work.now + task.idle_limit))
+    task = msgspec.structs.replace(task, session=link.session, last_sign_at=work.now, wake_at=wake_at)
+    work.put(task)
+    return lease(work, order, link, task)
 
 
 def lane_of(work: Work, delivery: Delivery) -> Sequence[Delivery]:
