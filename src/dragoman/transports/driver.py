@@ -311,30 +311,29 @@ class Pump:
         if agent is None or self._closed:
             return
         now = self._hub.now()
-        frames: list[tuple[bytes, int]] = []
-        silent = 0
+        free = not self._held and self._wire.has_room
+        frames: list[bytes] = []
+        written = 0
         for parcel in parcels:
             try:
                 said = self._tongue.say(parcel, agent, now)
             except Exception:  # one parcel that cannot be put into words must not hold up the others
                 log.exception("unspeakable", task=parcel.delivery.task, cargo=parcel.delivery.cargo.value)
                 self._unspeakable(parcel)
-                silent += parcel.weight
+                written += parcel.weight
                 continue
-            if said:
-                frames += [(frame, 0) for frame in said[:-1]]
-                frames.append((said[-1], parcel.weight))
+            if free or not said:
+                frames.extend(said)
+                written += parcel.weight
             else:
-                silent += parcel.weight
+                self._held.extend((frame, 0) for frame in said[:-1])
+                self._held.append((said[-1], parcel.weight))
             if parcel.delivery.cargo is not Cargo.WORK and said is not LATER:
                 self._unmarked.append(parcel.delivery.id)
-        if silent:
-            self._wrote(silent)
-        if self._held or not self._wire.has_room:
-            self._held.extend(frames)
-        else:
-            self._wire.write([frame for frame, _ in frames])
-            self._wrote(sum(weight for _, weight in frames))
+        if frames:
+            self._wire.write(frames)
+        self._wrote(written)
+        if free:
             self._mark()
 
     def _unspeakable(self, parcel: Parcel) -> None:

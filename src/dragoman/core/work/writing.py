@@ -147,9 +147,6 @@ class Writing(Scene):
 
     def send(self, link: Link, parcel: Parcel) -> None:
         """Hand a parcel to a link, after the commit."""
-        current = self.link(link.session)
-        if current is not None and current.quota is not None:
-            self.put_link(msgspec.structs.replace(current, given=current.given + parcel.weight))
         self.parcels.append((link.session, parcel))
         self._undo.append((self.parcels.pop, -1, ...))
 

@@ -66,14 +66,25 @@ def lease(
             work.remove(delivery)
     else:
         work.put(delivery)
-    if not link.ordered:
-        work.put_link(msgspec.structs.replace(link, credit=link.credit - 1))
-    elif link.window is not None and delivery.cargo is not Cargo.WORK and not gone and not again:
-        work.put_link(msgspec.structs.replace(link, outstanding=link.outstanding + 1))  # seats bound work
     if task is None and not delivery.alone:
         task = work.known_task(delivery.task)
-    work.send(link, Parcel(delivery, task, news_of(work, delivery)))
+    parcel = Parcel(delivery, task, news_of(work, delivery))
+    if link.ordered:
+        is_notice = delivery.cargo is not Cargo.WORK  # seats bound work
+        send_over(work, link, parcel, more=is_notice and link.window is not None and not gone and not again)
+    else:
+        work.put_link(msgspec.structs.replace(link, credit=link.credit - 1))
+        work.send(link, parcel)
     return None if gone else delivery
+
+
+def send_over(work: Work, link: Link, parcel: Parcel, *, more: bool = False) -> None:
+    """Hand a parcel to an ordered link. `more`: one more that its peer has to acknowledge."""
+    weight = 0 if link.quota is None else parcel.weight
+    if more or weight:
+        given = link.given + weight
+        work.put_link(msgspec.structs.replace(link, outstanding=link.outstanding + more, given=given))
+    work.send(link, parcel)
 
 
 def news_of(work: Work, delivery: Delivery) -> Event | Question | Letter | Contract | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dragoman.core.agents.floor import Link
 from dragoman.core.delivery.model import Cargo, Delivery, DeliveryState, Parcel
 from dragoman.core.delivery.outbox.lanes import put_on_its_way
+from dragoman.core.delivery.outbox.leases import send_over
 from dragoman.core.ids import ADMIN, HUB, AgentId, DeliveryId, SessionId, TaskId
 from dragoman.core.lookups import Lane
 from dragoman.core.tasks.model import Question, Status, Task
@@ -87,4 +88,4 @@ def repeat(work: Work, delivery: Delivery, task: Task) -> None:
     """Say again over the same ordered link what it holds already: the same message, recognisable by its id."""
     link = None if delivery.session is None else work.link(delivery.session)
     if delivery.state is DeliveryState.LEASED and link is not None and link.ordered:
-        work.send(link, Parcel(delivery, task, work.event(delivery.task, delivery.event)))
+        send_over(work, link, Parcel(delivery, task, work.event(delivery.task, delivery.event)))
