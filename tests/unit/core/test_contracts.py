@@ -12,6 +12,7 @@ from dragoman.core.commands import (
     EndContract,
     Finish,
     RegisterAgent,
+    RemoveAgent,
     RotateKey,
     SetDomainPolicy,
     ShakeHands,
@@ -177,6 +178,21 @@ async def test_somebody_elses_an_ended_and_an_expired_contract(world):
     world.time = Instant(world.time + 25 * HOUR)
     late = await world.refused(world.request(None, principal="lab", **{**ask, "contract": other.id}))
     assert late.facts["standing"] == "expired"
+
+
+@pytest.mark.parametrize("gone", ["lab", "data"])
+async def test_another_agent_of_the_name_inherits_no_contract(world, gone):
+    contract = await agreed(world)
+    await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId(gone)))
+    world.time = Instant(world.time + SECOND)
+    domain = {"lab": "research", "data": "clinic"}[gone]
+    await world.add(gone, protocol="a2acp", domain=domain, offers=(PROVISION,))
+    wish = world.request(None, principal=AgentId("lab"), type="provision", contract=contract.id, input={"rows": 1})
+    fault = await world.refused(wish)
+    assert (fault.kind, fault.facts["standing"]) == (Kind.CONTRACT, "terminated")
+    ends = EndContract(principal=AgentId(gone), collaboration=contract.collaboration)
+    assert (await world.refused(ends)).facts["standing"] == "terminated"
+    await world.ask(msgspec.structs.replace(ends, principal=ADMIN))
 
 
 async def test_renewal_keeps_the_relation_and_the_old_terms_for_what_is_on_its_way(world):

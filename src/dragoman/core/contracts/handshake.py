@@ -21,6 +21,7 @@ from dragoman.core.agents.model import Agent, Offer
 from dragoman.core.commands import AnswerHandshake, EndContract, RotateKey, ShakeHands
 from dragoman.core.contracts import borders
 from dragoman.core.contracts.model import Contract, Party, Secret, Standing
+from dragoman.core.contracts.terms import between_the_same
 from dragoman.core.delivery.model import Cargo, Delivery
 from dragoman.core.delivery.outbox import NOBODY, await_answer, offer_answer, put_on_its_way, settle
 from dragoman.core.errors import Fault, Kind, refuse
@@ -244,9 +245,12 @@ def in_force(work: Work, collaboration: str, principal: AgentId) -> Contract:
     found = work.find(Terms(collaboration))
     if not found or principal not in (*found[0].parties, ADMIN):
         raise refuse(Kind.NOT_FOUND, "no such collaboration, or not yours", field="collaboration_id")
-    if found[0].at(work.now) is not Standing.ACTIVE:
-        standing = found[0].at(work.now).value
-        raise refuse(Kind.CONTRACT, f"the contract is {standing}; shake hands for a new one", standing=standing)
+    standing = found[0].at(work.now)
+    if principal != ADMIN and not between_the_same(work, found[0]):
+        standing = Standing.TERMINATED
+    if standing is not Standing.ACTIVE:
+        what = f"the contract is {standing.value}; shake hands for a new one"
+        raise refuse(Kind.CONTRACT, what, standing=standing.value)
     return found[0]
 
 

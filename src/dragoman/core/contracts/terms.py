@@ -19,7 +19,7 @@ import msgspec
 from dragoman.core.agents.model import Offer
 from dragoman.core.commands import Submit
 from dragoman.core.contracts import borders
-from dragoman.core.contracts.model import Contract
+from dragoman.core.contracts.model import Contract, Standing
 from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.tasks.model import Task
 from dragoman.core.work import Work
@@ -48,6 +48,10 @@ def agreed(work: Work, command: Submit) -> Contract | None:
         standing = contract.at(work.now).value
         what = f"the contract is {standing}; shake hands for a new one"
         raise refuse(Kind.CONTRACT, what, field="contract_id", contract_id=contract.id, standing=standing)
+    if not between_the_same(work, contract):
+        what = "one of the two who agreed was removed; shake hands for a new contract"
+        standing = Standing.TERMINATED.value
+        raise refuse(Kind.CONTRACT, what, field="contract_id", contract_id=contract.id, standing=standing)
     for field, said, meant in (("intent", command.type, contract.intent),):
         if said != meant:
             what = f"the contract is about {meant!r}, not {said!r}; shake hands for that"
@@ -57,6 +61,14 @@ def agreed(work: Work, command: Submit) -> Contract | None:
         what = "the contract wants payloads that only the two agents can read; send it as aes256"
         raise refuse(Kind.FORBIDDEN, what, field="security.encryption", contract_id=contract.id)
     return contract
+
+
+def between_the_same(work: Work, contract: Contract) -> bool:
+    """Whether both who agreed are still there: another agent of the name agreed to nothing."""
+    source, target = work.agent(contract.source.agent), work.agent(contract.target.agent)
+    if source is None or target is None:
+        return False
+    return source.created_at <= contract.created_at and target.created_at <= contract.created_at
 
 
 def offer_for(work: Work, command: Submit, contract: Contract | None) -> Offer | None:
