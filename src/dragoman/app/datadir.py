@@ -8,6 +8,7 @@
     hub.sqlite    0600   the embedded store (the store's own business)
     signing.json  0600   keys that sign tokens, if there are any   } in no copy of the store: to be
     master.json   0600   keys that lock what is kept, likewise     } kept apart from it (`KEYS`)
+    master.made   0600   a note that there was a master.json: without it, a lost one would not be missed
 
 Client commands import this, so it takes nothing but the standard library's cheap half.
 """

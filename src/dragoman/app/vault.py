@@ -1,4 +1,8 @@
-"""The hub's master key, opened when the first personal thing is kept or read, and not at every start."""
+"""The hub's master key, opened when the first thing is locked or unlocked, and not at every start.
+
+A key is made once. That it was is noted beside the store (`MADE`): where the note is and the key is not, the key was
+lost, and a new one would only hide that what the old one locked cannot be read.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ if TYPE_CHECKING:
     from dragoman.security.masterkey import MasterKeys
 
 DIRECTORY = "keys"
+MADE = "master.made"
 
 
 class DataVault:
@@ -21,6 +26,7 @@ class DataVault:
 
     def __init__(self, data: Path, now: Callable[[], Instant]) -> None:
         self._directory = data / DIRECTORY
+        self._made = data / MADE
         self._now = now
 
     @cached_property
@@ -28,10 +34,18 @@ class DataVault:
         from dragoman.security.masterkey import MasterKeyFile, MasterKeyProblem
         from dragoman.security.private import PrivateFileError
 
+        file = MasterKeyFile(self._directory)
+        if self._made.exists() and not file.path.exists():
+            raise StoreFailed(
+                f"{file.path} is gone, and files and personal data were locked with it: put it back from where you keep"
+                f" your keys, or remove {self._made} to give them up and begin with a new key"
+            )
         try:
-            return MasterKeyFile(self._directory).open(self._now() // SECOND)
-        except (MasterKeyProblem, PrivateFileError) as problem:
+            keys = file.open(self._now() // SECOND)
+            self._made.touch(mode=0o600)
+        except (MasterKeyProblem, PrivateFileError, OSError) as problem:
             raise StoreFailed(f"personal data is shut: {problem}") from problem
+        return keys
 
     def lock(self, data: bytes, about: Mapping[str, str]) -> bytes:
         return self.keys.lock(data, about)

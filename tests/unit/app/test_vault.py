@@ -29,3 +29,16 @@ def test_a_key_that_will_not_do_is_a_failure_of_the_store_and_says_what_to_do(tm
     key.write_text("{}")
     with pytest.raises(StoreFailed, match="from a backup"):
         DataVault(tmp_path / "here", lambda: Instant(0)).lock(b"", ABOUT)
+
+
+def test_a_key_that_was_lost_is_missed_and_not_made_anew(tmp_path: Path) -> None:
+    record = DataVault(tmp_path, lambda: Instant(0)).lock(b"words", ABOUT)
+    key = tmp_path / "keys" / "master.json"
+    kept = key.rename(tmp_path / "kept")
+    vault = DataVault(tmp_path, lambda: Instant(0))
+    for attempt in (lambda: vault.unlock(record, ABOUT), lambda: vault.lock(b"more", ABOUT)):
+        with pytest.raises(StoreFailed, match="put it back"):
+            attempt()
+    assert not key.exists()
+    kept.rename(key)
+    assert vault.unlock(record, ABOUT) == b"words"
