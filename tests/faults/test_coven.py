@@ -78,8 +78,12 @@ def submit_to_nobody(hub: HubProcess, state: str, id: str) -> str:
     """A task for an agent whose stream is gone: on one that is about to be, it would be a first attempt."""
     if state == "unregistered":
         connected(hub, id).kill()  # the id is free, and now the hub knows it
-    until(lambda: hub.admin.get(f"/api/v1/agents/{id}").json["status"] == "offline", "its stream is gone")
+    offline(hub, id)
     return submit(hub, id, id)
+
+
+def offline(hub: HubProcess, id: str) -> None:
+    until(lambda: hub.admin.get(f"/api/v1/agents/{id}").json["status"] == "offline", "its stream is gone")
 
 
 def answer(agent: AgentProcess, request: Mapping[str, Any]) -> None:
@@ -280,6 +284,7 @@ def play(hub: HubProcess, memory: Memory, readers: list[Reader]) -> None:
 def submit_when_known(hub: HubProcess) -> str:
     if hub.admin.get("/api/v1/agents/walker").status == 404:
         connected(hub, "walker").kill()
+        offline(hub, "walker")
     return submit(hub, "walker", "the-one-task")
 
 
