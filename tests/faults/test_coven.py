@@ -381,7 +381,18 @@ class CovenFleet(Fleet):
         super().__exit__()
 
 
-def kill_in_a_loop(home: Path, seed: int, kills: int, seconds: float) -> CovenLedger:
+def beyond_attempts(hub: HubProcess, ledger: CovenLedger) -> list[str]:
+    """What is wrong, but for work that was done once in each of its attempts: an agent that is killed between its work
+    and its answer is asked first when it is back, and where it is not, or has its hands full by then, somebody else is.
+    """
+    tasks = {request: task for task, request in ledger.sent.items()}
+    attempts = {request: hub.task(tasks[request])["attempts"] for request, n in ledger.effects.items() if n > 1}
+    excused = {f"done {n} times: {request}" for request, n in ledger.effects.items() if n <= attempts.get(request, 1)}
+    return [line for line in ledger.verdict(hub.dead_letters()) if line not in excused]
+
+
+def kill_in_a_loop(home: Path, seed: int, kills: int, seconds: float, *, attempts: bool = False) -> CovenLedger:
+    """`attempts`: there are so many kills that the same work may be attempted, and done, more than once."""
     settings = {"DRAGOMAN_RULES__IDLE_SECONDS": "5", "DRAGOMAN_RULES__BREAKER_THRESHOLD": "1000"}
     # Only who did the work knows that it did: it has time to be back before somebody else is asked.
     settings["DRAGOMAN_RULES__RETRY_DELAYS_SECONDS"] = "0,4,4,4"
@@ -401,7 +412,8 @@ def kill_in_a_loop(home: Path, seed: int, kills: int, seconds: float) -> CovenLe
             until(lambda: not ledger.unanswered or fleet.failures, "every acknowledged task is answered", 60)
             until(lambda: hub.pending == 0 or fleet.failures, "nothing is pending", 60)
         assert fleet.failures == []
-        assert ledger.verdict(hub.dead_letters()) == [], f"seed {seed}"
+        wrong = beyond_attempts(hub, ledger) if attempts else ledger.verdict(hub.dead_letters())
+        assert wrong == [], f"seed {seed}"
         for task, said in ledger.answers.items():
             assert said.endswith(" done"), (task, said)
             assert json.loads(said.removesuffix(" done").partition("\n\n")[2]) == hub.task(task)["input"]
@@ -419,4 +431,4 @@ def test_nothing_acknowledged_is_lost_over_random_kills_of_hub_and_agents(seed: 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(5))
 def test_nothing_acknowledged_is_lost_over_many_random_kills(seed: int, tmp_path: Path) -> None:
-    kill_in_a_loop(tmp_path, 1000 + seed, kills=30, seconds=1.0)
+    kill_in_a_loop(tmp_path, 1000 + seed, kills=30, seconds=1.0, attempts=True)
