@@ -10,6 +10,7 @@ import array
 import asyncio
 import contextlib
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -27,6 +28,8 @@ log = structlog.get_logger("dragoman.children")
 
 SCRIPT = Path(nursery.__file__)
 BUFFER = 1 << 20
+GONE_WITHIN = 2000
+"""Milliseconds to wait for one that was killed: in the hands of a disk it may take its time."""
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -262,8 +265,12 @@ def _spawn(descriptor: int, mark: str) -> subprocess.Popen[bytes]:
 
 
 def kill_branded(mark: str, spared: int | None = None) -> int:
-    """Kill every process that carries this mark, and those they start meanwhile; descendants of `spared` live."""
+    """Kill every process that carries this mark, and those they start meanwhile; descendants of `spared` live.
+
+    Returns when they are gone: who is killed still runs until its turn comes.
+    """
     killed: set[int] = set()
+    dying: list[int] = []
     while True:
         living = set(nursery.descendants(spared)) if spared is not None else set()
         found = [
@@ -272,8 +279,16 @@ def kill_branded(mark: str, spared: int | None = None) -> int:
             if pid not in living and pid not in killed and (nursery.brand_of(pid) or "").rpartition(":")[0] == mark
         ]
         if not found:
-            return len(killed)
+            break
         for pid in found:
             killed.add(pid)
+            with contextlib.suppress(OSError):
+                dying.append(os.pidfd_open(pid))
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+    for descriptor in dying:
+        over = select.poll()
+        over.register(descriptor, select.POLLIN)
+        over.poll(GONE_WITHIN)
+        os.close(descriptor)
+    return len(killed)
