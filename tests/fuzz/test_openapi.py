@@ -35,6 +35,18 @@ def test_every_operation_answers_as_documented(hub: Stage) -> None:
     assert hub.ask("GET", "/readyz").status_code == 200
 
 
+def test_a_method_that_an_address_does_not_take_is_named_with_those_it_takes(hub: Stage) -> None:
+    """One address answered 422, as if something were wrong with the words of the request."""
+    for path, told in hub.document["paths"].items():
+        taken = {method.upper() for method in told}
+        for method in sorted({"GET", "POST", "PUT", "PATCH", "DELETE"} - taken):
+            answer = hub.ask(method, path.replace("{protocol}", "chiffon").replace("{", "").replace("}", ""))
+            if answer.status_code == 426:  # a WebSocket's
+                continue
+            allowed = {word.strip() for word in answer.headers.get("allow", "").split(",")}
+            assert (answer.status_code, taken - allowed) == (405, set()), f"{method} {path}"
+
+
 @pytest.mark.soak
 def test_every_operation_answers_as_documented_for_a_while(hub: Stage) -> None:
     for one in operations(hub.document):

@@ -35,8 +35,10 @@ class AgentFiles:
         self._files = files
 
     async def upload(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "POST":
+            await self._wrong_method(send, "POST")
+            return
         try:
-            _require(scope, "POST")
             principal = self._desk.principal(scope)
             data = await read_body(scope, receive, LARGEST)
             mime_type = (header(scope, b"content-type") or b"").decode("latin-1")
@@ -49,8 +51,10 @@ class AgentFiles:
         await answer(send, 201, msgspec.json.encode(ref))
 
     async def download(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "GET":
+            await self._wrong_method(send, "GET")
+            return
         try:
-            _require(scope, "GET")
             principal = self._desk.principal(scope)
             ref = await self._visible(scope["path"].rpartition("/")[2], principal, _asked(scope, "task_id"))
             data = await self._files.fetch(ref.id)
@@ -77,6 +81,10 @@ class AgentFiles:
         fault = error.fault if isinstance(error, Refused) else Fault(kind=Kind.TOO_LARGE, message=error.what)
         await answer(send, chiffon.status_of(fault), self._desk.no(fault))
 
+    async def _wrong_method(self, send: Send, allowed: str) -> None:
+        fault = Fault(kind=Kind.INVALID, message=f"this path takes {allowed}; use that method")
+        await answer(send, 405, self._desk.no(fault), headers=((b"allow", allowed.encode()),))
+
 
 async def send_file(send: Send, ref: FileRef, data: bytes) -> None:
     kind = (b"content-type", ref.mime_type.encode("latin-1", "replace"))
@@ -91,11 +99,6 @@ def download_headers(ref: FileRef) -> tuple[tuple[bytes, bytes], ...]:
         (b"content-security-policy", b"sandbox; default-src 'none'"),
         (b"cache-control", b"no-store"),
     )
-
-
-def _require(scope: Scope, method: str) -> None:
-    if scope["method"] != method:
-        raise refuse(Kind.INVALID, f"this path takes {method}; use that method")
 
 
 def _asked(scope: Scope, name: str) -> str:
