@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from dragoman.protocols.a2acp import codec, intents
@@ -24,7 +24,6 @@ from dragoman.sdk import trace
 from dragoman.sdk.calls_a2acp import Call
 from dragoman.sdk.channel import Channel, Write
 from dragoman.sdk.errors import DragomanError, Misconfigured
-from dragoman.sdk.events import Question, TaskInfo
 from dragoman.sdk.failures import CallFailed, TimedOut, failure
 from dragoman.sdk.following import Calls
 from dragoman.sdk.keyring import Unopened
@@ -53,16 +52,15 @@ class _Question:
 class A2acpCaller(Calls[Call]):
     """`talk_a2acp.Caller`, and `client.Backend`."""
 
+    protocol = "a2acp"
+
     def __init__(self, persona: Persona) -> None:
+        super().__init__(persona.world)
         self._persona = persona
-        self._world = persona.world
         self._channel: Channel | None = None
         self._questions: dict[str, _Question] = {}
-        self._calls: dict[str, Call] = {}
         self._threads: dict[str, Call] = {}
-        self._untaken: dict[str, Call] = {}
         self._cancels: dict[str, tuple[Write, asyncio.Future[None]]] = {}
-        self._chores: set[asyncio.Task[None]] = set()
         self.relations = Relations(persona, self._ask)
 
     async def open(self) -> None:
@@ -71,20 +69,11 @@ class A2acpCaller(Calls[Call]):
     async def close(self) -> None:
         """Likewise; see `end`."""
 
-    async def end(self, error: Exception) -> None:
-        """Nothing will be heard any more."""
-        for chore in self._chores:
-            chore.cancel()
-        await asyncio.gather(*self._chores, return_exceptions=True)
-        self._fail_all(error)
-
     # --- what callers want ---
 
     async def submit(self, target: str | None, work: str, given: Mapping[str, Any], options: Mapping[str, Any]) -> str:
         """Returns when the broker has it, durably."""
-        unknown = set(options) - OPTIONS
-        if unknown:
-            raise Misconfigured(f"a2acp has no word for {', '.join(sorted(unknown))}")
+        self._check(options, OPTIONS)
         span = trace.current()
         call = Call(
             self._world.mint(),
@@ -117,20 +106,11 @@ class A2acpCaller(Calls[Call]):
         )
         heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._cancels[id] = write, heard
-        self._say(id, call.task_id, write)
+        self._send(id, call.task_id, write)
         try:
             await heard
         finally:
             self._cancels.pop(id, None)
-
-    async def task(self, task_id: str, wait: float = 0) -> TaskInfo:
-        raise _no_word("look at a task:")
-
-    async def questions(self, status: str | None) -> list[Question]:
-        raise _no_word("list questions:")
-
-    async def answer(self, question_id: str, answer: Any) -> None:
-        raise _no_word("answer a question:")
 
     # --- contracts ---
 
@@ -153,7 +133,7 @@ class A2acpCaller(Calls[Call]):
         id = self._world.mint()
         question = _Question(self._persona.ask_broker(intent, body, correlation_id=id, capabilities=capabilities))
         self._questions[id] = question
-        self._say(id, id, question.write)
+        self._send(id, id, question.write)
         patience = asyncio.get_running_loop().create_task(self._world.sleep(PATIENCE))
         try:
             waiting: set[asyncio.Future[Any]] = {question.answer, patience}
@@ -173,10 +153,10 @@ class A2acpCaller(Calls[Call]):
         payload = {**call.given, "contract_id": contract.contract_id}
         if call.traceparent is not None:
             payload["traceparent"] = call.traceparent
-        call.message_id = self._world.mint()
+        call.id = self._world.mint()
         call.write = self._persona.write(
             MessageType.REQUEST,
-            id=call.message_id,
+            id=call.id,
             to=contract.target_agent,
             intent=contract.intent,
             payload=payload,
@@ -185,16 +165,16 @@ class A2acpCaller(Calls[Call]):
             seal=contract.security.encryption == "aes256",
         )
         self._threads[call.thread] = call
-        self._untaken[call.message_id] = call
-        self._say(call.message_id, call.task_id, call.write)
+        self._untaken[call.id] = call
+        self._say(call)
 
     def _failed(self, call: Call, error: Exception, message: Message | None = None) -> None:
         """Try again where that can help."""
         self._threads.pop(call.thread, None)
-        self._untaken.pop(call.message_id, None)
+        self._untaken.pop(call.id, None)
         pause = call.pause(error) if isinstance(error, CallFailed) else None
         if pause is None:
-            call.give_up(error, message)
+            call.fail(error, message)
             return
         if call.has_new_contract and call.contract is not None:
             self.relations.forget(call.contract.contract_id)
@@ -208,31 +188,14 @@ class A2acpCaller(Calls[Call]):
                 raise CallFailed("cancelled before it was tried again", task_id=call.task_id)
             await self._try(call)
         except DragomanError as error:
-            call.give_up(error)
+            call.fail(error)
 
     def _forget(self, call: Call) -> None:
-        self._untaken.pop(call.message_id, None)
         self._threads.pop(call.thread, None)
-        if self._calls.get(call.task_id) is call:
-            del self._calls[call.task_id]
-        for future in (call.taken, call.done):
-            if not future.done():
-                future.cancel()
-            elif not future.cancelled():
-                future.exception()
-
-    def _known(self, task_id: str) -> Call:
-        call = self._calls.get(task_id)
-        if call is None:
-            raise Misconfigured(f"task {task_id} was not called for by this client, or its result was fetched already")
-        return call
+        super()._forget(call)
 
     def _fail_all(self, error: Exception) -> None:
-        for call in list(self._calls.values()):
-            call.give_up(error)
-            for future in (call.taken, call.done):  # who waits hears of it; that nobody does is no news
-                if not future.cancelled():
-                    future.exception()
+        super()._fail_all(error)
         waiting: list[asyncio.Future[Any]] = [question.answer for question in self._questions.values()]
         for answer in (*waiting, *(heard for _, heard in self._cancels.values())):
             if not answer.done():
@@ -244,25 +207,27 @@ class A2acpCaller(Calls[Call]):
         """Everything that was not taken goes out again."""
         self._channel = channel
         for id, question in self._questions.items():
-            self._say(id, id, question.write)
-        for id, call in self._untaken.items():
-            if call.write is not None:
-                self._say(id, call.task_id, call.write)
+            self._send(id, id, question.write)
+        for call in self._untaken.values():
+            self._say(call)
         for id, (write, _) in self._cancels.items():
-            self._say(id, id, write)
+            self._send(id, id, write)
 
     def detach(self) -> None:
         self._channel = None
 
-    def _say(self, id: str, lane: str, write: Write) -> None:
+    def _say(self, call: Call) -> None:
+        if call.write is not None:
+            self._send(call.id, call.task_id, call.write)
+
+    def _send(self, id: str, lane: str, write: Write) -> None:
         if self._channel is not None:
             self._channel.say(id, lane, write)
 
     def accepted(self, id: str) -> bool:
         call = self._untaken.pop(id, None)
         if call is not None:
-            if not call.taken.done():
-                call.taken.set_result(None)
+            call.take()
             return True
         if id in self._cancels:
             heard = self._cancels[id][1]
@@ -281,9 +246,9 @@ class A2acpCaller(Calls[Call]):
             error = Misconfigured(f"that cannot be said: {error}")
         call, question = self._untaken.get(id), self._questions.get(id)
         if call is not None:
-            if message is not None and self._persona.is_stale(message) and call.retries > 0 and call.write:
+            if message is not None and self._persona.is_stale(message) and call.retries > 0:
                 call.retries -= 1
-                self._say(id, call.task_id, call.write)
+                self._say(call)
             else:
                 self._failed(call, call.failed(message) if message is not None else error, message)
         elif question is not None:
@@ -309,7 +274,7 @@ class A2acpCaller(Calls[Call]):
     async def _ask_later(self, id: str, question: _Question, pause: float) -> None:
         await self._world.sleep(pause)
         if not question.answer.done():
-            self._say(id, id, question.write)
+            self._send(id, id, question.write)
 
     def hear(self, message: Message) -> bool:
         thread = message.correlation_id or ""
@@ -325,7 +290,7 @@ class A2acpCaller(Calls[Call]):
             return True
         if call is None:
             return False
-        self.accepted(call.message_id)
+        self.accepted(call.id)
         if message.message_type is MessageType.ERROR:
             self._failed(call, call.failed(message), message)
             return True
@@ -348,12 +313,3 @@ class A2acpCaller(Calls[Call]):
             self._unanswered(id, question, message, error)
         elif not question.answer.done():
             question.answer.set_result(message)
-
-    def _chore(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        chore = asyncio.get_running_loop().create_task(coroutine)
-        self._chores.add(chore)
-        chore.add_done_callback(self._chores.discard)
-
-
-def _no_word(what: str) -> Misconfigured:
-    return Misconfigured(f"a2acp has no word to {what} use a Client of the management API (an http:// address)")

@@ -1,12 +1,11 @@
 """One call in a2acp, and what has been heard of it: values only, no link.
 
-A call is *taken* when the broker has it, and *done* when its response or error has come. Tried again it is the same
-call for who waits, and another request for the broker: `thread` is the correlation id of the last one.
+Tried again it is the same call for who waits, and another request for the broker: `thread` is the correlation id of the
+last one.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,8 +15,8 @@ from dragoman.protocols.a2acp.types import BROKER_ID, Message
 from dragoman.sdk import declared
 from dragoman.sdk.channel import Write
 from dragoman.sdk.errors import TaskCancelled
-from dragoman.sdk.events import Event
 from dragoman.sdk.failures import CallFailed, RateLimitExceeded, SecurityPolicyViolation, TimedOut, failure
+from dragoman.sdk.following import Followed
 from dragoman.sdk.relations import Terms
 
 CANCELLED = "cancelled"
@@ -28,25 +27,18 @@ OF_AGENTS = (RateLimitExceeded, TimedOut)
 ASIDES = ("step", "thinking", "tool_use", "tool_result")
 
 
-class Call:
-    """A request on its way, at work, or done."""
-
+class Call(Followed):
     def __init__(self, task_id: str, terms: Terms, given: Mapping[str, Any], traceparent: str | None, retries: int):
-        loop = asyncio.get_running_loop()
-        self.task_id = self.thread = task_id
+        super().__init__(task_id, "")
+        self.thread = task_id
         self.terms = terms
         self.given = dict(given)
         self.traceparent = traceparent
         self.retries = retries
-        self.message_id = ""
         self.write: Write | None = None
         self.contract: Contract | None = None
         self.is_cancelled = False
         self.has_new_contract = False
-        self.taken: asyncio.Future[None] = loop.create_future()
-        self.done: asyncio.Future[Any] = loop.create_future()
-        self.events: list[Event] = []
-        self.news = asyncio.Event()
 
     @property
     def is_sealed(self) -> bool:
@@ -56,8 +48,8 @@ class Call:
         payload = message.payload or {}
         schema = True if self.contract is None else self.contract.output_schema
         value = declared.value(schema, payload)
-        self.tell("completed", message, {"result": value})
-        self.finish(value, None)
+        self._tell("completed", message, {"result": value})
+        self.finish(value)
 
     def failed(self, message: Message) -> CallFailed:
         """What an error about this call says."""
@@ -81,17 +73,14 @@ class Call:
         self.retries -= 1
         return error.retry_after
 
-    def give_up(self, error: Exception, message: Message | None = None) -> None:
-        """It is over without success."""
+    def fail(self, error: Exception, message: Message | None = None) -> None:
         if isinstance(error, CallFailed):
             is_cancel = error.details.get("kind") == CANCELLED or self.is_cancelled
             facts = {"code": error.code, "message": error.message, **error.details}
-            self.tell(CANCELLED if is_cancel else "failed", message, {"fault": facts})
+            self._tell(CANCELLED if is_cancel else "failed", message, {"fault": facts})
             if is_cancel:
                 error = TaskCancelled(error.message, task_id=self.task_id, status=CANCELLED, facts=facts)
-        if not self.taken.done():
-            self.taken.set_exception(error)
-        self.finish(None, error)
+        super().fail(error)
 
     def progress(self, message: Message) -> None:
         payload = message.payload or {}
@@ -101,20 +90,9 @@ class Call:
         if payload.get("message"):
             data |= {"step": {"name": payload["message"]}, "message": payload["message"]}
         data.update((name, payload[name]) for name in ("output", *ASIDES) if payload.get(name))
-        self.tell("progress", message, data)
+        self._tell("progress", message, data)
 
-    def tell(self, kind: str, message: Message | None, data: dict[str, Any]) -> None:
+    def _tell(self, kind: str, message: Message | None, data: dict[str, Any]) -> None:
         at = None if message is None else message.timestamp.isoformat()
         agent = None if message is None else message.source_agent.agent_id
-        event = Event(task_id=self.task_id, seq=len(self.events) + 1, kind=kind, at=at, agent=agent, data=data)
-        self.events.append(event)
-        self.news.set()
-
-    def finish(self, value: Any, error: Exception | None) -> None:
-        if not self.done.done():
-            if error is None:
-                self.done.set_result(value)
-            else:
-                self.done.set_exception(error)
-                self.done.exception()  # seen: nobody has to ask how it ended
-        self.news.set()
+        self.tell(kind, data, at=at, agent=agent)

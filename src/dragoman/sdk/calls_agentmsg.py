@@ -1,12 +1,7 @@
-"""One call in agentmsg, and what has been heard of it: values only, no link.
-
-A call is *taken* when the hub has it, and *done* when its result or failure has come. What was heard in between are
-its events.
-"""
+"""One call in agentmsg, and what has been heard of it: values only, no link."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import msgspec
@@ -15,32 +10,22 @@ from dragoman.protocols.agentmsg.records import ErrorReport
 from dragoman.protocols.agentmsg.types import HUB, Message, TaskAssignment, TaskComplete, TaskFailed, TaskUpdate
 from dragoman.sdk.errors import TaskCancelled
 from dragoman.sdk.errors import TaskFailed as Failed
-from dragoman.sdk.events import Event, value_of
+from dragoman.sdk.events import value_of
+from dragoman.sdk.following import Followed
 
 ASIDES = ("thinking", "tool_use", "tool_result", "file", "step")
 """More fields of an update, which the hub's form has, too."""
 
 
-class Call:
-    """A request on its way, at work, or done."""
-
+class Call(Followed):
     def __init__(self, id: str, at: Any, to: str, assignment: TaskAssignment, **metadata: Any) -> None:
-        loop = asyncio.get_running_loop()
-        self.id = id
+        super().__init__(assignment.task.task_id, id)
         self.at = at
         self.to = to
         self.assignment = assignment
         self.metadata = metadata
         self.tries = 1
-        self.taken: asyncio.Future[None] = loop.create_future()
-        self.done: asyncio.Future[Any] = loop.create_future()
-        self.events: list[Event] = []
-        self.news = asyncio.Event()
         self._output: list[str] = []
-
-    @property
-    def task_id(self) -> str:
-        return self.assignment.task.task_id
 
     def hear(self, message: Message, tree: dict[str, Any]) -> None:
         """The hub tells how it goes, or how it ended."""
@@ -49,13 +34,13 @@ class Call:
             result, said = payload.result, tree["payload"].get("output")
             output = said if isinstance(said, str) else result if isinstance(result, str) else "".join(self._output)
             self._tell("completed", message, {"result": result, "output": output})
-            self.finish(value_of(result, output), None)
+            self.finish(value_of(result, output))
         elif isinstance(payload, TaskFailed):
             self._failed(message, payload.error, is_cancel=tree["payload"].get("status") == "cancelled")
         elif isinstance(payload, TaskUpdate) and payload.status == "cancelled":
             facts = {"message": payload.message or "cancelled"}
             self._tell("cancelled", message, {"fault": facts})
-            self.finish(None, TaskCancelled(facts["message"], task_id=self.task_id, status="cancelled", facts=facts))
+            self.fail(TaskCancelled(facts["message"], task_id=self.task_id, status="cancelled", facts=facts))
         elif isinstance(payload, TaskUpdate):
             self._progress(message, payload, tree["payload"])
 
@@ -87,20 +72,8 @@ class Call:
             output="".join(self._output),
             facts=facts,
         )
-        self.finish(None, error)
+        self.fail(error)
 
     def _tell(self, kind: str, message: Message, data: dict[str, Any], agent: Any = None) -> None:
         agent = str(agent) if agent else message.sender if message.sender != HUB else None
-        at = message.timestamp.isoformat()
-        event = Event(task_id=self.task_id, seq=len(self.events) + 1, kind=kind, at=at, agent=agent, data=data)
-        self.events.append(event)
-        self.news.set()
-
-    def finish(self, value: Any, error: Exception | None) -> None:
-        if not self.done.done():
-            if error is None:
-                self.done.set_result(value)
-            else:
-                self.done.set_exception(error)
-                self.done.exception()  # seen: nobody has to ask how it ended
-        self.news.set()
+        self.tell(kind, data, at=message.timestamp.isoformat(), agent=agent)

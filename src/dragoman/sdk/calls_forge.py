@@ -1,36 +1,29 @@
 """One call in forge, and what has been heard of it: values only, no link.
 
-A call is *taken* when the hub has told the task's id, and *done* when its end was told, or seen. An output too long for
+A call is taken when the hub has told the task's id, and done when its end was told, or seen. An output too long for
 one message comes in pieces before it, named after it: `D/1`, `D/2`, then `D` itself. Parts of the last word say in
 `_meta.part` which bytes they are.
 """
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import msgspec
 
 from dragoman.protocols.forge.types import Failure, Message, Response, Stamp, SubmitTask, TaskUpdated
 from dragoman.sdk.errors import TaskCancelled, TaskFailed
-from dragoman.sdk.events import FINAL, Event, value_of
+from dragoman.sdk.events import FINAL, value_of
+from dragoman.sdk.following import Followed
 
 
-class Call:
-    """A task on its way, at work, or done."""
-
+class Call(Followed):
     def __init__(self, said: SubmitTask, stamp: Stamp, traceparent: str | None) -> None:
-        loop = asyncio.get_running_loop()
+        super().__init__("", stamp.id)
         self.said = said
         self.stamp = stamp
         self.traceparent = traceparent
         self.tries = 1
-        self.task_id = ""
-        self.taken: asyncio.Future[str] = loop.create_future()
-        self.done: asyncio.Future[Any] = loop.create_future()
-        self.events: list[Event] = []
-        self.news = asyncio.Event()
         self._heard: set[str] = set()
         self._pieces: dict[str, str] = {}
         self._parts: dict[int, str] = {}
@@ -58,7 +51,7 @@ class Call:
             self._end(said.status, at, result, output, said.error or {})
             return
         self._output.append(output)
-        self._tell("progress", at, _data(said, output))
+        self.tell("progress", _data(said, output), at=at)
 
     def look(self, response: Response) -> None:
         """The task as it is now; what it has put out so far was or will be told."""
@@ -80,13 +73,13 @@ class Call:
     def _end(self, status: str, at: str, result: Any, output: str, error: dict[str, Any]) -> None:
         output = output or "".join(self._output)
         if status == "completed":
-            self._tell(status, at, {"output": output, "result": result})
-            self._finish(value_of(result, output), None)
+            self.tell(status, {"output": output, "result": result}, at=at)
+            self.finish(value_of(result, output))
             return
         details = error.get("details")
         facts = {**(details if isinstance(details, dict) else {}), "code": error.get("code")}
         message = str(error.get("message") or "no reason given")
-        self._tell(status, at, {"output": output, "fault": {**facts, "message": message}})
+        self.tell(status, {"output": output, "fault": {**facts, "message": message}}, at=at)
         kind = facts.get("reason")
         failed = (TaskCancelled if status == "cancelled" else TaskFailed)(
             message,
@@ -97,34 +90,7 @@ class Call:
             output=output,
             facts=facts,
         )
-        self._finish(None, failed)
-
-    def _tell(self, kind: str, at: str, data: dict[str, Any]) -> None:
-        self.events.append(Event(task_id=self.task_id, seq=len(self.events) + 1, kind=kind, at=at, data=data))
-        self.news.set()
-
-    def _finish(self, value: Any, error: Exception | None) -> None:
-        if not self.done.done():
-            if error is None:
-                self.done.set_result(value)
-            else:
-                self.done.set_exception(error)
-                self.done.exception()  # seen: nobody has to ask how it ended
-        self.news.set()
-
-    def fail(self, error: Exception) -> None:
-        """Nobody will tell any more."""
-        if not self.taken.done():
-            self.taken.set_exception(error)
-        self._finish(None, error)
-
-    def abandon(self) -> None:
-        """Nobody waits any more."""
-        for future in (self.taken, self.done):
-            if not future.done():
-                future.cancel()
-            elif not future.cancelled():
-                future.exception()
+        self.fail(failed)
 
 
 def _data(said: TaskUpdated, output: str) -> dict[str, Any]:

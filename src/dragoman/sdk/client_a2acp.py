@@ -2,82 +2,53 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Callable
 
 from dragoman.protocols.a2acp import intents
 from dragoman.protocols.a2acp.errors import Code, Refusal
 from dragoman.protocols.a2acp.types import Message, MessageType
 from dragoman.sdk.caller_a2acp import A2acpCaller
+from dragoman.sdk.calls_a2acp import Call
 from dragoman.sdk.channel import Answered, Channel, Unsaid
-from dragoman.sdk.errors import DragomanError, HubUnreachable
-from dragoman.sdk.links import Accepted, Frame, LinkDown, unreachable
+from dragoman.sdk.links import Accepted, Frame
+from dragoman.sdk.online import Online
 from dragoman.sdk.talk_a2acp import Persona
-from dragoman.sdk.world import backoff
-
-log = logging.getLogger("dragoman.sdk")
 
 
-class A2acpClient(A2acpCaller):
+class A2acpClient(Online[Call, Channel], A2acpCaller):
     """A caller with a link of its own. It serves nothing: who wants something of it is told so."""
 
     def __init__(self, persona: Persona, dial: Callable[[], Channel]) -> None:
         super().__init__(persona)
         self._dial = dial
-        self._online: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Connect; a hub that is not there is reported at once, one that goes away later is waited for."""
-        channel = self._dial()
         try:
-            await self._persona.find_out()
-            await channel.open()
-        except LinkDown as down:
-            await channel.close()
-            await self._persona.post.close()
-            raise unreachable(down) from None
+            await super().open()
         except BaseException:
-            await channel.close()
             await self._persona.post.close()
             raise
-        self.attach(channel)
-        self._online = asyncio.get_running_loop().create_task(self._stay_online(channel))
 
     async def close(self) -> None:
-        if self._online is not None:
-            self._online.cancel()
-            await asyncio.gather(self._online, return_exceptions=True)
-        await self.end(HubUnreachable("the client was closed"))
+        await super().close()
         await self._persona.post.close()
 
-    async def _stay_online(self, channel: Channel) -> None:
-        failures = 0
-        try:
-            while True:
-                try:
-                    while True:
-                        for said in await channel.receive():
-                            self._hear(channel, said)
-                        failures = 0
-                except LinkDown as down:
-                    log.warning("no link to the hub (%s)", down)
-                self.detach()
-                while self._channel is None:
-                    await channel.close()
-                    await self._world.sleep(backoff(failures, self._world.chance()))
-                    failures += 1
-                    channel = self._dial()
-                    try:
-                        await channel.open()
-                        self.attach(channel)
-                    except LinkDown as down:
-                        log.info("still no link to the hub (%s)", down)
-        except DragomanError as error:
-            self._fail_all(error)
-        finally:
-            self.detach()
-            await channel.close()
+    def _new_link(self) -> Channel:
+        return self._dial()
+
+    async def _connect(self, link: Channel) -> None:
+        await self._persona.find_out()
+        await link.open()
+
+    def _attach(self, link: Channel) -> None:
+        self.attach(link)
+
+    def _detach(self) -> None:
+        self.detach()
+
+    async def _listen(self, link: Channel) -> None:
+        for said in await link.receive():
+            self._hear(link, said)
 
     def _hear(self, channel: Channel, said: Frame | Accepted | Answered | Unsaid) -> None:
         match said:

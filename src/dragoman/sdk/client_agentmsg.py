@@ -8,7 +8,6 @@ nothing for who waits. Meanwhile heartbeats show that somebody still does.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,15 +28,13 @@ from dragoman.protocols.agentmsg.types import (
 )
 from dragoman.sdk import trace
 from dragoman.sdk.calls_agentmsg import Call
-from dragoman.sdk.errors import Conflict, DragomanError, HubUnreachable, Misconfigured, NotAllowed, RequestRefused
-from dragoman.sdk.events import Question, TaskInfo
-from dragoman.sdk.following import Calls
-from dragoman.sdk.links import Accepted, LinkDown, unreachable
+from dragoman.sdk.errors import Conflict, DragomanError, NotAllowed, RequestRefused
+from dragoman.sdk.events import TaskInfo
+from dragoman.sdk.links import Accepted
+from dragoman.sdk.online import Online
 from dragoman.sdk.talk_agentmsg import Arrival, MessagePipe, Talk
 from dragoman.sdk.trouble import report
-from dragoman.sdk.world import World, backoff
-
-log = logging.getLogger("dragoman.sdk")
+from dragoman.sdk.world import World
 
 CONSTRAINTS = ("required_capabilities", "max_tokens", "deadline", "budget_usd", "quality_threshold")
 KNOWN = {"parent": "parent_task_id", "name": "name", "thread": "thread"}
@@ -47,39 +44,19 @@ SAY_AGAIN = 1.0
 MOST_TRIES = 4
 
 
-class AgentmsgClient(Calls[Call]):
+class AgentmsgClient(Online[Call, Talk]):
     """What `Client` does, in agentmsg. `dial` makes a pipe; `name` is our id at the hub."""
 
+    protocol = "agentmsg"
+
     def __init__(self, name: str, dial: Callable[[], MessagePipe], world: World) -> None:
+        super().__init__(world)
         self._name = name
         self._dial = dial
-        self._world = world
         self._inbox = Inbox()
-        self._calls: dict[str, Call] = {}
-        self._untaken: dict[str, Call] = {}
         self._cancels: dict[str, asyncio.Future[None]] = {}
-        self._later: set[asyncio.Task[None]] = set()
         self._talk: Talk | None = None
-        self._online: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
-
-    async def open(self) -> None:
-        """Connect; a hub that is not there is reported at once, one that goes away later is waited for."""
-        talk = self._new_talk()
-        try:
-            await talk.open()
-        except LinkDown as down:
-            await talk.close()
-            raise unreachable(down) from None
-        self._greet(talk)
-        self._online = asyncio.get_running_loop().create_task(self._stay_online(talk))
-
-    async def close(self) -> None:
-        chores = [chore for chore in (self._online, self._beating, *self._later) if chore is not None]
-        for chore in chores:
-            chore.cancel()
-        await asyncio.gather(*chores, return_exceptions=True)
-        self._fail_all(HubUnreachable("the client was closed"))
 
     # --- what callers want ---
 
@@ -89,11 +66,7 @@ class AgentmsgClient(Calls[Call]):
         self._calls[call.task_id] = call
         self._untaken[call.id] = call
         self._say(call)
-        try:
-            await asyncio.shield(call.taken)
-        except BaseException:
-            self._forget(call)
-            raise
+        await self._until_taken(call)
         return call.task_id
 
     async def cancel(self, task_id: str, reason: str | None) -> None:
@@ -112,20 +85,12 @@ class AgentmsgClient(Calls[Call]):
             self._cancels.pop(id, None)
 
     async def task(self, task_id: str, wait: float = 0) -> TaskInfo:
-        raise _no_word("look at a task; `client.state.get('TASK', …)` does, or")
-
-    async def questions(self, status: str | None) -> list[Question]:
-        raise _no_word("list questions:")
-
-    async def answer(self, question_id: str, answer: Any) -> None:
-        raise _no_word("answer a question:")
+        raise self._no_word("look at a task; `client.state.get('TASK', …)` does, or")
 
     # --- calls ---
 
     def _request(self, target: str | None, work: str, given: dict[str, Any], options: Mapping[str, Any]) -> Call:
-        unknown = set(options) - OPTIONS
-        if unknown:
-            raise Misconfigured(f"agentmsg has no word for {', '.join(sorted(unknown))}")
+        self._check(options, OPTIONS)
         span = trace.current()
         task_id, priority = self._world.mint(), Priority(options.get("priority") or "normal")
         metadata = {place: options[name] for name, place in KNOWN.items() if options.get(name) is not None}
@@ -158,73 +123,26 @@ class AgentmsgClient(Calls[Call]):
         if self._talk is not None:
             self._talk.say(call.assignment, id=call.id, at=call.at, to=call.to, lane=call.task_id, **call.metadata)
 
-    def _taken(self, call: Call, error: Exception | None = None) -> None:
-        """The hub has it, or will not have it."""
-        self._untaken.pop(call.id, None)
-        if not call.taken.done():
-            if error is None:
-                call.taken.set_result(None)
-            else:
-                call.taken.set_exception(error)
-
-    def _forget(self, call: Call) -> None:
-        self._untaken.pop(call.id, None)
-        if self._calls.get(call.task_id) is call:
-            del self._calls[call.task_id]
-        for future in (call.taken, call.done):
-            if not future.done():
-                future.cancel()
-            elif not future.cancelled():
-                future.exception()
-
-    def _known(self, task_id: str) -> Call:
-        call = self._calls.get(task_id)
-        if call is None:
-            raise Misconfigured(f"task {task_id} was not called for by this client, or its result was fetched already")
-        return call
-
     # --- the link ---
 
-    def _new_talk(self) -> Talk:
+    def _new_link(self) -> Talk:
         return Talk(self._dial(), self._world, self._name, self._inbox)
 
-    async def _stay_online(self, talk: Talk) -> None:
-        failures = 0
-        try:
-            while True:
-                try:
-                    while True:
-                        for said in await talk.receive():
-                            self._hear(talk, said)
-                        failures = 0
-                except LinkDown as down:
-                    log.warning("no link to the hub (%s)", down)
-                self._talk = None
-                while not self._is_connected:
-                    await talk.close()
-                    await self._world.sleep(backoff(failures, self._world.chance()))
-                    failures += 1
-                    talk = self._new_talk()
-                    try:
-                        await talk.open()
-                        self._greet(talk)
-                    except LinkDown as down:
-                        log.info("still no link to the hub (%s)", down)
-                for call in list(self._untaken.values()):
-                    self._say(call)
-        except DragomanError as error:
-            self._fail_all(error)
-        finally:
-            self._talk = None
-            await talk.close()
+    async def _connect(self, link: Talk) -> None:
+        await link.open()
 
-    @property
-    def _is_connected(self) -> bool:
-        return self._talk is not None
+    def _attach(self, link: Talk) -> None:
+        self._talk = link
+        link.say(Register(agent_id=self._name), id=self._world.mint(), at=self._world.now())
+        for call in list(self._untaken.values()):
+            self._say(call)
 
-    def _greet(self, talk: Talk) -> None:
-        self._talk = talk
-        talk.say(Register(agent_id=self._name), id=self._world.mint(), at=self._world.now())
+    def _detach(self) -> None:
+        self._talk = None
+
+    async def _listen(self, link: Talk) -> None:
+        for said in await link.receive():
+            self._hear(link, said)
 
     async def _beat(self, interval: float) -> None:
         while True:
@@ -255,7 +173,7 @@ class AgentmsgClient(Calls[Call]):
             if self._beating is not None:
                 self._beating.cancel()
             interval = message.payload.heartbeat_interval_ms / 1000
-            self._beating = asyncio.get_running_loop().create_task(self._beat(interval))
+            self._beating = self._chore(self._beat(interval))
         elif isinstance(message.payload, TaskAssignment):
             self._decline(talk, message.payload.task.task_id)
         if said.receipt is not None:
@@ -265,24 +183,12 @@ class AgentmsgClient(Calls[Call]):
         """The hub did not take the request: for good, or for now."""
         if errors.is_retryable(said) and call.tries < MOST_TRIES:
             call.tries += 1
-            later = asyncio.get_running_loop().create_task(self._say_later(call))
-            self._later.add(later)
-            later.add_done_callback(self._later.discard)
+            self._chore(self._say_later(call, SAY_AGAIN * 2 ** (call.tries - 2)))
             return
-        self._taken(call, _raised(said))
-
-    async def _say_later(self, call: Call) -> None:
-        await self._world.sleep(SAY_AGAIN * 2 ** (call.tries - 2))
-        if not call.taken.done():
-            self._say(call)
+        self._refuse(call, _raised(said))
 
     def _fail_all(self, error: Exception) -> None:
-        for call in list(self._calls.values()):
-            self._taken(call, error)
-            call.finish(None, error)
-            for future in (call.taken, call.done):  # who waits hears of it; that nobody does is no news
-                if not future.cancelled():
-                    future.exception()
+        super()._fail_all(error)
         for heard in self._cancels.values():
             if not heard.done():
                 heard.set_exception(error)
@@ -303,7 +209,3 @@ def _raised(said: ErrorReport) -> DragomanError:
         return Conflict(said.message)
     details = said.context.details
     return RequestRefused(said.message, kind=str(details.get("kind") or said.error_type.value), facts=details)
-
-
-def _no_word(what: str) -> Misconfigured:
-    return Misconfigured(f"agentmsg has no word to {what} use a Client of the management API (an http:// address)")

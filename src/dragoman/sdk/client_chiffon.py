@@ -7,7 +7,6 @@ hub or a lost receipt changes nothing for who waits.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -25,52 +24,31 @@ from dragoman.protocols.chiffon.types import (
     WorkRequest,
 )
 from dragoman.sdk import trace
-from dragoman.sdk.calls import KINDS, Call
-from dragoman.sdk.errors import DragomanError, HubUnreachable, Misconfigured, RequestRefused
-from dragoman.sdk.events import Question, TaskInfo
-from dragoman.sdk.following import Calls
-from dragoman.sdk.links import Accepted, Frame, LinkDown, Pipe, unreachable
-from dragoman.sdk.world import World, backoff
+from dragoman.sdk.calls_chiffon import KINDS, Call
+from dragoman.sdk.errors import Misconfigured, RequestRefused
+from dragoman.sdk.links import Accepted, Frame, Pipe
+from dragoman.sdk.online import Online
+from dragoman.sdk.world import World
 
 log = logging.getLogger("dragoman.sdk")
 
 OPTIONS = frozenset({"priority", "dependencies", "hints", "parent"})
 
 
-class ChiffonClient(Calls[Call]):
+class ChiffonClient(Online[Call, Pipe]):
     """What `Client` does, in chiffon. `dial` makes a pipe; `name` is our kind, or our id when we have none."""
+
+    protocol = "chiffon"
 
     def __init__(
         self, name: str, dial: Callable[[], Pipe], world: World, cancel: Callable[[str, str | None], Any] | None = None
     ) -> None:
+        super().__init__(world)
         self._name = name
         self._dial = dial
-        self._world = world
         self._cancel = cancel
-        self._calls: dict[str, Call] = {}
-        self._by_task: dict[str, Call] = {}
-        self._untaken: dict[str, Call] = {}
+        self._requests: dict[str, Call] = {}
         self._pipe: Pipe | None = None
-        self._online: asyncio.Task[None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    async def open(self) -> None:
-        """Connect; a hub that is not there is reported at once, one that goes away later is waited for."""
-        self._loop = asyncio.get_running_loop()
-        pipe = self._dial()
-        try:
-            await pipe.open(None)
-        except LinkDown as down:
-            await pipe.close()
-            raise unreachable(down) from None
-        self._pipe = pipe
-        self._online = self._loop.create_task(self._stay_online(pipe))
-
-    async def close(self) -> None:
-        if self._online is not None:
-            self._online.cancel()
-            await asyncio.gather(self._online, return_exceptions=True)
-        self._fail_all(HubUnreachable("the client was closed"))
 
     # --- what callers want ---
 
@@ -81,11 +59,7 @@ class ChiffonClient(Calls[Call]):
         call = self._request(target, work, dict(given), options)
         self._keep(call)
         self._say(call)
-        try:
-            await asyncio.shield(call.taken)
-        except BaseException:
-            self._forget(call)
-            raise
+        await self._until_taken(call)
         return call.task_id
 
     async def cancel(self, task_id: str, reason: str | None) -> None:
@@ -93,22 +67,10 @@ class ChiffonClient(Calls[Call]):
             raise Misconfigured("this link cannot cancel")
         await self._cancel(task_id, reason)
 
-    async def task(self, task_id: str, wait: float = 0) -> TaskInfo:
-        raise _no_word("look at a task")
-
-    async def questions(self, status: str | None) -> list[Question]:
-        raise _no_word("list questions")
-
-    async def answer(self, question_id: str, answer: Any) -> None:
-        raise _no_word("answer a question")
-
     # --- calls ---
 
     def _request(self, target: str, work: str, given: dict[str, Any], options: Mapping[str, Any]) -> Call:
-        assert self._loop is not None
-        unknown = set(options) - OPTIONS
-        if unknown:
-            raise Misconfigured(f"chiffon has no word for {', '.join(sorted(unknown))}")
+        self._check(options, OPTIONS)
         kind, _, pinned = target.partition("/")
         span = trace.current()
         custom: dict[str, Any] = {name: options[name] for name in ("priority", "dependencies") if options.get(name)}
@@ -132,75 +94,40 @@ class ChiffonClient(Calls[Call]):
             to_agent=kind,
             x_custom_fields=custom,
         )
-        return Call(request, self._loop)
+        return Call(request)
 
     def _keep(self, call: Call) -> None:
-        self._calls[call.request.request_id] = call
-        self._by_task[call.task_id] = call
-        self._untaken[call.request.message_id] = call
-
-    def _taken(self, call: Call, error: Exception | None = None) -> None:
-        """The hub has it, or will not have it."""
-        self._untaken.pop(call.request.message_id, None)
-        if call.taken.done():
-            return
-        if error is None:
-            call.taken.set_result(None)
-        else:
-            call.taken.set_exception(error)
+        self._requests[call.request.request_id] = call
+        self._calls[call.task_id] = call
+        self._untaken[call.id] = call
 
     def _forget(self, call: Call) -> None:
-        self._calls.pop(call.request.request_id, None)
-        self._untaken.pop(call.request.message_id, None)
-        if self._by_task.get(call.task_id) is call:
-            del self._by_task[call.task_id]
-        for future in (call.taken, call.done):
-            if not future.done():
-                future.cancel()
-            elif not future.cancelled():
-                future.exception()
-
-    def _known(self, task_id: str) -> Call:
-        call = self._by_task.get(task_id)
-        if call is None:
-            raise Misconfigured(f"task {task_id} was not called for by this client, or its result was fetched already")
-        return call
+        self._requests.pop(call.request.request_id, None)
+        super()._forget(call)
 
     def _say(self, call: Call) -> None:
         if self._pipe is not None:
-            self._pipe.send(call.frame, call.request.message_id, call.task_id)
+            self._pipe.send(call.frame, call.id, call.task_id)
 
     # --- the link ---
 
-    async def _stay_online(self, pipe: Pipe) -> None:
-        failures = 0
-        try:
-            while True:
-                try:
-                    while True:
-                        for arrival in await pipe.receive():
-                            self._hear(pipe, arrival)
-                        failures = 0
-                except LinkDown as down:
-                    log.warning("no link to the hub (%s)", down)
-                self._pipe = None
-                while self._pipe is None:
-                    await pipe.close()
-                    await self._world.sleep(backoff(failures, self._world.chance()))
-                    failures += 1
-                    pipe = self._dial()
-                    try:
-                        await pipe.open(None)
-                        self._pipe = pipe
-                    except LinkDown as down:
-                        log.info("still no link to the hub (%s)", down)
-                for call in list(self._untaken.values()):
-                    self._say(call)
-        except DragomanError as error:
-            self._fail_all(error)
-        finally:
-            self._pipe = None
-            await pipe.close()
+    def _new_link(self) -> Pipe:
+        return self._dial()
+
+    async def _connect(self, link: Pipe) -> None:
+        await link.open(None)
+
+    def _attach(self, link: Pipe) -> None:
+        self._pipe = link
+        for call in list(self._untaken.values()):
+            self._say(call)
+
+    def _detach(self) -> None:
+        self._pipe = None
+
+    async def _listen(self, link: Pipe) -> None:
+        for arrival in await link.receive():
+            self._hear(link, arrival)
 
     def _hear(self, pipe: Pipe, arrival: Frame | Accepted) -> None:
         if isinstance(arrival, Accepted):
@@ -214,7 +141,7 @@ class ChiffonClient(Calls[Call]):
             log.warning("the hub said something that makes no sense: %s", error)
             return
         delivery = arrival.receipt or message.x_custom_fields.get("delivery_id")
-        found = self._calls.get(message.request_id)
+        found = self._requests.get(message.request_id)
         if found is not None:
             self._hear_of(found, message, is_delivery=isinstance(delivery, str))
         elif isinstance(message.payload, WorkRequest):
@@ -233,8 +160,8 @@ class ChiffonClient(Calls[Call]):
         """The hub did not take the request: perhaps it is an agent's name and not a kind; perhaps later."""
         code = payload.error_code
         if code == 5002 and not call.is_pinned:
-            self._calls.pop(call.request.request_id, None)
-            self._untaken.pop(call.request.message_id, None)
+            self._requests.pop(call.request.request_id, None)
+            self._untaken.pop(call.id, None)
             call.is_pinned = True
             pinned = {**call.request.x_custom_fields, "agent_id": call.request.to_agent}
             ids = {"message_id": self._world.mint(), "request_id": self._world.mint()}
@@ -244,22 +171,11 @@ class ChiffonClient(Calls[Call]):
         if code != 5002 and errors.is_retryable(code) and call.tries < len(errors.RETRY_DELAYS):
             delay = errors.RETRY_DELAYS[call.tries]
             call.tries += 1
-            task = asyncio.ensure_future(self._say_later(call, delay))
-            call.done.add_done_callback(lambda _: task.cancel())
+            self._chore(self._say_later(call, delay))
             return None
         facts = {"code": code, **payload.error_context}
         refused = RequestRefused(f"{payload.error_message} ({code})", kind=KINDS.get(code), facts=facts)
-        return self._taken(call, refused)
-
-    async def _say_later(self, call: Call, delay: float) -> None:
-        await self._world.sleep(delay)
-        if not call.taken.done():
-            self._say(call)
-
-    def _fail_all(self, error: Exception) -> None:
-        for call in list(self._calls.values()):
-            self._taken(call, error)
-            call.finish(None, error)
+        return self._refuse(call, refused)
 
     def _decline(self, pipe: Pipe, message: Envelope[Payload]) -> None:
         """Somebody wants work of a client."""
@@ -272,7 +188,3 @@ class ChiffonClient(Calls[Call]):
             to_agent=message.from_agent,
         )
         pipe.send(codec.encode(envelope), envelope.message_id, message.request_id)
-
-
-def _no_word(what: str) -> Misconfigured:
-    return Misconfigured(f"chiffon has no word to {what}: use a Client of the management API (an http:// address)")

@@ -7,9 +7,7 @@ meanwhile ends here as well.
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,13 +27,11 @@ from dragoman.sdk.errors import (
     NotFound,
     RequestRefused,
 )
-from dragoman.sdk.events import Question, TaskInfo
-from dragoman.sdk.following import Calls
-from dragoman.sdk.links import File, LinkDown, unreachable
+from dragoman.sdk.events import TaskInfo
+from dragoman.sdk.links import File
+from dragoman.sdk.online import Online
 from dragoman.sdk.talk_forge import Conversation, Declined, Wire
-from dragoman.sdk.world import World, backoff
-
-log = logging.getLogger("dragoman.sdk")
+from dragoman.sdk.world import World
 
 #: The hub's options → forge's fields.
 OPTIONS = {
@@ -56,42 +52,23 @@ NOBODY = "unavailable"
 STATUSES = {"pending": "waiting", "retrying": "queued"}
 
 
-class ForgeClient(Calls[Call]):
+class ForgeClient(Online[Call, Conversation]):
     """What `Client` does, in forge. `dial` makes a wire."""
 
+    protocol = "forge"
+
     def __init__(self, dial: Callable[[], Wire], world: World) -> None:
+        super().__init__(world)
         self._dial = dial
-        self._world = world
-        self._calls: dict[str, Call] = {}
-        self._untaken: dict[str, Call] = {}
         self._early: dict[str, list[Message]] = {}
         self._talk: Conversation | None = None
-        self._online: asyncio.Task[None] | None = None
-        self._later: set[asyncio.Task[None]] = set()
         self._is_known: dict[str, str] = {}
-
-    async def open(self) -> None:
-        """Connect; a hub that is not there is reported at once, one that goes away later is waited for."""
-        talk = Conversation(self._dial(), self._world)
-        try:
-            await talk.open()
-        except LinkDown as down:
-            await talk.close()
-            raise unreachable(down) from None
-        self._talk = talk
-        self._online = asyncio.get_running_loop().create_task(self._stay_online(talk))
-
-    async def close(self) -> None:
-        doing = [task for task in (self._online, *self._later) if task is not None]
-        for task in doing:
-            task.cancel()
-        await asyncio.gather(*doing, return_exceptions=True)
-        self._fail_all(HubUnreachable("the client was closed"))
 
     # --- what callers want ---
 
     async def submit(self, target: str | None, work: str, given: Mapping[str, Any], options: Mapping[str, Any]) -> str:
         """Returns when the hub has it, durably."""
+        self._check(options, {*OPTIONS, "priority", "hints", "files"})
         said, traceparent = _submission(work, dict(given), options), _traceparent()
         for field in self._addresses(target):
             named = said if target is None else msgspec.structs.replace(said, **{field: target})
@@ -114,25 +91,16 @@ class ForgeClient(Calls[Call]):
         return ("agent", "kind") if known is None else (known,)
 
     async def _submit(self, call: Call) -> str:
-        self._untaken[call.stamp.id] = call
+        self._untaken[call.id] = call
         self._say(call)
-        try:
-            return await asyncio.shield(call.taken)
-        except BaseException:
-            self._forget(call)
-            raise
+        await self._until_taken(call)
+        return call.task_id
 
     async def cancel(self, task_id: str, reason: str | None) -> None:
         await self._ask(forge.CancelTask(task_id=task_id, reason=reason))
 
     async def task(self, task_id: str, wait: float = 0) -> TaskInfo:
         return _info((await self._ask(forge.GetTask(task_id=task_id))).get("task") or {})
-
-    async def questions(self, status: str | None) -> list[Question]:
-        raise _no_word("list questions")
-
-    async def answer(self, question_id: str, answer: Any) -> None:
-        raise _no_word("answer a question")
 
     # --- calls ---
 
@@ -142,15 +110,14 @@ class ForgeClient(Calls[Call]):
             self._talk.request(call.said, lambda response: self._answered(call, response), stamp=call.stamp, meta=meta)
 
     def _answered(self, call: Call, response: Response) -> None:
-        if call.stamp.id not in self._untaken or call.taken.done():
+        if call.id not in self._untaken or call.taken.done():
             return None
         if isinstance(response, Failure):
             return self._refused(call, response.error)
-        del self._untaken[call.stamp.id]
         task = response.payload.get("task")
         call.task_id = str(task["id"]) if isinstance(task, dict) and task.get("id") else ""
         self._calls[call.task_id] = call
-        call.taken.set_result(call.task_id)
+        self._taken(call)
         for notice in self._early.pop(call.task_id, ()):
             call.hear(notice, notice.payload)
         return None
@@ -159,34 +126,9 @@ class ForgeClient(Calls[Call]):
         reason = error.details.get("reason")
         if is_retryable(error) and reason != NOBODY and call.tries < len(RETRY_DELAYS):
             delay, call.tries = RETRY_DELAYS[call.tries], call.tries + 1
-            later = asyncio.get_running_loop().create_task(self._say_later(call, delay))
-            self._later.add(later)
-            later.add_done_callback(self._later.discard)
+            self._chore(self._say_later(call, delay))
             return
-        del self._untaken[call.stamp.id]
-        call.taken.set_exception(_error(error))
-
-    async def _say_later(self, call: Call, delay: float) -> None:
-        await self._world.sleep(delay)
-        if not call.taken.done():
-            self._say(call)
-
-    def _known(self, task_id: str) -> Call:
-        call = self._calls.get(task_id)
-        if call is None:
-            raise Misconfigured(f"task {task_id} was not called for by this client, or its result was fetched already")
-        return call
-
-    def _forget(self, call: Call) -> None:
-        self._untaken.pop(call.stamp.id, None)
-        if self._calls.get(call.task_id) is call:
-            del self._calls[call.task_id]
-        call.abandon()
-
-    def _fail_all(self, error: Exception) -> None:
-        for call in [*self._untaken.values(), *self._calls.values()]:
-            call.fail(error)
-        self._untaken.clear()
+        self._refuse(call, _error(error))
 
     async def _ask(self, payload: forge.Payload) -> dict[str, Any]:
         if self._talk is None:
@@ -198,42 +140,27 @@ class ForgeClient(Calls[Call]):
 
     # --- the link ---
 
-    async def _stay_online(self, talk: Conversation) -> None:
-        failures = 0
-        try:
-            while True:
-                try:
-                    while True:
-                        for notice in await talk.notices():
-                            self._hear(talk, notice)
-                        failures = 0
-                except LinkDown as down:
-                    log.warning("no link to the hub (%s)", down)
-                self._talk = None
-                while self._talk is None:
-                    await talk.close()
-                    await self._world.sleep(backoff(failures, self._world.chance()))
-                    failures += 1
-                    talk = Conversation(self._dial(), self._world)
-                    try:
-                        await talk.open()
-                        self._talk = talk
-                    except LinkDown as down:
-                        log.info("still no link to the hub (%s)", down)
-                self._catch_up(talk)
-        except DragomanError as error:
-            self._fail_all(error)
-        finally:
-            self._talk = None
-            await talk.close()
+    def _new_link(self) -> Conversation:
+        return Conversation(self._dial(), self._world)
 
-    def _catch_up(self, talk: Conversation) -> None:
+    async def _connect(self, link: Conversation) -> None:
+        await link.open()
+
+    def _attach(self, link: Conversation) -> None:
         """A new link: ask again what has no answer, and look at what may have ended unheard."""
+        self._talk = link
         for call in list(self._untaken.values()):
             self._say(call)
         for call in list(self._calls.values()):
             if not call.done.done():
-                talk.request(forge.GetTask(task_id=call.task_id), call.look)
+                link.request(forge.GetTask(task_id=call.task_id), call.look)
+
+    def _detach(self) -> None:
+        self._talk = None
+
+    async def _listen(self, link: Conversation) -> None:
+        for notice in await link.notices():
+            self._hear(link, notice)
 
     def _hear(self, talk: Conversation, notice: Message) -> None:
         said = notice.payload
@@ -251,9 +178,6 @@ class ForgeClient(Calls[Call]):
 
 
 def _submission(work: str, given: dict[str, Any], options: Mapping[str, Any]) -> forge.SubmitTask:
-    unknown = set(options) - {*OPTIONS, "priority", "hints", "files"}
-    if unknown:
-        raise Misconfigured(f"forge has no word for {', '.join(sorted(unknown))}")
     said = {field: options[name] for name, field in OPTIONS.items() if options.get(name)}
     priority = options.get("priority") or "normal"
     seconds = (options.get("hints") or {}).get("max_duration_seconds")
@@ -312,7 +236,3 @@ def _info(task: dict[str, Any]) -> TaskInfo:
 def _kind(error: dict[str, Any]) -> str | None:
     kind = (error.get("details") or {}).get("reason")
     return kind if isinstance(kind, str) else None
-
-
-def _no_word(what: str) -> Misconfigured:
-    return Misconfigured(f"forge has no word to {what}: use a Client of the management API (an http:// address)")

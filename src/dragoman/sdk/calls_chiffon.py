@@ -1,18 +1,14 @@
-"""One call in chiffon, and what has been heard of it: values only, no link.
-
-A call is *taken* when the hub has it, and *done* when its result or failure has come. What was heard in between are
-its events.
-"""
+"""One call in chiffon, and what has been heard of it: values only, no link."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from dragoman.protocols.chiffon import chunks, codec
 from dragoman.protocols.chiffon.types import Envelope, ErrorPayload, Payload, WorkRequest, WorkResult, WorkStatus
 from dragoman.sdk.errors import TaskCancelled, TaskFailed
-from dragoman.sdk.events import Event, value_of
+from dragoman.sdk.events import value_of
+from dragoman.sdk.following import Followed
 from dragoman.sdk.words_chiffon import CANCELLED
 
 ASIDES = ("message", "thinking", "tool_use", "tool_result", "file")
@@ -31,28 +27,19 @@ KINDS = {
 """Codes → the hub's own words, so that a caller finds the same ones whatever it speaks."""
 
 
-class Call:
-    """A request on its way, at work, or done."""
-
-    def __init__(self, request: Envelope[WorkRequest], loop: asyncio.AbstractEventLoop) -> None:
+class Call(Followed):
+    def __init__(self, request: Envelope[WorkRequest]) -> None:
+        super().__init__(request.payload.task_id, request.message_id)
         self.request = request
         self.frame = codec.encode(request)
         self.tries = 1
         self.is_pinned = "agent_id" in request.x_custom_fields
-        self.taken: asyncio.Future[None] = loop.create_future()
-        self.done: asyncio.Future[Any] = loop.create_future()
-        self.events: list[Event] = []
-        self.news = asyncio.Event()
         self._blocks = chunks.Reassembly()
         self._heard: set[str] = set()
 
-    @property
-    def task_id(self) -> str:
-        return self.request.payload.task_id
-
     def send_as(self, request: Envelope[WorkRequest]) -> None:
         """Ask in other words."""
-        self.request, self.frame = request, codec.encode(request)
+        self.id, self.request, self.frame = request.message_id, request, codec.encode(request)
 
     def hear(self, message: Envelope[Payload]) -> None:
         """The hub tells how it goes, or how it ended."""
@@ -83,13 +70,13 @@ class Call:
             except chunks.ChunkError as error:
                 self._blocks = chunks.Reassembly()
                 if chunks.is_last(result):
-                    self.finish(None, TaskFailed(f"its output came broken: {error}", task_id=self.task_id))
+                    self.fail(TaskFailed(f"its output came broken: {error}", task_id=self.task_id))
                 return
         structured = message.x_custom_fields.get("result")
         data = {"output": output, "exit_code": result.exit_code, "result": structured}
         if result.exit_code == 0:
             self._tell("completed", message, data)
-            self.finish(value_of(structured, output), None)
+            self.finish(value_of(structured, output))
             return
         self._tell("failed", message, data)
         failed = TaskFailed(
@@ -100,7 +87,7 @@ class Call:
             output=output,
             facts={"agent": message.x_custom_fields.get("agent_id")},
         )
-        self.finish(None, failed)
+        self.fail(failed)
 
     def _failed(self, message: Envelope[Payload], payload: ErrorPayload) -> None:
         is_cancel = payload.error_code == CANCELLED
@@ -115,27 +102,8 @@ class Call:
             code=payload.error_code,
             facts=facts,
         )
-        self.finish(None, error)
+        self.fail(error)
 
     def _tell(self, kind: str, message: Envelope[Payload], data: dict[str, Any]) -> None:
         agent = message.x_custom_fields.get("agent_id")
-        self.events.append(
-            Event(
-                task_id=self.task_id,
-                seq=len(self.events) + 1,
-                kind=kind,
-                at=message.timestamp.isoformat(),
-                agent=agent if isinstance(agent, str) else None,
-                data=data,
-            )
-        )
-        self.news.set()
-
-    def finish(self, value: Any, error: Exception | None) -> None:
-        if not self.done.done():
-            if error is None:
-                self.done.set_result(value)
-            else:
-                self.done.set_exception(error)
-                self.done.exception()  # seen: nobody has to ask how it ended
-        self.news.set()
+        self.tell(kind, data, at=message.timestamp.isoformat(), agent=agent if isinstance(agent, str) else None)
