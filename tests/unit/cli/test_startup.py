@@ -69,3 +69,11 @@ def test_translate_runs_the_hubs_decisions_without_what_a_server_needs(hub: Any)
     code, modules = imported("translate", "chiffon", "forge", "-o", "json", url=hub.url)
     servers = {"apsw", "grpc", "httpx2", "prometheus_client", "rich", "starlette", "structlog", "uvicorn"}
     assert (code, modules & servers) == (0, set())
+
+
+def test_the_package_runs_as_the_command_does() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "dragoman", "nonsense"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: ")
