@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dragoman.core.agents.model import Agent, Breaker, BreakerState, Offer
 from dragoman.core.audit.chain import GENESIS, AuditRecord, seal
-from dragoman.core.contracts.model import Contract, Party
+from dragoman.core.contracts.model import Contract, Party, Standing
 from dragoman.core.delivery.model import Cargo, DeadLetter, Delivery, DeliveryState, Heard
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.files import FileRef
@@ -20,6 +20,7 @@ from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import (
     Agreed,
     AskedBy,
+    Bound,
     Children,
     Claims,
     ContractById,
@@ -247,7 +248,16 @@ def messages(draw: st.DrawFn, id: str) -> Heard:
 
 @st.composite
 def contracts(draw: st.DrawFn, id: str) -> Contract:
-    return contract(id, collaboration=draw(st.sampled_from(COLLABORATIONS)), created_at=draw(instants))
+    source, target = (Party(draw(st.sampled_from(AGENTS)), "default", "1.0.0") for _ in range(2))
+    return contract(
+        id,
+        collaboration=draw(st.sampled_from(COLLABORATIONS)),
+        source=source,
+        target=target,
+        created_at=draw(instants),
+        expires_at=draw(instants),
+        standing=draw(st.sampled_from(Standing)),
+    )
 
 
 @st.composite
@@ -307,6 +317,7 @@ def every_lookup(rows: list[Row]) -> list[Lookup[Any]]:
         lookups += [kind(who, limit) for kind in (AskedBy, Inbox, LeasedTo) for limit in (1, 2, 64)]
         behind = [(-1, ""), (2, "delivery-3"), (5, "")]
         lookups += [Unacknowledged(who, rank, DeliveryId(id), limit) for rank, id in behind for limit in (1, 64)]
+        lookups += [Bound(who, Instant(at), Instant(until), n) for at in (0, 5) for until in (4, 20) for n in (1, 64)]
     for kind in (Relying, Underway, QuestionsOf):
         lookups += [kind(id, limit) for id in TASKS for limit in (1, 64)]
     places = [(Instant(0), TaskId("")), (Instant(4), TASKS[2]), (Instant(7), TASKS[6])]

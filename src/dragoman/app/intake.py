@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from dragoman.core.agents.floor import Floor
 from dragoman.core.agents.model import Agent
 from dragoman.core.audit.chain import Newest
-from dragoman.core.commands import CloseLink, Command, Forget, Sweep, Wake
+from dragoman.core.commands import CloseLink, Command, EndContractsOf, Forget, Sweep, Wake
 from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import Parcel
 from dragoman.core.delivery.outbox import after_a_stop
@@ -123,12 +123,15 @@ class Intake:
     # -- life -------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        self._floor = Floor(await self.store.open())
+        recovered = await self.store.open()
+        self._floor = Floor(recovered)
         self._serving_since = self._swept_at = self.now()
         self._forget_at = Instant(self.now() + SWEEP_EVERY)
         self.next_wake = Instant(0)  # look at once what became due while we were away
         for command in after_a_stop(self._floor, self.rules, self.now()):
             self.tell(command)
+        for agent in recovered.parted:
+            self.tell(EndContractsOf(agent=agent, until=self.now()))
         self._loop = asyncio.create_task(self._run(), name="intake")
 
     async def stop(self) -> None:

@@ -28,6 +28,7 @@ from dragoman.core.commands import (
     Command,
     Discard,
     EndContract,
+    EndContractsOf,
     Finish,
     Forget,
     GiveHelp,
@@ -61,7 +62,7 @@ from dragoman.core.commands import (
     Wake,
     WriteLog,
 )
-from dragoman.core.contracts import domains, handshake
+from dragoman.core.contracts import domains, handshake, parting
 from dragoman.core.delivery import deadletters, letters, outbox
 from dragoman.core.errors import Refused
 from dragoman.core.lookups import DeliveryById, QuestionById
@@ -138,6 +139,7 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
     ShakeHands: handshake.shake_hands,
     AnswerHandshake: handshake.answer_handshake,
     EndContract: handshake.end_contract,
+    EndContractsOf: parting.end_contracts_of,
     RotateKey: handshake.rotate_key,
     SetDomainPolicy: domains.set_domain_policy,
     Tell: letters.tell,
@@ -162,7 +164,9 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
 }
 
 
-NO_SIGN = frozenset({ClearOut, CloseLink, PaceLink, RefillLink, Unanswered, WaitAnew, Wake, Sweep, Forget, NoteRefusal})
+NO_SIGN = frozenset(
+    {ClearOut, CloseLink, EndContractsOf, PaceLink, RefillLink, Unanswered, WaitAnew, Wake, Sweep, Forget, NoteRefusal}
+)
 """What is no sign of life of its principal: the hub says it, or nobody knows who did."""
 
 

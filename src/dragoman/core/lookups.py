@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import msgspec
 
 from dragoman.core.agents.model import Agent
-from dragoman.core.contracts.model import Contract
+from dragoman.core.contracts.model import Contract, Standing
 from dragoman.core.delivery.model import DeadLetter, Delivery, DeliveryState, Heard
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, TaskId
 from dragoman.core.state.model import Changed, Entity
@@ -365,6 +365,23 @@ class Terms(Lookup[Contract], frozen=True, gc=False):
         return (-row.created_at, row.id)
 
 
+class Bound(Lookup[Contract], frozen=True, gc=False):
+    """The contracts of one agent, on either side, that came about until a time and are not over at another, in the
+    order in which they will be."""
+
+    row: ClassVar = Contract
+    agent: AgentId
+    at: Instant
+    until: Instant
+    limit: int
+
+    def matches(self, row: Contract) -> bool:
+        return self.agent in row.parties and row.at(self.at) is Standing.ACTIVE and row.created_at <= self.until
+
+    def order(self, row: Contract) -> tuple[int, str]:
+        return (row.expires_at, row.id)
+
+
 class Agreed(Lookup[Contract], frozen=True, gc=False):
     """Contracts of before a time, however they stand, the oldest first, from behind a place on."""
 
@@ -453,8 +470,8 @@ class EntityById(Lookup[Entity], frozen=True, gc=False):
 
 
 __all__ = [
-    "Agreed", "AskedBy", "Children", "ContractById", "DeadLetterById", "DeadLettersOf", "DeliveryById", "Dependents",
-    "EVERYTHING", "EntityById", "EventOf", "Finished", "HeardById", "Inbox", "Lane", "LaneEnd", "LeasedTo", "Lookup",
-    "Loose", "OpenQuestions", "PAGE", "QuestionById", "QuestionsOf", "Ready", "Relying", "Row", "Spent", "Story",
-    "TaskById", "Terms", "Unacknowledged", "Under", "Underway",
+    "Agreed", "AskedBy", "Bound", "Children", "ContractById", "DeadLetterById", "DeadLettersOf", "DeliveryById",
+    "Dependents", "EVERYTHING", "EntityById", "EventOf", "Finished", "HeardById", "Inbox", "Lane", "LaneEnd",
+    "LeasedTo", "Lookup", "Loose", "OpenQuestions", "PAGE", "QuestionById", "QuestionsOf", "Ready", "Relying", "Row",
+    "Spent", "Story", "TaskById", "Terms", "Unacknowledged", "Under", "Underway",
 ]  # fmt: skip

@@ -99,6 +99,8 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
     """What agents share, save for the tasks that they keep among themselves."""
     state_cursor: int = 0
     """The number of the last change of the shared state."""
+    parted: Sequence[AgentId] = ()
+    """Who is named in contracts that nobody ended and is not there: the hub stopped while they were ended."""
     passed: Mapping[str, str] = {}
     """The last letters that were noted (`Store.note`), the oldest first."""
 

@@ -21,7 +21,7 @@ import msgspec
 
 from dragoman.core.agents.model import Agent
 from dragoman.core.audit.chain import GENESIS, AuditRecord
-from dragoman.core.contracts.model import Contract
+from dragoman.core.contracts.model import Contract, Standing
 from dragoman.core.delivery.model import DeadLetter, Delivery, DeliveryState, Heard
 from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import (
@@ -112,6 +112,15 @@ class MemoryStore:
                 (row for row in self.rows(Entity) if row.registry is not Registry.TASK), key=lambda row: row.id
             ),
             state_cursor=max((row.cursor for row in self.rows(Changed)), default=0),
+            parted=sorted(
+                {
+                    agent
+                    for row in self.rows(Contract)
+                    if row.standing is Standing.ACTIVE
+                    for agent in row.parties
+                    if agent not in self._tables[Agent]
+                }
+            ),
             passed=dict(self._passed),
         )
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import given
 
+from dragoman.core.contracts.model import Party, Standing
 from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.lookups import Row
 from dragoman.core.ports import Changes, Recovered, Store
@@ -16,7 +17,7 @@ from dragoman.core.state.model import Registry
 from dragoman.core.tasks.model import Status
 from dragoman.stores.memory import MemoryStore
 from tests.adapters import records
-from tests.adapters.records import agent, chain, changed_state, delivery, entity, every_lookup, question, task
+from tests.adapters.records import agent, chain, changed_state, contract, delivery, entity, every_lookup, question, task
 from tests.adapters.store_suite.stores import KINDS, PATIENCE, bounded, commit, every_store, everything, property_test
 
 
@@ -64,6 +65,9 @@ async def test_opening_tells_what_a_hub_begins_with(kind: str, tmp_path: Path) -
         grant,
         entity("a task that agents keep among themselves"),
         changed_state(5, 5),
+        contract("c1"),
+        contract("c2", source=Party(AgentId("gone"), "default", "1.0.0"), standing=Standing.TERMINATED),
+        contract("c3", target=Party(AgentId("went"), "default", "1.0.0")),
     ]
     _, _, recovered = await reopened(kind, tmp_path, Changes(added=rows, audit=audit))
     assert recovered == Recovered(
@@ -74,6 +78,7 @@ async def test_opening_tells_what_a_hub_begins_with(kind: str, tmp_path: Path) -
         audit_hash=audit[-1].hash,
         entities=[grant],
         state_cursor=5,
+        parted=[AgentId("went")],
     )
 
 

@@ -180,6 +180,49 @@ async def test_somebody_elses_an_ended_and_an_expired_contract(world):
     assert late.facts["standing"] == "expired"
 
 
+@pytest.mark.parametrize(("gone", "left"), [("lab", "data"), ("data", "lab")])
+async def test_contracts_end_with_an_agent_that_is_removed(world, gone, left):
+    contract, other = await agreed(world), await agreed(world)
+    over = await world.ask(EndContract(principal=AgentId("lab"), collaboration=other.collaboration, reason="enough"))
+    peer = await world.connect(left)
+    peer.take()
+    await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId(gone)))
+    ended = await world.store.contract(contract.id)
+    assert (ended.standing, ended.by, ended.reason) == (Standing.TERMINATED, ADMIN, f"{gone} was removed")
+    assert [parcel.event for parcel in peer.take() if parcel.delivery.cargo is Cargo.CONTRACT] == [ended]
+    assert await world.store.contract(other.id) == over
+    records = await world.store.audit(subject=contract.collaboration)
+    assert [(r.action, r.principal, r.reason) for r in records] == [("contract.end", ADMIN, f"{gone} was removed")]
+
+
+async def test_a_handshake_with_an_agent_that_was_removed_meanwhile_comes_to_nothing(world):
+    question = await world.ask(shakes(world))
+    await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId("lab")))
+    done = await world.ask(AnswerHandshake(principal=AgentId("data"), question=question.id, accepted=True))
+    assert (done.answer["fault"]["kind"], await world.store.contracts()) == ("contract", [])
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_however_many_contracts_end_also_after_a_stop_and_none_of_the_next_agent_of_the_name(stopped):
+    world = await World().start()
+    await world.add("lab", protocol="a2acp", domain="research")
+    await world.add("data", protocol="chiffon", domain="research", work_types=("count",))
+    asks = {"intent": "count", "granted": ()}
+    for _ in range(200):
+        await world.ask(shakes(world, **asks))
+    await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId("data")))
+    if stopped:
+        await world.restart()
+    else:
+        world.time = Instant(world.time + SECOND)
+        await world.add("data", protocol="chiffon", domain="research", work_types=("count",))
+        await world.ask(shakes(world, **asks))
+    await world.settle()
+    standings = [row.standing for row in await world.store.contracts(limit=999)]
+    assert standings == [Standing.ACTIVE] * (not stopped) + [Standing.TERMINATED] * 200
+    await world.intake.stop()
+
+
 @pytest.mark.parametrize("gone", ["lab", "data"])
 async def test_another_agent_of_the_name_inherits_no_contract(world, gone):
     contract = await agreed(world)
@@ -192,7 +235,6 @@ async def test_another_agent_of_the_name_inherits_no_contract(world, gone):
     assert (fault.kind, fault.facts["standing"]) == (Kind.CONTRACT, "terminated")
     ends = EndContract(principal=AgentId(gone), collaboration=contract.collaboration)
     assert (await world.refused(ends)).facts["standing"] == "terminated"
-    await world.ask(msgspec.structs.replace(ends, principal=ADMIN))
 
 
 async def test_renewal_keeps_the_relation_and_the_old_terms_for_what_is_on_its_way(world):

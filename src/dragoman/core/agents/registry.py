@@ -6,7 +6,16 @@ import msgspec
 
 from dragoman.core.agents import breaker, status
 from dragoman.core.agents.model import GUEST, Agent, BreakerState
-from dragoman.core.commands import AddAgent, AdmitGuest, ClearOut, RegisterAgent, RemoveAgent, RotateToken
+from dragoman.core.commands import (
+    AddAgent,
+    AdmitGuest,
+    ClearOut,
+    EndContractsOf,
+    RegisterAgent,
+    RemoveAgent,
+    RotateToken,
+)
+from dragoman.core.contracts.parting import end_contracts_of
 from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId
 from dragoman.core.routing.dispatch import assign, fill
@@ -85,6 +94,7 @@ def remove(work: Work, command: RemoveAgent) -> Agent:
             versions.delete(work, entity, command.principal)
     work.remove(agent)
     work.ask_afterwards(ClearOut(agent=agent.id))
+    end_contracts_of(work, EndContractsOf(agent=agent.id, until=work.now, by=command.principal))
     return agent
 
 

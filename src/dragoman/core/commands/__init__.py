@@ -26,6 +26,7 @@ from dragoman.core.commands.conversation import AnswerHandover, AskHelp, GiveHel
 from dragoman.core.commands.deadletters import Discard, Redrive
 from dragoman.core.commands.housekeeping import (
     ClearOut,
+    EndContractsOf,
     Forget,
     NoteRead,
     NoteRefusal,
@@ -76,6 +77,7 @@ __all__ = (
     "Command",
     "Discard",
     "EndContract",
+    "EndContractsOf",
     "Finish",
     "Forget",
     "GiveHelp",

@@ -27,7 +27,7 @@ class AddAgent(Command, frozen=True, gc=False, kw_only=True):
 
 
 class RemoveAgent(Command, frozen=True, gc=False, kw_only=True):
-    """Its unfinished work goes back to the queue; its links are closed."""
+    """Its unfinished work goes back to the queue; its links are closed, its contracts end."""
 
     action: ClassVar = "agent.remove"
     agent: AgentId

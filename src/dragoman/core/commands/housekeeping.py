@@ -51,6 +51,16 @@ class ClearOut(Command, frozen=True, gc=False, kw_only=True):
     agent: AgentId
 
 
+class EndContractsOf(Command, frozen=True, gc=False, kw_only=True):
+    """An agent was removed, by `by`: the contracts that it had at `until` and that stand end with it, and the other
+    side is told. Outcome: how many ended."""
+
+    principal: AgentId = HUB
+    agent: AgentId
+    until: Instant
+    by: AgentId = HUB
+
+
 class WaitAnew(Command, frozen=True, gc=False, kw_only=True):
     """The policy's waits changed at `since`: what an agent has not acknowledged waits as they say. `rank` and `after`
     are the place of the last delivery looked at. Outcome: how many wait otherwise now."""

@@ -191,6 +191,9 @@ def answer_handshake(work: Work, command: AnswerHandshake) -> Question:
 def agree(work: Work, question: Question, public_key: str | None) -> Question:
     """The contract stands, and both know it."""
     contract = msgspec.convert(question.details["contract"], Contract)
+    if not between_the_same(work, contract):
+        fault = Fault(kind=Kind.CONTRACT, message="one of the two was removed meanwhile; there is no contract")
+        return failed(work, question, fault)
     if contract.secret is not None and public_key is not None:
         secret = msgspec.structs.replace(contract.secret, target_key=public_key)
         contract = msgspec.structs.replace(contract, secret=secret)

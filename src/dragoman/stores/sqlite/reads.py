@@ -21,6 +21,7 @@ from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import (
     Agreed,
     AskedBy,
+    Bound,
     Children,
     Claims,
     ContractById,
@@ -181,6 +182,9 @@ def _deliveries(slot: int) -> str:
 
 _LANE = "SELECT body FROM delivery WHERE task = ? AND receiver = ? AND task <> id ORDER BY seq {} LIMIT ?"
 
+_STANDS = "json_extract(body, '$.standing') IS NULL"
+_ENDS_AT = "json_extract(body, '$.expires_at')"
+
 _ASKED_AT = "json_extract(body, '$.created_at')"
 
 ANSWERS: dict[type[Lookup[Any]], Callable[[apsw.Connection, Any], list[Any]]] = {
@@ -203,6 +207,15 @@ ANSWERS: dict[type[Lookup[Any]], Callable[[apsw.Connection, Any], list[Any]]] = 
     ContractById: _bodies(contract_from, "SELECT body FROM contract WHERE id = ?"),
     Terms: _bodies(
         contract_from, "SELECT body FROM contract WHERE collaboration = ? ORDER BY created_at DESC, id LIMIT ?"
+    ),
+    Bound: _bodies(
+        contract_from,
+        " UNION ALL ".join(  # both from an index, in order, and merged
+            f"SELECT body, {_ENDS_AT} AS ends_at, id FROM contract WHERE {side} = ?1 AND {_STANDS}"
+            f" AND {_ENDS_AT} > ?2 AND created_at <= ?3{but}"
+            for side, but in (("source", ""), ("target", " AND source <> ?1"))
+        )
+        + " ORDER BY ends_at, id LIMIT ?4",
     ),
     Agreed: _bodies(
         contract_from,
@@ -304,9 +317,22 @@ def recovered(connection: apsw.Connection) -> tuple[Recovered, int]:
             entity_from(body)
             for (body,) in connection.execute("SELECT body FROM entity WHERE registry <> 'TASK' ORDER BY id")
         ],
+        parted=sorted({agent for side in ("source", "target") for agent in _parted(connection, side)}),
         state_cursor=next((int(at) for (at,) in connection.execute("SELECT max(cursor) FROM changed") if at), 0),
     )
     return begin, highest + 1
+
+
+def _parted(connection: apsw.Connection, side: str) -> list[AgentId]:
+    """Who stands on one side of contracts that nobody ended and is not there: from one name to the next, for each may
+    have thousands."""
+    sql = f"""WITH RECURSIVE named (id) AS (
+                SELECT (SELECT {side} FROM contract WHERE {_STANDS} ORDER BY {side} LIMIT 1)
+                UNION ALL
+                SELECT (SELECT {side} FROM contract WHERE {side} > named.id AND {_STANDS} ORDER BY {side} LIMIT 1)
+                FROM named WHERE named.id IS NOT NULL
+              ) SELECT id FROM named WHERE id IS NOT NULL AND id NOT IN (SELECT id FROM agent)"""
+    return [AgentId(id) for (id,) in connection.execute(sql)]
 
 
 def due(connection: apsw.Connection, now: Instant, limit: int) -> Due:

@@ -151,6 +151,13 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX contract_created ON contract (created_at, id);
     CREATE INDEX question_loose ON question (json_extract(body, '$.created_at'), id) WHERE task = '';
     """,
+    # 8: contracts end with an agent. That one stands is not written down: it is what a contract begins as.
+    """
+    CREATE INDEX contract_bound_source ON contract (source, json_extract(body, '$.expires_at'), id)
+        WHERE json_extract(body, '$.standing') IS NULL;
+    CREATE INDEX contract_bound_target ON contract (target, json_extract(body, '$.expires_at'), id)
+        WHERE json_extract(body, '$.standing') IS NULL;
+    """,
 )
 
 VERSION = len(MIGRATIONS)
