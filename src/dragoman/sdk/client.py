@@ -294,7 +294,8 @@ def _canceller(address: Address) -> Callable[[str, str | None], Any]:
     async def cancel(task_id: str, reason: str | None) -> None:
         import httpx2
 
-        from dragoman.sdk.io_chiffon_http import http_client, refusal
+        from dragoman.sdk.http_client import http_client
+        from dragoman.sdk.io_chiffon_http import refusal
 
         async with http_client(address) as http:
             try:

@@ -13,11 +13,13 @@ from typing import Any
 import httpx2
 import msgspec
 
-from dragoman.sdk import secure, trace
+from dragoman.sdk import trace
 from dragoman.sdk.address import Address
-from dragoman.sdk.errors import Conflict, DragomanError, HubUnreachable, NotAllowed, NotFound, RequestRefused
+from dragoman.sdk.errors import Conflict, DragomanError, NotAllowed, NotFound, RequestRefused
 from dragoman.sdk.events import Event, Question, TaskInfo
-from dragoman.sdk.world import World, backoff
+from dragoman.sdk.http_client import http_client
+from dragoman.sdk.patience import Passing, Patience
+from dragoman.sdk.world import World
 
 V1 = "/api/v1"
 WAIT = 60
@@ -56,18 +58,9 @@ class ApiClient:
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self._world = world
-        self._patience = patience
-        self._was_reached = False
+        self._patience = Patience(address.base, world, patience)
         self._names: dict[str, str] = {}
-        self._where = address.base
-        self._http = httpx2.AsyncClient(
-            base_url=address.base,
-            headers=address.headers,
-            timeout=httpx2.Timeout(10.0, read=WAIT + 30.0),
-            trust_env=not address.is_loopback,
-            verify=secure.verify(address),
-            transport=transport,
-        )
+        self._http = http_client(address, read=WAIT + 30.0, transport=transport)
 
     async def open(self) -> None:
         """Nothing to do before the first request."""
@@ -145,8 +138,7 @@ class ApiClient:
 
     async def events(self, task_id: str, after: int) -> AsyncIterator[Event]:
         """A task's events from `after` on, until it is final and all was told."""
-        failures = 0
-        since = self._world.monotonic()
+        tries = self._patience.begin()
         while True:
             try:
                 async with self._http.stream(
@@ -157,9 +149,8 @@ class ApiClient:
                     if response.status_code != 200:
                         await response.aread()
                         self._check(response)
-                    self._was_reached, failures = True, 0
+                    tries.reached()
                     async for said in httpx2.EventSource(response, MOST_EVENT):
-                        since = self._world.monotonic()
                         if said.event == "end":
                             return
                         if not said.id or not said.data:
@@ -176,10 +167,9 @@ class ApiClient:
                             agent=told.agent,
                             data=told.body,
                         )
-            except (httpx2.TransportError, _Passing) as error:
-                self._give_up(error, since)
-            await self._world.sleep(backoff(failures, self._world.chance()))
-            failures += 1
+                raise Passing("the stream ended before the task did")
+            except (httpx2.TransportError, Passing) as error:
+                await tries.again(error)
 
     # --- one request ---
 
@@ -194,25 +184,17 @@ class ApiClient:
     ) -> bytes:
         content = None if body is None else msgspec.json.encode(body)
         sent = {**(headers or {}), **({} if content is None else {"content-type": "application/json"})}
-        since, failures = self._world.monotonic(), 0
+        tries = self._patience.begin()
         while True:
             try:
                 response = await self._http.request(method, V1 + path, content=content, params=params, headers=sent)
-                self._was_reached = True
                 self._check(response)
                 return response.content
-            except (httpx2.TransportError, _Passing) as error:
-                self._give_up(error, since)
-            await self._world.sleep(backoff(failures, self._world.chance()))
-            failures += 1
-
-    def _give_up(self, error: Exception, since: float) -> None:
-        """Raise, unless it is worth trying again."""
-        if not self._was_reached or self._world.monotonic() - since > self._patience:
-            why = str(error) or type(error).__name__
-            raise HubUnreachable(f"no answer from {self._where}: {why}. Is the hub running?") from None
+            except (httpx2.TransportError, Passing) as error:
+                await tries.again(error)
 
     def _check(self, response: httpx2.Response) -> None:
+        self._patience.was_reached = True
         if response.is_success:
             return
         try:
@@ -221,10 +203,6 @@ class ApiClient:
         except (msgspec.DecodeError, KeyError, TypeError):
             detail, kind, facts = f"the hub answered with {response.status_code}", None, {}
         if response.status_code in (429, 502, 503, 504) and kind not in ("unavailable", "resources", "timeout"):
-            raise _Passing(detail)
+            raise Passing(detail)
         raised = None if kind == "unavailable" else RAISED.get(response.status_code)
         raise RequestRefused(detail, kind=kind, facts=facts) if raised is None else raised(detail)
-
-
-class _Passing(Exception):
-    """The hub cannot do it now; it may in a moment."""

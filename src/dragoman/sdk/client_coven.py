@@ -29,7 +29,6 @@ from dragoman.sdk.calls_coven import Hearing
 from dragoman.sdk.errors import (
     Conflict,
     DragomanError,
-    HubUnreachable,
     Misconfigured,
     NotAllowed,
     NotFound,
@@ -38,7 +37,8 @@ from dragoman.sdk.errors import (
 from dragoman.sdk.events import Event, Question, TaskInfo
 from dragoman.sdk.grpc_channel import BROKEN, grpc, open_channel
 from dragoman.sdk.links import File
-from dragoman.sdk.world import World, backoff
+from dragoman.sdk.patience import Passing, Patience, Tries
+from dragoman.sdk.world import World
 
 OPTIONS = frozenset({"priority", "thread", "files"})
 MOST_BYTES = 128 * 1024 * 1024
@@ -73,8 +73,7 @@ class CovenClient:
         self._address = address
         self._id = id
         self._world = world
-        self._patience = patience
-        self._was_reached = False
+        self._patience = Patience(address.shown, world, patience)
         self._channel: grpc.aio.Channel | None = None
         self._unread: dict[str, Any] = {}
 
@@ -94,7 +93,7 @@ class CovenClient:
     async def submit(self, target: str | None, work: str, given: Mapping[str, Any], options: Mapping[str, Any]) -> str:
         """Returns when the hub has it, durably."""
         request = codec.encode_send(self._message(target, work, given, options))
-        since, failures = self._world.monotonic(), 0
+        tries = self._patience.begin()
         while True:
             call = self._at(SEND)(request, metadata=self._metadata())
             try:
@@ -102,17 +101,15 @@ class CovenClient:
                 if TASK_ID not in said:
                     await self._raise_status(call)
                 task_id = str(said[TASK_ID])
-                self._was_reached = True
+                tries.reached()
                 self._keep(task_id, call)
                 return task_id
-            except (_Passing, *BROKEN) as error:
+            except (Passing, *BROKEN) as error:
                 call.cancel()
-                self._give_up(error, since)
+                await self._try_again(tries, error)
             except BaseException:
                 call.cancel()
                 raise
-            await self._world.sleep(backoff(failures, self._world.chance()))
-            failures += 1
 
     async def result(self, task_id: str) -> Any:
         hearing = Hearing(task_id)
@@ -126,17 +123,14 @@ class CovenClient:
 
     async def cancel(self, task_id: str, reason: str | None) -> None:
         request = codec.encode_cancel(CancelRequest(task_id=task_id, reason=reason or ""))
-        since, failures = self._world.monotonic(), 0
+        tries = self._patience.begin()
         while True:
             try:
                 await self._unary()(request, metadata=self._metadata(), timeout=CALL_TIMEOUT)
-                self._was_reached = True
+                tries.reached()
                 return
             except BROKEN as error:
-                passing = self._judge(error)
-                self._give_up(passing, since)
-            await self._world.sleep(backoff(failures, self._world.chance()))
-            failures += 1
+                await self._try_again(tries, self._judge(error))
 
     async def task(self, task_id: str, wait: float = 0) -> TaskInfo:
         raise _no_word("look at a task")
@@ -152,29 +146,27 @@ class CovenClient:
     async def _listen(self, hearing: Hearing) -> AsyncIterator[Event]:
         """Over as many streams as it takes."""
         call = self._unread.pop(hearing.task_id, None) if not hearing.cursor else None
-        since, failures = self._world.monotonic(), 0
+        tries = self._patience.begin()
         while True:
             if call is None:
                 request = codec.encode_follow(FollowRequest(task_id=hearing.task_id, after=hearing.cursor))
                 call = self._at(FOLLOW)(request, metadata=self._metadata())
             try:
                 while (data := await call.read()) is not grpc.aio.EOF:
-                    self._was_reached, since, failures = True, self._world.monotonic(), 0
+                    tries.reached()
                     event = hearing.hear(codec.decode_response(data, _LIMITS))
                     if event is not None:
                         yield event
                     if hearing.is_over:
                         return
-                error: Exception = _Passing("the stream ended before the task did")
+                error: Exception = Passing("the stream ended before the task did")
             except BROKEN as broken:
                 error = self._judge(broken)
             finally:
                 call.cancel()
-            self._give_up(error, since)
+            await self._try_again(tries, error)
             call = None
             hearing.resume()
-            await self._world.sleep(backoff(failures, self._world.chance()))
-            failures += 1
 
     def _keep(self, task_id: str, call: Any) -> None:
         """The stream is there already: whoever wants the events reads it from its beginning."""
@@ -238,19 +230,19 @@ class CovenClient:
     def _judge(self, error: Exception) -> Exception:
         """What a broken call means: passing, then it is returned; else raised."""
         if not isinstance(error, grpc.aio.AioRpcError):
-            return _Passing(str(error) or type(error).__name__)
+            return Passing(str(error) or type(error).__name__)
         meant = self._meant(error.code(), error.details() or "", dict(error.trailing_metadata() or ()))
-        if isinstance(meant, _Passing):
+        if isinstance(meant, Passing):
             return meant
         raise meant
 
     def _meant(self, code: grpc.StatusCode, words: str, trailing: Mapping[str, Any]) -> Exception:
         fault = trailing.get("dragoman-fault")
         if fault in PASSING:
-            self._was_reached = True
-            return _Passing(words)
+            self._patience.was_reached = True
+            return Passing(words)
         if fault is None and code in TRANSPORT:
-            return _Passing(words or code.name)
+            return Passing(words or code.name)
         if fault in CONFLICTS:
             return Conflict(words)
         raised = RAISED.get(code)
@@ -258,20 +250,13 @@ class CovenClient:
             return raised(words or code.name)
         return RequestRefused(words or code.name, kind=str(fault) if fault else code.name.lower())
 
-    def _give_up(self, error: Exception, since: float) -> None:
-        """Raise, unless it is worth trying again. Who never answered is not waited for; a wire that was cut after it
-        had been made says that somebody is there."""
-        nobody = not self._was_reached and NO_CONNECTION in str(error)
-        if nobody or self._world.monotonic() - since > self._patience:
-            raise HubUnreachable(f"no answer from {self._address.shown}: {error}. Is the hub running?") from None
+    async def _try_again(self, tries: Tries, error: Exception) -> None:
+        """A wire that was cut after it had been made says that somebody is there."""
+        await tries.again(error, is_there=NO_CONNECTION not in str(error))
 
 
 NO_CONNECTION = "failed to connect"
 """What gRPC says of an address where nobody listens."""
-
-
-class _Passing(Exception):
-    """It does not work now; it may in a moment."""
 
 
 def _no_word(what: str) -> Misconfigured:

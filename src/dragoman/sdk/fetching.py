@@ -38,7 +38,7 @@ async def _fetch(address: Address, work: Work) -> list[File]:
     """What can be had. A hub that does not answer is asked again with the work; a file that it does not give is not."""
     import httpx2
 
-    from dragoman.sdk.io_chiffon_http import http_client
+    from dragoman.sdk.http_client import http_client
 
     files = []
     async with http_client(address) as client:
@@ -60,7 +60,8 @@ async def _fetch(address: Address, work: Work) -> list[File]:
 async def _bring(address: Address, file: File) -> str:
     import httpx2
 
-    from dragoman.sdk.io_chiffon_http import http_client, refusal
+    from dragoman.sdk.http_client import http_client
+    from dragoman.sdk.io_chiffon_http import refusal
 
     try:
         async with http_client(address) as client:

@@ -16,7 +16,8 @@ from dragoman.sdk.address import Address
 from dragoman.sdk.channel import Channel
 from dragoman.sdk.errors import NotAllowed
 from dragoman.sdk.failures import failure
-from dragoman.sdk.io_chiffon_http import JSON, MOST, WAIT, http_client
+from dragoman.sdk.http_client import http_client
+from dragoman.sdk.io_chiffon_http import JSON, MOST, WAIT
 from dragoman.sdk.io_websocket import WebSocket
 from dragoman.sdk.links import Frame, LinkDown, not_made
 

@@ -15,9 +15,9 @@ from typing import Any
 import httpx2
 import msgspec
 
-from dragoman.sdk import secure
 from dragoman.sdk.address import Address
 from dragoman.sdk.errors import NotAllowed
+from dragoman.sdk.http_client import http_client
 from dragoman.sdk.links import Accepted, Frame, Link, LinkDown, not_made
 from dragoman.sdk.words_chiffon import ChiffonLink
 from dragoman.sdk.world import World
@@ -45,18 +45,6 @@ _encode = msgspec.json.Encoder().encode
 def agent_link(address: Address, world: World) -> Link:
     """An agent's link over HTTP."""
     return ChiffonLink(HttpPipe(address), world)
-
-
-def http_client(address: Address, *, transport: httpx2.AsyncBaseTransport | None = None) -> httpx2.AsyncClient:
-    """A client with our token; environment proxies are not asked for a hub on this machine."""
-    return httpx2.AsyncClient(
-        base_url=address.base,
-        headers=address.headers,
-        timeout=httpx2.Timeout(10.0, read=WAIT + 30.0),
-        trust_env=not address.is_loopback,
-        verify=secure.verify(address),
-        transport=transport,
-    )
 
 
 async def register(client: httpx2.AsyncClient, registration: bytes) -> bytes:

@@ -10,7 +10,8 @@ import msgspec
 from dragoman.protocols.chiffon import codec
 from dragoman.protocols.chiffon.types import SUBPROTOCOL
 from dragoman.sdk.address import Address
-from dragoman.sdk.io_chiffon_http import http_client, refusal, register
+from dragoman.sdk.http_client import http_client
+from dragoman.sdk.io_chiffon_http import refusal, register
 from dragoman.sdk.io_websocket import WebSocket
 from dragoman.sdk.links import Accepted, Frame, Link
 from dragoman.sdk.words_chiffon import ChiffonLink

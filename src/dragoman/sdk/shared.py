@@ -23,14 +23,13 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.protocols.agentmsg.records import ErrorReport
-from dragoman.sdk import secure
 from dragoman.sdk.address import Address
 from dragoman.sdk.errors import Conflict, DragomanError, HubUnreachable, NotAllowed, NotFound, RequestRefused
-from dragoman.sdk.world import World, backoff
+from dragoman.sdk.http_client import http_client
+from dragoman.sdk.patience import Passing, Patience, sentence
+from dragoman.sdk.world import World
 
 PATH = "/agentmsg/state"
-PATIENCE = 30.0
-"""Seconds that a hub that was reached before may be gone."""
 MOST_EVENT = 16 * 1024 * 1024
 RAISED: dict[int, type[DragomanError]] = {401: NotAllowed, 403: NotAllowed, 404: NotFound}
 PASSING = frozenset({429, 502, 503, 504})
@@ -92,16 +91,8 @@ class SharedState:
 
     def __init__(self, address: Address, world: World, *, transport: httpx2.AsyncBaseTransport | None = None) -> None:
         self._world = world
-        self._where = address.base
-        self._was_reached = False
-        self._http = httpx2.AsyncClient(
-            base_url=address.base,
-            headers=address.headers,
-            timeout=httpx2.Timeout(10.0, read=60.0),
-            trust_env=not address.is_loopback,
-            verify=secure.verify(address),
-            transport=transport,
-        )
+        self._patience = Patience(address.base, world)
+        self._http = http_client(address, transport=transport)
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -148,9 +139,10 @@ class SharedState:
             response = await self._http.post(PATH, content=msgspec.json.encode(wish), headers=headers)
         except httpx2.TransportError as error:
             raise HubUnreachable(
-                f"no answer from {self._where}: {_sentence(error)}. It may have happened: read before you try again"
+                f"no answer from {self._patience.where}: {sentence(error)}. "
+                "It may have happened: read before you try again"
             ) from None
-        self._was_reached = True
+        self._patience.was_reached = True
         if not response.is_success:
             _raise(response)
         made = msgspec.json.decode(response.content, type=dict[str, Any])
@@ -175,7 +167,7 @@ class SharedState:
         current, told = after, set[tuple[str, str, str, int]]()
         asked = {"entity_type": entity_type, "entity_id": entity_id}
         only = {name: value for name, value in asked.items() if value is not None}
-        failures, since = 0, self._world.monotonic()
+        tries = self._patience.begin()
         while True:
             try:
                 params = {**only, "cursor": str(after)}
@@ -184,9 +176,8 @@ class SharedState:
                     if response.status_code != 200:
                         await response.aread()
                         self._check(response)
-                    self._was_reached, failures = True, 0
+                    tries.reached()
                     async for said in httpx2.EventSource(response, MOST_EVENT):
-                        since = self._world.monotonic()
                         if not said.id or not said.data:
                             continue
                         change = _change(said.data)
@@ -198,39 +189,28 @@ class SharedState:
                             after, current, told = current, at, set()
                         told.add(key)
                         yield msgspec.structs.replace(change, cursor=at)
-            except (httpx2.TransportError, _Passing) as error:
-                self._give_up(error, since)
-            await self._world.sleep(backoff(failures, self._world.chance()))
-            failures += 1
+                raise Passing("the watch ended")
+            except (httpx2.TransportError, Passing) as error:
+                await tries.again(error)
 
     # --- one request ---
 
     async def _get(self, path: str) -> bytes:
-        since, failures = self._world.monotonic(), 0
+        tries = self._patience.begin()
         while True:
             try:
                 response = await self._http.get(path)
-                self._was_reached = True
                 self._check(response)
                 return response.content
-            except (httpx2.TransportError, _Passing) as error:
-                self._give_up(error, since)
-            await self._world.sleep(backoff(failures, self._world.chance()))
-            failures += 1
-
-    def _give_up(self, error: Exception, since: float) -> None:
-        if not self._was_reached or self._world.monotonic() - since > PATIENCE:
-            raise HubUnreachable(f"no answer from {self._where}: {_sentence(error)}. Is the hub running?") from None
+            except (httpx2.TransportError, Passing) as error:
+                await tries.again(error)
 
     def _check(self, response: httpx2.Response) -> None:
+        self._patience.was_reached = True
         if response.status_code in PASSING:
-            raise _Passing(f"the hub answered with {response.status_code}")
+            raise Passing(f"the hub answered with {response.status_code}")
         if not response.is_success:
             _raise(response)
-
-
-class _Passing(Exception):
-    """The hub cannot do it now; it may in a moment."""
 
 
 def _place(entity_type: str, entity_id: str) -> str:
@@ -248,7 +228,3 @@ def _raise(response: httpx2.Response) -> NoReturn:
         raise StateConflict(message, version if type(version) is int else None)
     raised = RAISED.get(response.status_code)
     raise RequestRefused(message, kind=kind, facts=facts) if raised is None else raised(message)
-
-
-def _sentence(error: BaseException) -> str:
-    return str(error) or type(error).__name__

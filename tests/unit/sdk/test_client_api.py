@@ -72,6 +72,17 @@ async def test_a_call_submits_once_waits_and_returns_the_result() -> None:
     assert hub.requests[-1].url.params["wait"] == "60"
 
 
+async def test_patience_counts_from_when_the_hub_is_gone_and_not_from_the_question() -> None:
+    world, hub = Eager(), Hub(task("running"), httpx2.ReadError("killed"), task(result=1))
+
+    def slow(request: httpx2.Request) -> httpx2.Response:
+        world.time += 59.0  # a poll may be kept open for longer than patience lasts
+        return hub(request)
+
+    async with client_of(slow, world) as client, asyncio.timeout(PATIENCE):
+        assert await client.result("t1") == 1
+
+
 async def test_a_name_that_is_no_agent_is_a_kind() -> None:
     hub = Hub(httpx2.Response(202, json=task("queued")))
     async with client_of(hub) as client:
