@@ -313,6 +313,26 @@ async def test_a_sliding_minute():
     await world.intake.stop()
 
 
+async def test_an_agent_of_a_limited_protocol_has_one_minute_at_all_doors():
+    world = await World(rules=Rules(per_minute=(3, 0, 0))).start()
+    await world.add("lab", protocol="a2acp", domain="d")
+    await world.add("boss", "orchestrator")
+    await world.add("i1", "infra")
+
+    def ask(who, door):
+        return world.request(principal=AgentId(who), protocol=door)
+
+    doors = ("a2acp", "coven", "chiffon", "forge", "agentmsg")
+    for door in doors[:3]:
+        await world.ask(ask("lab", door))
+    for door in doors:
+        fault = await world.refused(ask("lab", door))
+        assert (fault.kind, fault.facts["scope"]) == (Kind.RATE_LIMITED, "agent")
+        for _ in range(2):
+            await world.ask(ask("boss", door if door != "a2acp" else "chiffon"))
+    await world.intake.stop()
+
+
 async def test_naming_somebody_elses_contract_takes_nothing_from_its_minute():
     world = await World(rules=Rules(per_minute=(100, 2, 1000))).start()
     for id in ("lab", "thief"):

@@ -60,11 +60,12 @@ class PeopleOnly:
 
 class RateLimit:
     """Not too often: so many messages in a sliding minute for an agent, a collaboration, and everybody together. One
-    bucket for each principal, whatever it speaks; which protocols are limited is a rule. Housekeeping is no message."""
+    bucket for each principal, whatever it speaks; which protocols are limited is a rule. An agent of one of them is
+    limited at every door its token opens. Housekeeping is no message."""
 
     def check(self, work: Work, command: Command) -> None:
         rules = work.rules
-        if command.protocol not in rules.limited or command.principal in (ADMIN, HUB):
+        if command.principal in (ADMIN, HUB) or not self._limited(work, command):
             return
         if command.action is None and command.seen is None:  # a message that only reads is one all the same
             return
@@ -80,6 +81,13 @@ class RateLimit:
                 retry_after=outcome.retry_after,
             )
         work.note_minutes(outcome)
+
+    def _limited(self, work: Work, command: Command) -> bool:
+        limited = work.rules.limited
+        if command.protocol in limited:
+            return True
+        agent = None if command.protocol is None else work.agent(command.principal)
+        return agent is not None and agent.protocol in limited
 
     def _collaboration(self, work: Work, command: Command) -> str | None:
         """Whose messages are counted, too. Naming somebody else's contract takes nothing from those two."""
