@@ -58,6 +58,12 @@ class Ledger:
         self.answers: dict[str, int] = {}  # question → what the person said, and was told to have counted
         self.broken: str | None = None
 
+    def left(self, parcel: Parcel, store: MemoryStore) -> None:
+        """Nothing leaves before what caused it is committed: the store has the event that a parcel tells of."""
+        delivery = parcel.delivery
+        if delivery.event and (delivery.task, delivery.event) not in store._tables[Event]:
+            self.broken = f"{delivery.cargo} of {delivery.task} left before it was committed"
+
     def boss_got(self, parcel: Parcel) -> None:
         """Called from inside the hub's loop, so what is wrong is written down, and said at the next step."""
         delivery = parcel.delivery
@@ -84,6 +90,8 @@ class Actor:
         self.done: dict[str, str] = {}  # request id → digest of the result: the agent's own memory
 
     def deliver(self, parcels: list[Parcel]) -> None:
+        for parcel in parcels:
+            self.simulation.ledger.left(parcel, self.simulation.world.store)
         if self.polls and self.simulation.lossy and self.simulation.rng.random() < 0.4:
             return  # the answer to the poll got lost
         for parcel in parcels:

@@ -11,6 +11,7 @@ from tests.faults.spoiling import spoil
 from dragoman.app.intake import Intake
 from dragoman.core.commands import Submit
 from dragoman.core.tasks.model import Origin, Status, Task
+from dragoman.core.work import Work
 
 OUTBOX = "dragoman.core.delivery.outbox"
 
@@ -69,6 +70,28 @@ def test_a_hub_that_acknowledges_before_it_commits_is_caught(monkeypatch):
         await honest(self, told)
 
     monkeypatch.setattr(Intake, "_unit", hasty)
+    assert caught()
+
+
+def test_a_hub_that_sends_before_it_commits_is_caught(monkeypatch):
+    honest = Work.changes
+
+    def hasty(work):
+        changes = honest(work)
+        if work.parcels:
+            intakes[-1]._send(work.parcels)
+            work.parcels.clear()
+        return changes
+
+    intakes = []
+    begun = Intake.start
+
+    async def start(intake):
+        intakes.append(intake)
+        await begun(intake)
+
+    monkeypatch.setattr(Intake, "start", start)
+    monkeypatch.setattr(Work, "changes", hasty)
     assert caught()
 
 
