@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from dragoman.cli.hubclient import Hub
 from dragoman.cli.options import HERE, Output, Reach
 from dragoman.cli.printing import Column, col
 
-app = App(name="agent", help="Let agents in, or run them: add, run, ls, show, logs, restart, rm, token.")
+app = App(name="agent", help="Let agents in, or run them: add, run, ls, show, logs, restart, rm, token, revoke.")
 app.command(
     "dragoman.cli.children:run",
     name="run",
@@ -83,6 +84,28 @@ def token(id: AgentName, /, *, output: Output = "table", reach: Reach = HERE) ->
     """Give an agent a new token. The old one ends at once, and so do links made with it."""
     made = Hub.find(reach).post("agents", id, "token")
     _credential(made, output, f"agent {line(id)} has a new token, shown this once:")
+
+
+@app.command
+def revoke(
+    id: AgentName,
+    token: Annotated[
+        str, Parameter(help="The signed token, or its jti; - reads it from stdin.", allow_leading_hyphen=True)
+    ],
+    /,
+    *,
+    output: Output = "table",
+    reach: Reach = HERE,
+) -> None:
+    """Void one signed token of an agent (a2acp). Its secret stays good, and so do its other tokens."""
+    named = sys.stdin.read().strip() if token == "-" else token
+    which = "token" if named.startswith("eyJ") and named.count(".") == 2 else "jti"
+    void = Hub.find(reach).post("agents", id, "revoke", body={which: named})
+    if output != "table":
+        printing.document(void, output)
+        return
+    printing.verdict(True, f"token {line(void['jti'])} of {line(id)} is void")
+    printing.following(f"dragoman audit query --subject {line(id)}", f"dragoman agent token {line(id)}")
 
 
 def _credential(made: dict[str, str], output: Output, said: str) -> None:

@@ -15,7 +15,8 @@ token's hash, since an agent sends one token with many messages, and verifying c
 does. Steps 6 (the key may still verify), 9 and 10 are taken every time: a remembered token outlives neither its
 expiry nor its key. Only good tokens are remembered, so nobody without one can push others out.
 
-Whether a token was revoked is not asked here: a removed agent, or a new secret, voids it (`transports.a2acp.tokens`).
+Whether a token was revoked is not asked here: a removed agent, a new secret, or a person voids it
+(`transports.a2acp.tokens`).
 
 Times are whole Unix seconds, as in tokens; the caller passes `now`.
 """
@@ -192,6 +193,13 @@ class Authority:
             if len(self._good) > self._room:
                 self._good.popitem(last=False)
         return claims
+
+    def read(self, token: str, *, now: int) -> Claims | Refusal:
+        """What the token says, if one of our keys signed it: for whom it is, and whether it is over, is not asked."""
+        if len(token) > LARGEST:
+            return Refusal(Reason.SIZE)
+        read = self._read(token, now)
+        return read if isinstance(read, Refusal) else read[1]
 
     def _read(self, token: str, now: int) -> tuple[str, Claims] | Refusal:
         """Steps 1 to 8: what is in the token, if one of our keys signed it."""

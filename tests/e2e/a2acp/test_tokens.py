@@ -42,6 +42,24 @@ def test_keys_are_rotated_by_a_command_and_nobody_notices(hub: HubProcess, pair:
     assert (new in listed.out, f"✓ {new} signs" in listed.err) == (True, True)
 
 
+def test_one_token_is_revoked_by_a_command(hub: HubProcess, pair: tuple[Speaker, Speaker]) -> None:
+    ada, bob = pair
+    before = ada.message("request", BROKER, "discover_capabilities", {})
+    token = before["security"]["auth_token"]
+    jti = jwt.decode(token, options={"verify_signature": False})["jti"]
+    said = dragoman("agent", "revoke", ada.id, "-", "-o", "json", hub=hub, stdin=token)
+    assert (said.code, said.json["jti"], token in said.out + said.err) == (0, jti, False)
+    status, answer = ada.post(before)
+    assert (status, details(answer)["rule"]) == (401, "revoked")
+    again = ada.message("request", BROKER, "discover_capabilities", {})
+    again["security"]["auth_token"] = ada.token(BROKER)
+    assert ada.post(again)[0] == 200
+    records = hub.admin.get(f"/api/v1/audit?subject={ada.id}").json["records"]
+    assert [one["digest"] for one in records if one["action"] == "agent.revoke"] == [jti]
+    assert dragoman("agent", "revoke", bob.id, token, hub=hub).code == 2
+    assert dragoman("agent", "revoke", bob.id, jti, hub=hub).code == 0  # a name of nothing is harmless
+
+
 def test_a_token_is_only_for_whoever_has_the_secret_and_is_allowed(pair: tuple[Speaker, Speaker]) -> None:
     ada, bob = pair
     body = {"agent_id": ada.id, "target_agent_id": bob.id}

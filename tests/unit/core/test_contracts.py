@@ -13,6 +13,7 @@ from dragoman.core.commands import (
     Finish,
     RegisterAgent,
     RemoveAgent,
+    RevokeToken,
     RotateKey,
     SetDomainPolicy,
     ShakeHands,
@@ -369,3 +370,24 @@ async def test_what_is_personal_is_shut_in_the_file(tmp_path):
     assert b"Lovelace" not in kept
     assert b"consumption" not in kept
     assert b"Ada raw" not in kept
+
+
+async def test_a_revoked_token_is_remembered_over_a_restart_and_forgotten_when_it_would_be_over():
+    world = await World().start()
+    await world.add("lab", protocol="a2acp", domain="research")
+
+    def revoke(jti: str, seconds: int) -> RevokeToken:
+        until = Instant(world.time + seconds * SECOND)
+        return RevokeToken(principal=ADMIN, agent=AgentId("lab"), jti=jti, until=until)
+
+    await world.ask(revoke("old", 60))
+    await world.ask(revoke("new", 600))
+    await world.restart()
+    assert [one.jti for one in world.intake.agent(AgentId("lab")).revoked] == ["old", "new"]
+    world.time = Instant(world.time + MINUTE)
+    await world.ask(revoke("new", 600))
+    assert [one.jti for one in world.intake.agent(AgentId("lab")).revoked] == ["new"]
+    for n in range(255):
+        await world.ask(revoke(f"t{n}", 600))
+    assert (await world.refused(revoke("one more", 600))).kind is Kind.CONFLICT
+    await world.intake.stop()

@@ -40,6 +40,13 @@ class Offer(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     description: str = ""
 
 
+class Revoked(msgspec.Struct, frozen=True, gc=False):
+    """A token that does not count any more, by its name; at `until` it would be over in any case."""
+
+    jti: str
+    until: Instant
+
+
 GUEST = "guest:"
 """The beginning of a `token_hash` that is none: nobody's token can have it."""
 
@@ -80,6 +87,7 @@ class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     silent_since: Instant | None = None
     details: dict[str, Any] = {}
     offers: tuple[Offer, ...] = ()
+    revoked: tuple[Revoked, ...] = ()
 
     @property
     def called(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dragoman.core.agents import breaker, status
-from dragoman.core.agents.model import GUEST, Agent, BreakerState
+from dragoman.core.agents.model import GUEST, Agent, BreakerState, Revoked
 from dragoman.core.commands import (
     AddAgent,
     AdmitGuest,
@@ -13,6 +13,7 @@ from dragoman.core.commands import (
     EndContractsOf,
     RegisterAgent,
     RemoveAgent,
+    RevokeToken,
     RotateToken,
 )
 from dragoman.core.contracts.parting import end_contracts_of
@@ -28,6 +29,9 @@ from dragoman.core.tasks.outcome import fail_attempt
 from dragoman.core.work import Work
 
 PLANNER = "planner"
+
+REVOKED = 256
+"""Tokens of an agent that are revoked one by one."""
 
 RESERVED = frozenset({ADMIN, HUB, "*"})
 
@@ -103,6 +107,22 @@ def rotate_token(work: Work, command: RotateToken) -> Agent:
     work.put(agent)
     for link in work.all_links_of(agent.id):
         work.close_link(link.session, "the agent's token was replaced; connect again with the new one")
+    return agent
+
+
+def revoke_token(work: Work, command: RevokeToken) -> Agent:
+    """Tokens that are over by now are forgotten: they open nothing in any case."""
+    agent = known(work, command.agent)
+    kept = tuple(one for one in agent.revoked if one.until > work.now and one.jti != command.jti)
+    if len(kept) >= REVOKED:
+        message = (
+            f"{REVOKED} tokens of {agent.id} are revoked already; `dragoman agent token {agent.id}` voids all of them"
+        )
+        raise refuse(Kind.CONFLICT, message, field="jti", agent_id=agent.id)
+    if command.until > work.now:
+        kept += (Revoked(command.jti, command.until),)
+    agent = msgspec.structs.replace(agent, revoked=kept)
+    work.put(agent)
     return agent
 
 

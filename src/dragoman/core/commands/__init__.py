@@ -17,6 +17,7 @@ from dragoman.core.commands.agents import (
     RemoveAgent,
     ReportError,
     ReportStatus,
+    RevokeToken,
     RotateToken,
     Severity,
 )
@@ -103,6 +104,7 @@ __all__ = (
     "Resume",
     "Retry",
     "RotateKey",
+    "RevokeToken",
     "RotateToken",
     "SetDomainPolicy",
     "Severity",

@@ -49,6 +49,24 @@ class RotateToken(Command, frozen=True, gc=False, kw_only=True):
         return self.agent
 
 
+class RevokeToken(Command, frozen=True, gc=False, kw_only=True):
+    """One signed token of an agent's does not count any more; its credential and its other tokens do. Outcome: the
+    agent. `until` is when the token is over in any case: it need not be remembered for longer."""
+
+    action: ClassVar = "agent.revoke"
+    agent: AgentId
+    jti: str
+    until: Instant
+
+    @property
+    def subject(self) -> str:
+        return self.agent
+
+    @property
+    def digest(self) -> str:
+        return self.jti
+
+
 class RegisterAgent(Command, frozen=True, gc=False, kw_only=True):
     """An agent says what it is and can do. Outcome: the agent."""
 

@@ -2,7 +2,8 @@
 
     a token for an agent     what it asks for, as far as it was allowed to (`agent add --capability`)
     of every message         signature, issuer, audience, subject, domain, times: `security.jwt`; and that its agent is
-                             still let in, with the credential that the token was fetched with
+                             still let in, with the credential that the token was fetched with, and that a person
+                             has not revoked it (`Agent.revoked`)
     the broker's word        with every message of the hub's: for its receiver, by the broker
 
 A token carries a mark of the secret it was fetched with, in its `jti`. So a new secret (`dragoman agent token`) voids
@@ -158,6 +159,8 @@ class AuthService:
             raise failed(Refusal(Reason.DOMAIN, "domain"))
         made_with = MARKED.fullmatch(claims.jti or "")
         if made_with is not None and made_with[1] != mark(agent):
+            raise failed(Refusal(Reason.REVOKED, "jti"))
+        if agent.revoked and any(one.jti == claims.jti for one in agent.revoked):
             raise failed(Refusal(Reason.REVOKED, "jti"))
         return agent, claims.capabilities
 

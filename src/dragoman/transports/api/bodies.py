@@ -153,6 +153,13 @@ class KeyRotationIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     distrust: bool = False
 
 
+class RevocationIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Either a whole signed token, or its `jti`."""
+
+    token: Annotated[str, Meta(min_length=1, max_length=8192)] | None = None
+    jti: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+
+
 class BackupIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`target` is a file on the hub's own machine that does not exist yet."""
 

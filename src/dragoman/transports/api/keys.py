@@ -1,4 +1,5 @@
-"""The keys that sign tokens: look at them, replace them. Of a key only its name and its times are told."""
+"""The keys that sign tokens: look at them, replace them; and revoke one token. Of a key only its name and its times are
+told, of a token its name."""
 
 from __future__ import annotations
 
@@ -8,11 +9,14 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dragoman.core.commands import NoteRead
+from dragoman.bindings.a2acp.names import PROTOCOL as SIGNED_FOR
+from dragoman.core.commands import NoteRead, RevokeToken
 from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN, SECOND, Instant, rfc3339
+from dragoman.security.refusals import Refusal
 from dragoman.transports.a2acp.tokens import AuthService, KeysKept
-from dragoman.transports.api.bodies import KeyRotationIn, read_body
+from dragoman.transports.api.agents import find_agent
+from dragoman.transports.api.bodies import KeyRotationIn, RevocationIn, read_body
 from dragoman.transports.api.desk import Desk
 from dragoman.transports.api.endpoint import respond
 from dragoman.transports.api.problems import Problem
@@ -42,6 +46,14 @@ class KeyList(msgspec.Struct, frozen=True, kw_only=True):
     keys: tuple[KeyOut, ...]
 
 
+class Revocation(msgspec.Struct, frozen=True, kw_only=True):
+    """`until` is when the token is over in any case."""
+
+    agent_id: str
+    jti: str
+    until: str
+
+
 async def listing(desk: Desk, request: Request) -> Response:
     return respond(200, told(service(desk)))
 
@@ -58,6 +70,36 @@ async def rotate(desk: Desk, request: Request) -> Response:
     except KeysKept as error:
         raise Problem(Kind.CONFLICT, f"the keys stay as they are: {error}", next="Mend that, and try again.") from None
     return respond(200, told(auth))
+
+
+async def revoke(desk: Desk, request: Request) -> Response:
+    """One token, which is read here, and neither kept nor told on."""
+    from dragoman.security.keys import LEEWAY, LONGEST_TTL
+
+    wish = await read_body(desk, request, RevocationIn)
+    agent = find_agent(desk, request)
+    if agent.protocol != SIGNED_FOR:
+        raise Problem(
+            Kind.CONFLICT,
+            f"{agent.id} speaks {agent.protocol}, which has no signed tokens",
+            next=f"Give it a new one with POST /api/v1/agents/{agent.id}/token.",
+        )
+    auth = service(desk)
+    jti, over = wish.jti, auth.now + LEEWAY + LONGEST_TTL
+    if wish.token is not None and jti is None:
+        claims = auth.authority.read(wish.token, now=auth.now)
+        if isinstance(claims, Refusal):
+            raise Problem(Kind.INVALID, f"no token that counts here: {claims.message}", field="token")
+        if claims.sub != agent.id:
+            raise Problem(Kind.INVALID, f"this is no token of {agent.id}", field="token", next="Name its own agent.")
+        jti, over = claims.jti, min(claims.exp, over)
+        if jti is None:
+            raise Problem(Kind.INVALID, "the token has no jti to be known by", field="token")
+    elif wish.token is not None or jti is None:
+        raise Problem(Kind.INVALID, "name the token by token or by jti: by one of them", field="jti")
+    until = Instant((over + LEEWAY) * SECOND)
+    await desk.intake.ask(RevokeToken(principal=ADMIN, protocol=PROTOCOL, agent=agent.id, jti=jti, until=until))
+    return respond(200, Revocation(agent_id=agent.id, jti=jti, until=rfc3339(until)))
 
 
 def service(desk: Desk) -> AuthService:

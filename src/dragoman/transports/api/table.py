@@ -100,6 +100,11 @@ MANAGEMENT = (
         body=bodies.Nothing, body_optional=True, answers={200: agents.Credential}, refusals=(NOT_FOUND, CONFLICT),
     ),
     Endpoint(
+        method="POST", path=f"{V1}/agents/{{id}}/revoke", handler=keys.revoke, tag="agents",
+        summary="Void one signed token of an agent (a2acp), by itself or by its jti; its secret stays good",
+        body=bodies.RevocationIn, answers={200: keys.Revocation}, refusals=(INVALID, NOT_FOUND, CONFLICT),
+    ),
+    Endpoint(
         method="POST", path=f"{V1}/agents/{{id}}/restart", handler=agents.restart, tag="agents",
         summary="Stop an agent that the hub runs, and start it afresh; also one that has crashed for good",
         body=bodies.Nothing, body_optional=True, answers={200: agents.AgentTold}, refusals=(NOT_FOUND, CONFLICT),

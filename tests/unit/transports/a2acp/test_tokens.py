@@ -8,6 +8,7 @@ import jwt
 import msgspec
 import pytest
 
+from dragoman.core.agents.model import Revoked
 from dragoman.core.errors import Refused
 from dragoman.core.ids import SECOND, AgentId
 from dragoman.protocols.a2acp import codec
@@ -37,6 +38,25 @@ def test_a_new_secret_voids_our_tokens_and_a_dot_in_somebody_elses_id_does_not(c
         granted(ours)
     assert refused.value.fault.facts["rule"] == "revoked"
     assert granted(theirs) == ("w",)  # whoever has the shared secret signs for anybody, at any time
+
+
+def test_one_token_is_void_and_another_of_the_same_agent_is_not(client: Any, hub: Any) -> None:
+    auth = client._auth
+    ada = hub.known[AgentId("ada")]
+    first, second = (auth.issue(ada, "bob", ("w",), 60).token for _ in range(2))
+
+    def verify(token: str) -> Any:
+        said = client.message("request", "provision", {}, security={"auth_token": token})
+        return auth.verify(codec.decode(msgspec.json.encode(said)), None)[1]
+
+    assert verify(first) == ("w",)  # and is remembered
+    claims = auth.authority.read(first, now=auth.now)
+    gone = Revoked(claims.jti, (claims.exp + 60) * SECOND)
+    hub.known[ada.id] = msgspec.structs.replace(ada, revoked=(gone,))
+    with pytest.raises(Refused) as refused:
+        verify(first)
+    assert refused.value.fault.facts["rule"] == "revoked"
+    assert verify(second) == ("w",)
 
 
 @pytest.mark.parametrize("id", ["ada", "team:ada", "a:b:c"])
