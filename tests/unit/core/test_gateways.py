@@ -279,6 +279,53 @@ async def test_the_same_request_is_the_same_question(world):
     assert (await world.ask(asks("i1", "Which?", "req-1"))).id == first.id
 
 
+async def test_an_agent_that_begins_anew_under_the_same_ids_comes_to_the_same_questions(world):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    await world.submit()
+    first = await world.ask(asks("i1", "Which?", "ask-1"))
+    await world.ask(Answer(principal=ADMIN, question=first.id, answer="a"))
+    second = await world.ask(asks("i1", "Which?", "ask-2"))
+    assert (await world.ask(asks("i1", "Which?", "ask-1"))).id == first.id
+    await i1.close(fault=GONE)
+    await world.connect("i1", fresh=True)
+    await world.advance(1)
+    assert (await world.ask(asks("i1", "Which?", "ask-1"))).answer == "a"
+    assert (await world.ask(asks("i1", "Which?", "ask-2"))).id == second.id
+    assert (await world.ask(asks("i1", "Which?", "ask-3"))).id not in (first.id, second.id)
+    assert len(await world.store.questions()) == 3
+
+
+@pytest.mark.parametrize("at_work", [True, False])
+async def test_the_id_of_a_question_is_refused_for_another(world, at_work):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    if at_work:
+        await world.submit()
+    await world.ask(asks("i1", "Which?", "req-1"))
+    assert (await world.refused(asks("i1", "Why?", "req-1"))).kind is Kind.CONFLICT
+    assert len(await world.store.questions()) == 1
+
+
+async def test_a_question_that_nobody_answered_in_time_is_asked_again(world):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    await world.submit()
+    first = await world.ask(asks("i1", "Which?", "req-1", timeout_seconds=10))
+    await world.advance(11)
+    again = await world.ask(asks("i1", "Which?", "req-1", timeout_seconds=10))
+    assert (again.id, again.status) == (first.id, QuestionStatus.OPEN)
+
+
+async def test_a_question_from_before_a_task_stays_the_one_it_was(world):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    first = await world.ask(asks("i1", "Which?", "req-1"))
+    task = await world.submit()
+    assert (await world.ask(asks("i1", "Which?", "req-1"))).id == first.id
+    assert (await world.task(task.id)).status is Status.ASSIGNED
+
+
 async def test_a_question_may_belong_to_no_task(world):
     await world.add("i1", "infra")
     i1 = await world.connect("i1")

@@ -12,7 +12,9 @@ back depends on how the agent asked:
     `AskPerson`, not blocking     works on                is a delivery to that agent
 
 The id of a question that an agent waits for follows from its task, its place among the questions of the attempt, and
-its words. So when the agent dies and does the task again, it comes to the same questions, and finds their answers.
+its words. So when the agent dies and does the task again, it comes to the same questions, and finds their answers. A
+request that comes again has the place it had, whatever was asked since; one that has the id of an earlier request and
+asks something else is refused. That nobody answered in time is no answer: who asks again has a person asked again.
 """
 
 from __future__ import annotations
@@ -86,18 +88,24 @@ def told_of(work: Work, task: Task, question: Question) -> Task:
 
 
 def ask_person(work: Work, command: AskPerson) -> Question:
-    task = asking(work, command)
-    if task is None:
-        id = QuestionId(str(uuid5(PLACES, f"{command.principal}//{command.request_id}")))
-    else:
-        mark = f"ask:{command.request_id}"
-        if mark not in task.recent:
-            recent = (*task.recent, mark)[-work.rules.recent_messages :]
-            task = msgspec.structs.replace(task, asks=task.asks + 1, recent=recent)
+    id = QuestionId(str(uuid5(PLACES, f"{command.principal}//{command.request_id}")))
+    task = None if still_asked(work, command, id) else asking(work, command)
+    again = False
+    if task is not None:
+        place = place_of(task, command.request_id)
+        again = place is not None
+        if place is None:
+            place = task.asks + 1
+            recent = (*task.recent, f"{mark(task)}{place}:{command.request_id}")[-work.rules.recent_messages :]
+            task = msgspec.structs.replace(task, recent=recent)
+        task = msgspec.structs.replace(task, asks=max(task.asks, place))
         words = msgspec.json.encode([command.ask.question, command.ask.options]).decode()
-        id = QuestionId(str(uuid5(PLACES, f"{task.id}/{task.round}/{task.asks}/{words}")))
+        id = QuestionId(str(uuid5(PLACES, f"{task.id}/{task.round}/{place}/{words}")))
     question = work.one(QuestionById(id))
-    new = question is None or question.status is QuestionStatus.WITHDRAWN
+    if (again and question is None) or (question is not None and not same_words(question, command.ask)):
+        message = "this id was used for another question; choose a new one"
+        raise refuse(Kind.CONFLICT, message, field="request_id", request_id=command.request_id)
+    new = question is None or question.status is QuestionStatus.WITHDRAWN or unanswered(question)
     if question is None or new:
         question = newly_asked(work, id, task, command.principal, command.ask)
     question = msgspec.structs.replace(
@@ -122,6 +130,39 @@ def ask_person(work: Work, command: AskPerson) -> Question:
     if question.status is not QuestionStatus.OPEN:
         offer_answer(work, question)
     return question
+
+
+def still_asked(work: Work, command: AskPerson, id: QuestionId) -> bool:
+    """Whether the agent asked this before it had any task, and a person has not answered yet."""
+    if command.task_id is not None:
+        return False
+    question = work.one(QuestionById(id))
+    return question is not None and question.status is QuestionStatus.OPEN and same_words(question, command.ask)
+
+
+def mark(task: Task) -> str:
+    """How those of a task's `recent` begin that name a question of this round."""
+    return f"ask:{task.round}:"
+
+
+def place_of(task: Task, request_id: str) -> int | None:
+    """Which of its attempt's questions a request was, if it came before."""
+    for heard in task.recent:
+        if heard.startswith(mark(task)):
+            place, _, request = heard.removeprefix(mark(task)).partition(":")
+            if request == request_id:
+                return int(place)
+    return None
+
+
+def same_words(question: Question, ask: Ask) -> bool:
+    """Options are as they were stored: compared as JSON."""
+    asked = msgspec.json.encode([question.question, question.options])
+    return asked == msgspec.json.encode([ask.question, ask.options])
+
+
+def unanswered(question: Question) -> bool:
+    return question.status is QuestionStatus.EXPIRED and not question.has_default
 
 
 def asking(work: Work, command: AskPerson) -> Task | None:
@@ -170,7 +211,6 @@ def close(work: Work, question: Question, status: QuestionStatus, answer: Any, b
     )
     work.put(question)
     task = None if question.task is None else work.known_task(question.task)
-    unanswered = status is QuestionStatus.EXPIRED and not question.has_default
     if question.about is Asking.HANDSHAKE:
         from dragoman.core.contracts.handshake import too_late  # contracts build on questions
 
@@ -180,7 +220,7 @@ def close(work: Work, question: Question, status: QuestionStatus, answer: Any, b
     elif question.request_id is not None:
         go_on(work, task, question)
     elif task is not None and not task.final and task.question == question.id:
-        resume_with(work, task, answer, expired=unanswered)
+        resume_with(work, task, answer, expired=unanswered(question))
     return question
 
 
