@@ -46,6 +46,7 @@ from dragoman.core.errors import Kind, refuse
 from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.protocols.forge.types import (
+    EVENTS,
     PROGRESS_DONE,
     REQUEST_SECONDS,
     AskUser,
@@ -211,7 +212,9 @@ def progress(
         principal=agent.id,
         protocol=PROTOCOL,
         task_id=task_id,
-        message_id=message.id,
+        # Nobody says an event again, since none is answered: one with an id that was there before is another one, from a
+        # program that counts its events, or began anew.
+        message_id=None if message.type in EVENTS else message.id,
         body=_encode(body),
         raw=_encode(tree),
         percent=percent,

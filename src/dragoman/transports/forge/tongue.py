@@ -26,7 +26,7 @@ import msgspec
 from dragoman.bindings import forge
 from dragoman.bindings.forge.inbound import progress, update
 from dragoman.core.agents.model import Agent
-from dragoman.core.commands import Command, NoteRead
+from dragoman.core.commands import Command, NoteRead, ReportFault
 from dragoman.core.delivery.model import Parcel
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.files import FileRef
@@ -311,6 +311,8 @@ class ForgeTongue:
             self._drop_unused(about, outcome)
         if not about.asks or about.id is None:
             return ()
+        if isinstance(outcome, Task) and isinstance(heard.command, ReportFault) and outcome.status is Status.COMPLETED:
+            return [self.refuse(_too_late(outcome), about, agent, self._hub.now(), self._hub.mint())]
         if isinstance(outcome, Task):
             submitted = about.type == SUBMIT
             return [self._success(about.id, {"task": forge.task_view(outcome, submitted=submitted)})]
@@ -344,6 +346,12 @@ class ForgeTongue:
 
     def _success(self, request_id: str, payload: dict[str, Any]) -> bytes:
         return self._write(codec.success(request_id, payload, forge.stamp(self._hub.mint(), self._hub.now())))
+
+
+def _too_late(task: Task) -> Fault:
+    """For whoever says that a task failed which it has completed."""
+    message = f"the task is already {task.status.value}, and its result cannot change; assign a new task for another"
+    return Fault(kind=Kind.CONFLICT, message=message, field="task_id", facts={"task_id": task.id})
 
 
 def _content(field: str, data: str) -> bytes:

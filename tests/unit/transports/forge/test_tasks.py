@@ -268,6 +268,21 @@ async def test_an_agent_that_comes_back_without_a_word_is_given_its_task_again(h
     assert (assigned["taskId"], assigned["task"]["attempt"]) == (id, 2)
 
 
+async def test_events_count_whatever_ids_a_program_gives_them(hub: ForgeHub) -> None:
+    """It may begin anew with the same ones, or have one for all."""
+    planner, worker, id = await at_work(hub)
+    for piece in ("one ", "two"):
+        await worker.say({**worker.message("event:progress", {"taskId": id, "output": piece}), "id": "evt-1"})
+    assert (await worker.ask("get-task", taskId=id))["task"]["output"] == "one two"
+
+
+async def test_what_is_completed_cannot_fail_any_more(hub: ForgeHub) -> None:
+    _, worker, id = await at_work(hub)
+    await worker.ask("update-task", taskId=id, status="completed", result=1)
+    refused = await worker.ask("update-task", taskId=id, status="failed", error="after all")
+    assert (refused["code"], refused["details"]["reason"]) == ("INVALID_REQUEST", "conflict")
+
+
 async def test_what_the_hub_cannot_place_is_refused_in_forges_words(hub: ForgeHub) -> None:
     planner = await hub.connect("planner-1")
     refused = await planner.ask("submit-task", type="x", agent="nobody")
