@@ -34,6 +34,7 @@ from dragoman.transports.stdio.recipe import (
     contradiction,
 )
 from dragoman.transports.stdio.restarts import Policy
+from dragoman.wire.misfit import explain
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -95,9 +96,8 @@ def shown(agent: AgentSettings) -> dict[str, Any]:
 
 def misfit(error: msgspec.ValidationError) -> str:
     """What is wrong with the tables, and where, but none of their values."""
-    what, _, where = str(error).partition(" - at `$")
-    place = f" ({where.rstrip('`').lstrip('.')})" if where else ""
-    return f"{what[:1].lower()}{what[1:]}{place}."
+    what, field = explain(error)
+    return f"{what[:1].lower()}{what[1:]}{f' ({field})' if field else ''}."
 
 
 def from_there(agents: Any, directory: Path) -> Any:

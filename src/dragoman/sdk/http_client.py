@@ -11,8 +11,8 @@ from dragoman.sdk.address import Address
 def http_client(
     address: Address, *, read: float = 60.0, transport: httpx2.AsyncBaseTransport | None = None
 ) -> httpx2.AsyncClient:
-    """With our token, and `read` seconds for an answer, which must be more than the hub keeps a poll open. A hub on this
-    machine is not looked for behind a proxy."""
+    """With our token, and `read` seconds for an answer: more than the hub keeps a poll open. A hub on this machine is
+    not looked for behind a proxy."""
     return httpx2.AsyncClient(
         base_url=address.base,
         headers=address.headers,

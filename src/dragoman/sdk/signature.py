@@ -23,10 +23,7 @@ import msgspec
 from dragoman.sdk.errors import BadInput, Misconfigured
 from dragoman.sdk.sync_task import SyncTask
 from dragoman.sdk.task import Task
-
-_PLACE = re.compile(r"(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?", re.DOTALL)
-_MISSING = re.compile(r"Object missing required field `(?P<name>.*)`")
-_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`")
+from dragoman.wire.misfit import misfit
 
 ROOT = "parameters"
 
@@ -134,12 +131,9 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def _explain(error: msgspec.ValidationError) -> BadInput:
-    """msgspec's sentence as (what, dotted path in the request)."""
-    place = _PLACE.fullmatch(str(error))
-    assert place is not None  # the pattern matches any text
-    what, path = place["what"], ".".join(part for part in (ROOT, place["path"]) if part)
-    for pattern, sentence in ((_MISSING, "missing"), (_UNKNOWN, "not a parameter of this work")):
-        match = pattern.fullmatch(what)
-        if match is not None:
-            return BadInput(sentence, f"{path}.{match['name']}")
-    return BadInput(what[:1].lower() + what[1:], path)
+    found = misfit(error, ROOT)
+    if found.is_missing:
+        return BadInput("missing", found.field)
+    if found.is_unknown:
+        return BadInput("not a parameter of this work", found.field)
+    return BadInput(found.what[:1].lower() + found.what[1:], found.field)

@@ -254,11 +254,11 @@ def test_of_an_agents_environment_only_names_are_shown(file: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ('[[agents]]\nid = "a"', "FILE: agents: object missing required field `command` ([0])."),
+        ('[[agents]]\nid = "a"', "FILE: agents: missing required field ([0].command)."),
         ('[[agents]]\nid = "a"\ncommand = []', "FILE: agents: expected `array` of length >= 1 ([0].command)."),
         (
             '[[agents]]\nid = "a"\ncommand = ["x"]\nrestrat = "never"',
-            "FILE: agents: object contains unknown field `restrat` ([0]).",
+            "FILE: agents: object contains unknown field `restrat` ([0].restrat).",
         ),
         (
             '[[agents]]\nid = "a"\ncommand = ["x"]\n[[agents]]\nid = "a"\ncommand = ["y"]',

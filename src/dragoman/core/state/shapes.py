@@ -5,7 +5,6 @@ Times are kept as RFC 3339 in UTC, so that everybody reads the same.
 
 from __future__ import annotations
 
-import re
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -16,6 +15,7 @@ from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import instant, rfc3339
 from dragoman.core.state.model import Registry
 from dragoman.core.state.standing import AgentState
+from dragoman.wire.misfit import misfit
 
 Amount = Annotated[float, Meta(ge=0)]
 Delay = Annotated[float, Meta(ge=0, le=1e12)]
@@ -98,21 +98,15 @@ TIMES: dict[Registry, tuple[str, ...]] = {
     Registry.RESOURCE: ("expires_at",),
 }
 
-_path = re.compile(r"(?P<why>.*?)(?: - at `\$\.?(?P<path>.*)`)?\Z", re.DOTALL)
-
 
 def fitted(registry: Registry, value: dict[str, Any]) -> dict[str, Any]:
     """The value, if it fits its shape. Refused with INVALID and the field if not."""
     try:
         shape = msgspec.convert(value, SHAPES[registry])
     except msgspec.ValidationError as error:
-        match = _path.match(str(error))
-        path = match["path"] if match is not None and match["path"] else ""
-        raise refuse(
-            Kind.INVALID,
-            f"{path or 'the value'} does not fit: {match['why'] if match else error}",
-            field=f"changes.{path}" if path else "changes",
-        ) from None
+        found = misfit(error)
+        field = f"changes.{found.field}" if found.field else "changes"
+        raise refuse(Kind.INVALID, f"{found.field or 'the value'} does not fit: {found.what}", field=field) from None
     if isinstance(shape, PolicyShape) and shape.risk_thresholds.low > shape.risk_thresholds.high:
         raise refuse(Kind.INVALID, "low must not be above high", field="changes.risk_thresholds.low")
     for name in TIMES.get(registry, ()):

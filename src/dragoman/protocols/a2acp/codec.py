@@ -39,6 +39,7 @@ from dragoman.protocols.a2acp.versions import TRANSLATIONS, Translations
 from dragoman.wire import guard
 from dragoman.wire.errors import LocalProtocolError, RemoteProtocolError, Stage
 from dragoman.wire.guard import Limits
+from dragoman.wire.misfit import explain
 
 T = TypeVar("T")
 
@@ -49,8 +50,6 @@ _encode = msgspec.json.Encoder().encode
 _canonical = msgspec.json.Encoder(order="sorted").encode
 _UUID = re.compile(UUID_PATTERN)
 _VERSION_4 = re.compile("^.{14}4.{21}$(?!\\n)")
-_PLACE = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>.*)`)?", re.DOTALL)
-_MISSING = re.compile(r"Object missing required field `(?P<name>.*)`")
 _TOKEN = ("security", "security.auth_token")
 #: What a pattern in `types` or `sealing` means, by the last name of the field's path.
 _FORMS: dict[str, str] = {
@@ -333,14 +332,7 @@ class _Routing(Record, frozen=True, kw_only=True):
 
 
 def _explain(error: msgspec.ValidationError, base: str) -> _Misfit:
-    """msgspec's sentence as (what, dotted field name)."""
-    place = _PLACE.fullmatch(str(error))
-    assert place is not None  # the pattern matches any text
-    what, path = place["what"], place["path"] or ""
-    missing = _MISSING.fullmatch(what)
-    if missing is not None:
-        what, path = "missing required field", f"{path}.{missing['name']}" if path else missing["name"]
-    field = ".".join(part for part in (base, path) if part) or None
+    what, field = explain(error, base)
     if "matching regex" in what:
         what = _FORMS.get((field or "").rpartition(".")[2], "is not of the form it has to have")
     return _Misfit(what, field, Stage.SHAPE)

@@ -36,6 +36,7 @@ from dragoman.protocols.agentmsg.types import (
 from dragoman.wire import guard
 from dragoman.wire.errors import LocalProtocolError, RemoteProtocolError, Stage
 from dragoman.wire.guard import Limits
+from dragoman.wire.misfit import explain
 
 LIMITS = Limits(bytes=8 * 1024 * 1024, depth=64)
 
@@ -45,8 +46,6 @@ _encode = msgspec.json.Encoder().encode
 _canonical = msgspec.json.Encoder(order="sorted").encode
 _UUID = re.compile(UUID_PATTERN)
 _VERSION_4 = re.compile("^.{14}4.{21}$(?!\\n)")
-_PLACE = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>.*)`)?", re.DOTALL)
-_MISSING = re.compile(r"Object missing required field `(?P<name>.*)`")
 
 
 def decode(data: bytes, limits: Limits = LIMITS) -> Message:
@@ -229,13 +228,7 @@ def _in_utc(value: Any) -> Any:
 
 
 def _explain(error: msgspec.ValidationError, base: str) -> tuple[str, str | None]:
-    """msgspec's sentence as (what, dotted field name)."""
-    place = _PLACE.fullmatch(str(error))
-    assert place is not None  # the pattern matches any text
-    what, path = place["what"], place["path"] or ""
-    missing = _MISSING.fullmatch(what)
-    if missing is not None:
-        what, path = "missing required field", f"{path}.{missing['name']}" if path else missing["name"]
+    what, field = explain(error, base)
     if "matching regex" in what:
         what = "expected a UUID"  # the only pattern in `records`
-    return what, ".".join(part for part in (base, path) if part) or None
+    return what, field

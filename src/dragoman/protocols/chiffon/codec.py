@@ -38,6 +38,7 @@ from dragoman.protocols.chiffon.versions import SUPPORTED
 from dragoman.wire import guard
 from dragoman.wire.errors import RemoteProtocolError, Stage
 from dragoman.wire.guard import Limits
+from dragoman.wire.misfit import explain
 
 Body = TypeVar("Body", bound=Payload)
 
@@ -58,8 +59,6 @@ _encode = msgspec.json.Encoder().encode
 
 _UUID = re.compile(UUID_PATTERN)
 _VERSION = re.compile("[0-9]{1,4}\\.[0-9]{1,4}")
-_PLACE = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>.*)`)?", re.DOTALL)
-_MISSING = re.compile(r"Object missing required field `(?P<name>.*)`")
 
 
 def decode(data: bytes, limits: Limits = LIMITS, *, versions: Collection[str] = SUPPORTED) -> Envelope[Payload]:
@@ -237,14 +236,7 @@ def _subject(tree: Mapping[str, Any]) -> str:
 
 
 def _explain(error: msgspec.ValidationError) -> tuple[str, str | None]:
-    """msgspec's sentence as (what, dotted field name)."""
-    place = _PLACE.fullmatch(str(error))
-    assert place is not None  # the pattern matches any text
-    what, path = place["what"], place["path"] or ""
-    missing = _MISSING.fullmatch(what)
-    if missing is not None:
-        name = missing["name"]
-        return "missing required field", f"{path}.{name}" if path else name
+    what, field = explain(error)
     if "matching regex" in what:
         what = "expected a UUID"  # the only pattern in `types`
-    return what, path or None
+    return what, field

@@ -59,6 +59,7 @@ from dragoman.protocols.forge.types import (
 from dragoman.wire import guard
 from dragoman.wire.errors import RemoteProtocolError, Stage
 from dragoman.wire.guard import Limits
+from dragoman.wire.misfit import explain
 from dragoman.wire.role import Role
 
 LIMITS = Limits(bytes=1024 * 1024, depth=64)
@@ -77,8 +78,6 @@ KNOWN = frozenset((*BODIES, SUCCESS, ERROR))
 
 _FAMILIES = {family.value: family for family in Family}
 _encode = msgspec.json.Encoder().encode
-_PLACE = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>.*)`)?", re.DOTALL)
-_MISSING = re.compile(r"Object missing required field `(?P<name>.*)`")
 # Only for text too deeply nested to be parsed at all: what it seems to be, from its beginning.
 _SEEMS = re.compile(rb'"type"\s*:\s*"((?:request|event):[^"\\]{1,100})"').search
 _SEEMS_ID = re.compile(rb'"id"\s*:\s*"([^"\\]{1,200})"').search
@@ -170,14 +169,14 @@ def interpret(tree: Mapping[str, Any], kind: str, agent_id: str | None = None) -
     try:
         said: Anything = msgspec.convert(tree, form)
     except msgspec.ValidationError as error:
-        what, field = _explain(error, "")
+        what, field = explain(error)
         raise ForgeError(what, stage=Stage.SHAPE, field=field, about=about, asks=asks) from None
     if type(said) is not Message:
         return said
     try:
         payload = _payload(said.payload, BODIES[kind])
     except msgspec.ValidationError as error:
-        what, field = _explain(error, "payload")
+        what, field = explain(error, "payload")
         raise ForgeError(what, stage=Stage.SHAPE, field=field, about=about, asks=asks) from None
     return msgspec.structs.replace(said, payload=payload, agent_id=agent_id or said.agent_id)
 
@@ -291,14 +290,3 @@ def _words(tree: Any, data: bytes | None, encoding: Encoding) -> str:
     if data is None or encoding is Encoding.MSGPACK:
         data = _encode(tree)
     return data.decode("utf-8", "replace")
-
-
-def _explain(error: msgspec.ValidationError, base: str) -> tuple[str, str | None]:
-    """msgspec's sentence as (what, dotted field name)."""
-    place = _PLACE.fullmatch(str(error))
-    assert place is not None  # the pattern matches any text
-    what, path = place["what"], place["path"] or ""
-    missing = _MISSING.fullmatch(what)
-    if missing is not None:
-        what, path = "missing required field", f"{path}.{missing['name']}" if path else missing["name"]
-    return what, ".".join(part for part in (base, path) if part) or None

@@ -7,7 +7,6 @@ so that whoever only prints `detail` still helps their user.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +16,7 @@ from starlette.responses import Response
 from dragoman.bindings import errormap
 from dragoman.core.errors import Fault, Kind
 from dragoman.wire import choices
+from dragoman.wire.misfit import misfit
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:dragoman:problem:"
@@ -108,10 +108,6 @@ class Problem(Exception):
         self.status = status
 
 
-_PLACE = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?$", re.DOTALL)
-_NAMED = re.compile(r"(?:missing required|contains unknown) field `(?P<name>[^`]*)`")
-
-
 PATTERNS: Mapping[str, str] = {
     "._:@+-": "letters, digits and . _ : @ + -, the first a letter or a digit, at most 128 of them",
     "[A-Za-z_][A-Za-z0-9_]": "names of letters, digits and _, of which the first is no digit",
@@ -122,15 +118,12 @@ PATTERNS: Mapping[str, str] = {
 
 def misshapen(error: msgspec.ValidationError, *, where: str, type: Any) -> Problem:
     """A shape that msgspec refused, with the dotted path of the field."""
-    match = _PLACE.match(str(error))
-    what, path = (match["what"], match["path"] or "") if match else (str(error), "")
-    named = _NAMED.search(what)
-    if named:
-        path = f"{path}.{named['name']}" if path else named["name"]
+    found = misfit(error)
+    what = found.what
     if "matching regex" in what:
         what = next((f"expected {words}" for part, words in PATTERNS.items() if part in what), what)
-    what = choices.in_words(what, type, path)
-    return Problem(Kind.INVALID, f"{where}: {what}", field=path or None)
+    what = choices.in_words(what, type, found.field)
+    return Problem(Kind.INVALID, f"{where}: {what}", field=found.field or None)
 
 
 def detail(fault: Fault, next: str | None) -> str:
