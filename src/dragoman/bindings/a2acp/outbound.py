@@ -28,10 +28,10 @@ from dragoman.bindings.a2acp.contracts import drafted, terms_of
 from dragoman.bindings.a2acp.failures import refusal_of
 from dragoman.bindings.a2acp.inbound import ENVELOPE
 from dragoman.bindings.a2acp.names import PROTOCOL, message_id, thread_of
+from dragoman.bindings.told import fault_told, file_told
 from dragoman.core.contracts.model import Contract, Standing
 from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind, refuse
-from dragoman.core.files import FileRef, shown_name
 from dragoman.core.ids import AgentId, Instant, rfc3339
 from dragoman.core.tasks.model import Asking, Event, EventKind, Question, QuestionStatus, Task
 from dragoman.protocols.a2acp import intents
@@ -249,7 +249,7 @@ def _work(said: _Saying) -> bytes:
         content = {} if content is None else {"input": content}
     aside: dict[str, Any] = {name: body[name] for name in ("answer", "handover") if name in body}
     if body.get("attachments"):
-        aside["attachments"] = [_file(msgspec.convert(file, FileRef), task) for file in body["attachments"]]
+        aside["attachments"] = [file_told(file, task) for file in body["attachments"]]
     extra = _unknown(body) | _besides(task)
     name = said.voice.called(task)
     message = said.converse(REQUEST, task.type, {**content, **aside}, name, source=source, extra=extra)
@@ -280,24 +280,12 @@ def _besides(task: Task) -> dict[str, Any]:
     return {"task": known}
 
 
-def _file(file: FileRef, task: Task) -> dict[str, Any]:
-    """A file by reference."""
-    return {
-        "url": f"/api/agent/files/{file.id}?task_id={task.id}",
-        "id": file.id,
-        "name": shown_name(file.name),
-        "mime_type": file.mime_type,
-        "size": file.size,
-        "sha256": file.sha256,
-    }
-
-
 def _control(intent: str) -> Callable[[_Saying], bytes]:
     def say(said: _Saying) -> bytes:
         payload: dict[str, Any] = {"correlation_id": _thread_towards(said)}
         if said.contract is not None:
             payload["contract_id"] = said.contract.id
-        reason = _fault(_parse(said.event.body), said).message if intent == intents.CANCEL else ""
+        reason = fault_told(_parse(said.event.body), said.task, said.event).message if intent == intents.CANCEL else ""
         if reason:
             payload["reason"] = reason
         return said.say(EVENT, intent, payload, extra={"task": {"id": said.task.id}})
@@ -341,7 +329,7 @@ def _too_long(said: _Saying, size: int) -> bytes:
 
 def _failure(said: _Saying) -> bytes:
     task, event = said.task, said.event
-    fault = _fault(_parse(event.body), said)
+    fault = fault_told(_parse(event.body), said.task, event)
     refusal = refusal_of(fault, personal=said.personal)
     if event.protocol != PROTOCOL or event.agent is None:
         return said.complain(refusal, thread_of(task), task.type, None)
@@ -353,7 +341,7 @@ def _progress(said: _Saying) -> bytes:
     body = _parse(event.body)
     told = {name: value for name, value in body.items() if name not in ("chunk", "stream") and value is not None}
     if "file" in told:
-        told["file"] = _file(msgspec.convert(told["file"], FileRef), task)
+        told["file"] = file_told(told["file"], task)
     if event.kind is EventKind.ASKED:
         told = {"message": f"Waiting for an answer: {body.get('question')}"}
     elif event.kind is not EventKind.PROGRESS and not (event.kind is EventKind.PAUSED and told.get("message")):
@@ -453,15 +441,6 @@ def _news(said: _Saying) -> bytes:
     if contract.rotated_at is not None and said.parcel.delivery.created_at >= contract.rotated_at:
         return said.say(EVENT, intents.ROTATE, rotated(contract, said.receiver, said.voice))
     return said.say(EVENT, intents.ACCEPT, established(contract, said.receiver, said.voice, None))
-
-
-def _fault(body: dict[str, Any], said: _Saying) -> Fault:
-    told = body.get("fault")
-    if told is not None:
-        return msgspec.convert(told, Fault)
-    if said.event.kind is EventKind.CANCELLED:
-        return Fault(kind=Kind.CANCELLED, message=str(body.get("reason") or "cancelled on request"))
-    return said.task.fault or Fault(kind=Kind.WORK_FAILED, message="the work failed")
 
 
 _WORDS: Mapping[Cargo, Callable[[_Saying], bytes]] = {

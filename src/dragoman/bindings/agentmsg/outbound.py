@@ -37,10 +37,10 @@ from dragoman.bindings.agentmsg.answers import PERSON, handoff_response, help_re
 from dragoman.bindings.agentmsg.failures import report
 from dragoman.bindings.agentmsg.names import PROTOCOL, called, derived_v4, is_uuid
 from dragoman.bindings.agentmsg.views import constraints_of, context_of, story_of, update_status
+from dragoman.bindings.told import fault_told, file_told
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Cargo, Letter, Parcel
 from dragoman.core.errors import Fault, Kind
-from dragoman.core.files import FileRef, shown_name
 from dragoman.core.ids import ADMIN, Instant, rfc3339
 from dragoman.core.tasks.model import Asking, Event, EventKind, Priority, Question, Task
 from dragoman.protocols.agentmsg.codec import lowered
@@ -131,7 +131,7 @@ def _work(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
         if name in body:
             told[name] = body[name]
     if body.get("attachments"):
-        told["attachments"] = [_file(msgspec.convert(file, FileRef), task) for file in body["attachments"]]
+        told["attachments"] = [file_told(file, task) for file in body["attachments"]]
     if handover:
         told["handover"] = {name: value for name, value in handover.items() if name not in _ELSEWHERE}
         told["handover"]["reason"] = str(handover.get("reason", "")).upper()
@@ -145,7 +145,7 @@ _ELSEWHERE = frozenset({"metadata", "dependencies", "history", "story", "constra
 
 
 def _cancel(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
-    words = _fault(_parse(parcel.event.body), parcel.task, parcel.event).message
+    words = fault_told(_parse(parcel.event.body), parcel.task, parcel.event).message
     return _control(parcel, agent, "cancelled", words)
 
 
@@ -202,7 +202,7 @@ def _progress(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
     if type(said.get("step")) is str:
         said["step"] = {"number": 0, "name": said["step"]}
     if body.get("file"):
-        said["file"] = _file(msgspec.convert(body["file"], FileRef), task)
+        said["file"] = file_told(body["file"], task)
     if event.agent:
         said["agent_id"] = _doer(event.agent)
     return _report(MessageType.TASK_UPDATE, said, parcel, agent)
@@ -253,7 +253,7 @@ def _failure(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
     if own is not None:
         return _report(MessageType.TASK_FAILED, _retold(own, task), parcel, agent, own)
     body = _parse(event.body)
-    fault = _fault(body, task, event)
+    fault = fault_told(body, task, event)
     error = report(
         fault,
         error_id=derived_v4(f"{task.id}/{event.seq}"),
@@ -379,24 +379,3 @@ def _retold(own: _Fields, task: Task) -> dict[str, Any]:
         if "error" in payload and "task_id" in (error := _fields(payload["error"])):
             payload["error"] = {**error, "task_id": name}
     return payload
-
-
-def _file(file: FileRef, task: Task) -> dict[str, Any]:
-    """A file by reference: its address says of which task it is, by the id that the hub knows it by."""
-    return {
-        "url": f"/api/agent/files/{file.id}?task_id={task.id}",
-        "id": file.id,
-        "name": shown_name(file.name),
-        "mime_type": file.mime_type,
-        "size": file.size,
-        "sha256": file.sha256,
-    }
-
-
-def _fault(body: dict[str, Any], task: Task, event: Event) -> Fault:
-    said = body.get("fault")
-    if said is not None:
-        return msgspec.convert(said, Fault)
-    if event.kind is EventKind.CANCELLED:
-        return Fault(kind=Kind.CANCELLED, message=str(body.get("reason") or "cancelled on request"))
-    return task.fault or Fault(kind=Kind.WORK_FAILED, message="the work failed")

@@ -36,6 +36,7 @@ from dragoman.bindings.chiffon.exchange import (
 )
 from dragoman.bindings.chiffon.failures import OURS, is_told, payload_of
 from dragoman.bindings.errormap import TASK_CANCELLED
+from dragoman.bindings.told import fault_told, fitting
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind
@@ -95,7 +96,7 @@ def _work(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
         parameters = {**parameters, "answer": body["answer"]}
     if "handover" in body:  # somebody else began it: all that is known of it
         parameters = {**parameters, "handover": body["handover"]}
-    hints = _lenient(body.get("hints"), Hints) or Hints()
+    hints = fitting(body.get("hints"), Hints) or Hints()
     request = WorkRequest(task_id=task.id, work_type=task.type, parameters=parameters, hints=hints)
     extra = {**_attempt(task), **_described(task, body)}
     return (_say(request, parcel, receiver, now, from_agent=HUB_NAME, request_id=wire_request_id(task), extra=extra),)
@@ -190,7 +191,7 @@ def _result_messages(
         blocks = [(block.text, str(block.label)) for block in chunks.split(output)]
     last = len(blocks) - 1
     said = body.get("usage")
-    usage = _lenient(said, ResourcesUsed) or ResourcesUsed()
+    usage = fitting(said, ResourcesUsed) or ResourcesUsed()
     if usage.duration_seconds is None:  # other protocols do not say it, and every result of this one does
         seconds = max(0, parcel.event.at - parcel.task.created_at) // SECOND
         usage = msgspec.structs.replace(usage, duration_seconds=seconds)
@@ -224,7 +225,7 @@ def _failure(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]
     if event.raw is not None and event.protocol == PROTOCOL:
         return (_reissued(parcel, receiver),)
     body = _body(event)
-    fault = _fault(body, task, event)
+    fault = fault_told(body, task, event)
     if fault.kind is Kind.WORK_FAILED:
         # The work was done and failed: chiffon says that by a result, not by an error.
         code = body.get("exit_code") or fault.facts.get("exit_code")
@@ -237,7 +238,7 @@ def _failure(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]
 
 def _cancel(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
     task: Task = parcel.task
-    told = _fault(_body(parcel.event), task, parcel.event)
+    told = fault_told(_body(parcel.event), task, parcel.event)
     fault = Fault(kind=Kind.CANCELLED, message=told.message)
     said = msgspec.structs.replace(payload_of(fault, now, task=task), error_message=OURS[TASK_CANCELLED])
     extra = {"task_id": task.id}
@@ -365,22 +366,3 @@ def _text(body: dict[str, Any]) -> str:
     if result is None:
         return ""
     return result if type(result) is str else _write(result).decode()
-
-
-def _fault(body: dict[str, Any], task: Task, event: Event) -> Fault:
-    said = body.get("fault")
-    if said is not None:
-        return msgspec.convert(said, Fault)
-    if event.kind is EventKind.CANCELLED:
-        return Fault(kind=Kind.CANCELLED, message=str(body.get("reason") or "cancelled on request"))
-    return task.fault or Fault(kind=Kind.WORK_FAILED, message="the work failed")
-
-
-def _lenient(value: object, form: type[Any]) -> Any:
-    """A part in chiffon's form, if it fits: another protocol's hints or figures may not."""
-    if value is None:
-        return None
-    try:
-        return msgspec.convert(value, form)
-    except msgspec.ValidationError:
-        return None

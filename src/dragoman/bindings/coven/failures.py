@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from dragoman.bindings import errormap
 from dragoman.bindings.coven.exchange import as_json, from_json
 from dragoman.core.errors import Fault, Kind
-from dragoman.core.tasks.model import Event, EventKind, Task
 from dragoman.protocols.coven import types
 from dragoman.wire.errors import RemoteProtocolError, Stage
 
@@ -53,13 +50,3 @@ def fault_of(error: RemoteProtocolError) -> Fault:
     """What the codec or the connection refused, as a fault."""
     kind = Kind.TOO_LARGE if error.stage is Stage.SIZE else Kind.INVALID
     return Fault(kind=kind, message=error.what, field=error.field, facts={"stage": error.stage.value})
-
-
-def fault_told(body: dict[str, Any], task: Task, event: Event) -> Fault:
-    """The fault that an event of the hub tells of."""
-    said = body.get("fault")
-    if said is not None:
-        return msgspec.convert(said, Fault)
-    if event.kind is EventKind.CANCELLED:
-        return Fault(kind=Kind.CANCELLED, message=str(body.get("reason") or "cancelled on request"))
-    return task.fault or Fault(kind=Kind.WORK_FAILED, message="the work failed")

@@ -24,7 +24,8 @@ import msgspec
 
 from dragoman.bindings import errormap
 from dragoman.bindings.coven.exchange import PROTOCOL, as_json, as_text, content_of, traceparent
-from dragoman.bindings.coven.failures import fault_out, fault_told
+from dragoman.bindings.coven.failures import fault_out
+from dragoman.bindings.told import fault_told
 from dragoman.core.delivery.model import Parcel
 from dragoman.core.files import FileRef, shown_name
 from dragoman.core.tasks.model import Event, EventKind, Task

@@ -28,9 +28,9 @@ import msgspec
 from dragoman.bindings.forge.failures import error_of
 from dragoman.bindings.forge.views import file_view, task_view
 from dragoman.bindings.forge.vocabulary import ASSIGNED_MESSAGE, PROTOCOL, status_of
+from dragoman.bindings.told import fault_told, fitting
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Cargo, Parcel
-from dragoman.core.errors import Fault, Kind
 from dragoman.core.files import FileRef
 from dragoman.core.ids import EPOCH, Instant, rfc3339
 from dragoman.core.tasks.model import Event, EventKind, Question, QuestionStatus, Task
@@ -92,9 +92,9 @@ def _progress(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
         progress=percent / 100 if type(percent) is int else None,
         message=_text(body.get("message")) or _asked(parcel.event, body),
         thinking=_text(body.get("thinking")),
-        tool_use=_fit(body.get("tool_use"), ToolUse),
+        tool_use=fitting(body.get("tool_use"), ToolUse),
         tool_result=_tool_result(body.get("tool_result")),
-        step=_fit(step, Step),
+        step=fitting(step, Step),
         file=None if file is None else file_view(msgspec.convert(file, FileRef)),
     )
     place = body.get("chunk") if body.get("stream") == RESULT_STREAM else None
@@ -112,7 +112,7 @@ def _result(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
         final=True,
         progress=None if failed else 1.0,
         result=body.get("result", msgspec.UNSET),
-        error=msgspec.to_builtins(error_of(_fault(body, task))) if failed else None,
+        error=msgspec.to_builtins(error_of(fault_told(body, task, event))) if failed else None,
     )
     output = str(body.get("output") or "")
     place = body.get("chunk")
@@ -146,7 +146,7 @@ def _with_output(
 
 
 def _cancel(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
-    fault = _fault(_parse(bytes(parcel.event.body)), parcel.task)
+    fault = fault_told(_parse(bytes(parcel.event.body)), parcel.task, parcel.event)
     return (_say(TaskCancelled(task_id=parcel.task.id, reason=fault.message), parcel, now),)
 
 
@@ -217,23 +217,6 @@ def _tool_result(value: Any) -> ToolResult | None:
     if type(value) is not dict or type(value.get("id")) is not str:
         return None
     return ToolResult(id=value["id"], output=str(value.get("output") or ""), is_error=value.get("is_error") is True)
-
-
-def _fit(value: object, form: type[Any]) -> Any:
-    """A part in forge's form, if it fits."""
-    if value is None:
-        return None
-    try:
-        return msgspec.convert(value, form)
-    except msgspec.ValidationError:
-        return None
-
-
-def _fault(body: dict[str, Any], task: Task) -> Fault:
-    said = body.get("fault")
-    if said is not None:
-        return msgspec.convert(said, Fault)
-    return task.fault or Fault(kind=Kind.WORK_FAILED, message=str(body.get("reason") or "the work failed"))
 
 
 __all__ = ["PROTOCOL", "messages_of", "stamp"]

@@ -31,7 +31,6 @@ from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, rfc3339
 from dragoman.core.ports import Intake, Store, Vault
-from dragoman.core.queries.transcript import Transcript
 from dragoman.protocols.a2acp import codec, intents, replay
 from dragoman.protocols.a2acp.connection import NOBODY, misspoken
 from dragoman.protocols.a2acp.errors import A2acpError
@@ -42,13 +41,13 @@ from dragoman.transports.a2acp.reading import Reading
 from dragoman.transports.a2acp.seals import Seals
 from dragoman.transports.a2acp.threads import Threads
 from dragoman.transports.a2acp.tokens import AuthService
+from dragoman.transports.account import account
 from dragoman.transports.asgi import Scope
 from dragoman.transports.driver import Heard
 from dragoman.transports.limits import Limits
 from dragoman.transports.refusals import Refusals
 from dragoman.wire.role import Role
 
-PAGE = 200
 _encode = msgspec.json.Encoder().encode
 
 
@@ -225,13 +224,4 @@ class A2acpDesk:
         return parcel.delivery.cargo is Cargo.RESULT and a2acp.ends_in_pieces(parcel.event)
 
     async def _whole(self, parcel: Parcel) -> str:
-        transcript = Transcript()  # never cut: what is too long for a message is not told in part
-        after, last = 0, parcel.event.seq
-        while after < last:
-            page = await self.store.events(parcel.delivery.task, after=after, limit=PAGE)
-            for event in page:
-                transcript.feed(event)
-            if not page:
-                break
-            after = page[-1].seq
-        return transcript.account.output
+        return (await account(self.store, parcel.delivery.task, parcel.event.seq)).output

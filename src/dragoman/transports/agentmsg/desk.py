@@ -31,7 +31,6 @@ from dragoman.core.errors import Fault, Refused
 from dragoman.core.ids import ADMIN, EPOCH, AgentId, DeliveryId, Instant
 from dragoman.core.ports import Intake, Store
 from dragoman.core.queries.state import StateView
-from dragoman.core.queries.transcript import Transcript
 from dragoman.core.state.model import Entity
 from dragoman.protocols.agentmsg import codec, routing
 from dragoman.protocols.agentmsg.connection import Connection
@@ -39,6 +38,7 @@ from dragoman.protocols.agentmsg.errors import AgentmsgError
 from dragoman.protocols.agentmsg.events import Acknowledged, Invalid, Outlived, Received, Repeated
 from dragoman.protocols.agentmsg.types import ANYONE, HUB, Message, MessageType
 from dragoman.transports import identity
+from dragoman.transports.account import account
 from dragoman.transports.agentmsg.memory import Handed
 from dragoman.transports.agentmsg.memory import Heard as Before
 from dragoman.transports.asgi import Scope
@@ -51,7 +51,6 @@ from dragoman.wire.role import Role
 MOST_AGENTS = 10_000
 """Agents whose last messages are remembered; the store knows the others' too."""
 MOST_VERSIONS = 10_000
-PAGE = 200
 
 NOBODY = frozenset({HUB, ANYONE})
 ASKED_AGAIN = frozenset({MessageType.REGISTER, MessageType.STATE_QUERY, MessageType.TASK_ASSIGNMENT})
@@ -294,16 +293,8 @@ class AgentmsgDesk:
 
     async def whole(self, parcel: Parcel) -> str:
         """The output of a task that came in pieces."""
-        transcript = Transcript(self.limits.message_bytes // 2)
-        after, last = 0, parcel.event.seq
-        while after < last:
-            page = await self.store.events(parcel.delivery.task, after=after, limit=PAGE)
-            for event in page:
-                transcript.feed(event)
-            if not page:
-                break
-            after = page[-1].seq
-        return transcript.account.output
+        most = self.limits.message_bytes // 2
+        return (await account(self.store, parcel.delivery.task, parcel.event.seq, most)).output
 
     # -- no
 

@@ -21,10 +21,10 @@ from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.ports import Intake, Store, Watch
-from dragoman.core.queries.transcript import Transcript
 from dragoman.core.tasks.model import Event, Task
 from dragoman.protocols.coven import codec
 from dragoman.protocols.coven.types import CancelReply, SendMessage
+from dragoman.transports.account import account
 from dragoman.transports.coven_grpc.identity import Identity, metadata_of
 from dragoman.transports.coven_grpc.keeping import Keeping
 from dragoman.transports.coven_grpc.limits import CovenLimits
@@ -193,16 +193,7 @@ class Callers:
 
     async def _whole(self, task: Task) -> str:
         """An output that came in pieces: who reads only `full_response` is to have all of it."""
-        transcript = Transcript()
-        after = 0
-        while after < task.seq:
-            page = await self._store.events(task.id, after=after, limit=PAGE)
-            if not page:
-                break
-            for event in page:
-                transcript.feed(event)
-            after = page[-1].seq
-        return transcript.account.output
+        return (await account(self._store, task.id, task.seq)).output
 
     async def _told_before(self, context: Any, task: Task, request_id: str) -> None:
         """Who resumes after the very end hears the end again: never a silent one."""

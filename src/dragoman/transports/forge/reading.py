@@ -11,9 +11,9 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import TaskId
 from dragoman.core.ports import TaskFilter
-from dragoman.core.queries.transcript import Account, Transcript
 from dragoman.core.tasks.model import Status, Task
 from dragoman.protocols.forge.types import PLANNER, GetFile, QueryAgents, QueryTasks
+from dragoman.transports.account import account
 from dragoman.transports.forge.desk import ForgeDesk
 
 PAGE = 200
@@ -100,20 +100,7 @@ async def seen(desk: ForgeDesk, asker: Agent, task_id: str, field: str = "payloa
 async def task(desk: ForgeDesk, asker: Agent, task_id: str) -> dict[str, Any]:
     """A task with what went in and what came out."""
     found = await seen(desk, asker, task_id)
-    return {"task": forge.task_view(found, account=await _account(desk, found))}
-
-
-async def _account(desk: ForgeDesk, task: Task) -> Account:
-    transcript = Transcript(MOST_OUTPUT)
-    after = 0
-    while after < task.seq:
-        page = await desk.store.events(task.id, after=after, limit=PAGE)
-        for event in page:
-            transcript.feed(event)
-        if not page:
-            break
-        after = page[-1].seq
-    return transcript.account
+    return {"task": forge.task_view(found, account=await account(desk.store, found.id, found.seq, MOST_OUTPUT))}
 
 
 async def file(desk: ForgeDesk, asker: Agent, asked: GetFile) -> dict[str, Any]:

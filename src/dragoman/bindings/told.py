@@ -1,0 +1,44 @@
+"""What the hub's events tell, as every binding reads it before it says it in its own words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dragoman.core.errors import Fault, Kind
+from dragoman.core.files import FileRef, shown_name
+from dragoman.core.tasks.model import Event, EventKind, Task
+
+
+def fault_told(body: dict[str, Any], task: Task, event: Event) -> Fault:
+    """The fault that an event tells of."""
+    said = body.get("fault")
+    if said is not None:
+        return msgspec.convert(said, Fault)
+    if event.kind is EventKind.CANCELLED:
+        return Fault(kind=Kind.CANCELLED, message=str(body.get("reason") or "cancelled on request"))
+    return task.fault or Fault(kind=Kind.WORK_FAILED, message=str(body.get("reason") or "the work failed"))
+
+
+def file_told(file: Any, task: Task) -> dict[str, Any]:
+    """A file by reference: its address says of which task it is, by the id that the hub knows it by."""
+    ref = msgspec.convert(file, FileRef)
+    return {
+        "url": f"/api/agent/files/{ref.id}?task_id={task.id}",
+        "id": ref.id,
+        "name": shown_name(ref.name),
+        "mime_type": ref.mime_type,
+        "size": ref.size,
+        "sha256": ref.sha256,
+    }
+
+
+def fitting(value: object, form: type[Any]) -> Any:
+    """A part in a protocol's form, if it fits: what was said in another one may not."""
+    if value is None:
+        return None
+    try:
+        return msgspec.convert(value, form)
+    except msgspec.ValidationError:
+        return None
