@@ -14,7 +14,7 @@ from dragoman.cli import arguments, printing
 from dragoman.cli.escaping import line
 from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Hub, deadline
-from dragoman.cli.options import BREATH, HERE, Output, Reach, Seconds
+from dragoman.cli.options import BREATH, HERE, For, Interval, Output, OutputLines, Reach
 from dragoman.cli.printing import Column, col
 
 app = App(name="ask", help="Questions that agents put to people: ls, answer, watch.")
@@ -91,12 +91,9 @@ def answer(
 @app.command
 def watch(
     *,
-    interval: Annotated[Seconds, Parameter(help="Seconds between two looks.")] = 1.0,
-    seconds: Annotated[Seconds | None, Parameter(name="--for", help="Stop after so many seconds.")] = None,
-    output: Annotated[
-        Literal["table", "json", "jsonl"],
-        Parameter(name=["--output", "-o"], help="table, or jsonl (json means it too)."),
-    ] = "table",
+    interval: Interval = 1.0,
+    seconds: For = None,
+    output: OutputLines = "table",
     reach: Reach = HERE,
 ) -> None:
     """Show questions as they come, and on a terminal take the answers. What is left stays open."""

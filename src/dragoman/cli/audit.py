@@ -40,25 +40,22 @@ def query(
     reach: Reach = HERE,
 ) -> None:
     """List audit records, the oldest first."""
-    answer = Hub.find(reach).get(
-        "audit", principal=principal, subject=subject, outcome=outcome, limit=limit, cursor=cursor
-    )
+    filters = {"principal": principal, "subject": subject, "outcome": outcome}
+    answer = Hub.find(reach).get("audit", **filters, limit=limit, cursor=cursor)
     found = printing.listing(answer, "records", COLUMNS, output)
     if output != "table":
         return
-    more = answer.get("next")
+    more = printing.next_page("dragoman audit query", answer, **filters)
     refused = sum(record.get("outcome") == "refused" for record in found)
     printing.verdict(
         None,
         f"{printing.count(len(found), 'record')}, {printing.count(refused, 'refusal')}"
         + (", and there are more" if more else ""),
     )
-    filters = {"principal": principal, "subject": subject, "outcome": outcome}
-    given = "".join(f" --{key} {line(value)}" for key, value in filters.items() if value)
     if more:
-        printing.following(f"dragoman audit query{given} --cursor {line(more)}", "the newest: dragoman tail audit")
+        printing.following(more, "the newest: dragoman tail audit")
     else:
-        printing.following("dragoman audit query" if given and not found else "dragoman audit verify")
+        printing.following("dragoman audit query" if any(filters.values()) and not found else "dragoman audit verify")
 
 
 @app.command

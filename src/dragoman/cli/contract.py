@@ -43,10 +43,10 @@ def ls(
     found = printing.listing(answer, "contracts", COLUMNS, output)
     if output != "table":
         return
-    more = answer.get("next")
+    more = printing.next_page("dragoman contract ls", answer, agent=agent)
     printing.verdict(True if found else None, printing.count(len(found), "contract") + (", and more" if more else ""))
     if more:
-        printing.following(f"dragoman contract ls --cursor {line(more)}")
+        printing.following(more)
     elif found:
         printing.following(f"dragoman contract show {line(found[0]['id'])}")
     elif agent is not None:

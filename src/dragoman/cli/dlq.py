@@ -41,10 +41,10 @@ def ls(
     found = printing.listing(answer, "deadletters", COLUMNS, output)
     if output != "table":
         return
-    more = answer.get("next")
+    more = printing.next_page("dragoman dlq ls", answer, task=task)
     printing.verdict(not found, printing.count(len(found), "dead letter") + (", and more" if more else ""))
     if more:
-        printing.following(f"dragoman dlq ls --cursor {line(more)}")
+        printing.following(more)
     elif found:
         id = line(found[0]["id"])
         printing.following(f"dragoman dlq show {id}", f"dragoman dlq redrive {id}")

@@ -18,6 +18,9 @@ def _not_below_zero(type_: object, value: float | None) -> None:
 
 Seconds = Annotated[float, Parameter(validator=_not_below_zero)]
 
+Interval = Annotated[Seconds, Parameter(help="Seconds between two looks.")]
+For = Annotated[Seconds | None, Parameter(name="--for", help="Stop after so many seconds.")]
+
 BREATH = 0.05
 """The least number of seconds between two looks."""
 
@@ -27,6 +30,8 @@ Cursor = Annotated[str | None, Parameter(help="Where the last page ended.")]
 Form = Literal["table", "json", "jsonl"]
 
 Output = Annotated[Form, Parameter(name=["--output", "-o"], help="How to print: table, json or jsonl.")]
+OutputLines = Annotated[Form, Parameter(name=["--output", "-o"], help="table, or jsonl (json means it too).")]
+"""Of what never ends."""
 
 Config = Annotated[
     Path | None,

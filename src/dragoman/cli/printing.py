@@ -54,6 +54,15 @@ def following(*commands: str) -> None:
     words(f"  next: {BETWEEN.join(map(as_it_stands, commands))}")
 
 
+def next_page(command: str, answer: Mapping[str, Any], **filters: Any) -> str | None:
+    """The command that lists what comes after `answer`, by the same filters; None where that was all."""
+    cursor = answer.get("next")
+    if not cursor:
+        return None
+    given = "".join(f" --{name} {escaping.line(value)}" for name, value in filters.items() if value)
+    return f"{command}{given} --cursor {escaping.line(cursor)}"
+
+
 def as_it_stands(command: str) -> str:
     """A command of ours as it works here: by the name we were called by, and for the same hub. Other words pass."""
     name, _, rest = command.partition(" ")

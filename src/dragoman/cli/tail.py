@@ -11,9 +11,8 @@ from cyclopts import Parameter
 from dragoman.cli import printing, story
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub, deadline
-from dragoman.cli.options import BREATH, HERE, Reach, Seconds
+from dragoman.cli.options import BREATH, HERE, For, Interval, OutputLines, Reach
 
-Lines = Literal["table", "jsonl"]
 PAGE = 100
 
 
@@ -22,12 +21,9 @@ def tail(
     /,
     *,
     lines: Annotated[int, Parameter(name=["--lines", "-n"], help="How much of the past to begin with.")] = 10,
-    interval: Annotated[Seconds, Parameter(help="Seconds between two looks.")] = 1.0,
-    seconds: Annotated[Seconds | None, Parameter(name="--for", help="Stop after so many seconds.")] = None,
-    output: Annotated[
-        Literal["table", "json", "jsonl"],
-        Parameter(name=["--output", "-o"], help="table, or jsonl (json means it too)."),
-    ] = "table",
+    interval: Interval = 1.0,
+    seconds: For = None,
+    output: OutputLines = "table",
     reach: Reach = HERE,
 ) -> None:
     """Follow what happens."""

@@ -51,7 +51,7 @@ def ls(
     if output != "table":
         return
     failed = [task for task in found if task.get("status") == "failed"]
-    more = answer.get("next")
+    more = printing.next_page("dragoman task ls", answer, status=status, type=type, agent=agent)
     counted = (
         printing.count(len(found), "task")
         + (", and more" if more else "")
@@ -59,13 +59,9 @@ def ls(
     )
     printing.verdict(False if failed else True if found else None, counted)
     if more:
-        filters = {"status": status, "type": type, "agent": agent}
-        given = "".join(f" --{key} {line(value)}" for key, value in filters.items() if value)
-        printing.following(f"dragoman task ls{given} --cursor {line(more)}")
-    elif failed:
-        printing.following(f"dragoman task show {line(failed[0]['id'])}")
+        printing.following(more)
     elif found:
-        printing.following(f"dragoman task show {line(found[0]['id'])}")
+        printing.following(f"dragoman task show {line((failed or found)[0]['id'])}")
     else:
         printing.following("dragoman call AGENT WORK key=value")
 

@@ -21,6 +21,7 @@ LETTER = {
     "id": "d1", "task_id": ID, "receiver": "deployer", "cargo": "work", "attempts": 4, "at": "2026-01-19T04:21:04Z",
     "error": {"kind": "unavailable", "message": "nobody there", "facts": {}}, "body": {"input": {"a": 1}},
 }  # fmt: skip
+CONTRACT = {"id": "c1", "source": {"agent": "a"}, "target": {"agent": "b"}, "intent": "i", "standing": "active"}
 QUESTION = {
     "id": "q1", "task_id": ID, "agent": "deployer", "question": "Restart prod?", "options": ["yes", "no"],
     "status": "open", "deadline": None, "created_at": "2026-01-19T04:21:04Z",
@@ -318,6 +319,20 @@ def test_dead_letters(hub: Any, run: Any, make_task: Any) -> None:
     assert run("dlq", "redrive", "d1").code == 0
     assert hub.asked[-1].body == {}
     assert json.loads(run("dlq", "discard", "d1", "-o", "json").out) == LETTER
+
+
+@pytest.mark.parametrize(
+    ("command", "key", "item"),
+    [
+        ("dlq ls --task 0199", "deadletters", LETTER),
+        ("contract ls --agent deployer", "contracts", CONTRACT),
+        ("audit query --subject 0199", "records", RECORD),
+    ],
+)
+def test_the_next_page_is_of_the_same_list(hub: Any, run: Any, command: str, key: str, item: Any) -> None:
+    route = {"records": "audit"}.get(key, key)
+    hub.answers[f"GET /api/v1/{route}"] = (200, {key: [item], "next": "c7"})
+    assert f"next: dragoman {command} --cursor c7" in run(*command.split()).err
 
 
 def test_questions_are_listed_and_answered_with_an_option(hub: Any, run: Any) -> None:
