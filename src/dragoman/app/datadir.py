@@ -21,6 +21,8 @@ import stat
 from pathlib import Path
 from typing import NamedTuple
 
+from dragoman.security import private
+
 DEFAULT = ".dragoman"
 KEYS = ("signing.json", "master.json")
 """Files of `security.keys` and `security.masterkey`, wherever they lie in the directory."""
@@ -143,20 +145,10 @@ class DataDir:
             raise DataDirError(f"{self.token_file} cannot be read: {error}. Correct it, or remove it.") from error
 
     def _write(self, file: Path, text: str, *, replace: bool) -> None:
-        """Atomic, durable, and never readable by others, not even for a moment."""
-        draft = file.with_name(f".{file.name}.{os.getpid()}.{os.urandom(4).hex()}")
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            with os.fdopen(descriptor, "w", encoding="ascii") as out:
-                out.write(text)
-                out.flush()
-                os.fsync(out.fileno())
-            if replace:
-                os.replace(draft, file)
-            else:
-                os.link(draft, file)
-        finally:
-            draft.unlink(missing_ok=True)
+            private.write(file, text.encode("ascii"), replace=replace)
+        except private.PrivateFileError as error:
+            raise DataDirError(str(error)) from None
 
 
 def alive(pid: int) -> bool:
