@@ -176,11 +176,15 @@ class DirectoryFiles:
         return self._vault.unlock(record, {"file": id, "part": part})
 
     async def _guarded(self, work: Callable[..., T], *given: Any) -> T:
-        """In a thread: it takes a disk's time, or a cipher's. A key that will not do is a refusal."""
+        """In a thread: it takes a disk's time, or a cipher's. A key that will not do is a refusal, and so is a system
+        that has nothing left to open a file with."""
         try:
             return await asyncio.to_thread(work, *given)
         except StoreFailed as failed:
             raise refuse(Kind.OVERLOADED, f"{failed}; then try again", retryable=True) from failed
+        except OSError as error:
+            what = f"the hub's files cannot be used now ({error.strerror}); try again later"
+            raise refuse(Kind.OVERLOADED, what, retryable=True) from error
 
     async def drop(self, id: str) -> None:
         if _ours(id):

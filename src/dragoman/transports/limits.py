@@ -9,6 +9,7 @@
     sends more header bytes than `header_bytes` at once, 431
     goes on sending a body that was refused     after `discard_bytes` more
     is one too many                             at once, 503
+    sends what the memory has no room for       at once, 503
 
 Checks are a sweep over all connections once a second: a request only sets a few attributes, and no timer is made or
 cancelled for it. So each may take a second longer, and what must be closed within ten seconds is allowed nine.
@@ -54,7 +55,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _FULL = b"Too many connections; try again shortly.\n"
+_NO_MEMORY = b"The hub has no memory for this now; try again later.\n"
 _HEADERS = b"The headers are too large; send fewer or shorter ones.\n"
+_LATER = b"503 Service Unavailable\r\nretry-after: 5"
 
 
 def _plain(status: bytes, text: bytes) -> bytes:
@@ -87,7 +90,7 @@ class GuardedHttp(HttpToolsProtocol):
         super().connection_made(transport)
         self.deadline = self.loop.time() + self.limits.header_seconds
         if len(self.connections) > self.limits.max_connections:
-            transport.write(_plain(b"503 Service Unavailable", _FULL))
+            transport.write(_plain(_LATER, _FULL))
             transport.close()
 
     def data_received(self, data: bytes) -> None:
@@ -126,7 +129,19 @@ class GuardedHttp(HttpToolsProtocol):
             self._discarded += len(body)
             if self._discarded > self.limits.discard_bytes:
                 self.transport.close()
-        super().on_body(body)
+        try:
+            super().on_body(body)
+        except MemoryError:  # uvicorn would call the request invalid
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """There is no memory for this request. The rest of it is let go of, so that its sender reads why."""
+        self.cycle.body = bytearray()
+        self.cycle.disconnected = self.cycle.response_complete = True
+        self.cycle.message_event.set()
+        self.flow.resume_reading()
+        self.transport.write(_plain(_LATER, _NO_MEMORY))
+        self._leaving = True
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
