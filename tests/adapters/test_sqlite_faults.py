@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -467,6 +468,30 @@ async def test_an_io_error_refuses_then_recovers(store: SqliteStore) -> None:
     await commit(store, task("b"), event("b", 1, raw=os.urandom(1 << 20)))
     assert store.writer_pid == pid
     assert await stored(store) == {"a", "b"}
+    assert await store.integrity_check() == []
+
+
+async def test_a_sync_that_fails_refuses_then_recovers(store: SqliteStore) -> None:
+    """The disk takes what is written and fails to keep it: nothing was committed, and what comes next is."""
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not installed")
+    await commit(store, task("a"), audit=chain(1))
+    once = "inject=fdatasync,fsync:error=EIO:when=1"
+    command = ["strace", "-f", "-e", "trace=fdatasync,fsync", "-e", once, "-p", str(store.writer_pid)]
+    tracer = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert tracer.stderr is not None
+        said = tracer.stderr.readline()
+        if "attached" not in said:
+            pytest.skip(f"strace may not attach here: {said.strip()}")
+        with pytest.raises(StoreFailed, match="could not commit"):
+            await commit(store, task("b"))
+        assert await stored(store) == {"a"}
+        await commit(store, task("c"))
+    finally:
+        tracer.kill()
+        tracer.communicate()
+    assert await stored(store) == {"a", "c"}
     assert await store.integrity_check() == []
 
 

@@ -290,16 +290,19 @@ def test_a_hub_that_does_not_wait_for_the_disk_is_caught_by_the_power_cut(machin
 # -- slow -------------------------------------------------------------------------------------------------------
 
 
+SYNC_SECONDS = 0.8
+
+
 @pytest.fixture
 def slow_disk(tmp_path: Path) -> Iterator[HubProcess]:
-    """A hub whose writer waits 300 ms for every sync."""
+    """A hub whose writer waits for every sync."""
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed")
     with running(tmp_path) as hub:
         hub.token("boss", "orchestrator")
         hub.worker()
         (writer,) = Path(f"/proc/{hub.pid}/task/{hub.pid}/children").read_text().split()
-        syncs = ["-e", "trace=fdatasync,fsync", "-e", "inject=fdatasync,fsync:delay_enter=300000"]
+        syncs = ["-e", "trace=fdatasync,fsync", "-e", f"inject=fdatasync,fsync:delay_enter={SYNC_SECONDS * 1e6:.0f}"]
         tracer = subprocess.Popen(["strace", "-f", *syncs, "-p", writer], stderr=subprocess.PIPE, text=True)
         try:
             assert tracer.stderr is not None
@@ -323,5 +326,5 @@ def test_a_slow_disk_slows_senders_and_nobody_else(slow_disk: HubProcess) -> Non
             assert hub.admin.get("/livez").status == 200
             answered.append(time.monotonic() - before)
         assert sending.result()[1].status == 202
-    assert time.monotonic() - began > 0.29  # the sender waited for the disk
-    assert sorted(answered)[len(answered) // 2] < 0.1  # nobody else did
+    assert time.monotonic() - began > SYNC_SECONDS  # the sender waited for the disk
+    assert max(answered) < SYNC_SECONDS / 2  # nobody else did

@@ -24,6 +24,7 @@ from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN, HOUR, MINUTE, SECOND, AgentId, Instant
 from dragoman.core.rules import Rules
 from dragoman.core.tasks.model import QuestionStatus, Status
+from dragoman.protocols.a2acp.replay import AHEAD, OLDEST
 from dragoman.security.masterkey import MasterKeys
 from dragoman.stores.memory import MemoryStore
 from dragoman.stores.sqlite.store import SqliteStore
@@ -265,6 +266,20 @@ async def test_the_same_message_again_is_a_replay_even_after_a_restart(world):
     request = shakes(world, seen="m-1")
     await world.ask(request)
     await world.restart()
+    fault = await world.refused(shakes(world, seen="m-1"))
+    assert (fault.kind, fault.facts["reason"]) == (Kind.UNAUTHENTICATED, "replayed")
+
+
+async def test_an_id_counts_once_for_its_sender_and_takes_nothing_from_others(world):
+    await world.add("rival", protocol="a2acp", domain="research")
+    await world.ask(shakes(world, principal=AgentId("rival"), seen="m-1"))
+    await world.ask(shakes(world, seen="m-1"))
+    assert (await world.refused(shakes(world, seen="m-1"))).facts["reason"] == "replayed"
+
+
+async def test_a_message_is_remembered_for_longer_than_it_could_come_again(world):
+    await world.ask(shakes(world, seen="m-1"))
+    await world.advance((OLDEST + AHEAD).total_seconds())
     fault = await world.refused(shakes(world, seen="m-1"))
     assert (fault.kind, fault.facts["reason"]) == (Kind.UNAUTHENTICATED, "replayed")
 
