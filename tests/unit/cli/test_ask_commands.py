@@ -1,0 +1,96 @@
+"""`dragoman ask`: questions listed, watched and answered."""
+
+from __future__ import annotations
+
+import json
+import sys
+from io import StringIO
+from typing import Any
+
+import pytest
+from tests.unit.cli.answers import ID, Terminal
+
+QUESTION = {
+    "id": "q1", "task_id": ID, "agent": "deployer", "question": "Restart prod?", "options": ["yes", "no"],
+    "status": "open", "deadline": None, "created_at": "2026-01-19T04:21:04Z",
+}  # fmt: skip
+
+
+def test_questions_are_listed_and_answered_with_an_option(hub: Any, run: Any) -> None:
+    hub.answers["GET /api/v1/questions"] = (200, {"questions": [QUESTION]})
+    hub.answers["GET /api/v1/questions/q1"] = (200, QUESTION)
+    hub.answers["POST /api/v1/questions/q1/answer"] = (200, {**QUESTION, "status": "answered"})
+    listed = run("ask", "ls")
+    assert "Restart prod?" in listed.out
+    assert listed.err.splitlines()[-1] == "  next: dragoman ask answer q1 yes"
+    assert hub.asked[0].query == {"status": "open"}
+    assert run("ask", "answer", "q1", "no").code == 0
+    assert hub.asked[-1].body == {"answer": "no"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "meant"), [([1, 2], "2", 2), (["2"], "2", "2"), ([], "2", 2), ([], "x", "x")]
+)
+def test_an_answer_is_the_option_it_looks_like(hub: Any, run: Any, options: Any, said: str, meant: Any) -> None:
+    hub.answers["GET /api/v1/questions/q1"] = (200, {**QUESTION, "options": options})
+    hub.answers["POST /api/v1/questions/q1/answer"] = (200, QUESTION)
+    assert run("ask", "answer", "q1", said).code == 0
+    assert hub.asked[-1].body == {"answer": meant}
+
+
+def test_no_prompt_off_a_terminal(hub: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.answers["GET /api/v1/questions/q1"] = (200, QUESTION)
+    monkeypatch.setattr(sys, "stdin", StringIO("yes\n"))
+    ran = run("ask", "answer", "q1")
+    assert (ran.code, hub.asked[-1].method) == (2, "GET")
+    assert ran.err.splitlines()[-1] == "  next: dragoman ask answer q1 ANSWER"
+
+
+def test_a_prompt_on_a_terminal(hub: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.answers["GET /api/v1/questions/q1"] = (200, QUESTION)
+    hub.answers["POST /api/v1/questions/q1/answer"] = (200, QUESTION)
+    monkeypatch.setattr(sys, "stdin", Terminal("yes\n"))
+    ran = run("ask", "answer", "q1")
+    assert (ran.code, hub.asked[-1].body) == (0, {"answer": "yes"})
+    assert "deployer asks: Restart prod?" in ran.err
+
+
+def test_watching_shows_each_question_once_and_takes_answers_on_a_terminal(
+    hub: Any, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = {**QUESTION, "id": "q2", "question": "Really?"}
+    hub.answers["GET /api/v1/questions"] = (200, {"questions": [QUESTION, other]})
+    hub.answers["POST /api/v1/questions/q1/answer"] = (409, {"detail": "already answered."})
+    hub.answers["POST /api/v1/questions/q2/answer"] = (200, other)
+    monkeypatch.setattr(sys, "stdin", StringIO(""))
+    watched = run("ask", "watch", "--for", "0.05", "--interval", "0.01")
+    assert watched.out.splitlines() == ["q1  deployer asks: Restart prod?", "q2  deployer asks: Really?"]
+    lines = run("ask", "watch", "--for", "0", "-o", "jsonl").out.splitlines()
+    assert [json.loads(each)["id"] for each in lines] == ["q1", "q2"]
+    monkeypatch.setattr(sys, "stdin", Terminal("yes\nno\n"))
+    taken = run("ask", "watch", "--for", "0")
+    assert "already answered." in taken.err
+    assert "answered deployer: no" in taken.err
+    monkeypatch.setattr(sys, "stdin", Terminal("\n\n"))
+    assert run("ask", "watch", "--for", "0").err.count("left open") == 2
+    hub.answers["POST /api/v1/questions/q1/answer"] = (422, {"detail": "The answer must be one of 'yes', 'no'."})
+    monkeypatch.setattr(sys, "stdin", Terminal("perhaps\n\nno\n"))
+    assert run("ask", "watch", "--for", "0").err.count("deployer asks: Restart prod?") == 2
+
+
+def test_a_second_answer_is_not_allowed(hub: Any, run: Any) -> None:
+    hub.answers["GET /api/v1/questions/q1"] = (200, {**QUESTION, "status": "answered"})
+    hub.answers["POST /api/v1/questions/q1/answer"] = (409, {"detail": "already answered. Read the current state."})
+    ran = run("ask", "answer", "q1", "no")
+    said = f"error: already answered. Read the current state.\n  next: dragoman task show {ID}\n"
+    assert (ran.code, ran.err) == (4, said)
+
+
+def test_an_answer_that_is_none_of_the_options_says_what_would_be(hub: Any, run: Any) -> None:
+    hub.answers["GET /api/v1/questions/q1"] = (200, {**QUESTION, "options": ["not now", "no"]})
+    detail = "The answer must be one of 'not now', 'no'. Correct the message and send it again."
+    hub.answers["POST /api/v1/questions/q1/answer"] = (422, {"detail": detail, "field": "answer"})
+    assert run("ask", "answer", "q1", "maybe").err.splitlines() == [
+        "error: The answer must be one of 'not now', 'no'. (field answer)",
+        "  next: dragoman ask answer q1 'not now'",
+    ]
