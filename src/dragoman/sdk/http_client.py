@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import httpx2
 
 from dragoman.sdk import secure
 from dragoman.sdk.address import Address
+
+
+class _Client(httpx2.AsyncClient):
+    """Under uvloop the socket of a connection that was reset before anybody looked at it is None, which its libraries
+    do not expect: a hub that dies then is a connection that failed, and no mistake in a program."""
+
+    async def send(self, request: httpx2.Request, **how: Any) -> httpx2.Response:
+        try:
+            return await super().send(request, **how)
+        except AttributeError as error:
+            if error.obj is not None:
+                raise
+            raise httpx2.ConnectError("the connection was reset", request=request) from None
 
 
 def http_client(
@@ -13,7 +28,7 @@ def http_client(
 ) -> httpx2.AsyncClient:
     """With our token, and `read` seconds for an answer: more than the hub keeps a poll open. A hub on this machine is
     not looked for behind a proxy."""
-    return httpx2.AsyncClient(
+    return _Client(
         base_url=address.base,
         headers=address.headers,
         timeout=httpx2.Timeout(10.0, read=read),

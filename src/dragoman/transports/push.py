@@ -123,7 +123,8 @@ class Push(Callbacks):
                     await _skim(response)
                 finally:
                     await response.aclose()
-        except (httpx2.HTTPError, TimeoutError, OSError) as error:
+        except (httpx2.HTTPError, TimeoutError, OSError, AttributeError) as error:
+            # The last: uvloop's socket of a connection that was reset at once is None, which anyio does not expect.
             log.info("push failed", host=to.host, error=type(error).__name__)
             return False
         if not response.is_success:
@@ -221,8 +222,12 @@ class _Courier:
     async def _carry(self, task: TaskId, lane: deque[Parcel]) -> None:
         while lane:
             parcel = lane[0]
-            async with self._turns:
-                taken = await self._hand_over(parcel)
+            try:
+                async with self._turns:
+                    taken = await self._hand_over(parcel)
+            except Exception:  # nobody would carry this lane any more
+                log.exception("not carried", task=task, cargo=parcel.delivery.cargo.value)
+                taken = False
             if not taken and parcel.delivery.cargo is not Cargo.WORK:
                 self._broken.set()
                 return

@@ -298,3 +298,15 @@ async def test_over_http_anything_else_takes_the_link_down(
             await pipe.receive()
         await pipe.close()
     assert getattr(caught.value, "retry_after", None) == pause
+
+
+async def test_a_hub_that_dies_over_a_new_connection_is_waited_for() -> None:
+    """uvloop has no socket to show of a connection that is gone already, and an agent ended with an AttributeError."""
+
+    def gone(request: httpx2.Request) -> httpx2.Response:
+        raise AttributeError("'NoneType' object has no attribute 'getpeername'", name="getpeername", obj=None)
+
+    pipe = HttpPipe(parse("chiffon+http://127.0.0.1:8420"), transport=httpx2.MockTransport(gone))
+    with pytest.raises(LinkDown, match="the connection was reset"):
+        await pipe.open(b"{}")
+    await pipe.close()

@@ -11,6 +11,7 @@ import httpx2
 import msgspec
 import pytest
 
+from dragoman.bindings import chiffon
 from dragoman.core.commands import Acknowledge, CloseLink, OpenLink, ReportFault
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.errors import Kind
@@ -125,6 +126,40 @@ async def test_a_notice_that_is_not_taken_closes_the_link_and_opens_it_again(
     end.deliver([kit.parcel(1), kit.parcel(2)])
     await hub.until(lambda: len(hub.asked_for(Acknowledge)) == 2)
     assert [message["payload"]["progress_percent"] for _, message in callback.got] == [1, 1, 2]
+
+
+async def test_a_connection_that_is_gone_at_once_holds_nothing_up(
+    push: Push, hub: Any, callback: Callback, kit: Any
+) -> None:
+    """What the library raised then ended the carrier, and with it everything else in its lane."""
+
+    def gone(request: httpx2.Request) -> httpx2.Response:
+        raise AttributeError("'NoneType' object has no attribute 'getpeername'", name="getpeername", obj=None)
+
+    push._client = httpx2.AsyncClient(transport=httpx2.MockTransport(gone))
+    push.start()
+    (await link(hub)).deliver([kit.parcel(1, Cargo.WORK)])
+    await hub.until(lambda: bool(hub.asked_for(ReportFault)))
+    assert hub.asked_for(ReportFault)[0].fault.kind is Kind.UNAVAILABLE
+    (await link(hub)).deliver([kit.parcel(2)])
+    end = await link(hub, 2)
+    push._client = None
+    end.deliver([kit.parcel(2)])
+    await hub.until(lambda: len(hub.asked_for(Acknowledge)) == 1)
+
+
+async def test_what_cannot_be_put_into_words_holds_nothing_up(
+    push: Push, hub: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def speechless(*_: object) -> list[bytes]:
+        raise ValueError("no words")
+
+    monkeypatch.setattr(chiffon, "wire_of", speechless)
+    push.start()
+    (await link(hub)).deliver([kit.parcel(1, Cargo.WORK)])
+    await hub.until(lambda: bool(hub.asked_for(ReportFault)))
+    (await link(hub)).deliver([kit.parcel(2)])
+    await link(hub, 2)
 
 
 async def test_tasks_do_not_wait_for_each_other(push: Push, hub: Any, callback: Callback, kit: Any) -> None:
