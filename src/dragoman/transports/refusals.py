@@ -10,11 +10,8 @@ import structlog
 
 from dragoman.core.commands import NoteRefusal
 from dragoman.core.errors import Fault, Refused
-from dragoman.core.ids import AgentId
+from dragoman.core.ids import NOBODY, AgentId
 from dragoman.core.ports import Intake
-
-NOBODY = AgentId("anonymous")
-"""The principal of what came without a credential that we know."""
 
 log = structlog.get_logger("dragoman.transports")
 

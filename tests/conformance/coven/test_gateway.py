@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 from tests.support import coven as outside
 from tests.support.coven_world import RULES, gateway
 
@@ -60,18 +61,21 @@ async def test_anything_but_a_good_register_is_invalid_argument(first: dict[str,
 
 
 @pytest.mark.requirement("coven-D3")
-async def test_no_register_in_time_is_deadline_exceeded_and_a_second_one_is_ignored() -> None:
-    async with gateway(limits={"register_seconds": 0.2}) as hub:
-        silent = await hub.stream()
-        assert await silent.code() is Code.DEADLINE_EXCEEDED
-        agent = await hub.agent("worker")
-        await agent.say(register={"agent_id": "somebody-else"})
-        await agent.say(register={"agent_id": ""})
-        task = await hub.submit()
-        await agent.respond((await agent.work()).request_id, done={})
-        await hub.status(task.id, "completed")
-        assert hub.door.counts["ignored.second_register"] == 2
-        assert hub.intake.agent(AgentId("somebody-else")) is None
+async def test_no_register_in_time_is_deadline_exceeded_and_a_second_one_is_ignored_and_logged() -> None:
+    with capture_logs() as written:
+        async with gateway(limits={"register_seconds": 0.2}) as hub:
+            silent = await hub.stream()
+            assert await silent.code() is Code.DEADLINE_EXCEEDED
+            agent = await hub.agent("worker")
+            await agent.say(register={"agent_id": "somebody-else"})
+            await agent.say(register={"agent_id": ""})
+            task = await hub.submit()
+            await agent.respond((await agent.work()).request_id, done={})
+            await hub.status(task.id, "completed")
+            assert hub.door.counts["ignored.second_register"] == 2
+            (line,) = [said for said in written if said["log_level"] == "warning"]
+            assert (line["why"], line["agent"]) == ("second_register", "worker")
+            assert hub.intake.agent(AgentId("somebody-else")) is None
 
 
 @pytest.mark.requirement("CO-REG-4")

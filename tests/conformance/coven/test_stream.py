@@ -126,6 +126,13 @@ def test_the_documents_registration_is_read() -> None:
     )
 
 
+def test_a_name_is_what_its_user_likes_and_an_empty_capability_is_none() -> None:
+    said = document().AgentMessage(register={"agent_id": "a", "name": "👩‍💻\tcoder", "capabilities": ["", "chat"]})
+    assert codec.decode_agent(said.SerializeToString()) == RegisterAgent(
+        agent_id="a", name="👩‍💻\tcoder", capabilities=("chat",)
+    )
+
+
 def test_a_second_register_is_ignored_and_counted(link: Any) -> None:
     link.open()
     again = codec.encode_agent(RegisterAgent(agent_id="somebody-else"))

@@ -71,10 +71,12 @@ def test_events_about_unknown_and_finished_requests_are_dropped_and_counted(link
     assert link.hub.receive(response(request_id="nobody", text="x")) == [Ignored(Oddity.UNKNOWN_REQUEST, "nobody")]
     link.message("r1")
     assert link.hub.receive(response(request_id="", text="x")) == [Ignored(Oddity.UNKNOWN_REQUEST, "")]
+    for odd in ("x" * 300, "a\nb"):
+        assert link.hub.receive(response(request_id=odd, text="x")) == [Ignored(Oddity.UNKNOWN_REQUEST)]
     link.respond(Done())
     late = [link.hub.receive(response(request_id="r1", **late)) for late in ({"text": "x"}, {"done": {}})]
     assert late == [[Ignored(Oddity.FINISHED_REQUEST, "r1")]] * 2
-    assert link.hub.ignored == {Oddity.UNKNOWN_REQUEST: 2, Oddity.FINISHED_REQUEST: 2}
+    assert link.hub.ignored == {Oddity.UNKNOWN_REQUEST: 4, Oddity.FINISHED_REQUEST: 2}
 
 
 @pytest.mark.requirement("coven-D7")

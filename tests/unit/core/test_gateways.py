@@ -12,7 +12,7 @@ from dragoman.core.commands import AdmitGuest, Answer, Ask, AskPerson, Claim, Lo
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.files import FileRef, shown_name
-from dragoman.core.ids import ADMIN, AgentId
+from dragoman.core.ids import ADMIN, RESERVED, AgentId
 from dragoman.core.rules import Rules
 from dragoman.core.tasks.model import QuestionStatus, Status, Waiting
 from dragoman.stores.memory import MemoryStore
@@ -46,7 +46,21 @@ async def test_a_guest_is_let_in_again_and_cannot_take_the_place_of_an_agent_wit
     assert (await world.refused(guest("boss"))).kind is Kind.UNAUTHENTICATED
     other = AdmitGuest(principal=AgentId("mux-1"), protocol="forge")
     assert (await world.refused(other)).kind is Kind.FORBIDDEN
-    assert (await world.refused(guest(ADMIN))).kind is Kind.FORBIDDEN
+    for id in RESERVED:
+        assert (await world.refused(guest(id))).kind is Kind.FORBIDDEN
+
+
+async def test_an_agent_may_take_back_what_it_said_it_can_do_and_nothing_that_it_was_given(world):
+    await world.add("i1", "infra", capabilities=("shell",))
+
+    async def registered(*capabilities):
+        agent = await world.ask(msgspec.structs.replace(world.registration("i1"), capabilities=capabilities))
+        return agent.capabilities
+
+    assert await registered("code", "chat", "code") == ("shell", "code", "chat")
+    assert await registered("chat", "shell") == ("shell", "chat")
+    assert (await world.ask(world.registration("i1"))).capabilities == ("shell", "chat")
+    assert await registered() == ("shell",)
 
 
 # -- sandboxes

@@ -204,7 +204,7 @@ def _register(said: Said, register: Register) -> tuple[Command, ...]:
             name=register.name,
             version=register.version,
             work_types=register.task_types if register.task_types is not None else agent.work_types,
-            capabilities=register.capabilities or (),
+            capabilities=register.capabilities,
             max_concurrent=register.max_concurrent,
             callback_url=agent.callback_url,
             details=agent.details,

@@ -212,7 +212,7 @@ def progress(
         principal=agent.id,
         protocol=PROTOCOL,
         task_id=task_id,
-        # Nobody says an event again, since none is answered: one with an id that was there before is another one, from a
+        # Nobody says an event again, since none is answered: one with an id that was there before is another one, of a
         # program that counts its events, or began anew.
         message_id=None if message.type in EVENTS else message.id,
         body=_encode(body),

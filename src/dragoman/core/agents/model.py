@@ -58,7 +58,8 @@ CONVERSES = frozenset({"agentmsg"})
 class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Who may speak, for what, and how it is reached.
 
-    `work_types` is None for an agent that declared none: it is offered any work of its kind.
+    `work_types` is None for an agent that declared none: it is offered any work of its kind. `declared` are those of
+    its `capabilities` that it said it has when it registered last; nobody gave them to it, and it may take them back.
     `wake_at` is when the hub must look at this row again: an open breaker, `silent_at`, when it is to be seen whether
     an agent that converses is still heard, or a time that it named itself. `silent_since`: it is not heard any more.
     """
@@ -73,6 +74,7 @@ class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     domain: str | None = None
     version: str | None = None
     capabilities: tuple[str, ...] = ()
+    declared: tuple[str, ...] = ()
     work_types: tuple[str, ...] | None = None
     untrusted: bool = False
     max_concurrent: int = 8

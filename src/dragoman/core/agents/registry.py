@@ -18,7 +18,7 @@ from dragoman.core.commands import (
 )
 from dragoman.core.contracts.parting import end_contracts_of
 from dragoman.core.errors import Fault, Kind, refuse
-from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId
+from dragoman.core.ids import HUB, RESERVED, AgentId, Instant, TaskId
 from dragoman.core.routing.dispatch import assign, fill
 from dragoman.core.routing.routes import Route, reach
 from dragoman.core.state import versions
@@ -32,8 +32,6 @@ PLANNER = "planner"
 
 REVOKED = 256
 """Tokens of an agent that are revoked one by one."""
-
-RESERVED = frozenset({ADMIN, HUB, "*"})
 
 
 def add(work: Work, command: AddAgent) -> Agent:
@@ -142,6 +140,8 @@ def register(work: Work, command: RegisterAgent) -> Agent:
             f"planners may change what all agents share: a person makes {agent.id} one, by adding it with that role"
         )
         raise refuse(Kind.FORBIDDEN, message, field="role", agent_id=agent.id, token_status="valid, but not for this")
+    given = tuple(name for name in agent.capabilities if name not in agent.declared)
+    said = agent.declared if command.capabilities is None else tuple(dict.fromkeys(command.capabilities))
     agent = msgspec.structs.replace(
         agent,
         kind=command.kind or agent.kind,
@@ -149,7 +149,8 @@ def register(work: Work, command: RegisterAgent) -> Agent:
         role=agent.role or command.role,
         version=command.version or agent.version,
         work_types=command.work_types,
-        capabilities=tuple(dict.fromkeys((*agent.capabilities, *command.capabilities))),
+        capabilities=tuple(dict.fromkeys((*given, *said))),
+        declared=tuple(name for name in said if name not in given),
         max_concurrent=command.max_concurrent or agent.max_concurrent,
         protocol_version=command.protocol_version or agent.protocol_version,
         callback_url=command.callback_url,

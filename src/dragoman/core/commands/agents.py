@@ -68,13 +68,14 @@ class RevokeToken(Command, frozen=True, gc=False, kw_only=True):
 
 
 class RegisterAgent(Command, frozen=True, gc=False, kw_only=True):
-    """An agent says what it is and can do. Outcome: the agent."""
+    """An agent says what it is and can do, with `capabilities` instead of those it said before; None leaves them as
+    they are. Outcome: the agent."""
 
     action: ClassVar = "agent.register"
     kind: str | None = None
     name: str | None = None
     work_types: tuple[str, ...] | None = None
-    capabilities: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] | None = None
     max_concurrent: int | None = None
     role: str | None = None
     version: str | None = None

@@ -132,7 +132,7 @@ def _parse(form: Callable[[], PB], data: bytes, limits: Limits) -> PB:
 def _register(said: pb.RegisterAgent, limits: Limits) -> RegisterAgent:
     return RegisterAgent(
         agent_id=_name(said.agent_id, "agent_id", limits),
-        name=_name(said.name, "name", limits),
+        name=_short(said.name, "name", limits),
         capabilities=_names(said.capabilities, "capabilities", limits),
         work_types=_names(said.work_types, "work_types", limits),
         version=_name(said.version, "version", limits),
@@ -212,11 +212,16 @@ def _send_message(said: pb.SendMessage, limits: Limits) -> SendMessage:
     )
 
 
-def _name(text: str, field: str, limits: Limits) -> str:
-    """An id or a name: short, and nothing in it that would upset a log or a terminal."""
+def _short(text: str, field: str, limits: Limits) -> str:
+    """What people read: whatever is in it is escaped where it is shown."""
     if len(text) > limits.name_length:
         raise Malformed(f"longer than {limits.name_length} characters", stage=Stage.SIZE, field=field)
-    if text and not text.isprintable():
+    return text
+
+
+def _name(text: str, field: str, limits: Limits) -> str:
+    """What programs compare: short, and nothing in it that would upset a log or a terminal."""
+    if _short(text, field, limits) and not text.isprintable():
         raise Malformed("expected printable characters", field=field)
     return text
 
@@ -224,7 +229,7 @@ def _name(text: str, field: str, limits: Limits) -> str:
 def _names(texts: Sequence[str], field: str, limits: Limits) -> tuple[str, ...]:
     if len(texts) > limits.names:
         raise Malformed(f"more than {limits.names} entries", stage=Stage.SIZE, field=field)
-    return tuple(_name(text, field, limits) for text in texts)
+    return tuple(_name(text, field, limits) for text in texts if text)
 
 
 def _unknown(form: Callable[[], Any], said: Any) -> bytes:

@@ -104,6 +104,8 @@ class Connection(BaseConnection[Event, AgentMessage | ServerMessage]):
             decode = codec.decode_agent if self.role is Role.HUB else codec.decode_server
             return [self._hear(decode(data, self.limits))]
         except RemoteProtocolError as error:
+            if error.field == "request_id" and self.role is Role.HUB and self.state is not State.OPENED:
+                return [self._ignore(Oddity.UNKNOWN_REQUEST)]  # no request of ours has such an id (D7)
             return [Invalid(error)]
 
     def end_of_stream(self) -> list[Event]:

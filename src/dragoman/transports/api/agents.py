@@ -14,7 +14,7 @@ from dragoman.core.agents.model import Agent, Offer
 from dragoman.core.commands import AddAgent, RemoveAgent, RotateToken
 from dragoman.core.contracts.terms import LIBRARY
 from dragoman.core.errors import Kind
-from dragoman.core.ids import ADMIN, HUB, AgentId, rfc3339
+from dragoman.core.ids import ADMIN, RESERVED, AgentId, rfc3339
 from dragoman.core.ports import TaskFilter
 from dragoman.core.queries import AgentOut, LogLine, agent_out, log_line
 from dragoman.protocols.a2acp.contracts import Capability
@@ -42,7 +42,6 @@ from dragoman.transports.stdio.restarts import Policy
 from dragoman.transports.stdio.supervisor import Declared
 from dragoman.wire.schema.library import SchemaError
 
-RESERVED = frozenset({HUB, ADMIN, "anonymous", "protocol-broker-agent"})
 EVENTS_A_TASK = 100
 LONGEST_COMMAND = 128 * 1024
 CHILDS = (

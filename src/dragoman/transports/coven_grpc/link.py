@@ -26,6 +26,7 @@ from dragoman.core.ids import HUB, AgentId, DeliveryId, SessionId, TaskId
 from dragoman.core.ports import Intake, Store
 from dragoman.core.tasks.model import EventKind
 from dragoman.protocols.coven.connection import Connection
+from dragoman.protocols.coven.errors import Oddity
 from dragoman.protocols.coven.events import Beat, Completed, Event, Ignored, Invalid, Responded
 from dragoman.protocols.coven.state import State
 from dragoman.protocols.coven.types import FileData, MessageResponse, Text
@@ -147,7 +148,9 @@ class AgentLink:
                     self._reports.other(coven.end_of(self.agent, task, event))
             case Ignored():
                 self._counts[f"ignored.{event.why.value}"] += 1
-                log.debug("ignored", agent=self.agent, why=event.why.value, request=event.request_id)
+                again = event.why is Oddity.SECOND_REGISTER and self.connection.ignored[event.why] == 1
+                say = log.warning if again else log.debug  # D3; once a stream is enough
+                say("ignored", agent=self.agent, why=event.why.value, request=event.request_id)
                 if self.connection.request is None:
                     self._over()
             case Invalid():

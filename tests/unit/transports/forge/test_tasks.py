@@ -270,7 +270,7 @@ async def test_an_agent_that_comes_back_without_a_word_is_given_its_task_again(h
 
 async def test_events_count_whatever_ids_a_program_gives_them(hub: ForgeHub) -> None:
     """It may begin anew with the same ones, or have one for all."""
-    planner, worker, id = await at_work(hub)
+    _, worker, id = await at_work(hub)
     for piece in ("one ", "two"):
         await worker.say({**worker.message("event:progress", {"taskId": id, "output": piece}), "id": "evt-1"})
     assert (await worker.ask("get-task", taskId=id))["task"]["output"] == "one two"
