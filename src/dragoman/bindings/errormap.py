@@ -93,10 +93,25 @@ AGENTMSG_KINDS: Mapping[str, tuple[Kind, Kind]] = {
 answer. The word itself is kept with the fault, and goes out as it came in."""
 
 
+AGENTMSG_NAMES: Mapping[str, Kind] = {
+    "TIMEOUT": Kind.TIMEOUT,
+    "RATE_LIMIT": Kind.RATE_LIMITED,
+    "RESOURCE_EXHAUSTED": Kind.RESOURCES,
+    "INTERNAL_ERROR": Kind.INTERNAL,
+    "EXTERNAL_SERVICE_ERROR": Kind.WORK_FAILED,
+}
+"""What such a type is called elsewhere. The others are called as they are treated."""
+
+
 def over_budget(fault: Fault) -> bool:
     """Whether a task asks for more than it may have (`core.state.budget`): as it stands, that is no better later. Most
     protocols have no field for it."""
     return fault.kind is Kind.RESOURCES and (fault.field or "").startswith("constraints.")
+
+
+def retryable(fault: Fault) -> bool:
+    """Whether asking again can help: the fault's own word, else what is usual for its kind."""
+    return fault.retryable or (TABLE[fault.kind].retryable and not over_budget(fault))
 
 
 def chiffon_kind(code: int) -> Kind:

@@ -45,6 +45,8 @@ class Fault(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     field: str | None = None
     retryable: bool = False
     facts: dict[str, Any] = {}
+    named: Kind | None = None
+    """What whoever reported it called it, where the hub treats it as another kind: its word in other protocols."""
 
     def __str__(self) -> str:
         where = f" ({self.field})" if self.field else ""

@@ -5,12 +5,17 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from dragoman.bindings.a2acp import failures as a2acp_failures
+from dragoman.bindings.agentmsg import failures as agentmsg_failures
 from dragoman.bindings.chiffon.failures import payload_of
+from dragoman.bindings.coven.failures import fault_out
 from dragoman.bindings.errormap import CHIFFON_KINDS, TABLE, chiffon_kind, sentence, told
 from dragoman.bindings.forge.failures import error_of
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import Instant
 from dragoman.core.rules import Rules
+from dragoman.protocols.a2acp.errors import ErrorBody
+from dragoman.protocols.agentmsg.records import ErrorReport
 from dragoman.protocols.chiffon import errors
 
 AGENTMSG = {
@@ -103,3 +108,46 @@ def test_only_chiffon_is_told_of_its_hints() -> None:
     fault = Fault(kind=Kind.TIMEOUT, message="not done by its deadline")
     assert "hints.max_duration_seconds" in payload_of(fault, Instant(0)).error_message
     assert error_of(fault).message == "Not done by its deadline. Try again, or allow more time."
+
+
+REPORT = {
+    "error_id": "e-1", "agent_id": "bob", "error_type": "RATE_LIMIT", "severity": "low", "message": "slower",
+    "context": {}, "recovery_attempts": [], "suggested_actions": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("agentmsg", "a2acp"),
+    [
+        ("TIMEOUT", "TIMEOUT"),
+        ("RATE_LIMIT", "RATE_LIMIT_EXCEEDED"),
+        ("INTERNAL_ERROR", "INTERNAL_ERROR"),
+        ("VALIDATION_ERROR", "SCHEMA_MISMATCH"),
+        ("AUTHENTICATION_ERROR", "AUTH_FAILED"),
+    ],
+)
+def test_two_protocols_with_a_word_for_the_same_failure_hear_each_others(agentmsg: str, a2acp: str) -> None:
+    said = REPORT | {"error_type": agentmsg}
+    fault = agentmsg_failures.fault_in(msgspec.convert(said, ErrorReport), said)
+    assert a2acp_failures.refusal_of(fault).code == a2acp
+    body = ErrorBody(code=a2acp_failures.Code(a2acp), message="slower", details={}, retry_after=1)
+    told = agentmsg_failures.report(
+        a2acp_failures.fault_in(body, personal=False, agreed=False), error_id="e-2", agent_id="cid"
+    )
+    assert told["error_type"] == agentmsg
+    if agentmsg == "TIMEOUT":
+        forge = error_of(a2acp_failures.fault_in(body, personal=False, agreed=False))
+        assert (forge.code, forge.details["retryable"]) == ("TIMEOUT", True)
+
+
+@pytest.mark.parametrize(
+    ("fault", "again"),
+    [
+        (Fault(kind=Kind.WORK_FAILED, message="not now", retryable=True), True),
+        (Fault(kind=Kind.WORK_FAILED, message="no"), False),
+        (Fault(kind=Kind.TIMEOUT, message="late"), True),
+        (Fault(kind=Kind.RESOURCES, message="too much", field="constraints.budget_usd"), False),
+    ],
+)
+def test_whether_to_ask_again_is_said_alike_to_coven_and_forge_callers(fault: Fault, again: bool) -> None:
+    assert (fault_out(fault).retryable, error_of(fault).details["retryable"]) == (again, again)

@@ -37,6 +37,13 @@ KINDS: Mapping[Code, tuple[Kind, Kind]] = {
 """What a code means: said by our own rules about a message, and by an agent about its work. The hub's own clocks say
 TIMEOUT where it is to be tried again; an agent that says so has answered."""
 
+NAMES: Mapping[Code, Kind] = {
+    Code.TIMEOUT: Kind.TIMEOUT,
+    Code.INTERNAL_ERROR: Kind.INTERNAL,
+    Code.RATE_LIMIT_EXCEEDED: Kind.RATE_LIMITED,
+}
+"""What such a failure of an agent's work is called elsewhere. The others are called as they are treated."""
+
 FIELDS = {
     "task_id": "payload.correlation_id",
     "to_agent": "target_agent.agent_id",
@@ -106,7 +113,7 @@ def fault_in(error: ErrorBody, *, personal: bool, agreed: bool) -> Fault:
     code = error.details.get("exit_code")
     if type(code) is int:
         facts["exit_code"] = code  # where other protocols look for it
-    return Fault(kind=kind, message=message, retryable=error.retryable, facts=facts)
+    return Fault(kind=kind, message=message, retryable=error.retryable, facts=facts, named=NAMES.get(error.code))
 
 
 # -- a message that is refused -----------------------------------------------------------------------------------
@@ -144,7 +151,7 @@ def code_of(fault: Fault) -> Code:
         return Code(own)
     if fault.kind is Kind.UNAVAILABLE and fault.field == "to_agent":
         return Code.CAPABILITY_NOT_FOUND  # nobody of that name is known, rather than not here now
-    return Code(errormap.TABLE[fault.kind].a2acp)
+    return Code(errormap.TABLE[fault.named or fault.kind].a2acp)
 
 
 def refusal_of(fault: Fault, *, personal: bool = False) -> Refusal:

@@ -115,6 +115,7 @@ def fault_in(report: ErrorReport, said: Mapping[str, Any]) -> Fault:
         message=report.message or "the work failed",
         retryable=retryable,
         facts={**details, "report": _kept(said)},
+        named=errormap.AGENTMSG_NAMES.get(report.error_type.value),
     )
 
 
@@ -165,9 +166,8 @@ def report(
     own = facts.pop("report", None)
     if type(own) is dict and own.get("error_type") in _types:
         return _agents_own(fault, own, facts, task_id)
-    kind = fault.kind
-    error_type = errormap.TABLE[kind].agentmsg
-    details: dict[str, Any] = {**facts, "kind": kind.value, "retryable": fault.retryable}
+    error_type = errormap.TABLE[fault.named or fault.kind].agentmsg
+    details: dict[str, Any] = {**facts, "kind": fault.kind.value, "retryable": fault.retryable}
     if fault.field is not None:
         details["field"] = _place(fault.field, said)
     if task_id is not None and details.get("task_id") == hubs_id(task_id):

@@ -34,7 +34,7 @@ def fault_out(fault: Fault) -> types.Fault:
     return types.Fault(
         kind=fault.kind.value,
         message=fault.message,
-        retryable=errormap.TABLE[fault.kind].retryable,
+        retryable=errormap.retryable(fault),
         facts_json=as_json(fault.facts) if fault.facts else "",
     )
 

@@ -40,15 +40,12 @@ def error_of(fault: Fault, said: ErrorBody | None = None) -> ErrorBody:
         details.setdefault("reason", fault.kind.value)
     if fault.field is not None and not errormap.over_budget(fault):
         details["field"] = FIELDS.get(fault.field, fault.field)
-    details["retryable"] = _retryable(fault)
+    details["retryable"] = errormap.retryable(fault)
     if said is None:
-        return ErrorBody(code=errormap.TABLE[fault.kind].forge, message=errormap.told(fault), details=details)
+        kind = Kind.TIMEOUT if fault.named is Kind.TIMEOUT else fault.kind
+        return ErrorBody(code=errormap.TABLE[kind].forge, message=errormap.told(fault), details=details)
     words = errormap.sentence(msgspec.structs.replace(fault, message=said.message))
     return ErrorBody(code=said.code, message=words, details=details | said.details)
-
-
-def _retryable(fault: Fault) -> bool:
-    return fault.retryable or (errormap.TABLE[fault.kind].retryable and not errormap.over_budget(fault))
 
 
 def fault_in(said: Any, *, stack: str | None = None, retryable: bool = False) -> Fault:

@@ -64,6 +64,7 @@ def deadline_passed(work: Work, task: Task) -> None:
     fault = Fault(
         kind=Kind.TIMEOUT,
         message=f"not done by its deadline, {rfc3339(task.deadline)}",
+        retryable=True,
         facts={"attempted_retries": max(0, task.attempts - 1), "last_attempt": rfc3339(work.now)},
     )
     if task.has_children:

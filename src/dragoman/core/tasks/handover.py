@@ -425,4 +425,5 @@ def done_by_a_person(work: Work, task: Task, job: Question) -> None:
         body = msgspec.json.encode({"result": job.answer})
         end(work, task, Status.COMPLETED, agent=ADMIN, body=body)
     else:
-        end(work, task, Status.FAILED, fault=Fault(kind=Kind.TIMEOUT, message="no person took it on in its time"))
+        fault = Fault(kind=Kind.TIMEOUT, message="no person took it on in its time", retryable=True)
+        end(work, task, Status.FAILED, fault=fault)

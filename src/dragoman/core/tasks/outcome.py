@@ -189,7 +189,7 @@ def hushed(task: Task, fault: Fault | None) -> Fault | None:
     if fault is None or not task.personal or fault.kind in OURS:
         return fault
     said = f"its agent gave it up ({fault.kind.value}); why is personal"
-    return Fault(kind=fault.kind, message=said, field=fault.field, retryable=fault.retryable)
+    return Fault(kind=fault.kind, message=said, field=fault.field, retryable=fault.retryable, named=fault.named)
 
 
 def give_up(work: Work, task: Task, fault: Fault) -> Task:

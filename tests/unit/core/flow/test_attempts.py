@@ -61,7 +61,7 @@ async def test_a_sign_of_life_restarts_the_idle_clock_and_the_deadline_ends_it_a
     assert (await world.task(task.id)).status is Status.RUNNING
     await world.advance(5)
     final = await world.task(task.id)
-    assert (final.status, final.fault.kind) == (Status.FAILED, Kind.TIMEOUT)
+    assert (final.status, final.fault.kind, final.fault.retryable) == (Status.FAILED, Kind.TIMEOUT, True)
 
 
 @pytest.mark.requirement("CH-TMO-2")
