@@ -72,6 +72,16 @@ async def test_where_no_agent_can_a_person_is_asked_and_answers(stage: Stage, ca
     assert (await waiting(stage))[0] is Status.RUNNING
 
 
+@pytest.mark.requirement("agentmsg/B3")
+async def test_all_of_a_persons_answer_arrives(stage: Stage, cast: dict[str, Speaker]) -> None:
+    bob = cast["bob"]
+    await bob.say("HELP_REQUEST", "hub", words.help_request("bob", "t-1", ask="person"))
+    answer = {"content": "left", "because": "the other bank is gone"}
+    await stage.ask(Answer(principal=ADMIN, question=(await to_a_person(stage)).id, answer=answer))
+    told = (await bob.hears("HELP_RESPONSE"))["payload"]
+    assert (told["content"], told["answer"]) == ("left", answer)
+
+
 @pytest.mark.requirement("AM-HLP-6")
 async def test_each_response_type_leads_on(stage: Stage, cast: dict[str, Speaker]) -> None:
     """Unable: the next who can. Escalation: a person."""

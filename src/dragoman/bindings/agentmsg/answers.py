@@ -36,6 +36,8 @@ PERSON = "person"
 """Who answered, where it was whoever holds the admin token."""
 
 _encode = msgspec.json.Encoder().encode
+_HELP = frozenset({"content", "response_type", "resources", "answer"})
+"""What has its own place in a response."""
 _answers = frozenset(HelpResponseType) - {HelpResponseType.UNABLE_TO_HELP}
 
 
@@ -58,7 +60,7 @@ def help_response(question: Question) -> dict[str, Any]:
         "follow_up_required": False,
         "estimated_effort": 0,
     }
-    if answered and answer is not None and not given:
+    if answered and answer is not None and (not given or given.keys() - _HELP):
         told["answer"] = answer  # whatever a person said, as it was said
     elif "answer" in given:
         told["answer"] = given["answer"]

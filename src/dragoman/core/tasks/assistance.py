@@ -252,7 +252,9 @@ def put_to(work: Work, request_id: str, principal: AgentId, about: Asking) -> Qu
     if principal not in (question.asked_of, *question.asked_before):
         raise refuse(Kind.NOT_FOUND, NOT_YOURS, field="request_id", reason=SOMEBODY_ELSES)
     if question.status is not QuestionStatus.WITH_AGENT or question.asked_of != principal:
-        message = f"the request is already {question.status.value.replace('_', ' ')}; drop the answer"
+        elsewhere = question.status in (QuestionStatus.WITH_AGENT, QuestionStatus.OPEN)
+        now = "with somebody else" if elsewhere else f"already {question.status.value}"
+        message = f"the request is {now}; drop the answer"
         raise refuse(Kind.CONFLICT, message, field="request_id", status=question.status.value)
     return question
 
