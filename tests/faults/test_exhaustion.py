@@ -1,5 +1,7 @@
-"""A machine that has nothing left, no descriptor or no memory: what is new is refused, what is there is served, and all is
-well when there is something again."""
+"""A machine that has nothing left, no descriptor or no memory: what is new is refused, and what is there is served.
+
+All is well when there is something again.
+"""
 
 from __future__ import annotations
 

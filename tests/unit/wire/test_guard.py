@@ -123,6 +123,13 @@ def test_the_limits_are_inclusive() -> None:
     assert caught.value.stage is Stage.SIZE
 
 
+@pytest.mark.parametrize("digits", [b"18446744073709551616", b"-18446744073709551616", b"1" + b"0" * 400])
+def test_an_integer_beyond_64_bits_is_refused_and_its_place_told(digits: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="64 bits") as caught:
+        check(b'{"a":[0,{"b":' + digits + b"}]}", LIMITS)
+    assert (caught.value.stage, caught.value.field) == (Stage.JSON, "a[1].b")
+
+
 def test_integers_up_to_64_bits_and_long_fractions_pass() -> None:
     assert check(b"[18446744073709551615, 0.12345678901234567890123]", LIMITS)[0] == 2**64 - 1
     assert check(b'["99999999999999999999999"]', LIMITS) == ["9" * 23]

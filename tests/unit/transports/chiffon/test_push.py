@@ -98,11 +98,14 @@ async def test_parcels_of_one_task_arrive_in_order(push: Push, hub: Any, callbac
     assert [message["payload"]["progress_percent"] for _, message in callback.got] == list(range(1, 11))
 
 
-@pytest.mark.parametrize(("status", "extra"), [(500, b""), (404, b""), (302, b"location: http://127.0.0.1:1/\r\n")])
+REDIRECT = b"location: http://127.0.0.1:%d/elsewhere\r\n"
+
+
+@pytest.mark.parametrize(("status", "extra"), [(500, b""), (404, b""), (302, REDIRECT), (307, REDIRECT)])
 async def test_work_that_is_not_taken_is_a_failed_attempt(
     status: int, extra: bytes, push: Push, hub: Any, callback: Callback, kit: Any
 ) -> None:
-    callback.status, callback.extra = status, extra
+    callback.status, callback.extra = status, extra % callback.port if extra else b""
     push.start()
     (await link(hub)).deliver([kit.parcel(1, Cargo.WORK)])
     await hub.until(lambda: bool(hub.asked_for(ReportFault)))
@@ -187,6 +190,65 @@ async def test_an_agent_that_registers_without_a_url_is_called_no_more(push: Pus
     push.follow(hub.known["infra-1"].id)
     await hub.until(lambda: bool(hub.asked_for(CloseLink)))
     assert len(hub.asked_for(OpenLink)) == 1
+
+
+class Names:
+    """A name server that says these, one after the other, and then the last for ever."""
+
+    def __init__(self, *addresses: str) -> None:
+        self.addresses = list(addresses)
+        self.asked = 0
+        self.often = asyncio.Event()
+
+    async def __call__(self, host: str, port: int) -> list[str]:
+        self.asked += 1
+        if self.asked >= 3:
+            self.often.set()
+        return [self.addresses[min(self.asked, len(self.addresses)) - 1]]
+
+
+def called_at(hub: Any, callback: Callback, name: str) -> None:
+    url = f"http://{name}:{callback.port}/hook"
+    hub.known["infra-1"] = msgspec.structs.replace(hub.known["infra-1"], callback_url=url)
+
+
+async def test_a_name_that_leads_elsewhere_meanwhile_changes_nothing(hub: Any, callback: Callback, kit: Any) -> None:
+    """Nobody but our own name server knows it: it is called at the address that was checked, or not at all."""
+    called_at(hub, callback, "rebinding.invalid")
+    names = Names("127.0.0.1", "169.254.169.254")
+    push = Push(hub, allowed=PRIVATE, resolve=names, first_pause=0.01, seconds=2)
+    push.start()
+    (await link(hub)).deliver([kit.parcel(1), kit.parcel(2)])
+    await hub.until(lambda: len(hub.asked_for(Acknowledge)) == 2)
+    assert names.asked == 1
+    assert [f"host: rebinding.invalid:{callback.port}".encode() in head.lower() for head, _ in callback.got] == [
+        True
+    ] * 2
+    await push.stop()
+
+
+async def test_an_address_is_checked_whenever_a_link_opens(hub: Any, callback: Callback, kit: Any) -> None:
+    """It was registered when such addresses were allowed, or when its name led somewhere else."""
+    called_at(hub, callback, "moved.invalid")
+    names = Names("127.0.0.1")
+    push = Push(hub, resolve=names, first_pause=0.001)
+    push.start()
+    await kit.soon(names.often.wait())
+    assert (hub.asked_for(OpenLink), callback.got) == ([], [])
+    await push.stop()
+
+
+async def test_a_proxy_of_the_environment_gets_nothing(
+    push: Push, hub: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    push.start()
+    (await link(hub)).deliver([kit.parcel(1, Cargo.WORK)])
+    await hub.until(lambda: bool(hub.asked_for(Acknowledge) or hub.asked_for(ReportFault)))
+    assert hub.asked_for(ReportFault) == []
 
 
 async def test_private_addresses_are_refused_unless_opened(hub: Any) -> None:
