@@ -126,6 +126,7 @@ VOICES: Mapping[str, Voice] = {
             F.BUDGET: lost(PEOPLE_MAY),
             F.PAUSE: lost(PEOPLE_MAY),
             **NOT_ASKED,
+            F.LETTER: near("as an event, under a contract"),
         },
         agent_hears={
             F.PRIORITY: near(HUB_KEEPS_IT),
@@ -139,7 +140,7 @@ VOICES: Mapping[str, Voice] = {
             F.ANSWER: OUR_EVENT,
             F.HELP: near("as a request, whose response is the help"),
             F.HANDOVER: near("as a request, with its story in payload.handover"),
-            F.LETTER: NO_LETTERS,
+            F.LETTER: near("as an event, whose intent is what kind of message it is"),
         },
         agent_says={
             F.PERCENT: OUR_EVENT,
@@ -183,6 +184,7 @@ VOICES: Mapping[str, Voice] = {
             F.ATTACHMENT: near("as a reference in a field of ours, fetched over HTTP"),
             F.PAUSE: near("as a TASK_UPDATE from the hub"),
             F.ANSWER: near("as a HELP_RESPONSE, or with the task where the question ended the turn"),
+            F.LETTER: near("in its own bytes; an event of a2acp as a TASK_UPDATE, with the event in a field of ours"),
         },
         agent_says={
             F.STEP: near("in a field of ours"),

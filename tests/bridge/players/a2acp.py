@@ -111,10 +111,12 @@ class A2acpCaller(A2acpParty, Caller):
 class A2acpWorker(A2acpParty, Worker):
     offers: tuple[Mapping[str, Any], ...] = ()
     _answers: asyncio.Queue[Mapping[str, Any]]
+    _letters: asyncio.Queue[Mapping[str, Any]]
     able: tuple[str, ...] = ()
 
     async def connect(self) -> None:
         self._answers = asyncio.Queue()
+        self._letters = asyncio.Queue()
         await self.register()
         await super().connect()
 
@@ -138,6 +140,8 @@ class A2acpWorker(A2acpParty, Worker):
                 self.told.put_nowait("paused" if word == "pause" else "running")
             case "event", "answer":
                 self._answers.put_nowait(payload)
+            case "event", _:
+                self._letters.put_nowait(payload)
             case "error", _:
                 self.refused.append(str(payload))
 
@@ -172,6 +176,13 @@ class A2acpWorker(A2acpParty, Worker):
 
     async def answered(self, job: Job) -> Job:
         return replace(job, answer=(await soon(self._answers.get()))["answer"])
+
+    async def write(self, to: str, words: str) -> None:
+        contract = (await self.shake_hands(to, "examine"))["contract_id"]
+        await self.post(await self.message("event", agent(to), "noticed", {"message": words, "contract_id": contract}))
+
+    async def reads(self) -> str:
+        return str((await soon(self._letters.get()))["message"])
 
     async def finish(
         self, job: Job, *, result: Any = None, text: str | None = None, usage: Mapping[str, Any] | None = None

@@ -65,6 +65,7 @@ REQUIREMENTS = [
     R("A2-RTE-3", "Message Routing", "Delivery is synchronous or not, as the sender likes.", level="transport"),
     R("A2-RTE-4", "Message Routing", "A response has its request's contract_id."),
     R("A2-RTE-5", "Message Routing", "A response is validated and reaches the source.", level="hub"),
+    R("A2-RTE-6", "Message Routing", "An event reaches the other party of its contract, as it was said.", level="hub"),
     # --- Versioning ---
     R("A2-VER-1", "Protocol Versioning", "The version is 1.0, and any minor of it is understood."),
     R("A2-VER-2", "Protocol Versioning", "The neighbouring major is translated where somebody wrote how."),

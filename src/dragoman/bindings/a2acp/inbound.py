@@ -13,6 +13,8 @@
     event progress                            ReportProgress, by whoever works (`percent`, `message`, `output`)
     event question                            AskPerson, by whoever works (`question`, `options`, `timeout_seconds`,
                                               `default`); the answer is an event of that name
+    any other event                           Tell: it is carried to whom it is for. ReportProgress, by whoever works,
+                                              where whoever asked speaks a protocol that has only that
 
 Who speaks is known, the token is verified and the payload open when a message comes here; what remains is to say it in
 the hub's words. Every command names its message (`seen`), and what came of a payload that the hub opened its seal: both
@@ -46,8 +48,10 @@ from dragoman.core.commands import (
     RotateKey,
     ShakeHands,
     Submit,
+    Tell,
 )
 from dragoman.core.contracts.model import Contract, Secret
+from dragoman.core.delivery.model import Letter
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import SECOND, AgentId, Instant, QuestionId, TaskId
 from dragoman.protocols.a2acp import codec, intents
@@ -58,9 +62,13 @@ PROGRESS = "progress"
 """An event of ours: how far it is. The document has no word for it."""
 QUESTION = "question"
 """An event of ours: what a person is asked. The document has no word for that either (B3)."""
+THE_BROKERS = frozenset({"answer", "pause", "resume"})
+"""Events of ours that steer whoever works."""
 ENVELOPE = frozenset(Message.__struct_fields__)
 CANCELLED = "cancelled on request"
 _KEPT = 200
+ATTEMPTS = 8
+"""How often an event is offered to who does not acknowledge it, as everything else is."""
 LONGEST = 366 * 24 * 3600
 """Seconds that a question may wait."""
 
@@ -86,6 +94,10 @@ class Said(NamedTuple):
     secret: Secret | None = None
     sealed_by: str | None = None
     traceparent: str | None = None
+    thread: str | None = None
+    """What the receiver of an event knows the request by that it is about."""
+    reports: bool = False
+    """It is an event for somebody who can only hear of it as progress."""
 
     @property
     def payload(self) -> dict[str, Any]:
@@ -170,7 +182,9 @@ def command_of(said: Said) -> Command:
             return _progress(said)
         case MessageType.EVENT, "question":
             return _question(said)
-    raise refuse(Kind.UNSUPPORTED_WORK, f"nobody here listens to the event {message.intent!r}", field="intent")
+        case MessageType.EVENT, intent if intent in THE_BROKERS:
+            raise refuse(Kind.INVALID, f"the event {intent} is only said by the broker", field="intent")
+    return _reported(said) if said.reports else _event(said)
 
 
 def _shake_hands(said: Said) -> ShakeHands:
@@ -329,6 +343,54 @@ def _progress(said: Said) -> ReportProgress:
         raw=said.around,
         percent=None if percent is None else int(percent),
         output=output or "",
+    )
+
+
+def _event(said: Said) -> Tell:
+    """An event of the agents' own: the hub knows what to whom, and not what for."""
+    message = said.message
+    around = {name: value for name, value in said.payload.items() if name in RESERVED}
+    if said.thread is not None:
+        around["correlation_id"] = said.thread
+    body: dict[str, Any] = {"intent": message.intent, "payload": said.content, "around": around, "task": said.task}
+    if said.sealed:
+        body["envelope"] = _bound(message)
+    if said.extra:
+        body["extra"] = said.extra
+    contract = None if said.contract is None else said.contract.id
+    return Tell(
+        principal=said.agent.id,
+        protocol=PROTOCOL,
+        seen=message.message_id,
+        sealed_by=said.sealed_by,
+        letter=Letter(
+            sender=said.agent.id,
+            message_id=message.message_id,
+            kind=message.intent or "event",
+            digest=said.digest,
+            body=msgspec.Raw(_encode(body)),
+            protocol=PROTOCOL,
+            attempts=ATTEMPTS,
+            personal=said.private,
+            contract=contract,
+        ),
+        to=AgentId(message.target_agent.agent_id),
+        lane=said.task or (None if contract is None else TaskId(contract)),
+    )
+
+
+def _reported(said: Said) -> ReportProgress:
+    """The same for a caller of a protocol without events: that it happened is progress in words."""
+    assert said.task is not None
+    name = said.message.intent or "event"
+    return ReportProgress(
+        principal=said.agent.id,
+        protocol=PROTOCOL,
+        seen=said.message.message_id,
+        task_id=said.task,
+        message_id=said.message.message_id,
+        body=_encode({"message": name, "event": said.content}),
+        raw=said.around,
     )
 
 

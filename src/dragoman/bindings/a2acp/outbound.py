@@ -11,6 +11,7 @@
     ANSWER     response initiate_handshake: the contract; or error            the broker
                event answer, to an event question                             the broker
     CONTRACT   event accept_handshake, terminate_collaboration or rotate_key  the broker
+    LETTER     event: as it came; of another protocol, its kind and content    whoever wrote it
 
 Every message has a token of the broker's for its receiver instead of the sender's own (all-D4). Under a contract that
 wants it, what agents say to each other is sealed; where only they have the key, the ciphertext goes on as it came, in
@@ -30,7 +31,7 @@ from dragoman.bindings.a2acp.inbound import ENVELOPE
 from dragoman.bindings.a2acp.names import PROTOCOL, message_id, thread_of
 from dragoman.bindings.told import fault_told, file_told
 from dragoman.core.contracts.model import Contract, Standing
-from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.delivery.model import Cargo, Letter, Parcel
 from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import AgentId, Instant, rfc3339
 from dragoman.core.tasks.model import Asking, Event, EventKind, Question, QuestionStatus, Task
@@ -72,6 +73,9 @@ def wanted(parcel: Parcel) -> str | None:
     if cargo is Cargo.ANSWER and parcel.event.about is Asking.HANDSHAKE:
         answer = parcel.event.answer
         return answer.get("contract_id") if type(answer) is dict else None
+    if cargo is Cargo.LETTER:
+        letter: Letter = parcel.event
+        return letter.contract
     return None if parcel.task is None else parcel.task.contract
 
 
@@ -355,6 +359,43 @@ def _progress(said: _Saying) -> bytes:
     return said.converse(EVENT, "progress", told, thread_of(task), source=source, extra=extra)
 
 
+# -- beside all requests -----------------------------------------------------------------------------------------
+
+
+def _event(said: _Saying) -> bytes:
+    """What another agent says of its own accord."""
+    letter: Letter = said.parcel.event
+    source, body = said.voice.party(letter.sender), _parse(letter.body)
+    if letter.protocol != PROTOCOL:
+        return _foreign(said, letter, body.get("payload"), source)
+    intent, content, around, extra = body["intent"], body["payload"], body["around"], _unknown(body)
+    envelope, contract = body.get("envelope"), said.contract
+    if envelope is not None:
+        id = envelope["message_id"]
+        return said.say(EVENT, intent, {**content, **around}, source=source, encryption="aes256", id=id, extra=extra)
+    if contract is None and letter.personal:
+        content = {}  # its contract was forgotten: nothing of it goes out in clear
+    if contract is None or not contract.encrypted:
+        return said.say(EVENT, intent, {**content, **around}, source=source, extra=extra)
+
+    def ids(kid: str) -> bytes:
+        return bound(
+            kid, message_id=said.id, source=source.agent_id, target=said.receiver, kind=EVENT, intent=intent,
+            contract_id=around.get("contract_id"), correlation_id=around.get("correlation_id"),
+        )  # fmt: skip
+
+    sealed = said.voice.shut(contract)(_encode(content), ids)
+    return said.say(EVENT, intent, {**sealed, **around}, source=source, encryption="aes256", extra=extra)
+
+
+def _foreign(said: _Saying, letter: Letter, content: Any, source: Agent) -> bytes:
+    message = said.say(EVENT, letter.kind, content if type(content) is dict else {"payload": content}, source=source)
+    if len(message) <= MESSAGE_BYTES:
+        return message
+    what = {"message": "it is larger than a message may be", "limit": MESSAGE_BYTES, "size": len(message)}
+    return said.say(EVENT, letter.kind, what, source=source)
+
+
 # -- contracts ---------------------------------------------------------------------------------------------------
 
 
@@ -454,4 +495,5 @@ _WORDS: Mapping[Cargo, Callable[[_Saying], bytes]] = {
     Cargo.PROPOSAL: _proposal,
     Cargo.ANSWER: _answer,
     Cargo.CONTRACT: _news,
+    Cargo.LETTER: _event,
 }

@@ -89,6 +89,8 @@ def ends_in_pieces(event: Event) -> bool:
 def _letter(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
     """The same bytes, but for the metadata and, where the hub chose the receiver, its name."""
     letter: Letter = parcel.event
+    if letter.protocol != PROTOCOL:
+        return _foreign(parcel, letter, agent)
     delivery = parcel.delivery
     fields: dict[str, Any] = cast(dict[str, Any], _fields(letter.body))
     metadata = _parse(fields.get("metadata", _EMPTY))
@@ -100,6 +102,20 @@ def _letter(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
         if letter.kind == MessageType.TASK_HANDOFF and "to_agent" in (payload := _fields(fields["payload"])):
             fields["payload"] = {**payload, "to_agent": to}
     return _encode(fields), letter.message_id
+
+
+def _foreign(parcel: Parcel, letter: Letter, agent: Agent) -> tuple[bytes, str]:
+    """What an agent of another protocol says of its own accord: an update of what the two have in common."""
+    body = _parse(letter.body)
+    content, around = body.get("payload"), body.get("around") or {}
+    words = content.get("message") if type(content) is dict else None
+    payload = {
+        "task_id": body.get("task") or around.get("correlation_id") or letter.contract or letter.message_id,
+        "message": words if type(words) is str and words else letter.kind,
+        "event": {"intent": letter.kind, "payload": content},
+    }
+    own = {"from": _name(letter.sender), "id": _name(derived_v4(parcel.delivery.id))}
+    return _say(MessageType.TASK_UPDATE, payload, parcel, agent, own=own, priority="high")
 
 
 def _name(id: str) -> msgspec.Raw:

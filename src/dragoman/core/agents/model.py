@@ -55,6 +55,10 @@ CONVERSES = frozenset({"agentmsg"})
 """The protocols whose agents talk with each other: they hear letters, and are asked for help and to take tasks over."""
 
 
+READS_LETTERS = CONVERSES | {"a2acp"}
+"""The protocols that have a word for a message that is no task."""
+
+
 class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Who may speak, for what, and how it is reached.
 
@@ -99,6 +103,10 @@ class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     @property
     def converses(self) -> bool:
         return self.protocol in CONVERSES
+
+    @property
+    def reads_letters(self) -> bool:
+        return self.protocol in READS_LETTERS
 
     @property
     def guest(self) -> bool:

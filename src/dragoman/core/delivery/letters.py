@@ -16,6 +16,9 @@ from __future__ import annotations
 import msgspec
 
 from dragoman.core.commands import ClearOut, Sweep, Tell
+from dragoman.core.contracts import borders
+from dragoman.core.contracts.model import Standing
+from dragoman.core.contracts.terms import between_the_same
 from dragoman.core.delivery.model import Cargo, DeadLetter, Delivery, DeliveryState, Heard, Letter
 from dragoman.core.delivery.outbox import bury, give_up, leaves_once, put_on_its_way
 from dragoman.core.delivery.receipts import name_of, other_words
@@ -35,7 +38,7 @@ def tell(work: Work, command: Tell) -> None:
     if receiver is None:
         message = f"there is no agent {command.to!r}; write to one that is there, or to the hub"
         raise refuse(Kind.NOT_FOUND, message, field="to")
-    if not receiver.converses:
+    if not receiver.reads_letters:
         raise refuse(
             Kind.UNSUPPORTED_WORK,
             f"{receiver.id} speaks {receiver.protocol}, which has no word for {command.letter.kind}; give it a task",
@@ -44,10 +47,28 @@ def tell(work: Work, command: Tell) -> None:
             supported_types=[],
         )
     task = None if command.lane is None else work.task(command.lane)
+    if command.letter.contract is not None:
+        check_terms(work, command, command.letter.contract, task)
     if command.reports and task is not None and command.principal not in (task.owner, task.origin.principal):
         raise refuse(Kind.NOT_FOUND, "no such task, or not yours", field="task_id", task_id=task.id)
     if not is_known(work, command.letter, 0):
         _send(work, command.letter, receiver.id, command.priority, command.lane, task)
+
+
+def check_terms(work: Work, command: Tell, id: str, task: Task | None) -> None:
+    """What is said under a contract is said between the two who agreed, as long as it holds; about work that was begun
+    under it, as long as that goes on."""
+    contract = work.contract(id)
+    if contract is None or {command.principal, command.to} != set(contract.parties):
+        raise refuse(Kind.CONTRACT, "the contract is not between the two of you", field="contract_id", contract_id=id)
+    begun = task is not None and task.contract == id and not task.final
+    standing = contract.at(work.now)
+    if not between_the_same(work, contract):
+        standing, begun = Standing.TERMINATED, False
+    if not begun and not (contract.honoured(work.now) and standing is not Standing.TERMINATED):
+        what = f"the contract is {standing.value}; shake hands for a new one"
+        raise refuse(Kind.CONTRACT, what, field="contract_id", contract_id=id, standing=standing.value)
+    borders.check(work, contract.source.domain, contract.target.domain, contract.intent)
 
 
 def carry(

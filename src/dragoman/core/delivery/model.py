@@ -53,7 +53,7 @@ class Letter(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     `once`: at most once; it is gone when it leaves. Otherwise it is kept until it is acknowledged, and leaves again
     after growing waits, at most `attempts` times; `retry` is what its sender says of the waits. After `expires_at`
     nobody is bothered with it. `asks`: it puts a question, and if it does not arrive somebody else is asked. Stores
-    keep its words encrypted where they are `personal`.
+    keep its words encrypted where they are `personal`. `contract`: it is said under that one.
     """
 
     sender: AgentId
@@ -68,6 +68,7 @@ class Letter(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     asks: QuestionId | None = None
     personal: bool = False
     retry: Backoff | None = None
+    contract: str | None = None
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

@@ -18,10 +18,12 @@ from dragoman.core.commands import (
     NoteRefusal,
     Redrive,
     RemoveAgent,
+    RevokeToken,
     RotateKey,
     RotateToken,
     SetDomainPolicy,
     Submit,
+    Tell,
 )
 from dragoman.core.errors import Kind, Refused, refuse
 from dragoman.core.ids import ADMIN, HUB
@@ -51,7 +53,7 @@ class KnownPrincipal:
 class PeopleOnly:
     """Agents do not administer the hub."""
 
-    COMMANDS = (AddAgent, RemoveAgent, RotateToken, Redrive, Discard, SetDomainPolicy)
+    COMMANDS = (AddAgent, RemoveAgent, RotateToken, RevokeToken, Redrive, Discard, SetDomainPolicy)
 
     def check(self, work: Work, command: Command) -> None:
         if isinstance(command, self.COMMANDS) and command.principal not in (ADMIN, HUB):
@@ -94,6 +96,9 @@ class RateLimit:
         if type(command) is Submit:
             contract = None if command.contract is None else work.contract(command.contract)
             return None if contract is None or contract.source.agent != command.principal else contract.collaboration
+        if type(command) is Tell:
+            contract = None if command.letter.contract is None else work.contract(command.letter.contract)
+            return None if contract is None or command.principal not in contract.parties else contract.collaboration
         return command.collaboration if isinstance(command, (EndContract, RotateKey)) else None
 
 

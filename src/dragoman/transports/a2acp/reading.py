@@ -21,6 +21,7 @@ from dragoman.core.contracts.model import Contract
 from dragoman.core.errors import Kind, Refused, refuse
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.ports import TaskFilter
+from dragoman.core.tasks.model import Task
 from dragoman.protocols.a2acp import codec, contracts, intents, versions
 from dragoman.protocols.a2acp.errors import A2acpError
 from dragoman.protocols.a2acp.types import PAYLOAD_BYTES, RESERVED, Message, MessageType
@@ -78,11 +79,11 @@ class Reading:
                 return a2acp.command_of(await self._requested(said))
             case MessageType.EVENT, intents.CANCEL:
                 return a2acp.command_of(said._replace(task=await self._asked(said)))
-            case (MessageType.EVENT, None) | (MessageType.RESPONSE | MessageType.ERROR, _):
+            case MessageType.RESPONSE | MessageType.ERROR, _:
                 return a2acp.command_of(await self._answered(said))
             case MessageType.EVENT, intent if intent in (PROGRESS, QUESTION):
                 return a2acp.command_of(await self._answered(said))
-        return a2acp.command_of(said)  # an event that nobody knows: refused there
+        return a2acp.command_of(await self._told(said))
 
     # -- what only reads, and what needs a key
 
@@ -202,6 +203,47 @@ class Reading:
         if message.message_type is MessageType.ERROR:
             return said._replace(contract=row)
         return self._opened(said, row, row.offer.output_schema, "output")
+
+    # -- events of the agents' own
+
+    async def _told(self, said: a2acp.Said) -> a2acp.Said:
+        """An event with the contract that it is said under, and the request that it is about, if it is about one."""
+        message, me = said.message, said.agent.id
+        task = await self._concerned(said)
+        named = message.contract_id or (None if task is None else task.contract)
+        row = None if named is None else await self.hub.contract(named)
+        if task is not None:
+            mine = task.owner == me
+            said = said._replace(task=task.id, thread=a2acp.thread_of(task) if mine else self.threads.name(task))
+            asker = self._desk.party(task.origin.principal).agent_id
+            if mine and message.target_agent.agent_id == asker:
+                receiver = self.hub.agent(AgentId(asker))
+                said = said._replace(reports=receiver is None or receiver.protocol != PROTOCOL)
+                if message.contract_id is None and (row is None or me not in row.parties):  # it came without one
+                    return said._replace(content=without(True, said.payload, None))
+        terms = None if row is None else self.seals.terms(row)
+        begun = task is not None and row is not None and task.contract == row.id and not task.final
+        held = None if terms is None else terms.lasting if begun else terms.held
+        refusal = contracts.judge(held, message, a2acp.moment(said.now))
+        if refusal is not None:
+            raise a2acp.refused(refusal)
+        assert row is not None
+        said = self._opened(said, row, True, "event")
+        return said._replace(thread=None) if said.sealed else said  # a ciphertext is bound to what stood there
+
+    async def _concerned(self, said: a2acp.Said) -> Task | None:
+        """The request that an event is about: one that its sender works on, or waits for. None: the hub knows of none,
+        and what the two mean by it is their own affair."""
+        thread = said.message.correlation_id
+        if thread is None:
+            return None
+        try:
+            return await self.store.task((await self.threads.answered(said.agent.id, said.message)).task)
+        except Refused:
+            page, _ = await self.store.tasks(TaskFilter(principal=said.agent.id), after=None, limit=PAGE)
+        return next(
+            (one for one in page if thread in (one.id, one.origin.called, one.origin.request_id) and one.owner), None
+        )
 
     # -- handshakes
 
