@@ -11,7 +11,7 @@ that it also starts as a command is tried by tests of their own (tests/unit/app/
 
 So are the writer processes of stores: a hub has its first one forked off before it grows (`Egg`), and where a test
 opens stores by the dozen it asks the nest (`writer`). They start as themselves when a hub starts another one, and in
-tests/adapters/test_sqlite_faults.py.
+tests/adapters/sqlite_faults.
 """
 
 from __future__ import annotations

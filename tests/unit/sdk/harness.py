@@ -82,6 +82,11 @@ class FakeWorld:
         await settle()
 
 
+async def for_ever() -> None:
+    """A handler that never ends."""
+    await asyncio.Event().wait()
+
+
 async def settle() -> None:
     """Let everybody have their turns."""
     for _ in range(30):
