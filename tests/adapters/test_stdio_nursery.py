@@ -185,6 +185,14 @@ async def test_a_daemon_of_a_living_child_is_let_live(start: Start, nursery: Nur
     await until(lambda: not runs(daemon), "it dies with its child")
 
 
+async def test_whoever_takes_the_mark_off_dies_with_a_child_that_is_stopped(start: Start, nursery: Nursery) -> None:
+    child = await start("sh", "-c", "env -i setsid sleep 600 & echo $!; sleep 600")
+    sleeping = int(await asyncio.to_thread(os.read, child.stdout, 100))
+    await until(lambda: Path(f"/proc/{sleeping}/cmdline").read_bytes().startswith(b"sleep"), "it broke away")
+    nursery.signal(child.handle, signal.SIGTERM)
+    await until(lambda: not runs(sleeping), "it dies with its child")
+
+
 async def test_closing_the_nursery_kills_everything(start: Start, nursery: Nursery, tmp_path: Path) -> None:
     child = await start("sh", "-c", '"$@"; sleep 600', "sh", *PYTHON, DAEMON, str(tmp_path / "daemon"))
     pid = await child.pid()

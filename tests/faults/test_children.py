@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.children import DAEMON, PYTHON, children_of, program, runs, stat, worker, zombies_of
+from tests.support.children import DAEMON, PYTHON, WORKER, children_of, program, runs, stat, worker, zombies_of
 from tests.support.hubproc import HubProcess, until
 
 CANARY = "canary-5f1b9c"
@@ -127,6 +127,11 @@ def test_a_process_that_ends_with_a_task_fails_the_attempt_and_the_next_one_succ
     assert (task["status"], task["result"]["attempt"]) == ("completed", 2)
     assert kids.child("w")["restarts"] == 1
     assert kids.child("w")["last_end"] == "exit code 9"
+
+
+def test_a_child_may_begin_with_a_byte_order_mark(kids: Kids) -> None:
+    kids.run("marked", *program("import os", r"os.write(1, b'\xef\xbb\xbf')", WORKER))
+    kids.works("marked", 1)
 
 
 def test_what_a_child_says_last_is_heard_although_it_has_ended(kids: Kids) -> None:
@@ -276,6 +281,24 @@ def test_a_child_that_never_reads_its_stdin_stalls_nobody(kids: Kids) -> None:
     for task in owed:
         assert kids.hub.admin.post(f"/api/v1/tasks/{task}/cancel", {}).status == 200
     kids.works("w", 1)
+
+
+@pytest.mark.parametrize("pipe", [0, 1])
+def test_a_child_that_closes_a_pipe_and_lives_on_gets_no_work(kids: Kids, pipe: int) -> None:
+    kids.run("half", *program("import os, sys, time", "sys.stdin.readline()", f"os.close({pipe})", "time.sleep(600)"))
+    first = kids.submit("half")  # told while it reads
+    until(lambda: kids.hub.status(first) == "assigned")
+    if pipe == 0:
+        until(lambda: not Path(f"/proc/{kids.pid('half')}/fd/0").exists())
+        kids.submit("half")
+    until(lambda: kids.state("half") == "unhealthy")
+    until(lambda: kids.hub.task(first)["error"])
+    assert (
+        kids.hub.task(first)["error"]["message"] == f"half closed its {('stdin', 'stdout')[pipe]} while it had the task"
+    )
+    (line,) = kids.log("half")
+    assert "gets no work until it is restarted" in line["text"]
+    assert kids.child("half")["pid"]
 
 
 def test_garbage_is_logged_and_the_work_goes_on(kids: Kids) -> None:

@@ -10,7 +10,8 @@ Why nothing outlives the hub:
     a child ends                its process group is killed before its number is given back
     a child's child breaks away, into a session of its own: orphans come to us (PR_SET_CHILD_SUBREAPER), and are
                                 killed with the child they stem from, by the mark in their environment; those from a
-                                sandbox that took the mark off, by the seccomp filters that nobody can take off
+                                sandbox that took the mark off, by the seccomp filters that nobody can take off; those
+                                that took it off elsewhere, if they were still below their child when it was signalled
     any of them ends            we reap it, so there are no zombies
 
 Messages are JSON, one a packet (SOCK_SEQPACKET):
@@ -62,6 +63,7 @@ class Nursery:
         self._mark = mark
         self._keys: dict[int, int] = {}  # pid → key
         self._pids: dict[int, int] = {}  # key → pid
+        self._kin: dict[int, set[int]] = {}  # key → all that stemmed from it when it was signalled
         self._verdicts: dict[int, int] = {}  # the pipe that tells whether a start succeeded → key
         self._heard = select.poll()
         self._wake, self._signalled = os.pipe()
@@ -122,7 +124,9 @@ class Nursery:
         if wish["do"] == "start":
             self._start(wish, list(room))
         elif wish["do"] == "signal" and wish["key"] in self._pids:
-            _kill_group(self._pids[wish["key"]], wish["signal"])
+            pid = self._pids[wish["key"]]
+            self._kin.setdefault(wish["key"], set()).update(descendants(pid))
+            _kill_group(pid, wish["signal"])
 
     def _start(self, wish: "dict[str, Any]", streams: "list[int]") -> None:
         key = wish["key"]
@@ -179,6 +183,8 @@ class Nursery:
                 for verdict in [found for found, of in self._verdicts.items() if of == key]:
                     self._judge(verdict)  # it ended before we looked whether it had started; nobody else writes there
                 del self._pids[key]
+                for kin in self._kin.pop(key, set()).intersection(descendants(os.getpid())):
+                    _kill(kin, signal.SIGKILL)
                 by_exit = ended.si_code == os.CLD_EXITED
                 self._tell(
                     key=key, code=ended.si_status if by_exit else None, signal=None if by_exit else ended.si_status

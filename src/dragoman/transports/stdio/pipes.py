@@ -169,13 +169,21 @@ class Outlet:
 
 class Inlet:
     """Stdin. `drained` is called when there is room again, `arrived` when the child has read all that was written
-    before the last `mark`."""
+    before the last `mark`, `refused` when it turns out that nobody will read there any more."""
 
-    def __init__(self, descriptor: int, *, drained: Callable[[], None], arrived: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        descriptor: int,
+        *,
+        drained: Callable[[], None],
+        arrived: Callable[[], None],
+        refused: Callable[[], None] = lambda: None,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._descriptor = descriptor
         self._drained = drained
         self._arrived = arrived
+        self._refused = refused
         self._unwritten: deque[memoryview] = deque()
         self._size = 0
         self._writing = False
@@ -214,8 +222,9 @@ class Inlet:
                     self._writing = True
                     self._loop.add_writer(self._descriptor, self._flush)
                 break
-            except OSError:  # nobody reads there any more
+            except OSError:
                 self.close()
+                self._refused()
                 return
             self._size -= written
             if written == len(data):

@@ -58,7 +58,7 @@ class State(enum.StrEnum):
     STOPPING = "stopping"
     STOPPED = "stopped"  # ended as it should, and not to be started again
     CRASHED = "crashed"  # ended as it should not, and not to be started again
-    UNHEALTHY = "unhealthy"  # it runs, but reads nothing, or its breaker is open
+    UNHEALTHY = "unhealthy"  # it runs, but reads nothing, has closed a pipe, or its breaker is open
 
 
 class ChildLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

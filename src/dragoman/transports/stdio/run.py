@@ -2,6 +2,11 @@
 
 Towards the hub it is a link like any other: a `Pump` with forge's words, for which it is the wire. Towards the process
 it is three pipes (`pipes`): what is no message on its stdout, and everything on its stderr, is a line of its log.
+
+A process may close a pipe and live on. It is left alone, but has no link any more, so it gets no work:
+
+    stdout    it can answer nothing: what it held is given back at once
+    stdin     it can be told nothing: what it had not begun is given back, what it is at it may still finish
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from dragoman.core.commands import CloseLink, OpenLink
+from dragoman.core.commands import CloseLink, OpenLink, ReportFault
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import AgentId, Instant, SessionId, TaskId
 from dragoman.core.ports import Intake
@@ -34,6 +39,10 @@ TERM_SECONDS = 5.0
 """Between SIGTERM and SIGKILL."""
 LAST_WORDS_SECONDS = 10.0
 """What an ended child printed last is read for so long."""
+HUNG_UP_SECONDS = 1.0
+"""The pipes of a process that ends are closed a moment before its end is known."""
+BOM = b"\xef\xbb\xbf"
+"""With which some runtimes begin what they print."""
 UNANSWERED = 64
 STUCK_BYTES = 64 * 1024
 """A child that leaves this much unread beyond what its pipe holds is not well."""
@@ -101,6 +110,8 @@ class Run:
         self._skipped = 0
         self._telling: asyncio.TimerHandle | None = None
         self.ending = False
+        self._hung_up = False
+        self._farewells: list[asyncio.Task[None]] = []
         self._task_seconds = task_seconds
         self._overtime: TaskId | None = None
         self._timing: asyncio.Task[None] | None = None
@@ -108,7 +119,7 @@ class Run:
         self._session = SessionId(self._hub.mint())
         self._tongue = around.tongue(child.agent, self._logged)
         self._pump = Pump(
-            self._hub, child.agent, self._session, self._tongue, self, hang_up=self._hung_up, unanswered=UNANSWERED
+            self._hub, child.agent, self._session, self._tongue, self, hang_up=self._let_go, unanswered=UNANSWERED
         )
         self._ours: tuple[int, int, int] | None = None
         self._stdin: Inlet | None = None
@@ -130,7 +141,7 @@ class Run:
 
     def scrap(self) -> None:
         """Let go of everything at once, whatever state it is in."""
-        self._stop_timing()
+        self._stop_waiting()
         self._tell_skipped()
         self.signal(signal.SIGKILL)
         self.abandon()
@@ -149,8 +160,9 @@ class Run:
         assert self._ours is not None
         (to, out, err), self._ours = self._ours, None
         crowd = self._around.crowd
-        self._stdin = Inlet(to, drained=self._drained, arrived=self._pump.marked)
+        self._stdin = Inlet(to, drained=self._drained, arrived=self._pump.marked, refused=self._deaf)
         self._stdout = Outlet(out, self._printed, crowd=crowd, ready=self._ready)
+        self._stdout.ended.add_done_callback(self._mute)
         self._stderr = Outlet(err, self._grumbled, crowd=crowd)
         self._hub.attach(self._session, self._pump)
         opened = self._hub.post(
@@ -196,7 +208,7 @@ class Run:
 
     async def finish(self, how: Ended) -> None:
         """It has ended: hear its last words, then close the link. What it still held is given back."""
-        self._stop_timing()
+        self._stop_waiting()
         outlets = [outlet for outlet in (self._stdout, self._stderr) if outlet is not None]
         if outlets:
             await asyncio.wait([outlet.ended for outlet in outlets], timeout=LAST_WORDS_SECONDS)
@@ -250,13 +262,45 @@ class Run:
                     self.signal(signal.SIGKILL)
                     return
 
-    def _stop_timing(self) -> None:
-        if self._timing is not None:
-            self._timing.cancel()
-            self._timing = None
+    def _stop_waiting(self) -> None:
+        for waiting in (self._timing, *self._farewells):
+            if waiting is not None:
+                waiting.cancel()
 
-    def _hung_up(self, reason: str) -> None:
+    def _let_go(self, reason: str) -> None:
         self._child.let_go()
+
+    # -- pipes that it closes
+
+    def _mute(self, _: object) -> None:
+        self._farewells.append(self._loop.create_task(self._part("stdout", "it can answer nothing any more")))
+
+    def _deaf(self) -> None:
+        self._farewells.append(self._loop.create_task(self._part("stdin", "it can be told nothing any more")))
+
+    async def _part(self, pipe: str, consequence: str) -> None:
+        """No more work over this link, if the process lives on without one of its pipes."""
+        assert self._handle is not None
+        await asyncio.wait({self._handle.ended}, timeout=HUNG_UP_SECONDS)
+        if self._handle.ended.done() or self.ending:
+            return
+        self._hung_up = True
+        agent = self._child.agent
+        said = f"it closed its {pipe}: {consequence}, and gets no work until it is restarted"
+        self._child.keep(said, "hub", level="error")
+        fault = Fault(
+            kind=Kind.UNAVAILABLE,
+            message=f"{agent} closed its {pipe} while it had the task",
+            retryable=True,
+            facts={"agent_id": agent, "last_heartbeat": None},
+        )
+        closing = CloseLink(principal=agent, session=self._session, fault=fault if pipe == "stdout" else None)
+        with contextlib.suppress(Refused):
+            await self._hub.ask(closing)
+            for id in self._hub.load_of(agent):
+                task = await self._around.task(id)
+                if task is not None and task.status is Status.ASSIGNED:
+                    await self._hub.ask(ReportFault(principal=agent, protocol=PROTOCOL, task_id=id, fault=fault))
 
     # -- the wire, as the pump needs it
 
@@ -266,7 +310,7 @@ class Run:
 
     @property
     def stuck(self) -> bool:
-        return self._stdin is not None and self._stdin.unwritten > STUCK_BYTES
+        return self._hung_up or (self._stdin is not None and self._stdin.unwritten > STUCK_BYTES)
 
     def write(self, frames: Sequence[bytes]) -> None:
         if self._stdin is not None:
@@ -296,6 +340,8 @@ class Run:
         return self.has_room or isinstance(line, Overlong) or b'"request:' not in line
 
     def _printed(self, line: Line) -> float:
+        if isinstance(line, bytes):
+            line = line.removeprefix(BOM)
         if isinstance(line, bytes) and line.lstrip()[:1] in (b"{", b"["):
             self._child.flush()
             self._pump.heard(line)
