@@ -8,6 +8,7 @@ import pytest
 from tests.support.world import World
 
 from dragoman.app.clock import Mint, SystemClock
+from dragoman.core.agents.model import BreakerState
 from dragoman.core.errors import Kind
 from dragoman.core.ids import HOUR, SECOND
 from dragoman.core.tasks.model import Status
@@ -73,4 +74,45 @@ async def test_a_jump_during_a_restart_moves_due_times_once_and_loses_nothing(ju
     await world.advance(1)
     assert (await world.task(task.id)).status is Status.ASSIGNED
     await world.finish("i1", task.id)
+    assert (await world.task(task.id)).status is Status.COMPLETED
+
+
+async def test_a_hub_that_stood_still_hears_what_was_said_meanwhile_and_heals() -> None:
+    """SIGSTOP: its clock went on and nothing else. All agents seem silent, so five tasks open a breaker; their results
+    wait in sockets and count, and the breaker is half open a minute later."""
+    world = await World().start()
+    await world.add("boss", "orchestrator")
+    await world.add("i1", "infra")
+    agent = await world.connect("i1")
+    tasks = [await world.submit() for _ in range(5)]
+    given = agent.take()
+    world.time = type(world.time)(world.time + HOUR // 2)
+    await world.settle()
+    assert world.intake.agent(agent.agent).breaker.state is BreakerState.OPEN
+    for parcel in given:
+        await world.finish("i1", parcel.delivery.task)
+    assert [((await world.task(task.id)).status, (await world.task(task.id)).attempts) for task in tasks] == [
+        (Status.COMPLETED, 1)
+    ] * 5
+    await world.advance(60)
+    (probe,) = agent.take()
+    assert probe.task.type == "health_check"
+    await world.finish("i1", probe.task.id)
+    assert world.intake.agent(agent.agent).breaker.state is BreakerState.CLOSED
+
+
+async def test_what_a_hub_that_stood_still_gave_to_another_agent_is_fenced_off() -> None:
+    world = await World().start()
+    await world.add("boss", "orchestrator")
+    await world.add("i1", "infra")
+    first = await world.connect("i1")
+    task = await world.submit()
+    assert first.work == [task.id]
+    await first.close()
+    await world.add("i2", "infra")
+    second = await world.connect("i2")
+    await world.advance(30)
+    assert second.work == [task.id]
+    assert (await world.refused_finish("i1", task.id)).kind is Kind.NOT_FOUND
+    await world.finish("i2", task.id)
     assert (await world.task(task.id)).status is Status.COMPLETED

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 from tests.support.world import World
@@ -10,6 +12,7 @@ from dragoman.core.commands import Redrive, Sweep
 from dragoman.core.delivery.model import Cargo, Delivery, Heard
 from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN, DAY, HOUR, SECOND, Instant, TaskId
+from dragoman.core.lookups import PAGE
 from dragoman.core.rules import Rules
 from dragoman.core.tasks.model import Priority, Status
 from dragoman.stores.memory import MemoryStore
@@ -255,6 +258,34 @@ async def test_nobody_starves(world):
     await world.advance(HOUR / SECOND + 1)
     await world.ask(world.tell("ann", "bob", "critical", priority=CRITICAL))
     assert texts(await world.poll("bob", most=1)) == ["low"]
+
+
+class Counting(MemoryStore):
+    """Remembers the largest answer it gave."""
+
+    largest = 0
+
+    def _answer(self, lookup):
+        found = super()._answer(lookup)
+        self.largest = max(self.largest, len(found))
+        return found
+
+
+async def test_however_many_wait_a_page_of_them_is_looked_at_and_a_window_leaves_the_urgent_first():
+    world = await World(store := Counting(), rules=Rules(link_window=100)).start()
+    for id in ("ann", "bob"):
+        await world.add(id, protocol="agentmsg")
+    await asyncio.gather(*(world.ask(world.tell("ann", "bob", f"{n}")) for n in range(1000)))
+    await world.ask(world.tell("ann", "bob", "now!", priority=CRITICAL))
+    store.largest = 0
+    bob = await world.connect("bob", acknowledges=True)
+    first = texts(bob.inbox)
+    assert (first[0], len(first)) == ("now!", 100)
+    assert 0 < store.largest <= PAGE
+    await bob.ack(*bob.take())
+    await world.settle()
+    assert len({*first, *texts(bob.inbox)}) == 200
+    await world.intake.stop()
 
 
 # -- what the hub tells such an agent itself

@@ -9,6 +9,7 @@ from dragoman.core.commands import Cancel, Span
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.ports import StoreFailed
+from dragoman.core.rules import Rules
 from dragoman.core.tasks.model import Priority, Status
 from dragoman.stores.memory import MemoryStore
 
@@ -254,4 +255,29 @@ async def test_a_task_for_anybody_where_nobody_is_says_so():
     world = await World(MemoryStore()).start()
     fault = await world.refused(world.request(kind=None, principal=ADMIN))
     assert fault.message == "no agent is here; add one with `dragoman agent add`"
+    await world.intake.stop()
+
+
+async def test_tasks_that_make_tasks_without_end_are_stopped(world):
+    """Each asks for the next: after eight it looks like a loop."""
+    await world.add("i1", "infra", concurrent=100)
+    await world.connect("i1")
+    task = await world.submit()
+    for _ in range(world.rules.hop_limit):
+        task = await world.submit(principal=AgentId("i1"), parent=task.id)
+    fault = await world.refused(world.request(principal=AgentId("i1"), parent=task.id))
+    assert (fault.kind, fault.field, "loop" in fault.message) == (Kind.CONFLICT, "parent", True)
+
+
+async def test_a_task_that_makes_very_many_fills_a_queue_and_no_more():
+    world = await World(rules=Rules(max_backlog=3)).start()
+    await world.add("boss", "orchestrator")
+    await world.add("i1", "infra")
+    for _ in range(3):
+        await world.submit()
+    fault = await world.refused(world.request())
+    assert (fault.kind, fault.retryable) == (Kind.OVERLOADED, True)
+    agent = await world.connect("i1")
+    assert len(agent.work) == 3
+    await world.submit()
     await world.intake.stop()
