@@ -26,6 +26,10 @@ HOURS = 7200
 QUESTION = "Which bank shall we start from?"
 WORDS = "the third pier is missing"
 USAGE = {"duration_seconds": 7, "gpu_vram_mb": 0, "cpu_time_ms": 5, "cost_usd": 0.25}
+AROUND = {
+    "metadata": {"river": {"wide": 40}},
+    "history": [{"timestamp": "2026-03-01T12:00:00Z", "event_type": "flooded", "details": {"metres": 2}}],
+}
 Trial = Callable[[Scene], Awaitable[bool]]
 
 
@@ -92,6 +96,11 @@ async def budgets(scene: Scene) -> bool:
     _, job = await scene.begin(budget=0.5)
     assert job.budget in (None, 0.5)
     return bool((await scene.stage.account(scene.worker.id))["reserved"] == 0.5)
+
+
+async def surrounds(scene: Scene) -> bool:
+    _, job = await scene.begin(context=AROUND)
+    return job.context == AROUND
 
 
 async def pauses(scene: Scene) -> bool:
@@ -184,6 +193,8 @@ TRIALS: Mapping[Feature, Trial] = {
     F.THREAD: ordered("thread", "thread-7"),
     F.ATTACHMENT: ordered("attachments", (FILE,)),
     F.BUDGET: budgets,
+    F.LIMITS: ordered("limit", 1),
+    F.CONTEXT: surrounds,
     F.CANCEL: cancels,
     F.PAUSE: pauses,
     F.ANSWER: answers,

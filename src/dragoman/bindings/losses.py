@@ -57,6 +57,8 @@ class Feature(enum.StrEnum):
     THREAD = "conversation thread"
     ATTACHMENT = "attached file"
     BUDGET = "budget"
+    LIMITS = "limits of memory and quality"
+    CONTEXT = "what is known around it"
     CANCEL = "cancel"
     PAUSE = "pause and resume"
     ANSWER = "a person's answer"
@@ -83,7 +85,7 @@ class Feature(enum.StrEnum):
 F = Feature
 TO_AGENT = (
     F.WORK_TYPE, F.INPUT, F.PRIORITY, F.DEADLINE, F.DEPENDENCIES, F.DESCRIPTION, F.THREAD, F.ATTACHMENT, F.BUDGET,
-    F.CANCEL, F.PAUSE, F.ANSWER, F.HELP, F.HANDOVER, F.LETTER,
+    F.LIMITS, F.CONTEXT, F.CANCEL, F.PAUSE, F.ANSWER, F.HELP, F.HANDOVER, F.LETTER,
 )  # fmt: skip
 TO_CALLER = (
     F.PERCENT, F.MESSAGE, F.STEP, F.OUTPUT, F.THINKING, F.TOOL_USE, F.TOOL_RESULT, F.FILE, F.QUESTION, F.RESULT, F.TEXT,
@@ -98,6 +100,11 @@ NOT_ASKED = {
     F.LETTER: lost("there is no word for it"),
 }
 """What agents of most protocols cannot ask of others."""
+NOT_SAID_AROUND = {
+    F.LIMITS: lost("there is no word for it"),
+    F.CONTEXT: lost("there is no word for it; what matters is in the input"),
+}
+"""What callers of most protocols say nothing of."""
 NO_LETTERS = lost("an agent of this protocol hears of tasks only; its sender is told")
 
 
@@ -125,10 +132,13 @@ VOICES: Mapping[str, Voice] = {
             F.ATTACHMENT: lost("a2acp has no word for a file"),
             F.BUDGET: lost(PEOPLE_MAY),
             F.PAUSE: lost(PEOPLE_MAY),
+            **NOT_SAID_AROUND,
             **NOT_ASKED,
             F.LETTER: near("as an event, under a contract"),
         },
         agent_hears={
+            F.LIMITS: near("in a field of ours"),
+            F.CONTEXT: near("in a field of ours; not that of personal work"),
             F.PRIORITY: near(HUB_KEEPS_IT),
             F.DEADLINE: near(HUB_KEEPS_IT),
             F.DEPENDENCIES: near(HUB_KEEPS_IT),
@@ -178,8 +188,10 @@ VOICES: Mapping[str, Voice] = {
             F.THREAD: near("in the metadata of the task's context"),
             F.ATTACHMENT: lost("agentmsg has no word for a file"),
             F.PAUSE: lost(PEOPLE_MAY),
+            F.LIMITS: near("of quality; there is no word for memory"),
         },
         agent_hears={
+            F.LIMITS: near("of memory, in a field of ours"),
             F.THREAD: near("in the metadata of the task's context"),
             F.ATTACHMENT: near("as a reference in a field of ours, fetched over HTTP"),
             F.PAUSE: near("as a TASK_UPDATE from the hub"),
@@ -213,9 +225,13 @@ VOICES: Mapping[str, Voice] = {
             F.THREAD: lost("chiffon has no conversations"),
             F.BUDGET: lost(PEOPLE_MAY),
             F.PAUSE: near("over HTTP"),
+            **NOT_SAID_AROUND,
+            F.LIMITS: near("of memory; there is no word for quality"),
             **NOT_ASKED,
         },
         agent_hears={
+            F.LIMITS: near("of quality, in x_custom_fields"),
+            F.CONTEXT: near("in x_custom_fields"),
             F.PRIORITY: near(HUB_KEEPS_IT),
             F.BUDGET: near(HUB_KEEPS_IT),
             F.PAUSE: near("as a work_status from the hub"),
@@ -260,9 +276,12 @@ VOICES: Mapping[str, Voice] = {
             F.DESCRIPTION: lost("coven has no word for it"),
             F.BUDGET: lost(PEOPLE_MAY),
             F.PAUSE: lost(PEOPLE_MAY),
+            **NOT_SAID_AROUND,
             **NOT_ASKED,
         },
         agent_hears={
+            F.LIMITS: lost("coven has no word for it"),
+            F.CONTEXT: near("as JSON behind the words"),
             F.BUDGET: near(HUB_KEEPS_IT),
             F.PAUSE: lost("coven has no word for it: the agent works on"),
             F.HELP: near("as a task, whose result is the help"),
@@ -297,8 +316,10 @@ VOICES: Mapping[str, Voice] = {
         },
     ),
     "forge": Voice(
-        caller_says={F.BUDGET: lost(PEOPLE_MAY), F.PAUSE: lost(PEOPLE_MAY), **NOT_ASKED},
+        caller_says={F.BUDGET: lost(PEOPLE_MAY), F.PAUSE: lost(PEOPLE_MAY), **NOT_SAID_AROUND, **NOT_ASKED},
         agent_hears={
+            F.LIMITS: near("in a field of ours"),
+            F.CONTEXT: near("in a field of ours"),
             F.DEADLINE: near(HUB_KEEPS_IT),
             F.BUDGET: near(HUB_KEEPS_IT),
             F.HELP: near("as a task, whose result is the help"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -9,6 +10,29 @@ import msgspec
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.files import FileRef, shown_name
 from dragoman.core.tasks.model import Event, EventKind, Task
+
+ASIDES = ("name", "thread", "parent_task_id")
+"""What a task's metadata may say and the hub knows by itself: there is another place for it."""
+
+
+def context_told(task: Task, body: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known around a task, as its caller told it: `metadata` and `history`, where there are any."""
+    return surroundings(body, task.metadata)
+
+
+def surroundings(body: Mapping[str, Any], metadata: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The same of an order, where there is no task yet. `metadata` is what agents made of it since."""
+    said = body.get("context") or {}
+    given = (said.get("metadata") if metadata is None else metadata) or {}
+    known = {name: value for name, value in given.items() if name not in ASIDES}
+    return {name: value for name, value in (("metadata", known), ("history", said.get("history"))) if value}
+
+
+def limits_told(task: Task, body: Mapping[str, Any]) -> dict[str, Any]:
+    """With how much memory and how well it is to be done, where its caller said so."""
+    memory = (body.get("hints") or {}).get("max_memory_mb")
+    said = {"max_memory_mb": memory, "quality_threshold": task.constraints.get("quality_threshold")}
+    return {name: value for name, value in said.items() if value is not None}
 
 
 def fault_told(body: dict[str, Any], task: Task, event: Event) -> Fault:

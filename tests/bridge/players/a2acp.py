@@ -19,6 +19,7 @@ from tests.bridge.players.neutral import (
     Player,
     Unsayable,
     Worker,
+    only,
     said,
     soon,
     trace_in,
@@ -46,7 +47,7 @@ class A2acpCaller(A2acpParty, Caller):
 
     async def submit(self, order: Order) -> Handle:
         order.cannot("priority", "description", "thread", "attachments", "deadline", "dependencies", "parent", "budget")
-        order.cannot("needs")
+        order.cannot("needs", "limit", "context")
         if order.request_id not in self._sent:
             self._sent[order.request_id] = await self._request(order)
         await self.post(message := self._sent[order.request_id], later=True)
@@ -158,6 +159,8 @@ class A2acpWorker(A2acpParty, Worker):
             answer=payload.get("answer"),
             attempt=task.get("attempt", 1),
             trace=trace_in(payload.get("traceparent")),
+            limit=only(task.get("limits")),
+            context=task.get("context"),
             handover=payload.get("handover"),
         )
 

@@ -66,6 +66,11 @@ class AgentmsgCaller(AgentmsgParty, Caller):
             task["constraints"]["deadline"] = time(order.deadline)
         if order.budget is not None:
             task["constraints"]["budget_usd"] = order.budget
+        if order.limit is not None:
+            task["constraints"]["quality_threshold"] = order.limit
+        if order.context is not None:
+            task["context"]["metadata"] |= order.context["metadata"]
+            task["context"]["history"] = order.context["history"]
         trace = {"traceparent": traceparent_of(order.trace)} if order.trace else {}
         return self.message("TASK_ASSIGNMENT", {"task": task}, to=order.to, id=order.request_id, **trace)
 
@@ -143,6 +148,8 @@ class AgentmsgWorker(AgentmsgParty, Worker):
             trace=trace_in(message["metadata"].get("traceparent")),
             deadline=datetime.fromisoformat(task["constraints"]["deadline"]),
             budget=task["constraints"].get("budget_usd"),
+            limit=task["constraints"].get("quality_threshold", task["constraints"].get("max_memory_mb")),
+            context={name: context[name] for name in ("metadata", "history")},
             handover={**context, **task["handover"]} if "handover" in task else None,
         )
 

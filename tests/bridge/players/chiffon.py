@@ -115,11 +115,13 @@ class ChiffonCaller(ChiffonParty, Caller):
         await super().connect()
 
     async def submit(self, order: Order) -> Handle:
-        order.cannot("description", "thread", "budget")
+        order.cannot("description", "thread", "budget", "context")
         task_id = str(uuid.uuid5(uuid.NAMESPACE_OID, order.request_id))
         payload: dict[str, Any] = {"task_id": task_id, "work_type": order.type, "parameters": order.input}
         if order.deadline is not None:
             payload["hints"] = {"max_duration_seconds": order.deadline}
+        if order.limit is not None:
+            payload["hints"] = {**payload.get("hints", {}), "max_memory_mb": order.limit}
         custom: dict[str, Any] = {"agent_id": order.to}
         if order.priority is not None:
             custom["priority"] = order.priority
@@ -225,6 +227,8 @@ class ChiffonWorker(ChiffonParty, Worker):
             attachments=tuple([await self.fetch(ref, payload["task_id"]) for ref in custom.get("attachments", ())]),
             attempt=custom.get("attempt", 1),
             trace=trace_in(custom.get("traceparent")) or message["trace_id"].replace("-", ""),
+            limit=payload.get("hints", {}).get("max_memory_mb", custom.get("quality_threshold")),
+            context=custom.get("context"),
         )
 
     async def _reply(self, job: Job, type: str, payload: Mapping[str, Any], **custom: Any) -> None:

@@ -36,8 +36,6 @@ from tests.bridge.players.neutral import (
 SOURCE = Path(__file__).with_name("coven.proto")
 STREAM, SEND, CANCEL = "/coven.CovenControl/AgentStream", "/coven.CovenClient/Send", "/coven.CovenClient/Cancel"
 TASK_ID = "dragoman-task-id"
-HANDED = '\n\n{"handover":'
-"""Behind the words of a message whose work somebody else began."""
 BINARY = "application/octet-stream"
 OPTIONS = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
 """A pool of its own: channels to one address would otherwise share a connection."""
@@ -63,6 +61,12 @@ def as_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+def behind(content: str, name: str) -> Any:
+    """What stands as JSON behind the words of a message, each part by itself."""
+    parts = [json.loads(part) for part in content.split("\n\n") if part.startswith(f'{{"{name}":')]
+    return parts[0][name] if parts else None
+
+
 class CovenParty(Party):
     protocol = "coven"
     channel: Any
@@ -80,7 +84,7 @@ class CovenParty(Party):
 
 class CovenCaller(CovenParty, Caller):
     async def submit(self, order: Order) -> Handle:
-        order.cannot("description", "deadline", "dependencies", "parent", "budget")
+        order.cannot("description", "deadline", "dependencies", "parent", "budget", "limit", "context")
         message = words().SendMessage(
             request_id=order.request_id,
             thread_id=order.thread or "",
@@ -210,9 +214,8 @@ class CovenWorker(CovenParty, Worker):
             answer=json.loads(message.answer_json) if message.answer_json else None,
             attempt=message.attempt,
             trace=trace_in(message.traceparent),
-            handover=json.loads(message.content.rpartition("\n\n")[2])["handover"]
-            if HANDED in message.content
-            else None,
+            context=behind(message.content, "context"),
+            handover=behind(message.content, "handover"),
         )
 
     async def _respond(self, job: Job, **event: Any) -> None:

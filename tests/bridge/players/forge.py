@@ -22,6 +22,7 @@ from tests.bridge.players.neutral import (
     Player,
     Unsayable,
     Worker,
+    only,
     said,
     soon,
     trace_in,
@@ -95,7 +96,7 @@ class ForgeCaller(ForgeParty, Caller):
         await super().connect()
 
     async def submit(self, order: Order) -> Handle:
-        order.cannot("budget")
+        order.cannot("budget", "limit", "context")
         payload: dict[str, Any] = {"type": order.type, "payload": order.input, "agent": order.to}
         if order.description is not None:
             payload["description"] = order.description
@@ -193,6 +194,8 @@ class ForgeWorker(ForgeParty, Worker):
                 answer=task.get("answer"),
                 attempt=task["attempt"],
                 trace=trace_in(message.get("_meta", {}).get("traceparent")),
+                limit=only(task.get("limits")),
+                context=task.get("context"),
                 handover=task.get("handover"),
             )
         )

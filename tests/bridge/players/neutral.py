@@ -66,6 +66,10 @@ class Order:
     budget: float | None = None
     needs: tuple[str, ...] = ()
     """Capabilities of whoever does it; `to` may then be nobody in particular, where there is a word for that."""
+    limit: int | None = None
+    """What this protocol limits beside time and money: megabytes, or how good it must be."""
+    context: Mapping[str, Any] | None = None
+    """What is known around it."""
     trace: str | None = None
     request_id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
@@ -102,6 +106,8 @@ class Job:
     percent: int = 0
     deadline: datetime | None = None
     budget: float | None = None
+    limit: int | None = None
+    context: Mapping[str, Any] | None = None
     handover: Mapping[str, Any] | None = None
     """What is known of it where somebody else began it: from, reason, metadata, history, ..."""
 
@@ -237,6 +243,11 @@ class Player(NamedTuple):
 
     caller: type[Caller]
     worker: type[Worker]
+
+
+def only(limits: Mapping[str, Any] | None) -> Any:
+    """The one limit that was told, whatever it limits."""
+    return next(iter((limits or {}).values()), None)
 
 
 def heard(story: list[Piece], what: str) -> list[Any]:

@@ -23,6 +23,7 @@ from dragoman.app.booth.tongue import LISTENER, NOBODY_ELSE, Heard, agent, said_
 from dragoman.app.clock import Mint, SystemClock
 from dragoman.app.intake import Intake
 from dragoman.bindings.losses import Carriage, Feature, carried
+from dragoman.bindings.told import surroundings
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import (
     AskHelp,
@@ -283,7 +284,9 @@ def features(command: Command) -> list[Feature]:
             (F.DEPENDENCIES, command.dependencies),
             (F.DESCRIPTION, command.name or command.description),
             (F.THREAD, command.thread),
-            (F.BUDGET, command.constraints),
+            (F.BUDGET, command.constraints.keys() - {"quality_threshold"}),
+            (F.LIMITS, "quality_threshold" in command.constraints or (said.get("hints") or {}).get("max_memory_mb")),
+            (F.CONTEXT, surroundings(said)),
         ):
             found += [feature] if there else []
     elif isinstance(command, ReportProgress):

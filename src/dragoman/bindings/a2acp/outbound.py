@@ -29,7 +29,7 @@ from dragoman.bindings.a2acp.contracts import drafted, terms_of
 from dragoman.bindings.a2acp.failures import refusal_of
 from dragoman.bindings.a2acp.inbound import ENVELOPE
 from dragoman.bindings.a2acp.names import PROTOCOL, message_id, thread_of
-from dragoman.bindings.told import fault_told, file_told
+from dragoman.bindings.told import context_told, fault_told, file_told, limits_told
 from dragoman.core.contracts.model import Contract, Standing
 from dragoman.core.delivery.model import Cargo, Letter, Parcel
 from dragoman.core.errors import Fault, Kind, refuse
@@ -254,7 +254,7 @@ def _work(said: _Saying) -> bytes:
     aside: dict[str, Any] = {name: body[name] for name in ("answer", "handover") if name in body}
     if body.get("attachments"):
         aside["attachments"] = [file_told(file, task) for file in body["attachments"]]
-    extra = _unknown(body) | _besides(task)
+    extra = _unknown(body) | _besides(task, {} if said.personal else body)
     name = said.voice.called(task)
     message = said.converse(REQUEST, task.type, {**content, **aside}, name, source=source, extra=extra)
     if len(message) > MESSAGE_BYTES:
@@ -275,13 +275,14 @@ def _came(event: Event, kind: str) -> dict[str, msgspec.Raw]:
     return came if bytes(came.get("message_type", b"")) == _encode(kind) else {}
 
 
-def _besides(task: Task) -> dict[str, Any]:
+def _besides(task: Task, body: Mapping[str, Any]) -> dict[str, Any]:
     """Which task it is, what other protocols say of it and this one has no word for, and that it was begun before: in a
-    field of ours beside the payload."""
+    field of ours beside the payload. It travels in clear: what is known around personal work stays behind."""
+    around = {"context": context_told(task, body), "limits": limits_told(task, body)} if body else {}
     known = {name: getattr(task, name) for name in ("id", "name", "description", "thread") if getattr(task, name)}
     if task.attempts > 1:
         known["attempt"] = task.attempts
-    return {"task": known}
+    return {"task": known | {name: value for name, value in around.items() if value}}
 
 
 def _control(intent: str) -> Callable[[_Saying], bytes]:

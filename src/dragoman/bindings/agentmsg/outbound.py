@@ -37,7 +37,7 @@ from dragoman.bindings.agentmsg.answers import PERSON, handoff_response, help_re
 from dragoman.bindings.agentmsg.failures import report
 from dragoman.bindings.agentmsg.names import PROTOCOL, called, derived_v4, is_uuid
 from dragoman.bindings.agentmsg.views import constraints_of, context_of, story_of, update_status
-from dragoman.bindings.told import fault_told, file_told
+from dragoman.bindings.told import fault_told, file_told, limits_told
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Cargo, Letter, Parcel
 from dragoman.core.errors import Fault, Kind
@@ -139,7 +139,9 @@ def _work(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
         "task_type": task.type,
         "description": given.get("description") or task.description or "",
         "context": context_of(task, said, story_of(handover)),
-        "constraints": constraints_of(task, given.get("constraints") or {}, handover.get("constraints") or {}),
+        "constraints": constraints_of(
+            task, limits_told(task, body), given.get("constraints") or {}, handover.get("constraints") or {}
+        ),
         "input": body.get("input", {}),
         "attempt": max(1, task.attempts),
     }

@@ -22,6 +22,7 @@ from typing import Any, Literal, cast
 import msgspec
 
 from dragoman.bindings.agentmsg.names import called
+from dragoman.bindings.told import ASIDES
 from dragoman.core.ids import Instant, rfc3339
 from dragoman.core.state.tasks import shown_status
 from dragoman.core.tasks.model import Event, Status, Task, Waiting
@@ -34,8 +35,6 @@ NUMBERS = ("max_tokens", "budget_usd", "quality_threshold")
 """Constraints that are numbers in both tongues."""
 REQUIREMENTS = ("chain", "risk", "cpu", "memory")
 """Fields of a context's metadata that the hub obeys as constraints."""
-ASIDES = ("name", "thread", "parent_task_id")
-"""What the hub knows of a task and agentmsg has no field for: in the context's metadata, both ways."""
 
 
 def update_status(task: Task) -> UpdateStatus:
@@ -56,6 +55,7 @@ def context_of(task: Task, *said: Mapping[str, Any]) -> dict[str, Any]:
         dependencies += (str(name) for name in context.get("dependencies") or ())
     if task.metadata is not None:
         metadata = dict(task.metadata)  # what agents made of it since
+    # what the hub knows and agentmsg has no field for is in the metadata, both ways
     for name, value in zip(ASIDES, (task.name, task.thread, task.parent), strict=True):
         if value is not None:
             metadata.setdefault(name, value)

@@ -36,7 +36,7 @@ from dragoman.bindings.chiffon.exchange import (
 )
 from dragoman.bindings.chiffon.failures import OURS, is_told, payload_of
 from dragoman.bindings.errormap import TASK_CANCELLED
-from dragoman.bindings.told import fault_told, fitting
+from dragoman.bindings.told import context_told, fault_told, fitting, limits_told
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind
@@ -104,8 +104,15 @@ def _work(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
 
 def _described(task: Task, body: dict[str, Any]) -> dict[str, Any]:
     """What other protocols say of work beside its parameters."""
-    said = {"name": task.name, "description": task.description, "thread": task.thread}
-    return {key: value for key, value in {**said, "attachments": body.get("attachments")}.items() if value}
+    said = {
+        "name": task.name,
+        "description": task.description,
+        "thread": task.thread,
+        "attachments": body.get("attachments"),
+        "context": context_told(task, body),
+        "quality_threshold": limits_told(task, body).get("quality_threshold"),
+    }
+    return {key: value for key, value in said.items() if value}
 
 
 def _attempt(task: Task) -> dict[str, Any]:

@@ -25,7 +25,7 @@ import msgspec
 from dragoman.bindings import errormap
 from dragoman.bindings.coven.exchange import PROTOCOL, as_json, as_text, content_of, traceparent
 from dragoman.bindings.coven.failures import fault_out
-from dragoman.bindings.told import fault_told
+from dragoman.bindings.told import context_told, fault_told
 from dragoman.core.delivery.model import Parcel
 from dragoman.core.files import FileRef, shown_name
 from dragoman.core.tasks.model import Event, EventKind, Task
@@ -79,9 +79,10 @@ def message_of(parcel: Parcel, attachments: tuple[FileData, ...] = ()) -> SendMe
 
 
 def _content(task: Task, body: dict[str, Any]) -> str:
-    """What an agent reads; where somebody else began the work, all that is known of it stands behind, as JSON."""
-    content = content_of(task, body)
-    return f"{content}\n\n{as_json({'handover': body['handover']})}" if "handover" in body else content
+    """What an agent reads. What is known around the work stands behind, as JSON; and where somebody else began it, all
+    that is known of that."""
+    behind = {"context": context_told(task, body), "handover": body.get("handover")}
+    return "\n\n".join((content_of(task, body), *(as_json({name: it}) for name, it in behind.items() if it)))
 
 
 def attached(file: FileRef, data: bytes) -> FileData:

@@ -28,7 +28,7 @@ import msgspec
 from dragoman.bindings.forge.failures import error_of
 from dragoman.bindings.forge.views import file_view, task_view
 from dragoman.bindings.forge.vocabulary import ASSIGNED_MESSAGE, PROTOCOL, status_of
-from dragoman.bindings.told import fault_told, fitting
+from dragoman.bindings.told import context_told, fault_told, fitting, limits_told
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.files import FileRef
@@ -61,6 +61,10 @@ RESULT_STREAM = "result"
 _parse = msgspec.json.Decoder(dict[str, Any]).decode
 
 
+LIMITS = {"max_memory_mb": "maxMemoryMb", "quality_threshold": "qualityThreshold"}
+"""Limits of other protocols' callers, as forge would write them."""
+
+
 def messages_of(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[Anything, ...]:
     """The messages of a parcel, in order; nearly always one."""
     return _WORDS[parcel.delivery.cargo](parcel, now)
@@ -73,8 +77,11 @@ def stamp(id: str, now: Instant) -> Stamp:
 def _work(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
     task: Task = parcel.task
     view = task_view(task, source=parcel.event)
-    if parcel.event.kind is EventKind.HANDED_OVER:  # somebody else began it: all that is known of it
-        view["handover"] = _parse(bytes(parcel.event.body)).get("handover")
+    body = _parse(bytes(parcel.event.body))
+    limits = {LIMITS[name]: value for name, value in limits_told(task, body).items()}
+    # what is known around it; where somebody else began it, of that; and how it is to be done
+    beside = {"context": context_told(task, body), "handover": body.get("handover"), "limits": limits}
+    view |= {name: value for name, value in beside.items() if value}
     return (_say(TaskAssigned(task_id=task.id, message=ASSIGNED_MESSAGE, task=view), parcel, now),)
 
 

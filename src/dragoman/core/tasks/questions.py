@@ -261,7 +261,7 @@ def go_on(work: Work, task: Task | None, question: Question, *, tell: bool = Tru
         offer_answer(work, question)
 
 
-LASTING = ("attachments", "context", "handover")
+LASTING = ("attachments", "context", "handover", "hints")
 
 
 def lasting(source: dict[str, Any]) -> dict[str, Any]:
