@@ -12,7 +12,7 @@ from dragoman.core.delivery.model import Heard
 from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.lookups import Claims, HeardById, TaskById
 from dragoman.core.ports import Changes, StoreFailed
-from dragoman.stores.sqlite import reads
+from dragoman.stores.sqlite import answers, recovery
 from dragoman.stores.sqlite.names import Names
 from dragoman.stores.sqlite.store import SqliteStore
 
@@ -61,7 +61,7 @@ async def found(store: SqliteStore, *lookups: object) -> list[int]:
 
 
 async def test_rows_of_an_earlier_run_are_found_in_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reads, "NAMES_PAGE", 2)
+    monkeypatch.setattr(recovery, "NAMES_PAGE", 2)
     old, messages = task("t1"), [heard(f"m{n}") for n in range(5)]
     store = await opened(tmp_path)
     async with store.unit() as unit:
@@ -76,7 +76,7 @@ async def test_rows_of_an_earlier_run_are_found_in_the_next(tmp_path: Path, monk
 async def test_news_needs_no_look_into_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = await opened(tmp_path)
     looked: list[object] = []
-    monkeypatch.setattr(reads, "answer", lambda _, lookup: looked.append(lookup) or [])
+    monkeypatch.setattr(answers, "answer", lambda _, lookup: looked.append(lookup) or [])
     assert await found(store, TaskById(TaskId("t1")), Claims(AgentId("boss"), "r1", TaskId("t1")), HeardById("m1")) == [
         0,
         0,

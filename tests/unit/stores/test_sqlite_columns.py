@@ -15,7 +15,7 @@ from dragoman.core.delivery.model import Delivery
 from dragoman.core.ids import Instant
 from dragoman.core.ports import TaskFilter
 from dragoman.core.tasks.model import FINAL, Origin, Status, Task
-from dragoman.stores.sqlite import columns, reads, schema
+from dragoman.stores.sqlite import answers, columns, reads, recovery, schema
 
 
 @pytest.mark.parametrize(
@@ -63,19 +63,19 @@ def plans(connection: apsw.Connection, read: Any) -> list[str]:
 
 def test_no_lookup_reads_a_whole_table(empty: apsw.Connection) -> None:
     for lookup in {type(lookup): lookup for lookup in every_lookup([])}.values():
-        for step in plans(empty, lambda connection, lookup=lookup: reads.answer(connection, lookup)):
+        for step in plans(empty, lambda connection, lookup=lookup: answers.answer(connection, lookup)):
             assert not step.startswith("SCAN"), (lookup, step)
 
 
 def test_the_best_come_from_the_index_without_sorting(empty: apsw.Connection) -> None:
     limited = {type(lookup): lookup for lookup in every_lookup([]) if hasattr(lookup, "limit")}
     for lookup in limited.values():
-        for step in plans(empty, lambda connection, lookup=lookup: reads.answer(connection, lookup)):
+        for step in plans(empty, lambda connection, lookup=lookup: answers.answer(connection, lookup)):
             assert "TEMP B-TREE" not in step, (lookup, step)
 
 
 def test_waking_up_reads_only_what_wakes(empty: apsw.Connection) -> None:
-    for step in plans(empty, lambda connection: reads.due(connection, Instant(5), 10)):
+    for step in plans(empty, lambda connection: recovery.due(connection, Instant(5), 10)):
         assert "SEARCH" in step
         assert "_wake" in step
 

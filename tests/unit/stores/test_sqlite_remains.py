@@ -11,7 +11,7 @@ from tests.adapters.records import event, file, task
 from dragoman.core.ids import TaskId
 from dragoman.core.ports import Changes
 from dragoman.core.tasks.model import Status
-from dragoman.stores.sqlite import reads, schema, writer
+from dragoman.stores.sqlite import reads, recovery, schema, writer
 from dragoman.stores.sqlite.columns import TaskColumns, TaskUpdates
 from dragoman.stores.sqlite.rows import encode, pack
 
@@ -60,17 +60,17 @@ def test_large_events_go_one_at_a_time(disk: writer.Disk) -> None:
 
 def test_a_restart_in_the_middle_goes_on_and_gives_the_number_to_nobody_else(disk: writer.Disk) -> None:
     write(disk, removed=[task("stays", seq=2)])  # the highest number is free again
-    assert reads.recovered(disk.connection)[1] == 2
+    assert recovery.recovered(disk.connection)[1] == 2
     write(disk, removed=[task("long", seq=LONG)])
-    assert reads.recovered(disk.connection)[1] == 2
+    assert recovery.recovered(disk.connection)[1] == 2
     path = disk.path
     disk.close(orderly=False)
     again = writer.Disk(path)
     assert again.remains
     while again.remains:
-        assert reads.recovered(again.connection)[1] == 2
+        assert recovery.recovered(again.connection)[1] == 2
         again.clear()
-    assert (left(again), reads.recovered(again.connection)[1]) == ((0, 0), 1)
+    assert (left(again), recovery.recovered(again.connection)[1]) == ((0, 0), 1)
 
 
 def test_a_unit_that_fails_leaves_the_story_whole(disk: writer.Disk) -> None:

@@ -18,7 +18,7 @@ from dragoman.core.delivery.model import DeadLetter, Delivery, Heard
 from dragoman.core.ports import Changes
 from dragoman.core.state.model import Changed, Entity
 from dragoman.core.tasks.model import Event, Question, Task
-from dragoman.stores.sqlite import reads, rows
+from dragoman.stores.sqlite import answers, rows
 
 BODIES: dict[type[Any], tuple[str, str, Callable[[Any], Any]]] = {
     Agent: ("agent", "id", rows.agent_from),
@@ -50,7 +50,7 @@ def _kept(connection: apsw.Connection, row: Any) -> Any:
     """What the database has under the name of this row, or None."""
     kind = type(row)
     if kind is Event:
-        no = reads.number(connection, row.task)
+        no = answers.number(connection, row.task)
         sql = f"SELECT {rows.EVENT_COLUMNS} FROM event WHERE key = ?"
         found = None if no is None else connection.execute(sql, (rows.event_key(no, row.seq),)).fetchone()
         return None if found is None else rows.event_from(row.task, found)

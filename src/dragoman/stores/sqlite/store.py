@@ -28,7 +28,7 @@ from dragoman.core.ports import Changes, Due, Recovered, StoreFailed, TaskFilter
 from dragoman.core.state.model import Changed, Entity, Registry
 from dragoman.core.tasks.model import Event, Question, QuestionStatus, Task
 from dragoman.stores import personal
-from dragoman.stores.sqlite import doubt, lock, reads, schema
+from dragoman.stores.sqlite import answers, doubt, lock, reads, recovery, schema
 from dragoman.stores.sqlite.backups import backup
 from dragoman.stores.sqlite.cache import SHORT, HotCache
 from dragoman.stores.sqlite.channel import OutcomeUnknown, Writer
@@ -79,8 +79,8 @@ class SqliteStore:
             raise
 
     def _begin(self) -> Recovered:
-        self._reader = reads.connect(str(self._path))
-        recovered, self._next_number = reads.recovered(self._reader)
+        self._reader = answers.connect(str(self._path))
+        recovered, self._next_number = recovery.recovered(self._reader)
         self._passed = PassedLetters(self._path.with_suffix(".passed"))
         if self._cache is not None:
             self._naming = asyncio.create_task(self._note_names(self._cache.names), name="names")
@@ -88,11 +88,11 @@ class SqliteStore:
 
     async def _note_names(self, names: Names) -> None:
         """Of everything that was there at the start, a page at a time."""
-        for sql, first in reads.NAMES:
+        for sql, first in recovery.NAMES:
             after: tuple[Any, ...] | None = first
             while after is not None:
                 try:
-                    page, after = await self._list(partial(reads.names, sql=sql, after=after))
+                    page, after = await self._list(partial(recovery.names, sql=sql, after=after))
                 except StoreFailed:
                     return  # whoever asks for a row meets the same, and is told
                 names.note_all(page)
@@ -153,7 +153,7 @@ class SqliteStore:
             self._writer = None
         try:
             self._writer = await Writer.start(self._path, self._lock)
-            _, free = reads.recovered(self._reader)
+            _, free = recovery.recovered(self._reader)
             there = self._doubtful is not None and doubt.is_there(self._reader, self._doubtful)
         except (StoreRefused, apsw.Error, OSError) as error:
             raise StoreFailed(f"the writer process cannot be started: {error}") from error
@@ -179,7 +179,7 @@ class SqliteStore:
         cache = self._cache
         if cache is None:
             try:
-                return self._clear(lookup, reads.answer(self._read(), lookup))
+                return self._clear(lookup, answers.answer(self._read(), lookup))
             except apsw.Error as error:
                 raise unreadable(error) from error
         known = cache.answer(lookup)
@@ -192,11 +192,11 @@ class SqliteStore:
 
     def _look_up(self, cache: HotCache, lookup: Lookup[Any]) -> list[Any]:
         if isinstance(lookup, Lane | LaneEnd):  # all of the task's at once: its other lanes are asked for next
-            rows = personal.opened(reads.of_task(self._read(), lookup.task, SHORT + 1), self._vault)
+            rows = personal.opened(answers.of_task(self._read(), lookup.task, SHORT + 1), self._vault)
             if len(rows) <= SHORT:
                 cache.learn_deliveries(lookup.task, rows)
                 return sorted(filter(lookup.matches, rows), key=lookup.order)[: lookup.most]
-        rows = self._clear(lookup, reads.answer(self._read(), lookup))
+        rows = self._clear(lookup, answers.answer(self._read(), lookup))
         cache.learn(lookup, rows)
         return rows
 
@@ -245,7 +245,7 @@ class SqliteStore:
     def _number(self, task: TaskId) -> int:
         if self._cache is not None and (known := self._cache.number(task)) is not None:
             return known
-        no = reads.number(self._read(), task)
+        no = answers.number(self._read(), task)
         if no is None:
             raise StoreFailed(f"task {task} does not exist")
         if self._cache is not None:
@@ -254,7 +254,7 @@ class SqliteStore:
 
     async def due(self, now: Instant, limit: int) -> Due:
         try:
-            return reads.due(self._read(), now, limit)
+            return recovery.due(self._read(), now, limit)
         except apsw.Error as error:
             raise unreadable(error) from error
 
@@ -264,7 +264,7 @@ class SqliteStore:
         if self._cache is not None and (known := self._cache.task(id)) is not None:
             return known
         try:
-            return next(iter(reads.answer(self._read(), TaskById(id))), None)
+            return next(iter(answers.answer(self._read(), TaskById(id))), None)
         except apsw.Error as error:
             raise unreadable(error) from error
 
@@ -360,7 +360,7 @@ class SqliteStore:
         self._read()
 
         def work() -> T:
-            connection = self._idle.pop() if self._idle else reads.connect(str(self._path))
+            connection = self._idle.pop() if self._idle else answers.connect(str(self._path))
             try:
                 connection.execute("BEGIN")  # one snapshot, however many statements
                 try:

@@ -1,0 +1,255 @@
+"""Lookups of decisions, answered from the database.
+
+Every function takes a read-only connection and returns records. Lookups are point reads with an index behind each
+(`tests/unit/stores` holds the query plans against that), short enough for the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any
+
+import apsw
+from msgspec.structs import astuple
+
+from dragoman.core.delivery.model import Delivery, Heard
+from dragoman.core.ids import TaskId
+from dragoman.core.lookups import (
+    Agreed,
+    AskedBy,
+    Bound,
+    Children,
+    Claims,
+    ContractById,
+    DeadLetterById,
+    DeadLettersOf,
+    DeliveryById,
+    Dependents,
+    EntityById,
+    EventOf,
+    Finished,
+    HeardById,
+    Inbox,
+    Lane,
+    LaneEnd,
+    LeasedTo,
+    Lookup,
+    Loose,
+    OpenQuestions,
+    QuestionById,
+    QuestionsOf,
+    Ready,
+    Relying,
+    Spent,
+    Story,
+    TaskById,
+    Terms,
+    Unacknowledged,
+    Under,
+    Underway,
+)
+from dragoman.core.tasks.model import FINAL, Event, Status, Task
+from dragoman.stores.sqlite import ops
+from dragoman.stores.sqlite.rows import (
+    EVENT_COLUMNS,
+    SEQ_MASK,
+    contract_from,
+    dead_letter_from,
+    delivery_from,
+    entity_from,
+    event_from,
+    question_from,
+    task_from,
+)
+from dragoman.stores.sqlite.schema import LEASED, POLLED, WAITING_HEAD
+
+
+def one_of(statuses: Iterable[Status]) -> str:
+    return f"IN ({', '.join(repr(status.value) for status in statuses)})"
+
+
+UNFINISHED = [status for status in Status if status not in FINAL]
+IN_UNFINISHED = one_of(UNFINISHED)
+
+
+def connect(path: str) -> apsw.Connection:
+    """A connection that only reads."""
+    connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+    connection.set_busy_timeout(5_000)
+    connection.execute("PRAGMA cache_size = -16384")
+    connection.execute("PRAGMA temp_store = MEMORY")
+    return connection
+
+
+def number(connection: apsw.Connection, id: TaskId) -> int | None:
+    row = connection.execute("SELECT no FROM task WHERE id = ?", (id,)).fetchone()
+    return None if row is None else int(row[0])
+
+
+def _bodies(decode: Callable[[str], Any], sql: str) -> Callable[[apsw.Connection, Any], list[Any]]:
+    """A lookup whose statement takes its fields, in their order, and gives bodies, perhaps with what they go by."""
+
+    def answer(connection: apsw.Connection, lookup: Any) -> list[Any]:
+        return [decode(row[0]) for row in connection.execute(sql, astuple(lookup))]
+
+    return answer
+
+
+def _heard(sql: str) -> Callable[[apsw.Connection, Any], list[Any]]:
+    def answer(connection: apsw.Connection, lookup: Any) -> list[Any]:
+        found = connection.execute(sql, astuple(lookup))
+        return [Heard(id=id, digest=digest, at=at) for id, digest, at in found]
+
+    return answer
+
+
+def _claims(connection: apsw.Connection, lookup: Claims) -> list[Task]:
+    sql = """SELECT body FROM task WHERE principal = ?1 AND request_id = ?2
+             UNION ALL SELECT body FROM task WHERE id = ?3 AND NOT (principal = ?1 AND request_id = ?2)"""
+    return [task_from(body) for (body,) in connection.execute(sql, astuple(lookup))]
+
+
+def _event(connection: apsw.Connection, lookup: EventOf) -> list[Event]:
+    if not 0 <= lookup.seq <= SEQ_MASK:
+        return []
+    row = connection.execute(
+        f"SELECT {EVENT_COLUMNS} FROM event WHERE key = ((SELECT no FROM task WHERE id = ?) << {ops.SEQ_BITS} | ?)",
+        (lookup.task, lookup.seq),
+    ).fetchone()
+    return [] if row is None else [event_from(lookup.task, row)]
+
+
+def _story(connection: apsw.Connection, lookup: Story) -> list[Event]:
+    no = number(connection, lookup.task)
+    if no is None:
+        return []
+    first = no << ops.SEQ_BITS
+    sql = f"SELECT {EVENT_COLUMNS} FROM event WHERE key > ? AND key <= ? ORDER BY key DESC LIMIT ?"
+    rows = connection.execute(sql, (first, first | SEQ_MASK, lookup.limit)).fetchall()
+    return [event_from(lookup.task, row) for row in rows]
+
+
+def _dependents(connection: apsw.Connection, lookup: Dependents) -> list[Task]:
+    sql = f"""SELECT task.body FROM blocked JOIN task USING (no)
+              WHERE blocked.dependency = ? AND task.status {IN_UNFINISHED} ORDER BY task.id"""
+    tasks = (task_from(body) for (body,) in connection.execute(sql, (lookup.dependency,)))
+    return [task for task in tasks if lookup.matches(task)]  # a pair may outlive what it says
+
+
+def _relying(connection: apsw.Connection, lookup: Relying) -> list[Task]:
+    sql = f"""SELECT task.body FROM blocked JOIN task USING (no)
+              WHERE blocked.dependency = ? AND task.status {IN_UNFINISHED}"""
+    tasks = (task_from(body) for (body,) in connection.execute(sql, (lookup.dependency,)))
+    return sorted(filter(lookup.matches, tasks), key=lookup.order)[: lookup.limit]
+
+
+def _finished(connection: apsw.Connection, lookup: Finished) -> list[Task]:
+    """Each status from its index, as far as it may be needed: tasks that came together are not in an order there."""
+    found: list[Task] = []
+    sql = "SELECT created_at, body FROM task WHERE status = ? AND created_at BETWEEN ? AND ? ORDER BY created_at"
+    for status in FINAL:
+        here: list[Task] = []
+        for created_at, body in connection.execute(sql, (status.value, lookup.since, lookup.before - 1)):
+            if len(here) >= lookup.limit and created_at > here[-1].created_at:
+                break
+            task = task_from(body)
+            if lookup.matches(task):
+                here.append(task)
+        found += here
+    return sorted(found, key=lookup.order)[: lookup.limit]
+
+
+def _under(connection: apsw.Connection, lookup: Under) -> list[Task]:
+    sql = "SELECT body FROM under JOIN task ON task.id = under.task WHERE contract = ? ORDER BY under.task"
+    tasks = (task_from(body) for (body,) in connection.execute(sql, (lookup.contract,)))
+    return list(islice(filter(lookup.matches, tasks), lookup.limit))
+
+
+def _deliveries(slot: int) -> str:
+    return f"SELECT body FROM delivery WHERE receiver = ? AND slot = {slot} ORDER BY rank, id LIMIT ?"
+
+
+_LANE = "SELECT body FROM delivery WHERE task = ? AND receiver = ? AND task <> id ORDER BY seq {} LIMIT ?"
+
+STANDS = "json_extract(body, '$.standing') IS NULL"
+_ENDS_AT = "json_extract(body, '$.expires_at')"
+
+_ASKED_AT = "json_extract(body, '$.created_at')"
+
+ANSWERS: dict[type[Lookup[Any]], Callable[[apsw.Connection, Any], list[Any]]] = {
+    TaskById: _bodies(task_from, "SELECT body FROM task WHERE id = ?"),
+    Claims: _claims,
+    Ready: _bodies(task_from, "SELECT body FROM task WHERE queue = ? ORDER BY rank, id LIMIT ?"),
+    Children: _bodies(task_from, f"SELECT body FROM task WHERE parent = ? AND status {IN_UNFINISHED} ORDER BY id"),
+    Dependents: _dependents,
+    Relying: _relying,
+    Finished: _finished,
+    Under: _under,
+    EventOf: _event,
+    Story: _story,
+    DeliveryById: _bodies(delivery_from, "SELECT body FROM delivery WHERE id = ?"),
+    Lane: _bodies(delivery_from, _LANE.format("")),
+    LaneEnd: _bodies(delivery_from, _LANE.format("DESC")),
+    Underway: _bodies(
+        delivery_from, "SELECT body FROM delivery WHERE task = ? AND task <> id ORDER BY receiver, seq LIMIT ?"
+    ),
+    ContractById: _bodies(contract_from, "SELECT body FROM contract WHERE id = ?"),
+    Terms: _bodies(
+        contract_from, "SELECT body FROM contract WHERE collaboration = ? ORDER BY created_at DESC, id LIMIT ?"
+    ),
+    Bound: _bodies(
+        contract_from,
+        " UNION ALL ".join(  # both from an index, in order, and merged
+            f"SELECT body, {_ENDS_AT} AS ends_at, id FROM contract WHERE {side} = ?1 AND {STANDS}"
+            f" AND {_ENDS_AT} > ?2 AND created_at <= ?3{but}"
+            for side, but in (("source", ""), ("target", " AND source <> ?1"))
+        )
+        + " ORDER BY ends_at, id LIMIT ?4",
+    ),
+    Agreed: _bodies(
+        contract_from,
+        "SELECT body FROM contract WHERE (created_at, id) > (?, ?) AND created_at < ? ORDER BY created_at, id LIMIT ?",
+    ),
+    HeardById: _heard("SELECT id, digest, at FROM heard WHERE id = ?"),
+    Spent: _heard("SELECT id, digest, at FROM heard WHERE at < ? ORDER BY at, id LIMIT ?"),
+    Inbox: _bodies(delivery_from, _deliveries(WAITING_HEAD)),
+    LeasedTo: _bodies(delivery_from, _deliveries(LEASED)),
+    Unacknowledged: _bodies(
+        delivery_from,
+        " UNION ALL ".join(  # both from the index, in order, and merged
+            f"SELECT body, rank, id FROM delivery WHERE receiver = ?1 AND slot = {slot} AND (rank, id) > (?2, ?3)"
+            for slot in (LEASED, POLLED)
+        )
+        + " ORDER BY rank, id LIMIT ?4",
+    ),
+    DeadLetterById: _bodies(dead_letter_from, "SELECT body FROM dead_letter WHERE id = ?"),
+    DeadLettersOf: _bodies(dead_letter_from, "SELECT body FROM dead_letter WHERE task = ? ORDER BY id"),
+    EntityById: _bodies(entity_from, "SELECT body FROM entity WHERE id = ?"),
+    QuestionById: _bodies(question_from, "SELECT body FROM question WHERE id = ?"),
+    OpenQuestions: _bodies(
+        question_from,
+        "SELECT body FROM question WHERE task = ? AND status IN ('open', 'with_agent') ORDER BY id",
+    ),
+    AskedBy: _bodies(
+        question_from,
+        "SELECT body FROM question WHERE status = 'open' AND json_extract(body, '$.agent') = ? ORDER BY id LIMIT ?",
+    ),
+    QuestionsOf: _bodies(question_from, "SELECT body FROM question WHERE task = ? ORDER BY status, id LIMIT ?"),
+    Loose: _bodies(
+        question_from,
+        f"SELECT body FROM question INDEXED BY question_loose WHERE task = '' AND {_ASKED_AT} >= ?1"
+        f" AND ({_ASKED_AT}, id) > (?1, ?2) AND {_ASKED_AT} < ?3 AND status NOT IN ('open', 'with_agent')"
+        f" ORDER BY {_ASKED_AT}, id LIMIT ?4",
+    ),
+}
+
+
+def answer(connection: apsw.Connection, lookup: Lookup[Any]) -> list[Any]:
+    return ANSWERS[type(lookup)](connection, lookup)
+
+
+def of_task(connection: apsw.Connection, task: TaskId, limit: int) -> list[Delivery]:
+    """What is on its way about one task, to whomever."""
+    sql = "SELECT body FROM delivery WHERE task = ? AND task <> id LIMIT ?"
+    return [delivery_from(body) for (body,) in connection.execute(sql, (task, limit))]

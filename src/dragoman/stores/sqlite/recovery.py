@@ -1,0 +1,115 @@
+"""What a hub begins with, read from the database, and what is due in it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import apsw
+
+from dragoman.core.audit.chain import Newest
+from dragoman.core.ids import AgentId, Instant, TaskId
+from dragoman.core.ports import Due, Recovered
+from dragoman.core.tasks.model import HELD
+from dragoman.stores.sqlite import ops
+from dragoman.stores.sqlite.answers import STANDS, one_of
+from dragoman.stores.sqlite.rows import (
+    agent_from,
+    audit_from,
+    entity_from,
+)
+
+NAMES_PAGE = 2000
+NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("SELECT id FROM task WHERE id > ? ORDER BY id LIMIT ?", ("",)),
+    (
+        "SELECT principal, request_id FROM task WHERE (principal, request_id) > (?, ?)"
+        " ORDER BY principal, request_id LIMIT ?",
+        ("", ""),
+    ),
+    ("SELECT id FROM heard WHERE id > ? ORDER BY id LIMIT ?", ("",)),
+)
+"""What the rows go by that are looked for when they are not there (see `names`): read from indexes alone. Each with
+where to begin."""
+
+
+def names(connection: apsw.Connection, sql: str, after: tuple[Any, ...]) -> tuple[list[Any], tuple[Any, ...] | None]:
+    """One page of `NAMES`, and after what the next one begins."""
+    rows = connection.execute(sql, (*after, NAMES_PAGE)).fetchall()
+    found = [row[0] for row in rows] if len(after) == 1 else rows
+    return found, rows[-1] if len(rows) == NAMES_PAGE else None
+
+
+def recovered(connection: apsw.Connection) -> tuple[Recovered, int]:
+    """What a hub begins with, and the next free number of a task."""
+    active: dict[AgentId, list[TaskId]] = defaultdict(list)
+    sql = (
+        f"SELECT owner, id FROM task WHERE status {one_of(HELD)} AND owner IS NOT NULL AND NOT"
+        " (coalesce(json_extract(body, '$.waiting'), '') = 'person' AND json_extract(body, '$.session') IS NULL)"
+        " ORDER BY id"
+    )
+    for owner, id in connection.execute(sql):
+        active[owner].append(id)
+    newest = _newest_audit(connection)
+    (highest,) = connection.execute(
+        "SELECT max(ifnull((SELECT max(no) FROM task), 0),"
+        f" ifnull((SELECT max(key) FROM event), 0) >> {ops.SEQ_BITS},"
+        f" ifnull((SELECT max(last) FROM remains), 0) >> {ops.SEQ_BITS})"
+    ).fetchone() or (0,)
+    sql = "SELECT queue, count(*) FROM task WHERE queue IS NOT NULL GROUP BY queue"
+    begin = Recovered(
+        agents=[agent_from(body) for (body,) in connection.execute("SELECT body FROM agent ORDER BY id")],
+        active=dict(active),
+        backlog={str(queue): int(count) for queue, count in connection.execute(sql)},
+        audit_seq=newest.seq,
+        audit_hash=newest.hash,
+        entities=[
+            entity_from(body)
+            for (body,) in connection.execute("SELECT body FROM entity WHERE registry <> 'TASK' ORDER BY id")
+        ],
+        parted=sorted({agent for side in ("source", "target") for agent in _parted(connection, side)}),
+        state_cursor=next((int(at) for (at,) in connection.execute("SELECT max(cursor) FROM changed") if at), 0),
+    )
+    return begin, highest + 1
+
+
+def _parted(connection: apsw.Connection, side: str) -> list[AgentId]:
+    """Who stands on one side of contracts that nobody ended and is not there: from one name to the next, for each may
+    have thousands."""
+    sql = f"""WITH RECURSIVE named (id) AS (
+                SELECT (SELECT {side} FROM contract WHERE {STANDS} ORDER BY {side} LIMIT 1)
+                UNION ALL
+                SELECT (SELECT {side} FROM contract WHERE {side} > named.id AND {STANDS} ORDER BY {side} LIMIT 1)
+                FROM named WHERE named.id IS NOT NULL
+              ) SELECT id FROM named WHERE id IS NOT NULL AND id NOT IN (SELECT id FROM agent)"""
+    return [AgentId(id) for (id,) in connection.execute(sql)]
+
+
+def due(connection: apsw.Connection, now: Instant, limit: int) -> Due:
+    found: dict[str, list[Any]] = {}
+    later: list[Any] = []
+    for table in ("task", "delivery", "agent", "question"):
+        sql = f"SELECT wake_at, id FROM {table} WHERE wake_at <= ? ORDER BY wake_at, id LIMIT ?"
+        ripe = connection.execute(sql, (now, limit + 1)).fetchall()
+        found[table] = [id for _, id in ripe[:limit]]
+        if len(ripe) > limit:
+            later += [at for at, _ in ripe[limit:]]
+        else:
+            sql = f"SELECT wake_at FROM {table} WHERE wake_at > ? ORDER BY wake_at LIMIT 1"
+            later += [at for (at,) in connection.execute(sql, (now,))]
+    return Due(
+        tasks=found["task"],
+        deliveries=found["delivery"],
+        agents=found["agent"],
+        questions=found["question"],
+        next_at=min(later, default=None),
+    )
+
+
+def _newest_audit(connection: apsw.Connection) -> Newest:
+    """The newest audit record that was written, also if it has been deleted since: the next one follows it, so that the
+    gap stays to be seen."""
+    last = connection.execute("SELECT seq, body FROM audit ORDER BY seq DESC LIMIT 1").fetchone()
+    found = Newest() if last is None else Newest(last[0], audit_from(last[1]).hash)
+    written = connection.execute("SELECT seq, hash FROM audit_newest WHERE chain = 'main'").fetchone()
+    return found if written is None or written[0] < found.seq else Newest(*written)
