@@ -22,6 +22,7 @@ REQUIREMENTS = [
     R("CH-REQ-1", "work_request", "A request names task, work type and parameters; hints may be left out."),
     R("CH-REQ-2", "work_request", "A request travels from the requester to the performer, never back."),
     R("CH-REQ-3", "work_request", "The document's request is read as its table says."),
+    R("CH-REQ-4", "work_request", "hints.max_memory_mb says who may be given it.", level="hub"),
     # --- work_status ---
     R("CH-STA-1", "work_status", "The document's status is read as its table says."),
     R("CH-STA-2", "work_status", "status is running, step_completed or paused; progress lies between 0 and 100."),

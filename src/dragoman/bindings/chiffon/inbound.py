@@ -134,10 +134,17 @@ def _submit(agent: Agent, message: Envelope[Payload], work: WorkRequest, said: d
         parent=task_id_in(custom, "parent_task_id"),
         idle_seconds=seconds,
         total_seconds=seconds,
+        constraints=_constraints(work),
         trace_id=message.trace_id.replace("-", ""),
         forgets_errors=True,
         answer=_encode(work.parameters["answer"]) if "answer" in work.parameters else None,
     )
+
+
+def _constraints(work: WorkRequest) -> dict[str, Any]:
+    """The hints for the scheduler that say who may be given it."""
+    memory = None if work.hints is None else work.hints.max_memory_mb
+    return {"max_memory_mb": memory} if memory else {}
 
 
 def _status(agent: Agent, message: Envelope[Payload], status: WorkStatus, raw: bytes) -> ReportProgress:

@@ -16,6 +16,9 @@ from dragoman.protocols.chiffon.types import PROTOCOL_VERSION, Registered, Regis
 CONCURRENCY = ("max_concurrent", "max_concurrent_tasks")
 """Names under which an agent's `limits` may say how many tasks it takes at once."""
 MOST_CONCURRENT = 10_000
+MEMORY = ("max_memory_mb", "memory_mb")
+"""The same for how much memory all its tasks together may have."""
+MOST_MEMORY = 1 << 40
 
 _encode = msgspec.json.Encoder().encode
 
@@ -42,7 +45,8 @@ def registration_of(
         protocol=PROTOCOL,
         kind=kind,
         work_types=said.work_types or None,
-        max_concurrent=_concurrency(said.limits),
+        max_concurrent=_limit(said.limits, CONCURRENCY, MOST_CONCURRENT),
+        memory_mb=_limit(said.limits, MEMORY, MOST_MEMORY),
         protocol_version=version,
         callback_url=said.callback_url,
         details=details,
@@ -58,13 +62,13 @@ def registered(agent: Agent) -> bytes:
     )
 
 
-def _concurrency(limits: dict[str, Any]) -> int | None:
-    for name in CONCURRENCY:
+def _limit(limits: dict[str, Any], names: tuple[str, ...], most: int) -> int | None:
+    for name in names:
         value = limits.get(name)
         if value is None:
             continue
-        if type(value) is not int or not 1 <= value <= MOST_CONCURRENT:
-            what = f"expected a whole number from 1 to {MOST_CONCURRENT}"
+        if type(value) is not int or not 1 <= value <= most:
+            what = f"expected a whole number from 1 to {most}"
             raise refuse(Kind.INVALID, what, field=f"limits.{name}")
         return value
     return None

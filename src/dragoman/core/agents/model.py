@@ -82,6 +82,7 @@ class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     work_types: tuple[str, ...] | None = None
     untrusted: bool = False
     max_concurrent: int = 8
+    memory_mb: int | None = None
     protocol_version: str | None = None
     callback_url: str | None = None
     registered_at: Instant | None = None

@@ -77,6 +77,7 @@ class RegisterAgent(Command, frozen=True, gc=False, kw_only=True):
     work_types: tuple[str, ...] | None = None
     capabilities: tuple[str, ...] | None = None
     max_concurrent: int | None = None
+    memory_mb: int | None = None
     role: str | None = None
     version: str | None = None
     protocol_version: str | None = None

@@ -28,7 +28,7 @@ from dragoman.core.agents.model import Agent, BreakerState
 from dragoman.core.ids import Instant, rfc3339
 from dragoman.core.queries.tasks import moment
 from dragoman.core.routing.routes import Route
-from dragoman.core.state.budget import NOTHING, UNITS, Account, Amounts, is_short
+from dragoman.core.state.budget import MEMORY, NOTHING, UNITS, Account, Amounts, is_short
 from dragoman.core.state.standing import AgentState, Standing
 
 SAID = {
@@ -48,6 +48,7 @@ NEXT: Mapping[str, str] = {
 }
 """What to do about each, where there is something."""
 
+MORE_MEMORY = "wait for what it works on, ask for less, or let it register with more (limits.max_memory_mb)"
 RUN_BY_THE_HUB = "see why it does not run: dragoman agent logs {agent}, then dragoman agent restart {agent}"
 
 
@@ -146,7 +147,8 @@ def for_now(facts: AgentFacts, now: Instant, asked: Amounts) -> tuple[Reason, ..
         say("busy", f"busy {facts.load}/{agent.max_concurrent}", load=facts.load, seats=agent.max_concurrent)
     for of in facts.accounts:
         if is_short(of, asked.get(of.kind, 0)):
-            say("no_room", f"has {room(of, asked)}", account=f"{agent.id}:{of.kind}", **figures(of, asked))
+            advice = MORE_MEMORY if of.kind == MEMORY else None
+            say("no_room", f"has {room(of, asked)}", advice, account=f"{agent.id}:{of.kind}", **figures(of, asked))
     return tuple(found)
 
 

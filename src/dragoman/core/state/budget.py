@@ -18,6 +18,8 @@ Every agent has an account for each kind of resource that it ever used or was al
     in total: the same, of the hub's account  every kind      its `limit`; of budget else policy `total`
 
 `cpu` and `memory` are not used up: consumed is what is in use now, and the larger of that and what is allocated counts.
+How many megabytes of memory an agent has (`memory_mb`) it says when it registers (chiffon), and there is no account of
+it: what is set aside is what the tasks that it holds asked for. One that said nothing has no limit.
 After `expires_at` an account's limit holds no longer, and what was set aside by hand is free.
 
 A task that could not even be given if nothing else were under way is refused before anybody sees it. One that must only
@@ -26,7 +28,7 @@ wait for others stands in a queue of its own (`Route.budgeted`), where it holds 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -49,9 +51,12 @@ KINDS = {
     "cpu": ("cpu", None, "cpu_usage"),
     "memory": ("memory", None, "memory_usage"),
 }  # fmt: skip
+MEMORY = "memory_mb"
+NAMES = {kind: names[0] for kind, names in KINDS.items()} | {MEMORY: "max_memory_mb"}
+"""By what name a task asks for it."""
 GAUGES = frozenset({"cpu", "memory"})
 USED_UP = ("budget", "tokens")
-UNITS = {"budget": "USD", "tokens": "tokens", "cpu": "cpu", "memory": "memory"}
+UNITS = {"budget": "USD", "tokens": "tokens", "cpu": "cpu", "memory": "memory", MEMORY: "MB of memory"}
 LEDGER = frozenset({"reserved", "settled", "reported"})
 
 NOTHING: Mapping[str, float] = {}
@@ -86,8 +91,18 @@ class Account(msgspec.Struct, frozen=True, gc=False):
 
 
 def account(work: Work, agent: AgentId, kind: str) -> Account:
+    if kind == MEMORY:
+        return memory_of(work.agent(agent), lambda: work.tasks(work.tasks_of(agent)))
     entity = work.entity(Registry.RESOURCE, f"{agent}:{kind}")
     return account_in({} if entity is None else entity.value, agent, kind, work.policy, work.now)
+
+
+def memory_of(agent: Agent | None, held: Callable[[], Iterable[Task]]) -> Account:
+    """What an agent has of its memory, by the tasks that it holds."""
+    if agent is None or agent.memory_mb is None:
+        return Account(MEMORY, None, 0, 0, 0)
+    aside = [task.reserved.amounts.get(MEMORY, 0) for task in held() if task.reserved is not None]
+    return Account(MEMORY, agent.memory_mb, 0, sum(aside), 0)
 
 
 def account_in(value: dict[str, Any], agent: AgentId, kind: str, policy: Policy, now: Instant) -> Account:
@@ -117,7 +132,7 @@ def needs(constraints: dict[str, Any]) -> Amounts:
     elif budget is not None:
         constraints = {"budget_usd": budget} | constraints
     asked: dict[str, float] = {}
-    for kind, (name, _, _) in KINDS.items():
+    for kind, name in NAMES.items():
         amount = constraints.get(name)
         if amount is None:
             continue
@@ -175,7 +190,7 @@ def exceeds(kind: str, whose: str, asked: float, of: Account) -> Refused:
         Kind.RESOURCES,
         f"{wish}{whose} may use {of.limit:g} {unit}: {of.consumed:g} are used, {of.reserved + of.by_hand:g} set aside, "
         f"{remaining:g} remain; {advice}",
-        field=f"constraints.{KINDS[kind][0]}",
+        field=f"constraints.{NAMES[kind]}",
         resource=kind,
         whose=whose,
         asked=asked,
@@ -219,7 +234,7 @@ def reserve(work: Work, task: Task, agent: AgentId) -> Task:
         return task
     task = release(work, task)
     for kind, amount in asked.items():
-        for whose in (agent, HUB):
+        for whose in (agent, HUB) if kind in KINDS else ():
             book(work, whose, kind, reserved=amount)
     return msgspec.structs.replace(task, reserved=Reserved(agent, dict(asked)))
 
@@ -229,7 +244,7 @@ def release(work: Work, task: Task) -> Task:
     if task.reserved is None:
         return task
     for kind, amount in task.reserved.amounts.items():
-        for whose in (task.reserved.agent, HUB):
+        for whose in (task.reserved.agent, HUB) if kind in KINDS else ():
             book(work, whose, kind, reserved=-amount)
     return msgspec.structs.replace(task, reserved=None)
 

@@ -18,7 +18,7 @@ from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN, HUB, SECOND, AgentId, TaskId, instant
 from dragoman.core.ports import TaskFilter
 from dragoman.core.queries import AgentFacts, TaskOut, WhyOut, task_out, why
-from dragoman.core.state.budget import USED_UP, Account, account_in, needs
+from dragoman.core.state.budget import MEMORY, USED_UP, Account, account_in, memory_of, needs
 from dragoman.core.state.model import Registry
 from dragoman.core.state.standing import standing_of
 from dragoman.core.tasks.model import Question, Status, Task
@@ -77,6 +77,8 @@ async def submit(desk: Desk, request: Request) -> Response:
     constraints = _budget(wish.budget, tree.get("budget"))
     if wish.required_role is not None:
         constraints["required_role"] = wish.required_role
+    if wish.hints is not None and wish.hints.max_memory_mb:
+        constraints["max_memory_mb"] = wish.hints.max_memory_mb
     seconds = wish.hints.max_duration_seconds if wish.hints else None
     deadline = None if wish.deadline is None else instant(wish.deadline)
     # A deadline alone says how long it may take, also where that is longer than the hub's own patience.
@@ -216,6 +218,8 @@ async def explain(desk: Desk, task: Task) -> WhyOut:
     queued = task.status is Status.QUEUED
     kinds = sorted({*USED_UP, *needs(task.constraints)}) if queued else ()
     agents = [_facts(desk, agent, kinds) for agent in (desk.intake.agents() if queued else ())]
+    if MEMORY in kinds:
+        agents = [await _with_memory(desk, facts) for facts in agents]
     found = [await desk.store.task(id) for id in task.blocked_by[:MOST_DEPENDENCIES]]
     question: Question | None = None if task.question is None else await desk.store.question(task.question)
     ahead, exact = await _ahead(desk, task) if task.queue is not None else (0, True)
@@ -242,6 +246,14 @@ def _facts(desk: Desk, agent: Agent, kinds: Sequence[str]) -> AgentFacts:
         standing=None if said is None else standing_of(said.value),
         accounts=_accounts(desk, agent.id, kinds),
     )
+
+
+async def _with_memory(desk: Desk, facts: AgentFacts) -> AgentFacts:
+    if facts.agent.memory_mb is None:
+        return facts
+    held = [await desk.store.task(id) for id in desk.intake.load_of(facts.agent.id)]
+    account = memory_of(facts.agent, lambda: [task for task in held if task is not None])
+    return msgspec.structs.replace(facts, accounts=(*facts.accounts, account))
 
 
 def _accounts(desk: Desk, whose: AgentId, kinds: Sequence[str]) -> tuple[Account, ...]:

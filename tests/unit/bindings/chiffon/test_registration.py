@@ -25,7 +25,7 @@ def said(**more: Any) -> Registration:
 
 @pytest.mark.requirement("chiffon-D9")
 def test_a_registration_is_a_command(infra: Agent) -> None:
-    limits = {"max_concurrent_tasks": 3, "gpu": 1}
+    limits = {"max_concurrent_tasks": 3, "max_memory_mb": 512, "gpu": 1}
     spoken = said(work_types=["a", "b"], limits=limits, supported_versions=["2.0", "1.0"])
     assert registration_of(infra, spoken) == RegisterAgent(
         principal=infra.id,
@@ -33,6 +33,7 @@ def test_a_registration_is_a_command(infra: Agent) -> None:
         kind="infra",
         work_types=("a", "b"),
         max_concurrent=3,
+        memory_mb=512,
         protocol_version="1.0",
         details={"supported_versions": ["2.0", "1.0"], "limits": limits},
     )
