@@ -7,7 +7,7 @@ import msgspec
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.ids import Instant
 from dragoman.core.lookups import DeadLettersOf
-from dragoman.core.routing.dispatch import place
+from dragoman.core.tasks.dependencies import begin_or_wait
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import EventKind, Status, Task
 from dragoman.core.tasks.questions import lasting
@@ -40,7 +40,7 @@ def drop_work_letters(work: Work, task: Task) -> None:
 
 
 def set_back(work: Work, task: Task) -> Task:
-    """An ended task as if nobody had begun it, placed."""
+    """An ended task as if nobody had begun it."""
     task = move(
         task,
         Status.QUEUED,
@@ -59,4 +59,4 @@ def set_back(work: Work, task: Task) -> Task:
         output_bytes=0,
         deadline=Instant(work.now + max(work.rules.total_limit, task.total_limit or 0)),
     )
-    return place(work, task)
+    return begin_or_wait(work, task)

@@ -1,13 +1,19 @@
-"""Tasks that wait for other tasks."""
+"""Tasks that wait for other tasks.
+
+What a task depends on is done before it, in every round: also where somebody begins it anew.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
-from dragoman.core.errors import Fault, Kind
+from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.lookups import Dependents
 from dragoman.core.routing.dispatch import place
-from dragoman.core.tasks.model import EventKind, Status, Task
+from dragoman.core.tasks.lifecycle import move
+from dragoman.core.tasks.model import EventKind, Status, Task, Waiting
 from dragoman.core.work import Work
 
 
@@ -27,14 +33,44 @@ def settle_dependents(work: Work, task: Task) -> None:
             place(work, work.record(dependent, EventKind.RELEASED))
 
 
+def begin_or_wait(work: Work, task: Task) -> Task:
+    """A task that begins anew: placed, or waiting for what it depends on. What is not known any more had its time."""
+    blocking = [] if not task.dependencies else _undone(work.tasks(task.dependencies))
+    failed = next((one for one in blocking if one.final), None)
+    if failed is not None:
+        message = f"it depends on task {failed.id}, which {_how(failed)}; retry that one first"
+        raise refuse(Kind.CONFLICT, message, task_id=failed.id, status=failed.status.value)
+    task = msgspec.structs.replace(task, blocked_by=tuple(one.id for one in blocking))
+    if not blocking:
+        return place(work, task)
+    task = move(task, Status.WAITING, work.now, waiting=Waiting.DEPENDENCY)
+    work.put(task)
+    be_waited_for(work, blocking)
+    return task
+
+
+def be_waited_for(work: Work, blocking: Iterable[Task]) -> None:
+    """These tasks have somebody to release when they end."""
+    for dependency in blocking:
+        if not dependency.has_dependents:
+            work.put(msgspec.structs.replace(dependency, has_dependents=True))
+
+
+def _undone(tasks: Iterable[Task]) -> list[Task]:
+    return [task for task in tasks if task.status is not Status.COMPLETED]
+
+
+def _how(ended: Task) -> str:
+    return "was cancelled" if ended.status is Status.CANCELLED else "failed"
+
+
 def fail_for(work: Work, dependent: Task, failed: Task) -> Task:
     """What it waited for will never come."""
     from dragoman.core.tasks.outcome import end  # ending a task ends its dependents: the two call each other
 
-    how = "was cancelled" if failed.status is Status.CANCELLED else "failed"
     fault = Fault(
         kind=Kind.DEPENDENCY,
-        message=f"it depends on task {failed.id}, which {how}",
+        message=f"it depends on task {failed.id}, which {_how(failed)}",
         facts={"task_id": failed.id},
     )
     return end(work, msgspec.structs.replace(dependent, blocked_by=()), Status.FAILED, fault=fault)

@@ -19,7 +19,7 @@ from dragoman.core.rules import Rules
 from dragoman.core.state import admission, budget
 from dragoman.core.state.budget import NOTHING
 from dragoman.core.tasks.anew import redo
-from dragoman.core.tasks.dependencies import fail_for
+from dragoman.core.tasks.dependencies import be_waited_for, fail_for
 from dragoman.core.tasks.model import EventKind, Origin, Priority, Status, Task, Waiting
 from dragoman.core.tasks.output import take_files
 from dragoman.core.tasks.questions import resume_with
@@ -102,9 +102,7 @@ def submit(work: Work, command: Submit) -> Task:
     work.put(task)
     if failed is not None:
         return fail_for(work, task, failed)
-    for dependency in work.tasks(task.blocked_by):
-        if not dependency.has_dependents:
-            work.put(msgspec.structs.replace(dependency, has_dependents=True))
+    be_waited_for(work, work.tasks(task.blocked_by))
     return task
 
 

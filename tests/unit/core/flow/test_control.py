@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dragoman.core.commands import Answer, Ask, Cancel, Pause, ReportFault, Resume
+from dragoman.core.commands import Answer, Ask, Cancel, Pause, ReportFault, Resume, Retry
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.tasks.model import QuestionStatus, Status, Waiting
@@ -51,6 +51,27 @@ async def test_dependents_wait_and_are_released_or_fail(world):
     await world.finish("i1", third.id, fault=Fault(kind=Kind.WORK_FAILED, message="exit 1"))
     failed = await world.task(after_third.id)
     assert (failed.status, failed.fault.kind) == (Status.FAILED, Kind.DEPENDENCY)
+
+
+async def test_what_is_done_again_waits_for_what_it_depends_on(world):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    first = await world.submit()
+    after = await world.submit(dependencies=(first.id,))
+    boss = AgentId("boss")
+    await world.ask(Cancel(principal=boss, task_id=after.id))
+    await world.ask(Retry(principal=boss, task_id=after.id))
+    again = await world.task(after.id)
+    assert (again.status, again.waiting, again.blocked_by) == (Status.WAITING, Waiting.DEPENDENCY, (first.id,))
+    await world.finish("i1", first.id, fault=Fault(kind=Kind.WORK_FAILED, message="exit 1"))
+    assert (await world.task(after.id)).status is Status.FAILED
+    fault = await world.refused(Retry(principal=boss, task_id=after.id))
+    assert (fault.kind, fault.facts["task_id"]) == (Kind.CONFLICT, first.id)
+    await world.ask(Retry(principal=boss, task_id=first.id))
+    await world.ask(Retry(principal=boss, task_id=after.id))
+    assert after.id not in i1.work
+    await world.finish("i1", first.id)
+    assert after.id in i1.work
 
 
 async def test_a_dependency_that_does_not_exist_is_refused(world):
