@@ -124,6 +124,7 @@ ATTACKS = {
     "a key twice": (REQUEST + b'{"a":1,"a":2}}', Stage.JSON),
     "NaN": (REQUEST + b'{"a":NaN}}', Stage.JSON),
     "half a surrogate": (REQUEST + b'{"a":"\\ud800"}}', Stage.JSON),
+    "no UTF-8": (REQUEST + b'{"a":"caf\xe9"}}', Stage.JSON),
     "an integer of 65 bits": (REQUEST + b'{"a":18446744073709551616}}', Stage.JSON),
 }
 

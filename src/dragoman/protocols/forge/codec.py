@@ -274,7 +274,8 @@ def _glimpse(data: bytes, stage: Stage) -> tuple[str | None, str | None]:
             return None, None
         return kind[1].decode("utf-8", "replace"), None if about is None else about[1].decode("utf-8", "replace")
     try:
-        tree = json.loads(data, parse_int=str)  # Python itself refuses to read very long integers
+        # Python itself refuses to read very long integers; what is no UTF-8 may still be a message.
+        tree = json.loads(data.decode("utf-8", "replace"), parse_int=str)
     except (ValueError, RecursionError):
         return None, None
     return (tree["type"], _id(tree)) if _family(tree) else (None, None)
