@@ -17,6 +17,12 @@ PROTOCOL = "chiffon"
 HUB_NAME = "orchestrator"
 """What the hub calls itself: towards agents it plays the document's orchestrator, whose word clients know."""
 
+OURS = frozenset({
+    "agent_id", "attachments", "attempt", "delivery_id", "dependencies", "files", "parent_task_id", "priority", "token",
+    "traceparent",
+})  # fmt: skip
+"""Custom fields of a request that the hub obeys or writes itself."""
+
 _uuid = re.compile(UUID_PATTERN).match
 _NAMESPACE = UUID("6a1d8d0c-7d5c-5b0e-9c4e-0d1a60a4a2c1")
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from dragoman.bindings.chiffon.exchange import PROTOCOL, task_id_in, task_ids_in, wire_name
+from dragoman.bindings.chiffon.exchange import OURS, PROTOCOL, task_id_in, task_ids_in, wire_name
 from dragoman.bindings.chiffon.failures import fault_in
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Ask, Command, Finish, ReportFault, ReportProgress, Span, Submit
@@ -23,7 +23,15 @@ from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.tasks.model import Priority
 from dragoman.protocols.chiffon import chunks, codec
-from dragoman.protocols.chiffon.types import Envelope, ErrorPayload, Payload, Step, WorkRequest, WorkResult, WorkStatus
+from dragoman.protocols.chiffon.types import (
+    Envelope,
+    ErrorPayload,
+    Payload,
+    Step,
+    WorkRequest,
+    WorkResult,
+    WorkStatus,
+)
 
 RESULT_STREAM = "result"
 MOST_FILES = 100
@@ -32,6 +40,13 @@ ASIDES: dict[str, type] = {"message": str, "thinking": str, "tool_use": dict, "t
 """Custom fields of a status that other protocols have words for, by their JSON type."""
 
 _PRIORITIES = {priority.value: priority for priority in Priority}
+
+_KNOWN = {
+    "envelope": frozenset(Envelope.__struct_fields__),
+    "payload": frozenset(WorkRequest.__struct_fields__),
+    "custom": OURS,
+}
+"""The fields of a request that the hub has words for, by their place."""
 
 _traceparent = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
 _encode = msgspec.json.Encoder().encode
@@ -72,7 +87,7 @@ def command_of(
         raw = codec.reissue(raw, {}, {"traceparent": traceparent})
     payload = message.payload
     if type(payload) is WorkRequest:
-        return _submit(agent, message, payload, tree["payload"], raw)
+        return _submit(agent, message, payload, tree, raw)
     if custom.get("agent_id", agent.id) != agent.id:
         what = "the message speaks for another agent"
         raise refuse(Kind.FORBIDDEN, what, field="x_custom_fields.agent_id", agent_id=agent.id)
@@ -107,8 +122,9 @@ def with_files(command: Command, files: tuple[FileRef, ...]) -> Command:
     return msgspec.structs.replace(command, files=files, body=_encode(body))
 
 
-def _submit(agent: Agent, message: Envelope[Payload], work: WorkRequest, said: dict[str, Any], raw: bytes) -> Submit:
+def _submit(agent: Agent, message: Envelope[Payload], work: WorkRequest, tree: dict[str, Any], raw: bytes) -> Submit:
     custom = message.x_custom_fields
+    said: dict[str, Any] = tree["payload"]
     pinned = custom.get("agent_id")
     if pinned is not None and type(pinned) is not str:
         raise refuse(Kind.INVALID, "expected the id of an agent", field="x_custom_fields.agent_id")
@@ -117,6 +133,8 @@ def _submit(agent: Agent, message: Envelope[Payload], work: WorkRequest, said: d
     body: dict[str, Any] = {"input": said["parameters"]}
     if work.hints is not None:
         body["hints"] = said["hints"]
+    if beyond := _beyond(tree, custom):
+        body["beyond"] = beyond
     return Submit(
         principal=agent.id,
         protocol=PROTOCOL,
@@ -145,6 +163,17 @@ def _constraints(work: WorkRequest) -> dict[str, Any]:
     """The hints for the scheduler that say who may be given it."""
     memory = None if work.hints is None else work.hints.max_memory_mb
     return {"max_memory_mb": memory} if memory else {}
+
+
+def _beyond(tree: dict[str, Any], custom: dict[str, Any]) -> dict[str, Any]:
+    """What nobody here has a word for, by its place. The first round of a task leaves in the bytes it came in; later
+    ones are messages of the hub, and have it from here (all-D6)."""
+    places = {"envelope": tree, "payload": tree["payload"], "custom": custom}
+    return {
+        part: {name: place[name] for name in place if name not in _KNOWN[part]}
+        for part, place in places.items()
+        if not place.keys() <= _KNOWN[part]
+    }
 
 
 def _status(agent: Agent, message: Envelope[Payload], status: WorkStatus, raw: bytes) -> ReportProgress:

@@ -98,8 +98,15 @@ def _work(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
         parameters = {**parameters, "handover": body["handover"]}
     hints = fitting(body.get("hints"), Hints) or Hints()
     request = WorkRequest(task_id=task.id, work_type=task.type, parameters=parameters, hints=hints)
-    extra = {**_attempt(task), **_described(task, body)}
-    return (_say(request, parcel, receiver, now, from_agent=HUB_NAME, request_id=wire_request_id(task), extra=extra),)
+    beyond: dict[str, dict[str, Any]] = body.get("beyond", {})
+    extra = {**beyond.get("custom", {}), **_attempt(task), **_described(task, body)}
+    frame = _say(request, parcel, receiver, now, from_agent=HUB_NAME, request_id=wire_request_id(task), extra=extra)
+    hinted = {name: value for name, value in (body.get("hints") or {}).items() if name not in Hints.__struct_fields__}
+    if beyond or hinted:
+        payload = {**beyond.get("payload", {}), **_parse(frame)["payload"]}
+        payload["hints"] |= hinted
+        frame = codec.reissue(frame, {**beyond.get("envelope", {}), "payload": payload})
+    return (frame,)
 
 
 def _described(task: Task, body: dict[str, Any]) -> dict[str, Any]:

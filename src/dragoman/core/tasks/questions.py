@@ -261,11 +261,12 @@ def go_on(work: Work, task: Task | None, question: Question, *, tell: bool = Tru
         offer_answer(work, question)
 
 
-LASTING = ("attachments", "context", "handover", "hints")
+LASTING = ("hints", "attachments", "context", "handover", "beyond")
 
 
 def lasting(source: dict[str, Any]) -> dict[str, Any]:
-    """What of an order holds for its later rounds, too: the files that came with it, and what is known around it."""
+    """What of an order holds for its later rounds, too: what it may take, the files that came with it, what is known
+    around it, and what its protocol says beyond the hub's form."""
     return {name: source[name] for name in LASTING if source.get(name)}
 
 

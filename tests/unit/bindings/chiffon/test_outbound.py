@@ -14,6 +14,7 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.ids import ADMIN, Instant, QuestionId
 from dragoman.core.tasks.model import EventKind, Origin, Question, Task
+from dragoman.core.tasks.questions import lasting
 from dragoman.protocols.chiffon import codec, errors
 from dragoman.protocols.chiffon.types import ErrorPayload
 
@@ -70,6 +71,19 @@ def test_an_answer_comes_in_the_parameters_under_a_new_request_id(parcel: Make, 
     assert message["payload"]["parameters"] == {"a": 1, "answer": "yes"}
     assert message["payload"]["task_id"] == TASK
     assert message["request_id"] == wire_request_id(later) == later.request_id != task.origin.request_id
+
+
+@pytest.mark.requirement("all-D6")
+def test_a_later_round_says_all_that_the_request_said(
+    envelope: Make, heard: Make, parcel: Make, orchestrator: Agent, infra: Agent, task: Task
+) -> None:
+    asked = envelope(custom={"note": "x", "priority": "high"}, hints={"max_duration_seconds": 5, "gpu": 1}, extra=[2])
+    submitted = msgspec.json.decode(heard(orchestrator, asked | {"x_other": [1]}).body)
+    body = {"input": submitted["input"], "answer": "yes", **lasting(submitted)}
+    message = said(parcel(Cargo.WORK, EventKind.ANSWERED, body, of=msgspec.structs.replace(task, round=1)), infra)
+    assert message["payload"] == asked["payload"] | {"parameters": {**asked["payload"]["parameters"], "answer": "yes"}}
+    assert message["x_other"] == [1]
+    assert message["x_custom_fields"] == {"note": "x", "traceparent": TRACEPARENT, "attempt": 4} | MARKS
 
 
 def test_a_request_id_that_is_no_uuid_gets_one_that_stays(task: Task) -> None:
