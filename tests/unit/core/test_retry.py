@@ -39,6 +39,13 @@ def in_force(own: dict[str, Any], policy: dict[str, Any]) -> retry.RetryConfig:
     return msgspec.structs.replace(retry.RetryConfig(jitter=False), **{**policy, **own})
 
 
+@pytest.mark.parametrize("policy", [None, Backoff(base=SECOND)])
+def test_what_left_together_does_not_come_back_together(policy):
+    waits = [wait_of(Rules(), f"id {n}", 3, policy) for n in range(100)]
+    assert len(set(waits)) > 90
+    assert all(2 * SECOND <= wait <= 4 * SECOND for wait in waits)
+
+
 @given(CONFIGS, CONFIGS, st.integers(1, OWN))
 @example({}, {"jitter": False, "base_delay_ms": 6e-8, "max_delay_ms": 103, "backoff_multiplier": 204}, 5)
 def test_a_wait_is_the_protocols_formula_within_the_hubs_bounds(own, policy, attempt):

@@ -70,6 +70,19 @@ async def test_a_notice_nobody_acknowledges_becomes_a_dead_letter_and_can_be_red
     assert list(await world.store.dead_letters()) == []
 
 
+async def test_a_notice_that_no_link_survives_becomes_a_dead_letter(world):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit()
+    await world.finish("i1", task.id)
+    for attempt in range(1, 9):
+        boss = await world.connect("boss", acknowledges=True)
+        assert [parcel.delivery.attempt for parcel in boss.inbox] == [attempt]
+        await boss.close()
+    assert (await world.connect("boss", acknowledges=True)).inbox == []
+    assert [(letter.task, letter.attempts) for letter in await world.store.dead_letters()] == [(task.id, 8)]
+
+
 async def test_somebody_elses_acknowledgment_changes_nothing(world):
     await world.add("i1", "infra")
     await world.connect("i1")

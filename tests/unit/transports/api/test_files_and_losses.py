@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from tests.support.chiffon import work_request
 
 from dragoman.app.settings import Server, Settings, StoreSettings
 from dragoman.app.wiring import hub
@@ -48,13 +49,17 @@ async def test_a_file_of_nobody_and_a_file_of_another_task_are_not_found(api: ht
 
 async def test_an_agent_keeps_a_file_and_nobody_else_may_name_or_read_it(api: httpx2.AsyncClient) -> None:
     tokens = {}
-    for id in ("a1", "a2"):
-        made = await api.post("/api/v1/agents", json={"agent_id": id, "protocol": "chiffon", "kind": id})
+    for id, kind in (("a1", "infra"), ("a2", "orchestrator")):
+        made = await api.post("/api/v1/agents", json={"agent_id": id, "protocol": "chiffon", "kind": kind})
         tokens[id] = {"authorization": f"Bearer {made.json()['token']}"}
     kept = (await api.post("/api/agent/files?name=a.txt", content=b"mine", headers=tokens["a1"])).json()
     assert (await api.get(f"/api/agent/files/{kept['id']}", headers=tokens["a1"])).content == b"mine"
     stolen = await api.get(f"/api/agent/files/{kept['id']}", headers=tokens["a2"])
     assert (stolen.status_code, stolen.json()["type"]) == (404, "error")
+    for id in (kept["id"], "nothing"):
+        named = work_request(x_custom_fields={"files": [id]})
+        answer = await api.post("/api/agent/message", json=named, headers=tokens["a2"])
+        assert (answer.status_code, f"{id!r} of yours" in answer.json()["payload"]["error_message"]) == (404, True)
     assert (await api.post("/api/agent/files", content=b"x", headers={"authorization": "no"})).status_code == 401
     large = await api.post("/api/agent/files", content=b"x" * (16 * 1024 * 1024 + 1), headers=tokens["a1"])
     assert large.status_code == 413
