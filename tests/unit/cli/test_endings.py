@@ -102,11 +102,11 @@ def test_a_usage_error_is_2_and_leads_to_the_help(hub: Any, run: Any, tokens: tu
 
 
 def test_nobody_listens_is_5(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     monkeypatch.chdir(tmp_path)
-    ran = run("task", "ls", "--hub", f"http://127.0.0.1:{port}")
+    with socket.socket() as taken:  # by somebody who does not listen: nobody else can
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        ran = run("task", "ls", "--hub", f"http://127.0.0.1:{port}")
     assert ran.code == 5
     assert f"no hub answers at http://127.0.0.1:{port} (Connection refused)" in ran.err
     assert "dragoman dev" in ran.err
