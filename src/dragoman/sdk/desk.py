@@ -19,7 +19,6 @@ import asyncio
 import contextvars
 import hashlib
 import logging
-from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -34,6 +33,7 @@ from dragoman.sdk.fetching import Bring
 from dragoman.sdk.journal import Answered, Journal
 from dragoman.sdk.links import Decline, Errand, Introduction, Outcome, Reply, Work
 from dragoman.sdk.mailbox import Mailbox
+from dragoman.sdk.places import Places
 from dragoman.sdk.signature import Handler
 from dragoman.sdk.speech import Speech
 from dragoman.sdk.sync_task import SyncTask
@@ -44,6 +44,8 @@ from dragoman.sdk.world import World
 log = logging.getLogger("dragoman.sdk")
 
 HEALTH_CHECK = "health_check"
+MOST_ASKING = 1000
+"""Threads beyond those that run: a plain function that waits for an answer keeps its own. They are made when needed."""
 
 _canonical = msgspec.json.Encoder(order="sorted").encode
 
@@ -65,11 +67,10 @@ class Desk:
         self._world = world
         self._loop = asyncio.get_running_loop()
         self._by_request: dict[str, Task] = {}
-        self._backlog: deque[tuple[Task, Handler, dict[str, Any]]] = deque()
-        self._running = 0
+        self._places = Places(who.concurrency)
         self._chores: set[asyncio.Task[None]] = set()
         self._threads: ThreadPoolExecutor | None = None
-        self.speech = Speech(mailbox, journal, world, bring)
+        self.speech = Speech(mailbox, journal, world, self._places, bring)
         self.vitals = Vitals(world)
         self.tasks: dict[str, Task] = {}
         """In hand, by task id: begun, waiting for a person, or for a free place."""
@@ -149,13 +150,10 @@ class Desk:
     # --- running ---
 
     def _begin(self, task: Task, handler: Handler, arguments: dict[str, Any]) -> None:
-        if task.cancelled:
-            return
-        if self._running >= self._who.concurrency:
-            self._backlog.append((task, handler, arguments))
-            return
-        self._running += 1
-        task._runner = self._loop.create_task(self._work(task, handler, arguments))
+        def begin() -> None:
+            task._runner = self._loop.create_task(self._work(task, handler, arguments))
+
+        self._places.enter(task, begin)
 
     async def _begin_after(
         self, previous: Task | None, task: Task, handler: Handler, arguments: dict[str, Any], has_answer: bool
@@ -210,10 +208,8 @@ class Desk:
                 self._mailbox.spoke_of(task)
                 self._mailbox.post(outcome)
         finally:
-            self._running -= 1
             self._discharge(task)
-            while self._backlog and self._running < self._who.concurrency:
-                self._begin(*self._backlog.popleft())
+            self._places.leave(task)
 
     async def _call(self, task: Task, handler: Handler, arguments: dict[str, Any]) -> Any:
         if handler.is_async:
@@ -226,7 +222,7 @@ class Desk:
     async def in_thread(self, call: Callable[[], Any]) -> Any:
         """A plain function, beside the event loop and in our context."""
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(self._who.concurrency, "dragoman-handler")
+            self._threads = ThreadPoolExecutor(self._who.concurrency + MOST_ASKING, "dragoman-handler")
         context = contextvars.copy_context()
         return await self._loop.run_in_executor(self._threads, lambda: context.run(call))
 

@@ -174,22 +174,19 @@ class Exchange:
 
     async def _wait(self, task: Task, asked: Asked) -> Any:
         """What comes back. Others' time is not the handler's, and no sign of life disturbs it."""
-        began = self._world.monotonic()
-        task._waits += 1
-        task._answer = asked.waiting
-        self._post(asked)
-        self._desk.speech._spoke(task)
-        try:
-            return await asked.waiting
-        finally:
-            task._waits -= 1
-            task._answer = None
-            task._last_sign = self._world.monotonic()
-            if task._deadline is not None:
-                task._deadline += task._last_sign - began
-            self._mailbox.settle(asked.letter.id)
-            if asked.more is None or asked.waiting.cancelled():
-                self._asked.pop(asked.letter.id, None)
+        async with self._desk.speech.away(task):
+            task._waits += 1
+            task._answer = asked.waiting
+            self._post(asked)
+            self._desk.speech._spoke(task)
+            try:
+                return await asked.waiting
+            finally:
+                task._waits -= 1
+                task._answer = None
+                self._mailbox.settle(asked.letter.id)
+                if asked.more is None or asked.waiting.cancelled():
+                    self._asked.pop(asked.letter.id, None)
 
     # --- what the agent itself says ---
 

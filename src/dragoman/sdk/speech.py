@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UnsetType
@@ -17,6 +19,7 @@ from dragoman.sdk.journal import Answered, Journal
 from dragoman.sdk.links import PRIVATE, File, Letter, LinkDown, Outcome, Query, Report
 from dragoman.sdk.mailbox import Mailbox
 from dragoman.sdk.outcome import clean
+from dragoman.sdk.places import Places
 from dragoman.sdk.task import Task
 from dragoman.sdk.world import World, backoff
 
@@ -37,8 +40,11 @@ class Speech:
 
     exchange: Exchange
 
-    def __init__(self, mailbox: Mailbox, journal: Journal, world: World, bring: Bring | None = None) -> None:
+    def __init__(
+        self, mailbox: Mailbox, journal: Journal, world: World, places: Places, bring: Bring | None = None
+    ) -> None:
         self._bring = bring
+        self._places = places
         self._mailbox = mailbox
         self._journal = journal
         self._world = world
@@ -183,17 +189,32 @@ class Speech:
             default=default,
             percent=task._percent,
         )
-        asked_at = self._world.monotonic()
         task._asking, task._answer = query, asyncio.get_running_loop().create_future()
-        self._mailbox.post(query)
-        self._spoke(task)
-        try:
-            answered = await task._answer
-        finally:
-            task._asking = None
-            self._mailbox.settle(query.id)
-        task._last_sign = self._world.monotonic()
-        if task._deadline is not None:  # a person's time is not the handler's
-            task._deadline += task._last_sign - asked_at
+        async with self.away(task):
+            self._mailbox.post(query)
+            self._spoke(task)
+            try:
+                answered = await task._answer
+            finally:
+                task._asking = None
+                self._mailbox.settle(query.id)
         task._answers.append(answered)
         return answered.answer
+
+    @asynccontextmanager
+    async def away(self, task: Task) -> AsyncIterator[None]:
+        """While others are asked: somebody else may work meanwhile, and others' time is not the handler's."""
+        left, deadline = self._world.monotonic(), task._deadline
+        task._deadline = None
+        self._places.leave(task)
+        try:
+            yield
+        except Exception:
+            await self._places.back(task)
+            raise
+        else:
+            await self._places.back(task)
+        finally:
+            task._last_sign = self._world.monotonic()
+            if deadline is not None:
+                task._deadline = deadline + task._last_sign - left

@@ -40,6 +40,7 @@ class Task:
         "_last_sign",
         "_overdue",
         "_percent",
+        "_place",
         "_print",
         "_receipt",
         "_released",
@@ -80,6 +81,7 @@ class Task:
         self._turn = asyncio.Lock()
         self._asking: links.Query | None = None
         self._answer: asyncio.Future[Answered] | None = None
+        self._place: asyncio.Future[None] | None = None
         self._unheard = 0
         self._words = 0
         self._spoken: list[str] = []
@@ -284,6 +286,8 @@ class Task:
         self.cancelled = True
         if self._answer is not None and not self._answer.done():
             self._answer.cancel()
+        if self._place is not None:
+            self._place.cancel()
         if self._room is not None:
             self._room.set()
         if self.is_held:

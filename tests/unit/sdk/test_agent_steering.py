@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from tests.unit.sdk.harness import PATIENCE, FakeHub, FakeWorld, Running, for_ever, settle
 
 from dragoman import Agent, SyncTask, Task
@@ -128,6 +129,66 @@ async def test_no_more_than_the_concurrency_run_at_once_and_the_rest_wait_their_
         await hub.next("work_result")
         await settle()
         assert len(gates) == 3
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["coroutine", "plain function"])
+async def test_who_waits_for_a_person_leaves_its_place_to_others(world: FakeWorld, hub: FakeHub, plain: bool) -> None:
+    """With all places taken by waiting handlers, the next work waited for a place, and the answers for that work."""
+    agent = Agent("worker", world=world, concurrency=1)
+
+    def ask_plainly(task: SyncTask) -> str:
+        return str(task.ask("Go on?"))
+
+    async def ask(task: Task) -> str:
+        return str(await task.ask("Go on?"))
+
+    agent.on("ask")(ask_plainly if plain else ask)
+    agent.on("work")((lambda: "done") if plain else for_ever)
+    async with Running(agent, hub):
+        asking = hub.request("ask")
+        assert (await hub.next()).payload.status == "paused"
+        work = hub.request("work")
+        if plain:
+            assert (await hub.next("work_result")).request_id == work.request_id
+        answer = hub.request("ask", {"answer": "yes"}, task_id=asking.payload.task_id)
+        await settle()
+        if not plain:  # its place is somebody else's, until that one ends
+            assert hub.count("work_result") == 0
+            await world.advance(20)
+            assert answer.request_id in {said.request_id for said in hub.said}  # it shows that it is well
+            hub.cancel(work)
+        result = await hub.next("work_result")
+        assert (result.request_id, result.payload.output) == (answer.request_id, "yes")
+
+
+async def test_a_cancel_while_somebody_waits_to_come_back_leaves_every_place_free(
+    world: FakeWorld, hub: FakeHub
+) -> None:
+    agent = Agent("worker", world=world, concurrency=1)
+    agent.on("work")(for_ever)
+
+    @agent.on("ask")
+    def ask(task: SyncTask) -> str:
+        return str(task.ask("Go on?"))
+
+    @agent.on("add")
+    async def add() -> int:
+        return 2
+
+    async with Running(agent, hub):
+        first, second = hub.request("ask"), hub.request("ask")
+        for _ in range(2):
+            assert (await hub.next()).payload.status == "paused"
+        work = hub.request("work")
+        await settle()
+        answer = hub.request("ask", {"answer": "yes"}, task_id=first.payload.task_id)
+        await settle()
+        for request in (answer, second, work):
+            hub.cancel(request)
+        await settle()
+        last = hub.request("add")
+        result = await hub.next("work_result")
+    assert (result.request_id, result.payload.output) == (last.request_id, "2")
 
 
 async def test_stop_lets_running_work_end_and_takes_no_more(world: FakeWorld, hub: FakeHub) -> None:
