@@ -21,9 +21,9 @@ import stat
 from pathlib import Path
 from typing import NamedTuple
 
-from dragoman.security import private
+from dragoman.security import datahome, private
 
-DEFAULT = ".dragoman"
+DEFAULT = datahome.DEFAULT
 KEYS = ("signing.json", "master.json")
 """Files of `security.keys` and `security.masterkey`, wherever they lie in the directory."""
 TOKEN_BYTES = 16  # 32 hex characters, as agents' tokens

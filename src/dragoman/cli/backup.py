@@ -13,7 +13,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from dragoman.app.datadir import DEFAULT, DataDir
+from dragoman.app.datadir import DataDir
 from dragoman.cli import printing
 from dragoman.cli.escaping import line
 from dragoman.cli.exits import Exit, Stop
@@ -43,10 +43,10 @@ def backup(
     except Stop as stop:
         if stop.code is not Exit.UNREACHABLE or reach.hub:
             raise
-        _offline(Path(reach.data or DEFAULT), path)
+        _offline(reach.directory, path)
         by = "offline"
     size = path.stat().st_size if path.exists() else None
-    keys = [] if reach.hub else DataDir(reach.data or DEFAULT).key_files()
+    keys = [] if reach.hub else DataDir(reach.directory).key_files()
     if output != "table":
         told = {"target": str(path), "bytes": size, "by": by, "not_in_it": [str(key.absolute()) for key in keys]}
         printing.document(told, output)

@@ -47,7 +47,7 @@ MARKS = {"ok": True, "warning": None, "problem": False}
 
 def doctor(*, output: Output = "table", reach: Reach = HERE) -> int:
     """Check this machine, the data directory and the hub."""
-    directory = DataDir(reach.data or os.environ.get("DRAGOMAN_DATA") or DEFAULT)
+    directory = DataDir(reach.directory)
     findings: list[Finding] = []
     for check in (python, sqlite, space, permissions):
         for finding in check(directory):

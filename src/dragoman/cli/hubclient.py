@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
-from dragoman.app.datadir import DEFAULT, DataDir, DataDirError, alive
+from dragoman.app.datadir import DataDir, DataDirError, alive
 from dragoman.cli import escaping, refusals
 from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.http1 import Answer, Connection, Garbled
@@ -62,7 +62,7 @@ class Hub:
     @classmethod
     def find(cls, reach: Reach) -> Hub:
         token = os.environ.get("DRAGOMAN_TOKEN")
-        directory = DataDir(reach.data or DEFAULT)
+        directory = DataDir(reach.directory)
         try:
             here = directory.whereabouts()
         except DataDirError as error:

@@ -75,10 +75,7 @@ def _worth_showing(default: object) -> object:
 
 def main(argv: Sequence[str] | None = None) -> int:
     tokens = list(sys.argv[1:] if argv is None else argv)
-    for stream in (sys.stdout, sys.stderr):
-        # An old locale must not turn a check mark into a traceback.
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+    _settle_in()
     try:
         outcome = build()(tokens)
         sys.stdout.flush()
@@ -103,6 +100,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         place = f"{error.filename!r}" if error.filename else "what was to be printed"
         said = f"cannot read or write {place}: {error.strerror or error}"
         return _tell(Stop(Exit.NOT_ALLOWED, said, next="dragoman doctor"))
+
+
+def _settle_in() -> None:
+    """What the surroundings leave open, or leave us without."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # in this order each gets its own number
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - it stays open
+    for stream in (sys.stdout, sys.stderr):
+        # An old locale must not turn a check mark into a traceback.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    for variable in [name for name, value in os.environ.items() if name.startswith("DRAGOMAN_") and not value]:
+        del os.environ[variable]  # set to nothing is not set
 
 
 def _tell(stop: Stop) -> int:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
+
+from dragoman.security.datahome import data_home
 
 CONNECTION = Group("Connection", sort_key=90)
 
@@ -48,6 +51,11 @@ class Reach:
     data: Annotated[
         Path | None, Parameter(env_var="DRAGOMAN_DATA", help="The data directory of a local hub [.dragoman].")
     ] = None
+
+    @property
+    def directory(self) -> Path:
+        """The data directory that is meant, by name or as that of a hub started here."""
+        return self.data or data_home(os.environ)
 
 
 HERE = Reach()

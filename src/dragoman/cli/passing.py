@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dragoman.app.datadir import DEFAULT, DataDir
+from dragoman.app.datadir import DataDir
 from dragoman.cli.escaping import line
 from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Hub
@@ -121,7 +121,7 @@ def _fitting(agent: Mapping[str, Any], work: str) -> dict[str, Any]:
 def _address(hub: Hub, protocol: str, reach: Reach) -> str:
     if protocol != "coven":
         return f"{protocol}+ws{hub.url.removeprefix('http')}"
-    here = DataDir(reach.data or DEFAULT).whereabouts()
+    here = DataDir(reach.directory).whereabouts()
     if here is None or not here.grpc or Hub(here.http, None).url != hub.url:
         raise Stop(
             Exit.USAGE,

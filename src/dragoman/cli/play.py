@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from dragoman.app.datadir import DEFAULT, DataDir
+from dragoman.app.datadir import DataDir
 from dragoman.cli import printing
 from dragoman.cli.escaping import line
 from dragoman.cli.exits import Exit, Stop
@@ -156,7 +156,7 @@ def _trusted(hub: Hub, reach: Reach) -> ssl.SSLContext | bool:
         return True
     from dragoman.security import trust
 
-    here = DataDir(reach.data or DEFAULT).whereabouts()
+    here = DataDir(reach.directory).whereabouts()
     ours = here is not None and Hub(here.http, None).url == hub.url
     return trust.context(here.certificate if here is not None and ours else "")
 

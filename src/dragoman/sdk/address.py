@@ -30,13 +30,13 @@ import json
 import os
 import stat
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
 
 from dragoman.sdk.errors import Misconfigured
+from dragoman.security.datahome import data_home
 
 API = "api"
 #: scheme → (protocol, transport, scheme of the hub's HTTP side)
@@ -180,7 +180,7 @@ def parse(url: str, token: str | None = None) -> Address:
 
 def read_note(environ: Mapping[str, str] = os.environ) -> Note | None:
     """The note of the hub that serves this directory. One that another user could have written is not trusted."""
-    path = Path(environ.get("DRAGOMAN_DATA") or ".dragoman") / "hub.json"
+    path = data_home(environ) / "hub.json"
     try:
         with path.open("rb") as file:
             found = os.fstat(file.fileno())

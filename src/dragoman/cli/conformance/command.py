@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from dragoman.app.datadir import DEFAULT, DataDir
+from dragoman.app.datadir import DataDir
 from dragoman.cli import arguments, printing
 from dragoman.cli.conformance.cast import Cast
 from dragoman.cli.conformance.checklist import NotTried, Tried
@@ -86,7 +86,7 @@ def _hub(fresh: bool, reach: Reach, after: ExitStack) -> tuple[Hub, Path]:
     if fresh:
         return after.enter_context(own_hub())
     try:
-        return Hub.find(reach), Path(reach.data or DEFAULT)
+        return Hub.find(reach), reach.directory
     except Stop as stop:
         if stop.code is Exit.UNREACHABLE:
             raise Stop(stop.code, stop.sentence, next="add --fresh (a hub of its own)   ·   dragoman dev") from stop
