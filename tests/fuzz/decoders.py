@@ -85,13 +85,6 @@ _json = msgspec.json.Encoder().encode
 # -- JSON in general, and the protocols --
 
 
-def _taken_token(data: bytes) -> tuple[str | None, bytes]:
-    token, rest = chiffon.take_token(data)
-    if token:
-        assert "token" not in json.loads(rest).get("x_custom_fields", {})
-    return token, rest
-
-
 def _labels(data: bytes) -> chunks.Label:
     return chunks.parse(data.decode("utf-8", "replace"))
 
@@ -268,7 +261,6 @@ DECODERS: dict[str, Decoder] = {
         chiffon.decode, (ChiffonError,), again=chiffon.encode, **_json_samples(samples.chiffon),
         is_secret=secret_at("x_custom_fields", "token"),
     ),
-    "chiffon.token": Decoder(_taken_token, (ChiffonError,), **_json_samples(samples.chiffon)),
     "chiffon.registration": Decoder(
         chiffon.decode_registration, (ChiffonError,), again=_json, **_json_samples(lambda: [samples.REGISTRATION])
     ),

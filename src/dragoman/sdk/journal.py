@@ -122,10 +122,6 @@ class Journal:
         self._flushing: asyncio.Task[None] | None = None
         self._writer = ThreadPoolExecutor(1, "dragoman-journal") if path else None
 
-    @property
-    def is_durable(self) -> bool:
-        return self._file is not None
-
     # --- start and end ---
 
     def open(self) -> list[Outcome]:

@@ -154,9 +154,6 @@ class KeyRing:
 
     # --- what they do ---
 
-    def has(self, contract_id: str | None) -> bool:
-        return self._keys(contract_id) != []
-
     def collaboration(self, contract_id: str | None) -> str | None:
         return self._ring.contracts.get(contract_id or "")
 

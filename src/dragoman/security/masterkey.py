@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from dragoman.security import private
 from dragoman.security.keys import decode64, encode64
-from dragoman.security.sealing import KEY_BYTES, NONCE_BYTES, TAG_BYTES, CollaborationKey
+from dragoman.security.sealing import KEY_BYTES, NONCE_BYTES, TAG_BYTES
 
 FILE = "master.json"
 VERSION = 1
@@ -90,13 +90,6 @@ class MasterKeys:
     def current(self, record: bytes) -> bool:
         """Whether the newest key locked it; the others are to be locked anew before an old key goes."""
         return record[1 : 1 + _ID] == self._newest
-
-    def lock_key(self, key: CollaborationKey, collaboration: str) -> bytes:
-        return self.lock(key.secret, {"kind": "collaboration key", "collaboration": collaboration, "kid": key.kid})
-
-    def unlock_key(self, record: bytes, kid: str, collaboration: str) -> CollaborationKey:
-        about = {"kind": "collaboration key", "collaboration": collaboration, "kid": kid}
-        return CollaborationKey(kid=kid, secret=self.unlock(record, about))
 
 
 class MasterKeyFile:

@@ -125,20 +125,6 @@ class Renewal:
         connection.context = self._newest
 
 
-def client_context(
-    ca: Path | None = None, *, certificate: Path | None = None, key: Path | None = None
-) -> ssl.SSLContext:
-    """For our own clients: TLS 1.3, names checked, and `ca` trusted instead of the system's."""
-    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
-    if ca is not None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        _trust(context, ca)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    if certificate is not None:
-        context.load_cert_chain(certificate, key, password=_no_password)
-    return context
-
-
 def grpc_cipher_suites(pair: Pair) -> str:
     """The value for `GRPC_SUITES` with which a gRPC server of this certificate speaks 1.3 only."""
     kind = serialization.load_pem_private_key(pair.key, None)

@@ -11,13 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.conformance.a2acp.samples import ADA, BOB, BODIES, BROKER, START, TOKEN, Link, tree
 
+from dragoman.core.agents.floor import MINUTES, Floor
+from dragoman.core.ids import Instant
 from dragoman.core.policy.ratelimit import BROKER as EVERYBODY
-from dragoman.core.policy.ratelimit import SECOND, Exceeded, Limits, Meter, Minute, keys, take
+from dragoman.core.policy.ratelimit import SECOND, Exceeded, Limits, Minute, keys, take
+from dragoman.core.ports import Recovered
 from dragoman.protocols.a2acp import codec, intents
 from dragoman.protocols.a2acp.connection import Connection
 from dragoman.protocols.a2acp.errors import Code, Refusal
 from dragoman.protocols.a2acp.events import Answered, Invalid, Overdue, Received, Unexpected
-from dragoman.protocols.a2acp.replay import Memory, Nonces, row, untimely
+from dragoman.protocols.a2acp.replay import Memory, row, untimely
 from dragoman.protocols.a2acp.state import Pending
 from dragoman.protocols.a2acp.types import MessageType
 from dragoman.wire import Limits as Sizes
@@ -207,20 +210,24 @@ def test_no_id_is_ever_accepted_twice(told: list[tuple[int, int, int]]) -> None:
             accepted.add((number, claimed))
 
 
-@pytest.mark.requirement("a2acp-D12")
-def test_a_nonce_is_used_once_and_a_key_wears_out() -> None:
-    nonces = Nonces(most=2)
-    assert [nonces.admit("a"), nonces.admit("b")] == [None, None]
-    again, worn = nonces.admit("a"), nonces.admit("c")
-    assert again is not None
-    assert worn is not None
-    assert (again.details["reason"], worn.details["reason"]) == ("nonce_reused", "key_worn_out")
-    assert again.code is Code.SECURITY_POLICY_VIOLATION
-
-
 # -- limits of rate --
 
 NOON = int(START.timestamp()) * SECOND
+
+
+class Meter:
+    """Everybody's minutes."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.minutes: dict[Any, Minute] = {}
+
+    def admit(self, principal: str, now: int, collaboration: str | None = None) -> Exceeded | None:
+        outcome = take(self.minutes.get, keys(principal, collaboration), self.limits, now)
+        if isinstance(outcome, Exceeded):
+            return outcome
+        self.minutes.update(outcome)
+        return None
 
 
 def flood(meter: Meter, count: int, now: int, who: str = "ada", where: str | None = None) -> list[Exceeded]:
@@ -246,11 +253,9 @@ def test_each_limit_holds_and_says_how_long_to_wait() -> None:
 @pytest.mark.requirement("a2acp-D16")
 def test_a_refused_message_takes_from_nobody() -> None:
     limits = Limits(agent=5, collaboration=1, broker=9)
-    minutes: dict[Any, Minute] = {}
-    for _ in range(3):
-        outcome = take(minutes.get, keys("ada", "l-1"), limits, NOON)
-        minutes.update({} if isinstance(outcome, Exceeded) else outcome)
-    assert {key: minute.total for key, minute in minutes.items()} == {
+    meter = Meter(limits)
+    flood(meter, 3, NOON, where="l-1")
+    assert {key: minute.total for key, minute in meter.minutes.items()} == {
         ("agent", "ada"): 1, ("collaboration", "l-1"): 1, EVERYBODY: 1,
     }  # fmt: skip
     assert flood(Meter(Limits(agent=0, broker=0)), 2000, NOON) == []
@@ -284,10 +289,11 @@ def test_whoever_waits_as_told_passes(limit: int, pauses: list[int]) -> None:
 
 @pytest.mark.requirement("A2-LNK-4")
 def test_empty_minutes_are_forgotten() -> None:
-    meter = Meter(sweep=10)
-    for number in range(100):
-        meter.admit(f"a{number}", NOON + number * 61 * SECOND)
-    assert len(meter) <= 12
+    floor = Floor(Recovered())
+    once = Minute().taken(NOON)
+    floor.note_minutes({("agent", f"a{number}"): once for number in range(MINUTES + 1)}, Instant(NOON))
+    floor.note_minutes({}, Instant(NOON + 61 * SECOND))
+    assert not floor.minutes
     back = Minute().taken(NOON).taken(NOON - 5 * SECOND)  # a clock that was set back
     assert back.slots == ((NOON // SECOND, 2),)
 

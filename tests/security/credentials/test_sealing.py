@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -381,24 +382,23 @@ def test_every_flaw_says_what_to_do() -> None:
 # -- at rest
 
 
-def test_a_key_at_rest_opens_for_its_own_row_only(tmp_path: Path) -> None:
-    master = MasterKeyFile(tmp_path / "keys").open(NOW)
-    made = CollaborationKey.new()
-    record = master.lock_key(made, "c-1")
-    assert made.secret not in record
-    assert MasterKeyFile(tmp_path / "keys").open(NOW).unlock_key(record, made.kid, "c-1") == made
-    for kid, collaboration in ((made.kid, "c-2"), ("other", "c-1")):
+def test_a_secret_at_rest_opens_for_its_own_row_only(tmp_path: Path) -> None:
+    master, secret, about = MasterKeyFile(tmp_path / "keys").open(NOW), os.urandom(32), {"kind": "key", "id": "c-1"}
+    record = master.lock(secret, about)
+    assert secret not in record
+    assert MasterKeyFile(tmp_path / "keys").open(NOW).unlock(record, about) == secret
+    for other in ({**about, "id": "c-2"}, {**about, "kind": "other"}):
         with pytest.raises(Locked, match="another row"):
-            master.unlock_key(record, kid, collaboration)
+            master.unlock(record, other)
     for place in range(len(record)):
         changed = bytearray(record)
         changed[place] ^= 1
         with pytest.raises(Locked):
-            master.unlock_key(bytes(changed), made.kid, "c-1")
+            master.unlock(bytes(changed), about)
     for length in (0, 1, 36, len(record) - 1):
         with pytest.raises(Locked):
-            master.unlock_key(record[:length], made.kid, "c-1")
-    assert master.lock_key(made, "c-1") != record
+            master.unlock(record[:length], about)
+    assert master.lock(secret, about) != record
 
 
 def test_a_new_master_key_locks_and_the_old_one_unlocks(tmp_path: Path) -> None:

@@ -24,13 +24,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from dragoman.security import trust
 from dragoman.security.certificates import Authority, CertificateProblem
 from dragoman.security.private import PrivateFileError
 from dragoman.security.tls import (
     Files,
     Renewal,
     TlsProblem,
-    client_context,
     grpc_cipher_suites,
     read_pair,
     server_context,
@@ -312,11 +312,11 @@ async def test_the_cert_command_makes_a_ca_and_a_certificate_that_clients_trust(
     )
     files = Files(certificate=place / "server.pem", key=place / "server.key")
     async with serving(server_context(files, int(time.time()) + 1)) as port:
-        strict = client_context(place / "ca.pem")
+        strict = trust.context("", {trust.CA: str(place / "ca.pem")})
         strict.verify_flags |= ssl.VERIFY_X509_STRICT  # what newer Pythons demand
         for name in ("localhost", "127.0.0.1"):
             assert (await connect(port, strict, name))[0] == "TLSv1.3"
-        for name, context in (("elsewhere", strict), ("localhost", client_context())):
+        for name, context in (("elsewhere", strict), ("localhost", trust.context("", {}))):
             with pytest.raises(ssl.SSLCertVerificationError):
                 await connect(port, context, name)
 

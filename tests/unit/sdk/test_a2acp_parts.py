@@ -152,7 +152,7 @@ def test_a_ring_is_kept_for_its_owner_only(world: FakeWorld, tmp_path: Path) -> 
     with pytest.raises(Misconfigured, match="holds no keys"):
         KeyRing(world, "b", path)
     held.forget("c")
-    assert not held.has("k1")
+    assert held.collaboration("k1") is None
 
 
 # -- schemas

@@ -87,7 +87,7 @@ def check_input(command: Submit, offer: Offer | None, contract: Contract | None)
     if offer is None or offer.input_schema is True or command.sealed:
         return
     content = msgspec.json.decode(command.body).get("input")
-    found = faults(offer.input_schema, content, key(contract, offer, "input"))
+    found = faults(offer.input_schema, content, key(contract, "input"))
     if found:
         what = f"the payload does not fit the input schema: {_first(found)}"
         raise refuse(Kind.CONTRACT if contract else Kind.INVALID, what, field="payload", **facts(contract, found))
@@ -108,7 +108,7 @@ def kept(work: Work, task: Task, body: bytes) -> bytes | Fault:
         return body
     said = msgspec.json.decode(body)
     content = said.get("result", said.get("output"))
-    terms = LIBRARY.compiled(offer.output_schema, key=key(contract, offer, "output"))
+    terms = LIBRARY.compiled(offer.output_schema, key=key(contract, "output"))
     if type(content) is str:
         meant = read(content)
         if meant is not None and terms.accepts(meant):
@@ -147,7 +147,7 @@ def _first(found: list[dict[str, str]]) -> str:
     return f"{found[0]['pointer'] or 'the whole'}: {found[0]['what']}" if found else "something"
 
 
-def key(contract: Contract | None, offer: Offer, side: str) -> bytes | None:
+def key(contract: Contract | None, side: str) -> bytes | None:
     """A name under which a compiled schema is found again without looking at it."""
     return None if contract is None else f"{contract.id}/{side}".encode()
 

@@ -118,26 +118,3 @@ def take(
             worst = Exceeded(scope=key[0], limit=limit, wait=wait)
         changed[key] = minute.taken(now)
     return worst or changed
-
-
-class Meter:
-    """Everybody's minutes in memory, bounded: a minute that has run empty is forgotten."""
-
-    def __init__(self, limits: Limits | None = None, sweep: int = 10_000) -> None:
-        self.limits = limits or Limits()
-        self._minutes: dict[Key, Minute] = {}
-        self._sweep, self._due = sweep, sweep
-
-    def __len__(self) -> int:
-        return len(self._minutes)
-
-    def admit(self, principal: str, now: int, collaboration: str | None = None) -> Exceeded | None:
-        """Count a message, or say which limit it meets. A refused message counts nowhere."""
-        outcome = take(self._minutes.get, keys(principal, collaboration), self.limits, now)
-        if isinstance(outcome, Exceeded):
-            return outcome
-        self._minutes.update(outcome)
-        if len(self._minutes) > self._due:
-            self._minutes = {key: minute for key, minute in self._minutes.items() if minute.at(now).total}
-            self._due = max(self._sweep, 2 * len(self._minutes))
-        return None

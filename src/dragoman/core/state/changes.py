@@ -136,7 +136,7 @@ def changed(work: Work, command: ChangeState) -> Entity:
         next_step = "CREATE it first" if command.operation is UPDATE else "look at what there is"
         raise refuse(Kind.NOT_FOUND, f"there is no {command.subject}; {next_step}", field="entity_id")
     held = roles(work, command.principal, subject, entity)
-    permit(work, command, WHAT[command.entity], held)
+    permit(command, WHAT[command.entity], held)
     if command.operation is CREATE and entity is not None and entity.version > 0:
         raise outdated(f"{entity.id} is there already", entity.version)
     expect(command, 0 if entity is None else entity.version)
@@ -204,7 +204,7 @@ def roles(work: Work, principal: AgentId, subject: AgentId | None, entity: Entit
     return found
 
 
-def permit(work: Work, command: ChangeState, what: What, held: set[Role]) -> None:
+def permit(command: ChangeState, what: What, held: set[Role]) -> None:
     allowed = MAY[what, command.operation]
     fields: set[str] = set()
     for role in held & allowed.keys():
@@ -328,7 +328,7 @@ def change_task(work: Work, command: ChangeState, task: Task) -> Entity:
     version = work.task_version(task)
     if command.operation is CREATE:
         raise outdated("there is a task of this id already", version)
-    permit(work, command, What.HUB_TASK, held)
+    permit(command, What.HUB_TASK, held)
     expect(command, version)
     if task.final:
         raise refuse(Kind.CONFLICT, f"the task is already {task.status.value}", version=version, task_id=task.id)

@@ -98,27 +98,3 @@ class Memory:
         while self._queue and self._queue[0].until < now:
             gone = heapq.heappop(self._queue)
             self._seen.discard((gone.sender, gone.message_id))
-
-
-class Nonces:
-    """The nonces of one key (D12): never one twice, and never more than `most`, after which the key is rotated."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._used: set[str] = set()
-
-    def __len__(self) -> int:
-        return len(self._used)
-
-    def admit(self, nonce: str) -> Refusal | None:
-        """Take a nonce, or say why not."""
-        if nonce in self._used:
-            details = {"reason": "nonce_reused", "field": "payload.nonce"}
-            what = "this nonce was used before under the same key"
-            return Refusal(code=Code.SECURITY_POLICY_VIOLATION, message=what, details=details)
-        if len(self._used) >= self.most:
-            details = {"reason": "key_worn_out", "field": "payload.kid"}
-            what = f"the key has sealed {self.most} messages; rotate it"
-            return Refusal(code=Code.SECURITY_POLICY_VIOLATION, message=what, details=details)
-        self._used.add(nonce)
-        return None

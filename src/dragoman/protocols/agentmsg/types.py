@@ -55,8 +55,6 @@ MAX_RETRIES = DEFAULT.max_attempts - 1
 HEARTBEAT_SECONDS = 10.0
 SILENT_INTERVALS = 3
 """An agent that missed so many heartbeats is OFFLINE (D12)."""
-MOST_HOPS = 8
-"""A task is handed over at most so often (D8)."""
 
 
 class MessageType(enum.StrEnum):

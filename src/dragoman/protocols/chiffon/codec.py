@@ -149,15 +149,6 @@ def reissue(data: bytes, replaced: Mapping[str, object], custom: Mapping[str, ob
     return _encode(fields)
 
 
-def take_token(data: bytes) -> tuple[str | None, bytes]:
-    """The credential in `x_custom_fields.token` and the message without it (D10, all-D4)."""
-    token = parse(data).get("x_custom_fields")
-    if not isinstance(token, dict) or "token" not in token:
-        return None, data
-    value = token["token"]
-    return (value if isinstance(value, str) else None), reissue(data, {}, {"token": None})
-
-
 def decode_registration(data: bytes, limits: Limits = LIMITS) -> Registration:
     """The body of `POST /api/agent/register` (D9)."""
     tree = parse(data, limits)

@@ -9,24 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from enum import IntEnum
 from typing import Any
 
 from msgspec import Struct
 
 from dragoman.protocols.chiffon.types import Correlation, ErrorPayload
 from dragoman.wire.errors import RemoteProtocolError, Stage
-
-
-class ErrorCode(IntEnum):
-    """The codes the document defines."""
-
-    TIMEOUT = 5001
-    AGENT_UNAVAILABLE = 5002
-    INVALID_MESSAGE = 5003
-    AUTHENTICATION_FAILED = 5004
-    RESOURCE_LIMIT_EXCEEDED = 5005
-    UNSUPPORTED_WORK_TYPE = 5006
 
 
 class ErrorRule(Struct, frozen=True):

@@ -150,7 +150,6 @@ class TaskLog:
         self._notebook = notebook
         self._lines: list[tuple[TaskId, LogEntry]] = []
         self._busy = False
-        self.homeless = 0
 
     def __call__(self, level: str, message: str, context: dict[str, Any], /) -> None:
         named = context.get("taskId")
@@ -167,9 +166,7 @@ class TaskLog:
             asyncio.get_running_loop().call_soon(self._send)
 
     def _note(self, entry: LogEntry) -> None:
-        if self._notebook is None:
-            self.homeless += 1
-        else:
+        if self._notebook is not None:
             self._notebook.add(entry.at, "event", entry.message, level=entry.level, context=entry.context)
 
     def _send(self) -> None:

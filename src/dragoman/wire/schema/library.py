@@ -139,7 +139,7 @@ def examine(schema: Any, bounds: Bounds = BOUNDS) -> Document:
     if size > bounds.bytes:
         raise SchemaError(f"{size} bytes exceed the limit of {bounds.bytes}")
     places: dict[str, Place] = {}
-    for at, found, depth in _walk(schema, bounds):
+    for at, found, depth in _walk(schema):
         if depth > bounds.depth:
             raise SchemaError(f"nested deeper than {bounds.depth} schemas", at)
         if len(places) == bounds.subschemas:
@@ -223,7 +223,7 @@ def pointer(path: Any) -> str:
 # -- looking through ---------------------------------------------------------------------------------------------
 
 
-def _walk(schema: Schema, bounds: Bounds) -> Iterator[tuple[str, Schema, int]]:
+def _walk(schema: Schema) -> Iterator[tuple[str, Schema, int]]:
     """Every schema in a schema, with its pointer and depth. Not by recursion: strangers write schemas."""
     waiting: list[tuple[str, Any, int]] = [("", schema, 0)]
     while waiting:

@@ -74,14 +74,6 @@ def test_what_is_written_is_read_back_equal(
     assert codec.decode(codec.encode(message)) == message
 
 
-def test_a_token_in_the_message_is_taken_out() -> None:
-    data = json.dumps({"a": {"b": 1.50}, "x_custom_fields": {"token": "t" * 32, "mine": 2}}).encode()
-    token, rest = codec.take_token(data)
-    assert token == "t" * 32
-    assert json.loads(rest) == {"a": {"b": 1.50}, "x_custom_fields": {"mine": 2}}
-    assert codec.take_token(rest) == (None, rest)
-
-
 NULLS: dict[str, dict[str, Any]] = {
     "work_request": {"x_custom_fields": None},
     "work_status": {"payload": {"step": {"number": 1, "name": "x", "output": None, "output_chunk": None}}},
