@@ -109,6 +109,30 @@ def test_a_batch_is_each_of_its_messages_in_order() -> None:
     assert [type(event) for event in events] == [RequestReceived, LogReceived, EventReceived, Invalid]
 
 
+BROKEN = (b'{"a":1,"a":2}', b'{"a":NaN}', b'{"a":"caf\xe9"}', b'{"a":' + b"[" * 100 + b"]" * 100 + b"}")
+
+
+@pytest.mark.requirement("FG-FUT-3", "forge-all-D3")
+@pytest.mark.parametrize("payload", BROKEN)
+def test_a_broken_message_in_a_batch_is_refused_and_the_others_are_heard(payload: bytes) -> None:
+    broken = json.dumps({**ASKED, "id": "broken"}).encode()[:-3] + payload + b"}"
+    good = json.dumps(ASKED).encode()
+    batch = b" [ " + good + b" , " + broken + b"," + good + b" ] "
+    before, refused, after = codec.read(batch, Role.HUB)
+    assert isinstance(refused, Invalid)
+    assert (refused.about, refused.asks) == ("broken", True)
+    assert [before, after] == codec.read(good, Role.HUB) * 2
+    assert codec.split(batch) == [good, broken, good]
+
+
+@pytest.mark.parametrize(
+    "data", [b"[NaN]", b'[{"type":"request:x"},NaN', b'[{"type":"request:x"} NaN]', b"[NaN]]", b"[,NaN]"]
+)
+def test_what_is_no_batch_is_not_cut(data: bytes) -> None:
+    assert codec.split(data) == []
+    assert [type(event) for event in codec.read(data, Role.HUB)] == [LogReceived]
+
+
 @pytest.mark.requirement("FG-FUT-3")
 def test_a_batch_without_measure_is_refused() -> None:
     [event] = codec.read(json.dumps([ASKED] * 1001).encode(), Role.HUB)

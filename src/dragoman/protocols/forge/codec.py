@@ -9,7 +9,7 @@ A program's output is not all protocol, so the first question is whether somethi
     knows, or that only the other side may say                 a log line, with its type
     `request:…` that nobody here knows                         INVALID_MESSAGE_TYPE
     a message that breaks a rule (strict JSON, shape)          INVALID_REQUEST, naming the field
-    a JSON array with messages in it                           each of them, in order (D12)
+    a JSON array with messages in it                           each of them, in order (D12), also if some are broken
 
 Once it is a message, the checks run in the order of all-D3. Text that a lenient parser would read (NaN, a key twice)
 but the guard refuses is a broken message rather than a log line, if it has a type: whoever sent it waits for an answer.
@@ -82,6 +82,8 @@ _encode = msgspec.json.Encoder().encode
 _SEEMS = re.compile(rb'"type"\s*:\s*"((?:request|event):[^"\\]{1,100})"').search
 _SEEMS_ID = re.compile(rb'"id"\s*:\s*"([^"\\]{1,200})"').search
 _GLANCE = 4096
+_BLANK = re.compile(r"[ \t\r\n]*")
+_lenient = json.JSONDecoder(parse_int=str)
 
 
 def read(
@@ -104,7 +106,11 @@ def read(
     try:
         tree = guard.check(data, limits) if encoding is Encoding.JSON else packed.unpack(data, limits)[0]
     except RemoteProtocolError as error:
-        return [_broken(data, error, reader, encoding)]
+        parts = split(data, encoding=encoding, limits=limits)
+        if not parts:
+            return [_broken(data, error, reader, encoding)]
+        each = (read(part, reader, encoding=encoding, limits=limits, agent_id=agent_id) for part in parts)
+        return [event for events in each for event in events]
     if type(tree) is not list:
         return [_one(tree, data, reader, encoding, agent_id)]
     if not any(_family(item) for item in tree):
@@ -122,11 +128,32 @@ def split(data: bytes, *, encoding: Encoding = Encoding.JSON, limits: Limits = L
         return []
     try:
         tree = packed.unpack(data, limits)[0] if packs else guard.check(data, limits)
-    except RemoteProtocolError:
-        return []
+    except RemoteProtocolError as error:
+        return [] if packs or error.stage is Stage.SIZE else _cut(data)
     if type(tree) is not list or len(tree) > MOST_BATCHED or not any(map(_family, tree)):
         return []
     return [packed.pack(item) if packs else _encode(item) for item in tree if type(item) is not list]
+
+
+def _cut(data: bytes) -> list[bytes]:
+    """The messages of a batch that is not strict JSON, each as it stands there: those that are not strict are refused
+    one by one, and the others are heard."""
+    text = data.decode("utf-8", "surrogateescape").strip()
+    items: list[tuple[Any, str]] = []
+    at = 0
+    try:
+        while text[at] != "]" and len(items) <= MOST_BATCHED:  # at the opening bracket, or at a comma
+            start = _BLANK.match(text, at + 1).end()  # type: ignore[union-attr]
+            item, end = _lenient.raw_decode(text, start)
+            items.append((item, text[start:end]))
+            at = _BLANK.match(text, end).end()  # type: ignore[union-attr]
+            if text[at] not in ",]":
+                return []
+    except (ValueError, IndexError, RecursionError):
+        return []
+    if at != len(text) - 1 or not any(_family(item) for item, _ in items):
+        return []
+    return [raw.encode("utf-8", "surrogateescape") for item, raw in items if type(item) is not list]
 
 
 def message(
