@@ -18,8 +18,6 @@ from msgspec import Meta, Struct, field
 PROTOCOL_VERSION = "1.0"
 SUBPROTOCOL = "chiffon.v1"
 
-#: The kinds the document names. Others are accepted: agents of other protocols need a name here too.
-
 #: The hub asks an agent with this whether it is well. One that does not know it answers 5006, and that is fine.
 HEALTH_CHECK = "health_check"
 
