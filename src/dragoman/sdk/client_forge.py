@@ -7,6 +7,7 @@ meanwhile ends here as well.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,7 +22,6 @@ from dragoman.sdk.calls_forge import Call
 from dragoman.sdk.errors import (
     Conflict,
     DragomanError,
-    HubUnreachable,
     Misconfigured,
     NotAllowed,
     NotFound,
@@ -30,7 +30,7 @@ from dragoman.sdk.errors import (
 from dragoman.sdk.events import TaskInfo
 from dragoman.sdk.links import File
 from dragoman.sdk.online import Online
-from dragoman.sdk.talk_forge import Conversation, Declined, Wire
+from dragoman.sdk.talk_forge import Conversation, Wire
 from dragoman.sdk.world import World
 
 #: The hub's options → forge's fields.
@@ -63,6 +63,7 @@ class ForgeClient(Online[Call, Conversation]):
         self._early: dict[str, list[Message]] = {}
         self._talk: Conversation | None = None
         self._is_known: dict[str, str] = {}
+        self._asked: dict[str, tuple[forge.Payload, Stamp, asyncio.Future[Response]]] = {}
 
     # --- what callers want ---
 
@@ -131,12 +132,44 @@ class ForgeClient(Online[Call, Conversation]):
         self._refuse(call, _error(error))
 
     async def _ask(self, payload: forge.Payload) -> dict[str, Any]:
-        if self._talk is None:
-            raise HubUnreachable("no link to the hub at the moment")
+        """Over the next link, too, if this one breaks before the answer."""
+        stamp = Stamp(self._world.mint(), self._world.now())
+        answered: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self._asked[stamp.id] = payload, stamp, answered
+        self._put(payload, stamp, answered)
         try:
-            return await self._talk.ask(payload)
-        except Declined as declined:
-            raise _error(declined.error) from None
+            response = await answered
+        finally:
+            del self._asked[stamp.id]
+        if isinstance(response, Failure):
+            raise _error(response.error)
+        return response.payload
+
+    def _put(self, payload: forge.Payload, stamp: Stamp, answered: asyncio.Future[Response]) -> None:
+        if self._talk is not None:
+            then = lambda response: None if answered.done() else answered.set_result(response)  # noqa: E731
+            self._talk.request(payload, then, stamp=stamp)
+
+    def _look(self, link: Conversation, call: Call) -> None:
+        """Whether it has ended unheard."""
+        link.request(forge.GetTask(task_id=call.task_id), lambda response: self._looked(link, call, response))
+
+    def _looked(self, link: Conversation, call: Call, response: Response) -> None:
+        if isinstance(response, Failure) and is_retryable(response.error):
+            self._chore(self._look_later(link, call))
+        else:
+            call.look(response)
+
+    async def _look_later(self, link: Conversation, call: Call) -> None:
+        await self._world.sleep(RETRY_DELAYS[1])
+        if self._talk is link and not call.done.done():
+            self._look(link, call)
+
+    def _fail_all(self, error: Exception) -> None:
+        super()._fail_all(error)
+        for _, _, answered in self._asked.values():
+            if not answered.done():
+                answered.set_exception(error)
 
     # --- the link ---
 
@@ -151,9 +184,11 @@ class ForgeClient(Online[Call, Conversation]):
         self._talk = link
         for call in list(self._untaken.values()):
             self._say(call)
+        for asked in list(self._asked.values()):
+            self._put(*asked)
         for call in list(self._calls.values()):
             if not call.done.done():
-                link.request(forge.GetTask(task_id=call.task_id), call.look)
+                self._look(link, call)
 
     def _detach(self) -> None:
         self._talk = None

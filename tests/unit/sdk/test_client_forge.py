@@ -224,6 +224,39 @@ async def test_cancelling_and_looking(client: Client, forge_hub: FakeForge) -> N
     assert (info.status, info.progress, info.input, info.attempts) == ("queued", 25, {"n": 1}, 2)
 
 
+async def test_what_was_asked_when_the_link_broke_is_asked_again_over_the_next(
+    client: Client, forge_hub: FakeForge, world: FakeWorld
+) -> None:
+    """Whoever cancelled a task, or looked at one, waited for ever."""
+    async with client, asyncio.timeout(PATIENCE):
+        cancelling = asyncio.ensure_future(client.cancel("t1", "enough"))
+        first = await forge_hub.next("request:cancel-task")
+        forge_hub.cut()
+        await settle()
+        looking = asyncio.ensure_future(client.task("t1"))  # while there is no link
+        await settle()
+        forge_hub.answers["request:cancel-task"] = lambda _: {"task": {}}
+        forge_hub.answers["request:get-task"] = lambda _: {"task": {"id": "t1", "status": "cancelled"}}
+        await world.advance(10)
+        await cancelling
+        assert (await looking).status == "cancelled"
+        assert (await forge_hub.next("request:cancel-task")).id == first.id
+
+
+async def test_a_task_that_cannot_be_looked_at_now_is_looked_at_later(
+    client: Client, forge_hub: FakeForge, world: FakeWorld
+) -> None:
+    """Its end may have been told over the link that broke, and would not be told again."""
+    busy = ErrorBody(code="INTERNAL_ERROR", message="not now", details={"retryable": True, "reason": "overloaded"})
+    answers = iter([busy, {"task": {"id": "t1", "status": "completed", "result": {"a": 1}}}])
+    forge_hub.answers["request:get-task"] = lambda _: next(answers)
+    async with client, asyncio.timeout(PATIENCE):
+        calling, _ = await called(client, forge_hub)
+        forge_hub.cut()
+        await world.advance(10)
+        assert await calling == {"a": 1}
+
+
 async def test_options_and_the_trace_go_along(client: Client, forge_hub: FakeForge) -> None:
     async with client, asyncio.timeout(PATIENCE):
         span = trace.Span("a" * 32, "b" * 16)
