@@ -107,7 +107,7 @@ def comes(scene: Scene) -> None:
 def says_what_it_does(scene: Scene) -> None:
     scene.needed()
     declared = "it declares no work types (else name some work with --work)"
-    until(lambda: scene.work or scene.look().get("work_types"), declared, scene.patience)
+    until(lambda: scene.here() and (scene.work or scene.look().get("work_types")), declared, scene.patience)
     types = scene.look().get("work_types")
     scene.work = scene.work or str((types or [""])[0])
     expect(types is None or scene.work in types, f"it does not do {scene.work}, but {types}")
