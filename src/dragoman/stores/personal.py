@@ -1,5 +1,5 @@
-"""Personal data at rest: what a personal event, letter or question says is kept encrypted, and whoever has only the
-file reads nothing.
+"""Personal data at rest: what a personal event, letter or question says is kept encrypted, and so is what the head of a
+personal task has of words (`HEAD`): whoever has only the file reads nothing.
 
 The key is not in the store (`core.ports.Vault`). Without one, nothing personal is taken, and what is there stays shut.
 """
@@ -14,20 +14,23 @@ import msgspec
 from dragoman.core.delivery.model import DeadLetter, Delivery, Letter
 from dragoman.core.lookups import Row
 from dragoman.core.ports import Changes, StoreFailed, Vault
-from dragoman.core.tasks.model import Event, Question
+from dragoman.core.tasks.model import Event, Question, Task
 
 SHUT = msgspec.Raw(b'{"personal":true}')
 """What is shown of it without a key."""
 WITH_LETTERS = frozenset({Delivery, Question, DeadLetter})
-KEPT = WITH_LETTERS | {Event}
+KEPT = WITH_LETTERS | {Event, Task}
 WORDS = ("question", "options", "default", "answer", "details")
 """What a question says, and is answered."""
+HEAD = ("name", "description", "thread", "metadata")
+"""What the head of a task says. The names of its files are never taken there (`core.tasks.output`)."""
+NO_HEAD: dict[str, Any] = dict.fromkeys(HEAD)
 NOTHING_SAID: dict[str, Any] = {"question": "[personal]", "options": (), "default": None, "answer": None}
 
 
 def is_personal(row: Any) -> bool:
     kind = type(row)
-    if kind is Event or (kind is Question and row.personal):
+    if kind is Event or kind is Task or (kind is Question and row.personal):
         return bool(row.personal)
     return kind in WITH_LETTERS and row.letter is not None and row.letter.personal
 
@@ -36,7 +39,7 @@ def any_personal(rows: Sequence[Any]) -> bool:
     """Few are, and this is asked of every row there is."""
     for row in rows:
         kind = type(row)
-        if kind is Event:
+        if kind is Event or kind is Task:
             if row.personal:
                 return True
         elif kind in WITH_LETTERS and (row.letter is not None or kind is Question) and is_personal(row):
@@ -65,6 +68,8 @@ def _shut(row: Row, vault: Vault | None) -> Row:
         return row
     if vault is None:
         raise StoreFailed("there is no key to keep personal data with; start the hub with its master key")
+    if isinstance(row, Task):
+        return _headless(row, vault)
     if isinstance(row, Event):
         raw = None if row.raw is None else vault.lock(row.raw, _of_event(row, "raw"))
         return msgspec.structs.replace(row, body=_sealed(vault, row.body, _of_event(row, "body")), raw=raw)
@@ -79,7 +84,26 @@ def _shut(row: Row, vault: Vault | None) -> Row:
     return msgspec.structs.replace(row, letter=letter)
 
 
+def _headless(row: Task, vault: Vault) -> Task:
+    words: dict[str, Any] = {name: value for name in HEAD if (value := getattr(row, name)) is not None}
+    if not words:
+        return row
+    return msgspec.structs.replace(row, **NO_HEAD, shut=vault.lock(msgspec.json.encode(words), _of_head(row)))
+
+
+def _with_head(row: Task, vault: Vault | None) -> Task:
+    """As it was; what was written before heads were shut is as it is."""
+    if row.shut is None:
+        return row
+    if vault is None:
+        return msgspec.structs.replace(row, shut=None)
+    words = msgspec.json.decode(vault.unlock(row.shut, _of_head(row)))
+    return msgspec.structs.replace(row, **words, shut=None)
+
+
 def _opened(row: Any, vault: Vault | None) -> Any:
+    if type(row) is Task:
+        return _with_head(row, vault)
     if type(row) is Event:
         if vault is None:
             return msgspec.structs.replace(row, body=SHUT, raw=None)
@@ -109,6 +133,10 @@ def _sealed(vault: Vault, body: msgspec.Raw, about: dict[str, str]) -> msgspec.R
 
 def _unsealed(vault: Vault, body: msgspec.Raw, about: dict[str, str]) -> msgspec.Raw:
     return msgspec.Raw(vault.unlock(msgspec.json.decode(body, type=bytes), about))
+
+
+def _of_head(row: Task) -> dict[str, str]:
+    return {"task": row.id, "part": "head"}
 
 
 def _of_event(row: Event, part: str) -> dict[str, str]:

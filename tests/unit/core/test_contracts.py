@@ -21,7 +21,10 @@ from dragoman.core.commands import (
 from dragoman.core.contracts.model import Contract, Secret, Standing
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.errors import Kind
+from dragoman.core.files import FileRef
 from dragoman.core.ids import ADMIN, HOUR, MINUTE, SECOND, AgentId, Instant
+from dragoman.core.lookups import TaskById
+from dragoman.core.ports import TaskFilter
 from dragoman.core.rules import Rules
 from dragoman.core.tasks.model import QuestionStatus, Status
 from dragoman.protocols.a2acp.replay import AHEAD, OLDEST
@@ -375,13 +378,32 @@ async def test_what_is_personal_is_shut_in_the_file(tmp_path):
     await world.add("boss", "orchestrator")
     await world.add("data", protocol="coven", offers=(PATIENT,))
     await world.connect("data")
-    task = await world.submit(None, pinned="data", type="patient", input={"name": "Ada Lovelace"}, raw=b"Ada raw")
+    words = {"name": "Lovelace's leeches", "description": "Lovelace bled", "thread": "Lovelace-7"}
+    scan = FileRef(id="f1", name="Lovelace.png", mime_type="image/png", size=1, sha256="0")
+    given = {
+        "pinned": "data",
+        "type": "patient",
+        "input": {"name": "Ada Lovelace"},
+        "raw": b"Ada raw",
+        "files": (scan,),
+    }
+    task = await world.submit(None, **given, **words)
     await world.finish("data", task.id, body=b'{"result":{"diagnosis":"consumption"}}')
     told = await store.events(task.id)
     assert msgspec.json.decode(told[0].body)["input"] == {"name": "Ada Lovelace"}
     assert told[0].raw == b"Ada raw"
+    before = await world.task(task.id)
     await world.intake.stop()
     kept = b"".join(file.read_bytes() for file in tmp_path.iterdir() if file.is_file())
+    again = SqliteStore(tmp_path / "hub.db", vault=MasterKeys([b"k" * 32]))
+    await again.open()
+    [listed], _ = await again.tasks(TaskFilter(), after=None, limit=9)
+    assert [listed, await again.task(task.id), *await again.find_tasks(task.id[:8], 9)] == [before] * 3
+    assert {name: getattr(listed, name) for name in words} == words
+    assert ([file.name for file in listed.files], listed.shut) == (["personal"], None)
+    async with again.unit() as unit:
+        assert (await unit.load([TaskById(task.id)]))[TaskById(task.id)] == [before]
+    await again.close()
     assert b"Lovelace" not in kept
     assert b"consumption" not in kept
     assert b"Ada raw" not in kept

@@ -78,9 +78,9 @@ def test_each_step_says_who_spoke_to_whom_in_which_protocol() -> None:
 
 
 def test_what_is_personal_is_not_told_and_what_is_left_out_is_counted() -> None:
-    told = trace_task(task(personal=True, seq=20), events(*STORY), lambda agent: PROTOCOLS.get(agent))
+    told = trace_task(task(personal=True, seq=20, name="Ada's"), events(*STORY), lambda agent: PROTOCOLS.get(agent))
     assert {step.text for step in told.steps} == {""}
-    assert told.steps_left_out == 9
+    assert (told.name, told.steps_left_out) == ("[personal]", 9)
 
 
 def test_tasks_stand_after_their_cause_by_birth() -> None:

@@ -279,7 +279,8 @@ def _besides(task: Task, body: Mapping[str, Any]) -> dict[str, Any]:
     """Which task it is, what other protocols say of it and this one has no word for, and that it was begun before: in a
     field of ours beside the payload. It travels in clear: what is known around personal work stays behind."""
     around = {"context": context_told(task, body), "limits": limits_told(task, body)} if body else {}
-    known = {name: getattr(task, name) for name in ("id", "name", "description", "thread") if getattr(task, name)}
+    named = ("id", "name", "description", "thread") if not task.personal else ("id",)
+    known = {name: getattr(task, name) for name in named if getattr(task, name)}
     if task.attempts > 1:
         known["attempt"] = task.attempts
     return {"task": known | {name: value for name, value in around.items() if value}}

@@ -8,7 +8,7 @@ vocabulary  statuses, priorities, names, side by side      registration  what an
 from dragoman.bindings.forge.failures import error_of, fault_in
 from dragoman.bindings.forge.inbound import claim, command_of, submission
 from dragoman.bindings.forge.outbound import messages_of, stamp
-from dragoman.bindings.forge.views import agent_view, file_view, may_see, task_view
+from dragoman.bindings.forge.views import agent_view, file_view, is_kept_from, may_see, shown_to, task_view
 from dragoman.bindings.forge.vocabulary import PROTOCOL, STATUS_IN, role_is_known, status_of
 
 __all__ = [
@@ -20,9 +20,11 @@ __all__ = [
     "error_of",
     "fault_in",
     "file_view",
+    "is_kept_from",
     "may_see",
     "messages_of",
     "role_is_known",
+    "shown_to",
     "stamp",
     "status_of",
     "submission",

@@ -12,6 +12,7 @@ from dragoman.bindings.forge.vocabulary import PRIORITY_OUT, PROTOCOL, agent_sta
 from dragoman.core.agents.model import Agent
 from dragoman.core.files import FileRef, shown_name
 from dragoman.core.ids import TaskId, rfc3339
+from dragoman.core.queries.tasks import PERSONAL
 from dragoman.core.queries.transcript import Account
 from dragoman.core.routing.routes import route_of, serves
 from dragoman.core.tasks.model import Event, Status, Task
@@ -31,6 +32,18 @@ def may_see(agent: Agent, task: Task) -> bool:
     if agent.role == PLANNER or agent.id in (task.owner, task.origin.principal):
         return True
     return task.status is Status.QUEUED and serves(agent, route_of(task.route))
+
+
+def shown_to(agent: Agent, task: Task) -> Task:
+    """A task as an agent may see it that may see it: what is said in a personal one is for its two sides only."""
+    if not is_kept_from(agent, task):
+        return task
+    words = {name: PERSONAL for name in ("name", "description", "thread") if getattr(task, name) is not None}
+    return msgspec.structs.replace(task, **words)
+
+
+def is_kept_from(agent: Agent, task: Task) -> bool:
+    return task.personal and agent.id not in (task.owner, task.origin.principal)
 
 
 def task_view(

@@ -196,10 +196,10 @@ class StateView:
     def _has_part(self, task: Task, reader: AgentId | None) -> bool:
         if reader in (task.origin.principal, task.owner) or any(reader in pair for pair in task.handed):
             return True
-        return self._sees_all(reader)
+        return self._sees_all(reader) and not task.personal
 
     def _may_see(self, task: Task, reader: AgentId | None) -> bool:
-        if task.origin.protocol in CONVERSES or self._has_part(task, reader):
+        if task.origin.protocol in CONVERSES or self._has_part(task, reader) or self._sees_all(reader):
             return True
         parties = (task.owner, task.pinned)
         return any(id is not None and (agent := self._intake.agent(id)) and agent.converses for id in parties)

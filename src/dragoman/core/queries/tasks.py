@@ -186,7 +186,7 @@ def task_out(
         deadline=rfc3339(task.deadline),
         trace_id=task.trace_id,
         parent=task.parent,
-        thread=task.thread,
+        thread=task.thread and (PERSONAL if hidden else task.thread),
         dependencies=tuple(task.dependencies),
         blocked_by=tuple(task.blocked_by),
         constraints=task.constraints,

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from dragoman.core.ids import ADMIN, AgentId, TaskId, rfc3339
-from dragoman.core.queries.tasks import is_hidden, log_line, moment
+from dragoman.core.queries.tasks import PERSONAL, is_hidden, log_line, moment
 from dragoman.core.tasks.model import Event, EventKind, Status, Task, Waiting
 
 HUB, PERSON = "hub", "person"
@@ -103,7 +103,7 @@ def trace_task(task: Task, events: Sequence[Event], protocol_of: ProtocolOf, cau
     return TraceTask(
         id=task.id,
         type=task.type,
-        name=task.name,
+        name=task.name and (PERSONAL if is_hidden(task) else task.name),
         status=task.status,
         waiting=task.waiting,
         parent=task.parent,

@@ -80,6 +80,7 @@ def hold(work: Work, task: Task) -> Task:
         options=(APPROVE, REFUSE),
         created_at=work.now,
         details={APPROVAL: True, "risk": task.constraints["risk"]},
+        personal=task.personal,
     )
     work.put(question)
     said = {"question_id": question.id, "question": words, "options": question.options}

@@ -67,7 +67,7 @@ def step(old: Task, new: Task) -> dict[str, Any] | None:
     if old.priority is not new.priority or old.metadata is not new.metadata:
         patch = patch or {}
         patch["context"] = {"priority": new.priority}
-        if old.metadata is not new.metadata:
+        if old.metadata is not new.metadata and not new.personal:  # the log of changes is in clear
             patch["context"]["metadata"] = new.metadata
     return patch
 

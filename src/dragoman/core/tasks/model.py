@@ -102,7 +102,8 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     `version` counts what others can see of it change (the shared state). `handed` is through whose hands it went: pairs
     of from and to. `helps` is the request for help that it answers. `reserved` is what is set aside for it now, and
     `metadata` what agents wrote into its context since it came. `approved`: a person let it be done, at its risk.
-    `contract` is the terms it is done on. `personal`: what is said in it is nobody's business, and encrypted at rest.
+    `contract` is the terms it is done on. `personal`: what is said in it is nobody's business, and encrypted at rest;
+    of the head itself that is what people and agents wrote there, which a store keeps in `shut` and nobody else sees.
     `called_dependencies` is what its caller calls those it depends on. `sandbox` is the level that the newest attempt
     was given at, whatever its agent runs in today.
     """
@@ -165,6 +166,7 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     helps: QuestionId | None = None
     contract: str | None = None
     personal: bool = False
+    shut: bytes | None = None
     reserved: Reserved | None = None
     metadata: dict[str, Any] | None = None
     approved: bool = False

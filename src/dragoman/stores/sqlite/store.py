@@ -264,15 +264,18 @@ class SqliteStore:
         if self._cache is not None and (known := self._cache.task(id)) is not None:
             return known
         try:
-            return next(iter(answers.answer(self._read(), TaskById(id))), None)
+            found = personal.opened(answers.answer(self._read(), TaskById(id)), self._vault)
+            return found[0] if found else None
         except apsw.Error as error:
             raise unreadable(error) from error
 
     async def tasks(self, where: TaskFilter, *, after: str | None, limit: int) -> tuple[Sequence[Task], str | None]:
-        return await self._list(lambda connection: reads.tasks(connection, where, after, limit))
+        found, on = await self._list(lambda connection: reads.tasks(connection, where, after, limit))
+        return personal.opened(found, self._vault), on
 
     async def find_tasks(self, prefix: str, limit: int) -> Sequence[Task]:
-        return await self._list(lambda connection: reads.find_tasks(connection, prefix, limit))
+        found = await self._list(lambda connection: reads.find_tasks(connection, prefix, limit))
+        return personal.opened(found, self._vault)
 
     async def events(self, task: TaskId, *, after: int = 0, limit: int = 1000) -> Sequence[Event]:
         found = await self._list(lambda connection: reads.events(connection, task, after, limit))

@@ -9,12 +9,14 @@ from starlette.responses import Response
 from dragoman.core.commands import Discard, Redrive
 from dragoman.core.delivery.model import DeadLetter
 from dragoman.core.ids import ADMIN
-from dragoman.core.queries import DeadLetterOut, dead_letter_out
+from dragoman.core.queries import DeadLetterOut, dead_letter_out, is_hidden
 from dragoman.transports.api.bodies import EditedIn, LettersQuery, Nothing, read_body, read_query
 from dragoman.transports.api.desk import Desk
 from dragoman.transports.api.endpoint import respond
 from dragoman.transports.api.reading import find_letter, find_task, whole_task
 from dragoman.transports.api.tasks import PROTOCOL
+
+SHUT = msgspec.Raw(b'{"personal":true}')
 
 
 class DeadLetterList(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,11 +39,13 @@ async def one(desk: Desk, request: Request) -> Response:
 
 
 async def _with_body(desk: Desk, letter: DeadLetter) -> DeadLetterOut:
-    """With what it would have told: for work, the input one may want to edit."""
+    """With what it would have told, unless that is personal: for work, the input one may want to edit."""
     if letter.letter is not None:
-        return dead_letter_out(letter, body=letter.letter.body)
+        return dead_letter_out(letter, body=SHUT if letter.letter.personal else letter.letter.body)
     found = await desk.store.events(letter.task, after=letter.event - 1, limit=1)
-    return dead_letter_out(letter, body=found[0].body if found else None)
+    task = await desk.store.task(letter.task)
+    hidden = bool(found) and found[0].personal and (task is None or is_hidden(task))
+    return dead_letter_out(letter, body=SHUT if hidden else found[0].body if found else None)
 
 
 async def redrive(desk: Desk, request: Request) -> Response:

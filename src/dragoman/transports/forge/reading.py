@@ -68,7 +68,7 @@ async def tasks(desk: ForgeDesk, asker: Agent, asked: QueryTasks) -> dict[str, A
             if after is None or here >= asked.limit:
                 break
     newest = sorted(found.values(), key=lambda task: (task.created_at, task.id), reverse=True)
-    return {"tasks": [forge.task_view(task) for task in newest[: asked.limit]]}
+    return {"tasks": [forge.task_view(forge.shown_to(asker, task)) for task in newest[: asked.limit]]}
 
 
 def _places(asker: Agent, asked: QueryTasks) -> list[TaskFilter]:
@@ -100,13 +100,16 @@ async def seen(desk: ForgeDesk, asker: Agent, task_id: str, field: str = "payloa
 async def task(desk: ForgeDesk, asker: Agent, task_id: str) -> dict[str, Any]:
     """A task with what went in and what came out."""
     found = await seen(desk, asker, task_id)
+    if forge.is_kept_from(asker, found):
+        return {"task": forge.task_view(forge.shown_to(asker, found))}
     return {"task": forge.task_view(found, account=await account(desk.store, found.id, found.seq, MOST_OUTPUT))}
 
 
 async def file(desk: ForgeDesk, asker: Agent, asked: GetFile) -> dict[str, Any]:
     """A piece of a file that belongs to a task the asker may see."""
     found = await seen(desk, asker, asked.task_id)
-    ref = next((ref for ref in found.files if ref.id == asked.file_id), None)
+    mine = () if forge.is_kept_from(asker, found) else found.files
+    ref = next((ref for ref in mine if ref.id == asked.file_id), None)
     data = None if ref is None else await desk.files.fetch(ref.id)
     if ref is None or data is None:
         raise refuse(Kind.NOT_FOUND, "no such file", field="payload.fileId", fileId=asked.file_id)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dragoman.bindings import errormap
-from dragoman.bindings.forge import command_of, error_of, fault_in, may_see, status_of, task_view
+from dragoman.bindings.forge import command_of, error_of, fault_in, may_see, shown_to, status_of, task_view
 from dragoman.bindings.forge.vocabulary import PRIORITY_IN, PRIORITY_OUT, STATUS_IN, agent_status
 from dragoman.core.agents.model import Agent, Breaker, BreakerState
 from dragoman.core.commands import Submit
@@ -37,6 +37,13 @@ def task(**fields: Any) -> Task:
         "rank": 0, "trace_id": "0" * 32,
     }  # fmt: skip
     return Task(**(given | fields))
+
+
+@pytest.mark.parametrize(("who", "shown"), [("me", "[personal]"), ("boss", "Ada's"), ("doer", "Ada's")])
+def test_a_planner_sees_that_there_is_personal_work_and_not_what_is_said_of_it(who: str, shown: str) -> None:
+    personal = task(personal=True, name="Ada's", description="Ada's", thread="Ada's", owner=AgentId("doer"))
+    view = task_view(shown_to(agent(who, role="planner"), personal))
+    assert [view[name] for name in ("name", "description", "thread")] == [shown] * 3
 
 
 @pytest.mark.requirement("forge-D5")

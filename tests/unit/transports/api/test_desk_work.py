@@ -107,6 +107,16 @@ async def test_a_dead_letter_can_be_looked_into_by_its_id_or_the_beginning_of_it
     assert (await world.client.get("/api/v1/deadletters/beefbeef")).status_code == 404
 
 
+async def test_what_a_dead_letter_about_personal_work_says_is_not_shown(world: Any, make: Any) -> None:
+    task = make.task(1, personal=True, name="Ada's", thread="Ada's")
+    told = msgspec.structs.replace(make.event(task, 1, EventKind.SUBMITTED, {"input": {"a": 1}}), personal=True)
+    dead = letter(make, 1, task)
+    await world.put(task, told, dead)
+    assert (await world.client.get(f"/api/v1/deadletters/{dead.id}")).json()["body"] == {"personal": True}
+    shown = (await world.client.get(f"/api/v1/tasks/{task.id}")).json()
+    assert (shown["name"], shown["thread"]) == ("[personal]", "[personal]")
+
+
 async def test_a_dead_letter_is_redriven_edited_or_not_or_discarded(world: Any, make: Any) -> None:
     task = make.task(1)
     dead = letter(make, 1, task)
