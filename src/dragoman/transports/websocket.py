@@ -10,6 +10,10 @@ all of that has arrived there. A peer whose frames we have stopped reading, beca
 answering pings; it is not blamed for that. One that reads nothing is: when nothing could be written to it for
 `write_seconds`, its connection is cut. A close that waits until everything was written would wait for ever.
 
+A link that ends because of what the peer sent ends with a code that says so. The peer may be in the middle of sending
+the rest, and a socket that is closed with something unread resets the connection, which overtakes the code. So what
+still comes is thrown away, until nothing comes for `QUIET_SECONDS`.
+
 Compression costs memory and time for each connection, so only the paths that want it offer it. What a peer sends is
 inflated no further than the largest message allowed: a bomb ends its link with 1009.
 """
@@ -32,6 +36,10 @@ EXTENSION = "dragoman.socket"
 """Where the application finds the socket in its ASGI scope, under `extensions`."""
 
 MARK = b"dragoman"
+
+QUIET_SECONDS = 0.5
+LINGER_SECONDS = 5.0
+"""Whoever goes on sending after that learns of the reset alone."""
 
 COMPRESSED_PATHS = frozenset({"/forge/ws"})
 DEFLATE = ServerPerMessageDeflateFactory(
@@ -66,6 +74,8 @@ class Socket(WebSocketsSansIOProtocol):
     """How long a peer may read nothing while we have something for it."""
     _cutter: Cutter | None = None
     """Once the handshake began, unless frames are compressed."""
+    _lingers_until: float | None = None
+    """Once we gave the peer up."""
     _unwritten = 0
     _stalled: asyncio.TimerHandle | None = None
 
@@ -82,11 +92,14 @@ class Socket(WebSocketsSansIOProtocol):
     # -- in
 
     def data_received(self, data: bytes) -> None:
+        if self._lingers_until is not None:
+            self._linger(self._lingers_until)
+            return
         if self._cutter is None:
             super().data_received(data)
             return
         for piece, is_text in self._cutter.cut(data):
-            if self.transport.is_closing():
+            if self.transport.is_closing() or self._lingers_until is not None:
                 return
             if is_text is None:
                 super().data_received(piece)
@@ -115,6 +128,24 @@ class Socket(WebSocketsSansIOProtocol):
                 self.handle_parser_exception()
                 return
         self.listener.heard(message)
+
+    def handle_parser_exception(self) -> None:
+        """As uvicorn's, except that the connection is closed when the peer has had time to read why."""
+        close = self.conn.close_sent
+        if close is None or self._lingers_until is not None:
+            return
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": close.code, "reason": close.reason})
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent = True
+        self.stop_keepalive()
+        self.go_on_reading()
+        self._lingers_until = self.loop.time() + LINGER_SECONDS
+        self._linger(self._lingers_until)
+
+    def _linger(self, until: float) -> None:
+        if self.close_timer is not None:
+            self.close_timer.cancel()
+        self.close_timer = self.loop.call_at(min(self.loop.time() + QUIET_SECONDS, until), self.transport.close)
 
     def stop_reading(self) -> None:
         if not self.read_paused and not self.transport.is_closing():
