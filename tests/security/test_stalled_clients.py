@@ -6,6 +6,8 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -29,7 +31,7 @@ STALLS = {
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
     impatient = {f"DRAGOMAN_SERVER__{name}_SECONDS": "1" for name in ("HEADER", "BODY", "IDLE")}
-    with running(tmp_path_factory.mktemp("hub"), DRAGOMAN_SERVER__MAX_CONNECTIONS="60", **impatient) as hub:
+    with running(tmp_path_factory.mktemp("hub"), **impatient) as hub:
         hub.token("boss", "orchestrator")
         yield hub
 
@@ -96,24 +98,12 @@ def test_headers_without_end_are_cut_off(hub: HubProcess) -> None:
         assert b"200" not in answer.split(b"\r\n")[0]
 
 
-def test_too_many_connections_are_refused_and_those_there_are_served(hub: HubProcess) -> None:
-    kept = [open_socket(hub) for _ in range(55)]
-    try:
-        refused = 0
-        for _ in range(20):
-            client = open_socket(hub)
-            kept.append(client)
-            client.settimeout(0.3)
-            try:
-                refused += b"503" in client.recv(100)
-            except (TimeoutError, ConnectionResetError):
-                pass
-        assert refused > 0
+def test_too_many_connections_are_refused_and_those_there_are_served(tmp_path: Path) -> None:
+    with running(tmp_path, DRAGOMAN_SERVER__MAX_CONNECTIONS="20") as hub, ExitStack() as held:
+        *kept, last = [held.enter_context(open_socket(hub)) for _ in range(25)]
+        assert b"503" in last.recv(100)
         kept[0].sendall(b"GET /livez HTTP/1.1\r\nHost: hub\r\n\r\n")
         assert b"200" in kept[0].recv(1000)
-    finally:
-        for client in kept:
-            client.close()
 
 
 def test_a_request_smuggled_behind_two_lengths_is_refused(hub: HubProcess) -> None:
