@@ -32,11 +32,12 @@ _libc = ctypes.CDLL(None)
 
 
 @pytest.fixture(scope="session")
-def modules(request: pytest.FixtureRequest) -> Path:
+def modules(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The installed packages; several test processes take turns."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("node and npm are needed for a client that is not ours")
-    place = request.config.cache.mkdir("node")
+    cache = getattr(request.config, "cache", None)  # there is none under `-p no:cacheprovider`
+    place = tmp_path_factory.mktemp("node") if cache is None else cache.mkdir("node")
     with (place / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         wanted = (NODE / "package.json").read_bytes()
