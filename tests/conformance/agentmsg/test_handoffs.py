@@ -83,6 +83,20 @@ async def test_the_shared_state_has_the_whole_context_of_a_task_through_all_hand
     assert (seen["metadata"], seen["history"]) == ({}, [])
 
 
+@pytest.mark.requirement("agentmsg-D8", "AM-CTX-4")
+async def test_who_takes_a_task_over_has_it_until_the_earlier_deadline(stage: Stage, cast: dict[str, Speaker]) -> None:
+    bob, cid, ada = cast["bob"], cast["cid"], cast["ada"]
+    until = stage.after(20).replace("Z", "z")
+    request = await offered(stage, bob, "cid", constraints=words.constraints(deadline=until))
+    await cid.hears("TASK_HANDOFF")
+    await cid.say("TASK_HANDOFF", "bob", words.yes("cid"), correlation_id=request["id"])
+    order = (await cid.hears("TASK_ASSIGNMENT"))["payload"]["task"]
+    assert order["constraints"]["deadline"] == until.upper()
+    await stage.pass_time(21)
+    told = (await ada.hears("TASK_FAILED"))["payload"]["error"]
+    assert told["error_type"] == "TIMEOUT"
+
+
 @pytest.mark.requirement("AM-HND-4", "agentmsg-D8")
 async def test_a_no_without_terms_leaves_the_task_where_it_is(stage: Stage, cast: dict[str, Speaker]) -> None:
     bob, cid = cast["bob"], cast["cid"]

@@ -24,6 +24,7 @@ import msgspec
 from dragoman.bindings.agentmsg.names import called
 from dragoman.bindings.told import ASIDES
 from dragoman.core.ids import Instant, rfc3339
+from dragoman.core.state import budget
 from dragoman.core.state.tasks import shown_status
 from dragoman.core.tasks.model import Event, Status, Task, Waiting
 from dragoman.protocols.agentmsg.records import TaskEvent
@@ -91,6 +92,8 @@ def constraints_of(task: Task, *said: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for constraints in said:
         found |= constraints
+    asked = budget.needs(task.constraints)
+    found |= {budget.KINDS[kind][0]: amount for kind, amount in asked.items() if kind in budget.USED_UP}
     for name in NUMBERS:
         if name in task.constraints:
             found[name] = task.constraints[name]

@@ -27,6 +27,7 @@ seems able to do it, and it fails (agentmsg-D8).
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -38,7 +39,7 @@ from dragoman.core.delivery.model import Cargo
 from dragoman.core.delivery.outbox import offer, offer_answer, withdraw
 from dragoman.core.delivery.receipts import note
 from dragoman.core.errors import Fault, Kind, refuse
-from dragoman.core.ids import ADMIN, AgentId, Instant, QuestionId, rfc3339
+from dragoman.core.ids import ADMIN, AgentId, Instant, QuestionId, instant, rfc3339
 from dragoman.core.lookups import OpenQuestions, QuestionById, Story
 from dragoman.core.routing.dispatch import assign, fill
 from dragoman.core.routing.routes import Route, can_be_asked, present, reach, seat
@@ -323,6 +324,7 @@ def told_whole(work: Work, task: Task, question: Question, to: AgentId) -> Task:
     source = msgspec.json.decode(work.event(task.id, task.source).body)
     asked = msgspec.json.decode(work.event(task.id, question.details["asked"]).body)
     before: dict[str, Any] = source.get("handover", {})
+    limits: dict[str, Any] = asked.get("constraints") or {}
     metadata = {**before.get("metadata", {}), **asked.get("metadata", {})}
     handover = {
         **before,
@@ -343,13 +345,19 @@ def told_whole(work: Work, task: Task, question: Question, to: AgentId) -> Task:
         attempts=max(1, task.attempts),
         asks=0,
         delivery=None,
-        constraints=tightened(task.constraints, asked.get("constraints") or {}),
+        constraints=tightened(task.constraints, limits),
+        deadline=sooner(task.deadline, limits.get("deadline")),
         metadata=None if task.metadata is None else task.metadata | metadata,
     )
 
 
+def sooner(deadline: Instant, said: str | None) -> Instant:
+    """When a task must be done after a handover (agentmsg-D8: of two deadlines, the earlier)."""
+    return deadline if said is None else min(deadline, instant(msgspec.convert(said, datetime)))
+
+
 def tightened(constraints: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
-    """What holds for a task after a handover: whoever hands it over may let it use less, never more, and does not undo
+    """What a task may use after a handover: whoever hands it over may let it use less, never more, and does not undo
     what its caller said of its chain and its risk."""
     kept = {name: constraints[name] for name in CALLERS if name in constraints}
     new = {**constraints, **{name: value for name, value in said.items() if value is not None}, **kept}
