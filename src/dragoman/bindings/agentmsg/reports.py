@@ -20,6 +20,7 @@ from dragoman.core.commands import Cancel, Command, Finish, ReportFault, ReportP
 from dragoman.core.delivery.retry import Backoff
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import SECOND, TaskId, instant
+from dragoman.protocols.agentmsg.records import Priority as Urgency
 from dragoman.protocols.agentmsg.types import MAX_RETRIES, TaskAssignment, TaskComplete, TaskFailed, TaskUpdate
 
 ASIDES: dict[str, type] = {"step": dict, "thinking": str, "tool_use": dict, "tool_result": dict}
@@ -43,7 +44,9 @@ def submit(said: Said, assignment: TaskAssignment) -> tuple[Command, ...]:
     limits |= {name: metadata[name] for name in REQUIREMENTS if metadata.get(name) is not None}
     deadline = None if constraints is None or constraints.deadline is None else instant(constraints.deadline)
     parent = metadata.get("parent_task_id")
-    priority = said.message.metadata.priority if context is None else context.priority
+    own = said.message.metadata.priority
+    # an assignment is urgent by itself (D3): of its own priority only `critical` says more than the context does
+    priority = own if context is None or own is Urgency.CRITICAL else context.priority
     return (
         Submit(
             principal=said.agent.id,

@@ -105,7 +105,7 @@ def payload_of(fault: Fault, at: Instant, *, task: Task | None = None) -> ErrorP
             context: dict[str, Any] = {"task_id": task.id if task else facts.get("task_id"), "reason": fault.message}
             if fault.kind is Kind.DEPENDENCY and "dependency" in facts:
                 context["dependency"] = facts["dependency"]
-            words = f"{OURS[code]}: {words[:1].lower()}{words[1:]}"
+            words = f"{OURS[code]}: {fault.message.strip()[:1]}{words[1:]}"  # in the middle of it, as it was written
             return ErrorPayload(error_code=code, error_message=words, error_context=context)
 
 

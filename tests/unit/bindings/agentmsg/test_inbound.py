@@ -107,6 +107,14 @@ def test_a_task_without_a_context_has_the_priority_of_its_message() -> None:
     assert json.loads(command.body) == {"input": {}}
 
 
+@pytest.mark.requirement("agentmsg-D3")
+@pytest.mark.parametrize(("own", "task"), [("critical", "critical"), ("high", "low"), ("low", "low")])
+def test_a_critical_assignment_makes_its_task_critical(own: str, task: str) -> None:
+    given = {"task_id": TASK, "task_type": "x", "priority": "low", "metadata": {}, "dependencies": [], "history": []}
+    payload = {"task": {"task_id": TASK, "task_type": "x", "context": given}}
+    assert one(message("TaskAssignment", payload=payload, priority=own)).priority is Priority(task)
+
+
 def test_the_trace_of_the_transport_counts_where_the_message_has_none() -> None:
     assert one(message("TaskAssignment"), traceparent=f"00-{TRACE}-00f067aa0ba902b7-01").trace_id == TRACE
     assert one(message("TaskAssignment"), traceparent="nonsense").trace_id is None
