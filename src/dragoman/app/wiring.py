@@ -17,10 +17,10 @@ import errno
 import gc
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
@@ -113,105 +113,92 @@ async def hub(
     files = open_files(settings, mint, clock)
     metrics.links_open = lambda: intake.links
     metrics.intake_depth = lambda: intake.depth
-    await intake.start()
-    ringing = asyncio.create_task(alarm.ring(intake), name="alarm")
-    keep_unused = int(settings.files.keep_unused_hours * HOUR)
-    tidy = tidying.keep_tidy(store, files, now=clock, keep_unused=keep_unused, tell=metrics.dropped_files)
-    tidied = asyncio.create_task(tidy, name="tidying")
-    draining = False
-
-    def ready() -> tuple[bool, str]:
-        if draining:
-            return False, "stopping: finishing what was accepted"
-        if ringing.done():
-            return False, "the alarm clock has stopped; restart the hub and look into its log"
-        if intake.last_failure is not None:
-            return False, f"the last commit failed: {intake.last_failure}"
-        return True, "serving"
-
     admin_hash = token_hash(admin_token)
-    api = management(
-        intake,
-        store,
-        admin_token_hash=admin_hash,
-        ready=ready,
-        metrics=metrics,
-        protocols=PROTOCOLS,
-        max_body_bytes=settings.server.max_message_bytes,
-        files=files,
-    )
-    forge = ForgeDesk(
-        intake,
-        store,
-        files=files,
-        bus=Bus(),
-        limits=limits_of(settings),
-        measure=Bucket(
-            tokens=settings.forge.burst, rate=settings.forge.messages_per_second, burst=settings.forge.burst
-        ),
-        condition=lambda agent: _condition(children, agent),
-        notebook=lambda agent: children.logbook.of(agent),
-    )
-    agentmsg = AgentmsgDesk(
-        intake,
-        store,
-        StateView(store, intake, settings.core_rules()),
-        limits=limits_of(settings),
-        admin_hash=admin_hash,
-        heartbeat_seconds=settings.agentmsg.heartbeat_seconds,
-    )
-    auth = open_auth(settings, intake, clock)
-    broker = open_broker(settings, intake, store, auth, clock, limits_of(settings))
-    children = Supervisor(
-        intake,
-        data=Path(settings.data),
-        tongue=lambda agent, log: ForgeTongue(forge, agent, log),
-        task=store.task,
-        terms=settings.sandbox.terms(),
-    )
-    api.state.desk.children = children
-    api.state.desk.auth = auth
-    serving = serve(
-        intake,
-        store,
-        fallback=api,
-        files=files,
-        doors=(ForgeWs(forge), AgentmsgDoor(agentmsg), broker),
-        host=settings.server.host,
-        port=settings.server.port,
-        admin_token_hash=admin_hash,
-        limits=limits_of(settings),
-        negotiation=settings.chiffon.negotiation,
-        callback_networks=PRIVATE if settings.chiffon.allow_private_callbacks else (),
-        tls=certificates.http,
-    )
-    coven = open_coven(settings, intake, store, files, admin_hash, certificates)
-    renewing: asyncio.Task[None] | None = None
-    try:
-        await serving.start()
-        grpc = await start_coven(coven, settings)
-        await children.start(declared(settings))
-        running = Running(intake, serving, grpc, admin_token, data, children, certificates)
-        running.announce()
-        renewing = asyncio.create_task(certificates.watch(running.announce), name="certificates")
-        yield running
-    finally:
-        draining = True
-        if renewing is not None:
-            renewing.cancel()
-        api.state.desk.waiters.close()
-        await asyncio.gather(
-            serving.stop(min(settings.server.drain_seconds, REQUESTS_DRAIN)),
-            stop_coven(coven, settings),
-            children.drain(settings.server.drain_seconds),
+    async with contextlib.AsyncExitStack() as stops:
+        await intake.start()
+        stops.callback(data.withdraw)
+        stops.push_async_callback(intake.stop)
+        ringing = await stops.enter_async_context(turning(alarm.ring(intake), "alarm"))
+        keep_unused = int(settings.files.keep_unused_hours * HOUR)
+        tidy = tidying.keep_tidy(store, files, now=clock, keep_unused=keep_unused, tell=metrics.dropped_files)
+        await stops.enter_async_context(turning(tidy, "tidying"))
+        draining = False
+
+        def ready() -> tuple[bool, str]:
+            if draining:
+                return False, "stopping: finishing what was accepted"
+            if ringing.done():
+                return False, "the alarm clock has stopped; restart the hub and look into its log"
+            if intake.last_failure is not None:
+                return False, f"the last commit failed: {intake.last_failure}"
+            return True, "serving"
+
+        api = management(
+            intake,
+            store,
+            admin_token_hash=admin_hash,
+            ready=ready,
+            metrics=metrics,
+            protocols=PROTOCOLS,
+            max_body_bytes=settings.server.max_message_bytes,
+            files=files,
         )
-        await children.stop()
-        for clockwork in (ringing, tidied):
-            clockwork.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await clockwork
-        await intake.stop()
-        data.withdraw()
+        forge = open_forge(settings, intake, store, files, lambda: children)
+        children = Supervisor(
+            intake,
+            data=Path(settings.data),
+            tongue=lambda agent, log: ForgeTongue(forge, agent, log),
+            task=store.task,
+            terms=settings.sandbox.terms(),
+        )
+        auth = open_auth(settings, intake, clock)
+        broker = open_broker(settings, intake, store, auth, clock, limits_of(settings))
+        api.state.desk.children = children
+        api.state.desk.auth = auth
+        serving = serve(
+            intake,
+            store,
+            fallback=api,
+            files=files,
+            doors=(ForgeWs(forge), AgentmsgDoor(open_agentmsg(settings, intake, store, admin_hash)), broker),
+            host=settings.server.host,
+            port=settings.server.port,
+            admin_token_hash=admin_hash,
+            limits=limits_of(settings),
+            negotiation=settings.chiffon.negotiation,
+            callback_networks=PRIVATE if settings.chiffon.allow_private_callbacks else (),
+            tls=certificates.http,
+        )
+        coven = open_coven(settings, intake, store, files, admin_hash, certificates)
+        try:
+            await serving.start()
+            grpc = await start_coven(coven, settings)
+            await children.start(declared(settings))
+            running = Running(intake, serving, grpc, admin_token, data, children, certificates)
+            running.announce()
+            async with turning(certificates.watch(running.announce), "certificates"):
+                yield running
+        finally:
+            draining = True
+            api.state.desk.waiters.close()
+            await asyncio.gather(
+                serving.stop(min(settings.server.drain_seconds, REQUESTS_DRAIN)),
+                stop_coven(coven, settings),
+                children.drain(settings.server.drain_seconds),
+            )
+            await children.stop()
+
+
+@asynccontextmanager
+async def turning(clockwork: Coroutine[Any, Any, None], name: str) -> AsyncIterator[asyncio.Task[None]]:
+    """Something that goes on beside all else, until the block ends."""
+    task = asyncio.create_task(clockwork, name=name)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
 
 
 def open_store(settings: Settings, clock: Callable[[], Instant]) -> Store:
@@ -234,10 +221,37 @@ def open_files(settings: Settings, mint: Callable[[], str], clock: Callable[[], 
     return files
 
 
-def _condition(children: Supervisor, agent: AgentId) -> AgentStatus | None:
-    """How the process of an agent is, if the hub runs it."""
-    state = children.status(agent)
-    return None if state is None else state.value
+def open_forge(
+    settings: Settings, intake: Intake, store: Store, files: Files, children: Callable[[], Supervisor]
+) -> ForgeDesk:
+    """The desk that forge's two doors share. It asks of `children`, who speak by it, how they are."""
+    of = settings.forge
+
+    def condition(agent: AgentId) -> AgentStatus | None:
+        state = children().status(agent)
+        return None if state is None else state.value
+
+    return ForgeDesk(
+        intake,
+        store,
+        files=files,
+        bus=Bus(),
+        limits=limits_of(settings),
+        measure=Bucket(tokens=of.burst, rate=of.messages_per_second, burst=of.burst),
+        condition=condition,
+        notebook=lambda agent: children().logbook.of(agent),
+    )
+
+
+def open_agentmsg(settings: Settings, intake: Intake, store: Store, admin_hash: str) -> AgentmsgDesk:
+    return AgentmsgDesk(
+        intake,
+        store,
+        StateView(store, intake, settings.core_rules()),
+        limits=limits_of(settings),
+        admin_hash=admin_hash,
+        heartbeat_seconds=settings.agentmsg.heartbeat_seconds,
+    )
 
 
 def declared(settings: Settings) -> tuple[Declared, ...]:
