@@ -42,7 +42,7 @@ from dragoman.core.commands import (
     ReportProgress,
     Submit,
 )
-from dragoman.core.errors import Kind, refuse
+from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.protocols.forge.types import (
@@ -56,6 +56,7 @@ from dragoman.protocols.forge.types import (
     Progress,
     QuestionEvent,
     Register,
+    Step,
     SubmitTask,
     UpdateTask,
 )
@@ -146,17 +147,7 @@ def update(
         fault = fault_in(said.error or said.message, retryable=said.retryable)
         if fault.retryable or not body:
             return _fault(agent, message, task_id, fault, tree)
-    return Finish(
-        principal=agent.id,
-        protocol=PROTOCOL,
-        task_id=task_id,
-        digest=_digest((said.status, body, None if fault is None else fault.message)),
-        message_id=message.id,
-        body=_encode(body),
-        raw=_encode(tree),
-        output=said.output or "",
-        fault=fault,
-    )
+    return _finish(agent, message, said, said.status, body, tree, fault)
 
 
 def claim(agent: Agent, task_id: TaskId) -> Claim:
@@ -168,50 +159,32 @@ def progress(
     agent: Agent, message: Message, said: Progress, tree: dict[str, Any], file: FileRef | None = None
 ) -> ReportProgress | Finish:
     """What the agent tells of its work. A file was kept before; where it lay in the message, `file` stands for it."""
-    task_id = TaskId(said.task_id)
     if said.progress == PROGRESS_DONE and said.result is not msgspec.UNSET:
         if said.file is not None:
             raise refuse(Kind.INVALID, FILE_AT_THE_END, field="payload.file")
         body: dict[str, Any] = {"result": said.result}
         if said.output is not None:
             body["output"] = said.output
-        return Finish(
-            principal=agent.id,
-            protocol=PROTOCOL,
-            task_id=task_id,
-            digest=_digest(("completed", body, None)),
-            message_id=message.id,
-            body=_encode(body),
-            raw=_encode(tree),
-            output=said.output or "",
-        )
+        return _finish(agent, message, said, "completed", body, tree)
     percent = None if said.progress is None else min(round(said.progress * 100), 100 if said.progress >= 1 else 99)
-    body = {"status": "running"}
-    for name, value in (
-        ("percent", percent),
-        ("output", said.output),
-        ("message", said.message),
-        ("thinking", said.thinking),
-    ):
-        if value is not None:
-            body[name] = value
-    if said.step is not None:
-        body["step"] = {"number": said.step.number, "name": said.step.name}
-        if said.step.total is not None:
-            body["step"]["total"] = said.step.total
-    if said.tool_use is not None:
-        use = said.tool_use
-        body["tool_use"] = {"id": use.id, "name": use.name, "input": use.input}
-    if said.tool_result is not None:
-        came = said.tool_result
-        body["tool_result"] = {"id": came.id, "output": came.output, "is_error": came.is_error}
+    step, use, came = said.step, said.tool_use, said.tool_result
+    told = {
+        "percent": percent,
+        "output": said.output,
+        "message": said.message,
+        "thinking": said.thinking,
+        "step": step and _step(step),
+        "tool_use": use and {"id": use.id, "name": use.name, "input": use.input},
+        "tool_result": came and {"id": came.id, "output": came.output, "is_error": came.is_error},
+        "file": file,
+    }
+    body = {"status": "running", **{name: value for name, value in told.items() if value is not None}}
     if file is not None:
-        body["file"] = file
         tree = {**tree, "payload": {name: value for name, value in tree["payload"].items() if name != "file"}}
     return ReportProgress(
         principal=agent.id,
         protocol=PROTOCOL,
-        task_id=task_id,
+        task_id=TaskId(said.task_id),
         # Nobody says an event again, since none is answered: one with an id that was there before is another one, of a
         # program that counts its events, or began anew.
         message_id=None if message.type in EVENTS else message.id,
@@ -221,6 +194,33 @@ def progress(
         step=None if said.step is None else said.step.name,
         output=said.output or "",
         files=() if file is None else (file,),
+    )
+
+
+def _step(step: Step) -> dict[str, Any]:
+    named = {"number": step.number, "name": step.name}
+    return named if step.total is None else {**named, "total": step.total}
+
+
+def _finish(
+    agent: Agent,
+    message: Message,
+    said: UpdateTask | Progress,
+    status: str,
+    body: dict[str, Any],
+    tree: dict[str, Any],
+    fault: Fault | None = None,
+) -> Finish:
+    return Finish(
+        principal=agent.id,
+        protocol=PROTOCOL,
+        task_id=TaskId(said.task_id),
+        digest=_digest((status, body, None if fault is None else fault.message)),
+        message_id=message.id,
+        body=_encode(body),
+        raw=_encode(tree),
+        output=said.output or "",
+        fault=fault,
     )
 
 
