@@ -6,6 +6,7 @@ Whatever a child prints, or does not read, others work on; and whoever dies, not
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -261,6 +262,19 @@ def test_a_flood_does_not_hold_up_others(kids: Kids, what: str) -> None:
     files = list((kids.hub.data / "logs").iterdir())
     assert sum(file.stat().st_size for file in files) < 17 * 1024 * 1024
     assert sum(file.read_bytes().count(b"came too fast") for file in files) < 60  # told once a second, for each
+
+
+def test_only_so_many_lines_are_kept_and_the_others_are_counted(kids: Kids) -> None:
+    kids.run("chatty", *program(*repeated("spam", 8000)))
+    until(lambda: kids.state("chatty") == "stopped")
+    log = kids.hub.data / "logs" / "chatty.jsonl"
+
+    def counted() -> tuple[int, int]:
+        written = log.read_bytes()
+        return written.count(b"spam"), sum(map(int, re.findall(rb"(\d+) lines were not kept", written)))
+
+    kept, _ = until(lambda: sum(counted()) == 8000 and counted(), "every line is kept or counted")
+    assert 2000 <= kept < 6000
 
 
 def test_a_line_beyond_the_limit_is_told_and_the_next_is_heard(kids: Kids) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.stores.memory import MemoryStore
 from dragoman.transports.limits import Limits
-from dragoman.transports.server import PortBusy, serve
+from dragoman.transports.server import SWEEP_SECONDS, PortBusy, serve
 
 QUICK = {"header_seconds": 0.2, "body_seconds": 0.2, "idle_seconds": 0.2}
 
@@ -47,6 +47,11 @@ class Raw:
         except ConnectionError:
             pass
         return data
+
+
+def test_whoever_stalls_is_closed_within_ten_seconds_unless_somebody_wants_otherwise() -> None:
+    limits = Limits()
+    assert max(limits.header_seconds, limits.body_seconds) + SWEEP_SECONDS <= 10
 
 
 @pytest.mark.parametrize("said", [b"", b"P", b"POST /api/agent/message HTTP/1.1\r\nhost: x\r\nslow"])
