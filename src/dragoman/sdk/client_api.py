@@ -17,13 +17,12 @@ from dragoman.sdk import trace
 from dragoman.sdk.address import Address
 from dragoman.sdk.errors import Conflict, DragomanError, NotAllowed, NotFound, RequestRefused
 from dragoman.sdk.events import Event, Question, TaskInfo
-from dragoman.sdk.http_client import http_client
+from dragoman.sdk.http_client import http_client, listening
 from dragoman.sdk.patience import Passing, Patience
 from dragoman.sdk.world import World
 
 V1 = "/api/v1"
 WAIT = 60
-MOST_EVENT = 16 * 1024 * 1024
 
 #: HTTP status → what the SDK raises; anything else is `RequestRefused`.
 RAISED: dict[int, type[DragomanError]] = {401: NotAllowed, 403: NotAllowed, 404: NotFound, 409: Conflict}
@@ -36,6 +35,10 @@ class _Told(msgspec.Struct, frozen=True, kw_only=True):
     at: str | None = None
     agent: str | None = None
     body: dict[str, Any] = {}
+
+    @property
+    def event(self) -> Event:
+        return Event(task_id=self.task_id, seq=self.seq, kind=self.kind, at=self.at, agent=self.agent, data=self.body)
 
 
 class _Questions(msgspec.Struct, frozen=True):
@@ -141,16 +144,10 @@ class ApiClient:
         tries = self._patience.begin()
         while True:
             try:
-                async with self._http.stream(
-                    "GET",
-                    f"{V1}/tasks/{task_id}/events",
-                    headers={"accept": "text/event-stream", **({"last-event-id": str(after)} if after else {})},
-                ) as response:
-                    if response.status_code != 200:
-                        await response.aread()
-                        self._check(response)
+                path, headers = f"{V1}/tasks/{task_id}/events", {"last-event-id": str(after)} if after else None
+                async with listening(self._http, path, check=self._check, headers=headers) as stream:
                     tries.reached()
-                    async for said in httpx2.EventSource(response, MOST_EVENT):
+                    async for said in stream:
                         if said.event == "end":
                             return
                         if not said.id or not said.data:
@@ -159,14 +156,7 @@ class ApiClient:
                         if told.seq <= after:
                             continue
                         after = told.seq
-                        yield Event(
-                            task_id=told.task_id,
-                            seq=told.seq,
-                            kind=told.kind,
-                            at=told.at,
-                            agent=told.agent,
-                            data=told.body,
-                        )
+                        yield told.event
                 raise Passing("the stream ended before the task did")
             except (httpx2.TransportError, Passing) as error:
                 await tries.again(error)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx2
 
 from dragoman.sdk import secure
 from dragoman.sdk.address import Address
+
+MOST_EVENT = 16 * 1024 * 1024
 
 
 class _Client(httpx2.AsyncClient):
@@ -36,3 +40,21 @@ def http_client(
         verify=secure.verify(address),
         transport=transport,
     )
+
+
+@asynccontextmanager
+async def listening(
+    http: httpx2.AsyncClient,
+    path: str,
+    *,
+    check: Callable[[httpx2.Response], None],
+    params: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> AsyncIterator[httpx2.EventSource]:
+    """The server-sent events there; `check` raises what an answer means that is none."""
+    wanted = {"accept": "text/event-stream", **(headers or {})}
+    async with http.stream("GET", path, params=params, headers=wanted) as response:
+        if response.status_code != 200:
+            await response.aread()
+            check(response)
+        yield httpx2.EventSource(response, MOST_EVENT)

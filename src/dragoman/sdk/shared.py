@@ -25,12 +25,11 @@ from msgspec import Struct
 from dragoman.protocols.agentmsg.records import ErrorReport
 from dragoman.sdk.address import Address
 from dragoman.sdk.errors import Conflict, DragomanError, HubUnreachable, NotAllowed, NotFound, RequestRefused
-from dragoman.sdk.http_client import http_client
+from dragoman.sdk.http_client import http_client, listening
 from dragoman.sdk.patience import Passing, Patience, sentence
 from dragoman.sdk.world import World
 
 PATH = "/agentmsg/state"
-MOST_EVENT = 16 * 1024 * 1024
 RAISED: dict[int, type[DragomanError]] = {401: NotAllowed, 403: NotAllowed, 404: NotFound}
 PASSING = frozenset({429, 502, 503, 504})
 
@@ -171,13 +170,9 @@ class SharedState:
         while True:
             try:
                 params = {**only, "cursor": str(after)}
-                headers = {"accept": "text/event-stream"}
-                async with self._http.stream("GET", f"{PATH}/watch", params=params, headers=headers) as response:
-                    if response.status_code != 200:
-                        await response.aread()
-                        self._check(response)
+                async with listening(self._http, f"{PATH}/watch", check=self._check, params=params) as stream:
                     tries.reached()
-                    async for said in httpx2.EventSource(response, MOST_EVENT):
+                    async for said in stream:
                         if not said.id or not said.data:
                             continue
                         change = _change(said.data)
