@@ -24,8 +24,8 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.audit.chain import Newest
 from dragoman.core.commands import CloseLink, Command, EndContractsOf, Forget, Sweep, Wake
 from dragoman.core.contracts.model import Contract
+from dragoman.core.delivery import outbox
 from dragoman.core.delivery.model import Parcel
-from dragoman.core.delivery.outbox import after_a_stop
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.hub import decide
 from dragoman.core.ids import HOUR, MINUTE, AgentId, Instant, Moment, SessionId, TaskId
@@ -35,6 +35,7 @@ from dragoman.core.rules import Rules
 from dragoman.core.state.model import Entity
 from dragoman.core.state.policy import Policy
 from dragoman.core.state.policy import default as default_policy
+from dragoman.core.tasks import clock
 from dragoman.core.work import NotLoaded, Work
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class Intake:
         self._serving_since = self._swept_at = self.now()
         self._forget_at = Instant(self.now() + SWEEP_EVERY)
         self.next_wake = Instant(0)  # look at once what became due while we were away
-        for command in after_a_stop(self._floor, self.rules, self.now()):
+        for command in (*outbox.after_a_stop(self._floor, self.rules, self.now()), *clock.after_a_stop(self._floor)):
             self.tell(command)
         for agent in recovered.parted:
             self.tell(EndContractsOf(agent=agent, until=self.now()))

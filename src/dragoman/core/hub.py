@@ -19,6 +19,7 @@ from dragoman.core.commands import (
     AnswerHandshake,
     AskHelp,
     AskPerson,
+    AwaitReturn,
     Beat,
     Cancel,
     ChangeState,
@@ -152,6 +153,7 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
     AnswerHandover: handover.answer_handover,
     Sweep: letters.sweep,
     WaitAnew: outbox.wait_anew,
+    AwaitReturn: clock.await_return,
     Forget: forgetting.forget,
     ClearOut: letters.clear_out,
     Beat: status.beat,
@@ -167,7 +169,20 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
 
 
 NO_SIGN = frozenset(
-    {ClearOut, CloseLink, EndContractsOf, PaceLink, RefillLink, Unanswered, WaitAnew, Wake, Sweep, Forget, NoteRefusal}
+    {
+        AwaitReturn,
+        ClearOut,
+        CloseLink,
+        EndContractsOf,
+        PaceLink,
+        RefillLink,
+        Unanswered,
+        WaitAnew,
+        Wake,
+        Sweep,
+        Forget,
+        NoteRefusal,
+    }
 )
 """What is no sign of life of its principal: the hub says it, or nobody knows who did."""
 

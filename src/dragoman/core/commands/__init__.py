@@ -26,6 +26,7 @@ from dragoman.core.commands.contracts import AnswerHandshake, EndContract, Rotat
 from dragoman.core.commands.conversation import AnswerHandover, AskHelp, GiveHelp, Handing, HandOver, HelpVerdict, Tell
 from dragoman.core.commands.deadletters import Discard, Redrive
 from dragoman.core.commands.housekeeping import (
+    AwaitReturn,
     ClearOut,
     EndContractsOf,
     Forget,
@@ -73,6 +74,7 @@ __all__ = (
     "Cancel",
     "ChangeState",
     "Claim",
+    "AwaitReturn",
     "ClearOut",
     "CloseLink",
     "Command",

@@ -61,6 +61,14 @@ class EndContractsOf(Command, frozen=True, gc=False, kw_only=True):
     by: AgentId = HUB
 
 
+class AwaitReturn(Command, frozen=True, gc=False, kw_only=True):
+    """The hub started, and this agent was connected when it died: look after its work when it must be back. Outcome:
+    how much of it is looked at earlier than it would be."""
+
+    principal: AgentId = HUB
+    agent: AgentId
+
+
 class WaitAnew(Command, frozen=True, gc=False, kw_only=True):
     """The policy's waits changed at `since`: what an agent has not acknowledged waits as they say. `rank` and `after`
     are the place of the last delivery looked at. Outcome: how many wait otherwise now."""

@@ -1,14 +1,17 @@
 """What happens to a task when its time comes.
 
 Two clocks run while an agent works: *idle* (no sign of life) and *total* (the deadline); a broken link shortens the
-idle clock to the grace time. A queued task has a clock, too: if nobody who could do it can be reached, waiting is an
-attempt that failed. `wake_at` may be early, never late: whatever is not due yet is simply set again.
+idle clock to the grace time. An agent that was connected when the hub died, and is not back `Rules.idle_limit` after
+its start, is taken to have died, too. A queued task has a clock, too: if nobody who could do it can be reached, waiting
+is an attempt that failed. `wake_at` may be early, never late: whatever is not due yet is simply set again.
 """
 
 from __future__ import annotations
 
 import msgspec
 
+from dragoman.core.agents.floor import Floor
+from dragoman.core.commands import AwaitReturn
 from dragoman.core.delivery.model import Cargo, Letter
 from dragoman.core.delivery.outbox import offer, tell_sender
 from dragoman.core.errors import Fault, Kind
@@ -117,12 +120,21 @@ def still_at_work(work: Work, task: Task) -> None:
         work.put(msgspec.structs.replace(task, wake_at=min(task.deadline, Instant(work.now + task.idle_limit))))
         return
     lost = task.lost_at is not None and task.lost_at >= (task.last_sign_at or 0)
+    missed_at = back_by(work, task)
     if lost and task.lost_at is not None and work.now >= task.lost_at + work.rules.grace:
         fault = Fault(
             kind=Kind.UNAVAILABLE,
             message=f"the connection to {owner} was lost while it worked on the task",
             retryable=True,
             facts={"agent_id": owner, "last_heartbeat": rfc3339(Instant(sign))},
+        )
+    elif missed_at is not None and work.now >= missed_at:
+        lost = True
+        fault = Fault(
+            kind=Kind.UNAVAILABLE,
+            message=f"{owner} did not come back after the hub was started again",
+            retryable=True,
+            facts={"agent_id": owner, "last_heartbeat": rfc3339(task.last_sign_at or task.created_at)},
         )
     elif work.now >= sign + task.idle_limit:
         fault = Fault(
@@ -135,9 +147,38 @@ def still_at_work(work: Work, task: Task) -> None:
         due = Instant(sign + task.idle_limit)
         if lost and task.lost_at is not None:
             due = min(due, Instant(task.lost_at + work.rules.grace))
+        if missed_at is not None:
+            due = min(due, missed_at)
         work.put(msgspec.structs.replace(task, wake_at=min(task.deadline, due)))
         return
     fail_attempt(
         work, task, fault, counts=not lost, lost=lost
     )  # a broken link was counted when it broke, once for all its work
     fill(work, owner)
+
+
+def back_by(work: Work, task: Task) -> Instant | None:
+    """By when an agent must be back that was connected when the hub died; None for one that is, or was heard since, or
+    fetches its work and so need not be connected at all."""
+    agent = None if task.owner is None else work.agent(task.owner)
+    if agent is None or not agent.connected or task.session is None or work.links_to(agent.id):
+        return None
+    heard = max(task.last_sign_at or task.created_at, work.floor.heard_at.get(agent.id, 0))
+    return Instant(work.serving_since + work.rules.idle_limit) if heard < work.serving_since else None
+
+
+def after_a_stop(floor: Floor) -> list[AwaitReturn]:
+    """What a hub that starts asks of itself: to look after the work of everybody who was connected."""
+    connected = [id for id in floor.active if (agent := floor.agents.get(id)) is not None and agent.connected]
+    return [AwaitReturn(agent=id) for id in sorted(connected)]
+
+
+def await_return(work: Work, command: AwaitReturn) -> int:
+    """Wake what an agent held when it must be back, where its own clock would be later."""
+    woken = 0
+    for task in work.tasks(work.tasks_of(command.agent)):
+        due = back_by(work, task) if task.status in (Status.ASSIGNED, Status.RUNNING) else None
+        if due is not None and (task.wake_at is None or task.wake_at > due):
+            work.put(msgspec.structs.replace(task, wake_at=due))
+            woken += 1
+    return woken

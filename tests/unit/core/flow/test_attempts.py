@@ -252,6 +252,36 @@ async def test_a_work_order_that_died_with_the_hub_leaves_again_over_the_next_li
     assert (await world.task(task.id)).status is Status.COMPLETED
 
 
+@pytest.mark.parametrize("back", ["never", "heard", "connected", "polls"])
+async def test_who_does_not_come_back_after_a_restart_is_not_waited_for_longer_than_for_anybody(world, back):
+    await world.add("i1", "infra")
+    await world.add("i2", "infra", concurrent=1)
+    if back == "polls":
+        task = await world.submit(idle_seconds=600, total_seconds=900, pinned=None)
+        await world.poll("i1")
+    else:
+        i1 = await world.connect("i1")
+        task = await world.submit(idle_seconds=600, total_seconds=900)
+        await i1.ack(*i1.take())
+    assert (await world.task(task.id)).owner == "i1"
+    world.time += 100 * SECOND
+    await world.restart()
+    i2 = await world.connect("i2")
+    await world.advance(20)
+    if back == "heard":
+        await world.progress("i1", task.id)
+    elif back == "connected":
+        await world.connect("i1")
+    await world.advance(9)
+    assert (await world.task(task.id)).owner == "i1"
+    await world.advance(5)
+    assert (i2.work == [task.id]) == (back == "never")
+    await world.advance(60)
+    assert ((await world.task(task.id)).owner == "i1") == (back != "never")
+    if back == "never":  # whoever was given up is fenced off
+        assert (await world.refused_finish("i1", task.id)).kind is Kind.NOT_FOUND
+
+
 async def test_work_that_a_poll_took_is_not_sent_again_over_a_link(world):
     await world.add("i1", "infra")
     task = await world.submit()
