@@ -10,7 +10,7 @@ from tests.support.world import World
 from dragoman.app.clock import Mint, SystemClock
 from dragoman.core.agents.model import BreakerState
 from dragoman.core.errors import Kind
-from dragoman.core.ids import HOUR, SECOND
+from dragoman.core.ids import HOUR, SECOND, Instant
 from dragoman.core.tasks.model import Status
 
 DAY = 24 * HOUR
@@ -34,6 +34,12 @@ def test_ids_keep_growing_over_a_jump_back_and_a_restart_of_the_clock(monkeypatc
     ids += [mint() for _ in range(1000)]
     assert ids == sorted(ids)
     assert len(set(ids)) == len(ids)
+
+
+def test_ids_keep_growing_under_a_clock_that_goes_back() -> None:
+    times = iter([5_000_000, 3_000_000, 3_000_001, 5_001_000])
+    ids = [mint() for mint in [Mint(lambda: Instant(next(times)))] for _ in range(4)]
+    assert ids == sorted(set(ids))
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
@@ -75,6 +81,20 @@ async def test_a_jump_during_a_restart_moves_due_times_once_and_loses_nothing(ju
     assert (await world.task(task.id)).status is Status.ASSIGNED
     await world.finish("i1", task.id)
     assert (await world.task(task.id)).status is Status.COMPLETED
+
+
+@pytest.mark.parametrize("jump", [HOUR, -HOUR])
+async def test_an_agent_that_is_not_back_yet_has_its_time_after_a_restart_whatever_the_clock_says(jump: int) -> None:
+    world = await World().start()
+    await world.add("boss", "orchestrator")
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit(total_seconds=3 * 3600)
+    await world.progress("i1", task.id)
+    world.time = type(world.time)(world.time + jump)
+    await world.restart()
+    await world.advance(29)
+    assert (await world.task(task.id)).status is Status.RUNNING
 
 
 async def test_a_hub_that_stood_still_hears_what_was_said_meanwhile_and_heals() -> None:
