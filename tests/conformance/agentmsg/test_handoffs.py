@@ -94,7 +94,9 @@ async def test_who_takes_a_task_over_has_it_until_the_earlier_deadline(stage: St
     assert order["constraints"]["deadline"] == until.upper()
     await stage.pass_time(21)
     told = (await ada.hears("TASK_FAILED"))["payload"]["error"]
-    assert told["error_type"] == "TIMEOUT"
+    assert (told["error_type"], told["agent_id"]) == ("TIMEOUT", "hub")
+    shared = (await stage.get("/state/TASK/t-1", ada.token)).json()["value"]
+    assert shared["error"] == told
 
 
 @pytest.mark.requirement("AM-HND-4", "agentmsg-D8")

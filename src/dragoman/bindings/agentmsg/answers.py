@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from dragoman.bindings.agentmsg.names import derived_v4
+from dragoman.bindings.agentmsg.names import PERSON, derived_v4, doer
 from dragoman.core.agents.model import Agent
-from dragoman.core.ids import ADMIN, Instant, rfc3339
+from dragoman.core.ids import Instant, rfc3339
 from dragoman.core.state.model import Change, Entity
 from dragoman.core.tasks.model import Question, QuestionStatus
 from dragoman.protocols.agentmsg.records import ResourceReference, TaskConstraints
@@ -31,9 +31,6 @@ from dragoman.protocols.agentmsg.types import (
     HelpResponseType,
     MessageType,
 )
-
-PERSON = "person"
-"""Who answered, where it was whoever holds the admin token."""
 
 _encode = msgspec.json.Encoder().encode
 _HELP = frozenset({"content", "response_type", "resources", "answer"})
@@ -71,7 +68,7 @@ def help_response(question: Question) -> dict[str, Any]:
 
 def _responder(question: Question) -> str:
     who = question.asked_of or question.answered_by
-    return PERSON if who is None or who == ADMIN else who
+    return PERSON if who is None else doer(who)
 
 
 def _content(answer: Any, given: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from dragoman.bindings.agentmsg.exchange import PRIORITIES, Said, effective
 from dragoman.bindings.agentmsg.failures import fault_in
-from dragoman.bindings.agentmsg.names import PROTOCOL, name_to_keep, somebody, task_id
+from dragoman.bindings.agentmsg.names import PERSON, PROTOCOL, name_to_keep, somebody, task_id
 from dragoman.core.commands import (
     AnswerHandover,
     Ask,
@@ -46,7 +46,6 @@ VERDICTS: Mapping[HelpResponseType, HelpVerdict] = {
     HelpResponseType.UNABLE_TO_HELP: HelpVerdict.UNABLE,
 }
 REASONS: Mapping[HandoffReason, Handing] = {reason: Handing(reason.value.lower()) for reason in HandoffReason}
-PERSON = "person"
 TERMS = ("estimated_completion", "requirements", "constraints", "error")
 
 

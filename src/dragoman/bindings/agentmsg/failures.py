@@ -20,12 +20,12 @@ from typing import Any, get_args
 import msgspec
 
 from dragoman.bindings import errormap
-from dragoman.bindings.agentmsg.names import called, derived_v4
+from dragoman.bindings.agentmsg.names import called, derived_v4, doer
 from dragoman.bindings.agentmsg.names import task_id as hubs_id
 from dragoman.bindings.agentmsg.views import NUMBERS, REQUIREMENTS
 from dragoman.core.commands import Severity
 from dragoman.core.errors import Fault, Kind
-from dragoman.core.ids import EPOCH, Instant, rfc3339
+from dragoman.core.ids import EPOCH, AgentId, Instant, rfc3339
 from dragoman.core.tasks.model import Task
 from dragoman.protocols.agentmsg import errors
 from dragoman.protocols.agentmsg.errors import AgentmsgError
@@ -187,10 +187,10 @@ def report(
     return told
 
 
-def error_of(task: Task, fault: Fault) -> dict[str, Any]:
-    """Why a task failed, as its TaskState has it: the very report that its caller gets."""
+def error_of(task: Task, fault: Fault, agent: AgentId | None) -> dict[str, Any]:
+    """Why a task failed, as its TaskState has it: the very report that its caller gets. `agent` is who said so."""
     seen = derived_v4(f"{task.id}/{task.outcome or task.seq}")
-    return report(fault, error_id=seen, task_id=called(task), agent_id=task.owner or HUB)
+    return report(fault, error_id=seen, task_id=called(task), agent_id=doer(agent or HUB))
 
 
 def _place(field: str, said: MessageType | None) -> str:

@@ -18,11 +18,13 @@ import re
 from functools import lru_cache
 from uuid import UUID, uuid5
 
-from dragoman.core.ids import AgentId, DeliveryId, TaskId
+from dragoman.core.ids import ADMIN, AgentId, DeliveryId, TaskId
 from dragoman.core.tasks.model import Task
 from dragoman.protocols.agentmsg.types import ANYONE, HUB
 
 PROTOCOL = "agentmsg"
+PERSON = "person"
+"""Who answered, or did it, where it was whoever holds the admin token."""
 
 TASKS = UUID("6d7b8a0e-2f7e-5d0c-9a57-64726167cccc")
 """Namespace of the ids of tasks whose callers gave them other names."""
@@ -53,6 +55,11 @@ def called(task: Task) -> str:
 def somebody(to: str) -> AgentId | None:
     """The agent that `to` names, or None where the choice is the hub's."""
     return None if to in (HUB, ANYONE) else AgentId(to)
+
+
+def doer(agent: str) -> str:
+    """A person who did it has the name that answers give them, not that of a token."""
+    return PERSON if agent == ADMIN else agent
 
 
 def derived_v4(seed: str) -> str:

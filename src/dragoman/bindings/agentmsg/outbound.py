@@ -33,15 +33,15 @@ from typing import Any, cast
 
 import msgspec
 
-from dragoman.bindings.agentmsg.answers import PERSON, handoff_response, help_response
+from dragoman.bindings.agentmsg.answers import handoff_response, help_response
 from dragoman.bindings.agentmsg.failures import report
-from dragoman.bindings.agentmsg.names import PROTOCOL, called, derived_v4, is_uuid
+from dragoman.bindings.agentmsg.names import PROTOCOL, called, derived_v4, doer, is_uuid
 from dragoman.bindings.agentmsg.views import constraints_of, context_of, story_of, update_status
 from dragoman.bindings.told import fault_told, file_told, limits_told
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Cargo, Letter, Parcel
 from dragoman.core.errors import Fault, Kind
-from dragoman.core.ids import ADMIN, Instant, rfc3339
+from dragoman.core.ids import Instant, rfc3339
 from dragoman.core.tasks.model import Asking, Event, EventKind, Priority, Question, Task
 from dragoman.protocols.agentmsg.codec import lowered
 from dragoman.protocols.agentmsg.routing import PRIORITY
@@ -222,13 +222,8 @@ def _progress(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
     if body.get("file"):
         said["file"] = file_told(body["file"], task)
     if event.agent:
-        said["agent_id"] = _doer(event.agent)
+        said["agent_id"] = doer(event.agent)
     return _report(MessageType.TASK_UPDATE, said, parcel, agent)
-
-
-def _doer(agent: str) -> str:
-    """A person who did it has the name that answers give them, not that of a token."""
-    return PERSON if agent == ADMIN else agent
 
 
 def _status(event: Event, task: Task) -> str:
@@ -260,7 +255,7 @@ def _result(parcel: Parcel, agent: Agent, whole: str | None) -> tuple[bytes, str
     if type(body.get("usage")) is dict:
         said["usage"] = body["usage"]
     if event.agent:
-        said["agent_id"] = _doer(event.agent)
+        said["agent_id"] = doer(event.agent)
     return _report(MessageType.TASK_COMPLETE, said, parcel, agent)
 
 
@@ -276,7 +271,7 @@ def _failure(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
         fault,
         error_id=derived_v4(f"{task.id}/{event.seq}"),
         task_id=called(task),
-        agent_id=_doer(event.agent or HUB),
+        agent_id=doer(event.agent or HUB),
     )
     said: dict[str, Any] = {"task_id": called(task), "error": error, "status": _ended(event, fault)}
     output = body.get("output")

@@ -44,8 +44,8 @@ PATIENCE = 30.0
 PLANNER = "planner"
 
 
-Explain = Callable[[Task, Fault], dict[str, Any]]
-"""Why a task failed."""
+Explain = Callable[[Task, Fault, AgentId | None], dict[str, Any]]
+"""Why a task failed, and who said so; None is the hub itself."""
 Recount = Callable[[dict[str, Any], list[dict[str, Any]]], list[dict[str, Any]]]
 """The history of a task, by its order and what happened to it since (`core.tasks.story`)."""
 
@@ -136,8 +136,14 @@ class StateView:
             if ended:
                 entity.value["result"] = ended.get("result", ended.get("output"))
         if task.fault is not None and task.status is not Status.COMPLETED:
-            entity.value["error"] = self._explain(task, task.fault)
+            entity.value["error"] = self._explain(task, task.fault, await self._reporter(task))
         return entity
+
+    async def _reporter(self, task: Task) -> AgentId | None:
+        if task.outcome is None:
+            return task.owner
+        ended = await self._store.events(task.id, after=task.outcome - 1, limit=1)
+        return ended[0].agent if ended else None
 
     async def _body(self, task: Task, seq: int, most: int | None) -> bytes:
         events = await self._store.events(task.id, after=seq - 1, limit=1)
@@ -293,7 +299,7 @@ def untold(source: dict[str, Any], story: list[dict[str, Any]]) -> list[dict[str
     return []
 
 
-def plainly(task: Task, fault: Fault) -> dict[str, Any]:
+def plainly(task: Task, fault: Fault, agent: AgentId | None) -> dict[str, Any]:
     """Why a task failed, where nobody has other words for it."""
     return {"message": fault.message, "kind": fault.kind.value, "task_id": shared_name(task)}
 
