@@ -5,7 +5,9 @@ promises that are the same for all:
 
 - *Order*: frames of one link reach the intake in the order in which they came. They do not wait for each other's
   commits: many may be under way at once, and one commit takes them all.
-- *Backpressure, in*: beyond `unanswered` frames under way we stop reading, so a slow disk slows the sender.
+- *Backpressure, in*: beyond `unanswered` frames under way, or `BEHIND` bytes that wait for their turn, we stop reading,
+  so a slow disk slows the sender. Who talks too fast is told so at once, where the protocol has a measure for that:
+  `measured` frames are heard when they come, even if it is somebody else's turn, unless they are long.
 - *Backpressure, out*: the hub gives a link at most a window of unacknowledged parcels, and of bytes that were not
   written yet, for which it is told how far writing has come; a peer that does not read keeps what it is owed in the
   store.
@@ -67,6 +69,9 @@ class Heard(msgspec.Struct, frozen=True):
 PACE = 1024 * 1024
 """After so many bytes the hub is told how far writing has come: a fraction of what a link may have (`link_bytes`)."""
 AGAIN_SECONDS = 1.0
+BEHIND = 4 * 1024 * 1024
+LONG = 4 * 1024
+"""Bytes above which a frame is kept as it came until its turn: what was heard takes many times the room."""
 
 WORD_SECONDS = 1.0
 """So long a peer that could acknowledge in words is given for its first ones, before its pongs are taken for them: it
@@ -153,6 +158,7 @@ class Pump:
         one_by_one: bool = False,
         unanswered: int = 256,
         word_seconds: float = 0.0,
+        measured: bool = False,
     ) -> None:
         self._hub = hub
         self._agent = agent
@@ -163,6 +169,7 @@ class Pump:
         self._receipts = receipts
         self._one_by_one = one_by_one
         self._unanswered = unanswered
+        self._measured = measured
         self.acknowledges = receipts
         self.under_way = 0
         self._idle = asyncio.Event()
@@ -172,7 +179,8 @@ class Pump:
         self._written = 0
         self._paced = 0
         self._looking: asyncio.Future[None] | None = None
-        self._behind: deque[bytes] = deque()
+        self._behind: deque[bytes | Heard] = deque()
+        self._behind_bytes = 0
         self._accepted: list[str] = []
         self._unmarked: list[DeliveryId] = []
         self._marked: list[DeliveryId] = []
@@ -191,11 +199,19 @@ class Pump:
         agent = self._hub.agent(self._agent)
         if agent is None or self._closed:
             return  # the hub is about to hang up
-        if self._looking is not None:  # what came first goes first
+        if self._looking is not None and not (self._measured and len(frame) <= LONG):  # what came first goes first
             self._behind.append(frame)
+            self._behind_bytes += len(frame)
             self._begin()
             return
         heard = self._tongue.hear(agent, frame)
+        if self._looking is not None and (heard.look or heard.command or heard.fault):
+            self._behind.append(heard)
+            self._begin()
+            return
+        self._act(heard)
+
+    def _act(self, heard: Heard) -> None:
         if heard.acks:
             self.acknowledges = True
             self._hub.mention(Acknowledge(principal=self._agent, deliveries=heard.acks, session=self._session))
@@ -239,7 +255,7 @@ class Pump:
     def _begin(self) -> None:
         self.under_way += 1
         self._idle.clear()
-        if self.under_way >= self._unanswered:
+        if self.under_way >= self._unanswered or self._behind_bytes >= BEHIND:
             self._wire.stop_reading()
 
     def _end(self) -> None:
@@ -266,8 +282,14 @@ class Pump:
         self._looking = None
         self._end()
         while self._behind and self._looking is None:
-            frame = self._behind.popleft()
-            self.heard(frame)
+            waiting = self._behind.popleft()
+            if isinstance(waiting, Heard):
+                self._act(waiting)
+            else:
+                self._behind_bytes -= len(waiting)
+                later, self._behind = self._behind, deque()
+                self.heard(waiting)
+                self._behind.extend(later)  # behind all the parts of this one
             self._end()
 
     def _answered(self, heard: Heard, outcome: Any, refusal: Refused | None) -> None:

@@ -158,6 +158,8 @@ class WsDoor(ABC):
     vouches: ClassVar[bool] = False
     """Whether an open link alone says that the agent is alive (`OpenLink.vouches`)."""
     frames_at_once: ClassVar[int | None] = None
+    measured: ClassVar[bool] = False
+    """Whether the protocol has a measure for how fast its agents talk (`driver.Pump`)."""
     word_seconds: ClassVar[float] = 0.0
     """How long a peer may take for its first acknowledgment, where it has words for that (`driver.WORD_SECONDS`)."""
 
@@ -301,6 +303,7 @@ class WsDoor(ABC):
             one_by_one=self.one_by_one(scope),
             unanswered=self._limits.unanswered_frames,
             word_seconds=self.word_seconds,
+            measured=self.measured,
         )
         socket.listener = edge
         return Link(agent.id, edge.pump, edge, tongue, send)
@@ -339,7 +342,11 @@ class WsDoor(ABC):
         end = loop.time() + seconds
         while session in self._links and self.at_work(link) and loop.time() < end:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(LOOK_SECONDS)
-        await link.pump.drain()
+        try:
+            async with asyncio.timeout_at(end + seconds * (1 - LINGER) / 2):
+                await link.pump.drain()
+        except TimeoutError:
+            log.info("not all was answered", agent=link.agent, session=session)
         await _close(link.send, RESTART, "the hub stops; connect again")
 
 

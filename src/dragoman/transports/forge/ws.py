@@ -35,6 +35,7 @@ class ForgeWs(WsDoor):
     protocol = forge.PROTOCOL
     subprotocols = (Encoding.JSON.value, Encoding.MSGPACK.value)
     vouches = True
+    measured = True
     frames_at_once = FRAMES_AT_ONCE
 
     def __init__(self, desk: ForgeDesk) -> None:

@@ -43,7 +43,6 @@ HUNG_UP_SECONDS = 1.0
 """The pipes of a process that ends are closed a moment before its end is known."""
 BOM = b"\xef\xbb\xbf"
 """With which some runtimes begin what they print."""
-UNANSWERED = 64
 STUCK_BYTES = 64 * 1024
 """A child that leaves this much unread beyond what its pipe holds is not well."""
 TELL_SECONDS = 1.0
@@ -119,7 +118,7 @@ class Run:
         self._session = SessionId(self._hub.mint())
         self._tongue = around.tongue(child.agent, self._logged)
         self._pump = Pump(
-            self._hub, child.agent, self._session, self._tongue, self, hang_up=self._let_go, unanswered=UNANSWERED
+            self._hub, child.agent, self._session, self._tongue, self, hang_up=self._let_go, measured=True
         )
         self._ours: tuple[int, int, int] | None = None
         self._stdin: Inlet | None = None

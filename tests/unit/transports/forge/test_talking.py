@@ -73,6 +73,38 @@ async def test_beyond_the_burst_requests_are_refused_and_events_dropped_and_coun
     assert noted == ["refused", "refused"]  # once for each link's flood, not for each message
 
 
+@pytest.mark.requirement("forge-D9")
+async def test_what_comes_too_fast_is_refused_however_slowly_the_rest_is_answered(hub: ForgeHub) -> None:
+    """A request that reads waits for the one before it; its place in the measure does not."""
+    worker = await hub.connect("worker-1")
+    held, ask = asyncio.Event(), hub.desk.hub.ask
+
+    async def slow(command: Any) -> Any:
+        await held.wait()
+        return await ask(command)
+
+    hub.desk.hub.ask = slow  # type: ignore[method-assign]
+    messages = [worker.message("request:query-agents", {}) for _ in range(230)]
+    for message in messages:
+        await worker.say(message)
+    late = [(await worker.response(message["id"]))["details"]["reason"] for message in messages[201:]]
+    held.set()
+    assert late == ["RATE_LIMITED"] * 29
+    answers = [await worker.response(message["id"]) for message in messages[:201]]
+    assert ["agents" in answer for answer in answers] == [True] * 200 + [False]
+
+
+async def test_the_parts_of_a_batch_go_before_what_came_after_it(hub: ForgeHub) -> None:
+    worker, task = await at_work(hub)
+    pieces = [worker.message("event:progress", {"taskId": task, "output": piece}) for piece in ("b", "c")]
+    look = worker.message("request:get-task", {"taskId": task})
+    padding = worker.message("event:log", {"level": "info", "message": "x" * 5000})
+    await worker.say(look)
+    await worker.say(json.dumps([look, pieces[0], padding, look, pieces[1]]))
+    await worker.say(worker.message("event:progress", {"taskId": task, "output": "d"}))
+    assert (await worker.ask("get-task", taskId=task))["task"]["output"] == "bcd"
+
+
 @pytest.mark.requirement("FG-FUT-4", "forge-D12")
 async def test_agents_publish_and_subscribe(hub: ForgeHub) -> None:
     one, two, three = [await hub.connect(id) for id in ("worker-1", "worker-2", "reviewer-1")]
