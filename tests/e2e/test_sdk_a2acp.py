@@ -4,10 +4,9 @@ agents of other protocols."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import pytest
@@ -29,10 +28,10 @@ from dragoman import (
     Task,
     TaskCancelled,
 )
-from tests.support.hubproc import PATIENCE, HubProcess, running, until
+from tests.e2e import at_work
+from tests.e2e.at_work import soon
+from tests.support.hubproc import HubProcess, running, until
 from tests.support.relay import Relay
-
-T = TypeVar("T")
 
 
 class Record(msgspec.Struct):
@@ -41,14 +40,15 @@ class Record(msgspec.Struct):
 
 
 def url(hub: HubProcess, transport: str = "ws") -> str:
-    return hub.url.replace("http://", f"a2acp+{transport}://")
+    return at_work.url(hub, f"a2acp+{transport}")
 
 
 def token(hub: HubProcess, id: str, domain: str, *capabilities: str, protocol: str = "a2acp") -> str:
-    fields = {"agent_id": id, "protocol": protocol, "domain": domain, "capabilities": list(capabilities)}
-    made = hub.admin.post("/api/v1/agents", fields)
-    assert made.status == 201, made
-    return str(made.json["token"])
+    return at_work.token(hub, id, protocol, domain=domain, capabilities=list(capabilities))
+
+
+def serving(hub: HubProcess, *agents: Agent, at: str | None = None) -> AbstractAsyncContextManager[object]:
+    return at_work.serving(hub, *agents, at=at or url(hub))
 
 
 def allow(hub: HubProcess, source: str, target: str) -> None:
@@ -57,30 +57,6 @@ def allow(hub: HubProcess, source: str, target: str) -> None:
         policy = people.state.get("POLICY", "policy")
         pairs = [*policy.value.get("domains", []), {"source": source, "target": target}]
         people.state.update("POLICY", policy.id, {"domains": pairs}, version=policy.version)
-
-
-async def soon(awaitable: Awaitable[T]) -> T:
-    return await asyncio.wait_for(awaitable, 2 * PATIENCE)
-
-
-async def online(hub: HubProcess, *ids: str) -> None:
-    def are() -> bool:
-        return all(hub.admin.get(f"/api/v1/agents/{id}").json.get("status") in ("idle", "busy") for id in ids)
-
-    await asyncio.to_thread(until, are, f"{ids} online")
-
-
-@asynccontextmanager
-async def serving(hub: HubProcess, *agents: Agent, at: str | None = None) -> AsyncIterator[None]:
-    """From when the hub knows the agents, until they are broken off."""
-    tasks = [asyncio.ensure_future(agent.serve(at or url(hub))) for agent in agents]
-    try:
-        await online(hub, *[agent.id for agent in agents])
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, aclosing
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -17,7 +17,6 @@ from dragoman import (
     Help,
     HelpRequest,
     Letter,
-    Question,
     Reject,
     RequestRefused,
     StateConflict,
@@ -26,55 +25,22 @@ from dragoman import (
     TaskCancelled,
     TaskFailed,
 )
-from tests.support.hubproc import PATIENCE, HubProcess, running, until
+from tests.e2e import at_work
+from tests.e2e.at_work import open_question, people, soon
+from tests.support.hubproc import PATIENCE, HubProcess, running
 from tests.support.relay import Relay
-
-T = TypeVar("T")
 
 
 def url(hub: HubProcess, transport: str = "ws") -> str:
-    return hub.url.replace("http://", f"agentmsg+{transport}://")
-
-
-def people(hub: HubProcess) -> Client:
-    return Client(hub.url, token=hub.ready["admin_token"])
+    return at_work.url(hub, f"agentmsg+{transport}")
 
 
 def token(hub: HubProcess, id: str, protocol: str = "agentmsg", **fields: Any) -> str:
-    made = hub.admin.post("/api/v1/agents", {"agent_id": id, "protocol": protocol, **fields})
-    assert made.status == 201, made
-    return str(made.json["token"])
+    return at_work.token(hub, id, protocol, **fields)
 
 
-async def soon(awaitable: Awaitable[T]) -> T:
-    return await asyncio.wait_for(awaitable, 2 * PATIENCE)
-
-
-async def online(hub: HubProcess, *ids: str) -> None:
-    def are() -> bool:
-        return all(hub.admin.get(f"/api/v1/agents/{id}").json.get("status") in ("idle", "busy") for id in ids)
-
-    await asyncio.to_thread(until, are, f"{ids} online")
-
-
-async def open_question(admin: Client) -> Question:
-    async with asyncio.timeout(PATIENCE):
-        while not (found := await admin.questions()):
-            pass
-    return found[0]
-
-
-@asynccontextmanager
-async def serving(hub: HubProcess, *agents: Agent, at: str | None = None) -> AsyncIterator[None]:
-    """From when the hub knows the agents, until they are broken off."""
-    tasks = [asyncio.ensure_future(agent.serve(at or url(hub))) for agent in agents]
-    try:
-        await online(hub, *[agent.id for agent in agents])
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+def serving(hub: HubProcess, *agents: Agent, at: str | None = None) -> AbstractAsyncContextManager[object]:
+    return at_work.serving(hub, *agents, at=at or url(hub))
 
 
 @pytest.fixture
@@ -378,5 +344,5 @@ def test_a_program_without_an_event_loop_shares_state_too(hub: HubProcess) -> No
         seen.close()  # type: ignore[attr-defined]
 
 
-async def _all(source: AsyncIterator[T]) -> list[T]:
+async def _all(source: AsyncIterator[Any]) -> list[Any]:
     return [one async for one in source]

@@ -4,59 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
-from dragoman import Agent, Client, Event, Question, SyncClient, Task, TaskCancelled, TaskFailed
+from dragoman import Agent, Client, Event, SyncClient, Task, TaskCancelled, TaskFailed
 from dragoman.sdk.links import File
-from tests.support.hubproc import PATIENCE, HubProcess, running
+from tests.e2e.at_work import open_question, people, serving, soon
+from tests.support.hubproc import HubProcess, running
 from tests.support.relay import Relay
 
-T = TypeVar("T")
 PIECES = [f"{n} " for n in range(60)]
 WHOLE = "".join(PIECES)
-LINKED = ("idle", "busy")
 
 
 def at(hub: HubProcess) -> str:
     return f"coven://{hub.ready['grpc']}"
-
-
-def people(hub: HubProcess) -> Client:
-    return Client(hub.url, token=hub.ready["admin_token"])
-
-
-async def soon(awaitable: Awaitable[T]) -> T:
-    return await asyncio.wait_for(awaitable, 2 * PATIENCE)
-
-
-@asynccontextmanager
-async def serving(agent: Agent, url: str, hub: HubProcess) -> AsyncIterator[asyncio.Task[None]]:
-    """From when the hub knows the agent, until it is broken off."""
-    task = asyncio.ensure_future(agent.serve(url))
-    try:
-        await online(hub, agent.id)
-        yield task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-async def online(hub: HubProcess, id: str) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while (await asyncio.to_thread(hub.admin.get, f"/api/v1/agents/{id}")).json.get("status") not in LINKED:
-            pass
-
-
-async def open_question(hub: Client) -> Question:
-    async with asyncio.timeout(PATIENCE):
-        while not (found := await hub.questions()):
-            pass
-    return found[0]
 
 
 async def test_everything_an_agent_says_reaches_the_caller(hub: HubProcess) -> None:
@@ -73,7 +38,7 @@ async def test_everything_an_agent_says_reaches_the_caller(hub: HubProcess) -> N
         (file,) = task.files
         await task.send_file(f"re-{file.name}", file.data[::-1], file.mime_type)
 
-    async with serving(agent, at(hub), hub), Client(at(hub)) as caller:
+    async with serving(hub, agent, at=at(hub)), Client(at(hub)) as caller:
         task_id = await caller.submit(
             "speaker", "speak", {"content": "hm"}, files=[File("a.txt", "text/plain", b"abc")]
         )
@@ -103,7 +68,7 @@ async def test_people_and_programs_without_a_loop_reach_the_same_agent(hub: HubP
         with SyncClient(at(hub)) as caller:
             return caller.call("adder", "add", a=1, b=2)
 
-    async with serving(agent, at(hub), hub), people(hub) as api, Client(at(hub)) as caller:
+    async with serving(hub, agent, at=at(hub)), people(hub) as api, Client(at(hub)) as caller:
         assert await soon(api.call("adder", "add", a=20, b=22)) == {"sum": 42}
         assert await soon(asyncio.to_thread(call)) == {"sum": 3}
         with pytest.raises(TaskFailed, match=r"parameters\.b: missing") as caught:
@@ -123,14 +88,14 @@ async def test_a_persons_answer_ends_the_wait_also_in_the_next_process(hub: HubP
         return agent
 
     async with people(hub) as api, Client(at(hub)) as caller:
-        async with serving(asking(), at(hub), hub):
+        async with serving(hub, asking(), at=at(hub)):
             task_id = await caller.submit("asker", "ask", {"content": ""})
             question = await open_question(api)
             assert (question.question, question.options) == ("one?", ("a", "b"))
             await api.answer(question.id, "a")
             question = await open_question(api)
             assert question.question == "two?"
-        async with serving(asking(), at(hub), hub):
+        async with serving(hub, asking(), at=at(hub)):
             await api.answer(question.id, "z")
             assert await soon(caller.result(task_id)) == "az"
 
@@ -151,7 +116,7 @@ async def test_a_cancel_reaches_the_handler_and_the_agent_is_free_again(hub: Hub
     async def echo(content: str) -> str:
         return content
 
-    async with serving(agent, at(hub), hub), Client(at(hub)) as caller:
+    async with serving(hub, agent, at=at(hub)), Client(at(hub)) as caller:
         task_id = await caller.submit("patient", "wait", {"content": ""})
         await soon(begun.wait())
         await caller.cancel(task_id, "enough")
@@ -171,7 +136,7 @@ async def test_a_stopped_agent_ends_its_work_first(hub: HubProcess) -> None:
         await go.wait()
         return "done"
 
-    async with serving(agent, at(hub), hub) as served, Client(at(hub)) as caller:
+    async with serving(hub, agent, at=at(hub)) as [served], Client(at(hub)) as caller:
         task_id = await caller.submit("leaver", "last", {"content": ""})
         await soon(begun.wait())
         agent.stop()
@@ -200,7 +165,7 @@ async def streamed(
     async def listen(caller: Client) -> list[Event]:
         return [event async for event in caller.stream("streamer", "stream", content="")]
 
-    async with serving(agent, url, hub), Client(url) as caller:
+    async with serving(hub, agent, at=url), Client(url) as caller:
         return await soon(listen(caller)), runs
 
 
@@ -251,7 +216,7 @@ async def test_of_many_calls_over_a_bad_wire_each_is_done_once_and_answered(hub:
 
     async with Relay(hub.ready["grpc"]) as relay:
         url = f"coven://{relay.address}"
-        async with serving(agent, url, hub), Client(url) as caller:
+        async with serving(hub, agent, at=url), Client(url) as caller:
             results = await soon(asyncio.gather(*(caller.call("counter", "count", n=n) for n in range(60))))
     assert results == list(range(60))
     assert runs == Counter(range(60))

@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import sys
 import textwrap
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
-from dragoman import Agent, Client, Question, SyncClient, Task, TaskCancelled, TaskFailed
+from dragoman import Agent, Client, SyncClient, Task, TaskCancelled, TaskFailed
 from dragoman.sdk.links import File
-from tests.support.hubproc import PATIENCE, HubProcess, running, until
+from tests.e2e import at_work
+from tests.e2e.at_work import open_question, people, serving, soon
+from tests.support.hubproc import HubProcess, running, until
 from tests.support.relay import Relay
-
-T = TypeVar("T")
 
 CHILD = """
 import logging, os, subprocess
@@ -50,46 +48,11 @@ agent.run()
 
 
 def url(hub: HubProcess) -> str:
-    return hub.url.replace("http://", "forge+ws://")
-
-
-def people(hub: HubProcess) -> Client:
-    return Client(hub.url, token=hub.ready["admin_token"])
+    return at_work.url(hub, "forge+ws")
 
 
 def token(hub: HubProcess, id: str, **fields: Any) -> str:
-    made = hub.admin.post("/api/v1/agents", {"agent_id": id, "protocol": "forge", **fields})
-    assert made.status == 201, made
-    return str(made.json["token"])
-
-
-async def soon(awaitable: Awaitable[T]) -> T:
-    return await asyncio.wait_for(awaitable, 2 * PATIENCE)
-
-
-@asynccontextmanager
-async def serving(agent: Agent, hub: HubProcess, at: str | None = None) -> AsyncIterator[asyncio.Task[None]]:
-    """From when the hub knows the agent, until it is broken off."""
-    task = asyncio.ensure_future(agent.serve(at or url(hub)))
-    try:
-        await online(hub, agent.id)
-        yield task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-async def online(hub: HubProcess, id: str) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while (await asyncio.to_thread(hub.admin.get, f"/api/v1/agents/{id}")).json.get("status") != "idle":
-            pass
-
-
-async def open_question(hub: Client) -> Question:
-    async with asyncio.timeout(PATIENCE):
-        while not (found := await hub.questions()):
-            pass
-    return found[0]
+    return at_work.token(hub, id, "forge", **fields)
 
 
 def start_child(hub: HubProcess, id: str, home: Path, **fields: Any) -> None:
@@ -143,7 +106,7 @@ async def test_everything_an_agent_says_reaches_the_caller(hub: HubProcess) -> N
         (file,) = task.files
         return f"{file.name}: {file.data.decode()}"
 
-    async with serving(agent, hub), Client(url(hub), token=token(hub, "f-boss")) as caller:
+    async with serving(hub, agent, at=url(hub)), Client(url(hub), token=token(hub, "f-boss")) as caller:
         for target in ("f-speaker", "speakers"):
             files = [File("a.txt", "text/plain", b"abc")]
             task_id = await soon(caller.submit(target, "speak", {"content": "hm"}, files=files, priority="high"))
@@ -181,7 +144,7 @@ async def test_long_outputs_failures_and_cancels(hub: HubProcess) -> None:
         await asyncio.Event().wait()
 
     caller_token = token(hub, "f-caller")
-    async with serving(agent, hub), Client(url(hub), token=caller_token) as caller:
+    async with serving(hub, agent, at=url(hub)), Client(url(hub), token=caller_token) as caller:
         said = await soon(caller.call("f-worker", "say"))
         assert said == text
         with pytest.raises(TaskFailed, match="ValueError: no such file") as failed:
@@ -224,7 +187,7 @@ async def test_a_call_outlives_the_hub(tmp_path: Path) -> None:
         caller_token = token(hub, "caller")
         async with (
             Relay(hub.url.removeprefix("http://")) as relay,
-            serving(agent, hub, f"forge+ws://{relay.address}"),
+            serving(hub, agent, at=f"forge+ws://{relay.address}"),
             Client(f"forge+ws://{relay.address}", token=caller_token) as caller,
         ):
             calling = asyncio.ensure_future(caller.call("survivor", "run"))
