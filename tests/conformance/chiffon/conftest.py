@@ -1,11 +1,9 @@
-"""The document's examples, and two ends of a link with nothing between them but bytes."""
+"""Two ends of a link with nothing between them but bytes."""
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +11,6 @@ import pytest
 from dragoman.protocols.chiffon.connection import Connection
 from dragoman.protocols.chiffon.types import Correlation, Stamp, WorkRequest, WorkResult, WorkStatus
 from dragoman.wire import Role
-
-EXAMPLES = Path(__file__).with_name("examples.json")
 
 
 def uuid(number: int) -> str:
@@ -59,13 +55,6 @@ class Link:
             output="done",
         )
         return self.agent.send_result(self.about.request_id, payload, self.stamp())
-
-
-@pytest.fixture(scope="session")
-def examples() -> dict[str, Any]:
-    """The document's examples by name."""
-    loaded: dict[str, Any] = json.loads(EXAMPLES.read_text("utf-8"))
-    return loaded
 
 
 @pytest.fixture

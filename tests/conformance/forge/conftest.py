@@ -1,22 +1,9 @@
-"""The document's examples, and two ends of a link with nothing between them but bytes."""
+"""Two ends of a link with nothing between them but bytes."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
-
 import pytest
 from tests.support.forge import Link
-
-EXAMPLES = Path(__file__).with_name("examples.json")
-
-
-@pytest.fixture(scope="session")
-def examples() -> dict[str, Any]:
-    """The document's examples by name."""
-    loaded: dict[str, Any] = json.loads(EXAMPLES.read_text("utf-8"))
-    return loaded
 
 
 @pytest.fixture

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from tests.unit.sdk.harness import PATIENCE, FakeWorld, settle
+from tests.unit.sdk.harness import FakeWorld, settle
+from tests.unit.sdk.hearsay import Hearsay
 
 from dragoman import Agent
 from dragoman.protocols.agentmsg import codec
@@ -66,24 +66,22 @@ class FakePipe:
         self.deliver(None)
 
 
-class FakeAgentmsg:
+class FakeAgentmsg(Hearsay[Message]):
     """Says what the test wants, and keeps what the agent says. `accepts`: it acknowledges what is to be kept."""
 
     def __init__(self, world: FakeWorld, agent_id: str = "worker", *, confirms: bool = False) -> None:
+        super().__init__()
         self.world = world
         self.agent_id = agent_id
         self.confirms = confirms
         self.inbox = Inbox()
         self.pipe: FakePipe | None = None
-        self.said: list[Message] = []
         self.trees: dict[str, dict[str, Any]] = {}
         self.acked: list[str] = []
         self.repeated = 0
         self.is_down = False
         self.accepts = True
         self.dialled = 0
-        self._news: deque[Message] = deque()
-        self._came = asyncio.Event()
 
     def dialler(self) -> Any:
         memory = Memory()
@@ -103,10 +101,8 @@ class FakeAgentmsg:
                 case Acknowledged():
                     self.acked.extend(event.message_ids)
                 case Received():
-                    self.said.append(event.message)
+                    self.keep(event.message)
                     self.trees[event.message.id] = event.tree
-                    self._news.append(event.message)
-                    self._came.set()
                     if self.accepts and (event.wants_ack or self.confirms):
                         self.accept(event.message)
                 case Repeated():
@@ -120,20 +116,6 @@ class FakeAgentmsg:
         assert self.pipe is not None
         ack = self.pipe.connection.acknowledge([message], self.stamp())
         self.pipe.deliver(Accepted((message.id,)) if self.confirms else Frame(ack))
-
-    async def next(self, type: str) -> Message:
-        """The next message of this type: earlier ones of other types are passed over."""
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                while self._news:
-                    message = self._news.popleft()
-                    if message.type == type:
-                        return message
-                self._came.clear()
-                await self._came.wait()
-
-    def count(self, type: str) -> int:
-        return sum(message.type == type for message in self.said)
 
     # --- what the hub says ---
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from tests.unit.sdk.harness import PATIENCE, FakeWorld, settle
+from tests.unit.sdk.harness import FakeWorld, settle
+from tests.unit.sdk.hearsay import Hearsay
 
 from dragoman import Agent
 from dragoman.protocols.forge import types as forge
@@ -55,12 +55,13 @@ class FakeWire:
     async def close(self) -> None: ...
 
 
-class FakeForge:
+class FakeForge(Hearsay[Message]):
     """Says what the test wants, and keeps what the agent says. Requests in `answers` are answered as it says."""
 
     def __init__(
         self, world: FakeWorld, *, is_lines: bool = True, encoding: Encoding = Encoding.JSON, is_child: bool = False
     ) -> None:
+        super().__init__()
         self.world = world
         self.is_lines = is_lines
         self.encoding = encoding
@@ -68,9 +69,6 @@ class FakeForge:
         self.is_down = False
         self.dialled = 0
         self.wire: FakeWire | None = None
-        self.said: list[Message] = []
-        self._news: deque[Message] = deque()
-        self._came = asyncio.Event()
         self.answers: dict[str, Callable[[Message], dict[str, Any] | ErrorBody | None]] = {
             "request:register": lambda _: {},
             "request:update-task": lambda _: {},
@@ -89,9 +87,7 @@ class FakeForge:
         if isinstance(event, LogReceived):
             assert not event.text.strip(), event
             return
-        self.said.append(event.message)
-        self._news.append(event.message)
-        self._came.set()
+        self.keep(event.message)
         answer = self.answers.get(event.message.type)
         if isinstance(event, RequestReceived) and answer is not None:
             given = answer(event.message)
@@ -99,20 +95,6 @@ class FakeForge:
                 self.fail(event.message, given)
             elif given is not None:
                 self.succeed(event.message, given)
-
-    async def next(self, type: str) -> Message:
-        """The next message of this type: earlier ones of other types are passed over."""
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                while self._news:
-                    message = self._news.popleft()
-                    if message.type == type:
-                        return message
-                self._came.clear()
-                await self._came.wait()
-
-    def count(self, type: str) -> int:
-        return sum(message.type == type for message in self.said)
 
     # --- what the orchestrator says ---
 
