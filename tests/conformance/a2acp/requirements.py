@@ -74,7 +74,8 @@ REQUIREMENTS = [
     # --- Performance Requirements ---
     R("A2-SIZ-1", "Message Size Limits", "At most 1 MB a message."),
     R("A2-SIZ-2", "Message Size Limits", "At most 900 KB a payload."),
-    R("A2-TIM-1", "Timeout Values", "A handshake takes at most 5 seconds, validating its contract 2 of them."),
+    R("A2-TIM-1", "Timeout Values", "A handshake takes at most 5 seconds, validating its contract 2 of them.",
+      divergence="Validating is bounded by steps, and not by a clock: it takes milliseconds, or is given up."),
     R("A2-TIM-2", "Timeout Values", "A request is answered within 30 seconds, or what its intent says."),
     R("A2-TIM-3", "Timeout Values", "A sandboxed run takes at most 60 seconds.", level="hub"),
     R("A2-LIM-1", "Rate Limits", "1000 a minute for an agent."),

@@ -273,7 +273,7 @@ def test_a_source_that_is_silent_about_a_property_is_told_what_to_do() -> None:
         assert accepts(target, {**source, **more}).answer is Answer.YES
 
 
-@pytest.mark.requirement("A2-SCH-1", "A2-SCH-2")
+@pytest.mark.requirement("A2-SCH-1", "A2-SCH-2", "A2-TIM-1")
 def test_comparing_is_bounded_too() -> None:
     def ring(length: int) -> dict[str, Any]:
         places = {f"n{n}": thing(next={"$ref": f"#/$defs/n{(n + 1) % length}"}) for n in range(length)}

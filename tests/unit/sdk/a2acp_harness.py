@@ -28,11 +28,29 @@ from dragoman.sdk.client_a2acp import A2acpClient
 from dragoman.sdk.failures import failure
 from dragoman.sdk.links import Frame, LinkDown
 from dragoman.sdk.talk_a2acp import BROKER, Persona
+from dragoman.security import grants
 from dragoman.security.collaboration import Relation, Seal, granted
-from dragoman.security.keys import decode64, encode64
+from dragoman.security.jwt import ISSUER
+from dragoman.security.keys import LEEWAY, decode64, encode64
+from dragoman.security.refusals import Refusal as Unfit
 from dragoman.security.sealing import CollaborationKey
 from dragoman.wire.role import Role
 from dragoman.wire.schema.library import Library
+
+
+def _judged(said: claims.Claims, source: Party, audience: str, now: float) -> Refusal | None:
+    """The rules of a token that a client can get wrong."""
+    if said.exp <= now - LEEWAY:
+        return _unfit("expiration", "the token has expired")
+    if said.aud != audience:
+        return _unfit("audience", "the token is for another agent")
+    if (said.sub, said.domain) != (source.agent_id, source.domain):
+        return _unfit("subject", "the token is another agent's")
+    return None
+
+
+def _unfit(rule: str, what: str) -> Refusal:
+    return Refusal(code=Code.AUTH_FAILED, message=what, details={"rule": rule})
 
 
 class Member:
@@ -157,14 +175,14 @@ class MemoryBroker:
 
     def token(self, member: Member, request: claims.TokenRequest) -> claims.TokenGrant:
         self.tokens.append(request)
-        given = claims.granted(request.requested_capabilities, member.allowed)
-        if isinstance(given, Refusal):
-            raise failure(msgspec.convert(given.payload(None)["error"], ErrorBody))
+        given = grants.grant(request.requested_capabilities, member.allowed)
+        if isinstance(given, Unfit):
+            raise failure(msgspec.convert(_unfit("capability", given.message).payload(None)["error"], ErrorBody))
         now = self.world.now()
         until = now + timedelta(seconds=request.ttl)
         said = claims.Claims(
             sub=member.party.agent_id,
-            iss=claims.ISSUER,
+            iss=ISSUER,
             aud=request.target_agent_id,
             exp=int(until.timestamp()),
             iat=int(now.timestamp()),
@@ -182,9 +200,8 @@ class MemoryBroker:
         if not isinstance(event, Received):
             return False, self._complain(member, event.refusal, event.thread)  # type: ignore[union-attr]
         message = event.message
-        said = claims.read(msgspec.json.decode(decode64(message.security.auth_token.split(".")[1])))
-        assert isinstance(said, claims.Claims)
-        bad = claims.check(said, member.party, message.target_agent.agent_id, now)
+        said = msgspec.json.decode(decode64(message.security.auth_token.split(".")[1]), type=claims.Claims)
+        bad = _judged(said, member.party, message.target_agent.agent_id, now.timestamp())
         refusal = bad or (self.refusals.pop(0) if self.refusals else None)
         if refusal is not None:
             return False, self._complain(member, refusal, message.thread)
