@@ -18,11 +18,16 @@ NAME = "Ada Lovelace"
 
 
 @pytest.fixture
-def written() -> Iterator[io.StringIO]:
+def form() -> str:
+    return "json"
+
+
+@pytest.fixture
+def written(form: str) -> Iterator[io.StringIO]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     out = io.StringIO()
-    set_up_logs(level="info", form="json", stream=out)
+    set_up_logs(level="info", form=form, stream=out)
     yield out
     structlog.reset_defaults()
     root.handlers[:] = handlers
@@ -66,3 +71,16 @@ def test_otherwise_libraries_are_heard_and_tracebacks_shown(written: io.StringIO
     assert (library["event"], library["logger"]) == ("cannot read this", "a.library")
     assert "ValueError: Bearer [secret]" in failed["exception"]
     assert failed["authorization"] == "[secret]"
+
+
+FORGED = "ok\r\n2026-01-01 [info] \x1b[2Jall is well \u202egnihton \u2028\u200b\x9b\x00"
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_nothing_from_outside_makes_a_line_or_moves_a_cursor(written: io.StringIO) -> None:
+    structlog.get_logger("ours").info("heard", agent=FORGED, details={FORGED: [FORGED]})
+    logging.getLogger("a.library").warning("cannot read %s", FORGED)
+    text = written.getvalue()
+    assert text.count("\n") == len(text.splitlines()) == 2
+    assert text.replace("\n", "").isprintable()
+    assert "u001b[2Jall is well" in text
