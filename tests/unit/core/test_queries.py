@@ -136,7 +136,18 @@ def test_the_status_of_an_agent(changes: Any, reachable: bool, load: int, status
 
 
 def test_an_agent_is_told_without_its_credential() -> None:
-    assert b"canary" not in msgspec.json.encode(agent_out(agent(), reachable=True, tasks=()))
+    assert b"canary" not in msgspec.json.encode(agent_out(agent(), reachable=True, tasks=(), now=NOW))
+
+
+@pytest.mark.parametrize(
+    ("protocol", "connected", "reachable", "seen"),
+    [("coven", True, True, "now"), ("coven", True, False, "then"), ("coven", False, True, "then"),
+     ("agentmsg", True, True, "then")],
+)  # fmt: skip
+def test_an_agent_is_seen_while_its_link_stands(protocol: str, connected: bool, reachable: bool, seen: str) -> None:
+    known = agent(protocol=protocol, connected=connected, last_seen_at=NOW)
+    told = agent_out(known, reachable=reachable, tasks=(), now=Instant(NOW + SECOND))
+    assert told.last_seen == {"then": "2026-01-19T04:21:04Z", "now": "2026-01-19T04:21:05Z"}[seen]
 
 
 def test_a_task_is_told_with_or_without_its_contents() -> None:

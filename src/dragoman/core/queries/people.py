@@ -11,7 +11,7 @@ import msgspec
 from dragoman.core.agents.model import Agent, BreakerState
 from dragoman.core.audit.chain import AuditRecord
 from dragoman.core.delivery.model import Cargo, DeadLetter
-from dragoman.core.ids import TaskId, rfc3339
+from dragoman.core.ids import Instant, TaskId, rfc3339
 from dragoman.core.queries.tasks import ErrorOut, error_out, moment
 from dragoman.core.tasks.model import Asking, Question, QuestionStatus
 
@@ -110,7 +110,9 @@ def agent_status(agent: Agent, *, reachable: bool, load: int) -> AgentStatus:
     return AgentStatus.IDLE
 
 
-def agent_out(agent: Agent, *, reachable: bool, tasks: Sequence[TaskId]) -> AgentOut:
+def agent_out(agent: Agent, *, reachable: bool, tasks: Sequence[TaskId], now: Instant) -> AgentOut:
+    """The row knows when a link was opened; while it stands, its agent is seen. One that converses must be heard."""
+    here = reachable and agent.connected and not agent.converses
     return AgentOut(
         id=agent.id,
         protocol=agent.protocol,
@@ -133,7 +135,7 @@ def agent_out(agent: Agent, *, reachable: bool, tasks: Sequence[TaskId]) -> Agen
         callback_url=agent.callback_url,
         created_at=rfc3339(agent.created_at),
         registered_at=moment(agent.registered_at),
-        last_seen=moment(agent.last_seen_at),
+        last_seen=moment(now if here else agent.last_seen_at),
         details=agent.details,
     )
 

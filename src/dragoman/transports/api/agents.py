@@ -124,7 +124,8 @@ class AgentLogs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def told(desk: Desk, agent: Agent) -> AgentTold:
-    plain = agent_out(agent, reachable=desk.intake.reachable(agent.id), tasks=desk.intake.load_of(agent.id))
+    reachable, tasks = desk.intake.reachable(agent.id), desk.intake.load_of(agent.id)
+    plain = agent_out(agent, reachable=reachable, tasks=tasks, now=desk.intake.now())
     facts = {field: getattr(plain, field) for field in plain.__struct_fields__}
     facts["details"] = {name: value for name, value in agent.details.items() if name != DETAIL}
     child = _child(desk, agent)
