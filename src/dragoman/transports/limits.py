@@ -122,6 +122,8 @@ class GuardedHttp(HttpToolsProtocol):
         super().on_headers_complete()
         if self.cycle is not before:  # it was no upgrade
             self.cycle.transport = cast(asyncio.Transport, _Joined(self.transport, self.loop, self.leave))
+            if self.scope["http_version"] == "1.0":
+                self.cycle.__class__ = OpenEnded
 
     def on_body(self, body: bytes) -> None:
         self._body_got += len(body)
@@ -205,6 +207,22 @@ class GuardedHttp(HttpToolsProtocol):
                 self.deadline = now + self.limits.body_seconds
                 return
         self.transport.close()
+
+
+class OpenEnded(RequestResponseCycle):
+    """The answer to a request of HTTP/1.0, which knows no chunks: one without a length ends with the connection.
+    uvicorn makes the cycles, so it is put in the place of one."""
+
+    _open_ended = False
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            if not any(name.lower() == b"content-length" for name, _ in message.get("headers", ())):
+                self.chunked_encoding = False
+                self._open_ended = True
+        elif self._open_ended:
+            self.expected_content_length = len(message.get("body", b""))
+        await super().send(message)
 
 
 class _Joined:

@@ -69,6 +69,8 @@ async def follow(desk: Desk, request: Request) -> Response:
             raise Problem(Kind.INVALID, "Last-Event-ID is the number of an event of this task", field="Last-Event-ID")
         # A browser that reconnects repeats the address it began with, so what it saw since counts more.
         after = max(after, int(last))
+    if request.method == "HEAD":  # it wants to know what it would get, not to wait until it is over
+        return StreamingResponse((), media_type=MEDIA_TYPE, headers=HEADERS)
     frames = _until_unreadable(_frames(desk, task, after, raw=query.raw))
     return StreamingResponse(frames, media_type=MEDIA_TYPE, headers=HEADERS)
 

@@ -40,6 +40,14 @@ async def test_a_finished_task_is_told_whole_and_the_stream_ends(world: Any, mak
     assert msgspec.json.decode(frames[2]["data"]) == {"task_id": task.id, "status": "completed"}
 
 
+async def test_a_head_does_not_wait_for_the_end_of_the_task(world: Any, make: Any) -> None:
+    task = make.task(status=Status.RUNNING, seq=1)
+    await world.put(task, make.event(task, 1, EventKind.SUBMITTED))
+    answer = await world.client.head(path(task))
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers["content-type"].startswith("text/event-stream")
+
+
 async def test_a_stream_that_breaks_anywhere_is_resumed_without_gap_or_double(world: Any, make: Any) -> None:
     task = make.task(status=Status.COMPLETED, seq=40)
     await world.put(task, *(make.event(task, n, EventKind.PROGRESS, {"percent": n}) for n in range(1, 41)))

@@ -146,6 +146,23 @@ async def test_a_client_that_sends_before_it_reads_and_wants_to_leave_hears_why_
         assert (await raw.closed()).endswith(b"}")
 
 
+@pytest.mark.parametrize(("version", "chunked"), [(b"HTTP/1.1", True), (b"HTTP/1.0", False)])
+async def test_a_stream_has_no_chunks_for_whoever_does_not_know_them(
+    version: bytes, chunked: bool, hub: Any, kit: Any
+) -> None:
+    async def two(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for piece in (b"one", b"two"):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body"})
+
+    async with serve(hub, MemoryStore(), fallback=two, port=0) as serving, Raw(kit, serving.port) as raw:
+        raw.writer.write(b"GET / %b\r\nhost: x\r\nconnection: close\r\n\r\n" % version)
+        head, _, body = (await raw.closed()).partition(b"\r\n\r\n")
+    assert (b"chunked" in head) is chunked
+    assert body == (b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n" if chunked else b"onetwo")
+
+
 async def test_one_connection_too_many_is_told_so(opened: Any, kit: Any) -> None:
     async with opened(max_connections=1) as serving, Raw(kit, serving.port) as first:
         first.writer.write(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
