@@ -1,5 +1,5 @@
-"""What keeps an agent from a task: the conditions of `core.routing.routes` (`serves`, `seat`, `absent`) and of
-`core.state.budget`, each with the fact behind it and what to do. Routing stops at the first; here all are told.
+"""What keeps an agent from a task: the conditions of `core.routing.routes` (`serves`, `seat`, `has_memory`, `absent`)
+and of `core.state.budget`, each with the fact behind it and what to do. Routing stops at the first; here all are told.
 
     code               meaning                                                     for good
     -----------------  ----------------------------------------------------------  --------
@@ -9,6 +9,7 @@
     asked_for_it       it asked for the task itself, of somebody else              yes
     lacks_work_type    the agent declared its work types, and this is not one      yes
     lacks_capability   a required capability is missing                            yes
+    lacks_memory       it has less memory than the task may need                   yes
     silent             it converses, and was not heard for too long                no
     offline            no link to it is open                                       no
     away               it said itself that it takes no work, or none before a time no
@@ -112,6 +113,9 @@ def for_good(agent: Agent, route: Route) -> tuple[Reason, ...]:
     missing = [name for name in route.capabilities if name not in agent.capabilities]
     if missing:
         say("lacks_capability", f"lacks {', '.join(missing)}", missing=missing)
+    if agent.memory_mb is not None and agent.memory_mb < route.memory_mb:
+        text = f"has {agent.memory_mb} MB of memory, the task may need {route.memory_mb}"
+        say("lacks_memory", text, has=agent.memory_mb, needs=route.memory_mb)
     return tuple(found)
 
 

@@ -17,7 +17,7 @@ from dragoman.core.ids import SECOND, Instant, rfc3339
 from dragoman.core.queries.obstacles import AgentFacts, Candidate, Reason, candidate, figures, room
 from dragoman.core.queries.tasks import ErrorOut, error_out, is_hidden, moment
 from dragoman.core.routing.routes import Route, route_of
-from dragoman.core.state.budget import Account, Amounts, is_short, needs
+from dragoman.core.state.budget import MEMORY, Account, Amounts, is_short, memory_needed, needs
 from dragoman.core.tasks.model import Question, Status, Task, Waiting
 
 MOST_CANDIDATES = 50
@@ -84,7 +84,7 @@ def why(
     retry_at = task.wake_at if queued and task.queue is None and task.attempts else None
     candidates: list[Candidate] = []
     if queued:
-        asked = needs(task.constraints)
+        asked = {**needs(task.constraints), MEMORY: memory_needed(task.constraints)}
         spent = _spent(totals, asked)
         candidates = _candidates(agents, route_of(task.route), now, asked, nobody=bool(spent))
         reasons = [*_place(task, retry_at, ahead, ahead_exact), *(spent or _who(task, candidates))]

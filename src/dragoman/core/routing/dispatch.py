@@ -17,7 +17,7 @@ from dragoman.core.delivery.outbox import lease
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import HUB, AgentId, DeliveryId, Instant
 from dragoman.core.lookups import PAGE, Ready
-from dragoman.core.routing.routes import addressed, choose, could_claim, queues_for, ready, route_of, serves
+from dragoman.core.routing.routes import addressed, choose, could_claim, has_memory, queues_for, ready, route_of, serves
 from dragoman.core.state.admission import hold, must_be_approved
 from dragoman.core.state.budget import NOTHING, fits, may_take, needs, reserve
 from dragoman.core.tasks.lifecycle import move
@@ -36,7 +36,9 @@ def place(work: Work, task: Task, *, prefer: AgentId | None = None) -> Task:
     if prefer is not None:
         agent = work.agent(prefer)
         link = None if agent is None else ready(work, agent)
-        if agent is not None and not may_take(work, agent.id, asked):
+        if agent is not None and not (
+            may_take(work, agent.id, asked) and has_memory(work, agent, route_of(task.route))
+        ):
             link = None
         chosen = (agent, link) if agent is not None and link is not None else None
     if chosen is None and work.backlog(task.route) == 0:  # nobody stands before it
@@ -121,7 +123,8 @@ def claim(work: Work, command: Claim) -> Task:
     if agent is None or task is None or task.queue is None or not could_claim(agent, route_of(task.route)):
         raise refuse(Kind.NOT_FOUND, "no such task in the queue", field="task_id", task_id=command.task_id)
     link = ready(work, agent)
-    if link is not None and not may_take(work, agent.id, needs(task.constraints)):
+    room = may_take(work, agent.id, needs(task.constraints)) and has_memory(work, agent, route_of(task.route))
+    if link is not None and not room:
         raise refuse(Kind.RESOURCES, f"{agent.id} has no room for it in its allocations", task_id=task.id)
     if link is None:
         raise refuse(Kind.CONFLICT, f"{agent.id} has its hands full; finish something first", task_id=task.id)

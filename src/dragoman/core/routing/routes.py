@@ -4,8 +4,8 @@ A *route* is what a task asks of an agent: a kind or one agent by name, a work t
 same route stand in the same queue, which is named by the route itself, so that "who could serve this queue" needs
 no look at the tasks in it.
 
-Among those who can: reachable, breaker closed, with a free seat and room in their allocations, and not away by their
-own word; idle ones first, then the least loaded (chiffon-D8), then who fails least, then who is most capable.
+Among those who can: reachable, breaker closed, with a free seat, memory and room in their allocations, and not away by
+their own word; idle ones first, then the least loaded (chiffon-D8), then who fails least, then who is most capable.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from dragoman.core.agents.floor import Link
 from dragoman.core.agents.model import Agent, BreakerState
 from dragoman.core.ids import AgentId
-from dragoman.core.state.budget import NOTHING, Amounts, may_take
+from dragoman.core.state.budget import NOTHING, Amounts, may_take, memory_of
 from dragoman.core.state.standing import Standing
 from dragoman.core.work import Work
 
@@ -31,7 +31,8 @@ UNDECLARED = 1 << 30
 
 class Route(msgspec.Struct, frozen=True, array_like=True):
     """`besides`: whoever asked for it, where it is addressed to nobody: that means somebody else. `budgeted`: its tasks
-    need room in an allocation, each its own; nobody who asks for nothing stands behind them."""
+    need room in an allocation, each its own; nobody who asks for nothing stands behind them. `memory_mb`: what each of
+    them may need of its agent's memory, where that one said how much it has."""
 
     type: str
     kind: str | None = None
@@ -40,6 +41,7 @@ class Route(msgspec.Struct, frozen=True, array_like=True):
     capabilities: tuple[str, ...] = ()
     besides: AgentId | None = None
     budgeted: bool = False
+    memory_mb: int = 0
 
     @property
     def queue(self) -> str:
@@ -73,6 +75,8 @@ def could_claim(agent: Agent, route: Route) -> bool:
         return False
     if route.role is not None and agent.role != route.role:
         return False
+    if agent.memory_mb is not None and agent.memory_mb < route.memory_mb:
+        return False
     return agent.can_do(route.type) and all(c in agent.capabilities for c in route.capabilities)
 
 
@@ -93,6 +97,13 @@ def seat(work: Work, agent: Agent) -> Link | None:
     if agent.breaker.state is not BreakerState.CLOSED or work.load_of(agent.id) >= agent.max_concurrent:
         return None
     return reach(work, agent.id)
+
+
+def has_memory(work: Work, agent: Agent, route: Route) -> bool:
+    """Whether an agent has the memory for such work now. Who never said how much it has is believed to have it."""
+    if not route.memory_mb or agent.memory_mb is None:
+        return True
+    return memory_of(agent, work.tasks(work.tasks_of(agent.id))).free >= route.memory_mb
 
 
 def reach(work: Work, agent: AgentId) -> Link | None:
@@ -158,7 +169,7 @@ def choose(work: Work, route: Route, asked: Amounts = NOTHING) -> tuple[Agent, L
         if load == least and weight >= lightest:
             continue
         link = seat(work, agent)
-        if link is None or (limits and not may_take(work, agent.id, asked)):
+        if link is None or (limits and not may_take(work, agent.id, asked)) or not has_memory(work, agent, route):
             continue
         if load == 0 and weight <= UNSAID:
             return agent, link
@@ -179,5 +190,8 @@ def ready(work: Work, agent: Agent) -> Link | None:
 
 
 def queues_for(work: Work, agent: Agent) -> Iterator[str]:
-    """The queues with somebody waiting in them that this agent could serve."""
-    return (queue for queue in work.queues() if serves(agent, route_of(queue)))
+    """The queues with somebody waiting in them that this agent could serve now."""
+    for queue in work.queues():
+        route = route_of(queue)
+        if serves(agent, route) and has_memory(work, agent, route):
+            yield queue

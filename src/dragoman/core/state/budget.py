@@ -18,8 +18,8 @@ Every agent has an account for each kind of resource that it ever used or was al
     in total: the same, of the hub's account  every kind      its `limit`; of budget else policy `total`
 
 `cpu` and `memory` are not used up: consumed is what is in use now, and the larger of that and what is allocated counts.
-How many megabytes of memory an agent has (`memory_mb`) it says when it registers (chiffon), and there is no account of
-it: what is set aside is what the tasks that it holds asked for. One that said nothing has no limit.
+How many megabytes of memory an agent has (`memory_mb`) it says when it registers (chiffon). That is a matter of routes,
+not of budgets: what is set aside is what the tasks that it holds asked for, and one that said nothing has no limit.
 After `expires_at` an account's limit holds no longer, and what was set aside by hand is free.
 
 A task that could not even be given if nothing else were under way is refused before anybody sees it. One that must only
@@ -28,7 +28,7 @@ wait for others stands in a queue of its own (`Route.budgeted`), where it holds 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -91,18 +91,24 @@ class Account(msgspec.Struct, frozen=True, gc=False):
 
 
 def account(work: Work, agent: AgentId, kind: str) -> Account:
-    if kind == MEMORY:
-        return memory_of(work.agent(agent), lambda: work.tasks(work.tasks_of(agent)))
     entity = work.entity(Registry.RESOURCE, f"{agent}:{kind}")
     return account_in({} if entity is None else entity.value, agent, kind, work.policy, work.now)
 
 
-def memory_of(agent: Agent | None, held: Callable[[], Iterable[Task]]) -> Account:
+def memory_of(agent: Agent, held: Iterable[Task]) -> Account:
     """What an agent has of its memory, by the tasks that it holds."""
-    if agent is None or agent.memory_mb is None:
-        return Account(MEMORY, None, 0, 0, 0)
-    aside = [task.reserved.amounts.get(MEMORY, 0) for task in held() if task.reserved is not None]
-    return Account(MEMORY, agent.memory_mb, 0, sum(aside), 0)
+    return Account(MEMORY, agent.memory_mb, 0, sum(memory_needed(task.constraints) for task in held), 0)
+
+
+def memory_needed(constraints: dict[str, Any]) -> int:
+    """The megabytes that a task may need; 0 if it does not say."""
+    amount = constraints.get(NAMES[MEMORY]) if constraints else None
+    if amount is None:
+        return 0
+    if type(amount) is not int or amount < 0:
+        message = f"{NAMES[MEMORY]} must be a whole number, 0 or more"
+        raise refuse(Kind.INVALID, message, field=f"constraints.{NAMES[MEMORY]}")
+    return amount
 
 
 def account_in(value: dict[str, Any], agent: AgentId, kind: str, policy: Policy, now: Instant) -> Account:
@@ -132,7 +138,7 @@ def needs(constraints: dict[str, Any]) -> Amounts:
     elif budget is not None:
         constraints = {"budget_usd": budget} | constraints
     asked: dict[str, float] = {}
-    for kind, name in NAMES.items():
+    for kind, (name, _, _) in KINDS.items():
         amount = constraints.get(name)
         if amount is None:
             continue
@@ -234,7 +240,7 @@ def reserve(work: Work, task: Task, agent: AgentId) -> Task:
         return task
     task = release(work, task)
     for kind, amount in asked.items():
-        for whose in (agent, HUB) if kind in KINDS else ():
+        for whose in (agent, HUB):
             book(work, whose, kind, reserved=amount)
     return msgspec.structs.replace(task, reserved=Reserved(agent, dict(asked)))
 
@@ -244,7 +250,7 @@ def release(work: Work, task: Task) -> Task:
     if task.reserved is None:
         return task
     for kind, amount in task.reserved.amounts.items():
-        for whose in (task.reserved.agent, HUB) if kind in KINDS else ():
+        for whose in (task.reserved.agent, HUB):
             book(work, whose, kind, reserved=-amount)
     return msgspec.structs.replace(task, reserved=None)
 

@@ -363,7 +363,7 @@ def tightened(constraints: dict[str, Any], said: dict[str, Any]) -> dict[str, An
     new = {**constraints, **{name: value for name, value in said.items() if value is not None}, **kept}
     wanted = budget.needs(new)
     bounds = budget.needs(constraints).items()
-    return new | {budget.NAMES[kind]: min(amount, wanted.get(kind, amount)) for kind, amount in bounds}
+    return new | {budget.KINDS[kind][0]: min(amount, wanted.get(kind, amount)) for kind, amount in bounds}
 
 
 # -- no ------------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import msgspec
 
+from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Submit
 from dragoman.core.contracts.terms import agreed, check_input, offer_for
 from dragoman.core.delivery.outbox import OUTCOME_CARGO, OUTCOMES, await_answer, offer, repeat
@@ -67,6 +68,7 @@ def submit(work: Work, command: Submit) -> Task:
         capabilities=tuple(sorted(command.required_capabilities)),
         besides=None if command.pinned or command.kind or command.principal in (ADMIN, HUB) else command.principal,
         budgeted=bool(asked),
+        memory_mb=budget.memory_needed(command.constraints),
     )
     chosen = None
     if not (command.dependencies or "risk" in command.constraints or work.backlog(route.queue)):
@@ -210,6 +212,7 @@ def check_somebody_could(work: Work, command: Submit, route: Route) -> None:
             last_heartbeat=None,
         )
     if not any(serves(agent, route) for agent in agents):
+        check_memory(agents, route)
         supported = sorted({work_type for agent in agents for work_type in agent.work_types or ()})
         raise refuse(
             Kind.UNSUPPORTED_WORK,
@@ -220,6 +223,15 @@ def check_somebody_could(work: Work, command: Submit, route: Route) -> None:
             work_type_requested=route.type,
             supported_types=supported,
         )
+
+
+def check_memory(agents: list[Agent], route: Route) -> None:
+    """Refuse, with the numbers, what the agents could do if they had more memory."""
+    large = msgspec.structs.replace(route, memory_mb=0)
+    able = [agent for agent in agents if agent.memory_mb is not None and serves(agent, large)]
+    if able:
+        most = max(able, key=lambda agent: agent.memory_mb or 0)
+        raise budget.exceeds(budget.MEMORY, most.id, route.memory_mb, budget.memory_of(most, ()))
 
 
 def adopt(work: Work, child: Task) -> None:

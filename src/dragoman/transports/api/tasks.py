@@ -18,7 +18,7 @@ from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN, HUB, SECOND, AgentId, TaskId, instant
 from dragoman.core.ports import TaskFilter
 from dragoman.core.queries import AgentFacts, TaskOut, WhyOut, task_out, why
-from dragoman.core.state.budget import MEMORY, USED_UP, Account, account_in, memory_of, needs
+from dragoman.core.state.budget import USED_UP, Account, account_in, memory_needed, memory_of, needs
 from dragoman.core.state.model import Registry
 from dragoman.core.state.standing import standing_of
 from dragoman.core.tasks.model import Question, Status, Task
@@ -218,7 +218,7 @@ async def explain(desk: Desk, task: Task) -> WhyOut:
     queued = task.status is Status.QUEUED
     kinds = sorted({*USED_UP, *needs(task.constraints)}) if queued else ()
     agents = [_facts(desk, agent, kinds) for agent in (desk.intake.agents() if queued else ())]
-    if MEMORY in kinds:
+    if queued and memory_needed(task.constraints):
         agents = [await _with_memory(desk, facts) for facts in agents]
     found = [await desk.store.task(id) for id in task.blocked_by[:MOST_DEPENDENCIES]]
     question: Question | None = None if task.question is None else await desk.store.question(task.question)
@@ -252,7 +252,7 @@ async def _with_memory(desk: Desk, facts: AgentFacts) -> AgentFacts:
     if facts.agent.memory_mb is None:
         return facts
     held = [await desk.store.task(id) for id in desk.intake.load_of(facts.agent.id)]
-    account = memory_of(facts.agent, lambda: [task for task in held if task is not None])
+    account = memory_of(facts.agent, [task for task in held if task is not None])
     return msgspec.structs.replace(facts, accounts=(*facts.accounts, account))
 
 

@@ -69,3 +69,16 @@ async def test_a_restart_forgets_nothing_of_it(world: World) -> None:
     for name in ("small", "large"):
         await world.connect(name)
     assert (await world.submit(**wants(1000))).status is Status.QUEUED
+
+
+async def test_memory_is_a_matter_of_routes_and_not_of_budgets(world: World) -> None:
+    """As one, every task with the hint was looked at again whenever another ended."""
+    task = await world.submit(**wants(100))
+    assert task.reserved is None
+    small = await world.submit(**wants(1000))
+    waits = await world.submit(**wants(1900))
+    told = await explain(SimpleNamespace(intake=world.intake, store=world.store), waits)  # type: ignore[arg-type]
+    assert (small.owner, waits.status) == ("large", Status.QUEUED)
+    by_name = {one.agent: one for one in told.candidates}
+    assert (by_name["small"].able, by_name["small"].reasons[0].code) == (False, "lacks_memory")
+    assert (by_name["large"].able, by_name["large"].reasons[0].code) == (True, "no_room")
