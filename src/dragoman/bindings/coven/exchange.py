@@ -34,7 +34,8 @@ def content_of(task: Task, body: dict[str, Any]) -> str:
             if isinstance(words, str):
                 rest = {key: value for key, value in given.items() if key != name}
                 return f"{words}\n\n{as_text(rest)}" if rest else words
-    head = f"{task.type}: {task.description}" if task.description else task.type
+    called = None if task.name == task.type else task.name
+    head = ": ".join(part for part in (task.type, called, task.description) if part)
     return f"{head}\n\n{as_text({} if given is None else given)}"
 
 

@@ -79,9 +79,10 @@ def message_of(parcel: Parcel, attachments: tuple[FileData, ...] = ()) -> SendMe
 
 
 def _content(task: Task, body: dict[str, Any]) -> str:
-    """What an agent reads. What is known around the work stands behind, as JSON; and where somebody else began it, all
-    that is known of that."""
-    behind = {"context": context_told(task, body), "handover": body.get("handover")}
+    """What an agent reads. What is known around the work stands behind, as JSON, not with every answer; and where
+    somebody else began it, all that is known of that."""
+    around = None if "answer" in body else context_told(task, body)
+    behind = {"context": around, "handover": body.get("handover")}
     return "\n\n".join((content_of(task, body), *(as_json({name: it}) for name, it in behind.items() if it)))
 
 

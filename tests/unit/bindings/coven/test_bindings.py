@@ -98,9 +98,16 @@ def test_what_an_agent_reads(body: Any, content: str) -> None:
     assert content_of(task(), body) == content
 
 
-def test_work_without_words_says_its_type_and_description() -> None:
+def test_work_without_words_says_its_type_name_and_description() -> None:
     said = content_of(task(description="the log of today"), {"input": {"lines": 3}})
     assert said == 'summarise: the log of today\n\n{"lines":3}'
+    assert content_of(task(name="today", description="the log"), {}) == "summarise: today: the log\n\n{}"
+
+
+def test_what_is_known_around_work_stands_behind_it_and_not_behind_an_answer() -> None:
+    body = {"input": {"content": "hi"}, "context": {"metadata": {"repo": "x", "name": "told elsewhere"}, "history": []}}
+    assert coven.message_of(parcel(body)).content == 'hi\n\n{"context":{"metadata":{"repo":"x"}}}'
+    assert coven.message_of(parcel({**body, "answer": "blue"})).content == "blue"
 
 
 def test_work_becomes_a_message_with_everything_beside_its_words() -> None:
