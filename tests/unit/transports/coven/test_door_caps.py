@@ -21,9 +21,11 @@ async def test_only_so_many_streams_are_served_at_once() -> None:
 async def test_one_connection_has_only_so_many_streams_and_the_next_waits() -> None:
     async with gateway(limits={"streams_per_connection": 2}) as hub:
         channel = await hub.channel()
-        first, second, third = (outside.stream(channel) for _ in range(3))
-        for one in (first, second):
-            await outside.soon(one.call.initial_metadata())
+        first = outside.stream(channel)
+        await outside.soon(first.call.initial_metadata())  # from here on it knows how many there may be
+        second = outside.stream(channel)
+        await outside.soon(second.call.initial_metadata())
+        third = outside.stream(channel)
         waiting = asyncio.ensure_future(third.call.initial_metadata())
         await hub.agent("worker")  # on a connection of its own
         assert not waiting.done()
