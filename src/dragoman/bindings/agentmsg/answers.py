@@ -20,7 +20,7 @@ from dragoman.bindings.agentmsg.names import PERSON, derived_v4, doer
 from dragoman.core.agents.model import Agent
 from dragoman.core.ids import Instant, rfc3339
 from dragoman.core.state.model import Change, Entity
-from dragoman.core.tasks.model import Question, QuestionStatus
+from dragoman.core.tasks.model import Question, QuestionStatus, Task
 from dragoman.protocols.agentmsg.records import ResourceReference, TaskConstraints
 from dragoman.protocols.agentmsg.routing import PRIORITY
 from dragoman.protocols.agentmsg.types import (
@@ -77,15 +77,17 @@ def _content(answer: Any, given: dict[str, Any]) -> str:
     return answer if type(answer) is str else "" if answer is None else _encode(answer).decode()
 
 
-def handoff_response(question: Question) -> dict[str, Any]:
-    """What came of asking somebody to take a task over. Who accepts names its terms (D8)."""
+def handoff_response(question: Question, task: Task | None) -> dict[str, Any]:
+    """What came of asking somebody to take a task over. Who accepts names its terms (D8); of who has no word for them,
+    as of a person, all that is known is that the task has its deadline."""
     answer = question.answer if type(question.answer) is dict else {}
     accepted = answer.get("accepted") is True
     told = {name: value for name, value in answer.items() if value is not None}
     told["accepted"] = accepted
     told["agent_id"] = str(answer.get("agent_id") or question.asked_of or HUB)
     if accepted:
-        told.setdefault("estimated_completion", rfc3339(question.answered_at or question.created_at))
+        by = question.answered_at or question.created_at if task is None else task.deadline
+        told.setdefault("estimated_completion", rfc3339(by))
         told.setdefault("requirements", [])
         if not _fit(told.get("constraints"), TaskConstraints):
             told["constraints"] = {"required_capabilities": []}

@@ -183,7 +183,7 @@ def _control(parcel: Parcel, agent: Agent, status: str, words: str) -> tuple[byt
 def _answer(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
     question: Question = parcel.event
     if question.about is Asking.TAKEOVER:
-        kind, payload = MessageType.TASK_HANDOFF, handoff_response(question)
+        kind, payload = MessageType.TASK_HANDOFF, handoff_response(question, parcel.task)
     else:
         kind, payload = MessageType.HELP_RESPONSE, help_response(question)
     return _say(kind, payload, parcel, agent, correlation=question.request_id or question.id)

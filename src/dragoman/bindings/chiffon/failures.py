@@ -35,6 +35,7 @@ FIELDS = {
     "output_chunk": "payload.output_chunk",
     "step.output": "payload.step.output",
     "step.output_chunk": "payload.step.output_chunk",
+    "agent": "x_custom_fields.agent_id",
     "parent": "x_custom_fields.parent_task_id",
     "dependencies": "x_custom_fields.dependencies",
 }
@@ -73,7 +74,7 @@ def payload_of(fault: Fault, at: Instant, *, task: Task | None = None) -> ErrorP
             retries = facts.get("attempted_retries", task.attempts - 1 if task else 0)
             return errors.timeout(
                 attempted_retries=max(0, _whole(retries)),
-                last_attempt=_when(facts.get("last_attempt"), at),
+                last_attempt=_when(facts.get("last_attempt"), at if task is None else task.last_attempt),
                 message=words,
             )
         case 5002:

@@ -91,6 +91,7 @@ def assign(work: Work, task: Task, agent: Agent, link: Link) -> Task:
         session=link.session,
         delivery=delivery_id,
         attempts=attempt,
+        attempted_at=work.now,
         asks=0,
         last_sign_at=work.now,
         lost_at=None,

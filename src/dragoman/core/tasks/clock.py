@@ -68,7 +68,7 @@ def deadline_passed(work: Work, task: Task) -> None:
         kind=Kind.TIMEOUT,
         message=f"not done by its deadline, {rfc3339(task.deadline)}",
         retryable=True,
-        facts={"attempted_retries": max(0, task.attempts - 1), "last_attempt": rfc3339(work.now)},
+        facts={"attempted_retries": max(0, task.attempts - 1), "last_attempt": rfc3339(task.last_attempt)},
     )
     if task.has_children:
         for child in work.find(Children(task.id)):
@@ -141,7 +141,7 @@ def still_at_work(work: Work, task: Task) -> None:
             kind=Kind.TIMEOUT,
             message=f"no sign of life from {owner} for {task.idle_limit / 1e6:g} s",
             retryable=True,
-            facts={"attempted_retries": max(0, task.attempts - 1), "last_attempt": rfc3339(work.now)},
+            facts={"attempted_retries": max(0, task.attempts - 1), "last_attempt": rfc3339(task.last_attempt)},
         )
     else:
         due = Instant(sign + task.idle_limit)

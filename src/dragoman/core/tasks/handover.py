@@ -304,7 +304,7 @@ def taken(
         task = move(
             task, Status.RUNNING, work.now, owner=agent.id, waiting=None, question=None, queue=None, lost_at=None,
             session=link.session if link is not None and link.ordered else None, last_sign_at=work.now, sandbox=None,
-            wake_at=min(task.deadline, Instant(work.now + task.idle_limit)),
+            attempted_at=work.now, wake_at=min(task.deadline, Instant(work.now + task.idle_limit)),
         )  # fmt: skip
         task = budget.moved(work, task, agent.id)
         work.put(task)

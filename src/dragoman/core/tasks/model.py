@@ -138,6 +138,7 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     round: int = 0
     source: int = 1
     attempts: int = 0
+    attempted_at: Instant | None = None
     last_sign_at: Instant | None = None
     lost_at: Instant | None = None
     progress: int | None = None
@@ -176,6 +177,11 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     """What its caller says of how its work order is put before an agent, again and again."""
     expires_at: Instant | None = None
     """Until when somebody must have been given it. None once an agent is known to have it."""
+
+    @property
+    def last_attempt(self) -> Instant:
+        """When an agent was last given it; before that, when it came."""
+        return self.attempted_at or self.created_at
 
     @property
     def final(self) -> bool:

@@ -195,7 +195,10 @@ def hushed(task: Task, fault: Fault | None) -> Fault | None:
 def give_up(work: Work, task: Task, fault: Fault) -> Task:
     """The last attempt failed: a dead letter, in the same commit."""
     if fault.kind is Kind.TIMEOUT:
-        facts = {"attempted_retries": max(0, task.attempts - 1), "last_attempt": rfc3339(work.now)} | fault.facts
+        facts = {
+            "attempted_retries": max(0, task.attempts - 1),
+            "last_attempt": rfc3339(task.last_attempt),
+        } | fault.facts
         fault = msgspec.structs.replace(fault, facts=facts)
     task = end(work, task, Status.FAILED, fault=fault)
     letter = DeadLetter(

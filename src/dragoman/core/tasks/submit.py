@@ -52,6 +52,7 @@ def submit(work: Work, command: Submit) -> Task:
     if command.constraints:
         admission.check(work, command.constraints)
         asked = budget.needs(command.constraints)
+    check_pin(work, command)
     contract = agreed(work, command)
     if contract is not None:
         limit = contract.offer.timeout / SECOND
@@ -193,6 +194,19 @@ def rank_of(work: Work, priority: Priority) -> int:
 @lru_cache(8)
 def head_starts(rules: Rules) -> dict[Priority, int]:
     return {Priority(name): head_start for name, head_start in rules.head_start}
+
+
+def check_pin(work: Work, command: Submit) -> None:
+    """Who names an agent and a kind means an agent of that kind (chiffon-D8)."""
+    agent = None if command.pinned is None or command.kind is None else work.agent(command.pinned)
+    if agent is None or command.kind in (agent.called, agent.id):
+        return
+    raise refuse(
+        Kind.INVALID,
+        f"{agent.id} is {agent.kind or 'of no kind'}, and {command.kind} is asked for; name one of that kind, or none",
+        field="agent",
+        agent_id=agent.id,
+    )
 
 
 def check_somebody_could(work: Work, command: Submit, route: Route) -> None:

@@ -55,6 +55,7 @@ FIELDS: Mapping[str, str] = {
     "constraints.max_tokens": "budget.max_tokens",
     "constraints.cpu": "budget.cpu",
     "constraints.memory": "budget.memory",
+    "constraints.max_memory_mb": "hints.max_memory_mb",
     "to_agent": "agent",
 }
 """What this API calls the limits of a task, and whom it is for."""

@@ -17,7 +17,7 @@ from dragoman.bindings.agentmsg import delivery_named, derived_v4, wire_of
 from dragoman.bindings.agentmsg.outbound import ends_in_pieces
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.errors import Fault, Kind
-from dragoman.core.ids import ADMIN, HUB, AgentId, QuestionId, TaskId
+from dragoman.core.ids import ADMIN, HUB, AgentId, QuestionId, TaskId, rfc3339
 from dragoman.core.tasks.model import Asking, EventKind, Origin, Priority, Question, QuestionStatus, Task
 
 Make = Callable[..., Any]
@@ -201,7 +201,7 @@ def test_help_that_came_or_did_not(asked: dict[str, Any], told: dict[str, Any]) 
     assert (answer["type"], answer["metadata"]["correlation_id"]) == ("HELP_RESPONSE", "r-1")
 
 
-def test_a_takeover_that_was_accepted_and_one_that_was_not() -> None:
+def test_a_takeover_that_was_accepted_and_one_that_was_not(parcel: Make) -> None:
     yes = question(about=Asking.TAKEOVER, answer={"accepted": True, "agent_id": "cyd"}, answered_at=NOW)
     assert said(delivered(Cargo.ANSWER, None, yes))["payload"] == {
         "accepted": True,
@@ -210,6 +210,9 @@ def test_a_takeover_that_was_accepted_and_one_that_was_not() -> None:
         "requirements": [],
         "constraints": {"required_capabilities": []},
     }
+    due = parcel(Cargo.ANSWER, EventKind.PROGRESS, {}).task
+    told = said(delivered(Cargo.ANSWER, due, yes))["payload"]
+    assert told["estimated_completion"] == rfc3339(due.deadline)  # of who names no time, the task's own
     no = question(about=Asking.TAKEOVER, answer={"accepted": False, "agent_id": "hub", "error": "nobody"})
     told = said(delivered(Cargo.ANSWER, None, no))
     assert told["payload"] == {"accepted": False, "agent_id": "hub", "error": "nobody"}

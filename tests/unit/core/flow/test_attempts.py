@@ -310,3 +310,31 @@ async def test_an_agent_that_is_gone_was_last_heard_of_when_it_was(world):
     task = await world.fault("i1", task.id, Kind.UNAVAILABLE, retryable=True, facts=gone)
     agent = world.intake.agent(AgentId("i1"))
     assert task.fault.facts == gone | {"last_heartbeat": rfc3339(agent.last_seen_at)}
+
+
+async def test_the_last_attempt_is_when_it_was_begun(world):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit()
+    begun = []
+    for _ in range(300):
+        await world.advance(1)
+        now = await world.task(task.id)
+        if now.final:
+            break
+        if now.attempted_at is not None:
+            begun.append(now.attempted_at)
+    assert now.fault.facts["last_attempt"] == rfc3339(begun[-1])
+    assert (now.finished_at - begun[-1], len(set(begun))) == (30 * SECOND, 4)
+
+
+@pytest.mark.parametrize(("kind", "name", "fits"), [("infra", "i1", True), ("i1", "i1", True), ("code", "i1", False)])
+async def test_who_names_a_kind_and_an_agent_means_one_of_that_kind(world, kind, name, fits):
+    await world.add("i1", "infra")
+    await world.add("c1", "code")
+    wish = world.request(kind, pinned=AgentId(name))
+    if fits:
+        assert (await world.ask(wish)).pinned == name
+    else:
+        fault = await world.refused(wish)
+        assert (fault.kind, fault.field, "i1 is infra" in fault.message) == (Kind.INVALID, "agent", True)
