@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 from tests.support.world import World
@@ -11,6 +13,7 @@ from dragoman.core.commands import (
     AnswerHandshake,
     EndContract,
     Finish,
+    NoteRead,
     RegisterAgent,
     RemoveAgent,
     RevokeToken,
@@ -329,6 +332,28 @@ async def test_a_sliding_minute():
     assert (await world.refused(ask("other"))).facts["scope"] == "broker"
     world.time = Instant(world.time + 62 * SECOND)
     await world.ask(ask("lab"))
+    await world.intake.stop()
+
+
+async def test_a_minute_holds_as_much_as_the_document_says():
+    """A hundred on a contract, a thousand of an agent, ten thousand of all together (a2acp-D16)."""
+    world = await World().start()
+    await world.add("lab", protocol="a2acp", domain="d")
+    await world.add("data", protocol="a2acp", domain="d", offers=(PROVISION,))
+    contract = await agreed(world, domain="d")
+    on_it = {"principal": AgentId("lab"), "protocol": "a2acp", "type": "provision", "contract": contract.id}
+
+    def asks():
+        return world.request(None, input={"rows": 1}, **on_it)
+
+    def reads():
+        return NoteRead(principal=AgentId("lab"), protocol="a2acp", what="discover", seen=world.uuid())
+
+    await asyncio.gather(*(world.ask(asks()) for _ in range(100)))
+    assert (await world.refused(asks())).facts["scope"] == "collaboration"
+    await asyncio.gather(*(world.ask(reads()) for _ in range(1000 - 100 - 1)))  # the handshake was one, too
+    assert (await world.refused(reads())).facts["scope"] == "agent"
+    assert world.rules.per_minute[2] == 10_000
     await world.intake.stop()
 
 
