@@ -321,6 +321,19 @@ async def test_the_id_of_a_question_is_refused_for_another(world, at_work):
     assert len(await world.store.questions()) == 1
 
 
+@pytest.mark.parametrize("at_work", [True, False])
+async def test_questions_by_the_way_may_share_an_id(world, at_work):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    if at_work:
+        await world.submit()
+    one, two, again = [
+        await world.ask(msgspec.structs.replace(asks("i1", words, "evt-1"), blocking=False))
+        for words in ("Which?", "Why?", "Which?")
+    ]
+    assert one.id == again.id != two.id
+
+
 async def test_a_question_that_nobody_answered_in_time_is_asked_again(world):
     await world.add("i1", "infra")
     await world.connect("i1")

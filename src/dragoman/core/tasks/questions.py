@@ -14,7 +14,8 @@ back depends on how the agent asked:
 The id of a question that an agent waits for follows from its task, its place among the questions of the attempt, and
 its words. So when the agent dies and does the task again, it comes to the same questions, and finds their answers. A
 request that comes again has the place it had, whatever was asked since; one that has the id of an earlier request and
-asks something else is refused. That nobody answered in time is no answer: who asks again has a person asked again.
+asks something else is refused, if anybody waits for its answer. That nobody answered in time is no answer: who asks
+again has a person asked again.
 """
 
 from __future__ import annotations
@@ -88,18 +89,20 @@ def told_of(work: Work, task: Task, question: Question) -> Task:
 
 
 def ask_person(work: Work, command: AskPerson) -> Question:
-    id = QuestionId(str(uuid5(PLACES, f"{command.principal}//{command.request_id}")))
+    words = msgspec.json.encode([command.ask.question, command.ask.options]).decode()
+    # Nobody says again what is not waited for: the same id with other words is another question.
+    request = command.request_id if command.blocking else f"{command.request_id}/{uuid5(PLACES, words)}"
+    id = QuestionId(str(uuid5(PLACES, f"{command.principal}//{request}")))
     task = None if still_asked(work, command, id) else asking(work, command)
     again = False
     if task is not None:
-        place = place_of(task, command.request_id)
+        place = place_of(task, request)
         again = place is not None
         if place is None:
             place = task.asks + 1
-            recent = (*task.recent, f"{mark(task)}{place}:{command.request_id}")[-work.rules.recent_messages :]
+            recent = (*task.recent, f"{mark(task)}{place}:{request}")[-work.rules.recent_messages :]
             task = msgspec.structs.replace(task, recent=recent)
         task = msgspec.structs.replace(task, asks=max(task.asks, place))
-        words = msgspec.json.encode([command.ask.question, command.ask.options]).decode()
         id = QuestionId(str(uuid5(PLACES, f"{task.id}/{task.round}/{place}/{words}")))
     question = work.one(QuestionById(id))
     if (again and question is None) or (question is not None and not same_words(question, command.ask)):
