@@ -197,13 +197,16 @@ class Desk:
                 return log.info("task %s is %s's now", task.id, task.handed_to)
             if not ending.exit_code and task._said and bytes(ending.result):  # JSON is for who has no words to read
                 ending = msgspec.structs.replace(ending, output=ends.clean("".join(task._said)))
-            elif not ending.exit_code and not ending.output and task._spoken:
-                # The hub will ask again if it lost a piece, so what is remembered for it is the whole answer.
-                ending = msgspec.structs.replace(ending, output="".join(task._spoken))
             seconds = self._world.monotonic() - began
             self.vitals.ended(seconds, failed=ending.exit_code != 0, usage=task._usage)
             outcome = self._outcome(task._errand, ending, seconds, task._usage)
-            await self._journal.record(outcome, task._print, task._requests)
+            remembered = outcome
+            if not outcome.exit_code and not outcome.output and task._spoken:
+                # The next process has no pieces to say again, so what is remembered for it is the whole answer. So has
+                # nobody where the hub does not say what it has: it will ask again if it lost one.
+                remembered = msgspec.structs.replace(outcome, output="".join(task._spoken))
+                outcome = outcome if self._mailbox.manners.has_receipts else remembered
+            await self._journal.record(remembered, task._print, task._requests)
             if not task.cancelled:
                 self._mailbox.spoke_of(task)
                 self._mailbox.post(outcome)

@@ -64,7 +64,7 @@ class Speech:
         if len(output) > LONG_OUTPUT:  # it may travel in blocks, which are counted per step
             task._step_number += 1
         message = self._report_on(task, output, **aside)
-        if output and not self._mailbox.manners.has_receipts:
+        if output:
             task._spoken.append(output)
         if must_arrive:
             task._unheard += 1

@@ -277,7 +277,7 @@ class ForgeLink:
         elif outcome.result:
             try:
                 result = msgspec.json.decode(outcome.result)
-                self._update(outcome, outcome.id, status="completed", result=result)
+                self._update(outcome, outcome.id, status="completed", result=result, output=_words(outcome))
             except TooLong as error:
                 words = f"the result cannot be told: {error}; return text, which is split, or store it and return where"
                 self._update(outcome, outcome.id, status="failed", error={"message": words})
@@ -353,6 +353,13 @@ def _work(notice: Message, task_id: str, task: dict[str, Any], world: World, fil
         files=files,
         terms=handed_over(task.get("handover")),
     )
+
+
+def _words(outcome: Outcome) -> str | None:
+    """What the handler said beside its result. The hub may have lost the pieces with a process that is no more; if it has
+    them, it knows this for the same."""
+    has_words = outcome.output.encode() != bytes(outcome.result) and len(outcome.output) <= PIECE
+    return outcome.output if has_words else None
 
 
 def _failed(outcome: Outcome) -> dict[str, Any]:

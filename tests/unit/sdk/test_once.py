@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.unit.sdk.harness import FakeHub, FakeWorld, Running, settle
+from tests.unit.sdk.harness import PATIENCE, FakeHub, FakeWorld, Running, settle
 
 from dragoman import Agent, Misconfigured, Task
 from dragoman.sdk.world import backoff
@@ -224,6 +224,32 @@ async def test_a_result_that_never_reached_the_hub_is_offered_after_a_restart(
     async with Running(after, hub):
         again = await hub.next("work_result")
     assert (again, runs) == (first, [])
+
+
+@pytest.mark.parametrize("result", [None, {"a": 1}], ids=["no result", "a result"])
+async def test_what_was_said_and_never_reached_the_hub_is_in_the_result_after_a_restart(
+    world: FakeWorld, hub: FakeHub, tmp_path: Path, result: dict[str, int] | None
+) -> None:
+    """The pieces died with the process, and the task ended without a word."""
+    before = restarted(world, tmp_path)
+
+    @before.on("talk")
+    async def talk(task: Task) -> dict[str, int] | None:
+        await task.text("one ")
+        await task.text("two")
+        return result
+
+    hub.accepts = False
+    async with Running(before, hub), asyncio.timeout(PATIENCE):
+        hub.request("talk")
+        while '"done"' not in (tmp_path / "worker.journal").read_text():
+            await settle()
+    hub.accepts = True
+    after = restarted(world, tmp_path)
+    counting(after)
+    async with Running(after, hub):
+        again = await hub.next("work_result")
+    assert (again.payload.output, again.x_custom_fields.get("result")) == ("one two", result)
 
 
 async def test_results_are_remembered_for_a_day(world: FakeWorld, hub: FakeHub, tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ async def test_whatever_is_printed_the_protocol_stays_whole(child: Child) -> Non
     assert "after the end" in lines
     # On stdout there is nothing but messages, and what was printed before the agent ran.
     assert [event.text.strip() for event in child.heard if isinstance(event, LogReceived)] == ["imported,"]
-    assert [m.payload.output for m in child.messages if m.type == "request:update-task"] == ["a piece, ", None]
+    assert [m.payload.output for m in child.messages if m.type == "request:update-task"] == ["a piece, "] * 2
     assert not any(m.type == "event:progress" and m.payload.result == "faked" for m in child.messages)
     logs = {(m.payload.level, m.payload.message, m.payload.task_id) for m in child.messages if m.type == "event:log"}
     assert {("warn", "told hello", "t1"), ("info", "noisy is connected", None)} <= logs

@@ -136,6 +136,22 @@ async def test_output_is_a_request_and_progress_an_event(agent: Agent, forge_hub
     ]
 
 
+async def test_what_was_said_beside_a_result_is_told_with_it(agent: Agent, forge_hub: FakeForge) -> None:
+    """If its pieces were lost with the process that said them, it was lost."""
+
+    @agent.on("run")
+    async def run(task: Task) -> dict[str, int]:
+        await task.text("all ")
+        await task.text("well")
+        return {"a": 1}
+
+    async with Serving(agent, forge_hub):
+        id = forge_hub.assign("run")
+        while (update := await forge_hub.next(UPDATE)).payload.status == "running":
+            pass
+    assert plain(update.payload) == {"taskId": id, "status": "completed", "result": {"a": 1}, "output": "all well"}
+
+
 async def test_a_long_text_travels_in_pieces(agent: Agent, forge_hub: FakeForge) -> None:
     text = "".join(chr(0x4E00 + n % 1000) for n in range(2 * PIECE + 5))
     agent.on("say")(lambda: text)
