@@ -124,6 +124,29 @@ async def test_a_hub_that_stops_says_so_and_closes(hub: ForgeHub) -> None:
     assert caught.value.rcvd.code == 1012
 
 
+async def test_who_cannot_be_answered_before_the_hub_stops_is_told_to_come_back(
+    hub: ForgeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was cut off without a word, and the log told of an error."""
+    looked, ended = asyncio.Event(), asyncio.Event()
+
+    async def look(*_: object) -> None:
+        looked.set()
+        await ended.wait()
+
+    planner = await hub.connect("planner-1")
+    monkeypatch.setattr(hub.desk.store, "task", look)
+    await planner.say(planner.message("request:get-task", {"taskId": "t"}))
+    await soon(looked.wait())
+    await soon(hub.door.drain(0.2))
+    await planner.notice("shutdown")
+    with pytest.raises(ConnectionClosed) as caught:
+        await planner.hear()
+    assert caught.value.rcvd is not None
+    assert caught.value.rcvd.code == 1012
+    ended.set()
+
+
 @pytest.mark.requirement("FG-NOT-4", "forge-D10")
 async def test_an_agent_at_work_has_the_time_that_it_was_told(hub: ForgeHub) -> None:
     planner, worker = await hub.connect("planner-1"), await hub.connect("worker-1")
