@@ -356,8 +356,8 @@ def _work(notice: Message, task_id: str, task: dict[str, Any], world: World, fil
 
 
 def _words(outcome: Outcome) -> str | None:
-    """What the handler said beside its result. The hub may have lost the pieces with a process that is no more; if it has
-    them, it knows this for the same."""
+    """What the handler said beside its result. The hub may have lost the pieces with a process that is no more; if it
+    has them, it knows this for the same."""
     has_words = outcome.output.encode() != bytes(outcome.result) and len(outcome.output) <= PIECE
     return outcome.output if has_words else None
 
