@@ -71,6 +71,14 @@ def test_a_nonce_is_used_once(sealed: Bond) -> None:
 
 
 @pytest.mark.requirement("A2-SEC-2", "a2acp-D12")
+def test_a_nonce_is_used_up_by_a_message_that_was_refused(sealed: Bond) -> None:
+    nonce = bytes(range(1, 13))
+    assert sealed.source.refused(sealed.request({"nothing": "such"}, nonce=nonce))["code"] == "CONTRACT_VIOLATION"
+    told = sealed.source.refused(sealed.request(nonce=nonce))
+    assert (told["code"], told["details"]["reason"]) == ("SECURITY_POLICY_VIOLATION", "nonce")
+
+
+@pytest.mark.requirement("A2-SEC-2", "a2acp-D12")
 def test_a_key_opens_nothing_of_another_collaboration(cast: dict[str, Plain], sealed: Bond) -> None:
     other = cast["ada"].shake(cast["bob"], encrypt=True)
     told = sealed.source.refused(sealed._replace(keys=other.keys).request())
