@@ -80,14 +80,14 @@ class Account(msgspec.Struct, frozen=True, gc=False):
             return UNLIMITED
         allocated = self.reserved + self.by_hand
         in_use = max(self.consumed, allocated) if self.kind in GAUGES else self.consumed + allocated
-        return self.limit - in_use
+        return _rounded(self.limit - in_use)
 
     @property
     def left(self) -> float:
         """What could be set aside if no task were under way."""
         if self.limit is None:
             return UNLIMITED
-        return self.limit - self.by_hand - (0 if self.kind in GAUGES else self.consumed)
+        return _rounded(self.limit - self.by_hand - (0 if self.kind in GAUGES else self.consumed))
 
 
 def account(work: Work, agent: AgentId, kind: str) -> Account:
@@ -190,19 +190,20 @@ def first_short(work: Work, agent: AgentId, asked: Amounts) -> Account | None:
 def exceeds(kind: str, whose: str, asked: float, of: Account) -> Refused:
     unit = UNITS[kind]
     remaining = max(0.0, of.left)
-    wish = f"it asks for {asked:g} {unit}, and " if asked else ""
+    wish = f"it asks for {_written(asked)} {unit}, and " if asked else ""
+    set_aside = _rounded(of.reserved + of.by_hand)
     advice = "ask for less, or raise the limit" if asked else "raise the limit, or have somebody else do it"
     return refuse(
         Kind.RESOURCES,
-        f"{wish}{whose} may use {of.limit:g} {unit}: {of.consumed:g} are used, {of.reserved + of.by_hand:g} set aside, "
-        f"{remaining:g} remain; {advice}",
+        f"{wish}{whose} may use {_written(of.limit)} {unit}: {_written(of.consumed)} are used, {_written(set_aside)} "
+        f"set aside, {_written(remaining)} remain; {advice}",
         field=f"constraints.{NAMES[kind]}",
         resource=kind,
         whose=whose,
         asked=asked,
         limit=of.limit,
         consumed=of.consumed,
-        reserved=of.reserved + of.by_hand,
+        reserved=set_aside,
         remaining=remaining,
     )
 
@@ -273,7 +274,7 @@ def can_move(work: Work, task: Task, agent: AgentId, asked: Amounts) -> bool:
     if not asked and not work.limits:
         return True
     held = NOTHING if task.reserved is None else task.reserved.amounts
-    more = {kind: max(0.0, amount - held.get(kind, 0)) for kind, amount in asked.items()}
+    more = {kind: max(0.0, _rounded(amount - held.get(kind, 0))) for kind, amount in asked.items()}
     return fits(work, agent, asked) and fits(work, HUB, more)
 
 
@@ -336,8 +337,13 @@ def book(
 
 
 def _rounded(amount: float) -> float:
-    """Sums of cents must come out even."""
+    """Sums and differences of cents must come out even."""
     return round(amount, 9)
+
+
+def _written(amount: float | None) -> str:
+    """A number with all its digits: by how little it is too much must show."""
+    return "any number of" if amount is None else f"{amount:.15g}"
 
 
 def put(work: Work, name: str, was: Entity | None, value: dict[str, Any]) -> Entity:

@@ -143,6 +143,20 @@ async def test_a_limit_per_agent_is_the_policys_unless_it_has_its_own(paid):
     assert (await paid.submit(constraints={"budget_usd": 6})).status is Status.ASSIGNED
 
 
+async def test_the_last_cent_can_be_spent_and_what_is_just_above_it_is_named(paid):
+    """0.3 less 0.2 is not 0.1 for a machine."""
+    await paid.allot("i1:budget", limit=0.3)
+    tasks = [await paid.submit(constraints={"budget_usd": 0.1}) for _ in range(3)]
+    assert [task.status for task in tasks] == [Status.ASSIGNED] * 3
+    for task in tasks[:2]:
+        await paid.finish("i1", task.id, body=done(0.1))
+    await paid.ask(Cancel(principal=AgentId("boss"), task_id=tasks[2].id))
+    fault = await paid.refused(paid.request(constraints={"budget_usd": 0.10000001}))
+    assert "asks for 0.10000001 USD" in fault.message
+    assert "0.1 remain" in fault.message
+    assert (await paid.submit(constraints={"budget_usd": 0.1})).status is Status.ASSIGNED
+
+
 async def test_an_allocation_expires(paid):
     from dragoman.core.ids import SECOND, Instant, rfc3339
 
