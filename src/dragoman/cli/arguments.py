@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,14 @@ def read(arguments: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for argument in arguments:
         if argument == "-":
-            found |= _object(sys.stdin.read(), "stdin")
+            found |= _object(_read(_stdin, "stdin"), "stdin")
         elif argument.startswith("@"):
-            try:
-                found |= _object(Path(argument[1:]).read_text("utf-8"), argument[1:])
-            except (OSError, UnicodeDecodeError) as error:
-                why = line(getattr(error, "strerror", None) or error)
-                raise Stop(Exit.USAGE, f"{line(argument[1:])} cannot be read: {why}", next=HOW) from error
+            found |= _object(_read(partial(Path(argument[1:]).read_text, "utf-8-sig"), argument[1:]), argument[1:])
         else:
+            if not _is_text(argument):
+                raise Stop(
+                    Exit.USAGE, f"{line(argument)!r} is not UTF-8", next="write it as text, or give a @file.json"
+                )
             key, equals, text = argument.partition("=")
             if not (key and equals):
                 raise Stop(Exit.USAGE, f"{line(argument)!r} is no argument", next=HOW)
@@ -44,6 +45,29 @@ def value(text: str) -> Any:
     except (ValueError, RecursionError):
         return text
     return text if isinstance(parsed, float) and not math.isfinite(parsed) else parsed
+
+
+def _read(reader: Callable[[], str], place: str) -> str:
+    try:
+        return reader()
+    except (OSError, UnicodeDecodeError) as error:
+        why = line(getattr(error, "strerror", None) or error)
+        raise Stop(Exit.USAGE, f"{line(place)} cannot be read: {why}", next=HOW) from error
+
+
+def _stdin() -> str:
+    if hasattr(sys.stdin, "reconfigure"):
+        sys.stdin.reconfigure(encoding="utf-8-sig", errors="strict")  # as JSON is, whatever the locale says
+    return sys.stdin.read()
+
+
+def _is_text(argument: str) -> bool:
+    """Whether what was typed could be decoded: where not, half surrogate pairs stand for its bytes."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _object(text: str, place: str) -> dict[str, Any]:

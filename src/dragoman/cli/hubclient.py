@@ -228,6 +228,9 @@ class Hub:
             fix = f"name the hub's CA in {trust.CA}, and the hub as its certificate does"
             return Stop(Exit.UNREACHABLE, said, next=fix)
         # In TLS 1.3 a client hears of its refusal when it reads, and often only by the end of the connection.
+        if getattr(error, "reason", None) == "WRONG_VERSION_NUMBER":
+            plain = f"http{self.url.removeprefix('https')}"
+            return Stop(Exit.UNREACHABLE, f"what answers at {self.url} speaks no TLS", next=f"name it as --hub {plain}")
         if isinstance(error, ssl.SSLError | ConnectionResetError):
             said = f"{self.url} ended the connection ({escaping.line(getattr(error, 'reason', None) or error)})"
             fix = f"if it asks for a certificate, name yours in {trust.CERTIFICATE} and {trust.KEY}"
@@ -245,6 +248,9 @@ def deadline(seconds: float | None) -> float:
 
 
 def _target(base: str, path: tuple[str, ...], query: dict[str, Any] | None) -> str:
+    for part in path:
+        if not part or "/" in part:  # it would be another address
+            raise Stop(Exit.NOT_FOUND, f"nothing is called {escaping.line(part)!r}", next=refusals.LISTS.get(path[0]))
     target = "/".join((base, *(quote(part, safe="") for part in path)))
     given = {key: value for key, value in (query or {}).items() if value is not None}
     return f"{target}?{urlencode(given)}" if given else target

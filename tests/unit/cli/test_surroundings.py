@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import sys
 from pathlib import Path
@@ -10,6 +12,8 @@ from typing import Any
 import pytest
 
 from dragoman.app.datadir import DataDir, Whereabouts
+from dragoman.cli import arguments
+from dragoman.cli.exits import Stop
 from dragoman.cli.main import main
 
 
@@ -64,3 +68,42 @@ def test_a_stream_that_is_closed_is_no_error(hub: Any, monkeypatch: pytest.Monke
     hub.answers["GET /api/v1/tasks"] = (200, {"tasks": []})
     monkeypatch.setattr(sys, stream, None)
     assert main(["task", "ls"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("tokens", "next"), [(("task", "show", ""), "task ls"), (("agent", "show", "../tasks"), "agent ls")]
+)
+def test_a_name_that_would_be_another_address_is_nobodys(
+    hub: Any, run: Any, tokens: tuple[str, ...], next: str
+) -> None:
+    ran = run(*tokens)
+    assert (ran.code, hub.asked) == (3, [])
+    assert ran.err == f"error: nothing is called {tokens[-1]!r}\n  next: dragoman {next}\n"
+
+
+def test_who_expects_tls_of_a_plain_hub_is_told_so(hub: Any, run: Any) -> None:
+    ran = run("task", "ls", "--hub", hub.url.replace("http", "https"))
+    assert ran.code == 5
+    assert "speaks no TLS" in ran.err
+    assert f"--hub {hub.url}" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("stdin", "said"),
+    [(b"\xff", "stdin cannot be read"), (b"\xef\xbb\xbf{}", None), ('{"a": "\u00e9"}'.encode(), None)],
+)
+def test_json_on_stdin_is_utf_8_whatever_the_locale(
+    monkeypatch: pytest.MonkeyPatch, stdin: bytes, said: str | None
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="ascii", errors="surrogateescape"))
+    if said is None:
+        assert arguments.read(["-"]) == json.loads(stdin)
+        return
+    with pytest.raises(Stop, match=said):
+        arguments.read(["-"])
+
+
+def test_an_argument_that_is_no_text_is_refused(hub: Any, run: Any) -> None:
+    ran = run("call", "infra", "run", "name=\udcff")
+    assert ran.code == 2
+    assert "is not UTF-8" in ran.err
