@@ -174,7 +174,8 @@ def _answer(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
         request_id = question.request_id or question.id
         if not answered:
             message = "Nobody answered the question in time. Ask again, or give a default."
-            error = ErrorBody(code=Code.TIMEOUT, message=message, details={"questionId": question.id})
+            details = {"questionId": question.id, "reason": Kind.TIMEOUT.value, "retryable": True}
+            error = ErrorBody(code=Code.TIMEOUT, message=message, details=details)
             return (codec.failure(request_id, error, mark),)
         metadata: dict[str, Any] = {"answeredAt": at, "questionId": question.id}
         if question.status is QuestionStatus.EXPIRED:

@@ -57,7 +57,11 @@ async def test_nobody_answers_in_time(hub: ForgeHub) -> None:
     id = await asked(hub, worker, timeout=60_000)
     await hub.world.advance(61)
     refused = await worker.response(id)
-    assert refused["code"] == "TIMEOUT"
+    assert (refused["code"], refused["details"]["reason"], refused["details"]["retryable"]) == (
+        "TIMEOUT",
+        "timeout",
+        True,
+    )
 
 
 @pytest.mark.requirement("forge-D8")
