@@ -255,8 +255,11 @@ async def test_what_asks_for_something_expires_like_everything_else(
     }
     await stage.pass_time(3)
     assert await bob.hear() == []
-    told = [(one["metadata"]["correlation_id"], one["type"]) for one in await ada.hear()]
+    heard = await ada.hear()
+    told = [(one["metadata"]["correlation_id"], one["type"]) for one in heard]
     assert sorted(told) == sorted((id, type) for id, answer in said.items() for type in ("ERROR_REPORT", answer))
+    reports = [one["payload"]["context"]["details"]["type"] for one in heard if one["type"] == "ERROR_REPORT"]
+    assert sorted(reports) == ["HELP_REQUEST", "TASK_ASSIGNMENT", "TASK_HANDOFF"]
     failed = await stage.named("t-1")
     assert failed.fault is not None
     assert (failed.status, failed.fault.kind) == (Status.FAILED, Kind.TIMEOUT)

@@ -244,6 +244,7 @@ async def test_with_the_choice_left_open_the_next_is_asked_after_a_no(stage: Sta
 
 @pytest.mark.requirement("AM-HND-4")
 async def test_who_left_the_choice_open_hears_why_nobody_took_it(stage: Stage, cast: dict[str, Speaker]) -> None:
+    await cast["ada"].say("REGISTER", "hub", {"agent_id": "ada", "task_types": ["review"]})  # who wants others to do it
     request = await offered(stage, cast["bob"], "*")
     for id in ("cid", "dot"):
         await cast[id].hears("TASK_HANDOFF")

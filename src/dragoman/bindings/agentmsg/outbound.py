@@ -307,9 +307,10 @@ def _ended(event: Event, fault: Fault) -> str:
 def _undelivered(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
     delivery = parcel.delivery
     letter = delivery.letter or cast(Letter, parcel.event)
-    what = f"{letter.kind} {letter.message_id} was never acknowledged; see whether its receiver is there, send it anew"
+    kind = letter.kind or MessageType.TASK_ASSIGNMENT.value  # which became a task, and is no letter any more
+    what = f"{kind} {letter.message_id} was never acknowledged; see whether its receiver is there, send it anew"
     fault = delivery.reason or Fault(kind=Kind.UNAVAILABLE, message=what, retryable=True)
-    facts = {"message_id": letter.message_id, "type": letter.kind, **fault.facts}
+    facts = {"message_id": letter.message_id, "type": kind, **fault.facts}
     told = msgspec.structs.replace(fault, facts=facts)
     error = report(told, error_id=derived_v4(delivery.id))
     return _say(MessageType.ERROR_REPORT, error, parcel, agent, correlation=letter.message_id)

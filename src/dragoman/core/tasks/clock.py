@@ -55,7 +55,7 @@ def expire(work: Work, task: Task) -> None:
         principal=origin.principal, action="task.expire", protocol=origin.protocol, subject=task.id, reason=str(fault)
     )
     said = Letter(
-        sender=origin.principal, message_id=origin.request_id, kind=task.type, digest=origin.digest,
+        sender=origin.principal, message_id=origin.request_id, kind="", digest=origin.digest,
         body=msgspec.Raw(b"null"), protocol=origin.protocol,
     )  # fmt: skip
     tell_sender(work, said, fault, task.rank)

@@ -20,8 +20,9 @@ Whom the hub chooses where the owner leaves it open, and what else the reason le
                                                            the owner counts against it
     escalation         planners, then who failed least     nobody can: a person takes it over
 
-The same task from the same hand to the same hand again is a loop, and refused. After `Rules.hop_limit` hands nobody
-seems able to do it, and it fails (agentmsg-D8).
+Whoever asked for the task wanted others to do it, and is not chosen, unless it is escalated. The same task from the
+same hand to the same hand again is a loop, and refused. After `Rules.hop_limit` hands nobody seems able to do it, and
+it fails (agentmsg-D8).
 """
 
 from __future__ import annotations
@@ -208,6 +209,7 @@ def candidates(work: Work, question: Question, task: Task) -> list[Agent]:
         agent
         for agent in work.all_agents()
         if agent.id not in tried
+        and (agent.id != task.origin.principal or reason is Handing.ESCALATION)
         and (question.agent, agent.id) not in task.handed
         and agent.can_do(task.type)
         and all(capability in agent.capabilities for capability in needed)
