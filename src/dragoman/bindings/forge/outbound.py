@@ -31,6 +31,7 @@ from dragoman.bindings.forge.vocabulary import ASSIGNED_MESSAGE, PROTOCOL, statu
 from dragoman.bindings.told import context_told, fault_told, fitting, limits_told
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.errors import Kind
 from dragoman.core.files import FileRef
 from dragoman.core.ids import EPOCH, Instant, rfc3339
 from dragoman.core.tasks.model import Event, EventKind, Question, QuestionStatus, Task
