@@ -20,7 +20,6 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 
 import apsw
@@ -281,11 +280,6 @@ def measure(
                 answer = procs.ask("bench.raw_sqlite", order, timeout=timeout)
                 runs.append(msgspec.convert(answer, Figure))
         yield median_run(runs)
-
-
-def rows_of(mix: Sequence[Step]) -> int:
-    """Durable rows in one round trip."""
-    return len(list(chain.from_iterable(mix)))
 
 
 if __name__ == "__main__":
