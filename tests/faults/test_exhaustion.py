@@ -79,7 +79,7 @@ def test_without_descriptors_newcomers_are_turned_away_and_everybody_else_is_ser
 def test_without_memory_what_is_large_is_refused_and_everything_else_is_served(hub: HubProcess) -> None:
     boss, worker = hub.orchestrator("boss-of-much"), hub.worker("i2", "much")
     large = work_request(to_agent="much", parameters={"filler": "x" * 7 * MIB})
-    with at_most(hub, resource.RLIMIT_AS, address_space(hub) + 2 * MIB):
+    with at_most(hub, resource.RLIMIT_AS, address_space(hub) + 4 * MIB):
         refused = boss.send(large)
         assert (refused.status, refused.headers["retry-after"]) == (503, "5")
         small, answer = boss.submit(to_agent="much")
