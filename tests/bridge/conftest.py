@@ -58,7 +58,9 @@ async def playing(
         running = await held.enter_async_context(hub(settings))
         url = running.serving.url
         http, admin = [
-            await held.enter_async_context(httpx2.AsyncClient(base_url=url, timeout=PATIENCE, headers=headers))
+            await held.enter_async_context(
+                httpx2.AsyncClient(base_url=url, timeout=PATIENCE, headers=headers, verify=False)
+            )
             for headers in ({}, {"Authorization": f"Bearer {running.admin_token}"})
         ]
         yield Stage(url=url, grpc=running.grpc, http=http, admin=admin)

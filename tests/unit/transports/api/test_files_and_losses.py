@@ -18,7 +18,9 @@ async def api(tmp_path: Path) -> AsyncIterator[httpx2.AsyncClient]:
     settings = Settings(data=str(tmp_path), server=Server(port=0, grpc_port=0), store=StoreSettings(kind="memory"))
     async with hub(settings) as running:
         headers = {"authorization": f"Bearer {running.admin_token}"}
-        async with httpx2.AsyncClient(base_url=running.serving.url, headers=headers, trust_env=False) as client:
+        async with httpx2.AsyncClient(
+            base_url=running.serving.url, headers=headers, verify=False, trust_env=False
+        ) as client:
             yield client
 
 

@@ -22,7 +22,9 @@ async def client(tmp_path: Path) -> AsyncIterator[httpx2.AsyncClient]:
         hub(Settings(data=str(tmp_path / "data"), server=Server(port=0, grpc_port=0))) as running,
     ):
         headers = {"Authorization": f"Bearer {running.admin_token}"}
-        async with httpx2.AsyncClient(base_url=running.serving.url, headers=headers, timeout=10) as client:
+        async with httpx2.AsyncClient(
+            base_url=running.serving.url, headers=headers, verify=False, timeout=10
+        ) as client:
             yield client
 
 

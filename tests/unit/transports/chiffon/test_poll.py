@@ -79,7 +79,7 @@ async def test_a_client_that_goes_away_closes_its_poll(serving: Any, hub: Any, k
 
 async def test_wait_and_max_are_capped(opened: Any, hub: Any, kit: Any) -> None:
     capped = opened(poll_seconds=0.01, poll_messages=3)
-    async with capped as serving, httpx2.AsyncClient(base_url=serving.url, trust_env=False) as http:
+    async with capped as serving, httpx2.AsyncClient(base_url=serving.url, verify=False, trust_env=False) as http:
         headers = {"authorization": f"Bearer {kit.tokens['orch-1']}"}
         response = await kit.soon(http.get(f"{POLL}?wait=3600&max=1000", headers=headers))
     assert response.json() == {"messages": []}

@@ -268,7 +268,10 @@ async def test_a_registration_with_a_callback_opens_the_link(
         "callback_url": f"http://127.0.0.1:{callback.port}/",
     }
     headers = {"authorization": f"Bearer {kit.tokens['infra-1']}"}
-    async with opened(networks=PRIVATE) as serving, httpx2.AsyncClient(base_url=serving.url, trust_env=False) as http:
+    async with (
+        opened(networks=PRIVATE) as serving,
+        httpx2.AsyncClient(base_url=serving.url, verify=False, trust_env=False) as http,
+    ):
         response = await kit.soon(http.post("/api/agent/register", json=body, headers=headers))
         assert response.status_code == 200
         (await link(hub)).deliver([kit.parcel(1, Cargo.WORK)])
