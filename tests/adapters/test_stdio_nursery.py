@@ -15,7 +15,7 @@ import pytest
 from dragoman.transports.stdio.channel import Ended, Handle, Launch, Nursery
 from tests.support.children import DAEMON, PYTHON, children_of, program, runs, stat, zombies_of
 
-PATIENCE = 15.0
+PATIENCE = 60.0
 
 
 async def until(condition: Callable[[], object], what: str) -> None:

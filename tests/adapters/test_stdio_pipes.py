@@ -13,7 +13,7 @@ from dragoman.transports.stdio import pace
 from dragoman.transports.stdio.pipes import ROOM, Crowd, Inlet, Outlet
 from dragoman.wire.lines import Line, Overlong
 
-PATIENCE = 15.0
+PATIENCE = 60.0
 
 
 class Ear:

@@ -86,7 +86,7 @@ async def submit_all(url: str, token: str, requests: list[dict[str, object]]) ->
         sending = asyncio.create_task(send())
         left = {str(request["message_id"]) for request in requests}
         while left:
-            left -= set(json.loads(await asyncio.wait_for(link.recv(), 20))["accepted"])
+            left -= set(json.loads(await asyncio.wait_for(link.recv(), 60))["accepted"])
         await sending
 
 

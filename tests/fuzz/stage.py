@@ -22,7 +22,7 @@ from dragoman.protocols.a2acp.types import BROKER_ID
 from tests.conformance.a2acp.samples import CAPABILITY
 from tests.fuzz import samples
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 NAMED = {"task_id": "tasks", "agent_id": "agents", "delivery_id": "deliveries", "file_id": "files"}
 
 
@@ -32,7 +32,7 @@ class Stage:
     def __init__(self, url: str, admin: str) -> None:
         self.url = url
         self.admin = admin
-        self.http = httpx2.Client(base_url=url, timeout=PATIENCE)
+        self.http = httpx2.Client(base_url=url, timeout=PATIENCE, verify=False)
         self.tokens: dict[str, str] = {}
         self.speaker: dict[str, str] = {}
         self.pass_to_broker = ""

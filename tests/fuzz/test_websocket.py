@@ -143,7 +143,7 @@ async def speak(
     socket, wire = kind(config, ServerState(), {}), Wire()
     socket.connection_made(wire)
     socket.data_received(hello)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await opened.wait()
     for piece in pieces:
         if wire.closed:
@@ -152,7 +152,7 @@ async def speak(
     socket.write(say)
     socket.write_binary(say)
     socket.connection_lost(None)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await asyncio.gather(*socket.tasks)
     return wire, ears
 

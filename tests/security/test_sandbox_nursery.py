@@ -16,7 +16,7 @@ from dragoman.sandbox.model import Level, Limits, Sandbox
 from dragoman.sandbox.needs import interpreter
 from dragoman.transports.stdio.channel import Ended, Launch, Nursery
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 AGENT = (
     "import json, os, sys\n"
     "print(json.dumps({'pid': os.getpid(), 'home': os.listdir('.'), 'key': os.environ['KEY']}), flush=True)\n"

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from websockets.sync.client import ClientConnection, connect
 
 TIME = "2026-01-19T04:21:04Z"
-PATIENCE = 15.0
+PATIENCE = 60.0
 
 
 class Answer(NamedTuple):

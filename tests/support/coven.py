@@ -21,7 +21,7 @@ from grpc_tools import protoc
 
 DOCUMENT = Path(__file__).with_name("coven_document.md")
 STREAM = "/coven.CovenControl/AgentStream"
-PATIENCE = 15.0
+PATIENCE = 60.0
 
 
 async def soon(what: Any, seconds: float = PATIENCE) -> Any:

@@ -16,7 +16,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 15.0
+PATIENCE = 60.0
 ROOT = Path(__file__).parents[2]
 
 

@@ -26,7 +26,7 @@ from dragoman.stores.memory import MemoryStore
 from dragoman.transports.coven_grpc import CovenDoor, CovenLimits
 from tests.support import coven as outside
 
-PATIENCE = 15.0
+PATIENCE = 60.0
 RULES = Rules(retry_delays=(0, 0, 0, 0))
 """Failed attempts are repeated at once."""
 

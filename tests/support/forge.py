@@ -32,7 +32,7 @@ from dragoman.wire import Role
 from tests.support.world import World
 
 T = TypeVar("T")
-PATIENCE = 5.0
+PATIENCE = 60.0
 
 
 class Link:

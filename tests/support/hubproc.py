@@ -24,7 +24,7 @@ from tests.support.nest import Hatched, die_with_parent, nest
 
 T = TypeVar("T")
 
-PATIENCE = 15.0
+PATIENCE = 60.0
 """Seconds that anything may take on a busy machine; a wait ends as soon as what it waits for is there."""
 
 QUICK = {

@@ -14,7 +14,7 @@ from dragoman.core.ports import LinkEnd
 
 T = TypeVar("T")
 NOW = Instant(1_768_796_464_000_000)
-PATIENCE = 5.0
+PATIENCE = 60.0
 
 
 async def soon(what: Awaitable[T]) -> T:

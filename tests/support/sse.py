@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-PATIENCE = 15.0
+PATIENCE = 60.0
 
 
 class Told(NamedTuple):

@@ -13,7 +13,7 @@ from pathlib import Path
 from dragoman.core.ports import Changes, TaskFilter
 from dragoman.stores.sqlite.store import SqliteStore
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 async def commit(store: SqliteStore, *added: object, **changes: object) -> None:

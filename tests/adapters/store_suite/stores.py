@@ -19,7 +19,7 @@ from dragoman.stores.memory import MemoryStore
 from dragoman.stores.sqlite.store import SqliteStore
 from tests.adapters.records import every_lookup
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 Make = Callable[[Path], Store]
 

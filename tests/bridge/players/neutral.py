@@ -28,7 +28,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from tests.bridge.players.stage import Stage
 
 T = TypeVar("T")
-PATIENCE = 15.0
+PATIENCE = 60.0
 """Seconds that anything may take on a busy machine; a wait ends as soon as what it waits for is there."""
 
 CANCELLED = "cancelled"

@@ -82,7 +82,7 @@ async def serving(context: ssl.SSLContext) -> AsyncIterator[int]:
 
 async def connect(port: int, context: ssl.SSLContext, name: str = "localhost") -> tuple[str, str, bytes]:
     """The version spoken, the greeting, and the certificate shown."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=name)
         told = (await reader.readline()).decode()
         link: ssl.SSLObject = writer.get_extra_info("ssl_object")
@@ -134,7 +134,7 @@ async def test_openssl_sees_tls_1_3_only(files: Files, ca: trustme.CA, tmp_path:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             said, _ = await process.communicate()
         return process.returncode or 0, said.decode()
 

@@ -28,7 +28,7 @@ from dragoman.demo import code, infra, planner
 from dragoman.demo.cast import CAST, SCRIBE
 from dragoman.security.tokens import token_hash
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 MAY_IMPORT = ("dragoman", "dragoman.demo", "dragoman.demo.cast", "dragoman.demo.editor", "dragoman.demo.research")
 COMERS = [part for part in CAST if part is not SCRIBE]
 """Those who come in by a door; the scribe is the hub's own child."""

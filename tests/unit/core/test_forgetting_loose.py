@@ -120,7 +120,7 @@ async def test_the_alarm_goes_on_from_tasks_to_what_has_none(world):
     for peer in world.peers:
         await peer.close()
     await world.intake.wake_due()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await there(world) != (["young"], []):
             await asyncio.sleep(0)
 

@@ -39,7 +39,7 @@ from dragoman.sdk.links import Accepted, Frame, Link, LinkDown
 from dragoman.sdk.words_chiffon import ChiffonLink
 from dragoman.wire.role import Role
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 class FakeWorld:

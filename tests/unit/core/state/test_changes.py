@@ -135,7 +135,7 @@ async def test_of_many_writers_at_once_one_wins_each_version(world):
     for n in range(20):
         await world.ask(world.change(ADMIN, TASK, "count", {f"by_{n}": 1}, n + 1))
     start = (await world.view.one(TASK, "count")).version
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await asyncio.gather(*(add("w0") for _ in range(20)))
     now = await world.view.one(TASK, "count")
     assert (now.value["n"], now.version) == (20, start + 20)
@@ -293,7 +293,7 @@ async def test_a_version_means_one_state_also_within_one_unit_of_work(busy):
 
 async def collect(watch, count):
     found = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async for item in watch:
             found.append(item)
             if len(found) == count:

@@ -151,7 +151,7 @@ class Stream:
 
     async def next(self) -> dict[str, str] | None:
         """The next frame as its fields (a comment under ""), or None at the end. The `retry` frame is skipped."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             piece = await self._pieces.get()
         if piece is None:
             return None
@@ -170,7 +170,7 @@ class Stream:
 
     async def close(self) -> None:
         self.gone.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await asyncio.gather(self.running, return_exceptions=True)
 
 

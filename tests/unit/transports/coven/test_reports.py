@@ -86,14 +86,14 @@ async def test_too_much_under_way_stops_the_reading_until_there_is_room() -> Non
     await asyncio.sleep(0)
     assert not waiting.done()
     hub.commit(1)
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 60)
     way.text(TASK, "a")
     way.text(TASK, "b" * 1000)
     waiting = asyncio.ensure_future(way.room())
     await asyncio.sleep(0)
     assert not waiting.done()
     hub.commit()
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 60)
 
 
 async def test_settled_waits_for_every_outcome() -> None:
@@ -108,7 +108,7 @@ async def test_settled_waits_for_every_outcome() -> None:
     await asyncio.sleep(0)
     assert not settling.done()
     hub.commit()
-    await asyncio.wait_for(settling, 5)
+    await asyncio.wait_for(settling, 60)
 
 
 async def test_a_refusal_comes_back_with_its_report() -> None:
@@ -142,7 +142,7 @@ def test_whatever_the_pace_the_order_is_kept_and_nothing_is_lost(steps: list[tup
         way.flush()
         while hub.held:
             hub.commit()
-        await asyncio.wait_for(way.settled(), 5)
+        await asyncio.wait_for(way.settled(), 60)
         assert "".join(story(hub)) == said
 
     asyncio.run(run())
