@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from tests.conformance.agentmsg.plain import Plain
 from tests.support.chiffon import Answer
 from tests.support.cli import dragoman
 from tests.support.hubproc import PATIENCE, HubProcess, until
-from tests.support.nest import die_with_parent
+from tests.support.nest import Hatched, nest
 
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 
@@ -35,20 +34,13 @@ grpc_port = 0
 class Served(HubProcess):
     """`dragoman serve` with a file and nothing else: every rule at its own pace."""
 
-    def launch(self, **settings: str | None) -> subprocess.Popen[bytes]:
+    def launch(self, **settings: str | None) -> Hatched:
         (self.home / "dragoman.toml").write_text(SETTINGS)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
         given = {name: value for name, value in settings.items() if value is not None}
+        command = ("serve", "-c", "dragoman.toml", "--ready-json")
         with open(self.log, "ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "dragoman.cli", "serve", "-c", "dragoman.toml", "--ready-json"],
-                cwd=self.home,
-                env=inherited | given,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                preexec_fn=die_with_parent,
-            )
+            self.process = nest().hatch(command, cwd=self.home, env=inherited | given, stderr=log)
         return self.process
 
 
