@@ -2,8 +2,8 @@
 long poll or over a WebSocket.
 
 The document has no acknowledgments, so a message that is written to a socket may be lost with it. The answer to a POST
-cannot: so it is used by both transports. Messages of one lane go one after the other, lanes side by side. A message is
-written when its turn comes, with a fresh time and a token that is good then.
+cannot: so it is used by both transports. A message is written when its turn comes, with a fresh time and a token that
+is good then.
 
     came                what was it
     ------------------  -----------------------------------------------------------------
@@ -15,18 +15,16 @@ written when its turn comes, with a fresh time and a token that is good then.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
 from dragoman.protocols.a2acp.claims import TokenGrant, TokenRequest
+from dragoman.sdk.errands import Errands
 from dragoman.sdk.errors import DragomanError, NotAllowed
 from dragoman.sdk.links import Accepted, Frame, LinkDown
 from dragoman.wire.errors import LocalProtocolError
-
-LANES = 8
 
 Write = Callable[[], Awaitable[bytes]]
 
@@ -75,98 +73,47 @@ class Ear(Protocol):
     async def close(self) -> None: ...
 
 
-class Channel:
+class Channel(Errands[Heard, tuple[str, Write]]):
     """One link: opened, used, closed."""
 
     def __init__(self, post: Post, ear: Ear) -> None:
+        super().__init__()
         self._post = post
         self._ear = ear
-        self._arrived: asyncio.Queue[Sequence[Heard] | None] = asyncio.Queue()
-        self._lanes: list[asyncio.Queue[tuple[str, Write]]] = []
-        self._acks: list[str] = []
-        self._acking: asyncio.Task[None] | None = None
-        self._errands: list[asyncio.Task[None]] = []
-        self._listening: asyncio.Task[None] | None = None
-        self._down: Exception | None = None
 
     async def open(self) -> None:
         await self._ear.open()
-        self._listening = self._start(self._listen)
-
-    async def receive(self) -> Sequence[Heard]:
-        """At least one; raises when the link is over."""
-        arrived = await self._arrived.get()
-        if arrived is None:
-            self._arrived.put_nowait(None)
-            raise self._down or LinkDown("the link is closed")
-        return arrived
+        self._begin()
 
     def say(self, id: str, lane: str, write: Write) -> None:
         """Never blocks. What becomes of it is heard under this id."""
-        if not self._lanes:
-            self._lanes = [asyncio.Queue() for _ in range(LANES)]
-            self._errands = [self._start(self._serve, lane) for lane in self._lanes]
-        self._lanes[hash(lane) % LANES].put_nowait((id, write))
-
-    def acknowledge(self, receipt: str) -> None:
-        self._acks.append(receipt)
-        if self._acking is None:
-            self._acking = self._start(self._acknowledge)
-
-    def quiesce(self) -> None:
-        """Fetch nothing more."""
-        if self._listening is not None:
-            self._listening.cancel()
+        self._put(lane, (id, write))
 
     async def close(self) -> None:
-        tasks = [task for task in (self._listening, self._acking, *self._errands) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._end()
         await self._ear.close()
         self._arrived.put_nowait(None)
 
-    # --- the errands ---
-
-    def _start(self, errand: Callable[..., Awaitable[None]], *given: Any) -> asyncio.Task[None]:
-        return asyncio.get_running_loop().create_task(self._guard(errand, *given))
-
-    async def _guard(self, errand: Callable[..., Awaitable[None]], *given: Any) -> None:
-        """Whatever fails takes the link down, with the reason."""
-        try:
-            await errand(*given)
-        except Exception as error:
-            if self._down is None:
-                known = isinstance(error, DragomanError)
-                self._down = error if known else LinkDown(str(error) or type(error).__name__)
-                self._arrived.put_nowait(None)
-
-    async def _listen(self) -> None:
+    async def _fetch(self) -> None:
         while True:
             frames = await self._ear.receive()
             if frames:
                 self._arrived.put_nowait(frames)
 
-    async def _serve(self, lane: asyncio.Queue[tuple[str, Write]]) -> None:
-        while True:
-            id, write = await lane.get()
-            try:
-                frame = await write()
-            except (LinkDown, NotAllowed):
-                raise
-            except (DragomanError, LocalProtocolError) as error:
-                self._arrived.put_nowait((Unsaid(id, error),))
-                continue
-            taken, answer = await self._post.send(frame)
-            heard: list[Heard] = [Accepted((id,))] if taken else []
-            if answer:
-                heard.append(Answered(id, answer, not taken))
-            self._arrived.put_nowait(heard)
-
-    async def _acknowledge(self) -> None:
+    async def _say(self, item: tuple[str, Write]) -> None:
+        id, write = item
         try:
-            while self._acks:
-                acks, self._acks = self._acks, []
-                await self._ear.acknowledge(acks)
-        finally:
-            self._acking = None
+            frame = await write()
+        except (LinkDown, NotAllowed):
+            raise
+        except (DragomanError, LocalProtocolError) as error:
+            self._arrived.put_nowait((Unsaid(id, error),))
+            return
+        taken, answer = await self._post.send(frame)
+        heard: list[Heard] = [Accepted((id,))] if taken else []
+        if answer:
+            heard.append(Answered(id, answer, not taken))
+        self._arrived.put_nowait(heard)
+
+    async def _confirm(self, receipts: Sequence[str]) -> None:
+        await self._ear.acknowledge(receipts)

@@ -1,30 +1,28 @@
 """Chiffon's frames over HTTP: a long poll in, a POST for each frame out.
 
-The 202 of a POST is the hub's receipt. Frames of one lane go one after the other, lanes side by side over a few
-connections. A refusal in chiffon's own words comes in like any other frame; anything else that is not a success (a
-proxy's page, an overloaded hub, a broken connection) brings the whole link down, and the next one says again what
-was not accepted.
+The 202 of a POST is the hub's receipt. A refusal in chiffon's own words comes in like any other frame; anything else
+that is not a success (a proxy's page, an overloaded hub, a broken connection) brings the whole link down, and the next
+one says again what was not accepted.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import httpx2
 import msgspec
 
 from dragoman.sdk.address import Address
+from dragoman.sdk.errands import Errands
 from dragoman.sdk.errors import NotAllowed
 from dragoman.sdk.http_client import http_client
 from dragoman.sdk.links import Accepted, Frame, Link, LinkDown, not_made
+from dragoman.sdk.patience import sentence
 from dragoman.sdk.words_chiffon import ChiffonLink
 from dragoman.sdk.world import World
 
 WAIT = 30
 """Seconds a poll may be kept open by the hub."""
-LANES = 8
 MOST = 64
 """Messages taken by one poll."""
 
@@ -52,7 +50,7 @@ async def register(client: httpx2.AsyncClient, registration: bytes) -> bytes:
     try:
         response = await client.post("/api/agent/register", content=registration, headers=JSON)
     except httpx2.TransportError as error:
-        raise LinkDown(f"{str(client.base_url).rstrip('/')}: {_sentence(error)}") from None
+        raise LinkDown(f"{str(client.base_url).rstrip('/')}: {sentence(error)}") from None
     if response.status_code in (200, 201, 202):
         return response.content
     if response.status_code in (400, 401, 403, 404, 409, 422):
@@ -74,7 +72,7 @@ def refusal(content: bytes) -> str | None:
         return None
 
 
-class HttpPipe:
+class HttpPipe(Errands[Frame | Accepted, tuple[bytes, str]]):
     """`links.Pipe` over HTTP. Another protocol has other places, and other words for a refusal."""
 
     INBOX = "/api/agent/messages"
@@ -84,19 +82,13 @@ class HttpPipe:
     """Statuses of a refusal that is about one message, and no reason to give up the link."""
 
     def __init__(self, address: Address, *, transport: httpx2.AsyncBaseTransport | None = None) -> None:
+        super().__init__()
         self._address = address
         self._client = http_client(address, transport=transport)
-        self._arrived: asyncio.Queue[Sequence[Frame | Accepted] | None] = asyncio.Queue()
-        self._lanes: list[asyncio.Queue[tuple[bytes, str]]] = []
-        self._acks: list[str] = []
-        self._acking: asyncio.Task[None] | None = None
-        self._workers: list[asyncio.Task[None]] = []
-        self._poller: asyncio.Task[None] | None = None
-        self._down: Exception | None = None
 
     async def open(self, registration: bytes | None) -> bytes:
         answer = await self._greet() if registration is None else await register(self._client, registration)
-        self._poller = asyncio.get_running_loop().create_task(self._guard(self._poll))
+        self._begin()
         return answer
 
     async def _greet(self) -> bytes:
@@ -107,52 +99,17 @@ class HttpPipe:
             raise not_made(self._address, error) from None
         return b""
 
-    async def receive(self) -> Sequence[Frame | Accepted]:
-        arrived = await self._arrived.get()
-        if arrived is None:
-            self._arrived.put_nowait(None)
-            raise self._down or LinkDown("the link is closed")
-        return arrived
-
     def send(self, frame: bytes, message_id: str, lane: str) -> None:
-        if not self._lanes:
-            loop = asyncio.get_running_loop()
-            self._lanes = [asyncio.Queue() for _ in range(LANES)]
-            self._workers = [loop.create_task(self._guard(self._serve, queue)) for queue in self._lanes]
-        self._lanes[hash(lane) % LANES].put_nowait((frame, message_id))
-
-    def acknowledge(self, receipt: str) -> None:
-        self._acks.append(receipt)
-        if self._acking is None:
-            self._acking = asyncio.get_running_loop().create_task(self._guard(self._acknowledge))
+        self._put(lane, (frame, message_id))
 
     async def drain(self) -> None:
         """The engine itself bounds what it has under way."""
 
-    def quiesce(self) -> None:
-        if self._poller is not None:
-            self._poller.cancel()
-
     async def close(self) -> None:
-        tasks = [task for task in (self._poller, self._acking, *self._workers) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._end()
         await self._client.aclose()
 
-    # --- the errands ---
-
-    async def _guard(self, errand: Callable[..., Awaitable[None]], *given: Any) -> None:
-        """Whatever fails takes the link down, with the reason."""
-        try:
-            await errand(*given)
-        except Exception as error:
-            if self._down is None:
-                known = isinstance(error, LinkDown | NotAllowed)
-                self._down = error if known else LinkDown(_sentence(error))
-                self._arrived.put_nowait(None)
-
-    async def _poll(self) -> None:
+    async def _fetch(self) -> None:
         while True:
             response = await self._client.get(self.INBOX, params={"wait": WAIT, "max": MOST})
             self._check(response)
@@ -162,12 +119,11 @@ class HttpPipe:
             if delivered:
                 self._arrived.put_nowait([Frame(bytes(one.message), one.delivery_id) for one in delivered])
 
-    async def _serve(self, queue: asyncio.Queue[tuple[bytes, str]]) -> None:
-        while True:
-            frame, message_id = await queue.get()
-            response = await self._client.post(self.POST, content=frame, headers=JSON)
-            self._check(response)
-            self._arrived.put_nowait(self._answered(response, message_id))
+    async def _say(self, item: tuple[bytes, str]) -> None:
+        frame, message_id = item
+        response = await self._client.post(self.POST, content=frame, headers=JSON)
+        self._check(response)
+        self._arrived.put_nowait(self._answered(response, message_id))
 
     def _answered(self, response: httpx2.Response, message_id: str) -> Sequence[Frame | Accepted]:
         """What the answer to a POST is to us."""
@@ -176,14 +132,9 @@ class HttpPipe:
     def _refusal(self, content: bytes) -> str | None:
         return refusal(content)
 
-    async def _acknowledge(self) -> None:
-        try:
-            while self._acks:
-                acks, self._acks = self._acks, []
-                body = _encode({"delivery_ids": acks})
-                self._check(await self._client.post(self.ACK, content=body, headers=JSON))
-        finally:
-            self._acking = None
+    async def _confirm(self, receipts: Sequence[str]) -> None:
+        body = _encode({"delivery_ids": receipts})
+        self._check(await self._client.post(self.ACK, content=body, headers=JSON))
 
     def _check(self, response: httpx2.Response) -> None:
         status = response.status_code
@@ -199,7 +150,3 @@ class HttpPipe:
 def _pause(response: httpx2.Response) -> float | None:
     said = response.headers.get("retry-after", "")
     return float(said) if said.isascii() and said.isdigit() and len(said) < 5 else None
-
-
-def _sentence(error: BaseException) -> str:
-    return str(error) or type(error).__name__
