@@ -137,22 +137,23 @@ class Callers:
                 if ref.id not in theirs:
                     self._keeping.drop(ref.id)
 
-    async def _follow(self, request: bytes, context: Any) -> None:
-        asked = codec.decode_follow(request, self._limits)
+    async def _theirs(self, context: Any, task_id: str) -> Task:
+        """The task, if whoever asks may know of it."""
         metadata = metadata_of(context.invocation_metadata())
         principal = await self._identity.caller(metadata)
-        task = await self._store.task(TaskId(asked.task_id))
+        task = await self._store.task(TaskId(task_id))
         if task is None or not self._identity.may_follow(principal, metadata, task.origin.principal):
             raise refuse(Kind.NOT_FOUND, "no such task", field="task_id")
+        return task
+
+    async def _follow(self, request: bytes, context: Any) -> None:
+        asked = codec.decode_follow(request, self._limits)
+        task = await self._theirs(context, asked.task_id)
         await self._tell(context, task, asked.after, task.origin.request_id)
 
     async def _cancel(self, request: bytes, context: Any) -> bytes:
         asked = codec.decode_cancel(request, self._limits)
-        metadata = metadata_of(context.invocation_metadata())
-        principal = await self._identity.caller(metadata)
-        task = await self._store.task(TaskId(asked.task_id))
-        if task is None or not self._identity.may_follow(principal, metadata, task.origin.principal):
-            raise refuse(Kind.NOT_FOUND, "no such task", field="task_id")
+        task = await self._theirs(context, asked.task_id)
         reason = asked.reason or "cancelled on request"
         cancelled: Task = await self._hub.ask(
             Cancel(principal=task.origin.principal, protocol=coven.PROTOCOL, task_id=task.id, reason=reason)
