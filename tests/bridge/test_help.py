@@ -50,7 +50,7 @@ async def test_who_cannot_help_says_so_and_the_work_goes_on(scene: Scene) -> Non
     request = await asker.ask_for_help(job, QUESTION, scene.worker.id)
     await scene.worker.refuse_to_help("no idea")
     given = (await asker.answer(request))["payload"]
-    assert given["response_type"] == "UNABLE_TO_HELP"
+    assert (given["response_type"], given["content"]) == ("UNABLE_TO_HELP", "no idea")
     await finished(scene, asker, handle, job)
 
 

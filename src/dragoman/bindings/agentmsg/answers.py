@@ -42,7 +42,7 @@ _answers = frozenset(HelpResponseType) - {HelpResponseType.UNABLE_TO_HELP}
 
 
 def help_response(question: Question) -> dict[str, Any]:
-    """What came of a question or a request for help."""
+    """What came of a question or a request for help. Where nobody answered, its answer may say why."""
     answered = question.status is QuestionStatus.ANSWERED or question.has_default
     answer = question.answer
     given = answer if type(answer) is dict and type(answer.get("content")) is str else {}
@@ -53,7 +53,7 @@ def help_response(question: Question) -> dict[str, Any]:
         "responder_id": _responder(question),
         "request_id": question.request_id or question.id,
         "response_type": kind if kind in _answers or not answered else HelpResponseType.UNABLE_TO_HELP.value,
-        "content": _content(answer, given) if answered else "Nobody answered in time.",
+        "content": _content(answer, given) if answered or given else "Nobody answered in time.",
         "follow_up_required": False,
         "estimated_effort": 0,
     }

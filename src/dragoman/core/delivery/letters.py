@@ -164,7 +164,8 @@ def hurry(work: Work, urgent: Delivery) -> None:
 
 def clear_out(work: Work, command: ClearOut) -> int:
     """Nobody will ever read them: letters to an agent that was removed are dead, and their senders told."""
-    fault = Fault(kind=Kind.UNAVAILABLE, message=f"{command.agent} was removed", facts={"agent_id": command.agent})
+    message = f"{command.agent} was removed; write to somebody else"
+    fault = Fault(kind=Kind.UNAVAILABLE, message=message, facts={"agent_id": command.agent})
     rows = [*work.find(Inbox(command.agent, PAGE)), *work.find(LeasedTo(command.agent, PAGE))]
     if work.agent(command.agent) is not None:
         return 0  # there is one of that name again

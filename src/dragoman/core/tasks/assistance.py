@@ -265,19 +265,19 @@ def helped(work: Work, task: Task) -> None:
     if question is None or question.status is not QuestionStatus.WITH_AGENT or question.asked_of != task.pinned:
         return
     if task.status is not Status.COMPLETED:
-        unhelped(work, question)
+        unhelped(work, question, task.fault.message if task.fault is not None else f"the task is {task.status.value}")
         return
     said: dict[str, Any] = msgspec.json.decode(work.event(task.id, task.outcome or task.seq).body)
     answer = said.get("result", said.get("output"))
     close(work, question, QuestionStatus.ANSWERED, answer, question.asked_of or question.agent)
 
 
-def unhelped(work: Work, question: Question) -> None:
+def unhelped(work: Work, question: Question, why: str) -> None:
     """Whoever was asked is not able to answer, or never will."""
     if question.details.get("named") is None:
         now_asked(work, ask_next(work, passed_over(question)))
     else:
-        close(work, question, QuestionStatus.EXPIRED, None, question.asked_of or question.agent)
+        close(work, question, QuestionStatus.EXPIRED, {"content": why}, question.asked_of or question.agent)
 
 
 def unanswered(work: Work, command: Unanswered) -> None:
@@ -285,9 +285,10 @@ def unanswered(work: Work, command: Unanswered) -> None:
     question = work.one(QuestionById(command.question))
     if question is None or question.status is not QuestionStatus.WITH_AGENT or question.asked_of != command.agent:
         return
+    why = f"{command.agent} could not be reached"
     if question.about is Asking.HELP:
-        unhelped(work, question)
+        unhelped(work, question, why)
     else:
         from dragoman.core.tasks.handover import refused  # handing over builds on helping
 
-        refused(work, question, f"{command.agent} could not be reached")
+        refused(work, question, why)
