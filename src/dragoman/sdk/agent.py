@@ -45,9 +45,10 @@ class Agent:
     """A worker at the hub, under one id.
 
     `skills` are what it can do beside its kinds of work, for whoever asks for capabilities. `concurrency` is how much
-    it takes at once; `state_dir` where its results survive a restart; `grace` how many seconds running work may take to
-    end when the agent is stopped. `domain` is whose agent it is, where agents of several work together (a2acp); it must
-    be what the hub says. The token may also come from DRAGOMAN_TOKEN or from the address, and is never logged.
+    runs at once, without what waits for a person or another agent; `state_dir` where its results survive a restart;
+    `grace` how many seconds running work may take to end when the agent is stopped. `domain` is whose agent it is,
+    where agents of several work together (a2acp); it must be what the hub says. The token may also come from
+    DRAGOMAN_TOKEN or from the address, and is never logged.
     """
 
     def __init__(
