@@ -111,6 +111,19 @@ async def test_one_message_at_a_time_and_the_rest_waits_in_the_store() -> None:
 @pytest.mark.requirement("CO-REC-1")
 @pytest.mark.requirement("CO-REC-2")
 @pytest.mark.requirement("coven-D6")
+async def test_who_waits_for_an_agent_that_broke_the_protocol_is_told_how() -> None:
+    async with gateway() as hub:
+        agent = await hub.agent("worker")
+        call = await hub.call(SendMessage(request_id="q1", content="long", to_agent="worker"))
+        await agent.work()
+        await agent.raw(b"\xff\xff")
+        assert await agent.code() is Code.INVALID_ARGUMENT
+        told = await call.next()
+        assert told.fault is not None
+        assert "stream ended while it worked on the task: Not a message of coven" in told.fault.message
+
+
+@pytest.mark.requirement("coven-D6")
 async def test_a_stream_that_ends_with_a_request_open_is_a_retryable_failure() -> None:
     async with gateway() as hub:
         first = await hub.agent("worker")

@@ -331,14 +331,14 @@ class CovenDoor:
             return verdict
         finally:
             if opened:
-                self._close(link)
+                self._close(link, verdict)
             self._links.discard(link)
             self._roster.leave(agent, link)
             if not self._links:
                 self._emptied.set()
             log.info("disconnected", agent=agent, session=link.session, why=verdict[1] if verdict else "gone")
 
-    def _close(self, link: AgentLink) -> None:
+    def _close(self, link: AgentLink, verdict: Verdict | None) -> None:
         """The stream is over: what was open on it has failed, retryably (D6)."""
         interrupted = link.interrupted()
         if interrupted:
@@ -346,7 +346,7 @@ class CovenDoor:
         fault = None
         if interrupted or not self._draining:
             # Work that had not been sent when the hub stopped is not lost: it leaves again with the next link.
-            fault = _gone(link.agent)
+            fault = _gone(link.agent, verdict)
         closing = CloseLink(principal=link.agent, session=link.session, lost=fault is not None, fault=fault)
         closed = self._hub.post(closing)
         closed.add_done_callback(lambda done: self._closed(link.session, done))
@@ -357,10 +357,12 @@ class CovenDoor:
             closed.exception()
 
 
-def _gone(agent: AgentId) -> Fault:
+def _gone(agent: AgentId, verdict: Verdict | None) -> Fault:
+    """Whoever waits for the task is told what the agent did wrong, if anything."""
+    why = f": {verdict[1]}" if verdict is not None and verdict[0] is grpc.StatusCode.INVALID_ARGUMENT else ""
     return Fault(
         kind=Kind.UNAVAILABLE,
-        message=f"{agent}'s stream ended while it worked on the task",
+        message=f"{agent}'s stream ended while it worked on the task{why}",
         retryable=True,
         facts={"agent_id": agent, "last_heartbeat": None},
     )
