@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
@@ -43,7 +44,33 @@ class Router:
         app = self._hot.get(path)
         if app is None:
             app = next((app for prefix, app in self._under if path.startswith(prefix)), self._fallback)
+        if scope["type"] == "websocket" and not speaks_websocket(app):
+            await self._no_socket(path, receive, send)
+            return
         await app(scope, receive, send)
+
+    async def _no_socket(self, path: str, receive: Receive, send: Send) -> None:
+        """Somebody wants a WebSocket where there is none."""
+        await receive()  # websocket.connect
+        there = ", ".join(sorted(known for known, app in self._hot.items() if speaks_websocket(app)))
+        problem = {
+            "type": "urn:dragoman:problem:not_found",
+            "title": "Not found",
+            "status": 404,
+            "detail": f"No WebSocket is opened at this address. Open it at one of: {there}.",
+            "instance": path,
+            "kind": "not_found",
+            "field": None,
+            "facts": {},
+        }
+        headers = [(b"content-type", b"application/problem+json")]
+        await send({"type": "websocket.http.response.start", "status": 404, "headers": headers})
+        await send({"type": "websocket.http.response.body", "body": json.dumps(problem).encode()})
+
+
+def speaks_websocket(app: ASGIApp) -> bool:
+    """Whether it takes what comes by a WebSocket; most know only requests (`ws_door` is what does)."""
+    return bool(getattr(app, "speaks_websocket", False))
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:

@@ -54,6 +54,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return self.message_bytes * 2
 
 
+OFFER = frozenset({b"connection", b"upgrade", b"http2-settings"})
+"""The headers of an offer to go on in another protocol, and what `Connection` says of it."""
+
 _FULL = b"Too many connections; try again shortly.\n"
 _NO_MEMORY = b"The hub has no memory for this now; try again later.\n"
 _HEADERS = b"The headers are too large; send fewer or shorter ones.\n"
@@ -81,6 +84,7 @@ class GuardedHttp(HttpToolsProtocol):
         self._header_bytes = 0
         self._body_got = 0
         self._discarded = 0
+        self._offered = False  # its headers offer a protocol that is not spoken here
         self._leaving = False  # answered for the last time, while the client still sends
         self._unwritten = 0
 
@@ -98,10 +102,38 @@ class GuardedHttp(HttpToolsProtocol):
             return
         if self._in_headers:
             self._header_bytes += len(data)
-        super().data_received(data)
+        self._feed(data)
         if self._in_headers and self._header_bytes > self.limits.header_bytes and not self.transport.is_closing():
             self.transport.write(_plain(b"431 Request Header Fields Too Large", _HEADERS))
             self.transport.close()
+
+    def _feed(self, data: bytes) -> None:
+        """As uvicorn's `data_received`, except for requests that offer to go on in a protocol which is not spoken here,
+        as every one of Java's client does (`Upgrade: h2c`): the parser would stop at their headers, and their body
+        would be lost. They are read once more, without the offer."""
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            message = "Invalid HTTP request received."
+            self.logger.warning(message)
+            self.send_400_response(message)
+        except httptools.HttpParserUpgrade as stopped:
+            if self._should_upgrade():
+                self.handle_websocket_upgrade()
+            elif self._offered:
+                again = self._without_offer() + data[stopped.args[0] :]
+                self._offered = False
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+                self._feed(again)
+
+    def _without_offer(self) -> bytes:
+        line = b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        kept = [b"%b: %b" % field for field in self.headers if field[0] not in OFFER]
+        said = [word.strip() for name, value in self.headers if name == b"connection" for word in value.split(b",")]
+        left = [word for word in said if word.lower() not in OFFER]
+        return b"\r\n".join((line, *kept, *([b"connection: " + b", ".join(left)] if left else []), b"", b""))
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -111,6 +143,9 @@ class GuardedHttp(HttpToolsProtocol):
             self.deadline = self.loop.time() + self.limits.header_seconds
 
     def on_headers_complete(self) -> None:
+        self._offered = self.parser.should_upgrade() and self._get_upgrade() not in (None, b"websocket")
+        if self._offered:
+            return
         self._in_headers, self._header_bytes = False, 0
         size = len(self.url)
         for name, value in self.headers:
@@ -146,6 +181,8 @@ class GuardedHttp(HttpToolsProtocol):
         self._leaving = True
 
     def on_message_complete(self) -> None:
+        if self._offered:
+            return
         super().on_message_complete()
         self._awaiting = self._in_headers = True
         if self._leaving:

@@ -151,6 +151,7 @@ class Link(msgspec.Struct, frozen=True):
 class WsDoor(ABC):
     """The application behind one path; a `server.Door`."""
 
+    speaks_websocket: ClassVar = True
     path: ClassVar[str]
     protocol: ClassVar[str]
     subprotocols: ClassVar[tuple[str, ...]]

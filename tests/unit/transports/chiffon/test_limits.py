@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -161,6 +162,22 @@ async def test_a_stream_has_no_chunks_for_whoever_does_not_know_them(
         head, _, body = (await raw.closed()).partition(b"\r\n\r\n")
     assert (b"chunked" in head) is chunked
     assert body == (b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n" if chunked else b"onetwo")
+
+
+@pytest.mark.parametrize("step", [1, 64, 1_000_000])
+async def test_an_offer_of_another_protocol_is_passed_over_and_the_body_is_read(
+    step: int, opened: Any, kit: Any, hub: Any
+) -> None:
+    """As Java's client sends every request."""
+    body = json.dumps(kit.message()).encode()
+    offer = b"connection: Upgrade, HTTP2-Settings, close\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n"
+    async with opened() as serving, Raw(kit, serving.port) as raw:
+        sent = raw.head(offer + b"content-length: %d\r\n\r\n" % len(body)) + body
+        for place in range(0, len(sent), step):
+            raw.writer.write(sent[place : place + step])
+            await raw.writer.drain()
+        assert b" 202 " in (await raw.closed()).partition(b"\r\n")[0]
+    assert len(hub.asked) == 1
 
 
 async def test_one_connection_too_many_is_told_so(opened: Any, kit: Any) -> None:

@@ -303,6 +303,15 @@ async def test_the_hub_hangs_up_with_a_code_that_says_why(
     assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (code, reason)
 
 
+@pytest.mark.parametrize("path", ["/api/agent/messages", "/api/tasks/x/cancel", "/nowhere"])
+async def test_a_websocket_where_there_is_none_is_told_where_there_is_one(path: str, serving: Any, kit: Any) -> None:
+    with pytest.raises(websockets.InvalidStatus) as refused:
+        await kit.soon(websockets.connect(f"ws://127.0.0.1:{serving.port}{path}", proxy=None))
+    answer = refused.value.response
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
+    assert b"/api/agent/ws" in answer.body
+
+
 async def test_a_hub_that_takes_no_links_says_so(connect: Connect, hub: Any, kit: Any) -> None:
     hub.script[OpenLink] = Fault(kind=Kind.OVERLOADED, message="full")
     async with connect() as socket:
