@@ -39,7 +39,7 @@ class Orchestrator:
             "protocol_version": VERSION,
             "message_id": str(uuid.uuid4()),
             "from_agent": KIND,
-            "to_agent": kind or "agent",
+            "to_agent": kind or pinned,
             "timestamp": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
             "trace_id": str(uuid.uuid4()),
             "request_id": str(uuid.uuid4()),
