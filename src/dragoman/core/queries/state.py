@@ -153,10 +153,11 @@ class StateView:
     def _agent(self, id: AgentId) -> Entity:
         entity = self._intake.entity(f"{Registry.AGENT.value}/{id}")
         heard = self._intake.heard_at(id)
-        if entity is None:
+        if entity is None or "state" not in entity.value:  # it never said, or took it back
             agent = self._intake.agent(id)
             assert agent is not None
-            entity = derived(agent, len(self._intake.load_of(id)), self._intake.reachable(id) or heard is not None)
+            seen = derived(agent, len(self._intake.load_of(id)), self._intake.reachable(id) or heard is not None)
+            entity = seen if entity is None else msgspec.structs.replace(entity, value=seen.value | entity.value)
         if heard is not None and heard > (moment_of(entity.value.get("last_heartbeat")) or 0):
             entity = msgspec.structs.replace(entity, value=entity.value | {"last_heartbeat": rfc3339(heard)})
         return entity

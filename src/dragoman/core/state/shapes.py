@@ -15,6 +15,7 @@ from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import instant, rfc3339
 from dragoman.core.state.model import Registry
 from dragoman.core.state.standing import AgentState
+from dragoman.core.tasks.model import Priority
 from dragoman.wire.misfit import misfit
 
 Amount = Annotated[float, Meta(ge=0)]
@@ -24,11 +25,41 @@ Time = Annotated[datetime, Meta(tz=True)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
+class EventShape(msgspec.Struct, kw_only=True):
+    timestamp: Time
+    event_type: Name
+    details: dict[str, Any]
+    agent_id: Name | None = None
+
+
+class ContextShape(msgspec.Struct, kw_only=True):
+    task_id: Name | None = None
+    task_type: Name | None = None
+    priority: Priority | None = None
+    metadata: dict[str, Any] = {}
+    dependencies: list[Name] = []
+    history: list[EventShape] = []
+
+
+class ErrorShape(msgspec.Struct, kw_only=True):
+    error_type: Literal[
+        "TIMEOUT", "RATE_LIMIT", "VALIDATION_ERROR", "NETWORK_ERROR", "AUTHENTICATION_ERROR", "RESOURCE_EXHAUSTED",
+        "INTERNAL_ERROR", "EXTERNAL_SERVICE_ERROR",
+    ] | None = None  # fmt: skip
+    severity: Literal["low", "medium", "high", "critical"] | None = None
+    message: str | None = None
+
+
 class TaskShape(msgspec.Struct, kw_only=True):
+    """A task that agents keep among themselves. It may be told bit by bit, so nothing is required."""
+
     status: Literal["pending", "in_progress", "completed", "failed", "cancelled"] = "pending"
     id: Name | None = None
     assigned_agent: Name | None = None
-    context: dict[str, Any] = {}
+    created_at: Time | None = None
+    updated_at: Time | None = None
+    context: ContextShape = msgspec.field(default_factory=ContextShape)
+    error: ErrorShape | None = None
 
 
 class AgentShape(msgspec.Struct, kw_only=True):
@@ -94,6 +125,7 @@ SHAPES: dict[Registry, type[Any]] = {
 }
 
 TIMES: dict[Registry, tuple[str, ...]] = {
+    Registry.TASK: ("created_at", "updated_at"),
     Registry.AGENT: ("last_heartbeat", "next_available"),
     Registry.RESOURCE: ("expires_at",),
 }

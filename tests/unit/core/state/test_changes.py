@@ -149,6 +149,10 @@ WRITES = [
     ("chief", TASK, "plan", {"n": 1}, 1, None),
     (ADMIN, TASK, "plan", {"n": 1}, 1, None),
     ("maker", TASK, "plan", {"id": "else"}, 1, Kind.INVALID),
+    ("maker", TASK, "plan", {"created_at": "2027-02-01T00:00:00"}, 1, Kind.INVALID),
+    ("maker", TASK, "plan", {"context": {"priority": "urgent"}}, 1, Kind.INVALID),
+    ("maker", TASK, "plan", {"context": {"history": [{"event_type": "x"}]}}, 1, Kind.INVALID),
+    ("maker", TASK, "plan", {"error": {"error_type": "timeout"}}, 1, Kind.INVALID),
     ("maker", AGENT, "maker", {"state": "BUSY"}, 0, None),
     ("doer", AGENT, "maker", {"state": "BUSY"}, 0, Kind.FORBIDDEN),
     ("chief", AGENT, "maker", {"state": "BUSY"}, 0, Kind.FORBIDDEN),
@@ -194,6 +198,13 @@ async def test_who_may_write_what(make_world, who, registry, name, changes, vers
         assert fault.kind is refused
     records = await world.store.audit(limit=1000)
     assert (records[-1].action, records[-1].outcome) == ("state.change", "accepted" if refused is None else "refused")
+
+
+async def test_an_agent_that_takes_its_state_back_is_shown_as_the_hub_sees_it(world):
+    await world.join("maker")
+    await world.write("maker", AGENT, "maker", {"state": "BUSY"}, 0)
+    await world.write("maker", AGENT, "maker", {"state": None}, 1)
+    assert (await world.view.one(AGENT, "maker")).value["state"] in ("IDLE", "OFFLINE")
 
 
 async def test_a_refusal_names_the_field(world):
