@@ -20,6 +20,7 @@ from dragoman.core.state.model import Entity, Registry
 from dragoman.core.state.standing import Standing, standing_of
 
 MINUTES = 20_000
+"""Of so many the empty ones are looked for; then of twice as many as were left."""
 
 
 class Link(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -72,6 +73,7 @@ class Floor:
         self.polled_at: dict[AgentId, Instant] = {}
         self.passed: dict[str, str] = dict(recovered.passed)
         self.minutes: dict[Key, Minute] = {}
+        self._many_minutes = MINUTES
         self.audit_seq = recovered.audit_seq
         self.audit_hash = recovered.audit_hash
         self.heard_at: dict[AgentId, Instant] = {}
@@ -138,8 +140,9 @@ class Floor:
     def note_minutes(self, minutes: dict[Key, Minute], now: Instant) -> None:
         """How often somebody asked; minutes that ran empty are forgotten."""
         self.minutes.update(minutes)
-        if len(self.minutes) > MINUTES:
+        if len(self.minutes) > self._many_minutes:
             self.minutes = {key: minute for key, minute in self.minutes.items() if minute.at(now).total}
+            self._many_minutes = max(MINUTES, 2 * len(self.minutes))
 
     def put_entity(self, entity: Entity) -> None:
         """Keep what agents share, and what routing reads from it. Tasks stay in the store: they are many."""
