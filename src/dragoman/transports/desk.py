@@ -131,10 +131,7 @@ class ChiffonTongue:
                     kind=Kind.INVALID, message=f"not an acknowledgment: {error}", field="ack", facts={"stage": "shape"}
                 )
                 return Heard(fault=fault)
-            if len(acks) > MOST_ACKS:
-                message = f"{len(acks)} acknowledgments in one frame; send at most {MOST_ACKS}"
-                return Heard(fault=Fault(kind=Kind.TOO_LARGE, message=message, field="ack"))
-            return Heard(acks=tuple(map(DeliveryId, acks)))
+            return _acknowledged(acks)
         heard = self._desk.understand(agent, frame)
         if heard.fault is not None and heard.message_id is None and b'"ack"' in frame:
             return self._other_ack(frame) or heard
@@ -143,11 +140,11 @@ class ChiffonTongue:
     def _other_ack(self, frame: bytes) -> Heard | None:
         """An acknowledgment that does not begin with the bytes we look for: spaces, or another order."""
         try:
-            tree = codec.parse(frame)
+            tree = self._desk.json(frame)
             if "type" in tree:
                 return None
-            return Heard(acks=tuple(map(DeliveryId, msgspec.convert(tree, Acks).ack)))
-        except (ChiffonError, msgspec.ValidationError):
+            return _acknowledged(msgspec.convert(tree, Acks).ack)
+        except (Refused, msgspec.ValidationError):
             return None
 
     def say(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
@@ -161,3 +158,10 @@ class ChiffonTongue:
 
     def receipt(self, message_ids: Sequence[str]) -> bytes:
         return _encode({"accepted": message_ids})
+
+
+def _acknowledged(acks: Sequence[str]) -> Heard:
+    if len(acks) > MOST_ACKS:
+        message = f"{len(acks)} acknowledgments in one frame; send at most {MOST_ACKS}"
+        return Heard(fault=Fault(kind=Kind.TOO_LARGE, message=message, field="ack"))
+    return Heard(acks=tuple(map(DeliveryId, acks)))

@@ -303,6 +303,16 @@ async def test_the_hub_hangs_up_with_a_code_that_says_why(
     assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (code, reason)
 
 
+@pytest.mark.parametrize("begin", ['{"ack":[', ' { "ack" : ['])
+async def test_too_many_acknowledgments_in_one_frame_are_refused(
+    begin: str, connect: Connect, hub: Any, kit: Any
+) -> None:
+    async with connect() as socket:
+        await socket.send(begin + ",".join(['"x"'] * 10_001) + "]}")
+        said = await heard(socket, kit)
+    assert "send at most 10000" in said["payload"]["error_message"]
+
+
 @pytest.mark.parametrize("path", ["/api/agent/messages", "/api/tasks/x/cancel", "/nowhere"])
 async def test_a_websocket_where_there_is_none_is_told_where_there_is_one(path: str, serving: Any, kit: Any) -> None:
     with pytest.raises(websockets.InvalidStatus) as refused:
