@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 E = TypeVar("E")
 
+END_SECONDS = 2.0
+"""How long what a client leaves behind may take to end."""
+
 
 class SyncClient:
     """`Client`, synchronously: `with SyncClient() as hub: hub.call("deployer", "run_playbook", playbook="x.yml")`."""
@@ -151,10 +154,19 @@ class SyncClient:
         loop, thread, self._loop = self._loop, self._thread, None
         if loop is not None and thread is not None:
             # Where another loop runs in this thread, ours can only be wound up in its own.
-            asyncio.run_coroutine_threadsafe(loop.shutdown_asyncgens(), loop).result()
+            asyncio.run_coroutine_threadsafe(_wind_up(loop), loop).result()
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
+
+
+async def _wind_up(loop: asyncio.AbstractEventLoop) -> None:
+    """Let gRPC hear how the calls ended that were cancelled: told of it after this loop is closed, it would complain in
+    whatever other loop the program has."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    if left:
+        await asyncio.wait(left, timeout=END_SECONDS)
+    await loop.shutdown_asyncgens()
 
 
 class SyncState:
