@@ -71,11 +71,6 @@ async def test_headers_that_drip_are_closed_all_the_same(opened: Any, kit: Any) 
 
 async def test_the_time_of_a_first_request_begins_with_the_connection(opened: Any, kit: Any) -> None:
     """Else whoever waits almost that long before the first byte has it twice."""
-
-    async def seen(condition: Callable[[], bool]) -> None:
-        while not condition():
-            await asyncio.sleep(0)
-
     async with opened(header_seconds=60) as serving, Raw(kit, serving.port) as raw:
         await kit.soon(seen(lambda: serving.connections == 1))
         (connection,) = serving._server.server_state.connections
@@ -83,6 +78,11 @@ async def test_the_time_of_a_first_request_begins_with_the_connection(opened: An
         raw.writer.write(b"POST /api")
         await kit.soon(seen(lambda: connection._header_bytes == 9))
         assert connection.deadline == deadline
+
+
+async def seen(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0)
 
 
 async def drip(raw: Raw, data: bytes) -> None:
@@ -102,9 +102,15 @@ async def test_a_body_that_stalls_or_drips_is_closed(dripping: bool, opened: Any
 
 
 async def test_a_body_that_makes_progress_is_waited_for(opened: Any, kit: Any, hub: Any) -> None:
-    async with opened(**QUICK, body_bytes=10) as serving, Raw(kit, serving.port) as raw:
+    async with opened(body_seconds=1000, body_bytes=10) as serving, Raw(kit, serving.port) as raw:
         raw.writer.write(raw.head(b"content-length: 60\r\n\r\n"))
-        await drip(raw, b"x" * 60)  # three times the deadline, but never without progress
+        await kit.soon(seen(lambda: serving.connections == 1))
+        (connection,) = serving._server.server_state.connections
+        for window in range(1, 6):
+            raw.writer.write(b"x" * 10)
+            await kit.soon(seen(lambda: connection._body_got == 10))
+            connection.sweep(connection.loop.time() + 1001 * window)
+        raw.writer.write(b"x" * 10)  # five times the deadline, but never without progress
         assert b" 400 " in await kit.soon(raw.reader.readline())
 
 
@@ -115,7 +121,7 @@ async def test_an_idle_connection_is_closed_after_its_answer(opened: Any, kit: A
 
 
 async def test_a_request_under_way_is_not_idle(opened: Any, kit: Any, hub: Any) -> None:
-    async with opened(**QUICK) as serving, Raw(kit, serving.port) as raw:
+    async with opened(idle_seconds=0.2) as serving, Raw(kit, serving.port) as raw:
         token = kit.tokens["orch-1"].encode()
         query = b"GET /api/agent/messages?wait=0.6 HTTP/1.1\r\nhost: x\r\nauthorization: Bearer " + token + b"\r\n\r\n"
         raw.writer.write(query)
