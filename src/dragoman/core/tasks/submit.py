@@ -197,13 +197,15 @@ def head_starts(rules: Rules) -> dict[Priority, int]:
 
 
 def check_pin(work: Work, command: Submit) -> None:
-    """Who names an agent and a kind means an agent of that kind (chiffon-D8)."""
+    """Who names an agent and a kind means an agent of that kind (chiffon-D8). One that has no kind contradicts none:
+    agents of other protocols cannot say theirs, and chiffon's callers must name one.
+    """
     agent = None if command.pinned is None or command.kind is None else work.agent(command.pinned)
-    if agent is None or command.kind in (agent.called, agent.id):
+    if agent is None or agent.kind is None or command.kind in (agent.kind, agent.id):
         return
     raise refuse(
         Kind.INVALID,
-        f"{agent.id} is {agent.kind or 'of no kind'}, and {command.kind} is asked for; name one of that kind, or none",
+        f"{agent.id} is {agent.kind}, and {command.kind} is asked for; name one of that kind, or none",
         field="agent",
         agent_id=agent.id,
     )

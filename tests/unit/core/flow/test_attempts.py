@@ -328,10 +328,13 @@ async def test_the_last_attempt_is_when_it_was_begun(world):
     assert (now.finished_at - begun[-1], len(set(begun))) == (30 * SECOND, 4)
 
 
-@pytest.mark.parametrize(("kind", "name", "fits"), [("infra", "i1", True), ("i1", "i1", True), ("code", "i1", False)])
+@pytest.mark.parametrize(
+    ("kind", "name", "fits"), [("infra", "i1", True), ("i1", "i1", True), ("code", "i1", False), ("code", "any", True)]
+)
 async def test_who_names_a_kind_and_an_agent_means_one_of_that_kind(world, kind, name, fits):
     await world.add("i1", "infra")
     await world.add("c1", "code")
+    await world.add("any")
     wish = world.request(kind, pinned=AgentId(name))
     if fits:
         assert (await world.ask(wish)).pinned == name
