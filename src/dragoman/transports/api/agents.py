@@ -16,7 +16,9 @@ from dragoman.core.contracts.terms import LIBRARY
 from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN, RESERVED, AgentId, rfc3339
 from dragoman.core.ports import TaskFilter
-from dragoman.core.queries import AgentOut, LogLine, agent_out, log_line
+from dragoman.core.queries import AgentOut, AgentStatus, LogLine, agent_out, log_line
+from dragoman.core.state.model import Registry
+from dragoman.core.state.standing import AWAY
 from dragoman.protocols.a2acp.contracts import Capability
 from dragoman.security.tokens import new_token, token_hash
 from dragoman.transports.api.bodies import (
@@ -88,8 +90,9 @@ class ChildOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentTold(AgentOut, frozen=True, kw_only=True, omit_defaults=True):
-    """`child` is there for an agent that the hub runs; then `status` may also be how its process is. `reported` is
-    there for one that said how it is, where one agent is looked at."""
+    """`child` is there for an agent that the hub runs; then `status` may also be how its process is. One that said that
+    it takes no work has that for its status. `reported` is there for one that said how it is, where one agent is looked
+    at."""
 
     status: str  # type: ignore[assignment]
 
@@ -133,7 +136,16 @@ def told(desk: Desk, agent: Agent) -> AgentTold:
         facts["sandbox"] = report.sandbox  # it may have been refused since its row was written
     if child is not None and child.state not in (State.IDLE, State.BUSY):
         facts["status"] = child.state
+    elif plain.status is AgentStatus.IDLE and (away := _away(desk, agent)) is not None:
+        facts["status"] = away
     return AgentTold(**facts, offers=tuple(map(a2acp.capability_of, agent.offers)), child=child)
+
+
+def _away(desk: Desk, agent: Agent) -> str | None:
+    """Why an agent that is there takes no work, as it said itself: `error`, `maintenance`, `offline`."""
+    entity = desk.intake.entity(f"{Registry.AGENT.value}/{agent.id}")
+    state = None if entity is None else entity.value.get("state")
+    return str(state).lower() if state in AWAY else None
 
 
 def _child(desk: Desk, agent: Agent) -> ChildOut | None:

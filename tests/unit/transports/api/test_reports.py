@@ -61,3 +61,15 @@ async def test_a_tasks_errors_are_told_in_order(world: Any, make: Any) -> None:
     assert errors[0]["report"] == report
     assert errors[1]["error"]["message"] == "too slow"
     assert (await world.client.get("/api/v1/tasks/nothing/errors")).status_code == 404
+
+
+async def test_an_agent_that_says_it_takes_no_work_is_not_shown_as_idle(world: Any, make: Any) -> None:
+    agent = make.agent(last_seen_at=make.now)
+    world.know(agent)
+    world.intake.linked.add(agent.id)
+    for state, status in (("IDLE", "idle"), ("MAINTENANCE", "maintenance"), ("OFFLINE", "offline")):
+        world.intake.shared["AGENT/mux-1"] = Entity(
+            registry=Registry.AGENT, name="mux-1", version=1, value={"state": state}, created_at=make.now,
+            updated_at=make.now, created_by=agent.id, updated_by=agent.id,
+        )  # fmt: skip
+        assert (await world.client.get("/api/v1/agents/mux-1")).json()["status"] == status
