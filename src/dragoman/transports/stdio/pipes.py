@@ -192,6 +192,7 @@ class Inlet:
         self._bytes = array.array("i", [0])
         self.open = True
         os.set_blocking(descriptor, False)
+        self._loop.add_reader(descriptor, self._broken)  # nothing can be read there but that nobody reads any more
 
     @property
     def has_room(self) -> bool:
@@ -223,8 +224,7 @@ class Inlet:
                     self._loop.add_writer(self._descriptor, self._flush)
                 break
             except OSError:
-                self.close()
-                self._refused()
+                self._broken()
                 return
             self._size -= written
             if written == len(data):
@@ -237,6 +237,10 @@ class Inlet:
                 self._loop.remove_writer(self._descriptor)
         if self.has_room and not had_room:
             self._drained()
+
+    def _broken(self) -> None:
+        self.close()
+        self._refused()
 
     def mark(self) -> None:
         """A pipe knows how much of it is unread: no answer of the child's is needed."""
@@ -259,6 +263,7 @@ class Inlet:
         if not self.open:
             return
         self.open = False
+        self._loop.remove_reader(self._descriptor)
         if self._writing:
             self._loop.remove_writer(self._descriptor)
         if self._look is not None:
