@@ -308,6 +308,9 @@ def test_what_was_accepted_survives_a_kill(tmp_path: Any) -> None:
 
 
 def test_metrics_name_the_protocol(hub: HubProcess) -> None:
+    ada, bob = Speaker(hub), Speaker(hub)
+    ada.send("TASK_ASSIGNMENT", bob.id, assignment(f"t-{uuid.uuid4().hex[:6]}"))
+    bob.next("TASK_ASSIGNMENT")
     with urlopen(f"{hub.url}/metrics", timeout=PATIENCE) as answer:
         assert b'dragoman_deliveries_sent_total{protocol="agentmsg"}' in answer.read()
     with urlopen(f"{hub.url}/schemas/agentmsg.json", timeout=PATIENCE) as answer:

@@ -226,6 +226,7 @@ def test_a_kind_is_anybody_and_a_pinned_agent_is_that_one(hub: HubProcess) -> No
     assert (answer.status, answer.code) == (404, 5002)
     nobody = boss.send(work_request(to_agent="nobody"))
     assert (nobody.status, nobody.code) == (404, 5002)
-    cannot = boss.send(work_request(to_agent="infra11", work_type="make_coffee"))
+    hub.worker("cook", "kitchen", work_types=["run_playbook"])
+    cannot = boss.send(work_request(to_agent="kitchen", work_type="make_coffee"))
     assert (cannot.status, cannot.code) == (422, 5006)
     assert cannot.error["error_context"] == {"work_type_requested": "make_coffee", "supported_types": ["run_playbook"]}
