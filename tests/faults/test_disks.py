@@ -332,5 +332,6 @@ def test_a_slow_disk_slows_senders_and_nobody_else(slow_disk: HubProcess) -> Non
             assert hub.admin.get("/livez").status == 200
             answered.append(time.monotonic() - before)
         assert sending.result()[1].status == 202
-    assert time.monotonic() - began > SYNC_SECONDS  # the sender waited for the disk
-    assert max(answered) < SYNC_SECONDS / 2  # nobody else did
+    waited = time.monotonic() - began
+    assert waited > SYNC_SECONDS  # the sender waited for the disk
+    assert max(answered) < waited * 3 / 4  # nobody else did: else one of them would have waited for nearly all of it
