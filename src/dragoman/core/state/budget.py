@@ -54,6 +54,8 @@ KINDS = {
 MEMORY = "memory_mb"
 NAMES = {kind: names[0] for kind, names in KINDS.items()} | {MEMORY: "max_memory_mb"}
 """By what name a task asks for it."""
+MEMORY_ALONE = frozenset({NAMES[MEMORY]})
+"""What most tasks ask for that ask for anything, and is no matter of budgets."""
 GAUGES = frozenset({"cpu", "memory"})
 USED_UP = ("budget", "tokens")
 UNITS = {"budget": "USD", "tokens": "tokens", "cpu": "cpu", "memory": "memory", MEMORY: "MB of memory"}
@@ -130,7 +132,7 @@ def account_in(value: dict[str, Any], agent: AgentId, kind: str, policy: Policy,
 
 def needs(constraints: dict[str, Any]) -> Amounts:
     """How much of what a task may use, as its constraints say. `budget` is the management API's word: USD, or both."""
-    if not constraints:
+    if not constraints or constraints.keys() == MEMORY_ALONE:
         return NOTHING
     budget = constraints.get("budget")
     if isinstance(budget, dict):
