@@ -4,6 +4,7 @@ reason. What is said goes one after the other in a lane, and lanes go side by si
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -17,7 +18,7 @@ Heard = TypeVar("Heard")
 Item = TypeVar("Item")
 
 
-class Errands(Generic[Heard, Item]):
+class Errands(ABC, Generic[Heard, Item]):
     """The middle of a link: `Heard` is what it brings, `Item` what stands in its lanes."""
 
     def __init__(self) -> None:
@@ -55,15 +56,15 @@ class Errands(Generic[Heard, Item]):
 
     # --- how each is done ---
 
+    @abstractmethod
     async def _fetch(self) -> None:
         """Put what comes into `_arrived`, for ever."""
-        raise NotImplementedError
 
-    async def _say(self, item: Item) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def _say(self, item: Item) -> None: ...
 
-    async def _confirm(self, receipts: Sequence[str]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def _confirm(self, receipts: Sequence[str]) -> None: ...
 
     # --- the errands ---
 

@@ -7,6 +7,7 @@ What the words of a protocol mean for a call is in `calls_*`, when to say it aga
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Collection, Coroutine, Iterable
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -83,7 +84,7 @@ def _raise_in(future: asyncio.Future[Any], error: Exception) -> None:
 C = TypeVar("C", bound=Followed)
 
 
-class Calls(Generic[C]):
+class Calls(ABC, Generic[C]):
     """A client that keeps its calls: how each is waited for and followed, and let go when it is over."""
 
     protocol: ClassVar[str]
@@ -141,9 +142,9 @@ class Calls(Generic[C]):
             self._forget(call)
             raise
 
+    @abstractmethod
     def _say(self, call: C) -> None:
         """If there is a link; over the next one, everything that was not taken is said again."""
-        raise NotImplementedError
 
     async def _say_later(self, call: C, delay: float) -> None:
         await self._world.sleep(delay)

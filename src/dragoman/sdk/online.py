@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import abstractmethod
 from typing import Generic, Protocol, TypeVar
 
 from dragoman.sdk.errors import DragomanError, HubUnreachable
@@ -45,22 +46,22 @@ class Online(Calls[C], Generic[C, L]):
             await asyncio.gather(self._online, return_exceptions=True)
         await self.end(HubUnreachable("the client was closed"))
 
-    def _new_link(self) -> L:
-        raise NotImplementedError
+    @abstractmethod
+    def _new_link(self) -> L: ...
 
-    async def _connect(self, link: L) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def _connect(self, link: L) -> None: ...
 
+    @abstractmethod
     def _attach(self, link: L) -> None:
         """It stands: say again what may not have been heard."""
-        raise NotImplementedError
 
-    def _detach(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _detach(self) -> None: ...
 
+    @abstractmethod
     async def _listen(self, link: L) -> None:
         """Wait for something to come and hear it; raises `LinkDown`."""
-        raise NotImplementedError
 
     async def _stay_online(self, link: L) -> None:
         failures, is_connected = 0, True
