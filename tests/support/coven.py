@@ -29,6 +29,15 @@ async def soon(what: Any, seconds: float = PATIENCE) -> Any:
     return await asyncio.wait_for(what, seconds)
 
 
+def finished(answer: Any) -> Any:
+    """What a coroutine returns that has nothing left to wait for."""
+    try:
+        answer.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("it still waits")
+
+
 def document_proto() -> str:
     """The document's blocks as one file."""
     blocks = re.findall(r"```protobuf\n(.*?)```", DOCUMENT.read_text("utf-8"), re.DOTALL)
@@ -59,6 +68,8 @@ class Agent:
     def __init__(self, call: Any) -> None:
         self.call = call
         self.pb = document()
+        self._first: tuple[Any, str] | None = None
+        call.add_done_callback(self._ended)
 
     async def say(self, **payload: Any) -> None:
         await soon(self.call.write(self.pb.AgentMessage(**payload).SerializeToString()))
@@ -94,10 +105,16 @@ class Agent:
 
     async def code(self) -> Any:
         """How the stream ended."""
-        return await soon(self.call.code())
+        last = await soon(self.call.code())
+        return self._first[0] if self._first else last
 
     async def details(self) -> str:
-        return str(await soon(self.call.details()))
+        last = await soon(self.call.details())
+        return str(self._first[1] if self._first else last)
+
+    def _ended(self, call: Any) -> None:
+        """Keep what the gateway said: gRPC's asyncio client puts INTERNAL over it if a write fails after the end."""
+        self._first = self._first or (finished(call.code()), finished(call.details()))
 
     async def leave(self) -> None:
         """Say that nothing more comes, and wait for the end."""

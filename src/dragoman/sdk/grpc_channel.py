@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Coroutine
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,7 +22,7 @@ from dragoman.protocols.coven.types import DEFAULT_PORT
 from dragoman.sdk import secure
 from dragoman.sdk.address import Address
 
-__all__ = ["BROKEN", "grpc", "open_channel"]
+__all__ = ["BROKEN", "Ending", "grpc", "open_channel"]
 
 OPTIONS: list[tuple[str, Any]] = [
     ("grpc.use_local_subchannel_pool", 1),  # a connection of its own, whose failures are not held against the next
@@ -34,6 +35,36 @@ OPTIONS: list[tuple[str, Any]] = [
 
 BROKEN = (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
 """What a call raises when it is over."""
+
+
+class Ending:
+    """How a call ended, in the hub's own words.
+
+    gRPC puts an INTERNAL of its own over them when a write fails after the end, so they are taken down when they come.
+    """
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        self._first: tuple[grpc.StatusCode, str] | None = None
+        call.add_done_callback(self._take_down)
+
+    async def status(self) -> tuple[grpc.StatusCode, str]:
+        """The code and its details; waits for them."""
+        last = await self._call.code(), await self._call.details() or ""
+        return self._first or last
+
+    def _take_down(self, call: Any) -> None:
+        if self._first is None:
+            self._first = _at_once(call.code()), _at_once(call.details()) or ""
+
+
+def _at_once(answer: Coroutine[Any, Any, Any]) -> Any:
+    """What a coroutine returns that has nothing to wait for."""
+    try:
+        answer.send(None)
+    except StopIteration as done:
+        return done.value
+    raise RuntimeError("a call that is over has no status")
 
 
 def open_channel(address: Address, largest: int) -> grpc.aio.Channel:

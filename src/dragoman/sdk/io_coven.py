@@ -30,7 +30,7 @@ from dragoman.protocols.coven.types import AGENT_STREAM, MessageResponse, SendMe
 from dragoman.sdk import words_coven
 from dragoman.sdk.address import Address
 from dragoman.sdk.errors import DragomanError, Misconfigured, NotAllowed, RequestRefused
-from dragoman.sdk.grpc_channel import BROKEN, grpc, open_channel
+from dragoman.sdk.grpc_channel import BROKEN, Ending, grpc, open_channel
 from dragoman.sdk.links import (
     Accepted,
     Cancel,
@@ -86,6 +86,7 @@ class CovenLink:
         self._does: tuple[str, ...] = ()
         self._channel: grpc.aio.Channel | None = None
         self._call: Any = None
+        self._ending: Ending
         self._loops: list[asyncio.Task[None]] = []
         self._turn: words_coven.Turn | None = None
         self._ended: list[str] = []
@@ -111,6 +112,7 @@ class CovenLink:
         token = self._address.token
         metadata = (("authorization", f"Bearer {token}"),) if token else None
         self._call = self._channel.stream_stream(AGENT_STREAM)(metadata=metadata)
+        self._ending = Ending(self._call)
         register = self._connection.send_register(
             who.agent_id,
             name=who.kind or who.agent_id,
@@ -143,7 +145,7 @@ class CovenLink:
     async def _verdict(self, *, is_welcome: bool) -> DragomanError:
         """What the end of the stream means."""
         try:
-            code, words = await self._call.code(), await self._call.details() or ""
+            code, words = await self._ending.status()
         except asyncio.CancelledError:
             if not self._call.cancelled():
                 raise
