@@ -150,6 +150,23 @@ def test_agents_and_their_work_survive_a_restart_of_the_hub(tmp_path: Path) -> N
         assert hub.task(task_of(request))["attempts"] == 1
 
 
+def test_a_hub_that_stops_and_starts_again_takes_no_work_from_who_is_at_it(tmp_path: Path) -> None:
+    """To be stopped is no worse than to be killed, and no failure of the agent."""
+    with running(tmp_path) as hub:
+        boss, worker = hub.orchestrator(), hub.worker()
+        socket = worker.websocket()
+        request, _ = boss.submit()
+        work = socket.recv()
+        assert hub.stop() == 0
+        hub.start()
+        boss.url = worker.url = hub.url
+        assert hub.admin.get("/api/v1/agents/i1").json["breaker"]["failures"] == 0
+        with worker.websocket() as again:
+            again.send(work_result(work))
+            assert kinds(boss.take()) == ["work_result"]
+        assert hub.task(task_of(request))["attempts"] == 1
+
+
 async def test_waiting_tasks_are_not_blamed_for_the_hubs_own_absence() -> None:
     """However often and long the hub was down: agents have the idle time to come back before an attempt is lost."""
     world = await World().start()

@@ -1,9 +1,10 @@
 """What happens to a task when its time comes.
 
 Two clocks run while an agent works: *idle* (no sign of life) and *total* (the deadline); a broken link shortens the
-idle clock to the grace time. An agent that was connected when the hub died, and is not back `Rules.idle_limit` after
-its start, is taken to have died, too. A queued task has a clock, too: if nobody who could do it can be reached, waiting
-is an attempt that failed. `wake_at` may be early, never late: whatever is not due yet is simply set again.
+idle clock to the grace time. An agent that was connected when the hub stopped or died, and says nothing of its work
+until `Rules.idle_limit` after the start, is taken to have died, too, whoever came back under its name. A queued task
+has a clock, too: if nobody who could do it can be reached, waiting is an attempt that failed. `wake_at` may be early,
+never late: whatever is not due yet is simply set again.
 """
 
 from __future__ import annotations
@@ -132,7 +133,8 @@ def still_at_work(work: Work, task: Task) -> None:
         lost = True
         fault = Fault(
             kind=Kind.UNAVAILABLE,
-            message=f"{owner} did not come back after the hub was started again",
+            message=f"{owner} {'said nothing of it' if work.links_to(owner) else 'did not come back'} "
+            "after the hub was started again",
             retryable=True,
             facts={"agent_id": owner, "last_heartbeat": rfc3339(task.last_sign_at or task.created_at)},
         )
@@ -158,11 +160,15 @@ def still_at_work(work: Work, task: Task) -> None:
 
 
 def back_by(work: Work, task: Task) -> Instant | None:
-    """By when an agent must be back that was connected when the hub died; None for one that is, or was heard since, or
-    fetches its work and so need not be connected at all."""
+    """By when an agent must speak of its work that was connected when the hub died; None for one that did, or converses
+    and was heard since, or fetches its work, or is called, and so need not be connected at all.
+
+    To be connected again is no answer: it may be a new process, which knows nothing of what the old one did."""
     agent = None if task.owner is None else work.agent(task.owner)
-    if agent is None or not agent.connected or task.session is None or work.links_to(agent.id):
+    if agent is None or not agent.connected or task.session is None:
         return None
+    if agent.callback_url is not None and work.links_to(agent.id):
+        return None  # it is we who call
     heard = max(task.last_sign_at or task.created_at, work.floor.heard_at.get(agent.id, 0))
     return Instant(work.serving_since + work.rules.idle_limit) if heard < work.serving_since else None
 

@@ -252,7 +252,7 @@ async def test_a_work_order_that_died_with_the_hub_leaves_again_over_the_next_li
     assert (await world.task(task.id)).status is Status.COMPLETED
 
 
-@pytest.mark.parametrize("back", ["never", "heard", "connected", "polls"])
+@pytest.mark.parametrize("back", ["never", "heard", "polls"])
 async def test_who_does_not_come_back_after_a_restart_is_not_waited_for_longer_than_for_anybody(world, back):
     await world.add("i1", "infra")
     await world.add("i2", "infra", concurrent=1)
@@ -270,8 +270,6 @@ async def test_who_does_not_come_back_after_a_restart_is_not_waited_for_longer_t
     await world.advance(20)
     if back == "heard":
         await world.progress("i1", task.id)
-    elif back == "connected":
-        await world.connect("i1")
     await world.advance(9)
     assert (await world.task(task.id)).owner == "i1"
     await world.advance(5)
@@ -280,6 +278,42 @@ async def test_who_does_not_come_back_after_a_restart_is_not_waited_for_longer_t
     assert ((await world.task(task.id)).owner == "i1") == (back != "never")
     if back == "never":  # whoever was given up is fenced off
         assert (await world.refused_finish("i1", task.id)).kind is Kind.NOT_FOUND
+
+
+async def test_the_time_in_which_the_hub_was_stopped_is_nobodys_silence(world):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    task = await world.submit()
+    await i1.ack(*i1.take())
+    await i1.close(parting=True)
+    world.time += 100 * SECOND
+    await world.restart()
+    await world.advance(25)
+    assert ((await world.task(task.id)).owner, world.intake.agent(AgentId("i1")).breaker.failures) == ("i1", 0)
+    await world.finish("i1", task.id)
+    assert (await world.task(task.id)).status is Status.COMPLETED
+
+
+@pytest.mark.parametrize("says", ["nothing", "a word"])
+async def test_who_comes_back_after_a_restart_and_says_nothing_of_its_work_is_given_it_again(world, says):
+    """It may be a new process. If it is the old one, it knows the request, and what it says counts."""
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    task = await world.submit(idle_seconds=600, total_seconds=900)
+    await i1.ack(*i1.take())
+    world.time += 100 * SECOND
+    await world.restart()
+    i1 = await world.connect("i1")
+    await world.advance(20)
+    if says == "a word":
+        await world.progress("i1", task.id)
+    assert i1.work == []
+    await world.advance(11 + 15)  # the retry waits a while, too
+    assert i1.work == ([] if says == "a word" else [task.id])
+    again = await world.task(task.id)
+    assert (again.owner, again.attempts) == ("i1", 1 if says == "a word" else 2)
+    await world.finish("i1", task.id)
+    assert (await world.task(task.id)).status is Status.COMPLETED
 
 
 async def test_work_that_a_poll_took_is_not_sent_again_over_a_link(world):
