@@ -65,7 +65,7 @@ class ChiffonHttp(HttpDoor):
 
     def routes(self) -> dict[str, ASGIApp]:
         return {
-            "/api/agent/message": self.message,
+            "/api/agent/message": self.by_method({"POST": self.message}),
             "/api/agent/messages": self.guarded("GET", "agent.poll", self.poll),
             "/api/agent/ack": self.guarded("POST", "agent.ack", self.ack),
             "/api/agent/register": self.guarded("POST", "agent.register", self._register),
@@ -96,9 +96,6 @@ class ChiffonHttp(HttpDoor):
     # -- POST /api/agent/message
 
     async def message(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] != "POST":
-            await self.wrong_method(send, "POST")
-            return
         agent: Agent | None = None
         try:
             agent = self._desk.agent(scope)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar
 from urllib.parse import parse_qs
 
@@ -75,6 +75,10 @@ class HttpDoor(ABC):
 
     @abstractmethod
     def status_of(self, fault: Fault) -> int: ...
+
+    def seconds_to_wait(self, fault: Fault) -> int:
+        """What `Retry-After` says."""
+        return 1
 
     @abstractmethod
     def fault_of(self, error: RemoteProtocolError) -> Fault: ...
@@ -167,6 +171,19 @@ class HttpDoor(ABC):
 
     # -- saying no
 
+    def by_method(self, apps: Mapping[str, ASGIApp]) -> ASGIApp:
+        """The endpoint of a path where each method does something else."""
+        allowed = ", ".join(apps)
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            handle = apps.get(scope["method"])
+            if handle is None:
+                await self.wrong_method(send, allowed)
+            else:
+                await handle(scope, receive, send)
+
+        return app
+
     def guarded(self, method: str, what: str, handle: Handler) -> ASGIApp:
         """A handler that only has to say what goes well."""
 
@@ -217,7 +234,7 @@ class HttpDoor(ABC):
         if status == 401:
             headers = ((b"www-authenticate", b"Bearer"),)
         elif status in (429, 503):
-            headers = ((b"retry-after", b"1"),)
+            headers = ((b"retry-after", b"%d" % self.seconds_to_wait(fault)),)
         await answer(send, status, self.words(fault, agent, about), headers=headers)
 
     async def wrong_method(self, send: Send, allowed: str) -> None:

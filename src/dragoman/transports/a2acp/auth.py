@@ -53,18 +53,13 @@ class A2acpAuth:
         self._ttl = ttl
 
     def routes(self) -> Mapping[str, ASGIApp]:
-        return {"/auth/token": self.token, "/.well-known/jwks.json": self.keys}
+        by_method = self._door.by_method
+        return {"/auth/token": by_method({"POST": self.token}), "/.well-known/jwks.json": by_method({"GET": self.keys})}
 
     async def keys(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] != "GET":
-            await self._door.wrong_method(send, "GET")
-            return
         await answer(send, 200, msgspec.json.encode(self._desk.auth.published()), headers=CACHED)
 
     async def token(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] != "POST":
-            await self._door.wrong_method(send, "POST")
-            return
         agent: Agent | None = None
         try:
             agent = self.holder(scope)

@@ -61,16 +61,10 @@ class A2acpHttp(HttpDoor):
 
     def routes(self) -> dict[str, ASGIApp]:
         poll = self.guarded("GET", "agent.poll", self.poll)
-
-        async def messages(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["method"] == "POST":
-                await self.message(scope, receive, send)
-            elif scope["method"] == "GET":
-                await poll(scope, receive, send)
-            else:
-                await self.wrong_method(send, "GET, POST")
-
-        return {"/a2acp/messages": messages, "/a2acp/ack": self.guarded("POST", "agent.ack", self.ack)}
+        return {
+            "/a2acp/messages": self.by_method({"GET": poll, "POST": self.message}),
+            "/a2acp/ack": self.guarded("POST", "agent.ack", self.ack),
+        }
 
     # -- a2acp's words
 
@@ -82,6 +76,11 @@ class A2acpHttp(HttpDoor):
 
     def status_of(self, fault: Fault) -> int:
         return a2acp.status_of(fault)
+
+    def seconds_to_wait(self, fault: Fault) -> int:
+        """As many as the error says."""
+        after = fault.facts.get("retry_after")
+        return max(1, int(after) if isinstance(after, int | float) else 1)
 
     def fault_of(self, error: RemoteProtocolError) -> Fault:
         if isinstance(error, A2acpError):
@@ -101,23 +100,6 @@ class A2acpHttp(HttpDoor):
             command = ReportFault(principal=agent.id, task_id=parcel.delivery.task, fault=refused.fault)
             self._hub.hand_in(command, lambda outcome, refusal: None)
             return ()
-
-    async def no(
-        self,
-        send: Send,
-        what: str | None,
-        fault: Fault,
-        *,
-        agent: Agent | None = None,
-        principal: Any = None,
-        about: Any = None,
-        subject: str | None = None,
-    ) -> None:
-        """As every door's, with the seconds to wait that the error says."""
-        if what is not None:
-            who = agent.id if agent is not None else principal
-            await self._refusals.note(what, fault, principal=who, protocol=self.protocol, about=subject)
-        await answer(send, self.status_of(fault), self.words(fault, agent, about), headers=waiting(fault))
 
     # -- POST /a2acp/messages
 
@@ -218,17 +200,6 @@ def responds_later(scope: Scope) -> bool:
     """RFC 7240: whether the client wants the answer in its inbox."""
     said = header(scope, b"prefer")
     return said is not None and b"respond-async" in said.lower()
-
-
-def waiting(fault: Fault) -> tuple[tuple[bytes, bytes], ...]:
-    """Headers that say the same as the error does."""
-    status = a2acp.status_of(fault)
-    if status == 401:
-        return ((b"www-authenticate", b"Bearer"),)
-    if status in (429, 503):
-        after = fault.facts.get("retry_after")
-        return ((b"retry-after", b"%d" % max(1, int(after) if isinstance(after, int | float) else 1)),)
-    return ()
 
 
 class A2acpDoor:

@@ -45,16 +45,10 @@ class AgentmsgHttp(HttpDoor):
 
     def routes(self) -> dict[str, ASGIApp]:
         poll = self.guarded("GET", "agent.poll", self.poll)
-
-        async def messages(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["method"] == "POST":
-                await self.message(scope, receive, send)
-            elif scope["method"] == "GET":
-                await poll(scope, receive, send)
-            else:
-                await self.wrong_method(send, "GET, POST")
-
-        return {"/agentmsg/messages": messages, "/agentmsg/ack": self.guarded("POST", "agent.ack", self.ack)}
+        return {
+            "/agentmsg/messages": self.by_method({"GET": poll, "POST": self.message}),
+            "/agentmsg/ack": self.guarded("POST", "agent.ack", self.ack),
+        }
 
     # -- agentmsg's words
 

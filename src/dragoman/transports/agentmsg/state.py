@@ -154,24 +154,21 @@ class AgentmsgState:
         self._streams = 0
 
     def routes(self) -> Mapping[str, ASGIApp]:
+        by_method = self._http.by_method
         return {
-            PATH: self._guarded({"GET": self._whole, "POST": self._change}),
-            WATCH: self._guarded({"GET": self._watch}),
+            PATH: by_method({"GET": self._guarded(self._whole), "POST": self._guarded(self._change)}),
+            WATCH: by_method({"GET": self._guarded(self._watch)}),
         }
 
     def under(self) -> Mapping[str, ASGIApp]:
-        return {f"{PATH}/": self._guarded({"GET": self._one})}
+        return {f"{PATH}/": self._http.by_method({"GET": self._guarded(self._one)})}
 
     def close(self) -> None:
         """End every watch; their clients come back to whoever serves next."""
         self._closed.set()
 
-    def _guarded(self, by_method: Mapping[str, Handler]) -> ASGIApp:
+    def _guarded(self, handle: Handler) -> ASGIApp:
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            handle = by_method.get(scope["method"])
-            if handle is None:
-                await self._http.wrong_method(send, ", ".join(by_method))
-                return
             reader: AgentId | None = None
             what: str | None = f"state.{handle.__name__.strip('_')}"
             try:
