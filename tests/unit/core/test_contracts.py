@@ -257,6 +257,58 @@ async def test_renewal_keeps_the_relation_and_the_old_terms_for_what_is_on_its_w
     assert (await world.refused(world.request(None, **ask))).kind is Kind.CONTRACT
 
 
+async def test_who_ends_a_collaboration_ends_all_its_contracts(world):
+    first = await agreed(world)
+    for _ in range(10):
+        await agreed(world, collaboration=first.collaboration)
+    await world.ask(EndContract(principal=AgentId("data"), collaboration=first.collaboration, reason="enough"))
+    assert {row.standing for row in await world.store.contracts()} == {Standing.TERMINATED}
+    ask = world.request(None, principal="lab", type="provision", contract=first.id, input={"rows": 1})
+    assert (await world.refused(ask)).facts["standing"] == "terminated"
+
+
+@pytest.mark.parametrize("ended", [False, True])
+async def test_what_is_over_when_a_renewal_is_agreed_on_is_not_brought_back(world, ended):
+    old = await agreed(world)
+    asked = await world.ask(shakes(world, collaboration=old.collaboration))
+    if ended:
+        await world.ask(EndContract(principal=AgentId("lab"), collaboration=old.collaboration))
+    else:
+        await agreed(world, collaboration=old.collaboration)
+    done = await world.ask(AnswerHandshake(principal=AgentId("data"), question=asked.id, accepted=True))
+    standing = Standing.TERMINATED if ended else Standing.SUPERSEDED
+    assert (done.answer["fault"]["kind"], done.answer["fault"]["facts"]) == ("contract", {"standing": standing})
+
+
+async def test_a_renewal_in_another_mode_needs_a_key_of_its_own(world):
+    old = await agreed(world, intent="patient", end_to_end=True, secret=Secret(kid="k0", source_key="sk"))
+    renewal = {"intent": "patient", "collaboration": old.collaboration}
+    fault = await world.refused(shakes(world, **renewal))
+    assert (fault.kind, fault.field) == (Kind.FORBIDDEN, "public_key")
+    new = await agreed(world, **renewal, secret=SECRET)
+    assert (new.end_to_end, new.secret.kid) == (False, "k1")
+    late = RotateKey(principal=AgentId("lab"), collaboration=old.collaboration, secret=Secret(kid="k2"))
+    assert (await world.refused(late)).kind is Kind.CONFLICT  # made for the contract before
+
+
+async def test_a_key_that_was_rotated_during_a_renewal_stays_rotated(world):
+    old = await agreed(world, intent="patient", secret=SECRET)
+    asked = await world.ask(shakes(world, intent="patient", collaboration=old.collaboration))
+    new = Secret(kid="k2", locked="y")
+    await world.ask(RotateKey(principal=AgentId("lab"), collaboration=old.collaboration, secret=new))
+    done = await world.ask(AnswerHandshake(principal=AgentId("data"), question=asked.id, accepted=True))
+    assert (await world.store.contract(done.answer["contract_id"])).secret.kid == "k2"
+
+
+async def test_a_border_that_wants_encryption_wants_it_of_contracts_that_stand(world):
+    contract = await agreed(world)
+    ask = {"principal": "lab", "protocol": "a2acp", "type": "provision", "contract": contract.id, "input": {"rows": 1}}
+    await world.submit(None, **ask)
+    await world.ask(SetDomainPolicy(principal=ADMIN, source="research", target="clinic", encrypt=True))
+    fault = await world.refused(world.request(None, **ask))
+    assert (fault.kind, fault.facts) == (Kind.FORBIDDEN, {"contract_id": contract.id})
+
+
 async def test_a_rotated_key_opens_what_was_on_its_way(world):
     await world.connect("data")
     contract = await agreed(world, intent="patient", secret=SECRET)

@@ -1,7 +1,7 @@
 """Which domains may ask which (a2acp-D19): entries of the shared policy, versioned and audited with it.
 
 One that forbids beats all that allow. Within one domain nothing has to allow it. `*` is any domain; no intents means
-all of them; `encrypt` wants what passes between them encrypted. A border that was closed is closed for contracts that
+all of them; `encrypt` wants what passes between them encrypted. What is said of a border later holds for contracts that
 stand, too.
 """
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from dragoman.core.contracts.model import Contract
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.state.model import Registry
 from dragoman.core.state.policy import NAME
@@ -53,3 +54,11 @@ def check(work: Work, source: str, target: str, intent: str) -> bool:
             intent=intent,
         )
     return any(entry.encrypt for entry in found)
+
+
+def check_standing(work: Work, contract: Contract) -> None:
+    """Whether the policies still let these two work together on these terms."""
+    source, target = contract.source.domain, contract.target.domain
+    if check(work, source, target, contract.intent) and not contract.encrypted:
+        what = f"the domain policy wants what passes from {source} to {target} encrypted by now; shake hands anew"
+        raise refuse(Kind.FORBIDDEN, what, field="contract_id", contract_id=contract.id)

@@ -67,6 +67,7 @@ def shake_hands(work: Work, command: ShakeHands) -> Question:
             "contract": msgspec.to_builtins(contract),
             "awaited": command.awaited,
             "former": None if former is None else former.id,
+            "same_key": contract.secret is not None and command.secret is None,
         },
         about=Asking.HANDSHAKE,
         asked_of=target.id,
@@ -155,7 +156,9 @@ def drafted(
         message = f"{target.id} speaks {target.protocol} and cannot decrypt; shake hands without mode, and the hub does"
         raise refuse(Kind.FORBIDDEN, message, field="mode", protocol=target.protocol)
     encrypted = encrypt or command.encrypt or offer.pii or command.end_to_end
-    secret = command.secret or (former.secret if former is not None else None)
+    secret = command.secret
+    if secret is None and former is not None and former.end_to_end == command.end_to_end:
+        secret = former.secret  # in the other mode it would be nobody's: the hub has no key of two agents
     if encrypted and secret is None:
         message = "what passes here must be encrypted; send your public_key with the handshake"
         raise refuse(Kind.FORBIDDEN, message, field="public_key", pii=offer.pii)
@@ -165,7 +168,9 @@ def drafted(
         source=Party(command.principal, command.domain, command.version),
         target=Party(target.id, domain_of(target), target.version or "1.0.0"),
         offer=offer,
-        created_at=work.now,
+        created_at=work.now
+        if former is None
+        else max(work.now, Instant(former.created_at + 1)),  # `Terms` has an order
         expires_at=Instant(work.now + work.rules.contract_lasts),
         since=work.now,
         encrypted=encrypted,
@@ -194,6 +199,14 @@ def agree(work: Work, question: Question, public_key: str | None) -> Question:
     if not between_the_same(work, contract):
         fault = Fault(kind=Kind.CONTRACT, message="one of the two was removed meanwhile; there is no contract")
         return failed(work, question, fault)
+    former = question.details.get("former")
+    old = None if former is None else work.contract(former)
+    if former is not None and (old is None or old.standing is not Standing.ACTIVE):
+        standing = "forgotten" if old is None else old.standing.value
+        message = f"the contract to renew is {standing} meanwhile; shake hands for a new one"
+        return failed(work, question, Fault(kind=Kind.CONTRACT, message=message, facts={"standing": standing}))
+    if old is not None and question.details.get("same_key"):
+        contract = msgspec.structs.replace(contract, secret=old.secret)  # it may have been rotated since
     if contract.secret is not None and public_key is not None:
         secret = msgspec.structs.replace(contract.secret, target_key=public_key)
         contract = msgspec.structs.replace(contract, secret=secret)
@@ -202,9 +215,7 @@ def agree(work: Work, question: Question, public_key: str | None) -> Question:
         return failed(work, question, fault)
     contract = msgspec.structs.replace(contract, handshake=question.id)
     work.put(contract)
-    former = question.details.get("former")
-    old = None if former is None else work.contract(former)
-    if old is not None and old.standing is Standing.ACTIVE:
+    if old is not None:
         reason = f"renewed as {contract.id}"
         over = {"standing": Standing.SUPERSEDED, "since": work.now, "by": question.agent, "reason": reason}
         work.put(msgspec.structs.replace(old, **over))
@@ -258,10 +269,12 @@ def in_force(work: Work, collaboration: str, principal: AgentId) -> Contract:
 
 
 def end_contract(work: Work, command: EndContract) -> Contract:
+    """The collaboration is over, and with it the contracts that were renewed within the overlap."""
     contract = in_force(work, command.collaboration, command.principal)
-    contract = msgspec.structs.replace(
-        contract, standing=Standing.TERMINATED, since=work.now, by=command.principal, reason=command.reason
-    )
+    ended = {"standing": Standing.TERMINATED, "since": work.now, "by": command.principal, "reason": command.reason}
+    for former in superseded(work, command.collaboration):
+        work.put(msgspec.structs.replace(former, **ended))
+    contract = msgspec.structs.replace(contract, **ended)
     work.put(contract)
     for party in contract.parties:
         if party != command.principal:
@@ -269,10 +282,23 @@ def end_contract(work: Work, command: EndContract) -> Contract:
     return contract
 
 
+def superseded(work: Work, collaboration: str) -> list[Contract]:
+    """The former contracts of a collaboration that are still honoured, the newest first."""
+    page = Terms(collaboration)
+    while True:
+        rows = work.find(page)
+        honoured = [row for row in rows if row.standing is Standing.SUPERSEDED and row.honoured(work.now)]
+        if len(rows) < page.limit or not rows[-1].honoured(work.now):
+            return honoured
+        page = Terms(collaboration, page.limit * 4)
+
+
 def rotate_key(work: Work, command: RotateKey) -> Contract:
     contract = in_force(work, command.collaboration, command.principal)
     if contract.secret is None or command.secret.kid == contract.secret.kid:
         raise refuse(Kind.CONTRACT, "the contract has no key to replace", field="public_key")
+    if contract.end_to_end != (command.secret.locked is None):
+        raise refuse(Kind.CONFLICT, "the contract was renewed in another mode meanwhile; rotate_key again")
     old = contract.secret
     secret = Secret(
         kid=command.secret.kid,

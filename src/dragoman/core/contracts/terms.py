@@ -56,7 +56,7 @@ def agreed(work: Work, command: Submit) -> Contract | None:
         if said != meant:
             what = f"the contract is about {meant!r}, not {said!r}; shake hands for that"
             raise refuse(Kind.CONTRACT, what, field=field, contract_id=contract.id)
-    borders.check(work, contract.source.domain, contract.target.domain, contract.intent)
+    borders.check_standing(work, contract)
     if contract.encrypted and contract.end_to_end and not command.sealed:
         what = "the contract wants payloads that only the two agents can read; send it as aes256"
         raise refuse(Kind.FORBIDDEN, what, field="security.encryption", contract_id=contract.id)

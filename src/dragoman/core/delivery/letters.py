@@ -68,7 +68,7 @@ def check_terms(work: Work, command: Tell, id: str, task: Task | None) -> None:
     if not begun and not (contract.honoured(work.now) and standing is not Standing.TERMINATED):
         what = f"the contract is {standing.value}; shake hands for a new one"
         raise refuse(Kind.CONTRACT, what, field="contract_id", contract_id=id, standing=standing.value)
-    borders.check(work, contract.source.domain, contract.target.domain, contract.intent)
+    borders.check_standing(work, contract)
 
 
 def carry(
