@@ -27,7 +27,7 @@ import structlog
 from dragoman import demo
 from dragoman.app import datadir
 from dragoman.app.program import program
-from dragoman.core.agents.model import Agent
+from dragoman.core.agents.model import Agent, Profile
 from dragoman.core.commands import AddAgent, RotateToken, SetDomainPolicy
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.tasks.model import QuestionStatus
@@ -146,9 +146,7 @@ async def under_the_hub(running: Running) -> None:
         Declared(
             id=SCRIBE.id,
             recipe=Recipe(command=command, restart="on-failure", grace_seconds=STOP, origin="demo"),
-            kind=SCRIBE.kind,
-            name=SCRIBE.does,
-            domain=DOMAIN,
+            profile=Profile(kind=SCRIBE.kind, name=SCRIBE.does, domain=DOMAIN),
         )
     )
 

@@ -5,8 +5,8 @@
         └───────── parcels ◀───────┘   (only after the commit)
 
 Start order: data directory, store (refuses a second hub, an unknown schema, a damaged file), intake, alarm clock,
-doors. Stop order is the other way round: doors stop taking, what was heard is answered, the intake commits what it
-accepted, the store closes.
+doors. Stop order: the alarm clock stands still, doors stop taking, what was heard is answered, the intake commits what
+it accepted, the store closes.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from dragoman.app.settings import Settings, is_loopback
 from dragoman.app.telemetry import Metrics, set_up_logs
 from dragoman.app.vault import DataVault
 from dragoman.buses.inproc import Bus
+from dragoman.core.agents.model import Profile
 from dragoman.core.ids import HOUR, AgentId, Instant
 from dragoman.core.ports import Files, Store
 from dragoman.core.queries.state import StateView
@@ -180,6 +181,8 @@ async def hub(
                 yield running
         finally:
             draining = True
+            ringing.cancel()  # whoever cannot reach us any more is not late
+            intake.part()
             api.state.desk.waiters.close()
             await asyncio.gather(
                 serving.stop(min(settings.server.drain_seconds, REQUESTS_DRAIN)),
@@ -257,21 +260,7 @@ def open_agentmsg(settings: Settings, intake: Intake, store: Store, admin_hash: 
 def declared(settings: Settings) -> tuple[Declared, ...]:
     """What the configuration says of them."""
     return tuple(
-        Declared(
-            id=one.id,
-            recipe=one.recipe(),
-            env=one.env,
-            kind=one.kind,
-            role=one.role,
-            name=one.name,
-            domain=one.domain,
-            version=one.version,
-            capabilities=one.capabilities,
-            work_types=one.work_types,
-            untrusted=one.untrusted,
-            max_concurrent=one.max_concurrent,
-        )
-        for one in settings.agents
+        Declared(id=one.id, recipe=one.recipe(), env=one.env, profile=Profile.of(one)) for one in settings.agents
     )
 
 

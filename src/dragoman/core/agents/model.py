@@ -127,3 +127,26 @@ class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
 
     def can_do(self, work_type: str) -> bool:
         return self.work_types is None or work_type in self.work_types
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """What people say of an agent that they let in; what is None is as the hub has it."""
+
+    kind: str | None = None
+    role: str | None = None
+    name: str | None = None
+    domain: str | None = None
+    version: str | None = None
+    capabilities: tuple[str, ...] = ()
+    work_types: tuple[str, ...] | None = None
+    untrusted: bool = False
+    max_concurrent: int | None = None
+
+    @classmethod
+    def of(cls, said: object) -> Profile:
+        """From anything that has these fields, and perhaps more."""
+        return msgspec.convert(said, cls, from_attributes=True)
+
+    def admitted(self, id: AgentId, protocol: str, *, at: Instant, token_hash: str) -> Agent:
+        said = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        return Agent(id=id, protocol=protocol, created_at=at, token_hash=token_hash, **said)

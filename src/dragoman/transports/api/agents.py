@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.bindings import a2acp
-from dragoman.core.agents.model import Agent, Offer
+from dragoman.core.agents.model import Agent, Offer, Profile
 from dragoman.core.commands import AddAgent, RemoveAgent, RotateToken
 from dragoman.core.contracts.terms import LIBRARY
 from dragoman.core.errors import Kind
@@ -213,23 +213,10 @@ async def add(desk: Desk, request: Request) -> Response:
             message = f"{field} is only for agents the hub runs as child processes, by a command"
             raise Problem(Kind.INVALID, message, field=field)
     token = new_token()
-    agent = Agent(
-        id=AgentId(wish.agent_id),
-        protocol=wish.protocol,
-        created_at=desk.intake.now(),
-        token_hash=token_hash(token),
-        kind=wish.kind,
-        role=wish.role,
-        name=wish.name,
-        domain=wish.domain,
-        version=wish.version,
-        capabilities=wish.capabilities,
-        work_types=wish.work_types,
-        untrusted=wish.untrusted,
-        offers=offered(wish.offers),
+    agent = Profile.of(wish).admitted(
+        AgentId(wish.agent_id), wish.protocol, at=desk.intake.now(), token_hash=token_hash(token)
     )
-    if wish.max_concurrent is not None:
-        agent = msgspec.structs.replace(agent, max_concurrent=wish.max_concurrent)
+    agent = msgspec.structs.replace(agent, offers=offered(wish.offers))
     await desk.intake.ask(AddAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent))
     return respond(201, Credential(agent_id=agent.id, token=token), {"Location": f"/api/v1/agents/{agent.id}"})
 
@@ -250,22 +237,8 @@ async def _run(desk: Desk, wish: AgentIn) -> Response:
     recipe = Recipe(command=wish.command, untrusted=wish.untrusted, **given)
     if (wrong := contradiction(recipe)) is not None:
         raise Problem(Kind.INVALID, wrong[1], field=wrong[0])
-    agent = await desk.children.admit(
-        Declared(
-            id=wish.agent_id,
-            recipe=recipe,
-            env=wish.env or {},
-            kind=wish.kind,
-            role=wish.role,
-            name=wish.name,
-            domain=wish.domain,
-            version=wish.version,
-            capabilities=wish.capabilities,
-            work_types=wish.work_types,
-            untrusted=wish.untrusted,
-            max_concurrent=wish.max_concurrent,
-        )
-    )
+    declared = Declared(id=wish.agent_id, recipe=recipe, env=wish.env or {}, profile=Profile.of(wish))
+    agent = await desk.children.admit(declared)
     return respond(201, Credential(agent_id=agent.id, token=None), {"Location": f"/api/v1/agents/{agent.id}"})
 
 

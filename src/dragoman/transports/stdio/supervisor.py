@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from dragoman.core.agents.model import Agent
+from dragoman.core.agents.model import Agent, Profile
 from dragoman.core.commands import AddAgent, RemoveAgent
 from dragoman.core.errors import Refused
 from dragoman.core.ids import ADMIN, AgentId, Instant, TaskId
@@ -47,21 +47,18 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     recipe: Recipe
     env: Mapping[str, str] = {}
-    kind: str | None = None
-    role: str | None = None
-    name: str | None = None
-    domain: str | None = None
-    version: str | None = None
-    capabilities: tuple[str, ...] = ()
-    work_types: tuple[str, ...] | None = None
-    untrusted: bool = False
-    max_concurrent: int | None = None
+    profile: Profile = Profile()
 
     @property
     def digest(self) -> str:
         """Of all but the values of its environment: a hash would help whoever guesses at them."""
-        plain = msgspec.structs.replace(self, env=dict.fromkeys(self.env, ""))
-        return hashlib.sha256(msgspec.json.encode(plain, order="deterministic")).hexdigest()
+        plain = {
+            "id": self.id,
+            "recipe": self.recipe,
+            "env": dict.fromkeys(sorted(self.env), ""),
+            **msgspec.structs.asdict(self.profile),
+        }
+        return hashlib.sha256(msgspec.json.encode(plain)).hexdigest()
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,30 +144,16 @@ class Supervisor:
 
     async def admit(self, wanted: Declared) -> Agent:
         """A new agent, durably, and started. Raises `Refused` (its id is taken)."""
-        recipe = msgspec.structs.replace(wanted.recipe, untrusted=wanted.untrusted)
+        profile = wanted.profile
+        recipe = msgspec.structs.replace(wanted.recipe, untrusted=profile.untrusted)
         if wanted.env:
             recipe = msgspec.structs.replace(recipe, env=tuple(sorted(wanted.env)), vault=self._hub.mint())
             await asyncio.to_thread(self._vault.keep, wanted.env, recipe.vault or "")
-        agent = Agent(
-            id=AgentId(wanted.id),
-            protocol=PROTOCOL,
-            created_at=self._hub.now(),
-            token_hash=f"child:{wanted.id}",  # no hash of anything: it needs no token, and nobody can have one
-            kind=wanted.kind,
-            role=wanted.role,
-            name=wanted.name,
-            domain=wanted.domain,
-            version=wanted.version,
-            capabilities=wanted.capabilities,
-            work_types=wanted.work_types,
-            untrusted=wanted.untrusted,
-            details={DETAIL: recipe.details()},
-        )
-        seats = wanted.max_concurrent
-        if seats is None and recipe.confined:
-            seats = 1  # its time is counted from when it was given a task
-        if seats is not None:
-            agent = msgspec.structs.replace(agent, max_concurrent=seats)
+        if profile.max_concurrent is None and recipe.confined:  # its time is counted from when it was given a task
+            profile = msgspec.structs.replace(profile, max_concurrent=1)
+        no_token = f"child:{wanted.id}"  # no hash of anything: it needs no token, and nobody can have one
+        agent = profile.admitted(AgentId(wanted.id), PROTOCOL, at=self._hub.now(), token_hash=no_token)
+        agent = msgspec.structs.replace(agent, details={DETAIL: recipe.details()})
         try:
             await self._hub.ask(AddAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent))
         except Refused:
