@@ -184,6 +184,24 @@ async def test_waiting_tasks_are_not_blamed_for_the_hubs_own_absence() -> None:
     assert (await world.task(task.id)).attempts == 1
 
 
+async def test_who_lost_its_link_just_before_the_hub_died_has_the_time_to_come_back() -> None:
+    """The grace time of a broken link does not run while nobody could be heard."""
+    world = await World().start()
+    await world.add("boss", "orchestrator")
+    await world.add("i1", "infra")
+    agent = await world.connect("i1")
+    task = await world.submit()
+    await agent.ack(*agent.take())
+    await agent.close()
+    world.time = type(world.time)(world.time + 100 * SECOND)
+    await world.restart()
+    await world.advance(25)
+    waiting = await world.task(task.id)
+    assert (waiting.owner, waiting.status.value, waiting.attempts) == ("i1", "assigned", 1)
+    await world.advance(10)
+    assert (await world.task(task.id)).status.value == "queued"
+
+
 async def test_agents_that_do_not_come_back_after_a_restart_are_given_up_as_ever() -> None:
     world = await World().start()
     await world.add("boss", "orchestrator")

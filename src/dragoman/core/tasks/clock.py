@@ -2,9 +2,10 @@
 
 Two clocks run while an agent works: *idle* (no sign of life) and *total* (the deadline); a broken link shortens the
 idle clock to the grace time. An agent that was connected when the hub stopped or died, and says nothing of its work
-until `Rules.idle_limit` after the start, is taken to have died, too, whoever came back under its name. A queued task
-has a clock, too: if nobody who could do it can be reached, waiting is an attempt that failed. `wake_at` may be early,
-never late: whatever is not due yet is simply set again.
+until `Rules.idle_limit` after the start, is taken to have died, too, whoever came back under its name; and until then
+no deadline ends what it was at, for it may have been done in time. A queued task has a clock, too: if nobody who could
+do it can be reached, waiting is an attempt that failed. `wake_at` may be early, never late: whatever is not due yet is
+simply set again.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ def task_woke(work: Work, task: Task) -> None:
     if task.status is Status.QUEUED and task.outlived(work.now):
         expire(work, task)
     elif work.now >= task.deadline:
-        deadline_passed(work, task)
+        if (late := heard_until(work, task)) is not None and work.now < late:
+            work.put(msgspec.structs.replace(task, wake_at=late))
+        else:
+            deadline_passed(work, task, blame=late is None)
     elif task.status is Status.QUEUED:
         if task.queue is None:
             place(work, task, prefer=task.prefers)  # its retry is due
@@ -63,7 +67,14 @@ def expire(work: Work, task: Task) -> None:
     end(work, task, Status.FAILED, fault=fault)
 
 
-def deadline_passed(work: Work, task: Task) -> None:
+def heard_until(work: Work, task: Task) -> Instant | None:
+    """Until when an agent may say how its work went whose deadline passed while it could not; None if it could."""
+    late = Instant(work.serving_since + work.rules.idle_limit)
+    kept_from_us = task.status in (Status.ASSIGNED, Status.RUNNING) and task.last_attempt < work.serving_since
+    return late if kept_from_us and task.deadline < late else None
+
+
+def deadline_passed(work: Work, task: Task, *, blame: bool) -> None:
     owner, at_work = task.owner, task.status in (Status.ASSIGNED, Status.RUNNING)
     fault = Fault(
         kind=Kind.TIMEOUT,
@@ -77,7 +88,8 @@ def deadline_passed(work: Work, task: Task) -> None:
     task = give_up(work, task, fault)
     if owner is not None and at_work:
         offer(work, task, owner, Cargo.CANCEL, task.seq)
-        failed(work, owner)
+        if blame:
+            failed(work, owner)
         fill(work, owner)
 
 
@@ -120,9 +132,9 @@ def still_at_work(work: Work, task: Task) -> None:
     if link is not None and link.vouches:
         work.put(msgspec.structs.replace(task, wake_at=min(task.deadline, Instant(work.now + task.idle_limit))))
         return
-    lost = task.lost_at is not None and task.lost_at >= (task.last_sign_at or 0)
-    missed_at = back_by(work, task)
-    if lost and task.lost_at is not None and work.now >= task.lost_at + work.rules.grace:
+    lost_at, missed_at = lost_by(work, task), back_by(work, task)
+    lost = lost_at is not None
+    if lost_at is not None and work.now >= lost_at:
         fault = Fault(
             kind=Kind.UNAVAILABLE,
             message=f"the connection to {owner} was lost while it worked on the task",
@@ -146,17 +158,22 @@ def still_at_work(work: Work, task: Task) -> None:
             facts={"attempted_retries": max(0, task.attempts - 1), "last_attempt": rfc3339(task.last_attempt)},
         )
     else:
-        due = Instant(sign + task.idle_limit)
-        if lost and task.lost_at is not None:
-            due = min(due, Instant(task.lost_at + work.rules.grace))
-        if missed_at is not None:
-            due = min(due, missed_at)
-        work.put(msgspec.structs.replace(task, wake_at=min(task.deadline, due)))
+        due = (Instant(sign + task.idle_limit), lost_at, missed_at, task.deadline)
+        work.put(msgspec.structs.replace(task, wake_at=min(at for at in due if at is not None)))
         return
     fail_attempt(
         work, task, fault, counts=not lost, lost=lost
     )  # a broken link was counted when it broke, once for all its work
     fill(work, owner)
+
+
+def lost_by(work: Work, task: Task) -> Instant | None:
+    """By when an agent must be heard whose link broke; None if it was. Nobody is heard while the hub is down."""
+    if task.lost_at is None or task.lost_at < (task.last_sign_at or 0):
+        return None
+    if task.lost_at < work.serving_since:
+        return Instant(work.serving_since + work.rules.idle_limit)
+    return Instant(task.lost_at + work.rules.grace)
 
 
 def back_by(work: Work, task: Task) -> Instant | None:
