@@ -37,12 +37,6 @@ ADMIN = AgentId("admin")
 NOBODY = AgentId("anonymous")
 """The principal of what came without a credential that we know."""
 
-BROKER = AgentId("protocol-broker-agent")
-"""The hub again, as agents that speak a2acp know it."""
-
-RESERVED = frozenset({HUB, ADMIN, NOBODY, BROKER, AgentId("*")})
-"""The names that no agent may have."""
-
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

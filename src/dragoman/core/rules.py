@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from dragoman.core.agents.manners import LIMITED
 from dragoman.core.errors import Kind
 from dragoman.core.ids import DAY, HOUR, MINUTE, SECOND
 
@@ -63,7 +64,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     per_minute: tuple[int, int, int] = (1000, 100, 10_000)
     """Messages in a sliding minute of an agent, a collaboration and everybody, in the protocols that are limited
     (a2acp-D16); 0 is no limit."""
-    limited: frozenset[str] = frozenset({"a2acp"})
+    limited: frozenset[str] = LIMITED
     contract_lasts: int = 24 * HOUR
     """How long a contract is good for (a2acp-D7)."""
     max_backlog: int = 2_000_000

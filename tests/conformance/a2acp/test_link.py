@@ -13,8 +13,7 @@ from tests.conformance.a2acp.samples import ADA, BOB, BODIES, BROKER, START, TOK
 
 from dragoman.core.agents.floor import MINUTES, Floor
 from dragoman.core.ids import Instant
-from dragoman.core.policy.ratelimit import BROKER as EVERYBODY
-from dragoman.core.policy.ratelimit import SECOND, Exceeded, Limits, Minute, keys, take
+from dragoman.core.policy.ratelimit import EVERYBODY, SECOND, Exceeded, Limits, Minute, keys, take
 from dragoman.core.ports import Recovered
 from dragoman.protocols.a2acp import codec, intents
 from dragoman.protocols.a2acp.connection import Connection

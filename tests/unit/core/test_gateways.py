@@ -7,12 +7,13 @@ import msgspec
 import pytest
 from tests.support.world import World
 
+from dragoman.core.agents.manners import RESERVED
 from dragoman.core.agents.model import BreakerState
 from dragoman.core.commands import AdmitGuest, Answer, Ask, AskPerson, Claim, LogEntry, NoteRead, WriteLog
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.files import FileRef, shown_name
-from dragoman.core.ids import ADMIN, RESERVED, AgentId
+from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.rules import Rules
 from dragoman.core.tasks.model import QuestionStatus, Status, Waiting
 from dragoman.stores.memory import MemoryStore

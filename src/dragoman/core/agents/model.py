@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from dragoman.core.agents.manners import CONVERSES, READS_LETTERS
 from dragoman.core.ids import SECOND, AgentId, Instant
 
 
@@ -49,14 +50,6 @@ class Revoked(msgspec.Struct, frozen=True, gc=False):
 
 GUEST = "guest:"
 """The beginning of a `token_hash` that is none: nobody's token can have it."""
-
-
-CONVERSES = frozenset({"agentmsg"})
-"""The protocols whose agents talk with each other: they hear letters, and are asked for help and to take tasks over."""
-
-
-READS_LETTERS = CONVERSES | {"a2acp"}
-"""The protocols that have a word for a message that is no task."""
 
 
 class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

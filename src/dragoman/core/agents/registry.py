@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dragoman.core.agents import breaker, status
+from dragoman.core.agents.manners import RESERVED
 from dragoman.core.agents.model import GUEST, Agent, BreakerState, Revoked
 from dragoman.core.commands import (
     AddAgent,
@@ -18,7 +19,7 @@ from dragoman.core.commands import (
 )
 from dragoman.core.contracts.parting import end_contracts_of
 from dragoman.core.errors import Fault, Kind, refuse
-from dragoman.core.ids import HUB, RESERVED, AgentId, Instant, TaskId
+from dragoman.core.ids import HUB, AgentId, Instant, TaskId
 from dragoman.core.routing.dispatch import assign, fill
 from dragoman.core.routing.routes import Route, reach
 from dragoman.core.state import versions

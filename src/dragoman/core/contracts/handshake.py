@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from dragoman.core.agents.manners import SHAKES_HANDS
 from dragoman.core.agents.model import Agent, Offer
 from dragoman.core.commands import AnswerHandshake, EndContract, RotateKey, ShakeHands
 from dragoman.core.contracts import borders
@@ -33,8 +34,6 @@ from dragoman.core.work import Work
 from dragoman.wire.schema import compatibility
 
 PATIENCE = 5 * SECOND
-ASKED = frozenset({"a2acp"})
-"""The protocols whose agents are asked. Others agreed when they declared their terms."""
 
 
 def shake_hands(work: Work, command: ShakeHands) -> Question:
@@ -74,7 +73,7 @@ def shake_hands(work: Work, command: ShakeHands) -> Question:
     )
     if command.awaited is not None:
         await_answer(work, command.principal, command.awaited)
-    if target.protocol not in ASKED:
+    if target.protocol not in SHAKES_HANDS:
         return agree(work, question, None)
     work.put(question)
     tell(work, target.id, Cargo.PROPOSAL, question=question.id)
@@ -87,7 +86,7 @@ def served(work: Work, command: ShakeHands) -> tuple[Agent, Offer]:
         message = f"there is no other agent {command.target!r}; discover who serves the intent"
         raise refuse(Kind.NOT_FOUND, message, field="target_agent_id")
     offer = target.offer(command.intent)
-    if offer is None and target.protocol not in ASKED and target.can_do(command.intent):
+    if offer is None and target.protocol not in SHAKES_HANDS and target.can_do(command.intent):
         offer = Offer(intent=command.intent)  # it declared no schema: anything goes
     if offer is None:
         intents = sorted(offer.intent for offer in target.offers)
@@ -152,7 +151,7 @@ def drafted(
     work: Work, command: ShakeHands, target: Agent, offer: Offer, *, encrypt: bool, former: Contract | None
 ) -> Contract:
     """The terms that will stand if the target agrees. Personal data is always encrypted (a2acp-D13)."""
-    if command.end_to_end and target.protocol not in ASKED:
+    if command.end_to_end and target.protocol not in SHAKES_HANDS:
         message = f"{target.id} speaks {target.protocol} and cannot decrypt; shake hands without mode, and the hub does"
         raise refuse(Kind.FORBIDDEN, message, field="mode", protocol=target.protocol)
     encrypted = encrypt or command.encrypt or offer.pii or command.end_to_end
@@ -227,7 +226,7 @@ def agree(work: Work, question: Question, public_key: str | None) -> Question:
 def needs_key(work: Work, contract: Contract) -> bool:
     """Whether the target encrypts for itself; for an agent of another protocol the hub does."""
     target = work.agent(contract.target.agent)
-    return target is not None and target.protocol in ASKED
+    return target is not None and target.protocol in SHAKES_HANDS
 
 
 def failed(work: Work, question: Question, fault: Fault) -> Question:
@@ -317,7 +316,7 @@ def tell(
 ) -> None:
     """News of a question or a contract, for an agent that has words for them."""
     agent = work.agent(receiver)
-    if receiver in NOBODY or agent is None or agent.protocol not in ASKED:
+    if receiver in NOBODY or agent is None or agent.protocol not in SHAKES_HANDS:
         return
     lane_id = TaskId(question or contract or "")
     lane = work.find(Lane(lane_id, receiver))

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from dragoman.core.agents.manners import SEALS
 from dragoman.core.agents.model import Offer
 from dragoman.core.commands import Submit
 from dragoman.core.contracts import borders
@@ -26,9 +27,6 @@ from dragoman.core.work import Work
 from dragoman.wire import guard
 from dragoman.wire.errors import RemoteProtocolError
 from dragoman.wire.schema.library import Compiled, Library
-
-SEALING = frozenset({"a2acp"})
-"""The protocols whose agents are promised that personal data reaches them encrypted (a2acp-D13)."""
 
 LIBRARY = Library()
 """Schemas are compiled once; what they accept depends on nothing but themselves."""
@@ -77,7 +75,7 @@ def offer_for(work: Work, command: Submit, contract: Contract | None) -> Offer |
         return contract.offer
     target = None if command.pinned is None else work.agent(command.pinned)
     offer = None if target is None else target.offer(command.type)
-    if offer is not None and offer.pii and target is not None and target.protocol in SEALING:
+    if offer is not None and offer.pii and target is not None and target.protocol in SEALS:
         what = f"{command.type} is personal, and {target.id} takes it encrypted only; shake hands with it for a key"
         raise refuse(Kind.FORBIDDEN, what, field="contract_id", pii=True)
     return offer

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.agents.model import CONVERSES
+from dragoman.core.agents.manners import CONVERSES
 from dragoman.core.agents.status import derived
 from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId, rfc3339

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dragoman.core.agents.model import CONVERSES
+from dragoman.core.agents.manners import CONVERSES
 from dragoman.core.ids import rfc3339
 from dragoman.core.state.model import Entity, Registry
 from dragoman.core.tasks.model import Status, Task

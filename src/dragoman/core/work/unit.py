@@ -27,9 +27,6 @@ class Work(Writing):
             for row in rows:
                 base[type(row)][key_of(row)] = row
 
-    def knows(self, lookup: Lookup[Any]) -> bool:
-        return lookup in self._loaded
-
     def begin(self) -> None:
         """A new decision starts; what the ones before did now stands."""
         self._undo.clear()

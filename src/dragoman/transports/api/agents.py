@@ -10,11 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.bindings import a2acp
+from dragoman.core.agents.manners import RESERVED
 from dragoman.core.agents.model import Agent, Offer, Profile
 from dragoman.core.commands import AddAgent, RemoveAgent, RotateToken
 from dragoman.core.contracts.terms import LIBRARY
 from dragoman.core.errors import Kind
-from dragoman.core.ids import ADMIN, RESERVED, AgentId, rfc3339
+from dragoman.core.ids import ADMIN, AgentId, rfc3339
 from dragoman.core.ports import TaskFilter
 from dragoman.core.queries import AgentOut, AgentStatus, LogLine, agent_out, log_line
 from dragoman.core.state.model import Registry

@@ -1,0 +1,40 @@
+"""What the core knows of protocols: none of their words, but how those who speak them want to be treated.
+
+One table. A protocol that is not in it has no manners of its own: its agents do tasks, ask people, and hear notices.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from dragoman.core.ids import ADMIN, HUB, NOBODY, AgentId
+
+
+class Manners(msgspec.Struct, frozen=True, kw_only=True):
+    converses: bool = False
+    """Its agents talk with each other: they hear letters, and are asked for help and to take tasks over."""
+    reads_letters: bool = False
+    """It has a word for a message that is no task."""
+    shakes_hands: bool = False
+    """Its agents are asked whether they agree to a contract. Others agreed when they declared their terms."""
+    seals: bool = False
+    """Its agents are promised that personal data reaches them encrypted (a2acp-D13)."""
+    limited: bool = False
+    """Its messages are counted (a2acp-D16)."""
+    hub: str | None = None
+    """What it calls the hub, where it has a name for it."""
+
+
+MANNERS = {
+    "agentmsg": Manners(converses=True, reads_letters=True),
+    "a2acp": Manners(reads_letters=True, shakes_hands=True, seals=True, limited=True, hub="protocol-broker-agent"),
+}
+
+CONVERSES = frozenset(name for name, of in MANNERS.items() if of.converses)
+READS_LETTERS = frozenset(name for name, of in MANNERS.items() if of.reads_letters)
+SHAKES_HANDS = frozenset(name for name, of in MANNERS.items() if of.shakes_hands)
+SEALS = frozenset(name for name, of in MANNERS.items() if of.seals)
+LIMITED = frozenset(name for name, of in MANNERS.items() if of.limited)
+
+RESERVED = frozenset({HUB, ADMIN, NOBODY, AgentId("*"), *(AgentId(of.hub) for of in MANNERS.values() if of.hub)})
+"""The names that no agent may have."""
