@@ -17,15 +17,13 @@ from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import HOUR, Instant, TaskId
 from dragoman.core.tasks.model import Event, Task
 from dragoman.protocols.a2acp import codec, intents
+from dragoman.protocols.a2acp.types import BROKER_ID, RESERVED, MessageType
 from dragoman.protocols.a2acp.types import Agent as Party
-from dragoman.protocols.a2acp.types import MessageType
 
 FOLLOWS = False
 TOKEN = "…"
-BROKER = Party(agent_id="protocol-broker-agent", domain="a_domain", version="1.0.0")
+BROKER = Party(agent_id=BROKER_ID, domain="a_domain", version="1.0.0")
 WITH_THE_BROKER = frozenset({intents.DISCOVER, intents.INITIATE, intents.ACCEPT, intents.TERMINATE, intents.ROTATE})
-AROUND = frozenset({"contract_id", "correlation_id", "traceparent"})
-"""What the protocol itself puts into a payload."""
 
 
 def hear(data: bytes, now: Instant) -> Heard:
@@ -42,7 +40,7 @@ def hear(data: bytes, now: Instant) -> Heard:
     if not asks and named is None:
         raise refuse(Kind.INVALID, "missing; it says which request is meant", field="payload.correlation_id")
     contract = _contract(speaker, message.intent, now) if asks and message.intent is not None else None
-    content = {name: value for name, value in (message.payload or {}).items() if name not in AROUND}
+    content = {name: value for name, value in (message.payload or {}).items() if name not in RESERVED}
     task = None if named is None else TaskId(named if _is_uuid(named) else str(uuid5(TASKS, named)))
     said = a2acp.Said(speaker, message, tree, now, contract=contract, content=content, task=task)
     return Heard(kind, speaker, (a2acp.command_of(said),), contract)
