@@ -61,10 +61,8 @@ class Peer:
         ids = tuple(p.delivery.id for p in parcels)
         return await self.world.ask(Acknowledge(principal=self.agent, deliveries=ids, session=self.session))
 
-    async def close(self, *, lost: bool = True, fault: Fault | None = None, parting: bool = False) -> None:
-        await self.world.ask(
-            CloseLink(principal=self.agent, session=self.session, lost=lost, fault=fault, parting=parting)
-        )
+    async def close(self, *, lost: bool = True, fault: Fault | None = None) -> None:
+        await self.world.ask(CloseLink(principal=self.agent, session=self.session, lost=lost, fault=fault))
         self.world.intake.detach(self.session)
 
 

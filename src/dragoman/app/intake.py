@@ -135,6 +135,10 @@ class Intake:
             self.tell(EndContractsOf(agent=agent, until=self.now()))
         self._loop = asyncio.create_task(self._run(), name="intake")
 
+    def part(self) -> None:
+        """From now on the hub is about to stop (`Floor.parting`). What anybody says is taken until it does."""
+        self._floor.parting = True
+
     async def stop(self) -> None:
         """Decide and commit what has been accepted, then close the store."""
         self._closing = True

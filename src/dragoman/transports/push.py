@@ -67,7 +67,6 @@ class Push(Callbacks):
         self._first_pause = first_pause
         self._couriers: dict[AgentId, tuple[str, asyncio.Task[None]]] = {}
         self._client: httpx2.AsyncClient | None = None
-        self.stopping = False
 
     def start(self) -> None:
         """Take up where the last run of the hub ended."""
@@ -76,7 +75,6 @@ class Push(Callbacks):
                 self.follow(agent.id)
 
     async def stop(self) -> None:
-        self.stopping = True
         tasks = [task for _, task in self._couriers.values()]
         for task in tasks:
             task.cancel()
@@ -194,7 +192,7 @@ class _Courier:
                 carrier.cancel()
             self._lanes.clear()
             session = self._session
-            closed = self._hub.post(CloseLink(principal=self._agent, session=session, parting=self._push.stopping))
+            closed = self._hub.post(CloseLink(principal=self._agent, session=session))
             closed.add_done_callback(lambda done: self._closed(session, done))
 
     def _closed(self, session: SessionId, closed: asyncio.Future[Any]) -> None:

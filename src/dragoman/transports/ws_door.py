@@ -170,7 +170,6 @@ class WsDoor(ABC):
         self._refusals = refusals
         self._links: dict[SessionId, Link] = {}
         self._closing: set[asyncio.Future[None]] = set()
-        self._draining = False
 
     # -- what a protocol says
 
@@ -284,7 +283,7 @@ class WsDoor(ABC):
         finally:
             self._links.pop(session, None)
             link.edge.close()
-            closed = self._hub.post(CloseLink(principal=agent.id, session=session, parting=self._draining))
+            closed = self._hub.post(CloseLink(principal=agent.id, session=session))
             closed.add_done_callback(lambda done: self._closed(session, done))
             log.info("disconnected", agent=agent.id, session=session, code=code)
         if code == TOO_BIG:
@@ -330,7 +329,6 @@ class WsDoor(ABC):
 
     async def drain(self, seconds: float) -> None:
         """Let every link answer what it has heard, then close it: clients connect to whoever serves next."""
-        self._draining = True
         draining = []
         for session, link in self._links.items():
             self.farewell(link, seconds)

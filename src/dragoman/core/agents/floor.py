@@ -68,6 +68,9 @@ class Floor:
         self.by_kind: dict[str, dict[AgentId, None]] = {}
         self.active: dict[AgentId, set[TaskId]] = {owner: set(ids) for owner, ids in recovered.active.items()}
         self.backlog: dict[str, int] = {queue: n for queue, n in recovered.backlog.items() if n}
+        self.parting = False
+        """The hub stops: nothing is given out any more, and whoever it lets go of has done nothing wrong. Agents keep
+        their work and have time to come back after the start (`tasks.clock.back_by`), as if the hub had died."""
         self.links: dict[SessionId, Link] = {}
         self.links_of: dict[AgentId, dict[SessionId, None]] = {}
         self.polled_at: dict[AgentId, Instant] = {}

@@ -69,13 +69,13 @@ def close_link(work: Work, command: CloseLink) -> None:
     if link is None:
         return
     work.drop_link(command.session)
-    if not link.ordered or (command.parting and command.fault is None):
+    if not link.ordered or (work.floor.parting and command.fault is None):
         return
     agent = work.agent(link.agent)
     if agent is not None and not any(other.ordered for other in work.links_to(agent.id)):
         work.put(msgspec.structs.replace(agent, connected=False, last_seen_at=work.now))
     if command.fault is not None:
-        give_back(work, link, command.fault, counts=not command.parting)
+        give_back(work, link, command.fault)
     elif command.lost:
         lose(work, link)
 
@@ -94,12 +94,17 @@ def lose(work: Work, link: Link) -> None:
         failed(work, link.agent)
 
 
-def give_back(work: Work, link: Link, fault: Fault, *, counts: bool = True) -> None:
-    """The agent is gone, and what it held over this link with it. That, too, is one failure, unless we are to blame."""
+def give_back(work: Work, link: Link, fault: Fault) -> None:
+    """The agent is gone, and what it held over this link with it. That, too, is one failure, unless it is gone because
+    we go: then it costs neither of them anything."""
+    ours = work.floor.parting
+    if ours:
+        why = f"the hub was stopped while {link.agent} worked on the task"
+        fault = msgspec.structs.replace(fault, message=why)
     held = [task for task in work.tasks(work.tasks_of(link.agent)) if task.session == link.session]
     for task in held:
-        fail_attempt(work, task, fault, counts=False, lost=True)
-    if held and counts:
+        fail_attempt(work, task, fault, counts=False, lost=True, spent=not ours)
+    if held and not ours:
         failed(work, link.agent)
     fill(work, link.agent)
 

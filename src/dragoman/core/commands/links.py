@@ -49,9 +49,6 @@ class CloseLink(Command, frozen=True, gc=False, kw_only=True):
     """False for a poll that simply ended: nothing was lost with it."""
     fault: Fault | None = None
     """The agent itself is gone, for this reason: what it held over the link fails at once, without a grace time."""
-    parting: bool = False
-    """It is the hub that goes, which is no failure of the agent: it keeps its work, and has the time to come back after
-    the start (`tasks.clock.back_by`), as if the hub had died."""
 
 
 class RefillLink(Command, frozen=True, gc=False, kw_only=True):

@@ -92,7 +92,7 @@ def addressed(work: Work, route: Route) -> Iterable[Agent]:
 
 def seat(work: Work, agent: Agent) -> Link | None:
     """The link over which this agent could be given work now, or None."""
-    if agent.silent_since is not None:
+    if agent.silent_since is not None or work.floor.parting:
         return None
     if agent.breaker.state is not BreakerState.CLOSED or work.load_of(agent.id) >= agent.max_concurrent:
         return None

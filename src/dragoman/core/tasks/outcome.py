@@ -18,10 +18,10 @@ from dragoman.core.routing.dispatch import fill, make_room
 from dragoman.core.routing.routes import addressed, route_of, serves
 from dragoman.core.state import budget
 from dragoman.core.state.waking import breaker_limits, waking
-from dragoman.core.tasks.assistance import helped
+from dragoman.core.tasks.assistance import call_off, helped
 from dragoman.core.tasks.dependencies import settle_dependents
 from dragoman.core.tasks.lifecycle import move
-from dragoman.core.tasks.model import Asking, EventKind, QuestionStatus, Status, Task
+from dragoman.core.tasks.model import Asking, EventKind, Status, Task
 from dragoman.core.tasks.output import RESULT, check_complete, take_output
 from dragoman.core.work import Work
 
@@ -120,11 +120,14 @@ def owned(work: Work, task_id: Any, principal: AgentId) -> Task:
     return task
 
 
-def fail_attempt(work: Work, task: Task, fault: Fault, *, counts: bool = True, lost: bool = False) -> Task:
+def fail_attempt(
+    work: Work, task: Task, fault: Fault, *, counts: bool = True, lost: bool = False, spent: bool = True
+) -> Task:
     """An attempt failed: try again later, if that may help; otherwise that was it.
 
     `lost`: the link to the agent was, not the agent's will. It may have done the work and know it: it is asked first.
-    So is whoever took the task over, before whoever it was meant for at first and gave it away.
+    So is whoever took the task over, before whoever it was meant for at first and gave it away. Not `spent`: the hub
+    itself cut it short, so the next one is the same again.
     """
     owner = task.owner
     if owner is not None:
@@ -137,11 +140,12 @@ def fail_attempt(work: Work, task: Task, fault: Fault, *, counts: bool = True, l
     if task.reserved is not None:
         task = budget.release(work, task)
         make_room(work)
+    attempts = task.attempts if spent else task.attempts - 1
     delays = work.rules.retry_delays
-    retry_at = Instant(work.now + delays[min(task.attempts, len(delays) - 1)])
+    retry_at = Instant(work.now + delays[min(attempts, len(delays) - 1)])
     if task.origin.principal == HUB:
         return end(work, task, Status.FAILED, fault=fault)
-    if fault.kind not in work.rules.retried or task.attempts >= len(delays) or retry_at >= task.deadline:
+    if fault.kind not in work.rules.retried or attempts >= len(delays) or retry_at >= task.deadline:
         return give_up(work, task, fault)
     body = msgspec.json.encode({"fault": fault, "attempt": task.attempts, "retry_at": retry_at})
     task = move(
@@ -152,6 +156,7 @@ def fail_attempt(work: Work, task: Task, fault: Fault, *, counts: bool = True, l
         delivery=None,
         waiting=None,
         lost_at=None,
+        attempts=attempts,
         prefers=owner if lost or task.handed else None,
         fault=hushed(task, fault),
         wake_at=retry_at,
@@ -177,7 +182,7 @@ def let_go(work: Work, task: Task) -> None:
     attempt comes to them again."""
     for question in work.find(OpenQuestions(task.id)):
         if question.about is not Asking.ANSWER:
-            work.put(msgspec.structs.replace(question, status=QuestionStatus.WITHDRAWN, wake_at=None))
+            call_off(work, question)
 
 
 OURS = frozenset({Kind.TIMEOUT, Kind.UNAVAILABLE, Kind.CANCELLED, Kind.DEPENDENCY, Kind.CONTRACT})

@@ -347,13 +347,7 @@ class CovenDoor:
         if interrupted or not self._draining:
             # Work that had not been sent when the hub stopped is not lost: it leaves again with the next link.
             fault = _gone(link.agent, verdict)
-        closing = CloseLink(
-            principal=link.agent,
-            session=link.session,
-            lost=fault is not None,
-            fault=fault,
-            parting=self._draining,
-        )
+        closing = CloseLink(principal=link.agent, session=link.session, lost=fault is not None, fault=fault)
         closed = self._hub.post(closing)
         closed.add_done_callback(lambda done: self._closed(link.session, done))
 

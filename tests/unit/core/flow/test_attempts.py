@@ -285,13 +285,63 @@ async def test_the_time_in_which_the_hub_was_stopped_is_nobodys_silence(world):
     i1 = await world.connect("i1")
     task = await world.submit()
     await i1.ack(*i1.take())
-    await i1.close(parting=True)
+    world.intake.part()
+    await i1.close()
     world.time += 100 * SECOND
     await world.restart()
     await world.advance(25)
     assert ((await world.task(task.id)).owner, world.intake.agent(AgentId("i1")).breaker.failures) == ("i1", 0)
     await world.finish("i1", task.id)
     assert (await world.task(task.id)).status is Status.COMPLETED
+
+
+async def test_work_that_the_hub_cuts_short_by_stopping_costs_neither_the_task_nor_the_agent_anything(world):
+    """However often it is stopped: the attempt is the same again."""
+    await world.add("i1", "infra")
+    task = await world.submit()
+    gone = Fault(kind=Kind.UNAVAILABLE, message="its stream ended", retryable=True)
+    for _ in range(6):
+        i1 = await world.connect("i1", fresh=True, vouches=True)
+        await world.advance(1)
+        assert i1.work == [task.id]
+        assert (await world.task(task.id)).attempts == 1
+        await i1.ack(*i1.take())
+        world.intake.part()
+        await i1.close(fault=gone)
+        await world.restart()
+    assert world.intake.agent(AgentId("i1")).breaker.failures == 0
+    assert "the hub was stopped" in (await world.task(task.id)).fault.message
+
+
+async def test_a_hub_that_is_about_to_stop_gives_out_nothing_and_hears_everything(world):
+    await world.add("i1", "infra", concurrent=1)
+    i1 = await world.connect("i1")
+    first, second = await world.submit(), await world.submit()
+    world.intake.part()
+    await world.finish("i1", first.id)
+    assert i1.work == [first.id]
+    await i1.close()
+    await world.restart()
+    assert [(await world.task(id)).status for id in (first.id, second.id)] == [Status.COMPLETED, Status.QUEUED]
+    assert (await world.connect("i1")).work == [second.id]
+
+
+@pytest.mark.parametrize("says", ["the result", "nothing"])
+async def test_a_deadline_that_passed_while_the_hub_was_down_takes_no_result_and_blames_nobody(world, says):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    task = await world.submit(total_seconds=60)
+    await i1.ack(*i1.take())
+    world.time += 600 * SECOND
+    await world.restart()
+    await world.connect("i1")
+    await world.advance(20)
+    assert (await world.task(task.id)).owner == "i1"
+    if says == "the result":
+        await world.finish("i1", task.id)
+    await world.advance(20)
+    assert (await world.task(task.id)).status is (Status.COMPLETED if says == "the result" else Status.FAILED)
+    assert world.intake.agent(AgentId("i1")).breaker.failures == 0
 
 
 @pytest.mark.parametrize("says", ["nothing", "a word"])
