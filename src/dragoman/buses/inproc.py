@@ -77,12 +77,8 @@ class Bus:
     def publish(self, topic: str, publisher: str, data: Any) -> int:
         """Hand it to everybody who is subscribed, once each; how many took it."""
         self.published += 1
-        readers = dict(self._exact.get(topic, {}))
-        for length in self._lengths:
-            if length <= len(topic):
-                readers.update(self._prefixes.get(topic[:length], {}))
         taken = 0
-        for reader in readers:
+        for reader in self._audience(topic):
             if reader.take(topic, publisher, data, reader.missed):
                 reader.missed = 0
                 taken += 1
@@ -91,6 +87,17 @@ class Bus:
                 self.lost += 1
         self.delivered += taken
         return taken
+
+    def audience(self, topic: str) -> int:
+        """How many are subscribed to it now."""
+        return len(self._audience(topic))
+
+    def _audience(self, topic: str) -> dict[Reader, None]:
+        readers = dict(self._exact.get(topic, {}))
+        for length in self._lengths:
+            if length <= len(topic):
+                readers.update(self._prefixes.get(topic[:length], {}))
+        return readers
 
     def enter(self, reader: Reader, pattern: str) -> None:
         table, key = self._place(pattern)

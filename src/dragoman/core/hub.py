@@ -66,6 +66,7 @@ from dragoman.core.commands import (
 )
 from dragoman.core.contracts import domains, handshake, parting
 from dragoman.core.delivery import deadletters, letters, outbox
+from dragoman.core.delivery.receipts import note, receipt
 from dragoman.core.errors import Refused
 from dragoman.core.lookups import DeliveryById, QuestionById
 from dragoman.core.policy import replay
@@ -110,8 +111,14 @@ def note_refusal(work: Work, command: NoteRefusal) -> None:
     )
 
 
-def note_read(work: Work, command: NoteRead) -> None:
+def note_read(work: Work, command: NoteRead) -> int | None:
+    if command.message_id is not None:
+        noted = receipt(work, command.principal, command.message_id, command.digest)
+        if noted is not None:
+            return int(noted)
+        note(work, command.principal, command.message_id, command.digest, str(command.count))
     work.audit(principal=command.principal, action=command.what, protocol=command.protocol, subject=command.about)
+    return None
 
 
 DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {

@@ -81,8 +81,14 @@ def command_of(agent: Agent, message: Message, tree: dict[str, Any]) -> Command 
         case AskUser() | QuestionEvent() as said:
             return _question(agent, message, said)
         case CancelTask() as said:
-            reason = said.reason or "cancelled on request"
-            return Cancel(principal=agent.id, protocol=PROTOCOL, task_id=TaskId(said.task_id), reason=reason)
+            return Cancel(
+                principal=agent.id,
+                protocol=PROTOCOL,
+                task_id=TaskId(said.task_id),
+                reason=said.reason or "cancelled on request",
+                message_id=message.id,
+                digest=digest(("cancel-task", tree["payload"])),
+            )
         case Register() as said:
             return registration_of(agent, said)
         case _:
@@ -104,7 +110,7 @@ def submission(agent: Agent, message: Message, tree: dict[str, Any], files: tupl
         principal=agent.id,
         protocol=PROTOCOL,
         request_id=message.id,
-        digest=_digest(("submit-task", tree["payload"])),
+        digest=digest(("submit-task", tree["payload"])),
         type=said.type,
         body=_encode(body),
         raw=_encode(raw),
@@ -179,8 +185,9 @@ def progress(
         "file": file,
     }
     body = {"status": "running", **{name: value for name, value in told.items() if value is not None}}
+    raw = tree
     if file is not None:
-        tree = {**tree, "payload": {name: value for name, value in tree["payload"].items() if name != "file"}}
+        raw = {**tree, "payload": {name: value for name, value in tree["payload"].items() if name != "file"}}
     return ReportProgress(
         principal=agent.id,
         protocol=PROTOCOL,
@@ -188,8 +195,9 @@ def progress(
         # Nobody says an event again, since none is answered: one with an id that was there before is another one, of a
         # program that counts its events, or began anew.
         message_id=None if message.type in EVENTS else message.id,
+        digest="" if message.type in EVENTS else digest(("update-task", tree["payload"]))[:16],
         body=_encode(body),
-        raw=_encode(tree),
+        raw=_encode(raw),
         percent=percent,
         step=None if said.step is None else said.step.name,
         output=said.output or "",
@@ -215,7 +223,7 @@ def _finish(
         principal=agent.id,
         protocol=PROTOCOL,
         task_id=TaskId(said.task_id),
-        digest=_digest((status, body, None if fault is None else fault.message)),
+        digest=digest((status, body, None if fault is None else fault.message)),
         message_id=message.id,
         body=_encode(body),
         raw=_encode(tree),
@@ -263,5 +271,6 @@ def _question(agent: Agent, message: Message, said: AskUser | QuestionEvent) -> 
     )
 
 
-def _digest(content: object) -> str:
+def digest(content: object) -> str:
+    """What tells the same content again from another."""
     return hashlib.sha256(_canonical(content)).hexdigest()

@@ -105,10 +105,17 @@ class Forget(Command, frozen=True, gc=False, kw_only=True):
 
 
 class NoteRead(Command, frozen=True, gc=False, kw_only=True):
-    """An agent looked at something, where its protocol wants every request in the audit record."""
+    """An agent looked at something, where its protocol wants every request in the audit record.
+
+    What it asks may have to happen once, although it leaves no row of its own: then `message_id` and `digest` are those
+    of the message, and `count` what it comes to. Outcome: the count of the first time, if it came before; else None.
+    """
 
     what: str
     about: str | None = None
+    message_id: str | None = None
+    digest: str = ""
+    count: int = 0
 
 
 class NoteRefusal(Command, frozen=True, gc=False, kw_only=True):

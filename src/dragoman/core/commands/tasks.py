@@ -119,11 +119,14 @@ class Ask(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 class ReportProgress(AboutTask, frozen=True, gc=False, kw_only=True):
     """The owner tells how far it is. Outcome: the task.
 
-    `stream` and `span` place a piece of a longer output. `paused` makes the task wait; `ask` puts a question.
+    `message_id` is that of the message which tells it: the same one again changes nothing, and is refused with other
+    content where its `digest` is given, too. `stream` and `span` place a piece of a longer output. `paused` makes the
+    task wait; `ask` puts a question.
     """
 
     action: ClassVar = "task.progress"
     message_id: str | None = None
+    digest: str = ""
     body: bytes = b"{}"
     raw: bytes | None = None
     percent: int | None = None

@@ -7,6 +7,7 @@ import msgspec
 from dragoman.core.commands import Ask, ReportProgress, WriteLog
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.delivery.outbox import offer, withdraw
+from dragoman.core.delivery.receipts import other_words
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import HUB, Instant
 from dragoman.core.routing.dispatch import fill
@@ -20,8 +21,8 @@ from dragoman.core.work import Work
 
 def report_progress(work: Work, command: ReportProgress) -> Task:
     task = owned(work, command.task_id, command.principal)
-    if command.message_id is not None and command.message_id in task.recent:
-        return task  # heard already: its acknowledgment got lost
+    if _heard_already(task, command):
+        return task  # its acknowledgment got lost
     if task.final:
         raise refuse(
             Kind.CONFLICT,
@@ -41,7 +42,7 @@ def report_progress(work: Work, command: ReportProgress) -> Task:
     )
     said = task.seq
     if command.message_id is not None:
-        recent = (*task.recent, command.message_id)[-work.rules.recent_messages :]
+        recent = (*task.recent, _mark(command))[-work.rules.recent_messages :]
         task = msgspec.structs.replace(task, recent=recent)
     task = work.sign_of_life(
         task,
@@ -67,6 +68,22 @@ def report_progress(work: Work, command: ReportProgress) -> Task:
     if task.origin.principal == HUB:  # a health check that gets going is answered
         heard(work, command.principal, probe=True)
     return task
+
+
+def _mark(command: ReportProgress) -> str:
+    """What the message is remembered by."""
+    return f"{command.message_id} {command.digest}" if command.digest else command.message_id or ""
+
+
+def _heard_already(task: Task, command: ReportProgress) -> bool:
+    """Whether this message came before; with other words under its id it is refused (all-D5)."""
+    if command.message_id is None:
+        return False
+    if _mark(command) in task.recent:
+        return True
+    if command.digest and any(mark.rpartition(" ")[0] == command.message_id for mark in task.recent):
+        raise other_words()
+    return False
 
 
 def paused(work: Work, task: Task, ask: Ask | None) -> Task:

@@ -199,8 +199,10 @@ class ForgeTongue:
                 return partial(self._read, agent, message, id, partial(reading.task, desk, agent, id))
             case GetFile(task_id=id) as asked:
                 return partial(self._read, agent, message, id, partial(reading.file, desk, agent, asked))
-            case Subscribe(topic=topic) | Unsubscribe(topic=topic) | Publish(topic=topic):
-                return partial(self._read, agent, message, topic, partial(self._bus, agent, message))
+            case Subscribe(topic=topic) | Unsubscribe(topic=topic):
+                return partial(self._read, agent, message, topic, partial(self._subscribe, message.payload))
+            case Publish() as said:
+                return partial(self._publish, agent, message, said, tree)
             case UpdateTask(status="running") as said:
                 return partial(self._take_up, agent, message, said, tree)
             case Progress(file=Attachment()) as said:
@@ -214,9 +216,12 @@ class ForgeTongue:
         self, agent: Agent, message: Message, about: str | None, read: Callable[[], Awaitable[dict[str, Any]]]
     ) -> Sequence[bytes]:
         """Every request is in the audit record, also one that only reads."""
-        what = message.type.replace("request:", "forge.")
-        await self._hub.ask(NoteRead(principal=agent.id, protocol=self.protocol, what=what, about=about))
+        await self._hub.ask(self._note(agent, message, about))
         return [self._success(message.id, await read())]
+
+    def _note(self, agent: Agent, message: Message, about: str | None, **more: Any) -> NoteRead:
+        what = message.type.replace("request:", "forge.")
+        return NoteRead(principal=agent.id, protocol=self.protocol, what=what, about=about, **more)
 
     async def _take_up(self, agent: Agent, message: Message, said: UpdateTask, tree: dict[str, Any]) -> Command:
         """`running`: on one's own task that is progress; one in the queue is claimed first."""
@@ -266,13 +271,19 @@ class ForgeTongue:
                 self._dropping.add(dropping)
                 dropping.add_done_callback(self._dropping.discard)
 
-    async def _bus(self, agent: Agent, message: Message) -> dict[str, Any]:
-        said: Subscribe | Unsubscribe | Publish = message.payload
+    async def _publish(self, agent: Agent, message: Message, said: Publish, tree: dict[str, Any]) -> Sequence[bytes]:
+        """At most once, also if it is said again because the answer got lost: it is noted before it is told."""
+        topic, bus = said.topic, self._desk.bus
+        if ANY in topic:
+            raise refuse(Kind.INVALID, "a topic has no `*`; that is for subscriptions", field="payload.topic")
+        once = {"message_id": message.id, "digest": forge.digest(("publish", tree["payload"]))}
+        delivered = await self._hub.ask(self._note(agent, message, topic, count=bus.audience(topic), **once))
+        if delivered is None:
+            delivered = bus.publish(topic, agent.id, said.data)
+        return [self._success(message.id, {"topic": topic, "delivered": delivered})]
+
+    async def _subscribe(self, said: Subscribe | Unsubscribe) -> dict[str, Any]:
         topic = said.topic
-        if isinstance(said, Publish):
-            if ANY in topic:
-                raise refuse(Kind.INVALID, "a topic has no `*`; that is for subscriptions", field="payload.topic")
-            return {"topic": topic, "delivered": self._desk.bus.publish(topic, agent.id, said.data)}
         if ANY in topic[:-1]:
             raise refuse(Kind.INVALID, "a pattern has its `*` at the end", field="payload.topic")
         if self._subscriptions is None:

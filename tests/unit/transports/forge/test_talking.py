@@ -129,6 +129,21 @@ async def test_agents_publish_and_subscribe(hub: ForgeHub) -> None:
     assert (await three.ask("publish", topic="a.*"))["code"] == "INVALID_REQUEST"
 
 
+@pytest.mark.requirement("FG-FUT-4", "forge-all-D5")
+async def test_what_is_published_again_under_its_id_is_told_once(hub: ForgeHub) -> None:
+    """Whoever lost the answer says it again, perhaps over another link; nothing is delivered twice."""
+    reader, talker = await hub.connect("worker-1"), await hub.connect("worker-2")
+    await reader.ask("subscribe", topic="t")
+    for _ in range(2):
+        for _ in range(2):
+            assert await talker.ask("publish", id="p-1", topic="t", data=1) == {"topic": "t", "delivered": 1}
+        talker = await hub.connect("worker-2")
+    refused = await talker.ask("publish", id="p-1", topic="t", data=2)
+    assert (refused["code"], refused["details"]["reason"]) == ("INVALID_REQUEST", "mismatch")
+    await talker.ask("publish", topic="t", data=3)
+    assert [(await reader.notice("published"))["data"] for _ in range(2)] == [1, 3]
+
+
 @pytest.mark.requirement("FG-FUT-4")
 async def test_a_subscriber_that_does_not_read_loses_messages_and_holds_up_nobody(hub: ForgeHub) -> None:
     slow, talker = await hub.connect("worker-1", patient=False), await hub.connect("worker-2")

@@ -155,6 +155,29 @@ async def test_a_cancelled_task_is_told_to_its_agent(hub: ForgeHub) -> None:
     assert late["code"] == "INVALID_REQUEST"
 
 
+@pytest.mark.requirement("forge-all-D5")
+async def test_a_cancel_said_again_over_a_new_link_has_its_first_outcome(hub: ForgeHub) -> None:
+    planner, _, id = await at_work(hub)
+    first = await planner.ask("cancel-task", id="c-1", taskId=id)
+    planner = await hub.connect("planner-1")
+    assert await planner.ask("cancel-task", id="c-1", taskId=id) == first
+    for _ in range(2):  # a refusal is no outcome to be remembered
+        assert (await planner.ask("cancel-task", id="c-2", taskId=id))["details"]["reason"] == "conflict"
+    other = await planner.ask("cancel-task", id="c-1", taskId=id, reason="another")
+    assert (other["code"], other["details"]["reason"]) == ("INVALID_REQUEST", "mismatch")
+
+
+@pytest.mark.requirement("forge-all-D5")
+async def test_an_update_said_again_changes_nothing_and_another_under_its_id_is_refused(hub: ForgeHub) -> None:
+    _, worker, id = await at_work(hub)
+    for _ in range(2):
+        updated = await worker.ask("update-task", id="u-1", taskId=id, status="running", output="once")
+        assert updated["task"]["status"] == "running"
+    refused = await worker.ask("update-task", id="u-1", taskId=id, status="running", output="twice")
+    assert (refused["code"], refused["details"]["reason"]) == ("INVALID_REQUEST", "mismatch")
+    assert (await worker.ask("get-task", taskId=id))["task"]["output"] == "once"
+
+
 async def test_a_task_is_paused_and_resumed(hub: ForgeHub) -> None:
     _, worker, id = await at_work(hub)
     await worker.ask("update-task", taskId=id, status="running")
