@@ -6,11 +6,28 @@ import msgspec
 import pytest
 from tests.support.world import World
 
-from dragoman.core.commands import Answer, AnswerHandover, AskHelp, Cancel, GiveHelp, Handing, HandOver, HelpVerdict
+from dragoman.core.agents.model import Offer
+from dragoman.core.commands import (
+    Answer,
+    AnswerHandover,
+    Ask,
+    AskHelp,
+    AskPerson,
+    Cancel,
+    ChangeState,
+    GiveHelp,
+    Handing,
+    HandOver,
+    HelpVerdict,
+    RegisterAgent,
+    SetDomainPolicy,
+    ShakeHands,
+)
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, TaskId
 from dragoman.core.rules import Rules
+from dragoman.core.state.model import Operation, Registry
 from dragoman.core.tasks.model import EventKind, Question, QuestionStatus, Status, Waiting
 from dragoman.stores.memory import MemoryStore
 
@@ -372,3 +389,117 @@ async def test_an_owner_that_is_lost_withdraws_what_it_asked(world):
     await ann.close(fault=Fault(kind=Kind.UNAVAILABLE, message="gone", retryable=True))
     assert (await world.refused(takes(world, "bob", request))).kind is Kind.CONFLICT
     assert bob.take()
+
+
+# -- what is asked, and not waited for any more
+
+
+async def test_a_request_that_was_called_off_reaches_nobody_any_more(world):
+    """Whether its task ended, its time was up or its owner was lost; and the lane goes on behind it."""
+    ann, task = await working(world)
+    asked = await world.ask(asks(world, "ann", task.id, to=AgentId("bob")))
+    await world.ask(world.tell("ann", "bob", "by the way", lane=task.id))
+    await world.ask(Cancel(principal=ADMIN, task_id=task.id))
+    late = await world.submit(None, pinned="ann")
+    await world.ask(hands(world, "ann", late.id, to=AgentId("bob"), deadline=Instant(world.time + SECOND)))
+    await world.advance(2)
+    given = await world.submit(None, pinned="ann")
+    await world.ask(hands(world, "ann", given.id, to=AgentId("bob")))
+    await ann.close(fault=Fault(kind=Kind.UNAVAILABLE, message="gone", retryable=True))
+    bob = await world.connect("bob", acknowledges=True)
+    assert [msgspec.json.decode(parcel.event.body) for parcel in bob.take()] == [{"text": "by the way"}]
+    records = [r for r in await world.store.audit(limit=100) if r.action == "letter.withdraw"]
+    assert len(records) == 3
+    assert asked.letter.message_id in {record.subject for record in records}
+
+
+async def test_who_helps_by_doing_a_task_is_told_when_nobody_needs_it_any_more(world):
+    await world.add("rev", "reviewer", protocol="forge", capabilities=("code-review",))
+    rev = await world.connect("rev")
+    _, task = await working(world)
+    await world.ask(asks(world, "ann", task.id, to=AgentId("rev")))
+    [order] = rev.take()
+    await world.finish("ann", task.id)
+    assert (await world.task(order.task.id)).status is Status.CANCELLED
+    assert [parcel.delivery.cargo for parcel in rev.take()] == [Cargo.CANCEL]
+
+
+async def test_what_the_last_owner_asked_is_withdrawn_when_its_task_changes_hands(world):
+    """A person's answer would reach nobody, and nobody is told to wait for one."""
+    bob = await world.connect("bob", acknowledges=True)
+    _, task = await working(world)
+    words = Ask(question="left or right?")
+    person = await world.ask(AskPerson(principal=AgentId("ann"), request_id="q", ask=words, task_id=task.id))
+    helper = await world.ask(asks(world, "ann", task.id, to=AgentId("cid")))
+    request = hands(world, "ann", task.id, to=AgentId("bob"))
+    await world.ask(request)
+    assert (await question(world, person.id)).status is QuestionStatus.OPEN
+    await world.ask(takes(world, "bob", request))
+    for id in (person.id, helper.id):
+        assert (await question(world, id)).status is QuestionStatus.WITHDRAWN
+    assert (await world.refused(Answer(principal=ADMIN, question=person.id, answer="left"))).kind is Kind.CONFLICT
+    moved = await world.task(task.id)
+    assert (moved.owner, moved.status, moved.waiting) == ("bob", Status.RUNNING, None)
+    assert bob.take()
+
+
+# -- to whom, and at whose cost
+
+
+@pytest.mark.parametrize(("role", "asked"), [(None, None), ("planner", "pam")])
+async def test_an_escalated_task_goes_back_to_its_caller_only_where_that_is_a_planner(world, role, asked):
+    await world.add("pam", protocol="agentmsg", role=role)
+    await world.connect("pam", acknowledges=True)
+    _, task = await working(world, principal=AgentId("pam"))
+    assert (await world.ask(hands(world, "ann", task.id, Handing.ESCALATION))).asked_of == asked
+    assert (await world.task(task.id)).owner == (ADMIN if asked is None else "ann")
+
+
+async def test_a_task_that_a_person_took_over_holds_nothing_of_its_agents_budget(world):
+    _, task = await working(world, constraints={"budget_usd": 0.5})
+    spent = "RESOURCE/ann:budget"
+    assert world.intake.entity(spent).value["reserved"] == 0.5
+    await world.ask(hands(world, "ann", task.id, Handing.ESCALATION))
+    assert world.intake.entity(spent).value["reserved"] == 0
+    assert world.intake.entity("RESOURCE/hub:budget").value["reserved"] == 0
+
+
+async def test_who_has_used_up_all_it_may_takes_over_nothing(world):
+    bob = await world.connect("bob", acknowledges=True)
+    await world.ask(
+        ChangeState(
+            principal=ADMIN, operation=Operation.CREATE, entity=Registry.RESOURCE, entity_id="bob:tokens",
+            changes={"limit": 10, "consumed": 10}, version=0,
+        )
+    )  # fmt: skip
+    _, task = await working(world)
+    request = hands(world, "ann", task.id, to=AgentId("bob"))
+    await world.ask(request)
+    await bob.ack(*bob.take())
+    fault = await world.refused(takes(world, "bob", request))
+    assert (fault.kind, fault.facts["limit"], fault.facts["remaining"]) == (Kind.RESOURCES, 10, 0)
+    assert (await world.task(task.id)).owner == "ann"
+
+
+async def test_work_under_a_contract_stays_where_its_caller_may_ask(world):
+    """The contract names one agent; who takes over from it stands behind the same border (a2acp-D19)."""
+    await world.add("lab", protocol="a2acp", domain="research")
+    for id, domain in (("near", "clinic"), ("far", "elsewhere")):
+        await world.add(id, protocol="agentmsg", domain=domain)
+        await world.connect(id, acknowledges=True)
+    await world.ask(RegisterAgent(principal=AgentId("near"), work_types=None, offers=(Offer(intent="infra_setup"),)))
+    await world.ask(SetDomainPolicy(principal=ADMIN, source="research", target="clinic"))
+    shaken = await world.ask(
+        ShakeHands(
+            principal=AgentId("lab"), protocol="a2acp", request_id=world.uuid(), digest="d", target=AgentId("near"),
+            intent="infra_setup", domain="research", version="1.0.0",
+        )
+    )  # fmt: skip
+    contract = shaken.answer["contract_id"]
+    task = await world.submit(None, principal=AgentId("lab"), type="infra_setup", contract=contract)
+    fault = await world.refused(hands(world, "near", task.id, to=AgentId("far")))
+    assert (fault.kind, fault.facts["target_domain"]) == (Kind.FORBIDDEN, "elsewhere")
+    open_choice = await world.ask(hands(world, "near", task.id))
+    assert open_choice.answer["accepted"] is False
+    await world.ask(SetDomainPolicy(principal=ADMIN, source="research", target="elsewhere"))
+    assert (await world.ask(hands(world, "near", task.id, to=AgentId("far")))).asked_of == "far"

@@ -266,7 +266,7 @@ def moved(work: Work, task: Task, agent: AgentId) -> Task:
         for whose in (agent, HUB):
             for kind in {*USED_UP, *asked}:
                 of = account(work, whose, kind)
-                if of.limit is not None and of.free < asked.get(kind, 0):
+                if is_short(of, asked.get(kind, 0)):
                     raise exceeds(kind, whose, asked.get(kind, 0), of)
     return reserve(work, task, agent)
 

@@ -14,7 +14,8 @@ A request for help is a `Question` that is put to one after the other, until som
     escalated                       a person is asked            a person is asked
     unable, or never heard of       to the asker                 the next is asked, in the end a person
 
-Whoever declared the topic as a capability (in any spelling), or `help`, can help. Meanwhile the task waits.
+Whoever declared the topic as a capability (in any spelling), or `help`, can help. Meanwhile the task waits. If it ends
+or changes hands first, the request is called off; who has not read it will not, and who works on it is told to stop.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.commands import AnswerHandover, AskHelp, GiveHelp, HelpVerdict, Submit, Unanswered
 from dragoman.core.delivery.letters import carry
 from dragoman.core.delivery.model import Cargo, Letter
-from dragoman.core.delivery.outbox import offer, withdraw
+from dragoman.core.delivery.outbox import offer, settle, withdraw
 from dragoman.core.delivery.receipts import note, other_words, receipt
-from dragoman.core.errors import Kind, Refused, refuse
+from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
-from dragoman.core.lookups import QuestionById
+from dragoman.core.lookups import Claims, Lane, QuestionById
 from dragoman.core.routing.routes import present, reads_soon
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import Asking, Priority, Question, QuestionStatus, Status, Task, Waiting
@@ -164,7 +165,7 @@ def give_as_task(work: Work, question: Question, helper: Agent) -> bool:
     asked = {k: v for k, v in question.details.items() if k not in ("named", "priority", "task_id")}
     order = Submit(
         principal=question.agent,
-        request_id=f"help:{question.id}:{len(question.asked_before)}",
+        request_id=order_of(question),
         digest=question.id,
         type=can[0] if can and helper.can_do(can[0]) else topic if helper.can_do(topic) else ANYTHING,
         body=msgspec.json.encode({"input": {"content": question.question, "help": asked}}),
@@ -182,6 +183,11 @@ def give_as_task(work: Work, question: Question, helper: Agent) -> bool:
         return False
     work.put(msgspec.structs.replace(work.known_task(task.id), helps=question.id))
     return True
+
+
+def order_of(question: Question) -> str:
+    """The request id of the work that a question is to whoever has no word for help."""
+    return f"help:{question.id}:{len(question.asked_before)}"
 
 
 def passed_over(question: Question) -> Question:
@@ -257,6 +263,37 @@ def put_to(work: Work, request_id: str, principal: AgentId, about: Asking) -> Qu
         message = f"the request is {now}; drop the answer"
         raise refuse(Kind.CONFLICT, message, field="request_id", status=question.status.value)
     return question
+
+
+def call_off(work: Work, question: Question) -> None:
+    """Nobody waits for the answer any more."""
+    from dragoman.core.tasks.outcome import (
+        end_with_children,
+    )  # what ends calls off what it asked, and the other way round
+
+    work.put(msgspec.structs.replace(question, status=QuestionStatus.WITHDRAWN, wake_at=None))
+    take_back(work, question)
+    if question.about is Asking.HELP and question.asked_of is not None:
+        for task in work.find(Claims(question.agent, order_of(question))):
+            if not task.final:
+                fault = Fault(kind=Kind.CANCELLED, message=f"{question.agent} needs no help any more")
+                end_with_children(work, task, fault)
+
+
+def take_back(work: Work, question: Question) -> None:
+    """A request that nobody need read any more leaves its lane, if it is still there: that is on record."""
+    letter, to = question.letter, question.asked_of
+    about = question.details.get("task_id") or question.task
+    if letter is None or to is None or about is None:
+        return
+    lane = about if work.task(TaskId(about)) is not None else f"~{about}"
+    for row in work.find(Lane(TaskId(lane), to)):
+        if row.letter is not None and row.letter.asks == question.id:
+            settle(work, row)
+            work.audit(
+                principal=letter.sender, action="letter.withdraw", protocol=letter.protocol, subject=letter.message_id,
+                reason=f"{letter.kind} to {to}: nobody waits for the answer any more",
+            )  # fmt: skip
 
 
 def helped(work: Work, task: Task) -> None:

@@ -20,9 +20,13 @@ Whom the hub chooses where the owner leaves it open, and what else the reason le
                                                            the owner counts against it
     escalation         planners, then who failed least     nobody can: a person takes it over
 
-Whoever asked for the task wanted others to do it, and is not chosen, unless it is escalated. The same task from the
-same hand to the same hand again is a loop, and refused. After `Rules.hop_limit` hands nobody seems able to do it, and
-it fails (agentmsg-D8).
+Whoever asked for the task wanted others to do it, and is not chosen, save for a planner to whom it is escalated. Work
+that is done under a contract stays where its caller may ask for it (a2acp-D19). The same task from the same hand to the
+same hand again is a loop, and refused. After `Rules.hop_limit` hands nobody seems able to do it, and it fails
+(agentmsg-D8).
+
+What the last owner had asked about the task, people or agents, is withdrawn when it changes hands: whoever has it now
+asks for itself.
 """
 
 from __future__ import annotations
@@ -34,18 +38,21 @@ from typing import Any
 import msgspec
 
 from dragoman.core.agents.model import Agent
+from dragoman.core.agents.registry import PLANNER
 from dragoman.core.commands import AnswerHandover, Handing, HandOver, Submit
+from dragoman.core.contracts import borders
+from dragoman.core.contracts.handshake import domain_of
 from dragoman.core.delivery.letters import carry
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.delivery.outbox import offer, offer_answer, withdraw
 from dragoman.core.delivery.receipts import note
-from dragoman.core.errors import Fault, Kind, refuse
+from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import ADMIN, AgentId, Instant, QuestionId, instant, rfc3339
 from dragoman.core.lookups import OpenQuestions, QuestionById, Story
-from dragoman.core.routing.dispatch import assign, fill
+from dragoman.core.routing.dispatch import assign, fill, make_room
 from dragoman.core.routing.routes import Route, can_be_asked, present, reach, seat
 from dragoman.core.state import budget
-from dragoman.core.tasks.assistance import answered_before, asked_before, passed_over, put_to, question_id
+from dragoman.core.tasks.assistance import answered_before, asked_before, call_off, passed_over, put_to, question_id
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import (
     HELD,
@@ -134,17 +141,38 @@ def check(work: Work, task: Task, command: HandOver) -> None:
     if command.deadline <= work.now:
         raise refuse(Kind.INVALID, "the deadline has passed already; send a later one", field="deadline")
     if command.to is not None:
-        if command.to == command.principal or work.agent(command.to) is None:
+        other = work.agent(command.to)
+        if other is None or command.to == command.principal:
             message = f"there is no other agent {command.to!r}; name one that is there, or `*`"
             raise refuse(Kind.NOT_FOUND, message, field="to_agent")
         if (command.principal, command.to) in task.handed:
             path = " → ".join((task.handed[0][0], *(to for _, to in task.handed)))
             message = f"{command.to} was handed this task by you before ({path}): that is a loop; name somebody else"
             raise refuse(Kind.CONFLICT, message, field="to_agent", path=path)
+        check_border(work, task, other)
     asked, before = command.known.get("constraints") or {}, budget.needs(task.constraints)
     budget.check_task(work, budget.needs(tightened(task.constraints, asked)), before)
     if task.asked and any(q.about is Asking.TAKEOVER for q in work.find(OpenQuestions(task.id))):
         raise refuse(Kind.CONFLICT, "the task is already being handed over; wait for that answer", task_id=task.id)
+
+
+def check_border(work: Work, task: Task, agent: Agent) -> None:
+    """Who takes over what is done under a contract must be somebody whom its caller may ask, on those terms."""
+    contract = None if task.contract is None else work.contract(task.contract)
+    if contract is None or agent.id in contract.parties:
+        return
+    source, target = contract.source.domain, domain_of(agent)
+    if borders.check(work, source, target, contract.intent) and not contract.encrypted:
+        what = f"the domain policy wants what passes from {source} to {target} encrypted; hand it to somebody else"
+        raise refuse(Kind.FORBIDDEN, what, field="to_agent", contract_id=contract.id)
+
+
+def is_allowed(work: Work, task: Task, agent: Agent) -> bool:
+    try:
+        check_border(work, task, agent)
+    except Refused:
+        return False
+    return True
 
 
 def take_down(work: Work, command: HandOver) -> Task:
@@ -194,7 +222,7 @@ ORDER: dict[Handing, Callable[[Work, Agent], tuple[Any, ...]]] = {
     Handing.RATE_LIMIT: _thrift,
     Handing.LOAD_BALANCING: lambda work, agent: (work.load_of(agent.id) / agent.max_concurrent,),
     Handing.ERROR_RECOVERY: _trouble,
-    Handing.ESCALATION: lambda work, agent: (agent.role != "planner", *_trouble(work, agent)),
+    Handing.ESCALATION: lambda work, agent: (agent.role != PLANNER, *_trouble(work, agent)),
 }
 
 
@@ -209,11 +237,12 @@ def candidates(work: Work, question: Question, task: Task) -> list[Agent]:
         agent
         for agent in work.all_agents()
         if agent.id not in tried
-        and (agent.id != task.origin.principal or reason is Handing.ESCALATION)
+        and (agent.id != task.origin.principal or (reason is Handing.ESCALATION and agent.role == PLANNER))
         and (question.agent, agent.id) not in task.handed
         and agent.can_do(task.type)
         and all(capability in agent.capabilities for capability in needed)
         and can_be_asked(work, agent)
+        and is_allowed(work, task, agent)
         and (reason is not Handing.ESCALATION or present(work, agent.id))  # a person is there before they come
     ]
     order = ORDER[reason]
@@ -338,6 +367,9 @@ def told_whole(work: Work, task: Task, question: Question, to: AgentId) -> Task:
     }
     body = {"input": source.get("input", {}), **lasting(source), "handover": handover}
     withdraw(work, task, question.agent)
+    for other in work.find(OpenQuestions(task.id)):
+        if other.id != question.id:
+            call_off(work, other)
     task = work.record(task, EventKind.HANDED_OVER, agent=to, body=msgspec.Raw(msgspec.json.encode(body)))
     return msgspec.structs.replace(
         task,
@@ -418,6 +450,7 @@ def to_a_person(work: Work, question: Question, task: Task) -> Question:
         personal=task.personal,
     )
     work.put(job)
+    task = budget.release(work, task)  # people spend nothing of an agent's
     task = move(
         task, Status.WAITING, work.now, waiting=Waiting.PERSON, question=job.id, owner=ADMIN, session=None, queue=None,
         wake_at=None, lost_at=None, sandbox=None,
@@ -425,6 +458,7 @@ def to_a_person(work: Work, question: Question, task: Task) -> Question:
     work.put(task)
     offer(work, task, task.origin.principal, Cargo.PROGRESS, task.seq)
     offer_answer(work, question)
+    make_room(work)
     fill(work, question.agent)
     return question
 

@@ -18,10 +18,10 @@ from dragoman.core.routing.dispatch import fill, make_room
 from dragoman.core.routing.routes import addressed, route_of, serves
 from dragoman.core.state import budget
 from dragoman.core.state.waking import breaker_limits, waking
-from dragoman.core.tasks.assistance import helped
+from dragoman.core.tasks.assistance import call_off, helped
 from dragoman.core.tasks.dependencies import settle_dependents
 from dragoman.core.tasks.lifecycle import move
-from dragoman.core.tasks.model import Asking, EventKind, QuestionStatus, Status, Task
+from dragoman.core.tasks.model import Asking, EventKind, Status, Task
 from dragoman.core.tasks.output import RESULT, check_complete, take_output
 from dragoman.core.work import Work
 
@@ -182,7 +182,7 @@ def let_go(work: Work, task: Task) -> None:
     attempt comes to them again."""
     for question in work.find(OpenQuestions(task.id)):
         if question.about is not Asking.ANSWER:
-            work.put(msgspec.structs.replace(question, status=QuestionStatus.WITHDRAWN, wake_at=None))
+            call_off(work, question)
 
 
 OURS = frozenset({Kind.TIMEOUT, Kind.UNAVAILABLE, Kind.CANCELLED, Kind.DEPENDENCY, Kind.CONTRACT})
@@ -263,7 +263,7 @@ def end(
     offer(work, task, task.origin.principal, cargo or OUTCOME_CARGO[status], task.seq)
     if task.asked:
         for question in work.find(OpenQuestions(task.id)):
-            work.put(msgspec.structs.replace(question, status=QuestionStatus.WITHDRAWN, wake_at=None))
+            call_off(work, question)
     if task.helps is not None:
         helped(work, task)
     settle_dependents(work, task)

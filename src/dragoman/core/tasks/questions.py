@@ -205,6 +205,9 @@ def expire(work: Work, question: Question) -> Question:
     """Nobody answered in time: the default, if there is one, else an empty answer."""
     if question.status not in ASKED or question.wake_at is None or question.wake_at > work.now:
         return question
+    from dragoman.core.tasks.assistance import take_back  # helping builds on questions
+
+    take_back(work, question)
     return close(work, question, QuestionStatus.EXPIRED, question.default, HUB)
 
 
