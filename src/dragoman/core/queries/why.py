@@ -279,7 +279,7 @@ def _next(task: Task, reasons: Sequence[Reason], candidates: Sequence[Candidate]
 
 def _after(task: Task, fault: Fault | None) -> str:
     words = "dragoman task retry {task}" if fault is None else AFTER.get(fault.kind, "dragoman task retry {task}")
-    dependency = "ID" if fault is None else fault.facts.get("task_id", "ID")
+    dependency = "ID" if fault is None else fault.facts.get("dependency", "ID")
     return words.format(task=task.id, dependency=dependency)
 
 

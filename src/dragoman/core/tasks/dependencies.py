@@ -5,6 +5,7 @@ What a task depends on is done before it, in every round: also where somebody be
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 
 import msgspec
@@ -18,19 +19,26 @@ from dragoman.core.work import Work
 
 
 def settle_dependents(work: Work, task: Task) -> None:
-    """A task ended: those that waited for it may go on, or cannot."""
-    if not task.has_dependents:
-        return
-    for dependent in work.find(Dependents(task.id)):
-        if task.status is not Status.COMPLETED:
-            fail_for(work, dependent, task)
-            continue
-        blocked_by = tuple(id for id in dependent.blocked_by if id != task.id)
-        dependent = msgspec.structs.replace(dependent, blocked_by=blocked_by, updated_at=work.now)
-        if blocked_by:
-            work.put(dependent)
-        else:
-            place(work, work.record(dependent, EventKind.RELEASED))
+    """A task ended: those that waited for it may go on, or cannot. Nor can those, then, that waited for these: one
+    after the other, as the chain may be longer than calls can be nested."""
+    ended = deque((task,))
+    while ended:
+        one = ended.popleft()
+        for dependent in work.find(Dependents(one.id)) if one.has_dependents else ():
+            if one.status is Status.COMPLETED:
+                release(work, dependent, one)
+            else:
+                ended.append(fail_for(work, dependent, one))
+
+
+def release(work: Work, dependent: Task, done: Task) -> None:
+    """One thing less to wait for."""
+    blocked_by = tuple(id for id in dependent.blocked_by if id != done.id)
+    dependent = msgspec.structs.replace(dependent, blocked_by=blocked_by, updated_at=work.now)
+    if blocked_by:
+        work.put(dependent)
+    else:
+        place(work, work.record(dependent, EventKind.RELEASED))
 
 
 def begin_or_wait(work: Work, task: Task) -> Task:
@@ -65,12 +73,12 @@ def _how(ended: Task) -> str:
 
 
 def fail_for(work: Work, dependent: Task, failed: Task) -> Task:
-    """What it waited for will never come."""
+    """What it waited for will never come. Its own dependents are the caller's to settle."""
     from dragoman.core.tasks.outcome import end  # ending a task ends its dependents: the two call each other
 
     fault = Fault(
         kind=Kind.DEPENDENCY,
         message=f"it depends on task {failed.id}, which {_how(failed)}",
-        facts={"task_id": failed.id},
+        facts={"dependency": failed.id},
     )
-    return end(work, msgspec.structs.replace(dependent, blocked_by=()), Status.FAILED, fault=fault)
+    return end(work, msgspec.structs.replace(dependent, blocked_by=()), Status.FAILED, fault=fault, settles=False)

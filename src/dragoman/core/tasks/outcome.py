@@ -245,8 +245,10 @@ def end(
     body: bytes | None = None,
     protocol: str | None = None,
     raw: bytes | None = None,
+    settles: bool = True,
 ) -> Task:
-    """A task is over: write it down, tell whoever asked, and let go of everything that hung on it."""
+    """A task is over: write it down, tell whoever asked, and let go of everything that hung on it. `settles`: also of
+    what depends on it."""
     if task.owner is not None:
         withdraw(work, task, task.owner)
     if body is None:
@@ -266,7 +268,8 @@ def end(
             call_off(work, question)
     if task.helps is not None:
         helped(work, task)
-    settle_dependents(work, task)
+    if settles:
+        settle_dependents(work, task)
     if freed or spent:
         refuse_hopeless(work)
         make_room(work)

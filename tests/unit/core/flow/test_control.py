@@ -53,6 +53,19 @@ async def test_dependents_wait_and_are_released_or_fail(world):
     assert (failed.status, failed.fault.kind) == (Status.FAILED, Kind.DEPENDENCY)
 
 
+async def test_a_chain_of_dependents_fails_however_long_it_is(world):
+    """Each failed inside the call that failed the one before, until Python nested no deeper: then nothing could end the
+    first of them any more."""
+    await world.add("i1", "infra")
+    chain = [await world.submit()]
+    for _ in range(400):
+        chain.append(await world.submit(dependencies=(chain[-1].id,)))
+    await world.ask(Cancel(principal=AgentId("boss"), task_id=chain[0].id))
+    ends = [await world.task(task.id) for task in chain]
+    assert [task.status for task in ends] == [Status.CANCELLED, *[Status.FAILED] * 400]
+    assert [task.fault.facts for task in ends[1:]] == [{"dependency": task.id} for task in chain[:-1]]
+
+
 async def test_what_is_done_again_waits_for_what_it_depends_on(world):
     await world.add("i1", "infra")
     i1 = await world.connect("i1")

@@ -163,7 +163,7 @@ async def test_a_contract_that_ended_is_told_with_its_end(world: Any) -> None:
         (Kind.TIMEOUT, {}, "dragoman task retry {id}"),
         (Kind.RESOURCES, {}, "raise the limit"),
         (Kind.CONTRACT, {}, "dragoman contract ls"),
-        (Kind.DEPENDENCY, {"task_id": "t-9"}, "dragoman task why t-9"),
+        (Kind.DEPENDENCY, {"dependency": "t-9"}, "dragoman task why t-9"),
         (Kind.INVALID, {}, "dragoman task retry {id} key=value"),
     ],
 )
