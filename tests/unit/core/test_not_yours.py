@@ -121,6 +121,19 @@ async def test_a_finished_task_of_others_is_one_that_is_not_there(world: World, 
     assert await seen_of(world, make(theirs.id)) == await seen_of(world, make(NOWHERE))
 
 
+@pytest.mark.parametrize("name", ["dependencies", "parent"])
+async def test_what_is_asked_for_cannot_hang_on_a_task_of_others(world: World, name: str) -> None:
+    """It would tell whether there is one, and how it ended."""
+    theirs = await held_task(world)
+    seen = []
+    for id in (theirs.id, NOWHERE):
+        wish = {"dependencies": (id,), "own_dependencies": True} if name == "dependencies" else {name: id}
+        outcome, asked, record = await seen_of(world, world.request(principal=EVE, **wish))
+        assert outcome.kind is Kind.NOT_FOUND
+        seen.append((str(outcome).replace(id, "ID"), asked, str(record).replace(id, "ID")))
+    assert seen[0] == seen[1]
+
+
 async def test_deliveries_questions_results_and_dead_letters_of_others_are_not_there(world: World) -> None:
     boss = await world.connect("boss", acknowledges=True)
     done, asks, lost = [await held_task(world)] + [await world.submit() for _ in range(2)]

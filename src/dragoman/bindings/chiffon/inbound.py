@@ -149,6 +149,7 @@ def _submit(agent: Agent, message: Envelope[Payload], work: WorkRequest, tree: d
         pinned=AgentId(pinned) if pinned else None,
         priority=_PRIORITIES.get(priority, Priority.NORMAL) if type(priority) is str else Priority.NORMAL,
         dependencies=task_ids_in(custom, "dependencies"),
+        own_dependencies=True,
         parent=task_id_in(custom, "parent_task_id"),
         idle_seconds=seconds,
         total_seconds=seconds,

@@ -45,6 +45,8 @@ class Submit(Command, frozen=True, gc=False, kw_only=True):
     own_priority: int | None = None
     """The caller's own number for it, where its protocol tells more of them apart than the hub does."""
     dependencies: tuple[TaskId, ...] = ()
+    own_dependencies: bool = False
+    """The caller may see the tasks that it asked for or has, and no other: it cannot depend on one either."""
     deadline: Instant | None = None
     idle_seconds: float | None = None
     total_seconds: float | None = None

@@ -121,7 +121,7 @@ def newborn(work: Work, command: Submit, route: Route) -> Task:
         deadline = min(deadline, command.deadline)
         if deadline <= now:
             raise refuse(Kind.INVALID, "the deadline has passed already; send a later one", field="deadline")
-    parent = work.known_task(command.parent) if command.parent else None
+    parent = parent_of(work, command)
     hops = parent.hops + 1 if parent else 0
     if hops > rules.hop_limit:
         raise refuse(Kind.CONFLICT, f"more than {rules.hop_limit} tasks deep; this looks like a loop", field="parent")
@@ -170,6 +170,9 @@ def newborn(work: Work, command: Submit, route: Route) -> Task:
 
 def unfinished(work: Work, command: Submit) -> list[Task]:
     known = {task.id: task for task in work.tasks(command.dependencies)}
+    if command.own_dependencies:  # others' are not there
+        asker = command.principal
+        known = {id: task for id, task in known.items() if asker in (task.origin.principal, task.owner)}
     called = command.called_dependencies or command.dependencies
     missing = next((name for id, name in zip(command.dependencies, called, strict=True) if id not in known), None)
     if missing is not None:
@@ -250,14 +253,21 @@ def check_memory(agents: list[Agent], route: Route) -> None:
         raise budget.exceeds(budget.MEMORY, most.id, route.memory_mb, budget.memory_of(most, ()))
 
 
-def adopt(work: Work, child: Task) -> None:
-    """A child of a task: only somebody who has to do with the parent may make one."""
-    assert child.parent is not None
-    parent = work.known_task(child.parent)
-    if child.origin.principal not in (ADMIN, HUB, parent.owner, parent.origin.principal):
-        raise refuse(Kind.NOT_FOUND, "no such task", field="parent", task_id=child.parent)
+def parent_of(work: Work, command: Submit) -> Task | None:
+    """Of what it is a part: only somebody who has to do with a task may add one."""
+    if command.parent is None:
+        return None
+    parent = work.task(command.parent)
+    if parent is None or command.principal not in (ADMIN, HUB, parent.owner, parent.origin.principal):
+        raise refuse(Kind.NOT_FOUND, "no such task", field="parent", task_id=command.parent)
     if parent.final:
         raise refuse(Kind.CONFLICT, f"its parent is already {parent.status.value}", field="parent")
+    return parent
+
+
+def adopt(work: Work, child: Task) -> None:
+    assert child.parent is not None
+    parent = work.known_task(child.parent)
     if not parent.has_children:
         work.put(msgspec.structs.replace(parent, has_children=True))
 

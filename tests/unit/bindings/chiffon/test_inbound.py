@@ -37,6 +37,7 @@ def test_a_request_is_submitted_whole(envelope: Make, heard: Make, orchestrator:
         pinned="infra-7",
         priority=Priority.HIGH,
         dependencies=(OTHER,),
+        own_dependencies=True,
         parent=OTHER,
         idle_seconds=600,
         total_seconds=600,
