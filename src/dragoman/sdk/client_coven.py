@@ -99,6 +99,9 @@ class CovenClient:
             try:
                 said = dict(await call.initial_metadata() or ())
                 if TASK_ID not in said:
+                    # It is over. gRPC forgets what came first when it hears of the end before it was asked for it.
+                    said = dict(await call.trailing_metadata() or ())
+                if TASK_ID not in said:
                     await self._raise_status(call)
                 task_id = str(said[TASK_ID])
                 tries.reached()

@@ -21,7 +21,7 @@ from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.ports import Intake, Store, Watch
-from dragoman.core.tasks.model import Event, Task
+from dragoman.core.tasks.model import Event, Status, Task
 from dragoman.protocols.coven import codec
 from dragoman.protocols.coven.types import CancelReply, SendMessage
 from dragoman.transports.account import account
@@ -37,7 +37,8 @@ PAGE = 100
 LOOK_AGAIN = 60.0
 """Seconds after which a follower looks by itself."""
 TASK_ID = "dragoman-task-id"
-"""Initial metadata of a stream: what to follow if it breaks off before the first event."""
+"""Metadata of a stream, initial and trailing: what to follow if it breaks off before the first event. A client that hears
+of the end before it looked at the beginning may have forgotten that (gRPC's for Python does)."""
 
 
 class Callers:
@@ -154,6 +155,8 @@ class Callers:
     async def _cancel(self, request: bytes, context: Any) -> bytes:
         asked = codec.decode_cancel(request, self._limits)
         task = await self._theirs(context, asked.task_id)
+        if task.status is Status.CANCELLED:  # said again, perhaps because the first answer got lost
+            return codec.encode_cancel_reply(CancelReply(task_id=task.id, status=task.status.value))
         reason = asked.reason or "cancelled on request"
         cancelled: Task = await self._hub.ask(
             Cancel(principal=task.origin.principal, protocol=coven.PROTOCOL, task_id=task.id, reason=reason)
@@ -164,6 +167,7 @@ class Callers:
 
     async def _tell(self, context: Any, task: Task, after: int, request_id: str) -> None:
         await context.send_initial_metadata(((TASK_ID, task.id),))
+        context.set_trailing_metadata(((TASK_ID, task.id),))
         async with self._hub.watch(task.id) as watch:
             while True:
                 page = await self._store.events(task.id, after=after, limit=PAGE)
@@ -217,7 +221,7 @@ async def turn_away(context: Any, fault: Fault) -> None:
     """End a call with what a fault means in gRPC, and with the fault's own name for programs."""
     code, words = coven.status_of(fault)
     trailing = (("dragoman-fault", fault.kind.value), ("dragoman-retryable", "1" if fault.retryable else "0"))
-    await end_call(context, grpc.StatusCode[code], words, trailing)
+    await end_call(context, grpc.StatusCode[code], words, (*(context.trailing_metadata() or ()), *trailing))
 
 
 async def end_call(context: Any, code: Any, words: str, trailing: tuple[tuple[str, str], ...] = ()) -> None:
