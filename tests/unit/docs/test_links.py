@@ -63,7 +63,7 @@ def test_every_package_stands_in_the_layout() -> None:
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_files_named_in_passing_exist(name: str) -> None:
-    """`core/lookups.py`, `tests/faults/simulation.py`: from the root, the package, or beside the document."""
+    """`core/hub.py`, `tests/faults/simulation.py`: from the root, the package, or beside the document."""
     document = ROOT / name
     places = (ROOT, ROOT / "src/dragoman", document.parent)
     for path in re.findall(r"`([\w./]+/[\w.]+\.(?:py|md|toml|txt))`", FENCE.sub("", document.read_text())):

@@ -1,0 +1,83 @@
+"""What a decision may ask the store for: a closed list of questions, each defined once, in Python.
+
+A lookup says which rows it means (`matches`), in which order (`order`) and how many at most. The memory store
+answers by trying every row; SQL stores translate each lookup into a statement with an index behind it, and the
+shared suite holds their answers against `matches`. `core.work` uses the same definition to lay the changes of
+the running unit of work over what the store answered. Lookups are values: they are the keys of what was loaded.
+
+    tasks.py         tasks and their events
+    deliveries.py    deliveries, dead letters, what was heard before
+    questions.py     questions
+    contracts.py     contracts
+    state.py         what agents keep among themselves
+"""
+
+from __future__ import annotations
+
+from dragoman.core.lookups.base import EVERYTHING, PAGE, Lookup, Row
+from dragoman.core.lookups.contracts import Agreed, Bound, ContractById, Terms
+from dragoman.core.lookups.deliveries import (
+    DeadLetterById,
+    DeadLettersOf,
+    DeliveryById,
+    HeardById,
+    Inbox,
+    Lane,
+    LaneEnd,
+    LeasedTo,
+    Spent,
+    Unacknowledged,
+    Underway,
+)
+from dragoman.core.lookups.questions import AskedBy, Loose, OpenQuestions, QuestionById, QuestionsOf
+from dragoman.core.lookups.state import EntityById
+from dragoman.core.lookups.tasks import (
+    Children,
+    Claims,
+    Dependents,
+    EventOf,
+    Finished,
+    Ready,
+    Relying,
+    Story,
+    TaskById,
+    Under,
+)
+
+__all__ = [
+    "Agreed",
+    "AskedBy",
+    "Bound",
+    "Children",
+    "Claims",
+    "ContractById",
+    "DeadLetterById",
+    "DeadLettersOf",
+    "DeliveryById",
+    "Dependents",
+    "EVERYTHING",
+    "EntityById",
+    "EventOf",
+    "Finished",
+    "HeardById",
+    "Inbox",
+    "Lane",
+    "LaneEnd",
+    "LeasedTo",
+    "Lookup",
+    "Loose",
+    "OpenQuestions",
+    "PAGE",
+    "QuestionById",
+    "QuestionsOf",
+    "Ready",
+    "Relying",
+    "Row",
+    "Spent",
+    "Story",
+    "TaskById",
+    "Terms",
+    "Unacknowledged",
+    "Under",
+    "Underway",
+]

@@ -1,0 +1,41 @@
+"""The common shape of all questions, and the rows that there are."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Generic, TypeVar
+
+import msgspec
+
+from dragoman.core.agents.model import Agent
+from dragoman.core.contracts.model import Contract
+from dragoman.core.delivery.model import DeadLetter, Delivery, Heard
+from dragoman.core.state.model import Changed, Entity
+from dragoman.core.tasks.model import Event, Question, Task
+
+Row = Agent | Task | Event | Delivery | DeadLetter | Question | Entity | Changed | Heard | Contract
+R = TypeVar("R", Task, Event, Delivery, DeadLetter, Question, Entity, Heard, Contract)
+
+EVERYTHING = 1 << 30
+PAGE = 64
+"""How many rows a decision takes at a time where there may be many."""
+
+
+class Lookup(msgspec.Struct, Generic[R], frozen=True, gc=False):
+    """The common shape. `row` is the type of row asked for."""
+
+    row: ClassVar[type[Any]]
+    single: ClassVar[bool] = False
+
+    @property
+    def most(self) -> int:
+        return getattr(self, "limit", 1 if self.single else EVERYTHING)
+
+    def matches(self, row: R) -> bool:
+        raise NotImplementedError
+
+    def order(self, row: R) -> Any:
+        return 0
+
+    def widened(self) -> Lookup[R]:
+        """The same question with room for more rows."""
+        return msgspec.structs.replace(self, limit=self.most * 4)

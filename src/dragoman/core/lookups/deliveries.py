@@ -1,0 +1,156 @@
+"""What is on its way, what came to nothing, and what was heard before."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from dragoman.core.delivery.model import DeadLetter, Delivery, DeliveryState, Heard
+from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
+from dragoman.core.lookups.base import EVERYTHING, Lookup
+
+
+class DeliveryById(Lookup[Delivery], frozen=True, gc=False):
+    row: ClassVar = Delivery
+    single: ClassVar = True
+    id: DeliveryId
+
+    def matches(self, row: Delivery) -> bool:
+        return row.id == self.id
+
+
+class Lane(Lookup[Delivery], frozen=True, gc=False):
+    """What is on its way to one receiver about one task, in order. What has a lane of its own is not asked for so."""
+
+    row: ClassVar = Delivery
+    task: TaskId
+    receiver: AgentId
+    limit: int = EVERYTHING
+
+    def matches(self, row: Delivery) -> bool:
+        return row.task == self.task and row.receiver == self.receiver and row.task != row.id  # type: ignore[comparison-overlap]
+
+    def order(self, row: Delivery) -> int:
+        return row.seq
+
+
+class LaneEnd(Lookup[Delivery], frozen=True, gc=False):
+    """The same from behind: what went into a lane last comes first."""
+
+    row: ClassVar = Delivery
+    task: TaskId
+    receiver: AgentId
+    limit: int = 1
+
+    def matches(self, row: Delivery) -> bool:
+        return row.task == self.task and row.receiver == self.receiver and row.task != row.id  # type: ignore[comparison-overlap]
+
+    def order(self, row: Delivery) -> int:
+        return -row.seq
+
+
+class Underway(Lookup[Delivery], frozen=True, gc=False):
+    """What is on its way about one task, to whomever."""
+
+    row: ClassVar = Delivery
+    task: TaskId
+    limit: int
+
+    def matches(self, row: Delivery) -> bool:
+        return row.task == self.task and row.task != row.id  # type: ignore[comparison-overlap]
+
+    def order(self, row: Delivery) -> tuple[str, int]:
+        return (row.receiver, row.seq)
+
+
+class HeardById(Lookup[Heard], frozen=True, gc=False):
+    row: ClassVar = Heard
+    single: ClassVar = True
+    id: str
+
+    def matches(self, row: Heard) -> bool:
+        return row.id == self.id
+
+
+class Spent(Lookup[Heard], frozen=True, gc=False):
+    """Letters of before a time: they need not be recognised any more."""
+
+    row: ClassVar = Heard
+    before: Instant
+    limit: int
+
+    def matches(self, row: Heard) -> bool:
+        return row.at < self.before
+
+    def order(self, row: Heard) -> tuple[int, str]:
+        return (row.at, row.id)
+
+
+class Inbox(Lookup[Delivery], frozen=True, gc=False):
+    """What may leave for a receiver now: the waiting heads of its lanes, best first."""
+
+    row: ClassVar = Delivery
+    receiver: AgentId
+    limit: int
+
+    def matches(self, row: Delivery) -> bool:
+        return row.receiver == self.receiver and row.head and row.state is DeliveryState.WAITING
+
+    def order(self, row: Delivery) -> tuple[int, str]:
+        return (row.rank, row.id)
+
+
+class LeasedTo(Lookup[Delivery], frozen=True, gc=False):
+    """What one receiver holds under leases that end with a session or with a task's clocks, oldest first."""
+
+    row: ClassVar = Delivery
+    receiver: AgentId
+    limit: int
+
+    def matches(self, row: Delivery) -> bool:
+        return (
+            row.receiver == self.receiver and row.state is DeliveryState.LEASED and (row.ordered or row.wake_at is None)
+        )
+
+    def order(self, row: Delivery) -> tuple[int, str]:
+        return (row.rank, row.id)
+
+
+class Unacknowledged(Lookup[Delivery], frozen=True, gc=False):
+    """Everything that left for a receiver and may come back, oldest first, from behind a place on: the rank of the last
+    one, and its id."""
+
+    row: ClassVar = Delivery
+    receiver: AgentId
+    rank: int
+    after: DeliveryId
+    limit: int
+
+    def matches(self, row: Delivery) -> bool:
+        return (
+            row.receiver == self.receiver
+            and row.state is DeliveryState.LEASED
+            and (self.rank, self.after) < (row.rank, row.id)
+        )
+
+    def order(self, row: Delivery) -> tuple[int, str]:
+        return (row.rank, row.id)
+
+
+class DeadLetterById(Lookup[DeadLetter], frozen=True, gc=False):
+    row: ClassVar = DeadLetter
+    single: ClassVar = True
+    id: DeliveryId
+
+    def matches(self, row: DeadLetter) -> bool:
+        return row.id == self.id
+
+
+class DeadLettersOf(Lookup[DeadLetter], frozen=True, gc=False):
+    row: ClassVar = DeadLetter
+    task: TaskId
+
+    def matches(self, row: DeadLetter) -> bool:
+        return row.task == self.task
+
+    def order(self, row: DeadLetter) -> str:
+        return row.id

@@ -1,0 +1,147 @@
+"""Tasks, and what happened in them."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from dragoman.core.ids import AgentId, Instant, TaskId
+from dragoman.core.lookups.base import Lookup
+from dragoman.core.tasks.model import Event, Task
+
+
+class TaskById(Lookup[Task], frozen=True, gc=False):
+    row: ClassVar = Task
+    single: ClassVar = True
+    id: TaskId
+
+    def matches(self, row: Task) -> bool:
+        return row.id == self.id
+
+
+class Claims(Lookup[Task], frozen=True, gc=False):
+    """What stands in the way of a new task: the one its principal asked for under the same request id (the
+    idempotency key, all-D5), which comes first, and the one that has its id. One question, for every request asks it.
+    """
+
+    row: ClassVar = Task
+    principal: AgentId
+    request_id: str
+    task: TaskId | None = None
+
+    def asked(self, row: Task) -> bool:
+        return row.origin.request_id == self.request_id and row.origin.principal == self.principal
+
+    def matches(self, row: Task) -> bool:
+        return row.id == self.task or self.asked(row)
+
+    def order(self, row: Task) -> bool:
+        return not self.asked(row)
+
+
+class Ready(Lookup[Task], frozen=True, gc=False):
+    """The tasks standing in a queue, best first."""
+
+    row: ClassVar = Task
+    queue: str
+    limit: int
+
+    def matches(self, row: Task) -> bool:
+        return row.queue == self.queue
+
+    def order(self, row: Task) -> tuple[int, str]:
+        return (row.rank, row.id)
+
+
+class Children(Lookup[Task], frozen=True, gc=False):
+    """The unfinished children of a task."""
+
+    row: ClassVar = Task
+    parent: TaskId
+
+    def matches(self, row: Task) -> bool:
+        return row.parent == self.parent and not row.final
+
+    def order(self, row: Task) -> str:
+        return row.id
+
+
+class Dependents(Lookup[Task], frozen=True, gc=False):
+    """The unfinished tasks that still wait for a task."""
+
+    row: ClassVar = Task
+    dependency: TaskId
+
+    def matches(self, row: Task) -> bool:
+        return self.dependency in row.blocked_by and not row.final
+
+    def order(self, row: Task) -> str:
+        return row.id
+
+
+class Relying(Lookup[Task], frozen=True, gc=False):
+    """The unfinished tasks that depend on a task, also those that need not wait for it any more."""
+
+    row: ClassVar = Task
+    dependency: TaskId
+    limit: int
+
+    def matches(self, row: Task) -> bool:
+        return self.dependency in row.dependencies and not row.final
+
+    def order(self, row: Task) -> str:
+        return row.id
+
+
+class Finished(Lookup[Task], frozen=True, gc=False):
+    """Finished tasks that came before a time, the oldest first, from behind a place on: when the last one came, and its
+    id. When a task ended has no index, which every end of a task would have to pay for."""
+
+    row: ClassVar = Task
+    since: Instant
+    after: TaskId
+    before: Instant
+    limit: int
+
+    def matches(self, row: Task) -> bool:
+        return row.final and (self.since, self.after) < (row.created_at, row.id) and row.created_at < self.before
+
+    def order(self, row: Task) -> tuple[int, str]:
+        return (row.created_at, row.id)
+
+
+class Under(Lookup[Task], frozen=True, gc=False):
+    """The tasks that were asked on a contract, finished or not."""
+
+    row: ClassVar = Task
+    contract: str
+    limit: int
+
+    def matches(self, row: Task) -> bool:
+        return row.contract == self.contract
+
+    def order(self, row: Task) -> str:
+        return row.id
+
+
+class EventOf(Lookup[Event], frozen=True, gc=False):
+    row: ClassVar = Event
+    single: ClassVar = True
+    task: TaskId
+    seq: int
+
+    def matches(self, row: Event) -> bool:
+        return row.task == self.task and row.seq == self.seq
+
+
+class Story(Lookup[Event], frozen=True, gc=False):
+    """The last events of a task, the newest first."""
+
+    row: ClassVar = Event
+    task: TaskId
+    limit: int
+
+    def matches(self, row: Event) -> bool:
+        return row.task == self.task
+
+    def order(self, row: Event) -> int:
+        return -row.seq
