@@ -6,7 +6,7 @@ contract is told whole, to both sides alike; its key is granted to each apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
 import msgspec
@@ -17,11 +17,14 @@ from dragoman.core.contracts import model
 from dragoman.core.ids import EPOCH, SECOND, Instant
 from dragoman.protocols.a2acp.contracts import Capability, Contract, Held, SecurityPolicy, Standing
 from dragoman.protocols.a2acp.intents import Discover, Discovered, Offering
-from dragoman.protocols.a2acp.types import RESERVED, SANDBOX_SECONDS
+from dragoman.protocols.a2acp.types import PAYLOAD_BYTES, RESERVED, SANDBOX_SECONDS
 from dragoman.protocols.a2acp.types import Agent as Party
 from dragoman.protocols.a2acp.versions import compatible
 
 ANYTHING = True
+AROUND = 1000
+"""Bytes of an answer beside what was discovered."""
+_encode = msgspec.json.Encoder().encode
 
 
 def moment(at: Instant) -> datetime:
@@ -123,11 +126,17 @@ def discovered(asked: Discover, agents: Iterable[tuple[Agent, bool]]) -> Discove
         if _fits(asked, capability)
     ]
     found.sort(key=lambda one: (not one.available, one.capability.intent, one.agent.agent_id))
-    return Discovered(
-        capabilities=tuple(found[: asked.limit]),
-        more=len(found) > asked.limit,
-        correlation_id=asked.correlation_id,
-    )
+    told = tuple(_within(PAYLOAD_BYTES - AROUND, found[: asked.limit]))
+    return Discovered(capabilities=told, more=len(found) > len(told), correlation_id=asked.correlation_id)
+
+
+def _within(room: int, found: Iterable[Offering]) -> Iterator[Offering]:
+    """As many as a payload has room for (D10): schemas may be long."""
+    for one in found:
+        room -= len(_encode(one)) + 1
+        if room < 0:
+            return
+        yield one
 
 
 def _served(agent: Agent) -> list[Capability]:

@@ -20,7 +20,7 @@ an envelope with the ids that it is bound to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -32,17 +32,19 @@ from dragoman.bindings.a2acp.names import PROTOCOL, message_id, thread_of
 from dragoman.bindings.told import context_told, fault_told, file_told, limits_told
 from dragoman.core.contracts.model import Contract, Standing
 from dragoman.core.delivery.model import Cargo, Letter, Parcel
-from dragoman.core.errors import Fault, Kind, refuse
+from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import AgentId, Instant, rfc3339
 from dragoman.core.tasks.model import Asking, Event, EventKind, Question, QuestionStatus, Task
 from dragoman.protocols.a2acp import intents
 from dragoman.protocols.a2acp.errors import Refusal
 from dragoman.protocols.a2acp.sealing import KeyGrant, bound
-from dragoman.protocols.a2acp.types import MESSAGE_BYTES, PROTOCOL_VERSION, RESERVED, Agent
+from dragoman.protocols.a2acp.types import MESSAGE_BYTES, PAYLOAD_BYTES, PROTOCOL_VERSION, RESERVED, Agent
 
 REQUEST, RESPONSE, EVENT, ERROR = "request", "response", "event", "error"
 _SHORT = 4096
 """Bytes of an ending that may have no result in it."""
+_ADDED = 200
+"""Bytes that the hub puts into the payload of an answer which had room for nothing more: what it is about."""
 
 _parse = msgspec.json.Decoder(dict[str, Any]).decode
 _slices = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -188,12 +190,31 @@ class _Saying:
         *,
         source: Agent,
         extra: Mapping[str, Any] | None = None,
+        spare: Sequence[str] = ("traceparent",),
     ) -> bytes:
-        """What one agent says to another: sealed where their contract wants it."""
-        contract = self.contract
+        """What one agent says to another: sealed where their contract wants it. `spare`: what of the hub's own stays
+        behind where the payload has no room for it."""
         around: dict[str, Any] = {"correlation_id": correlation, "traceparent": self.traceparent}
-        if contract is not None:
-            around["contract_id"] = contract.id
+        if self.contract is not None:
+            around["contract_id"] = self.contract.id
+        message = self._around(kind, intent, content, around, source, extra)
+        for name in spare:
+            if len(message) <= PAYLOAD_BYTES or len(_slices(message)["payload"]) <= PAYLOAD_BYTES:
+                break
+            del around[name]
+            message = self._around(kind, intent, content, around, source, extra)
+        return message
+
+    def _around(
+        self,
+        kind: str,
+        intent: str,
+        content: Any,
+        around: Mapping[str, Any],
+        source: Agent,
+        extra: Mapping[str, Any] | None,
+    ) -> bytes:
+        contract = self.contract
         if contract is None or not contract.encrypted:
             plain = content if type(content) is dict else {"result": content}
             return self.say(kind, intent, {**plain, **around}, source=source, extra=extra)
@@ -201,7 +222,7 @@ class _Saying:
         def ids(kid: str) -> bytes:
             return bound(
                 kid, message_id=self.id, source=source.agent_id, target=self.receiver, kind=kind,
-                intent=intent, contract_id=contract.id, correlation_id=correlation,
+                intent=intent, contract_id=contract.id, correlation_id=around.get("correlation_id"),
             )  # fmt: skip
 
         sealed = self.voice.shut(contract)(_encode(content), ids)
@@ -234,9 +255,19 @@ class _Saying:
             payload["contract_id"] = self.contract.id
         extra = {name: value for name, value in came.items() if name not in ENVELOPE}
         message = self.say(ERROR, self.task.type, payload, source=source, extra=extra)
-        if len(message) <= MESSAGE_BYTES:
+        if not oversize(message):
             return message
         return self.complain(refusal, thread_of(self.task), self.task.type, source)
+
+
+def oversize(message: bytes) -> dict[str, int]:
+    """The limit that a message exceeds (D10), and by what; nothing where it exceeds none."""
+    if len(message) <= PAYLOAD_BYTES:
+        return {}
+    size = len(_slices(message)["payload"])
+    if size > PAYLOAD_BYTES + _ADDED:
+        return {"limit": PAYLOAD_BYTES, "size": size}
+    return {"limit": MESSAGE_BYTES, "size": len(message)} if len(message) > MESSAGE_BYTES else {}
 
 
 # -- to whoever works --------------------------------------------------------------------------------------------
@@ -256,10 +287,13 @@ def _work(said: _Saying) -> bytes:
         aside["attachments"] = [file_told(file, task) for file in body["attachments"]]
     extra = _unknown(body) | _besides(task, {} if said.personal else body)
     name = said.voice.called(task)
-    message = said.converse(REQUEST, task.type, {**content, **aside}, name, source=source, extra=extra)
-    if len(message) > MESSAGE_BYTES:
+    # One that its caller did not give it can be answered by the message's id as well.
+    spare = ("traceparent",) if name == task.origin.called else ("traceparent", "correlation_id")
+    words = {**content, **aside}
+    message = said.converse(REQUEST, task.type, words, name, source=source, extra=extra, spare=spare)
+    if large := oversize(message):
         what = f"the work is larger than a message to {said.receiver} may be; ask for less at a time"
-        raise refuse(Kind.TOO_LARGE, what, limit=MESSAGE_BYTES, size=len(message))
+        raise Refused(Fault(kind=Kind.TOO_LARGE, message=what, facts=large))
     return message
 
 
@@ -322,13 +356,14 @@ def _result(said: _Saying, whole: str | None) -> bytes:
         result = {} if output is None else {"output": str(output)}
     extra = _unknown(body) if event.protocol == PROTOCOL else None
     message = said.converse(RESPONSE, task.type, result, thread_of(task), source=source, extra=extra)
-    return message if len(message) <= MESSAGE_BYTES else _too_long(said, len(message))
+    large = oversize(message)
+    return _too_long(said, large) if large else message
 
 
-def _too_long(said: _Saying, size: int) -> bytes:
+def _too_long(said: _Saying, large: Mapping[str, int]) -> bytes:
     """The work is done, and what came of it is more than a message may have (D10). Half of it would be nothing."""
     what = "the result is larger than a message may be; people find it with the task"
-    facts = {"limit": MESSAGE_BYTES, "size": size, "task_id": said.task.id}
+    facts = {**large, "task_id": said.task.id}
     fault = Fault(kind=Kind.TOO_LARGE, message=what, facts=facts)
     return said.complain(refusal_of(fault), thread_of(said.task), said.task.type, None)
 
@@ -358,7 +393,11 @@ def _progress(said: _Saying) -> bytes:
         told = {name: value for name, value in told.items() if name == "percent"}
         payload = {**told, "correlation_id": thread_of(task), "contract_id": said.contract.id}
         return said.say(EVENT, "progress", payload, source=source, extra=extra)
-    return said.converse(EVENT, "progress", told, thread_of(task), source=source, extra=extra)
+    message = said.converse(EVENT, "progress", told, thread_of(task), source=source, extra=extra)
+    if large := oversize(message):  # in other protocols a sign of life may be of any size
+        told = {"message": "it is larger than a message may be", **large}
+        message = said.converse(EVENT, "progress", told, thread_of(task), source=source)
+    return message
 
 
 # -- beside all requests -----------------------------------------------------------------------------------------
@@ -392,10 +431,10 @@ def _event(said: _Saying) -> bytes:
 
 def _foreign(said: _Saying, letter: Letter, content: Any, source: Agent) -> bytes:
     message = said.say(EVENT, letter.kind, content if type(content) is dict else {"payload": content}, source=source)
-    if len(message) <= MESSAGE_BYTES:
+    large = oversize(message)
+    if not large:
         return message
-    what = {"message": "it is larger than a message may be", "limit": MESSAGE_BYTES, "size": len(message)}
-    return said.say(EVENT, letter.kind, what, source=source)
+    return said.say(EVENT, letter.kind, {"message": "it is larger than a message may be", **large}, source=source)
 
 
 # -- contracts ---------------------------------------------------------------------------------------------------

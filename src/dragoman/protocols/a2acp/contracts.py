@@ -41,6 +41,9 @@ from dragoman.wire.schema.library import Library, Schema
 
 CONTRACT_SECONDS = 24 * 3600.0
 OVERLAP_SECONDS = 60.0
+MOST_REQUIRED = 64
+"""Capabilities that an intent may require: no token has more."""
+LONGEST_DESCRIPTION = 100_000
 
 Patience: TypeAlias = Annotated[int, Meta(gt=0, le=10**9)] | Annotated[float, Meta(gt=0, le=10**9)]
 """Seconds for an answer: none at all would be no offer."""
@@ -85,10 +88,10 @@ class Capability(Record, frozen=True, kw_only=True):
     input_schema: Schema
     output_schema: Schema = True
     version: SchemaVersion = "1.0.0"
-    required_capabilities: tuple[Name, ...] = ()
+    required_capabilities: Annotated[tuple[Name, ...], Meta(max_length=MOST_REQUIRED)] = ()
     pii: bool = False
     timeout_seconds: Patience = ROUTING_SECONDS
-    description: str = ""
+    description: Annotated[str, Meta(max_length=LONGEST_DESCRIPTION)] = ""
 
 
 class SecurityPolicy(Record, frozen=True, kw_only=True, omit_defaults=False):

@@ -240,10 +240,8 @@ class Reading:
         try:
             return await self.store.task((await self.threads.answered(said.agent.id, said.message)).task)
         except Refused:
-            page, _ = await self.store.tasks(TaskFilter(principal=said.agent.id), after=None, limit=PAGE)
-        return next(
-            (one for one in page if thread in (one.id, one.origin.called, one.origin.request_id) and one.owner), None
-        )
+            found = await self._own(said.agent.id, thread, pages=1)
+        return None if found is None or found.owner is None else found
 
     # -- handshakes
 
@@ -278,15 +276,26 @@ class Reading:
     async def _asked(self, said: a2acp.Said) -> TaskId:
         """The task that a caller means by its correlation id."""
         thread = said.message.correlation_id
+        found = None if thread is None else await self._own(said.agent.id, thread, pages=MOST_PAGES)
+        if found is None:
+            raise refuse(Kind.NOT_FOUND, "no request of yours has that correlation id", field="correlation_id")
+        return found.id
+
+    async def _own(self, me: AgentId, thread: str, *, pages: int) -> Task | None:
+        """A caller's own request of that name: the newest that is open, else the newest. A name may serve a whole
+        conversation."""
+        newest: Task | None = None
         after: str | None = None
-        for _ in range(MOST_PAGES if thread is not None else 0):
-            page, after = await self.store.tasks(TaskFilter(principal=said.agent.id), after=after, limit=PAGE)
+        for _ in range(pages):
+            page, after = await self.store.tasks(TaskFilter(principal=me), after=after, limit=PAGE)
             for task in page:
                 if thread in (task.id, task.origin.called, task.origin.request_id):
-                    return task.id
+                    if not task.final:
+                        return task
+                    newest = newest or task
             if after is None:
                 break
-        raise refuse(Kind.NOT_FOUND, "no request of yours has that correlation id", field="correlation_id")
+        return newest
 
 
 def compiled(schema: Any, field: str) -> None:

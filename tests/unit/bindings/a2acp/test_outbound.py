@@ -20,11 +20,12 @@ from dragoman.bindings.a2acp import (
 from dragoman.core.agents.model import Offer
 from dragoman.core.contracts.model import Standing
 from dragoman.core.delivery.model import Cargo
-from dragoman.core.errors import Fault, Kind
+from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import SECOND, Instant
 from dragoman.core.tasks.model import EventKind
 from dragoman.protocols.a2acp.errors import TABLE, retry_after
 from dragoman.protocols.a2acp.intents import Discover
+from dragoman.protocols.a2acp.types import PAYLOAD_BYTES
 
 
 def test_work_is_a_request_from_whoever_asked(kit: Any) -> None:
@@ -99,6 +100,34 @@ def test_progress_is_an_event(kit: Any) -> None:
     assert (told["message_type"], told["intent"]) == ("event", "progress")
     assert {name: told["payload"][name] for name in ("percent", "message")} == {"percent": 50, "message": "half"}
     assert "chunk" not in told["payload"]
+
+
+@pytest.mark.parametrize(("spare", "fits"), [(0, True), (-400, False)])
+def test_no_message_of_ours_is_larger_than_one_may_be(kit: Any, spare: int, fits: bool) -> None:
+    content = {"rows": "x" * (PAYLOAD_BYTES - len('{"rows":"","correlation_id":"k-1","contract_id":"c-1"}') - spare)}
+    work = kit.parcel(Cargo.WORK, {"input": content})
+    done = kit.parcel(Cargo.RESULT, {"result": content}, EventKind.COMPLETED, agent="bob")
+    half = kit.parcel(Cargo.PROGRESS, content, EventKind.PROGRESS, agent="bob")
+    told, news = (kit.said(one, kit.ada, kit.contract())["payload"] for one in (done, half))
+    if fits:
+        asked = kit.said(work, row=kit.contract())
+        assert (asked["payload"]["rows"], "traceparent" in asked["payload"]) == (content["rows"], False)
+        assert told["rows"] == news["rows"] == content["rows"]
+        return
+    with pytest.raises(Refused) as refused:
+        kit.said(work, row=kit.contract())
+    assert (refused.value.fault.kind, refused.value.fault.facts["limit"]) == (Kind.TOO_LARGE, PAYLOAD_BYTES)
+    assert told["error"]["details"]["limit"] == news["limit"] == PAYLOAD_BYTES
+
+
+def test_discovery_tells_as_much_as_a_message_holds(kit: Any) -> None:
+    long = {"description": "x" * 90_000}
+    offers = tuple(Offer(intent=f"i-{n:02}", input_schema=long, output_schema=long) for n in range(6))
+    found = discovered(Discover(), [(kit.agent("bob", "ward", "2.1.0", offers=offers), True)])
+    assert ([one.capability.intent for one in found.capabilities], found.more) == (
+        ["i-00", "i-01", "i-02", "i-03"],
+        True,
+    )
 
 
 def test_a_proposal_has_the_terms_that_will_stand(kit: Any) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from dragoman.core.commands import (
     Acknowledge,
+    Cancel,
     CloseLink,
     Command,
     Finish,
@@ -201,6 +202,21 @@ async def test_an_answer_goes_to_whoever_asked(client: Any, hub: Any, store: Any
         client.message("response", "provision", {"correlation_id": "nobody's"}, by="bob", to="ada")
     )
     assert (lost.status_code, code(lost)) == (404, "CAPABILITY_NOT_FOUND")
+
+
+async def test_a_caller_cancels_what_is_open_of_a_name_it_used_before(
+    client: Any, hub: Any, store: Any, kit: Any
+) -> None:
+    done, still = (kit.task(number) for number in (2, 1))
+    done = msgspec.structs.replace(done, status=Status.COMPLETED, origin=still.origin)
+
+    async def tasks(*_: Any, **__: Any) -> Any:
+        return [done, still], None
+
+    store.tasks = tasks
+    hub.script[Cancel] = still
+    said = await client.send(client.message("event", "cancel", {"correlation_id": "k-1"}))
+    assert (said.status_code, hub.asked_for(Cancel)[0].task_id) == (202, still.id), said.text
 
 
 async def test_discovery_is_on_record_and_counts_once(client: Any, hub: Any, kit: Any) -> None:
