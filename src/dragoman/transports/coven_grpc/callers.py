@@ -37,8 +37,8 @@ PAGE = 100
 LOOK_AGAIN = 60.0
 """Seconds after which a follower looks by itself."""
 TASK_ID = "dragoman-task-id"
-"""Metadata of a stream, initial and trailing: what to follow if it breaks off before the first event. A client that hears
-of the end before it looked at the beginning may have forgotten that (gRPC's for Python does)."""
+"""Metadata of a stream, initial and trailing: what to follow if it breaks off before the first event. A client that
+hears of the end before it looked at the beginning may have forgotten that (gRPC's for Python does)."""
 
 
 class Callers:
