@@ -11,30 +11,24 @@ as anybody was told: parcels and the floor's changes are dropped with the unit.
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from dragoman.app.crashing import crash_point
+from dragoman.app.overview import Overview
 from dragoman.core.agents.floor import Floor
-from dragoman.core.agents.model import Agent
-from dragoman.core.audit.chain import Newest
 from dragoman.core.commands import CloseLink, Command, EndContractsOf, Forget, Sweep, Wake
 from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery import outbox
 from dragoman.core.delivery.model import Parcel
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.hub import decide
-from dragoman.core.ids import HOUR, MINUTE, AgentId, Instant, Moment, SessionId, TaskId
+from dragoman.core.ids import HOUR, MINUTE, Instant, Moment, SessionId
 from dragoman.core.lookups import Lookup
 from dragoman.core.ports import Changes, LinkEnd, Store, StoreFailed
 from dragoman.core.rules import Rules
-from dragoman.core.state.model import Entity
-from dragoman.core.state.policy import Policy
-from dragoman.core.state.policy import default as default_policy
 from dragoman.core.tasks import clock
 from dragoman.core.work import NotLoaded, Work
 
@@ -46,9 +40,6 @@ LARGEST_UNIT = 128
 
 MENTION_WITHIN = 0.005
 """Seconds after which what was only mentioned is committed by itself."""
-
-CONTRACTS = 20_000
-"""Contracts that are remembered."""
 
 SWEEP_EVERY = MINUTE
 """How often what need not be remembered any more is looked for, if anything else happens."""
@@ -85,7 +76,7 @@ class Observer:
     def sent(self, parcels: int, protocol: str) -> None: ...
 
 
-class Intake:
+class Intake(Overview):
     """`core.ports.Intake`, for one node."""
 
     def __init__(
@@ -97,18 +88,13 @@ class Intake:
         mint: Callable[[], str],
         observer: Observer | None = None,
     ) -> None:
-        self.store = store
-        self.rules = rules or Rules()
-        self.now = now
+        super().__init__(store, rules or Rules(), now)
         self.mint = mint
         self._observer = observer or Observer()
         self._waiting: deque[tuple[Command, Then | None]] = deque()
         self._mentioned: Batch = []
         self._arrived = asyncio.Event()
         self._ends: dict[SessionId, LinkEnd] = {}
-        self._watches: dict[TaskId, set[asyncio.Event]] = {}
-        self._state_watches: set[asyncio.Event] = set()
-        self._floor: Floor
         self._serving_since = Instant(0)
         self._closing = False
         self._loop: asyncio.Task[None] | None = None
@@ -118,7 +104,6 @@ class Intake:
         self._swept_at = Instant(0)
         self._forget_every = min(HOUR, max(MINUTE, self.rules.keep_finished // 24))
         self._forget_at = Instant(0)
-        self._contracts: dict[str, Contract] = {}
         self._missing: Sequence[Lookup[Any]] = ()
 
     # -- life -------------------------------------------------------------------------------------------------
@@ -204,88 +189,9 @@ class Intake:
     def detach(self, session: SessionId) -> None:
         self._ends.pop(session, None)
 
-    def agent_of(self, token_hash: str) -> Agent | None:
-        id = self._floor.by_token.get(token_hash)
-        return None if id is None else self._floor.agents.get(id)
-
-    def agent(self, id: AgentId) -> Agent | None:
-        return self._floor.agents.get(id)
-
-    def agents(self) -> Sequence[Agent]:
-        return list(self._floor.agents.values())
-
-    async def contract(self, id: str) -> Contract | None:
-        """A contract as of the last commit. The ones that are used are remembered."""
-        known = self._contracts.get(id)
-        if known is None:
-            known = await self.store.contract(id)
-            if known is not None:
-                if len(self._contracts) >= CONTRACTS:
-                    self._contracts.clear()
-                self._contracts[id] = known
-        return known
-
-    def load_of(self, id: AgentId) -> Sequence[TaskId]:
-        return sorted(self._floor.active.get(id, ()))
-
-    def holds(self, id: AgentId, task: TaskId) -> bool:
-        return task in self._floor.active.get(id, ())
-
-    def reachable(self, id: AgentId) -> bool:
-        if id in self._floor.links_of:
-            return True
-        polled = self._floor.polled_at.get(id)
-        return polled is not None and self.now() - polled < self.rules.poll_presence
-
-    @asynccontextmanager
-    async def watch(self, task: TaskId) -> AsyncIterator[_Watch]:
-        event = asyncio.Event()
-        watchers = self._watches.setdefault(task, set())
-        watchers.add(event)
-        try:
-            yield _Watch(event)
-        finally:
-            watchers.discard(event)
-            if not watchers:
-                self._watches.pop(task, None)
-
-    @asynccontextmanager
-    async def watch_state(self) -> AsyncIterator[_Watch]:
-        event = asyncio.Event()
-        self._state_watches.add(event)
-        try:
-            yield _Watch(event)
-        finally:
-            self._state_watches.discard(event)
-
-    def entity(self, id: str) -> Entity | None:
-        return self._floor.entities.get(id)
-
-    def entities(self) -> Sequence[Entity]:
-        return list(self._floor.entities.values())
-
-    @property
-    def newest_audit(self) -> Newest:
-        return Newest(self._floor.audit_seq, self._floor.audit_hash)
-
-    @property
-    def policy(self) -> Policy:
-        return self._floor.policy or default_policy(self.rules)
-
-    def heard_at(self, id: AgentId) -> Instant | None:
-        return self._floor.heard_at.get(id)
-
-    @property
-    def state_cursor(self) -> int:
-        return self._floor.state_cursor
-
     @property
     def depth(self) -> int:
         return len(self._waiting)
-
-    @property
-    def links(self) -> int:
-        return len(self._floor.links)
 
     # -- the loop ---------------------------------------------------------------------------------------------
 
@@ -453,32 +359,3 @@ class Intake:
             except Refused as refusal:
                 _log().warning("a wake-up was refused", why=str(refusal.fault))
         return len(commands)
-
-
-class _Watch:
-    def __init__(self, event: asyncio.Event) -> None:
-        self._event = event
-
-    async def changed(self, timeout: float) -> bool:
-        try:
-            async with asyncio.timeout(timeout):
-                await self._event.wait()
-        except TimeoutError:
-            return False
-        self._event.clear()
-        return True
-
-
-@cache
-def _crash_plan() -> tuple[str, list[None]]:
-    """`DRAGOMAN_CRASH_AT=before_commit[:N]`: die there, the Nth time. For fault tests; the writer has its own."""
-    step, _, count = os.environ.get("DRAGOMAN_CRASH_AT", "").partition(":")
-    return step, [None] * (int(count) if count.isdigit() else 1)
-
-
-def crash_point(step: str) -> None:
-    planned, left = _crash_plan()
-    if planned == step:
-        left.pop()
-        if not left:
-            os.kill(os.getpid(), signal.SIGKILL)

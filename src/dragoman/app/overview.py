@@ -1,0 +1,131 @@
+"""What is known as of the last commit, without waiting for anybody: who is there, what they are busy with, what they
+share and agreed on. And word for those who wait for a change, as soon as there is one.
+
+The intake is one (`app.intake`): it alone changes what is seen here, after each commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from dragoman.core.agents.floor import Floor
+from dragoman.core.agents.model import Agent
+from dragoman.core.audit.chain import Newest
+from dragoman.core.contracts.model import Contract
+from dragoman.core.ids import AgentId, Instant, TaskId
+from dragoman.core.ports import Store
+from dragoman.core.rules import Rules
+from dragoman.core.state.model import Entity
+from dragoman.core.state.policy import Policy
+from dragoman.core.state.policy import default as default_policy
+
+CONTRACTS = 20_000
+"""Contracts that are remembered."""
+
+
+class Overview:
+    _floor: Floor
+    """There from the start on: it is made of what the store recovers."""
+
+    def __init__(self, store: Store, rules: Rules, now: Callable[[], Instant]) -> None:
+        self.store = store
+        self.rules = rules
+        self.now = now
+        self._watches: dict[TaskId, set[asyncio.Event]] = {}
+        self._state_watches: set[asyncio.Event] = set()
+        self._contracts: dict[str, Contract] = {}
+
+    def agent_of(self, token_hash: str) -> Agent | None:
+        id = self._floor.by_token.get(token_hash)
+        return None if id is None else self._floor.agents.get(id)
+
+    def agent(self, id: AgentId) -> Agent | None:
+        return self._floor.agents.get(id)
+
+    def agents(self) -> Sequence[Agent]:
+        return list(self._floor.agents.values())
+
+    async def contract(self, id: str) -> Contract | None:
+        """A contract as of the last commit. The ones that are used are remembered."""
+        known = self._contracts.get(id)
+        if known is None:
+            known = await self.store.contract(id)
+            if known is not None:
+                if len(self._contracts) >= CONTRACTS:
+                    self._contracts.clear()
+                self._contracts[id] = known
+        return known
+
+    def load_of(self, id: AgentId) -> Sequence[TaskId]:
+        return sorted(self._floor.active.get(id, ()))
+
+    def holds(self, id: AgentId, task: TaskId) -> bool:
+        return task in self._floor.active.get(id, ())
+
+    def reachable(self, id: AgentId) -> bool:
+        if id in self._floor.links_of:
+            return True
+        polled = self._floor.polled_at.get(id)
+        return polled is not None and self.now() - polled < self.rules.poll_presence
+
+    @asynccontextmanager
+    async def watch(self, task: TaskId) -> AsyncIterator[_Watch]:
+        event = asyncio.Event()
+        watchers = self._watches.setdefault(task, set())
+        watchers.add(event)
+        try:
+            yield _Watch(event)
+        finally:
+            watchers.discard(event)
+            if not watchers:
+                self._watches.pop(task, None)
+
+    @asynccontextmanager
+    async def watch_state(self) -> AsyncIterator[_Watch]:
+        event = asyncio.Event()
+        self._state_watches.add(event)
+        try:
+            yield _Watch(event)
+        finally:
+            self._state_watches.discard(event)
+
+    def entity(self, id: str) -> Entity | None:
+        return self._floor.entities.get(id)
+
+    def entities(self) -> Sequence[Entity]:
+        return list(self._floor.entities.values())
+
+    @property
+    def newest_audit(self) -> Newest:
+        return Newest(self._floor.audit_seq, self._floor.audit_hash)
+
+    @property
+    def policy(self) -> Policy:
+        return self._floor.policy or default_policy(self.rules)
+
+    def heard_at(self, id: AgentId) -> Instant | None:
+        return self._floor.heard_at.get(id)
+
+    @property
+    def state_cursor(self) -> int:
+        return self._floor.state_cursor
+
+    @property
+    def links(self) -> int:
+        return len(self._floor.links)
+
+
+class _Watch:
+    def __init__(self, event: asyncio.Event) -> None:
+        self._event = event
+
+    async def changed(self, timeout: float) -> bool:
+        try:
+            async with asyncio.timeout(timeout):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        self._event.clear()
+        return True
