@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.transports.stdio.channel import Ended, Handle, Launch, Nursery
-from tests.support.children import DAEMON, PYTHON, children_of, program, runs, stat, zombies_of
+from tests.support.children import DAEMON, PYTHON, children_of, command_of, program, runs, stat, zombies_of
 
 PATIENCE = 60.0
 
@@ -191,6 +191,22 @@ async def test_whoever_takes_the_mark_off_dies_with_a_child_that_is_stopped(star
     await until(lambda: Path(f"/proc/{sleeping}/cmdline").read_bytes().startswith(b"sleep"), "it broke away")
     nursery.signal(child.handle, signal.SIGTERM)
     await until(lambda: not runs(sleeping), "it dies with its child")
+
+
+async def test_whoever_takes_the_mark_off_dies_when_no_living_child_can_have_started_it(
+    start: Start, nursery: Nursery
+) -> None:
+    older = await start("sleep", "600")
+    await older.pid()
+    child = await start("sh", "-c", "(env -i setsid sleep 600 & echo $!); read over")
+    stray = int(await asyncio.to_thread(os.read, child.stdout, 100))
+    await until(lambda: command_of(stray).startswith(b"sleep"), "it took the mark off")
+    await until(lambda: stray in children_of(nursery.pid or 0), "it came to the nursery")
+    os.write(child.stdin, b"\n")
+    await child.ended()
+    assert runs(stray)  # it may be the older one's
+    nursery.signal(older.handle, signal.SIGKILL)
+    await until(lambda: not runs(stray), "it is nobody's")
 
 
 async def test_closing_the_nursery_kills_everything(start: Start, nursery: Nursery, tmp_path: Path) -> None:

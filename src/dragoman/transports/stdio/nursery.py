@@ -11,7 +11,8 @@ Why nothing outlives the hub:
     a child's child breaks away, into a session of its own: orphans come to us (PR_SET_CHILD_SUBREAPER), and are
                                 killed with the child they stem from, by the mark in their environment; those from a
                                 sandbox that took the mark off, by the seccomp filters that nobody can take off; those
-                                that took it off elsewhere, if they were still below their child when it was signalled
+                                that took it off elsewhere, if they were still below their child when it was signalled,
+                                or as soon as they are older than every child that lives
     any of them ends            we reap it, so there are no zombies
 
 Messages are JSON, one a packet (SOCK_SEQPACKET):
@@ -198,12 +199,17 @@ class Nursery:
         for pid in strays:
             brand = brand_of(pid)
             if brand is None:
-                if filters_of(pid) > filters_of(us):
+                if filters_of(pid) > filters_of(us) or self._outlived(pid):
                     _kill(pid, signal.SIGKILL)
                 continue
             mark, _, key = brand.rpartition(":")
             if mark == self._mark and key.isdigit() and int(key) not in self._pids:
                 _kill(pid, signal.SIGKILL)
+
+    def _outlived(self, pid: int) -> bool:
+        """Whether none of the children that live can have started it."""
+        when = born(pid)
+        return when is not None and all(when < (born(child) or 0) for child in self._keys)
 
     def _farewell(self) -> None:
         self._hub.close()
@@ -334,6 +340,15 @@ def brand_of(pid: int) -> "str | None":
         if name == BRAND.encode():
             return value.decode("ascii", "replace")
     return None
+
+
+def born(pid: int) -> "int | None":
+    """When it was started, in the kernel's ticks."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except (OSError, IndexError):
+        return None
 
 
 def filters_of(pid: int) -> int:
