@@ -79,6 +79,7 @@ may die over the first notices of a link, and then they must come again."""
 
 LATER: Sequence[bytes] = []
 """What a tongue says of a parcel whose frames follow. It counts as arrived only after they did."""
+UNSPEAKABLE = Fault(kind=Kind.INTERNAL, message="the work cannot be put into this agent's protocol")
 
 
 class Tongue(Protocol):
@@ -339,9 +340,13 @@ class Pump:
         for parcel in parcels:
             try:
                 said = self._tongue.say(parcel, agent, now)
+            except Refused as refused:  # no message of this protocol holds it
+                self._unspeakable(parcel, refused.fault)
+                written += parcel.weight
+                continue
             except Exception:  # one parcel that cannot be put into words must not hold up the others
                 log.exception("unspeakable", task=parcel.delivery.task, cargo=parcel.delivery.cargo.value)
-                self._unspeakable(parcel)
+                self._unspeakable(parcel, UNSPEAKABLE)
                 written += parcel.weight
                 continue
             if free or not said:
@@ -358,9 +363,8 @@ class Pump:
         if free:
             self._mark()
 
-    def _unspeakable(self, parcel: Parcel) -> None:
+    def _unspeakable(self, parcel: Parcel, fault: Fault) -> None:
         if parcel.delivery.cargo is Cargo.WORK:
-            fault = Fault(kind=Kind.INTERNAL, message="the work cannot be put into this agent's protocol")
             self._hub.post(ReportFault(principal=self._agent, task_id=parcel.delivery.task, fault=fault))
 
     def hang_up(self, reason: str) -> None:

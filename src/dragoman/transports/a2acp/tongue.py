@@ -23,8 +23,10 @@ from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import Instant
 from dragoman.core.ports import StoreFailed
+from dragoman.protocols.a2acp import codec
+from dragoman.protocols.a2acp.errors import A2acpError
 from dragoman.transports.a2acp.desk import A2acpDesk, About
-from dragoman.transports.driver import LATER, Heard
+from dragoman.transports.driver import LATER, UNSPEAKABLE, Heard
 
 log = structlog.get_logger("dragoman.transports")
 
@@ -58,7 +60,8 @@ class A2acpTongue:
             return self._acknowledged(frame)
         heard = self._desk.understand(frame, agent)
         if heard.look is None:
-            return heard
+            spelt = heard.message_id is None and b'"ack"' in frame and is_ack(frame)
+            return self._acknowledged(frame) if spelt else heard
         return msgspec.structs.replace(heard, look=partial(self._look, heard))
 
     async def _look(self, heard: Heard) -> Sequence[bytes] | Command:
@@ -129,16 +132,17 @@ class A2acpTongue:
                     await self._write(await self._desk.carry(parcel, agent, self._desk.hub.now()), parcel)
                 except StoreFailed:
                     log.warning("unread", task=parcel.delivery.task)  # it was not acknowledged: it is offered again
+                except Refused as refused:  # no message holds it
+                    self._unspeakable(parcel, refused.fault)
                 except Exception:  # one that cannot be put into words must not hold up the others
                     log.exception("unspeakable", task=parcel.delivery.task, cargo=parcel.delivery.cargo.value)
-                    self._unspeakable(parcel)
+                    self._unspeakable(parcel, UNSPEAKABLE)
                 self._turns.popleft()
         finally:
             self._speaking = None
 
-    def _unspeakable(self, parcel: Parcel) -> None:
+    def _unspeakable(self, parcel: Parcel, fault: Fault) -> None:
         if parcel.delivery.cargo is Cargo.WORK:
-            fault = Fault(kind=Kind.INTERNAL, message="the work cannot be put into this agent's protocol")
             command = ReportFault(principal=self._agent, task_id=parcel.delivery.task, fault=fault)
             self._desk.hub.hand_in(command, lambda outcome, refusal: None)
 
@@ -149,6 +153,15 @@ class A2acpTongue:
             if self._tell([frame], parcel):
                 return
             await self._room.wait()
+
+
+def is_ack(frame: bytes) -> bool:
+    """Whether it is an acknowledgment that does not begin as ours do: with spaces in it, or in another order."""
+    try:
+        tree = codec.parse(frame)
+    except A2acpError:
+        return False
+    return "ack" in tree and "message_type" not in tree
 
 
 async def note(desk: A2acpDesk, fault: Fault, about: About) -> None:

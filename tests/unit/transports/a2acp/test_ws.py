@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dragoman.core.commands import Acknowledge, EndContract, Submit
-from dragoman.core.delivery.model import Cargo
+import msgspec
+import pytest
+
+from dragoman.core.commands import Acknowledge, EndContract, ReportFault, Submit
+from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Kind
+from dragoman.protocols.a2acp.types import PAYLOAD_BYTES
 
 
 async def test_a_parcel_counts_as_arrived_after_it_was_read_and_sent(connect: Any, hub: Any, kit: Any) -> None:
@@ -37,15 +41,27 @@ async def test_with_its_contract_at_hand_it_leaves_at_once(connect: Any, hub: An
         assert (told["message_type"], told["payload"]["rows"], told["payload"]["contract_id"]) == ("request", 1, "c-1")
 
 
-async def test_an_agent_may_acknowledge_by_message_ids(connect: Any, hub: Any, kit: Any) -> None:
+@pytest.mark.parametrize("form", ['{"ack": ["%s"]}', ' {\n"ack" :["%s"]}', '{"at": 1, "ack": ["%s"]}'])
+async def test_an_agent_may_acknowledge_by_message_ids(connect: Any, hub: Any, kit: Any, form: str) -> None:
     async with connect() as link:
         parcel = kit.parcel(1, contract=None)
         (await link.end()).deliver([parcel])
         told = await link.hear()
-        await link.say({"ack": [told["message_id"]]})
+        await link.say(form % told["message_id"])
         await hub.until(lambda: any(parcel.delivery.id in ack.deliveries for ack in hub.asked_for(Acknowledge)))
         await link.say('{"ack": 1}')
         assert (await link.hear())["payload"]["error"]["code"] == "SCHEMA_MISMATCH"
+
+
+@pytest.mark.parametrize("at_hand", [True, False])
+async def test_work_that_no_message_holds_has_failed_for_that(connect: Any, hub: Any, kit: Any, at_hand: bool) -> None:
+    parcel = kit.parcel(1, Cargo.WORK, contract=None if at_hand else "c-1")
+    body = msgspec.Raw(msgspec.json.encode({"input": {"rows": "x" * PAYLOAD_BYTES}}))
+    event = msgspec.structs.replace(parcel.event, body=body)
+    async with connect("bob") as link:
+        (await link.end()).deliver([Parcel(parcel.delivery, parcel.task, event)])
+        await hub.until(lambda: bool(hub.asked_for(ReportFault)))
+    assert hub.asked_for(ReportFault)[0].fault.kind is Kind.TOO_LARGE
 
 
 async def test_what_is_refused_before_the_hub_is_on_record_and_answered(connect: Any, hub: Any, client: Any) -> None:
