@@ -62,8 +62,6 @@ log = structlog.get_logger("dragoman")
 
 REQUESTS_DRAIN = 10.0
 """Seconds in which HTTP requests and WebSockets end at a stop: what they began is the hub's, not theirs."""
-WAITED_FOR = frozenset({"coven", "forge"})
-"""Whose agents may finish what they have before the hub ends: what others say next is heard at the next start."""
 PROTOCOLS = ("chiffon", "coven", "forge", "agentmsg", "a2acp")
 """What agents may be added to speak."""
 
@@ -355,13 +353,23 @@ async def serve_until_stopped(settings: Settings, greet: Greet, *, demo: bool) -
 
                 await beside.enter_async_context(demo_agents(running))
             await stopped.wait()
-            intake = running.intake
-            waited_for = [one.id for one in intake.agents() if one.protocol in WAITED_FOR and intake.reachable(one.id)]
-            at_work = [agent for agent in waited_for if intake.load_of(agent)]
-            patience = f"{settings.server.drain_seconds:g} s to finish; a second Ctrl-C ends it at once"
-            log.info("stopping", **{"at_work": at_work, "they_have": patience} if at_work else {})
+            patience = f"{settings.server.drain_seconds:g} s to finish and leave; a second Ctrl-C ends it at once"
+            waited_for = those_waited_for(running)
+            log.info("stopping", **{"waiting_for": waited_for, "they_have": patience} if waited_for else {})
     log.info("stopped; everything is kept and goes on at the next start", data=settings.data)
     return 0
+
+
+def those_waited_for(running: Running) -> list[AgentId]:
+    """Whom a stop waits for: streams until they leave, children at work. What others say next is heard at the next
+    start."""
+    intake, children = running.intake, running.children
+    here = [one for one in intake.agents() if intake.reachable(one.id)]
+    return [
+        one.id
+        for one in here
+        if one.protocol == "coven" or (children.status(one.id) is not None and intake.load_of(one.id))
+    ]
 
 
 def tell_what_runs() -> None:

@@ -14,7 +14,7 @@ from dragoman.core.ids import AgentId
 from dragoman.protocols.coven import codec, coven_pb2
 from dragoman.protocols.coven.types import Done, FileData, SendMessage, Text, Thinking
 from dragoman.stores.files import MemoryFiles
-from dragoman.transports.coven_grpc.limits import CovenLimits
+from dragoman.transports.coven_grpc.door import CovenDoor
 
 Code = grpc.StatusCode
 NEWER = b"\xba\x06\x05later"  # field 103, a string
@@ -147,19 +147,28 @@ async def test_a_stream_that_ends_with_a_request_open_is_a_retryable_failure() -
 
 
 @pytest.mark.requirement("coven-D10")
-async def test_shutdown_lets_work_finish_then_patience_ends_with_unavailable() -> None:
-    assert CovenLimits().shutdown_seconds == 30
-    async with gateway(limits={"shutdown_seconds": 1.0, "idle_shutdown_seconds": 0.1}) as hub:
+async def test_shutdown_lets_work_finish_then_patience_ends_with_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    over = asyncio.Event()
+
+    async def patience(_: CovenDoor, seconds: float) -> None:
+        waited.append(seconds)
+        await over.wait()
+
+    monkeypatch.setattr(CovenDoor, "_empty", patience)
+    async with gateway() as hub:
         busy, idle = await hub.agent("worker"), await hub.agent("idler")
         task = await hub.submit()
         work = await busy.work()
         draining = asyncio.create_task(hub.door.drain())
         assert (await busy.hear()).WhichOneof("payload") == "shutdown"
         assert (await idle.hear()).WhichOneof("payload") == "shutdown"
-        assert await idle.code() is Code.UNAVAILABLE  # it has nothing to finish
         await busy.respond(work.request_id, done={"full_response": "made it"})
         await hub.status(task.id, "completed")
+        assert (hub.door.streams, waited) == (2, [30.0])  # also who has nothing to finish may take its time
+        over.set()
         assert await busy.code() is Code.UNAVAILABLE
+        assert await idle.code() is Code.UNAVAILABLE
         await outside.soon(draining)
         late = await hub.stream()
         assert await late.code() is Code.UNAVAILABLE

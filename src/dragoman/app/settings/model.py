@@ -48,7 +48,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     max_poll_seconds: Span = 60.0
     """The longest `wait` of a long poll."""
     drain_seconds: Seconds = 30.0
-    """At a stop, work under way may take so long to end. Whoever has none is not waited for longer than 10 seconds."""
+    """At a stop, work under way may take so long to end, and streams to leave. HTTP has 10 seconds of it at most."""
 
 
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):

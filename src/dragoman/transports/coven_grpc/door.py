@@ -171,18 +171,10 @@ class CovenDoor:
         self._callers.drain()
         for link in list(self._links):
             link.shut_down("the hub is stopping")
-        patience = self._limits.shutdown_seconds if seconds is None else seconds
-        idle = min(patience, self._limits.idle_shutdown_seconds)
-        await self._empty(idle)
-        self._end_all(only_idle=True)
-        await self._empty(patience - idle)
-        self._end_all()
-        await self._empty(5.0)
-
-    def _end_all(self, *, only_idle: bool = False) -> None:
+        await self._empty(self._limits.shutdown_seconds if seconds is None else seconds)
         for link in list(self._links):
-            if link.idle or not only_idle:
-                link.end((grpc.StatusCode.UNAVAILABLE, "the hub is stopping; connect again in a moment"))
+            link.end((grpc.StatusCode.UNAVAILABLE, "the hub is stopping; connect again in a moment"))
+        await self._empty(5.0)
 
     async def _empty(self, seconds: float) -> None:
         """Until the last agent has left, or the time is up."""

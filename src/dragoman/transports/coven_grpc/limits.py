@@ -11,8 +11,7 @@ is gone without a word                            an HTTP/2 ping every `keepaliv
                                                   `keepalive_timeout` more without an answer
 sends faster than the disk takes it               nobody who reads, beyond `unanswered` or `pending_bytes`
 goes on with a request that was given up          the end of its stream, `cancel_seconds` after other work came
-does not leave when it is asked to                UNAVAILABLE, after `shutdown_seconds` (D10), or
-                                                  `idle_shutdown_seconds` if it has nothing to finish
+does not leave when it is asked to                UNAVAILABLE, after `shutdown_seconds` (D10)
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ class CovenLimits(msgspec.Struct, frozen=True, kw_only=True):
     keepalive_seconds: float = 30.0
     keepalive_timeout: float = 10.0
     shutdown_seconds: float = 30.0
-    idle_shutdown_seconds: float = 10.0
     cancel_seconds: float = 30.0
     streams: int = 10_000
     unregistered: int = 1_000

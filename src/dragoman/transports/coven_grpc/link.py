@@ -119,11 +119,6 @@ class AgentLink:
         if not self._verdict.done():
             self._verdict.set_result(verdict)
 
-    @property
-    def idle(self) -> bool:
-        """Whether the agent owes the hub nothing."""
-        return self.connection.request is None
-
     # -- in: the agent speaks
 
     async def _read(self) -> None:
