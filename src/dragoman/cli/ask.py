@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
@@ -14,7 +14,7 @@ from dragoman.cli import arguments, printing
 from dragoman.cli.escaping import line
 from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Hub, deadline
-from dragoman.cli.options import BREATH, HERE, For, Interval, Output, OutputLines, Reach
+from dragoman.cli.options import BREATH, HERE, Cursor, For, Interval, Limit, Output, OutputLines, Reach
 from dragoman.cli.printing import Column, col
 
 app = App(name="ask", help="Questions that agents put to people: ls, answer, watch.")
@@ -38,17 +38,24 @@ def ls(
         Literal["open", "with_agent", "answered", "expired", "withdrawn", "all"],
         Parameter(help="Which ones; those that are open are for people."),
     ] = "open",
+    limit: Limit = 100,
+    cursor: Cursor = None,
     output: Output = "table",
     reach: Reach = HERE,
 ) -> None:
     """List the questions that wait for an answer."""
-    answer = Hub.find(reach).get("questions", status=None if status == "all" else status)
+    wanted = None if status == "all" else status
+    answer = Hub.find(reach).get("questions", status=wanted, limit=limit, cursor=cursor)
     found = printing.listing(answer, "questions", COLUMNS, output)
     if output != "table":
         return
     open_ones = [question for question in found if question.get("status") == "open"]
-    printing.verdict(None if open_ones else True, f"{printing.count(len(open_ones), 'question')} to answer")
-    if open_ones:
+    more = printing.next_page("dragoman ask ls", answer, status=status)
+    told = printing.count(len(open_ones), "question") + (", and more" if more else "")
+    printing.verdict(None if open_ones or more else True, f"{told} to answer")
+    if more:
+        printing.following(more)
+    elif open_ones:
         options = open_ones[0].get("options") or ["ANSWER"]
         printing.following(f"dragoman ask answer {line(open_ones[0]['id'])} {shlex.quote(printing.cell(options[0]))}")
     else:
@@ -103,7 +110,7 @@ def watch(
     if output == "table":
         printing.words("waiting for questions; Ctrl-C ends this")
     while True:
-        for question in hub.get("questions", status="open").get("questions") or ():
+        for question in _open_ones(hub):
             if question["id"] in seen:
                 continue
             seen.add(question["id"])
@@ -117,6 +124,16 @@ def watch(
         if time.monotonic() >= until:
             return
         time.sleep(max(BREATH, min(interval, until - time.monotonic())))
+
+
+def _open_ones(hub: Hub) -> Iterator[Mapping[str, Any]]:
+    cursor = None
+    while True:
+        page = hub.get("questions", status="open", cursor=cursor)
+        yield from page.get("questions") or ()
+        cursor = page.get("next")
+        if not cursor:
+            return
 
 
 def _take(hub: Hub, question: Mapping[str, Any]) -> None:

@@ -43,6 +43,7 @@ class _Told(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Questions(msgspec.Struct, frozen=True):
     questions: tuple[Question, ...]
+    next: str | None = None
 
 
 class _Credential(msgspec.Struct, frozen=True):
@@ -133,8 +134,15 @@ class ApiClient:
         await self._ask("POST", f"/tasks/{task_id}/cancel", body={"reason": reason} if reason else {})
 
     async def questions(self, status: str | None) -> list[Question]:
-        answer = await self._ask("GET", "/questions", params={"status": status} if status else None)
-        return list(msgspec.json.decode(answer, type=_Questions).questions)
+        found: list[Question] = []
+        params = {"status": status} if status else {}
+        while True:
+            answer = await self._ask("GET", "/questions", params=params or None)
+            page = msgspec.json.decode(answer, type=_Questions)
+            found += page.questions
+            if page.next is None:
+                return found
+            params = {**params, "cursor": page.next}
 
     async def answer(self, question_id: str, answer: Any) -> None:
         await self._ask("POST", f"/questions/{question_id}/answer", body={"answer": answer})

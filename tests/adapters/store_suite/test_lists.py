@@ -133,6 +133,8 @@ async def test_deliveries_dead_letters_and_questions_are_listed_with_their_filte
     assert list(await store.dead_letters()) == [x3, x2, x1]
     assert list(await store.dead_letters(task=TaskId("t"), after="x3")) == [x1]
     assert list(await store.questions()) == [q1, q2]
+    assert list(await store.questions(limit=1)) == [q1]
+    assert list(await store.questions(after="q1")) == [q2]
     assert list(await store.questions(status=QuestionStatus.ANSWERED)) == [q2]
     assert list(await store.questions(status=QuestionStatus.OPEN, task=TaskId("u"))) == []
     assert (await store.question(q2.id), await store.question(d1.id)) == (q2, None)

@@ -23,7 +23,7 @@ def test_questions_are_listed_and_answered_with_an_option(hub: Any, run: Any) ->
     listed = run("ask", "ls")
     assert "Restart prod?" in listed.out
     assert listed.err.splitlines()[-1] == "  next: dragoman ask answer q1 yes"
-    assert hub.asked[0].query == {"status": "open"}
+    assert hub.asked[0].query == {"status": "open", "limit": "100"}
     assert run("ask", "answer", "q1", "no").code == 0
     assert hub.asked[-1].body == {"answer": "no"}
 
@@ -53,6 +53,20 @@ def test_a_prompt_on_a_terminal(hub: Any, run: Any, monkeypatch: pytest.MonkeyPa
     ran = run("ask", "answer", "q1")
     assert (ran.code, hub.asked[-1].body) == (0, {"answer": "yes"})
     assert "deployer asks: Restart prod?" in ran.err
+
+
+def test_a_long_list_of_questions_names_its_next_page_and_is_watched_to_its_end(
+    hub: Any, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = [(200, {"questions": [QUESTION], "next": "q1"}), (200, {"questions": [{**QUESTION, "id": "q2"}]})]
+    hub.answers["GET /api/v1/questions"] = pages[:1]
+    listed = run("ask", "ls")
+    assert "1 question, and more to answer" in listed.err
+    assert listed.err.splitlines()[-1] == "  next: dragoman ask ls --status open --cursor q1"
+    hub.answers["GET /api/v1/questions"] = pages
+    monkeypatch.setattr(sys, "stdin", StringIO(""))
+    lines = run("ask", "watch", "--for", "0", "-o", "jsonl").out.splitlines()
+    assert [json.loads(each)["id"] for each in lines] == ["q1", "q2"]
 
 
 def test_watching_shows_each_question_once_and_takes_answers_on_a_terminal(

@@ -214,19 +214,17 @@ async def test_what_a_handler_calls_for_is_part_of_its_task_and_trace() -> None:
 
 
 def test_the_synchronous_twin_calls_and_streams() -> None:
+    question = {"id": "q", "task_id": "t", "agent": "a", "question": "?", "options": [], "default": None}
     hub = Hub(
         httpx2.Response(202, json=task("queued")),
         task(result=[1]),
         httpx2.Response(202, json=task("queued")),
         httpx2.Response(200, headers=EVENT_STREAM, content=sse((1, "submitted"), (2, "completed"), end=True)),
-        {
-            "questions": [
-                {"id": "q", "task_id": "t", "agent": "a", "question": "?", "options": ["yes"], "default": None}
-            ]
-        },
+        {"questions": [{**question, "options": ["yes"]}], "next": "q"},
+        {"questions": [{**question, "id": "r"}], "next": None},
     )
     backend = ApiClient(ADDRESS, RealWorld(), transport=httpx2.MockTransport(hub))
     with SyncClient(backend=backend) as client:
         assert client.call("deployer", "run") == [1]
         assert [event.kind for event in client.stream("deployer", "run")] == ["submitted", "completed"]
-        assert [question.options for question in client.questions()] == [("yes",)]
+        assert [question.options for question in client.questions()] == [("yes",), ()]

@@ -107,11 +107,11 @@ def dead_letters(connection: apsw.Connection, task: TaskId | None, after: str | 
 
 
 def questions(
-    connection: apsw.Connection, status: QuestionStatus | None, task: TaskId | None, limit: int
+    connection: apsw.Connection, status: QuestionStatus | None, task: TaskId | None, after: str, limit: int
 ) -> list[Question]:
     terms, values = _where(status=status and status.value, task=task)
-    sql = _select("body", "question", terms, "id")
-    return [question_from(body) for (body,) in connection.execute(sql, (*values, limit))]
+    sql = _select("body", "question", ["id > ?", *terms], "id")
+    return [question_from(body) for (body,) in connection.execute(sql, (after, *values, limit))]
 
 
 def question(connection: apsw.Connection, id: QuestionId) -> Question | None:

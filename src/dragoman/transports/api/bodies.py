@@ -118,11 +118,11 @@ class DomainPolicyIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     encrypt: bool = False
 
 
-class FileQuery(msgspec.Struct, frozen=True, kw_only=True):
+class FileQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(max_length=1000)] = ""
 
 
-class LossesQuery(msgspec.Struct, frozen=True, kw_only=True):
+class LossesQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     caller: str | None = None
     agent: str | None = None
 
@@ -220,7 +220,7 @@ class AgentsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     status: str | None = None
 
 
-class QuestionsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class QuestionsQuery(Page, frozen=True, kw_only=True):
     status: QuestionStatus | None = None
     task: str | None = None
     limit: Limit = 100

@@ -19,13 +19,18 @@ from dragoman.transports.api.tasks import PROTOCOL
 
 class QuestionList(msgspec.Struct, frozen=True, kw_only=True):
     questions: tuple[QuestionOut, ...]
+    next: str | None
 
 
 async def listing(desk: Desk, request: Request) -> Response:
     query = read_query(request, QuestionsQuery)
     task = None if query.task is None else (await find_task(desk, query.task, field="task")).id
-    questions = await desk.store.questions(status=query.status, task=task, limit=query.limit)
-    return respond(200, QuestionList(questions=tuple(map(question_out, questions))))
+    questions = await desk.store.questions(
+        status=query.status, task=task, after=query.cursor or "", limit=query.limit + 1
+    )
+    page = questions[: query.limit]
+    on = page[-1].id if len(questions) > query.limit else None
+    return respond(200, QuestionList(questions=tuple(map(question_out, page)), next=on))
 
 
 async def one(desk: Desk, request: Request) -> Response:

@@ -58,10 +58,10 @@ async def find_question(desk: Desk, id: str) -> Question:
         return question
     found: list[Question] = []
     if len(id) >= SHORTEST_PREFIX:
-        still_open = await desk.store.questions(status=QuestionStatus.OPEN, limit=1000)
-        found = [one for one in still_open if one.id.startswith(id.lower())]
+        nearest = await desk.store.questions(status=QuestionStatus.OPEN, after=id.lower(), limit=3)
+        found = [one for one in nearest if one.id.startswith(id.lower())]
     if len(found) > 1:
-        raise _ambiguous("questions", id, [one.id for one in found[:3]])
+        raise _ambiguous("questions", id, [one.id for one in found])
     if not found:
         raise Problem(Kind.NOT_FOUND, f"no question {id[:80]!r}", next="List them with GET /api/v1/questions.")
     return found[0]

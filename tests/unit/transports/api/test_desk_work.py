@@ -38,9 +38,14 @@ async def test_open_questions_are_listed_with_options_and_deadline(world: Any, m
                 "has_default": False, "answer": None, "answered_at": None, "answered_by": None,
                 "created_at": "2026-01-19T04:21:04Z",
             }
-        ]
+        ],
+        "next": None,
     }  # fmt: skip
     assert len((await world.client.get("/api/v1/questions")).json()["questions"]) == 2
+    first = (await world.client.get("/api/v1/questions?limit=1")).json()
+    second = (await world.client.get(f"/api/v1/questions?limit=1&cursor={first['next']}")).json()
+    assert [one["status"] for page in (first, second) for one in page["questions"]] == ["open", "answered"]
+    assert second["next"] is None
     assert (await world.client.get("/api/v1/questions?status=maybe")).status_code == 422
     assert (await world.client.get("/api/v1/questions?task=beefbeef")).status_code == 404
     assert (await world.client.get(f"/api/v1/questions/{asked.id}")).json() == told["questions"][0]

@@ -18,12 +18,12 @@ from dragoman.transports.api.doors import CHIFFON
 @pytest.fixture
 async def client(tmp_path: Path) -> AsyncIterator[httpx2.AsyncClient]:
     async with (
-        asyncio.timeout(30),
+        asyncio.timeout(120),
         hub(Settings(data=str(tmp_path / "data"), server=Server(port=0, grpc_port=0))) as running,
     ):
         headers = {"Authorization": f"Bearer {running.admin_token}"}
         async with httpx2.AsyncClient(
-            base_url=running.serving.url, headers=headers, verify=False, timeout=10
+            base_url=running.serving.url, headers=headers, verify=False, timeout=60
         ) as client:
             yield client
 
@@ -85,7 +85,7 @@ async def test_the_desk_of_an_idle_hub_is_empty_and_ready(client: httpx2.AsyncCl
 
     assert await get("/api/v1/tasks") == {"tasks": [], "next": None}
     assert await get("/api/v1/agents") == {"agents": []}
-    assert await get("/api/v1/questions?status=open") == {"questions": []}
+    assert await get("/api/v1/questions?status=open") == {"questions": [], "next": None}
     assert await get("/api/v1/deadletters") == {"deadletters": [], "next": None}
     assert (await client.get("/api/v1/deadletters/0123abcd")).status_code == 404
     assert (await client.get("/api/v1/questions/0123abcd")).status_code == 404
