@@ -19,6 +19,7 @@ from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.ports import Files, Store
+from dragoman.core.tasks.parts import is_party
 from dragoman.transports.asgi import Disconnected, Receive, Scope, Send, answer, header, read_body
 from dragoman.transports.desk import Desk
 from dragoman.wire.errors import RemoteProtocolError
@@ -71,7 +72,8 @@ class AgentFiles:
         if kept is not None and principal == kept.owner:
             return kept.ref
         task = await self._store.task(TaskId(task_id)) if task_id else None
-        if kept is not None and task is not None and principal in (task.owner, task.origin.principal):
+        agent = self._desk.hub.agent(principal)
+        if kept is not None and task is not None and is_party(agent, principal, task):
             found = next((file for file in task.files if file.id == id), None)
             if found is not None:
                 return found

@@ -20,12 +20,13 @@ from dragoman.core.commands import (
 from dragoman.core.contracts.parting import end_contracts_of
 from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import HUB, AgentId, Instant, TaskId
+from dragoman.core.lookups import PAGE, AskedBy
 from dragoman.core.routing.dispatch import assign, fill
 from dragoman.core.routing.routes import Route, reach
 from dragoman.core.state import versions
 from dragoman.core.state.model import Registry
 from dragoman.core.state.waking import RESOURCES, waking
-from dragoman.core.tasks.model import EventKind, Origin, Priority, Status, Task
+from dragoman.core.tasks.model import EventKind, Origin, Priority, QuestionStatus, Status, Task
 from dragoman.core.tasks.outcome import fail_attempt
 from dragoman.core.work import Work
 
@@ -86,6 +87,9 @@ def remove(work: Work, command: RemoveAgent) -> Agent:
     )
     for task in work.tasks(work.tasks_of(agent.id)):
         fail_attempt(work, task, fault, counts=False)
+    for question in work.find(AskedBy(agent.id, PAGE)):
+        if question.task is None:  # what is asked in the course of a task, whoever does it next comes to as well
+            work.put(msgspec.structs.replace(question, status=QuestionStatus.WITHDRAWN, wake_at=None))
     for link in work.all_links_of(agent.id):
         work.close_link(link.session, "this agent was removed from the hub")
     for registry, name in (

@@ -167,8 +167,9 @@ def clear_out(work: Work, command: ClearOut) -> int:
     message = f"{command.agent} was removed; write to somebody else"
     fault = Fault(kind=Kind.UNAVAILABLE, message=message, facts={"agent_id": command.agent})
     rows = [*work.find(Inbox(command.agent, PAGE)), *work.find(LeasedTo(command.agent, PAGE))]
-    if work.agent(command.agent) is not None:
-        return 0  # there is one of that name again
+    again = work.agent(command.agent)
+    if again is not None:  # there is one of that name again: what came since is for that one
+        rows = [row for row in rows if row.created_at < again.created_at]
     for row in rows:
         if leaves_once(row):
             give_up(work, row, fault, onward=True)

@@ -30,6 +30,7 @@ from dragoman.core.state import policy
 from dragoman.core.state.model import Change, Changed, Entity, Operation, Registry
 from dragoman.core.state.standing import moment_of
 from dragoman.core.state.tasks import given_metadata, shared_name, task_entity
+from dragoman.core.tasks import parts
 from dragoman.core.tasks.model import FINAL, Status, Task
 from dragoman.core.tasks.story import STORY, in_short
 
@@ -201,7 +202,8 @@ class StateView:
         return agent is not None and agent.role == PLANNER
 
     def _has_part(self, task: Task, reader: AgentId | None) -> bool:
-        if reader in (task.origin.principal, task.owner) or any(reader in pair for pair in task.handed):
+        agent = None if reader is None else self._intake.agent(reader)
+        if parts.is_party(agent, reader, task) or (agent is not None and parts.had(agent, task)):
             return True
         return self._sees_all(reader) and not task.personal
 

@@ -262,6 +262,10 @@ def put_to(work: Work, request_id: str, principal: AgentId, about: Asking) -> Qu
         now = "with somebody else" if elsewhere else f"already {question.status.value}"
         message = f"the request is {now}; drop the answer"
         raise refuse(Kind.CONFLICT, message, field="request_id", status=question.status.value)
+    asker = work.agent(question.agent)
+    if asker is None or asker.created_at > question.created_at:
+        message = f"{question.agent}, who asked, was removed; drop the answer"
+        raise refuse(Kind.CONFLICT, message, field="request_id", status=QuestionStatus.WITHDRAWN.value)
     return question
 
 

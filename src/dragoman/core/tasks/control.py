@@ -15,6 +15,7 @@ from dragoman.core.tasks.anew import begin_anew, drop_work_letters
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import EventKind, Status, Task, Waiting
 from dragoman.core.tasks.outcome import end_with_children
+from dragoman.core.tasks.parts import is_namesake
 from dragoman.core.tasks.questions import resume_with, unasked
 from dragoman.core.work import Work
 
@@ -22,7 +23,8 @@ from dragoman.core.work import Work
 def governed(work: Work, task_id: TaskId, principal: AgentId) -> Task:
     """The task, if this principal may steer it: a person, or whoever asked for it."""
     task = work.task(task_id)
-    if task is None or principal not in (ADMIN, HUB, task.origin.principal):
+    known = task is not None and principal in (ADMIN, HUB, task.origin.principal)
+    if task is None or not known or is_namesake(work.agent(principal), task):
         raise refuse(Kind.NOT_FOUND, "no such task", field="task_id", task_id=task_id)
     return task
 

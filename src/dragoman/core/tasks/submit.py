@@ -23,6 +23,7 @@ from dragoman.core.tasks.anew import redo
 from dragoman.core.tasks.dependencies import be_waited_for, fail_for
 from dragoman.core.tasks.model import EventKind, Origin, Priority, Status, Task, Waiting
 from dragoman.core.tasks.output import take_files
+from dragoman.core.tasks.parts import is_namesake
 from dragoman.core.tasks.questions import resume_with
 from dragoman.core.work import Work
 
@@ -38,6 +39,9 @@ def submit(work: Work, command: Submit) -> Task:
     claims = Claims(command.principal, command.request_id, command.task_id)
     for claimed in work.find(claims):
         if claims.asked(claimed):
+            if is_namesake(work.agent(command.principal), claimed):
+                message = "this request_id was used by an agent of this name that was removed; use a new one"
+                raise refuse(Kind.MISMATCH, message, field="request_id")
             if command.seen == command.request_id:  # its message counts once
                 raise replayed()
             return again(work, command, claimed)

@@ -9,6 +9,7 @@ from dragoman.core.delivery.outbox.leases import send_over
 from dragoman.core.ids import ADMIN, HUB, AgentId, DeliveryId, SessionId, TaskId
 from dragoman.core.lookups import Lane
 from dragoman.core.tasks.model import Question, Status, Task
+from dragoman.core.tasks.parts import is_namesake
 from dragoman.core.work import Work
 
 NOBODY = frozenset({ADMIN, HUB})
@@ -28,10 +29,8 @@ TO_CALLERS = frozenset({Cargo.PROGRESS, Cargo.RESULT, Cargo.FAILURE})
 def offer(work: Work, task: Task, receiver: AgentId, cargo: Cargo, event: int) -> None:
     """Tell a receiver of an event, after everything it was told about this task before."""
     agent = None if receiver in NOBODY else work.agent(receiver)
-    if agent is None:
+    if agent is None or (cargo in TO_CALLERS and is_namesake(agent, task)):
         return
-    if cargo in TO_CALLERS and agent.created_at > task.created_at:
-        return  # another agent of that name: what the first one asked is none of its business
     waiting = None
     if receiver == task.origin.principal and cargo in TO_CALLERS:
         waiting = awaiting(work, task.origin.awaited)
@@ -54,8 +53,9 @@ def offer(work: Work, task: Task, receiver: AgentId, cargo: Cargo, event: int) -
 
 def offer_answer(work: Work, question: Question) -> None:
     """Tell an agent what a person said, after everything it was told about the task before."""
-    if work.agent(question.agent) is None:
-        return
+    agent = work.agent(question.agent)
+    if agent is None or agent.created_at > question.created_at:
+        return  # whoever asked was removed, and another has its name
     lane_id = TaskId(question.task or question.id)
     lane = work.find(Lane(lane_id, question.agent))
     task = None if question.task is None else work.known_task(question.task)

@@ -1,0 +1,41 @@
+"""Who has a part in a task.
+
+Names come back. An agent that was removed and one that was added under its name later are two: what the first asked
+for, did and was told is none of the second one's business. What is under way and still meant for that name is.
+"""
+
+from __future__ import annotations
+
+from dragoman.core.agents.model import Agent
+from dragoman.core.ids import AgentId
+from dragoman.core.tasks.model import Task
+
+
+def asked_for(agent: Agent, task: Task) -> bool:
+    return agent.id == task.origin.principal and not is_namesake(agent, task)
+
+
+def is_namesake(agent: Agent | None, task: Task) -> bool:
+    """Whether this agent came only after the task: if its caller has that name, it was another."""
+    return agent is not None and agent.created_at > task.created_at
+
+
+def has(agent: Agent, task: Task) -> bool:
+    """Whether the task is in its hands, or was in the end."""
+    return agent.id == task.owner and _was_there(agent, task)
+
+
+def is_party(agent: Agent | None, principal: AgentId | None, task: Task) -> bool:
+    """Whether somebody asked for the task or has it. `agent` is None for people, whose names mean them."""
+    if agent is None:
+        return principal in (task.origin.principal, task.owner)
+    return asked_for(agent, task) or has(agent, task)
+
+
+def had(agent: Agent, task: Task) -> bool:
+    """Whether the task went through its hands."""
+    return any(agent.id in pair for pair in task.handed) and _was_there(agent, task)
+
+
+def _was_there(agent: Agent, task: Task) -> bool:
+    return task.finished_at is None or agent.created_at <= task.finished_at

@@ -1,0 +1,91 @@
+"""An agent that was removed, and one that is added under its name later: nothing of the first is the second one's."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+from tests.support.world import World
+
+from dragoman.bindings.forge.views import may_see
+from dragoman.core.commands import AddAgent, Ask, AskHelp, AskPerson, Cancel, GiveHelp, HelpVerdict, RemoveAgent
+from dragoman.core.errors import Kind
+from dragoman.core.ids import ADMIN, AgentId, TaskId
+from dragoman.core.queries.state import StateView
+from dragoman.core.state.model import Registry
+from dragoman.core.tasks.model import QuestionStatus
+
+ANN, BOB = AgentId("ann"), AgentId("bob")
+
+
+@pytest.fixture
+async def world():
+    world = await World().start()
+    for id in (ANN, BOB):
+        await world.add(id, protocol="agentmsg")
+    yield world
+    await world.intake.stop()
+
+
+async def replaced(world: World, id: AgentId) -> None:
+    await world.ask(RemoveAgent(principal=ADMIN, agent=id))
+    await world.advance(1)
+    await world.add(id, protocol="agentmsg")
+
+
+def seen(world: World, task: TaskId, reader: AgentId):
+    return StateView(world.store, world.intake, world.rules).one(Registry.TASK, task, reader)
+
+
+async def test_what_the_first_asked_for_and_did_is_not_the_seconds_to_read_or_to_steer(world):
+    await world.connect("bob", acknowledges=True)
+    request = world.request(None, principal=ANN, pinned=BOB)
+    done = await world.ask(request)
+    await world.finish("bob", done.id, body=b'{"result":"private"}')
+    under_way = await world.submit(None, principal=ANN, pinned=BOB)
+    for reader in (ANN, BOB):
+        assert (await seen(world, done.id, reader)).value["result"] == "private"
+    await replaced(world, ANN)
+    assert "result" not in (await seen(world, done.id, ANN)).value
+    assert not may_see(world.intake.agent(ANN), await world.task(done.id))
+    again = await world.refused(request)
+    assert (again.kind, again.field) == (Kind.MISMATCH, "request_id")
+    assert (await world.refused(Cancel(principal=ANN, task_id=under_way.id))).kind is Kind.NOT_FOUND
+    await replaced(world, BOB)
+    assert "result" not in (await seen(world, done.id, BOB)).value
+    taken_up = await world.connect("bob", acknowledges=True)
+    await world.advance(1)
+    assert set(taken_up.work) == {under_way.id}  # it is meant for whoever has that name
+    assert "metadata" in (await seen(world, under_way.id, BOB)).value["context"]
+
+
+async def test_what_the_first_asked_is_answered_to_nobody(world):
+    for id in (ANN, BOB):
+        await world.connect(id, acknowledges=True)
+    letter = world.letter("ann", kind="HELP_REQUEST")
+    request = AskHelp(principal=ANN, letter=letter, question="how?", topic="x", task_id=TaskId(world.uuid()), to=BOB)
+    await world.ask(request)
+    words = Ask(question="left or right?")
+    loose = await world.ask(AskPerson(principal=ANN, request_id="q", ask=words))
+    await replaced(world, ANN)
+    heir = await world.connect("ann", acknowledges=True)
+    answer = GiveHelp(
+        principal=BOB, request_id=letter.message_id, letter=world.letter("bob"), verdict=HelpVerdict.ANSWERED, answer={}
+    )
+    assert (await world.refused(answer)).kind is Kind.CONFLICT
+    assert (await world.store.question(loose.id)).status is QuestionStatus.WITHDRAWN
+    assert heir.take() == []
+
+
+async def test_letters_to_the_first_are_dead_though_there_is_a_second_at_once(world):
+    await world.ask(world.tell("bob", "ann", "between us"))
+    await world.advance(1)
+    second = msgspec.structs.replace(world.intake.agent(ANN), created_at=world.time)
+    await asyncio.gather(  # in one commit
+        world.ask(RemoveAgent(principal=ADMIN, agent=ANN)), world.ask(AddAgent(principal=ADMIN, agent=second))
+    )
+    await world.settle()
+    heir = await world.connect("ann", acknowledges=True)
+    assert heir.take() == []
+    assert [dead.receiver for dead in await world.store.dead_letters(limit=10)] == [ANN]
