@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -40,6 +41,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 log = logging.getLogger("dragoman.sdk")
 
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
+NAMES = "use letters, digits and . _ : @ + -, the first a letter or a digit, at most 128 of them"
+
 
 class Agent:
     """A worker at the hub, under one id.
@@ -65,13 +69,12 @@ class Agent:
         grace: float = 30.0,
         world: World | None = None,
     ) -> None:
-        if not id or concurrency < 1:
-            raise Misconfigured("an agent needs an id, and a concurrency of at least 1")
+        _check(id, concurrency, grace)
         self.id = id
         self.version = version
         self.kind = kind
         self.domain = domain
-        self.skills = tuple(skills)
+        self.skills = _several("skills", skills)
         self.concurrency = concurrency
         self._token = token
         self._state_dir = state_dir
@@ -95,6 +98,8 @@ class Agent:
         `timeout` is how many seconds it may take; time spent waiting for a person does not count.
         """
 
+        self._declarable("on", work_type, timeout)
+
         def declare(function: F) -> F:
             if work_type in self._handlers:
                 raise Misconfigured(f"{self.id} already does {work_type}")
@@ -102,6 +107,12 @@ class Agent:
             return function
 
         return declare
+
+    def _declarable(self, decorator: str, work_type: object, timeout: object) -> None:
+        if not isinstance(work_type, str) or not work_type:
+            raise Misconfigured(f'say which work it does: @agent.{decorator}("run_playbook"), not {work_type!r}')
+        if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
+            raise Misconfigured(f"the timeout of {work_type} is {timeout!r}: give a number of seconds above 0, or None")
 
     def task(
         self,
@@ -118,10 +129,12 @@ class Agent:
         The type hints become the schemas to which the hub holds both sides. Over other protocols it is as `on`.
         """
 
+        self._declarable("task", intent, timeout)
+        terms = {"pii": pii, "requires": _several("requires", requires), "version": version}
+
         def declare(function: F) -> F:
             if intent in self._handlers:
                 raise Misconfigured(f"{self.id} already does {intent}")
-            terms = {"pii": pii, "requires": tuple(requires), "version": version}
             self._handlers[intent] = Handler(intent, function, timeout=timeout, terms=terms)
             return function
 
@@ -435,6 +448,21 @@ class Agent:
         """Ask a serving agent to come to its end, from its own event loop."""
         if self._engine is not None:
             self._engine.stop()
+
+
+def _check(id: Any, concurrency: Any, grace: Any) -> None:
+    if not isinstance(id, str) or not NAME.fullmatch(id):
+        raise Misconfigured(f"{id!r:.100} is no agent's id: {NAMES}")
+    if not isinstance(concurrency, int) or concurrency < 1:
+        raise Misconfigured(f"the concurrency of {id} is {concurrency!r}: give a whole number of at least 1")
+    if not isinstance(grace, int | float) or not grace >= 0:
+        raise Misconfigured(f"the grace of {id} is {grace!r}: give a number of seconds, 0 or more")
+
+
+def _several(what: str, names: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(names, str):
+        raise Misconfigured(f"{what} is a list of names, not one: {what}=[{names!r}]")
+    return tuple(names)
 
 
 def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:

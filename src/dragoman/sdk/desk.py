@@ -180,18 +180,20 @@ class Desk:
         try:
             try:
                 ending = ends.returned(await self._call(task, handler, arguments))
-            except asyncio.CancelledError:
-                if not task._overdue or task.cancelled:
+            except asyncio.CancelledError as error:
+                us = asyncio.current_task()
+                assert us is not None
+                if task._overdue and not task.cancelled:
+                    us.uncancel()
+                    ending = ends.overdue(handler.timeout or 0.0)
+                elif us.cancelling():
                     raise
-                asyncio.current_task().uncancel()  # type: ignore[union-attr]
-                ending = ends.overdue(handler.timeout or 0.0)
-            except Exception as error:
-                ending = ends.raised(error)
-                if handler.terms.get("pii"):  # what was said, or is on the stack, may be personal (a2acp-D13)
-                    log.warning("task %s (%s) failed: %s", task.id, task.type, type(error).__name__)
-                else:
-                    traced = None if isinstance(error, Rejected) else error  # to say no is nothing to trace
-                    log.warning("task %s (%s) failed: %s", task.id, task.type, ending.output, exc_info=traced)
+                else:  # something that the handler waited for was cancelled, not the handler
+                    ending = self._failed(task, handler, error)
+            except (KeyboardInterrupt, GeneratorExit):  # the process ends, or the loop
+                raise
+            except BaseException as error:  # sys.exit() in a handler ends its task, not the agent
+                ending = self._failed(task, handler, error)
             task._deadline = None
             if task.handed_to is not None:
                 return log.info("task %s is %s's now", task.id, task.handed_to)
@@ -214,6 +216,15 @@ class Desk:
             self._discharge(task)
             self._places.leave(task)
 
+    def _failed(self, task: Task, handler: Handler, error: BaseException) -> ends.Ending:
+        ending = ends.raised(error)
+        if handler.terms.get("pii"):  # what was said, or is on the stack, may be personal (a2acp-D13)
+            log.warning("task %s (%s) failed: %s", task.id, task.type, type(error).__name__)
+        else:
+            traced = None if isinstance(error, Rejected) else error  # to say no is nothing to trace
+            log.warning("task %s (%s) failed: %s", task.id, task.type, ending.output, exc_info=traced)
+        return ending
+
     async def _call(self, task: Task, handler: Handler, arguments: dict[str, Any]) -> Any:
         if handler.is_async:
             if handler.takes_task:
@@ -227,7 +238,7 @@ class Desk:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._who.concurrency + MOST_ASKING, "dragoman-handler")
         context = contextvars.copy_context()
-        return await self._loop.run_in_executor(self._threads, lambda: context.run(call))
+        return await self._loop.run_in_executor(self._threads, lambda: context.run(_carried, call))
 
     def _outcome(
         self, errand: Errand, ending: ends.Ending, seconds: float, usage: dict[str, float] | None = None
@@ -334,6 +345,14 @@ class Desk:
         chore = self._loop.create_task(coroutine)
         self._chores.add(chore)
         chore.add_done_callback(self._chores.discard)
+
+
+def _carried(call: Callable[[], Any]) -> Any:
+    """What it returns or raises, as a future can carry it."""
+    try:
+        return call()
+    except StopIteration as error:
+        raise RuntimeError("the function raised StopIteration") from error
 
 
 def _print(work: Work) -> str:

@@ -77,7 +77,7 @@ class Rejected(DragomanError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason = str(reason)
 
 
 class BadInput(DragomanError):

@@ -17,17 +17,23 @@ The traceback itself goes to the agent's own log and no further: it may hold wha
 
 from __future__ import annotations
 
+import inspect
+import os
 from typing import Any
 
 import msgspec
 
 from dragoman.sdk.errors import Rejected, TaskFailed
 from dragoman.sdk.links import NO_RESULT
+from dragoman.wire import guard
+from dragoman.wire.errors import RemoteProtocolError
 
 SUCCESS, FAILURE, TIMED_OUT = 0, 1, 124  # 124 is what timeout(1) says
 
 LARGEST_RESULT = 4 * 1024 * 1024
 LONGEST_MESSAGE = 4_000
+READABLE = guard.Limits(bytes=LARGEST_RESULT, depth=56, containers=99_000)
+"""What any hub reads of a result, with room for the envelope around it."""
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,20 +43,52 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     error: dict[str, Any] | None = None
 
 
-def _portable(value: Any) -> Any:
+def _itself(value: Any) -> Any:
     """What msgspec does not know: models of pydantic and their like say themselves what they are."""
     dump = getattr(value, "model_dump", None)
-    if dump is None:
-        raise TypeError(f"a handler cannot return {type(value).__name__}: it has no JSON form")
-    return dump(mode="json")
+    if dump is not None:
+        return dump(mode="json")
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
-_encode = msgspec.json.Encoder(enc_hook=_portable).encode
+_encode = msgspec.json.Encoder(enc_hook=_itself).encode
 
 
 def clean(text: str) -> str:
     """Text that can be written down and sent: half a character (a lone surrogate) becomes a question mark."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def text_of(what: str, text: Any) -> str:
+    """What a handler says as text; raises `TypeError` for anything else."""
+    if not isinstance(text, str):
+        raise TypeError(f"{what} is text, not {type(text).__name__}")
+    return clean(text)
+
+
+def encoded(what: str, value: Any) -> bytes:
+    """The JSON of what a handler says as data; raises if it has none that every protocol carries."""
+    try:
+        data = _encode(value)
+        if len(data) > LARGEST_RESULT:
+            raise ValueError(
+                f"{what} has {len(data)} bytes, more than the {LARGEST_RESULT} that travel in one piece;"
+                " return text, which is split, or store it and return where"
+            )
+        guard.check(data, READABLE)
+    except TypeError as error:
+        raise TypeError(f"{what} cannot be told: {error}") from None
+    except RemoteProtocolError as error:
+        place = f" at {error.field}" if error.field else ""
+        raise ValueError(f"{what} cannot be told: {error.what}{place}") from None
+    return data
+
+
+def data_of(what: str, value: Any) -> Any:
+    """What a handler says as data, as plain JSON."""
+    return msgspec.json.decode(encoded(what, value))
 
 
 def returned(value: Any) -> Ending:
@@ -59,17 +97,13 @@ def returned(value: Any) -> Ending:
         return Ending(exit_code=SUCCESS)
     if isinstance(value, str):
         return Ending(exit_code=SUCCESS, output=clean(value))
+    if inspect.iscoroutine(value):
+        value.close()
+        return raised(TypeError("the handler returned a coroutine: declare it, and what decorates it, with async def"))
     try:
-        data = _encode(value)
-    except (TypeError, ValueError) as error:
+        data = encoded("the result", value)
+    except (TypeError, ValueError) as error:  # else the hub refuses it, and nobody ever hears of the end
         return raised(error)
-    if len(data) > LARGEST_RESULT:
-        return raised(
-            ValueError(
-                f"a result of {len(data)} bytes is more than the {LARGEST_RESULT} that travel in one piece;"
-                " return text, which is split, or store it and return where"
-            )
-        )
     return Ending(exit_code=SUCCESS, output=data.decode(), result=msgspec.Raw(data))
 
 
@@ -80,6 +114,10 @@ def raised(error: BaseException) -> Ending:
         return Ending(exit_code=FAILURE, output=reason, error={"type": "Rejected", "message": reason})
     name = type(error).__name__
     if isinstance(error, TaskFailed) and not error.task_id and error.kind:  # the handler's own verdict
+        try:
+            details = data_of("the details of an error", error.facts)
+        except (TypeError, ValueError, RecursionError) as unfit:
+            details = {"details": clean(str(unfit))}
         return Ending(
             exit_code=FAILURE,
             output=clean(error.message),
@@ -87,11 +125,15 @@ def raised(error: BaseException) -> Ending:
                 "type": name,
                 "message": clean(error.message),
                 "code": error.kind,
-                "details": error.facts,
+                "details": details,
                 "retry_after": getattr(error, "retry_after", None),
             },
         )
-    message = next(iter(clean(str(error)).strip().splitlines()[-1:]), "")[:LONGEST_MESSAGE]
+    try:
+        said = clean(str(error))
+    except Exception:  # an exception that cannot even say what it is
+        said = ""
+    message = next(iter(said.strip().splitlines()[-1:]), "")[:LONGEST_MESSAGE]
     text = f"{name}: {message}" if message else name
     return Ending(exit_code=FAILURE, output=text, error={"type": name, "message": message})
 

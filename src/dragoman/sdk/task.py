@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec import UNSET, UnsetType
 
 from dragoman.sdk import links
 from dragoman.sdk.errors import Rejected
+from dragoman.sdk.outcome import clean, data_of, encoded, text_of
 from dragoman.sdk.peers import Handoff, HandoffReason, Handover, Help, HelpKind, Urgency
 
 if TYPE_CHECKING:
@@ -168,42 +168,51 @@ class Task:
 
     async def progress(self, percent: float, step: str | None = None, output: str | None = None) -> None:
         """Tell how far the work is, at which step, and what it has put out since the last time."""
-        if not 0 <= percent <= 100:
-            raise ValueError(f"progress is a percentage from 0 to 100, not {percent}")
+        try:
+            fits = 0 <= percent <= 100
+        except TypeError:
+            fits = False
+        if not fits:
+            raise ValueError(f"progress is a percentage from 0 to 100, not {percent!r}")
         self._percent = round(percent)
-        if step is not None and step != self._step:
+        if step is not None and (step := text_of("a step", step)) != self._step:
             self._step = step
             self._step_number += 1
-        await self._speech.report(self, output or "")
+        await self._speech.report(self, text_of("output", output or ""))
 
     async def log(self, text: str) -> None:
         """Add a line to the task's output."""
+        text = text_of("a line of the log", text)
         await self._speech.report(self, text if text.endswith("\n") else text + "\n")
 
     async def text(self, chunk: str) -> None:
         """Say a piece of the answer, as it comes; pieces are joined as they are."""
-        if chunk:
+        if chunk := text_of("a piece of the answer", chunk):
             self._said.append(chunk)
             await self._speech.report(self, chunk)
 
     async def think(self, text: str) -> None:
         """Tell what the agent is thinking: shown, but not part of the answer."""
-        if text:
+        if text := text_of("a thought", text):
             await self._speech.report(self, thinking=text)
 
     async def tool_use(self, name: str, input: Any = None, *, id: str | None = None) -> str:
         """Tell that a tool is used, with what input; returns the id by which its result is told."""
-        use = links.ToolUse(id or self._speech.mint(), name, msgspec.to_builtins(input))
+        name = text_of("a tool's name", name)
+        use = links.ToolUse(id or self._speech.mint(), name, data_of(f"the input of {name}", input))
         await self._speech.report(self, tool_use=use)
         return use.id
 
     async def tool_result(self, id: str, output: Any, *, is_error: bool = False) -> None:
         """Tell what a tool gave: text, or anything with a JSON form."""
-        text = output if isinstance(output, str) else msgspec.json.encode(output).decode()
+        text = clean(output) if isinstance(output, str) else encoded("what a tool gave", output).decode()
         await self._speech.report(self, tool_result=links.ToolResult(id, text, is_error))
 
     async def send_file(self, name: str, data: bytes, mime_type: str = "application/octet-stream") -> None:
         """Give a file to whoever asked for the work. Raises where the protocol carries none, or none so large."""
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise TypeError(f"the data of a file is bytes, not {type(data).__name__}")
+        name, mime_type = text_of("a file's name", name), text_of("a file's type", mime_type)
         await self._speech.send_file(self, links.File(name, mime_type, bytes(data)))
 
     async def ask(
@@ -220,7 +229,12 @@ class Task:
         while it waits, the handler runs again from its start and gets every earlier answer at the same place: ask
         before doing what must not be done twice.
         """
-        return await self._speech.ask(self, question, tuple(options), timeout, default)
+        if isinstance(options, str):
+            raise TypeError(f"options are a list of answers, not one text: options=[{options!r}]")
+        answers = data_of("the options of a question", tuple(options))
+        if default is not UNSET:
+            default = data_of("the default of a question", default)
+        return await self._speech.ask(self, text_of("a question", question), tuple(answers), timeout, default)
 
     async def help(
         self,
