@@ -17,7 +17,7 @@ import msgspec
 
 from dragoman.core.agents.floor import Link
 from dragoman.core.agents.model import Agent, BreakerState
-from dragoman.core.ids import AgentId
+from dragoman.core.ids import AgentId, Instant
 from dragoman.core.state.budget import NOTHING, Amounts, may_take, memory_of
 from dragoman.core.state.standing import Standing
 from dragoman.core.work import Work
@@ -123,6 +123,12 @@ def present(work: Work, id: AgentId) -> bool:
         return True
     seen = work.floor.polled_at.get(id)
     return seen is not None and work.now - seen < work.rules.poll_presence
+
+
+def last_heard(work: Work, agent: Agent) -> Instant | None:
+    """When it was last there. Its row is not written at every poll, nor at every word of one that converses."""
+    known = (agent.last_seen_at, work.floor.polled_at.get(agent.id), work.floor.heard_at.get(agent.id))
+    return max((at for at in known if at is not None), default=None)
 
 
 def reads_soon(work: Work, agent: Agent) -> bool:

@@ -20,7 +20,7 @@ from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import Instant, rfc3339
 from dragoman.core.lookups import Children
 from dragoman.core.routing.dispatch import fill, place
-from dragoman.core.routing.routes import addressed, present, route_of, serves
+from dragoman.core.routing.routes import addressed, last_heard, present, route_of, serves
 from dragoman.core.tasks.model import Status, Task
 from dragoman.core.tasks.outcome import end, end_with_children, fail_attempt, failed, give_up
 from dragoman.core.work import Work
@@ -109,7 +109,7 @@ def still_queued(work: Work, task: Task) -> None:
         wake_at = min(task.deadline, rested, task.expires_at or task.deadline)
         work.put(msgspec.structs.replace(task, wake_at=wake_at))
         return
-    last = max((agent.last_seen_at for agent in could if agent.last_seen_at is not None), default=None)
+    last = max((at for agent in could if (at := last_heard(work, agent)) is not None), default=None)
     fault = Fault(
         kind=Kind.UNAVAILABLE,
         message=f"no agent that could do {task.type!r} is connected",

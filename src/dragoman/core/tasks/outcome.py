@@ -15,7 +15,7 @@ from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import HUB, AgentId, DeliveryId, Instant, rfc3339
 from dragoman.core.lookups import PAGE, AskedBy, Children, OpenQuestions, Ready
 from dragoman.core.routing.dispatch import fill, make_room
-from dragoman.core.routing.routes import addressed, route_of, serves
+from dragoman.core.routing.routes import addressed, last_heard, route_of, serves
 from dragoman.core.state import budget
 from dragoman.core.state.waking import breaker_limits, waking
 from dragoman.core.tasks.assistance import call_off, helped
@@ -172,9 +172,10 @@ def dated(work: Work, owner: AgentId, fault: Fault) -> Fault:
     if facts.get("last_heartbeat", "") is not None or facts.get("agent_id") != owner or "code" in facts:
         return fault
     agent = work.agent(owner)
-    if agent is None or agent.last_seen_at is None:
+    last = None if agent is None else last_heard(work, agent)
+    if last is None:
         return fault
-    return msgspec.structs.replace(fault, facts=facts | {"last_heartbeat": rfc3339(agent.last_seen_at)})
+    return msgspec.structs.replace(fault, facts=facts | {"last_heartbeat": rfc3339(last)})
 
 
 def let_go(work: Work, task: Task) -> None:

@@ -396,6 +396,21 @@ async def test_an_agent_that_is_gone_was_last_heard_of_when_it_was(world):
     assert task.fault.facts == gone | {"last_heartbeat": rfc3339(agent.last_seen_at)}
 
 
+@pytest.mark.requirement("CH-ERR-4")
+async def test_an_agent_that_polled_was_last_heard_of_when_it_polled(world):
+    """Its row is written every fifteen seconds at most: 5002 told the poll that was in it."""
+    await world.add("i1", "infra")
+    await world.poll("i1")
+    await world.advance(10)
+    await world.poll("i1")
+    polled = world.time
+    await world.advance(120)
+    task = await world.submit()
+    await world.advance(300)
+    fault = (await world.task(task.id)).fault
+    assert (fault.kind, fault.facts["last_heartbeat"]) == (Kind.UNAVAILABLE, rfc3339(polled))
+
+
 async def test_the_last_attempt_is_when_it_was_begun(world):
     await world.add("i1", "infra")
     await world.connect("i1")
