@@ -56,7 +56,7 @@ async def test_an_agent_may_acknowledge_by_message_ids(connect: Any, hub: Any, k
 @pytest.mark.parametrize("at_hand", [True, False])
 async def test_work_that_no_message_holds_has_failed_for_that(connect: Any, hub: Any, kit: Any, at_hand: bool) -> None:
     parcel = kit.parcel(1, Cargo.WORK, contract=None if at_hand else "c-1")
-    body = msgspec.Raw(msgspec.json.encode({"input": {"rows": "x" * PAYLOAD_BYTES}}))
+    body = msgspec.Raw(msgspec.json.encode({"input": {"rows": "x" * (PAYLOAD_BYTES + 1000)}}))
     event = msgspec.structs.replace(parcel.event, body=body)
     async with connect("bob") as link:
         (await link.end()).deliver([Parcel(parcel.delivery, parcel.task, event)])
