@@ -2,7 +2,7 @@
 
 inbound    a message of an agent becomes a command        outbound   a parcel becomes a message
 contracts  offers and contracts, and who offers what      failures   faults become errors, and back
-names      what agents, tasks and messages are called
+names      what agents, tasks and messages are called     saying     a message being made, sealed or not
 """
 
 from dragoman.bindings.a2acp.contracts import capability_of, discovered, held_of, moment, offer_of, patience, terms_of
@@ -17,7 +17,6 @@ from dragoman.bindings.a2acp.names import (
     thread_of,
 )
 from dragoman.bindings.a2acp.outbound import (
-    Voice,
     ends_in_pieces,
     failure_in,
     rotated,
@@ -25,6 +24,7 @@ from dragoman.bindings.a2acp.outbound import (
     wanted,
     wire_of,
 )
+from dragoman.bindings.a2acp.saying import Voice
 
 __all__ = [
     "PROTOCOL",

@@ -20,7 +20,7 @@ an envelope with the ids that it is bound to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -28,45 +28,21 @@ import msgspec
 from dragoman.bindings.a2acp.contracts import drafted, terms_of
 from dragoman.bindings.a2acp.failures import refusal_of
 from dragoman.bindings.a2acp.inbound import ENVELOPE
-from dragoman.bindings.a2acp.names import PROTOCOL, message_id, thread_of
+from dragoman.bindings.a2acp.names import PROTOCOL, thread_of
+from dragoman.bindings.a2acp.saying import ADDED, EVENT, REQUEST, RESPONSE, Saying, Voice, came, oversize
 from dragoman.bindings.told import context_told, fault_told, file_told, limits_told
 from dragoman.core.contracts.model import Contract, Standing
 from dragoman.core.delivery.model import Cargo, Letter, Parcel
 from dragoman.core.errors import Fault, Kind, Refused
-from dragoman.core.ids import AgentId, Instant, rfc3339
+from dragoman.core.ids import AgentId, Instant
 from dragoman.core.tasks.model import Asking, Event, EventKind, Question, QuestionStatus, Task
 from dragoman.protocols.a2acp import intents
-from dragoman.protocols.a2acp.errors import Refusal
-from dragoman.protocols.a2acp.sealing import KeyGrant, bound
-from dragoman.protocols.a2acp.types import MESSAGE_BYTES, PAYLOAD_BYTES, PROTOCOL_VERSION, RESERVED, Agent
+from dragoman.protocols.a2acp.types import Agent
 
-REQUEST, RESPONSE, EVENT, ERROR = "request", "response", "event", "error"
 _SHORT = 4096
 """Bytes of an ending that may have no result in it."""
-_ADDED = 200
-"""Bytes that the hub puts into the payload of an answer which had room for nothing more: what it is about."""
 
 _parse = msgspec.json.Decoder(dict[str, Any]).decode
-_slices = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_encode = msgspec.json.Encoder().encode
-_NOTHING = msgspec.Raw(b"{}")
-
-Shut = Callable[[bytes, Callable[[str], bytes]], dict[str, str]]
-"""Seals a payload; what it is bound to depends on the key's name."""
-
-
-class Voice(msgspec.Struct, frozen=True, kw_only=True):
-    """What a message needs and a pure layer cannot make or know."""
-
-    broker: Agent
-    party: Callable[[AgentId], Agent]
-    """An agent as others are told of it; the broker for whoever is none."""
-    called: Callable[[Task], str]
-    """What the agent that works on a task knows it by."""
-    token: Callable[[str], str]
-    """The broker's word, for one receiver."""
-    shut: Callable[[Contract], Shut]
-    grant: Callable[[Contract, AgentId], KeyGrant | None]
 
 
 def wanted(parcel: Parcel) -> str | None:
@@ -117,163 +93,16 @@ def wire_of(
     """
     if contract is not None and receiver not in contract.parties and not contract.encrypted:
         contract = None
-    said = _Saying(parcel, receiver, now, voice, contract)
+    said = Saying(parcel, receiver, now, voice, contract)
     if parcel.delivery.cargo is Cargo.RESULT:
         return _result(said, whole)
     return _WORDS[parcel.delivery.cargo](said)
 
 
-class _Saying:
-    """One message being made."""
-
-    def __init__(
-        self, parcel: Parcel, receiver: AgentId, now: Instant, voice: Voice, contract: Contract | None
-    ) -> None:
-        self.parcel = parcel
-        self.receiver = receiver
-        self.now = now
-        self.voice = voice
-        self.contract = contract
-        self.id = message_id(parcel.delivery.id)
-
-    @property
-    def task(self) -> Task:
-        task: Task = self.parcel.task
-        return task
-
-    @property
-    def event(self) -> Event:
-        event: Event = self.parcel.event
-        return event
-
-    @property
-    def traceparent(self) -> str:
-        return f"00-{self.task.trace_id}-{self.parcel.delivery.id.replace('-', '')[16:]}-01"
-
-    @property
-    def personal(self) -> bool:
-        return self.task.personal or (self.contract is not None and self.contract.encrypted)
-
-    def say(
-        self,
-        kind: str,
-        intent: str | None,
-        payload: Mapping[str, Any],
-        *,
-        source: Agent | None = None,
-        encryption: str = "none",
-        id: str | None = None,
-        extra: Mapping[str, Any] | None = None,
-    ) -> bytes:
-        voice = self.voice
-        message: dict[str, Any] = dict(extra or {})
-        message |= {
-            "protocol_version": PROTOCOL_VERSION,
-            "message_id": id or self.id,
-            "timestamp": rfc3339(self.now),
-            "source_agent": source or voice.broker,
-            "target_agent": voice.party(self.receiver),
-            "message_type": kind,
-        }
-        if intent is not None:
-            message["intent"] = intent
-        message["payload"] = payload
-        message["security"] = {"auth_token": voice.token(self.receiver), "encryption": encryption}
-        return _encode(message)
-
-    def converse(
-        self,
-        kind: str,
-        intent: str,
-        content: Any,
-        correlation: str,
-        *,
-        source: Agent,
-        extra: Mapping[str, Any] | None = None,
-        spare: Sequence[str] = ("traceparent",),
-    ) -> bytes:
-        """What one agent says to another: sealed where their contract wants it. `spare`: what of the hub's own stays
-        behind where the payload has no room for it."""
-        around: dict[str, Any] = {"correlation_id": correlation, "traceparent": self.traceparent}
-        if self.contract is not None:
-            around["contract_id"] = self.contract.id
-        message = self._around(kind, intent, content, around, source, extra)
-        for name in spare:
-            if len(message) <= PAYLOAD_BYTES or len(_slices(message)["payload"]) <= PAYLOAD_BYTES:
-                break
-            del around[name]
-            message = self._around(kind, intent, content, around, source, extra)
-        return message
-
-    def _around(
-        self,
-        kind: str,
-        intent: str,
-        content: Any,
-        around: Mapping[str, Any],
-        source: Agent,
-        extra: Mapping[str, Any] | None,
-    ) -> bytes:
-        contract = self.contract
-        if contract is None or not contract.encrypted:
-            plain = content if type(content) is dict else {"result": content}
-            return self.say(kind, intent, {**plain, **around}, source=source, extra=extra)
-
-        def ids(kid: str) -> bytes:
-            return bound(
-                kid, message_id=self.id, source=source.agent_id, target=self.receiver, kind=kind,
-                intent=intent, contract_id=contract.id, correlation_id=around.get("correlation_id"),
-            )  # fmt: skip
-
-        sealed = self.voice.shut(contract)(_encode(content), ids)
-        return self.say(kind, intent, {**sealed, **around}, source=source, encryption="aes256", extra=extra)
-
-    def forward(
-        self, kind: str, sealed: Any, envelope: dict[str, Any], *, source: Agent, extra: Mapping[str, Any]
-    ) -> bytes:
-        """A ciphertext that only the two agents can open, in the envelope that it was made for."""
-        named = {name: value for name, value in envelope.items() if name != "message_id"}
-        payload = {**sealed, **named, "traceparent": self.traceparent}
-        id, intent = envelope["message_id"], self.task.type
-        return self.say(kind, intent, payload, source=source, encryption="aes256", id=id, extra=extra)
-
-    def complain(self, refusal: Refusal, correlation: str | None, intent: str | None, source: Agent | None) -> bytes:
-        payload = refusal.payload(correlation)
-        if self.contract is not None:
-            payload["contract_id"] = self.contract.id
-        return self.say(ERROR, intent, payload, source=source)
-
-    def repeat(self, refusal: Refusal, source: Agent) -> bytes:
-        """An agent's own error, with the fields of it that nobody here knows, as long as a message holds them."""
-        came = _came(self.event, ERROR)
-        words = _slices(came.get("payload", _NOTHING))
-        error = _slices(words.get("error", _NOTHING))
-        payload: dict[str, Any] = {name: value for name, value in words.items() if name not in RESERVED}
-        payload |= refusal.payload(thread_of(self.task))
-        payload["error"] = {**error, **payload["error"]}
-        if self.contract is not None:
-            payload["contract_id"] = self.contract.id
-        extra = {name: value for name, value in came.items() if name not in ENVELOPE}
-        message = self.say(ERROR, self.task.type, payload, source=source, extra=extra)
-        if not oversize(message):
-            return message
-        return self.complain(refusal, thread_of(self.task), self.task.type, source)
-
-
-def oversize(message: bytes) -> dict[str, int]:
-    """The limit that a message exceeds (D10), and by what; nothing where it exceeds none."""
-    if len(message) <= PAYLOAD_BYTES:
-        return {}
-    size = len(_slices(message)["payload"])
-    if size > PAYLOAD_BYTES + _ADDED:
-        return {"limit": PAYLOAD_BYTES, "size": size}
-    return {"limit": MESSAGE_BYTES, "size": len(message)} if len(message) > MESSAGE_BYTES else {}
-
-
 # -- to whoever works --------------------------------------------------------------------------------------------
 
 
-def _work(said: _Saying) -> bytes:
+def _work(said: Saying) -> bytes:
     task, body = said.task, _parse(said.event.body)
     source = said.voice.party(task.origin.principal)
     if said.contract is not None and said.contract.end_to_end and "envelope" in body:
@@ -303,12 +132,6 @@ def _unknown(body: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in extra.items() if name not in ENVELOPE} if type(extra) is dict else {}
 
 
-def _came(event: Event, kind: str) -> dict[str, msgspec.Raw]:
-    """The fields of the message that an event came of, each as its bytes; none where it was not of this kind."""
-    came = {} if event.protocol != PROTOCOL or event.raw is None else _slices(event.raw)
-    return came if bytes(came.get("message_type", b"")) == _encode(kind) else {}
-
-
 def _besides(task: Task, body: Mapping[str, Any]) -> dict[str, Any]:
     """Which task it is, what other protocols say of it and this one has no word for, and that it was begun before: in a
     field of ours beside the payload. It travels in clear: what is known around personal work stays behind."""
@@ -320,8 +143,8 @@ def _besides(task: Task, body: Mapping[str, Any]) -> dict[str, Any]:
     return {"task": known | {name: value for name, value in around.items() if value}}
 
 
-def _control(intent: str) -> Callable[[_Saying], bytes]:
-    def say(said: _Saying) -> bytes:
+def _control(intent: str) -> Callable[[Saying], bytes]:
+    def say(said: Saying) -> bytes:
         payload: dict[str, Any] = {"correlation_id": _thread_towards(said)}
         if said.contract is not None:
             payload["contract_id"] = said.contract.id
@@ -333,7 +156,7 @@ def _control(intent: str) -> Callable[[_Saying], bytes]:
     return say
 
 
-def _thread_towards(said: _Saying) -> str:
+def _thread_towards(said: Saying) -> str:
     """What the agent that works knows the task by."""
     sealed = said.contract is not None and said.contract.end_to_end
     return thread_of(said.task) if sealed else said.voice.called(said.task)
@@ -342,7 +165,7 @@ def _thread_towards(said: _Saying) -> str:
 # -- to whoever asked --------------------------------------------------------------------------------------------
 
 
-def _result(said: _Saying, whole: str | None) -> bytes:
+def _result(said: Saying, whole: str | None) -> bytes:
     task, event = said.task, said.event
     if event.kind is not EventKind.COMPLETED:
         return _failure(said)
@@ -356,11 +179,11 @@ def _result(said: _Saying, whole: str | None) -> bytes:
         result = {} if output is None else {"output": str(output)}
     extra = _unknown(body) if event.protocol == PROTOCOL else None
     message = said.converse(RESPONSE, task.type, result, thread_of(task), source=source, extra=extra)
-    large = oversize(message)
+    large = oversize(message, ADDED)
     return _too_long(said, large) if large else message
 
 
-def _too_long(said: _Saying, large: Mapping[str, int]) -> bytes:
+def _too_long(said: Saying, large: Mapping[str, int]) -> bytes:
     """The work is done, and what came of it is more than a message may have (D10). Half of it would be nothing."""
     what = "the result is larger than a message may be; people find it with the task"
     facts = {**large, "task_id": said.task.id}
@@ -368,7 +191,7 @@ def _too_long(said: _Saying, large: Mapping[str, int]) -> bytes:
     return said.complain(refusal_of(fault), thread_of(said.task), said.task.type, None)
 
 
-def _failure(said: _Saying) -> bytes:
+def _failure(said: Saying) -> bytes:
     task, event = said.task, said.event
     fault = fault_told(_parse(event.body), said.task, event)
     refusal = refusal_of(fault, personal=said.personal)
@@ -377,7 +200,7 @@ def _failure(said: _Saying) -> bytes:
     return said.repeat(refusal, said.voice.party(event.agent))
 
 
-def _progress(said: _Saying) -> bytes:
+def _progress(said: Saying) -> bytes:
     task, event = said.task, said.event
     body = _parse(event.body)
     told = {name: value for name, value in body.items() if name not in ("chunk", "stream") and value is not None}
@@ -388,7 +211,7 @@ def _progress(said: _Saying) -> bytes:
     elif event.kind is not EventKind.PROGRESS and not (event.kind is EventKind.PAUSED and told.get("message")):
         told = {"message": event.kind.value.replace("_", " ")}
     source = said.voice.party(event.agent) if event.agent is not None else said.voice.broker
-    extra = {name: value for name, value in _came(event, EVENT).items() if name not in ENVELOPE}
+    extra = {name: value for name, value in came(event, EVENT).items() if name not in ENVELOPE}
     if said.contract is not None and said.contract.end_to_end:
         told = {name: value for name, value in told.items() if name == "percent"}
         payload = {**told, "correlation_id": thread_of(task), "contract_id": said.contract.id}
@@ -403,33 +226,23 @@ def _progress(said: _Saying) -> bytes:
 # -- beside all requests -----------------------------------------------------------------------------------------
 
 
-def _event(said: _Saying) -> bytes:
+def _event(said: Saying) -> bytes:
     """What another agent says of its own accord."""
     letter: Letter = said.parcel.event
     source, body = said.voice.party(letter.sender), _parse(letter.body)
     if letter.protocol != PROTOCOL:
         return _foreign(said, letter, body.get("payload"), source)
     intent, content, around, extra = body["intent"], body["payload"], body["around"], _unknown(body)
-    envelope, contract = body.get("envelope"), said.contract
+    envelope = body.get("envelope")
     if envelope is not None:
         id = envelope["message_id"]
         return said.say(EVENT, intent, {**content, **around}, source=source, encryption="aes256", id=id, extra=extra)
-    if contract is None and letter.personal:
+    if said.contract is None and letter.personal:
         content = {}  # its contract was forgotten: nothing of it goes out in clear
-    if contract is None or not contract.encrypted:
-        return said.say(EVENT, intent, {**content, **around}, source=source, extra=extra)
-
-    def ids(kid: str) -> bytes:
-        return bound(
-            kid, message_id=said.id, source=source.agent_id, target=said.receiver, kind=EVENT, intent=intent,
-            contract_id=around.get("contract_id"), correlation_id=around.get("correlation_id"),
-        )  # fmt: skip
-
-    sealed = said.voice.shut(contract)(_encode(content), ids)
-    return said.say(EVENT, intent, {**sealed, **around}, source=source, encryption="aes256", extra=extra)
+    return said.put(EVENT, intent, content, around, source, extra)
 
 
-def _foreign(said: _Saying, letter: Letter, content: Any, source: Agent) -> bytes:
+def _foreign(said: Saying, letter: Letter, content: Any, source: Agent) -> bytes:
     message = said.say(EVENT, letter.kind, content if type(content) is dict else {"payload": content}, source=source)
     large = oversize(message)
     if not large:
@@ -440,7 +253,7 @@ def _foreign(said: _Saying, letter: Letter, content: Any, source: Agent) -> byte
 # -- contracts ---------------------------------------------------------------------------------------------------
 
 
-def _proposal(said: _Saying) -> bytes:
+def _proposal(said: Saying) -> bytes:
     question: Question = said.parcel.event
     draft = drafted(question.details)
     terms = terms_of(draft)
@@ -455,12 +268,12 @@ def _proposal(said: _Saying) -> bytes:
     return said.say(REQUEST, intents.ACCEPT, intents.payload(offer))
 
 
-def _answer(said: _Saying) -> bytes:
+def _answer(said: Saying) -> bytes:
     question: Question = said.parcel.event
     return _handshake(said, question) if question.about is Asking.HANDSHAKE else _answered(said, question)
 
 
-def _answered(said: _Saying, question: Question) -> bytes:
+def _answered(said: Saying, question: Question) -> bytes:
     """What a person said to an event `question`, or that nobody did in time."""
     told: dict[str, Any] = {"question_id": question.request_id, "question": question.question}
     if question.status is QuestionStatus.ANSWERED or question.has_default:
@@ -471,7 +284,7 @@ def _answered(said: _Saying, question: Question) -> bytes:
     return said.converse(EVENT, "answer", told, _thread_towards(said), source=said.voice.broker, extra=extra)
 
 
-def _handshake(said: _Saying, question: Question) -> bytes:
+def _handshake(said: Saying, question: Question) -> bytes:
     """How a handshake ended, for whoever began it."""
     thread = str(question.details.get("correlation_id") or question.request_id)
     answer = question.answer if type(question.answer) is dict else {}
@@ -516,7 +329,7 @@ def rotated(contract: Contract, receiver: AgentId, voice: Voice, thread: str | N
     return intents.payload(body)
 
 
-def _news(said: _Saying) -> bytes:
+def _news(said: Saying) -> bytes:
     contract: Contract = said.parcel.event
     if contract.standing is Standing.TERMINATED:
         return said.say(EVENT, intents.TERMINATE, terminated(contract))
@@ -525,7 +338,7 @@ def _news(said: _Saying) -> bytes:
     return said.say(EVENT, intents.ACCEPT, established(contract, said.receiver, said.voice, None))
 
 
-_WORDS: Mapping[Cargo, Callable[[_Saying], bytes]] = {
+_WORDS: Mapping[Cargo, Callable[[Saying], bytes]] = {
     Cargo.WORK: _work,
     Cargo.YOURS: _work,
     Cargo.PROGRESS: _progress,
