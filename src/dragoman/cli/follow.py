@@ -18,8 +18,8 @@ from dragoman.cli.story import reason
 
 SILENCE = 30.0
 """Seconds without a byte after which the connection is made anew."""
-ABSENCE = 30.0
-"""Seconds for which a hub may be away while we wait: time to restart it."""
+ABSENCE = 120.0
+"""Seconds for which a hub may be away while we wait: time to restart it, agents that finish first included."""
 PAUSE = 0.5
 
 

@@ -18,7 +18,7 @@ from dragoman.sdk.address import Address
 from dragoman.sdk.errors import Conflict, DragomanError, NotAllowed, NotFound, RequestRefused
 from dragoman.sdk.events import Event, Question, TaskInfo
 from dragoman.sdk.http_client import http_client, listening
-from dragoman.sdk.patience import Passing, Patience
+from dragoman.sdk.patience import ABSENCE, Passing, Patience
 from dragoman.sdk.world import World
 
 V1 = "/api/v1"
@@ -58,7 +58,7 @@ class ApiClient:
         address: Address,
         world: World,
         *,
-        patience: float = 30.0,
+        patience: float = ABSENCE,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self._world = world

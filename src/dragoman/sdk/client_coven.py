@@ -37,7 +37,7 @@ from dragoman.sdk.errors import (
 from dragoman.sdk.events import Event, Question, TaskInfo
 from dragoman.sdk.grpc_channel import BROKEN, grpc, open_channel
 from dragoman.sdk.links import File
-from dragoman.sdk.patience import Passing, Patience, Tries
+from dragoman.sdk.patience import ABSENCE, Passing, Patience, Tries
 from dragoman.sdk.world import World
 
 OPTIONS = frozenset({"priority", "thread", "files"})
@@ -69,7 +69,7 @@ _LIMITS = Limits(message_bytes=MOST_BYTES)
 class CovenClient:
     """What `Client` does, in coven. `id` is who calls; without a token it is a guest's name, and may be empty."""
 
-    def __init__(self, address: Address, id: str, world: World, *, patience: float = 30.0) -> None:
+    def __init__(self, address: Address, id: str, world: World, *, patience: float = ABSENCE) -> None:
         self._address = address
         self._id = id
         self._world = world

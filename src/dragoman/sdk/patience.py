@@ -19,6 +19,11 @@ from dragoman.sdk.errors import HubUnreachable
 from dragoman.sdk.world import World, backoff
 
 
+ABSENCE = 120.0
+"""Seconds for which a hub may be away: it shuts its doors first when it is stopped, may give agents half a minute to
+finish, and then is started again."""
+
+
 class Passing(Exception):
     """It does not work now; it may in a moment."""
 
@@ -26,7 +31,7 @@ class Passing(Exception):
 class Patience:
     """With one hub: `where` it is, and whether it was ever there."""
 
-    def __init__(self, where: str, world: World, seconds: float = 30.0) -> None:
+    def __init__(self, where: str, world: World, seconds: float = ABSENCE) -> None:
         self.where = where
         self.world = world
         self.seconds = seconds
