@@ -18,7 +18,6 @@ from __future__ import annotations
 from dragoman.sdk.errors import HubUnreachable
 from dragoman.sdk.world import World, backoff
 
-
 ABSENCE = 120.0
 """Seconds for which a hub may be away: it shuts its doors first when it is stopped, may give agents half a minute to
 finish, and then is started again."""
