@@ -18,7 +18,8 @@ from dragoman.core.errors import Fault
 from dragoman.protocols.chiffon.types import SUBPROTOCOL
 from dragoman.transports.asgi import Scope
 from dragoman.transports.desk import ChiffonTongue, Desk
-from dragoman.transports.driver import WORD_SECONDS, Tongue
+from dragoman.transports.driver import WORD_SECONDS
+from dragoman.transports.tongue import Tongue
 from dragoman.transports.ws_door import WsDoor
 
 

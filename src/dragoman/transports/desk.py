@@ -24,10 +24,10 @@ from dragoman.protocols.chiffon.errors import ChiffonError
 from dragoman.protocols.chiffon.types import Correlation
 from dragoman.transports import identity
 from dragoman.transports.asgi import Scope
-from dragoman.transports.driver import Heard
 from dragoman.transports.identity import UNKNOWN
 from dragoman.transports.limits import Limits
 from dragoman.transports.refusals import Refusals
+from dragoman.transports.tongue import Heard
 from dragoman.wire import guard
 
 MOST_ACKS = 10_000

@@ -32,9 +32,10 @@ from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import AgentId, SessionId
 from dragoman.core.ports import Intake
 from dragoman.transports.asgi import JSON, ASGIApp, Receive, Scope, Send, answer
-from dragoman.transports.driver import Pump, Tongue
+from dragoman.transports.driver import Pump
 from dragoman.transports.limits import Limits
 from dragoman.transports.refusals import Refusals
+from dragoman.transports.tongue import Tongue
 from dragoman.transports.websocket import EXTENSION, Socket
 
 log = structlog.get_logger("dragoman.transports")

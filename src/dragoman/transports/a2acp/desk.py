@@ -43,9 +43,9 @@ from dragoman.transports.a2acp.threads import Threads
 from dragoman.transports.a2acp.tokens import AuthService
 from dragoman.transports.account import account
 from dragoman.transports.asgi import Scope
-from dragoman.transports.driver import Heard
 from dragoman.transports.limits import Limits
 from dragoman.transports.refusals import Refusals
+from dragoman.transports.tongue import Heard
 from dragoman.wire.role import Role
 
 _encode = msgspec.json.Encoder().encode

@@ -26,7 +26,7 @@ from dragoman.core.ports import StoreFailed
 from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.errors import A2acpError
 from dragoman.transports.a2acp.desk import A2acpDesk, About
-from dragoman.transports.driver import LATER, UNSPEAKABLE, Heard
+from dragoman.transports.tongue import LATER, UNSPEAKABLE, Heard
 
 log = structlog.get_logger("dragoman.transports")
 

@@ -18,7 +18,8 @@ from dragoman.protocols.a2acp.types import SUBPROTOCOL
 from dragoman.transports.a2acp.desk import A2acpDesk
 from dragoman.transports.a2acp.tongue import A2acpTongue
 from dragoman.transports.asgi import Receive, Scope, Send
-from dragoman.transports.driver import WORD_SECONDS, Tongue
+from dragoman.transports.driver import WORD_SECONDS
+from dragoman.transports.tongue import Tongue
 from dragoman.transports.ws_door import WsDoor
 
 WARM = 1000

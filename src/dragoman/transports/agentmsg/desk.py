@@ -42,9 +42,9 @@ from dragoman.transports.account import account
 from dragoman.transports.agentmsg.memory import Handed
 from dragoman.transports.agentmsg.memory import Heard as Before
 from dragoman.transports.asgi import Scope
-from dragoman.transports.driver import Heard
 from dragoman.transports.limits import Limits
 from dragoman.transports.refusals import Refusals
+from dragoman.transports.tongue import Heard
 from dragoman.wire import guard
 from dragoman.wire.role import Role
 

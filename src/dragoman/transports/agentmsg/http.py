@@ -30,8 +30,8 @@ from dragoman.transports.agentmsg.desk import About, AgentmsgDesk, in_pieces
 from dragoman.transports.agentmsg.state import BARE, AgentmsgState, read
 from dragoman.transports.agentmsg.ws import AgentmsgWs
 from dragoman.transports.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, read_body
-from dragoman.transports.driver import Heard
 from dragoman.transports.http_door import SMALL_BODY, HttpDoor
+from dragoman.transports.tongue import Heard
 from dragoman.wire.errors import RemoteProtocolError
 
 

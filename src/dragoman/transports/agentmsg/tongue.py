@@ -25,7 +25,7 @@ from dragoman.core.ports import StoreFailed
 from dragoman.protocols.agentmsg.types import Message, StateQuery
 from dragoman.transports.agentmsg import state
 from dragoman.transports.agentmsg.desk import About, AgentmsgDesk, in_pieces
-from dragoman.transports.driver import Heard
+from dragoman.transports.tongue import Heard
 
 log = structlog.get_logger("dragoman.transports")
 

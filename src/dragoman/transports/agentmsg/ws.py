@@ -19,7 +19,7 @@ from dragoman.protocols.agentmsg.types import SUBPROTOCOL
 from dragoman.transports.agentmsg.desk import AgentmsgDesk
 from dragoman.transports.agentmsg.tongue import AgentmsgTongue
 from dragoman.transports.asgi import Scope
-from dragoman.transports.driver import Tongue
+from dragoman.transports.tongue import Tongue
 from dragoman.transports.ws_door import WsDoor
 
 

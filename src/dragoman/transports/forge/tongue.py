@@ -56,9 +56,9 @@ from dragoman.protocols.forge.types import (
     Unsubscribe,
     UpdateTask,
 )
-from dragoman.transports.driver import Heard
 from dragoman.transports.forge import reading
 from dragoman.transports.forge.desk import Excess, ForgeDesk, LogSink, Subscriptions, TaskLog
+from dragoman.transports.tongue import Heard
 from dragoman.wire.guard import Limits
 from dragoman.wire.role import Role
 

@@ -19,10 +19,10 @@ from dragoman.protocols.forge import codec
 from dragoman.protocols.forge.types import SHUTDOWN_GRACE_MS, Encoding
 from dragoman.transports import identity
 from dragoman.transports.asgi import Scope
-from dragoman.transports.driver import Tongue
 from dragoman.transports.forge.desk import ForgeDesk
 from dragoman.transports.forge.tongue import ForgeTongue
 from dragoman.transports.refusals import Refusals
+from dragoman.transports.tongue import Tongue
 from dragoman.transports.ws_door import Link, WsDoor
 from dragoman.wire.guard import Limits
 

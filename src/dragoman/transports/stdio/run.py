@@ -26,13 +26,14 @@ from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import AgentId, Instant, SessionId, TaskId
 from dragoman.core.ports import Intake
 from dragoman.core.tasks.model import Status, Task
-from dragoman.transports.driver import Pump, Tongue
+from dragoman.transports.driver import Pump
 from dragoman.transports.stdio import pace
 from dragoman.transports.stdio.channel import Ended, Handle, Launch, Nursery
 from dragoman.transports.stdio.pipes import Crowd, Inlet, Outlet
 from dragoman.transports.stdio.recipe import PROTOCOL
 from dragoman.transports.stdio.vault import Vault
 from dragoman.transports.stdio.walls import Walls
+from dragoman.transports.tongue import Tongue
 from dragoman.wire.lines import Line, Overlong
 
 TERM_SECONDS = 5.0

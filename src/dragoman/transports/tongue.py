@@ -1,0 +1,90 @@
+"""One protocol's words on an ordered link: what the pump (`driver`) asks of a protocol, and is told by it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+
+from dragoman.core.agents.model import Agent
+from dragoman.core.commands import Command
+from dragoman.core.delivery.model import Parcel
+from dragoman.core.errors import Fault, Kind
+from dragoman.core.ids import DeliveryId, Instant
+
+LATER: Sequence[bytes] = []
+"""What a tongue says of a parcel whose frames follow. It counts as arrived only after they did."""
+UNSPEAKABLE = Fault(kind=Kind.INTERNAL, message="the work cannot be put into this agent's protocol")
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """What a frame meant: a command, or deliveries to acknowledge, or something to look up, or a fault.
+
+    `look` is awaited and gives the frames to answer with, or a command to go on with (its file had to be kept first).
+    It may raise `Refused`. Frames that come after it do not overtake a command that comes out of it.
+    `parts` are the messages of a frame that had several; each is heard in its turn. `answers` are written at once, for
+    what is answered without the hub. `about` is the tongue's own.
+
+    `also` are commands that the same message becomes, behind the first: it is accepted when all of them are, and its
+    outcome is the first one's. `otherwise` says what it means after all if that was refused with this fault, if
+    anything. `receipt`: whether the peer is told that it was accepted, where receipts are given.
+    """
+
+    command: Command | None = None
+    also: tuple[Command, ...] = ()
+    otherwise: Callable[[Fault], Command | None] | None = None
+    receipt: bool = True
+    message_id: str | None = None
+    acks: tuple[DeliveryId, ...] = ()
+    fault: Fault | None = None
+    look: Callable[[], Awaitable[Sequence[bytes] | Command]] | None = None
+    parts: tuple[bytes, ...] = ()
+    answers: tuple[bytes, ...] = ()
+    about: Any = None
+
+
+class Tongue(Protocol):
+    """One protocol's words on a link."""
+
+    protocol: str
+
+    def hear(self, agent: Agent, frame: bytes) -> Heard:
+        """Never raises: what cannot be understood is a fault."""
+        ...
+
+    def say(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
+        """The frames of a parcel; `LATER`, where something must be read first and `tell` brings them."""
+        ...
+
+    def answer(self, heard: Heard, outcome: Any, agent: Agent) -> Sequence[bytes]:
+        """What a request is answered with once its command is committed; nothing, in a protocol without responses."""
+        ...
+
+    def refuse(self, fault: Fault, about: Any, agent: Agent, now: Instant, message_id: str) -> bytes:
+        """Empty for what is not answered, such as an event."""
+        ...
+
+    def receipt(self, message_ids: Sequence[str]) -> bytes: ...
+
+
+@runtime_checkable
+class Talkative(Protocol):
+    """A tongue that also says things which the hub did not give it, such as what others published."""
+
+    def meet(self, tell: Callable[[Sequence[bytes]], bool]) -> None:
+        """The link begins. `tell` writes frames, or says that there is no room for them now."""
+        ...
+
+    def part(self) -> None:
+        """The link ends."""
+        ...
+
+
+@runtime_checkable
+class Streaming(Talkative, Protocol):
+    """A talkative tongue that goes on as fast as its peer reads."""
+
+    def room(self) -> None:
+        """There may be room again for what `tell` had none for."""
+        ...
