@@ -1,75 +1,38 @@
-"""Handshakes, contracts and what they hold both sides to; domain policies, limits, replays, personal data at rest."""
+"""Handshakes, contracts and what they hold both sides to; domain policies, personal data at rest."""
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 import pytest
+from tests.support.contracts import PATIENT, PROVISION, SECRET, agreed, lab_and_clinic, shakes
 from tests.support.world import World
 
-from dragoman.core.agents.model import Offer
 from dragoman.core.commands import (
     AnswerHandshake,
     EndContract,
-    Finish,
-    NoteRead,
-    RegisterAgent,
     RemoveAgent,
     RevokeToken,
     RotateKey,
     SetDomainPolicy,
-    ShakeHands,
 )
-from dragoman.core.contracts.model import Contract, Secret, Standing
+from dragoman.core.contracts.model import Secret, Standing
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.errors import Kind
 from dragoman.core.files import FileRef
 from dragoman.core.ids import ADMIN, HOUR, MINUTE, SECOND, AgentId, Instant
 from dragoman.core.lookups import TaskById
 from dragoman.core.ports import TaskFilter
-from dragoman.core.rules import Rules
 from dragoman.core.tasks.model import QuestionStatus, Status
-from dragoman.protocols.a2acp.replay import AHEAD, OLDEST
 from dragoman.security.masterkey import MasterKeys
 from dragoman.stores.memory import MemoryStore
 from dragoman.stores.sqlite.store import SqliteStore
 
-ROWS = {"type": "object", "properties": {"rows": {"type": "integer", "minimum": 1}}, "required": ["rows"]}
-DATASET = {"type": "object", "required": ["dataset_id"], "properties": {"dataset_id": {"type": "string"}}}
-PROVISION = Offer(intent="provision", input_schema=ROWS, output_schema=DATASET, required_capabilities=("read:data",))
-PATIENT = Offer(intent="patient", pii=True)
-SECRET = Secret(kid="k1", locked="x", source_key="sk")
-
 
 @pytest.fixture(params=["loads first", "peeks"])
 async def world(request):
-    world = await World(MemoryStore(immediate=request.param == "peeks")).start()
-    await world.add("lab", protocol="a2acp", domain="research")
-    await world.add("data", protocol="a2acp", domain="clinic", version="2.1.0")
-    await world.ask(RegisterAgent(principal=AgentId("data"), offers=(PROVISION, PATIENT)))
-    await world.ask(SetDomainPolicy(principal=ADMIN, source="research", target="clinic"))
+    world = await lab_and_clinic(MemoryStore(immediate=request.param == "peeks"))
     yield world
     await world.intake.stop()
-
-
-def shakes(world: World, **fields) -> ShakeHands:
-    given = {
-        "principal": AgentId("lab"), "protocol": "a2acp", "request_id": world.uuid(), "digest": "d",
-        "target": AgentId("data"), "intent": "provision", "domain": "research", "version": "1.0.0",
-        "granted": ("read:data",),
-    }  # fmt: skip
-    return ShakeHands(**(given | fields))
-
-
-async def agreed(world: World, **fields) -> Contract:
-    question = await world.ask(shakes(world, **fields))
-    done = await world.ask(
-        AnswerHandshake(principal=AgentId("data"), question=question.id, accepted=True, public_key="tk")
-    )
-    contract = await world.store.contract(done.answer["contract_id"])
-    assert contract is not None
-    return contract
 
 
 async def test_the_five_steps(world):
@@ -318,135 +281,6 @@ async def test_a_rotated_key_opens_what_was_on_its_way(world):
     assert [secret.kid for secret in rotated.secrets(world.time)] == ["k2", "k1"]
     assert [secret.kid for secret in rotated.secrets(Instant(world.time + MINUTE))] == ["k2"]
     assert rotated.secret.source_key == "sk"
-
-
-async def test_the_same_message_again_is_a_replay_even_after_a_restart(world):
-    request = shakes(world, seen="m-1")
-    await world.ask(request)
-    await world.restart()
-    fault = await world.refused(shakes(world, seen="m-1"))
-    assert (fault.kind, fault.facts["reason"]) == (Kind.UNAUTHENTICATED, "replayed")
-
-
-async def test_an_id_counts_once_for_its_sender_and_takes_nothing_from_others(world):
-    await world.add("rival", protocol="a2acp", domain="research")
-    await world.ask(shakes(world, principal=AgentId("rival"), seen="m-1"))
-    await world.ask(shakes(world, seen="m-1"))
-    assert (await world.refused(shakes(world, seen="m-1"))).facts["reason"] == "replayed"
-
-
-async def test_a_message_is_remembered_for_longer_than_it_could_come_again(world):
-    await world.ask(shakes(world, seen="m-1"))
-    await world.advance((OLDEST + AHEAD).total_seconds())
-    fault = await world.refused(shakes(world, seen="m-1"))
-    assert (fault.kind, fault.facts["reason"]) == (Kind.UNAUTHENTICATED, "replayed")
-
-
-@pytest.mark.parametrize("again", ["request", "response", "handshake"])
-@pytest.mark.parametrize("first", ["request", "response", "handshake"])
-async def test_an_id_counts_once_whatever_it_is_used_for(world, first, again):
-    await world.connect("lab")
-    contract = await agreed(world)
-    work = [await world.submit(None, principal="data", pinned="lab", type="work") for _ in "12"]
-
-    def use(kind, task):
-        fields = {"principal": AgentId("lab"), "seen": "m-1"}
-        match kind:
-            case "request":
-                asked = {"type": "provision", "contract": contract.id, "input": {"rows": 1}}
-                return world.request(None, request_id="m-1", **fields, **asked)
-            case "response":
-                return Finish(task_id=task.id, digest="r", **fields)
-            case _:
-                return shakes(world, **fields)
-
-    await world.ask(use(first, work[0]))
-    for _ in "12":
-        fault = await world.refused(use(again, work[1]))
-        assert (fault.kind, fault.facts["reason"]) == (Kind.UNAUTHENTICATED, "replayed")
-        await world.restart()
-
-
-async def test_a_sliding_minute():
-    world = await World(rules=Rules(per_minute=(3, 2, 4))).start()
-    for id in ("lab", "other"):
-        await world.add(id, protocol="a2acp", domain="d")
-    await world.add("data", protocol="a2acp", domain="d", offers=(PROVISION,))
-
-    def ask(who):
-        return shakes(world, principal=AgentId(who), domain="d")
-
-    for _ in range(3):
-        await world.ask(ask("lab"))
-    fault = await world.refused(ask("lab"))
-    assert (fault.kind, fault.facts["scope"], fault.retryable) == (Kind.RATE_LIMITED, "agent", True)
-    await world.ask(ask("other"))
-    assert (await world.refused(ask("other"))).facts["scope"] == "broker"
-    world.time = Instant(world.time + 62 * SECOND)
-    await world.ask(ask("lab"))
-    await world.intake.stop()
-
-
-async def test_a_minute_holds_as_much_as_the_document_says():
-    """A hundred on a contract, a thousand of an agent, ten thousand of all together (a2acp-D16)."""
-    world = await World().start()
-    await world.add("lab", protocol="a2acp", domain="d")
-    await world.add("data", protocol="a2acp", domain="d", offers=(PROVISION,))
-    contract = await agreed(world, domain="d")
-    on_it = {"principal": AgentId("lab"), "protocol": "a2acp", "type": "provision", "contract": contract.id}
-
-    def asks():
-        return world.request(None, input={"rows": 1}, **on_it)
-
-    def reads():
-        return NoteRead(principal=AgentId("lab"), protocol="a2acp", what="discover", seen=world.uuid())
-
-    await asyncio.gather(*(world.ask(asks()) for _ in range(100)))
-    assert (await world.refused(asks())).facts["scope"] == "collaboration"
-    await asyncio.gather(*(world.ask(reads()) for _ in range(1000 - 100 - 1)))  # the handshake was one, too
-    assert (await world.refused(reads())).facts["scope"] == "agent"
-    assert world.rules.per_minute[2] == 10_000
-    await world.intake.stop()
-
-
-async def test_an_agent_of_a_limited_protocol_has_one_minute_at_all_doors():
-    world = await World(rules=Rules(per_minute=(3, 0, 0))).start()
-    await world.add("lab", protocol="a2acp", domain="d")
-    await world.add("boss", "orchestrator")
-    await world.add("i1", "infra")
-
-    def ask(who, door):
-        return world.request(principal=AgentId(who), protocol=door)
-
-    doors = ("a2acp", "coven", "chiffon", "forge", "agentmsg")
-    for door in doors[:3]:
-        await world.ask(ask("lab", door))
-    for door in doors:
-        fault = await world.refused(ask("lab", door))
-        assert (fault.kind, fault.facts["scope"]) == (Kind.RATE_LIMITED, "agent")
-        for _ in range(2):
-            await world.ask(ask("boss", door if door != "a2acp" else "chiffon"))
-    await world.intake.stop()
-
-
-async def test_naming_somebody_elses_contract_takes_nothing_from_its_minute():
-    world = await World(rules=Rules(per_minute=(100, 2, 1000))).start()
-    for id in ("lab", "thief"):
-        await world.add(id, protocol="a2acp", domain="d")
-    await world.add("data", protocol="a2acp", domain="d", offers=(PROVISION,))
-    contract = await agreed(world, domain="d")
-
-    def asks(who):
-        said = {"principal": AgentId(who), "protocol": "a2acp", "type": "provision", "contract": contract.id}
-        return world.request(None, input={"rows": 1}, **said)
-
-    for _ in range(3):
-        assert (await world.refused(asks("thief"))).kind is Kind.CONTRACT
-    for _ in range(2):
-        await world.ask(asks("lab"))
-    fault = await world.refused(asks("lab"))
-    assert (fault.kind, fault.facts["scope"]) == (Kind.RATE_LIMITED, "collaboration")
-    await world.intake.stop()
 
 
 async def test_what_is_personal_is_shut_in_the_file(tmp_path):
