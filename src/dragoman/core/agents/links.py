@@ -81,17 +81,12 @@ def close_link(work: Work, command: CloseLink) -> None:
 
 
 def lose(work: Work, link: Link) -> None:
-    """A link broke: what its agent works on has the grace time to show a sign of life. One broken link is one
-    failure, however much work was on it."""
+    """A link broke: what its agent works on has the grace time to show a sign of life (`clock.lost_for_good`)."""
     soon = Instant(work.now + work.rules.grace)
-    hit = False
     for task in work.tasks(work.tasks_of(link.agent)):
         if task.session == link.session and task.status in (Status.ASSIGNED, Status.RUNNING):
             wake_at = soon if task.wake_at is None else min(task.wake_at, soon)
             work.put(msgspec.structs.replace(task, lost_at=work.now, wake_at=wake_at))
-            hit = True
-    if hit:
-        failed(work, link.agent)
 
 
 def give_back(work: Work, link: Link, fault: Fault) -> None:
@@ -110,17 +105,20 @@ def give_back(work: Work, link: Link, fault: Fault) -> None:
 
 
 def forgotten(work: Work, link: Link) -> None:
-    """An agent that starts with an empty head knows nothing of what it held before, over links nobody saw break: the
-    hub itself was down. Work orders that had not arrived were sent again already, and are of this link now."""
+    """An agent that starts with an empty head knows nothing of what it held before, over links that broke, or that
+    nobody saw break: the hub itself was down. Work orders that had not arrived then were sent again already, and are of
+    this link now."""
     fault = Fault(
         kind=Kind.UNAVAILABLE,
         message=f"{link.agent} started anew while it worked on the task",
         retryable=True,
         facts={"agent_id": link.agent, "last_heartbeat": None},
     )
-    for task in work.tasks(work.tasks_of(link.agent)):
-        if task.status in HELD and _of_an_earlier(task, link):
-            fail_attempt(work, task, fault, counts=False, lost=True)
+    held = [t for t in work.tasks(work.tasks_of(link.agent)) if t.status in HELD and _of_an_earlier(t, link)]
+    for task in held:
+        fail_attempt(work, task, fault, counts=False, lost=True)
+    if any(task.lost_at is not None and task.lost_at >= work.serving_since for task in held):
+        failed(work, link.agent)  # we saw it end
 
 
 def _of_an_earlier(task: Task, link: Link) -> bool:

@@ -133,16 +133,11 @@ def still_at_work(work: Work, task: Task) -> None:
         work.put(msgspec.structs.replace(task, wake_at=min(task.deadline, Instant(work.now + task.idle_limit))))
         return
     lost_at, missed_at = lost_by(work, task), back_by(work, task)
-    lost = lost_at is not None
+    missed = missed_at is not None and work.now >= missed_at
     if lost_at is not None and work.now >= lost_at:
-        fault = Fault(
-            kind=Kind.UNAVAILABLE,
-            message=f"the connection to {owner} was lost while it worked on the task",
-            retryable=True,
-            facts={"agent_id": owner, "last_heartbeat": rfc3339(Instant(sign))},
-        )
-    elif missed_at is not None and work.now >= missed_at:
-        lost = True
+        lost_for_good(work, task, Instant(sign))
+        return
+    if missed:
         fault = Fault(
             kind=Kind.UNAVAILABLE,
             message=f"{owner} {'said nothing of it' if work.links_to(owner) else 'did not come back'} "
@@ -161,9 +156,26 @@ def still_at_work(work: Work, task: Task) -> None:
         due = (Instant(sign + task.idle_limit), lost_at, missed_at, task.deadline)
         work.put(msgspec.structs.replace(task, wake_at=min(at for at in due if at is not None)))
         return
-    fail_attempt(
-        work, task, fault, counts=not lost, lost=lost
-    )  # a broken link was counted when it broke, once for all its work
+    fail_attempt(work, task, fault, counts=not missed, lost=missed or lost_at is not None)
+    fill(work, owner)
+
+
+def lost_for_good(work: Work, task: Task, sign: Instant) -> None:
+    """Nothing was heard of it since its link broke. One broken link is one failure, however much work was on it; one
+    that its agent made good in time is none, and neither is one that the hub did not see the end of."""
+    assert task.owner is not None
+    owner, lost_at = task.owner, task.lost_at or 0
+    fault = Fault(
+        kind=Kind.UNAVAILABLE,
+        message=f"the connection to {owner} was lost while it worked on the task",
+        retryable=True,
+        facts={"agent_id": owner, "last_heartbeat": rfc3339(sign)},
+    )
+    if lost_at >= work.serving_since:
+        failed(work, owner)
+    for other in work.tasks(work.tasks_of(owner)):
+        if other.status in (Status.ASSIGNED, Status.RUNNING) and other.lost_at == lost_at and lost_by(work, other):
+            fail_attempt(work, other, fault, counts=False, lost=True)
     fill(work, owner)
 
 

@@ -86,3 +86,29 @@ async def test_one_broken_link_is_one_failure_however_much_work_was_on_it(world)
     await i1.close()
     await world.advance(6)
     assert world.intake.agent(AgentId("i1")).breaker.failures == 1
+
+
+async def test_a_broken_link_whose_agent_is_heard_in_time_is_no_failure(world):
+    """Nor is one that a newer connection of the same agent replaced."""
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    task = await world.submit()
+    for how in ("broken", "replaced") * 4:
+        if how == "broken":
+            await i1.close()
+        i1 = await world.connect("i1")
+        await world.progress("i1", task.id)
+        await world.advance(6)
+    assert (await world.task(task.id)).owner == "i1"
+    assert world.intake.agent(AgentId("i1")).breaker.failures == 0
+
+
+async def test_who_dies_over_its_work_and_starts_anew_at_once_has_failed(world):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    for _ in range(3):
+        await world.submit()
+    await i1.close()
+    await world.connect("i1", fresh=True)
+    await world.advance(6)
+    assert world.intake.agent(AgentId("i1")).breaker.failures == 1
