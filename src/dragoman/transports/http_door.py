@@ -23,14 +23,15 @@ from urllib.parse import parse_qs
 import structlog
 
 from dragoman.core.agents.model import Agent
-from dragoman.core.commands import Acknowledge, CloseLink, Command, OpenLink
-from dragoman.core.delivery.model import Parcel
+from dragoman.core.commands import Acknowledge, CloseLink, Command, OpenLink, ReportFault
+from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import AgentId, DeliveryId, Instant, SessionId
-from dragoman.core.ports import Intake
+from dragoman.core.ports import Intake, StoreFailed
 from dragoman.transports.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, read_body
 from dragoman.transports.limits import Limits
 from dragoman.transports.refusals import Refusals
+from dragoman.transports.tongue import UNSPEAKABLE
 from dragoman.wire.errors import RemoteProtocolError
 
 log = structlog.get_logger("dragoman.transports")
@@ -89,7 +90,7 @@ class HttpDoor(ABC):
 
     @abstractmethod
     async def frames(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
-        """What a poll gets for one parcel."""
+        """What a poll gets for one parcel; raises `Refused` where no message of the protocol holds it."""
 
     # -- endpoints
 
@@ -100,9 +101,27 @@ class HttpDoor(ABC):
         entries = [
             b'{"delivery_id":"%b","message":%b}' % (parcel.delivery.id.encode(), frame)
             for parcel in parcels
-            for frame in await self.frames(parcel, agent, now)
+            for frame in await self._said(parcel, agent, now)
         ]
         await answer(send, 200, b'{"messages":[%b]}' % b",".join(entries))
+
+    async def _said(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
+        """One parcel that cannot be put into words must not hold up the others. A notice is never acknowledged, and
+        becomes a dead letter in the end; work has failed."""
+        try:
+            return await self.frames(parcel, agent, now)
+        except StoreFailed as error:  # it is offered again when its lease ends
+            log.error("not told now", task=parcel.delivery.task, why=str(error))
+            return ()
+        except Refused as refused:  # no message of this protocol holds it
+            fault = refused.fault
+        except Exception:
+            log.exception("unspeakable", task=parcel.delivery.task, cargo=parcel.delivery.cargo.value)
+            fault = UNSPEAKABLE
+        if parcel.delivery.cargo is Cargo.WORK:
+            command = ReportFault(principal=agent.id, task_id=parcel.delivery.task, fault=fault)
+            self._hub.hand_in(command, lambda outcome, refusal: None)
+        return ()
 
     async def _take(self, agent: AgentId, wait: float, count: int, receive: Receive) -> Sequence[Parcel]:
         session = SessionId(self._hub.mint())

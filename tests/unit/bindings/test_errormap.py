@@ -151,3 +151,34 @@ def test_two_protocols_with_a_word_for_the_same_failure_hear_each_others(agentms
 )
 def test_whether_to_ask_again_is_said_alike_to_coven_and_forge_callers(fault: Fault, again: bool) -> None:
     assert (fault_out(fault).retryable, error_of(fault).details["retryable"]) == (again, again)
+
+
+FACTS = (
+    "agent", "agent_id", "asked", "attempted_retries", "available", "code", "dependency", "exit_code", "last_attempt",
+    "last_heartbeat", "limit_name", "missing", "own", "pii", "reason", "remaining", "report", "required", "resource",
+    "retry_after", "retryable", "stack", "stage", "supported_types", "supported_versions", "task_id", "token_status",
+    "work_type", "work_type_requested",
+)  # fmt: skip
+ODD = (
+    None, True, -1, 2**62, -(2**63), 2**63 - 1, 0.5, 1e300, "", "x", [], ["x", 5, None], [[]], {}, {"x": {"y": []}},
+    {"error_type": []}, {"error_type": "TIMEOUT", "context": 5},  # not an agentmsg report
+    "2026-03-01T12:00:00", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59",
+)  # fmt: skip
+"""An agent's own words about an error become facts: anything that JSON can say may stand in any of them."""
+
+
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+def test_a_fault_with_any_facts_at_all_can_be_told_in_every_protocol(odd: object) -> None:
+    """A caller that polls was answered 500, again and again, about a time that its agent had made up."""
+    for kind in Kind:
+        fault = Fault(kind=kind, message="it happened", facts=dict.fromkeys(FACTS, odd))
+        said = payload_of(fault, Instant(0))
+        assert isinstance(said.error_context.get("available", 0), int)
+        for words in (
+            said,
+            error_of(fault),
+            fault_out(fault),
+            a2acp_failures.refusal_of(fault),
+            agentmsg_failures.report(fault, error_id="e-1", agent_id="cid"),
+        ):
+            msgspec.json.encode(words)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, get_args
+from typing import Any, TypeGuard, get_args
 
 import msgspec
 
@@ -81,7 +81,6 @@ MOST_ITEMS = 20
 
 _encode = msgspec.json.Encoder().encode
 _severities = frozenset(get_args(Level))
-_types = frozenset(ErrorType)
 _kinds = {kind.value: kind for kind in Kind}
 _advice = {kind: (row.next if row.next.endswith(".") else f"{row.next}.") for kind, row in errormap.TABLE.items()}
 
@@ -164,7 +163,7 @@ def report(
     (all-D3)."""
     facts = dict(fault.facts)
     own = facts.pop("report", None)
-    if type(own) is dict and own.get("error_type") in _types:
+    if _is_report(own):
         return _agents_own(fault, own, facts, task_id)
     error_type = errormap.TABLE[fault.named or fault.kind].agentmsg
     details: dict[str, Any] = {**facts, "kind": fault.kind.value, "retryable": fault.retryable}
@@ -200,11 +199,20 @@ def _place(field: str, said: MessageType | None) -> str:
     return place or FIELDS.get(field, field)
 
 
+def _is_report(own: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether it is what `_kept` kept. An agent of another protocol may call anything a report."""
+    try:
+        msgspec.convert({"context": {}, **own, "message": ""}, ErrorReport)
+    except (TypeError, msgspec.ValidationError):
+        return False
+    return True
+
+
 def _agents_own(fault: Fault, own: dict[str, Any], details: dict[str, Any], task_id: str | None) -> dict[str, Any]:
     """A report again as its agent wrote it; only the task is called as its reader calls it."""
     if errors.TABLE[ErrorType(own["error_type"])].retry is not fault.retryable:
         details["retryable"] = fault.retryable
-    context = dict(own.get("context") or {})
+    context = dict(own.get("context", {}))
     if details:
         context["details"] = details
     told = {**own, "message": fault.message, "context": context}

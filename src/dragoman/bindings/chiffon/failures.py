@@ -1,10 +1,13 @@
 """Faults in chiffon's words: `error` payloads with exactly the contexts of the document (D15), and the way back.
 
-What a context needs and a fault does not say comes from the task, where there is one.
+What a context needs and a fault does not say comes from the task, where there is one. Facts may be an agent's own
+words, and so anything that JSON can say: what is said to others has the document's form all the same.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -40,6 +43,8 @@ FIELDS = {
     "dependencies": "x_custom_fields.dependencies",
 }
 """Where the hub's fields stand in an envelope."""
+
+LARGEST = 2**63 - 1
 
 ADVICE = {Kind.TIMEOUT: "Try again, or allow more time with hints.max_duration_seconds."}
 """What to do next, where this protocol has a word for it."""
@@ -90,16 +95,16 @@ def payload_of(fault: Fault, at: Instant, *, task: Task | None = None) -> ErrorP
         case 5005:
             return errors.resource_limit(
                 limit_name=str(facts.get("limit_name") or facts.get("resource") or "requests"),
-                available=_number(facts.get("available", facts.get("remaining"))),
-                required=_number(facts.get("required", facts.get("asked"))),
+                available=_whole(facts.get("available", facts.get("remaining"))),
+                required=_whole(facts.get("required", facts.get("asked")), math.ceil),
                 message=words,
             )
         case 5006:
             requested = facts.get("work_type_requested") or facts.get("work_type") or (task.type if task else "")
             return errors.unsupported_work(
                 work_type_requested=str(requested),
-                supported_types=map(str, facts.get("supported_types", ())),
-                supported_versions=facts.get("supported_versions"),
+                supported_types=_texts(facts.get("supported_types")) or (),
+                supported_versions=_texts(facts.get("supported_versions")),
                 message=words,
             )
         case _:
@@ -147,19 +152,22 @@ def _agent_of(task: Task | None) -> str:
 
 
 def _when(value: object, at: Instant) -> datetime:
-    micros = value if type(value) is int else at
-    if isinstance(value, str):
-        try:
-            micros = instant(datetime.fromisoformat(value))
-        except ValueError:
-            micros = at
-    return EPOCH + timedelta(microseconds=micros)
+    try:
+        if isinstance(value, str):
+            value = instant(datetime.fromisoformat(value))
+        if type(value) is int:
+            return EPOCH + timedelta(microseconds=value)
+    except (ValueError, OverflowError):
+        pass
+    return EPOCH + timedelta(microseconds=at)
 
 
-def _number(value: object) -> float:
-    """A whole number where it is one: USD come in cents."""
-    return value if isinstance(value, float) and not value.is_integer() else _whole(value)
+def _texts(value: object) -> list[str] | None:
+    return [str(one) for one in value] if isinstance(value, list | tuple) else None
 
 
-def _whole(value: object) -> int:
-    return int(value) if isinstance(value, int | float) else 0
+def _whole(value: object, to: Callable[[float], int] = math.floor) -> int:
+    """A number as the document has it: whole (USD come in cents), and not longer than any peer can read."""
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return 0
+    return max(-LARGEST, min(to(value), LARGEST))

@@ -71,7 +71,7 @@ def authentication_failed(*, agent_id: str, token_status: str, message: str | No
     return _payload(5004, message, agent_id=agent_id, token_status=token_status)
 
 
-def resource_limit(*, limit_name: str, available: float, required: float, message: str | None = None) -> ErrorPayload:
+def resource_limit(*, limit_name: str, available: int, required: int, message: str | None = None) -> ErrorPayload:
     """5005: the work needs more than there is."""
     return _payload(5005, message, limit_name=limit_name, available=available, required=required)
 

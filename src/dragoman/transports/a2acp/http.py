@@ -26,7 +26,7 @@ import msgspec
 from dragoman.bindings import a2acp
 from dragoman.bindings.a2acp.names import PROTOCOL
 from dragoman.core.agents.model import Agent
-from dragoman.core.commands import Acknowledge, Command, ReportFault, ShakeHands, Submit, TellAgain
+from dragoman.core.commands import Acknowledge, Command, ShakeHands, Submit, TellAgain
 from dragoman.core.delivery.model import Parcel
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import DeliveryId, Instant, SessionId
@@ -94,12 +94,7 @@ class A2acpHttp(HttpDoor):
             raise Refused(a2acp.fault_of(error)) from None
 
     async def frames(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
-        try:
-            return (await self._desk.carry(parcel, agent, now),)
-        except Refused as refused:  # work that no message holds has failed, and must not hold up the rest
-            command = ReportFault(principal=agent.id, task_id=parcel.delivery.task, fault=refused.fault)
-            self._hub.hand_in(command, lambda outcome, refusal: None)
-            return ()
+        return (await self._desk.carry(parcel, agent, now),)
 
     # -- POST /a2acp/messages
 

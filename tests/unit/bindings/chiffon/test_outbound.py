@@ -210,7 +210,12 @@ CONTEXTS: list[tuple[dict[str, Any], int, dict[str, Any]]] = [
     (
         {"kind": "resources", "facts": {"resource": "budget", "limit": 5, "remaining": 4.0, "asked": 6.5}},
         5005,
-        {"limit_name": "budget", "available": 4, "required": 6.5},
+        {"limit_name": "budget", "available": 4, "required": 7},  # whole numbers, as the document has them
+    ),
+    (
+        {"kind": "resources", "facts": {"limit_name": "x", "available": -1e30, "required": 1e30}},
+        5005,
+        {"limit_name": "x", "available": 1 - 2**63, "required": 2**63 - 1},
     ),
     (
         {"kind": "unsupported_work", "facts": {"supported_types": ["a"]}},

@@ -8,7 +8,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from dragoman.core.commands import Acknowledge, CloseLink, OpenLink
+from dragoman.bindings import chiffon
+from dragoman.core.commands import Acknowledge, CloseLink, OpenLink, ReportFault
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.errors import Fault, Kind
 
@@ -58,6 +59,26 @@ async def test_what_comes_while_an_empty_poll_is_closed_is_answered_with_it(clie
     assert [entry["message"]["payload"]["progress_percent"] for entry in messages] == [2]
 
 
+async def test_what_cannot_be_put_into_words_holds_up_nothing_else(
+    client: Any, hub: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a poll was answered 500, with everything else that it had taken."""
+    odd, work, last = kit.parcel(1), kit.parcel(2, Cargo.WORK), kit.parcel(3)
+    said = chiffon.wire_of
+
+    def say(parcel: Any, *about: Any) -> Any:
+        if parcel is not last:
+            raise OverflowError("date value out of range")
+        return said(parcel, *about)
+
+    monkeypatch.setattr(chiffon, "wire_of", say)
+    hub.script[OpenLink] = lambda link: hub.ends[link.session].deliver([odd, work, last])
+    (entry,) = (await client("GET", POLL)).json()["messages"]
+    assert entry["delivery_id"] == last.delivery.id
+    (failed,) = hub.asked_for(ReportFault)
+    assert (failed.task_id, failed.fault.kind) == (work.delivery.task, Kind.INTERNAL)
+
+
 async def test_nothing_within_the_time_is_an_empty_answer(client: Any, hub: Any) -> None:
     for wait in ("0", "0.01"):
         response = await client("GET", f"{POLL}?wait={wait}")
@@ -79,7 +100,10 @@ async def test_a_client_that_goes_away_closes_its_poll(serving: Any, hub: Any, k
 
 async def test_wait_and_max_are_capped(opened: Any, hub: Any, kit: Any) -> None:
     capped = opened(poll_seconds=0.01, poll_messages=3)
-    async with capped as serving, httpx2.AsyncClient(base_url=serving.url, verify=False, trust_env=False) as http:
+    async with (
+        capped as serving,
+        httpx2.AsyncClient(base_url=serving.url, verify=False, trust_env=False, timeout=60) as http,
+    ):
         headers = {"authorization": f"Bearer {kit.tokens['orch-1']}"}
         response = await kit.soon(http.get(f"{POLL}?wait=3600&max=1000", headers=headers))
     assert response.json() == {"messages": []}
