@@ -30,6 +30,7 @@ from dragoman.sdk import outcome as ends
 from dragoman.sdk import trace
 from dragoman.sdk.errors import BadInput, Rejected
 from dragoman.sdk.fetching import Bring
+from dragoman.sdk.job import Job
 from dragoman.sdk.journal import Answered, Journal
 from dragoman.sdk.links import Decline, Errand, Introduction, Outcome, Reply, Work
 from dragoman.sdk.mailbox import Mailbox
@@ -66,13 +67,13 @@ class Desk:
         self._journal = journal
         self._world = world
         self._loop = asyncio.get_running_loop()
-        self._by_request: dict[str, Task] = {}
+        self._by_request: dict[str, Job] = {}
         self._places = Places(who.concurrency)
         self._chores: set[asyncio.Task[None]] = set()
         self._threads: ThreadPoolExecutor | None = None
         self.speech = Speech(mailbox, journal, world, self._places, bring)
         self.vitals = Vitals(world)
-        self.tasks: dict[str, Task] = {}
+        self.tasks: dict[str, Job] = {}
         """In hand, by task id: begun, waiting for a person, or for a free place."""
         self.busy = asyncio.Event()
         """Set as soon as there is a task in hand; whoever waits for it clears it."""
@@ -89,7 +90,7 @@ class Desk:
         known = self._by_request.get(errand.request_id)
         if known is not None:
             self._mailbox.acknowledge(work.receipt)
-            return self.speech.sign_of_life(known) if known._print == print else self._refuse_other_content(work)
+            return self.speech.sign_of_life(known) if known.print == print else self._refuse_other_content(work)
         done = self._journal.recall(errand.request_id)
         if done is not None:
             self._mailbox.acknowledge(work.receipt)
@@ -98,9 +99,7 @@ class Desk:
             self._mailbox.acknowledge(work.receipt)
             return self._mailbox.post(owed)
         in_hand = self.tasks.get(errand.task_id)
-        given, has_answer = _without_answer(
-            work, handler, is_asking=in_hand is not None and in_hand._asking is not None
-        )
+        given, has_answer = _without_answer(work, handler, is_asking=in_hand is not None and in_hand.asking is not None)
         if in_hand is not None and has_answer:
             self._mailbox.acknowledge(work.receipt)
             return self._chore(self._go_on(in_hand, work, print))
@@ -111,8 +110,8 @@ class Desk:
         except BadInput as error:
             self._mailbox.acknowledge(work.receipt)
             return self._decline(work.errand, error.what, error.field)
-        task = Task(self.speech, work, given, print)
-        task._last_sign = self._world.monotonic()
+        task = Job(work, given, print)
+        task.last_sign = self._world.monotonic()
         self._by_request[errand.request_id] = task
         self.tasks[task.id] = task
         self.busy.set()
@@ -149,33 +148,33 @@ class Desk:
 
     # --- running ---
 
-    def _begin(self, task: Task, handler: Handler, arguments: dict[str, Any]) -> None:
+    def _begin(self, task: Job, handler: Handler, arguments: dict[str, Any]) -> None:
         def begin() -> None:
-            task._runner = self._loop.create_task(self._work(task, handler, arguments))
+            task.runner = self._loop.create_task(self._work(task, handler, arguments))
 
         self._places.enter(task, begin)
 
     async def _begin_after(
-        self, previous: Task | None, task: Task, handler: Handler, arguments: dict[str, Any], has_answer: bool
+        self, previous: Job | None, task: Job, handler: Handler, arguments: dict[str, Any], has_answer: bool
     ) -> None:
         """Begin once an older run of the same task is over and the answers so far are known."""
         if previous is not None:
             self.drop(previous)
             self.tasks[task.id] = task
-            if previous._runner is not None:
-                await asyncio.wait({previous._runner})
+            if previous.runner is not None:
+                await asyncio.wait({previous.runner})
         if has_answer:
-            await self._journal.answer(self._answered(task._work))
-        elif task._work.is_new_round and not self._journal.answered_by(task.id, task._errand.request_id):
+            await self._journal.answer(self._answered(task.work))
+        elif task.work.is_new_round and not self._journal.answered_by(task.id, task.errand.request_id):
             self._journal.forget_answers(task.id)
-        task._answers = self._journal.answers(task.id)
+        task.answers = self._journal.answers(task.id)
         self._begin(task, handler, arguments)
 
-    async def _work(self, task: Task, handler: Handler, arguments: dict[str, Any]) -> None:
+    async def _work(self, task: Job, handler: Handler, arguments: dict[str, Any]) -> None:
         began = self._world.monotonic()
         if handler.timeout is not None:
-            task._deadline = began + handler.timeout
-        said = trace.parse(task._work.traceparent)
+            task.deadline = began + handler.timeout
+        said = trace.parse(task.work.traceparent)
         trace.enter(trace.Span(said.trace_id if said else task.trace_id, trace.span_id(self._world.mint()), task.id))
         try:
             try:
@@ -183,7 +182,7 @@ class Desk:
             except asyncio.CancelledError as error:
                 us = asyncio.current_task()
                 assert us is not None
-                if task._overdue and not task.cancelled:
+                if task.overdue and not task.cancelled:
                     us.uncancel()
                     ending = ends.overdue(handler.timeout or 0.0)
                 elif us.cancelling():
@@ -194,21 +193,21 @@ class Desk:
                 raise
             except BaseException as error:  # sys.exit() in a handler ends its task, not the agent
                 ending = self._failed(task, handler, error)
-            task._deadline = None
+            task.deadline = None
             if task.handed_to is not None:
                 return log.info("task %s is %s's now", task.id, task.handed_to)
-            if not ending.exit_code and task._said and bytes(ending.result):  # JSON is for who has no words to read
-                ending = msgspec.structs.replace(ending, output=ends.clean("".join(task._said)))
+            if not ending.exit_code and task.said and bytes(ending.result):  # JSON is for who has no words to read
+                ending = msgspec.structs.replace(ending, output=ends.clean("".join(task.said)))
             seconds = self._world.monotonic() - began
-            self.vitals.ended(seconds, failed=ending.exit_code != 0, usage=task._usage)
-            outcome = self._outcome(task._errand, ending, seconds, task._usage)
+            self.vitals.ended(seconds, failed=ending.exit_code != 0, usage=task.usage)
+            outcome = self._outcome(task.errand, ending, seconds, task.usage)
             remembered = outcome
-            if not outcome.exit_code and not outcome.output and task._spoken:
+            if not outcome.exit_code and not outcome.output and task.spoken:
                 # The next process has no pieces to say again, so what is remembered for it is the whole answer. So has
                 # nobody where the hub does not say what it has: it will ask again if it lost one.
-                remembered = msgspec.structs.replace(outcome, output="".join(task._spoken))
+                remembered = msgspec.structs.replace(outcome, output="".join(task.spoken))
                 outcome = outcome if self._mailbox.manners.has_receipts else remembered
-            await self._journal.record(remembered, task._print, task._requests)
+            await self._journal.record(remembered, task.print, task.requests)
             if not task.cancelled:
                 self._mailbox.spoke_of(task)
                 self._mailbox.post(outcome)
@@ -216,7 +215,7 @@ class Desk:
             self._discharge(task)
             self._places.leave(task)
 
-    def _failed(self, task: Task, handler: Handler, error: BaseException) -> ends.Ending:
+    def _failed(self, task: Job, handler: Handler, error: BaseException) -> ends.Ending:
         ending = ends.raised(error)
         if handler.terms.get("pii"):  # what was said, or is on the stack, may be personal (a2acp-D13)
             log.warning("task %s (%s) failed: %s", task.id, task.type, type(error).__name__)
@@ -225,12 +224,12 @@ class Desk:
             log.warning("task %s (%s) failed: %s", task.id, task.type, ending.output, exc_info=traced)
         return ending
 
-    async def _call(self, task: Task, handler: Handler, arguments: dict[str, Any]) -> Any:
+    async def _call(self, task: Job, handler: Handler, arguments: dict[str, Any]) -> Any:
         if handler.is_async:
             if handler.takes_task:
-                return await handler.function(task, **arguments)
+                return await handler.function(Task(self.speech, task), **arguments)
             return await handler.function(**arguments)
-        first = (SyncTask(task, self._loop),) if handler.takes_task else ()
+        first = (SyncTask(Task(self.speech, task), self._loop),) if handler.takes_task else ()
         return await self.in_thread(lambda: handler.function(*first, **arguments))
 
     async def in_thread(self, call: Callable[[], Any]) -> Any:
@@ -255,37 +254,37 @@ class Desk:
             usage=usage,
         )
 
-    def drop(self, task: Task) -> None:
+    def drop(self, task: Job) -> None:
         """The work is no longer wanted: neither its handler nor anything it said."""
-        task._give_up()
+        task.give_up()
         for message in self._mailbox.about(task_id=task.id):
             self.speech.accepted(message.id)
-        if task._runner is not None:
-            task._runner.cancel()
+        if task.runner is not None:
+            task.runner.cancel()
         self._discharge(task)
 
-    def stop_late(self, task: Task) -> None:
+    def stop_late(self, task: Job) -> None:
         """The handler has used up its time."""
-        task._overdue = True
-        if task._runner is not None:
-            task._runner.cancel()
+        task.overdue = True
+        if task.runner is not None:
+            task.runner.cancel()
 
-    def _discharge(self, task: Task) -> None:
+    def _discharge(self, task: Job) -> None:
         """The task is not ours any more."""
-        for request_id in task._requests:
+        for request_id in task.requests:
             if self._by_request.get(request_id) is task:
                 del self._by_request[request_id]
         if self.tasks.get(task.id) is task:
             del self.tasks[task.id]
 
-    def of_request(self, request_id: str) -> Task | None:
+    def of_request(self, request_id: str) -> Job | None:
         return self._by_request.get(request_id)
 
     async def close(self) -> None:
         """Stop everything. What was not finished is the hub's to give out again."""
         for task in self.tasks.values():
-            task._give_up()
-        runners = [task._runner for task in self.tasks.values() if task._runner is not None]
+            task.give_up()
+        runners = [task.runner for task in self.tasks.values() if task.runner is not None]
         for runner in (*runners, *self._chores):
             runner.cancel()
         await asyncio.gather(*runners, *self._chores, return_exceptions=True)
@@ -297,38 +296,38 @@ class Desk:
     def reply(self, reply: Reply) -> None:
         """An answer came to a question that a handler waits with."""
         task = self.tasks.get(reply.task_id)
-        if task is None or task._asking is None or task._asking.id != reply.id or task._answer is None:
+        if task is None or task.asking is None or task.asking.id != reply.id or task.answer is None:
             self._mailbox.acknowledge(reply.receipt)
             return log.info("an answer came for task %s, which no longer waits for it", reply.task_id)
-        now, question = self._world.now(), task._asking.question
+        now, question = self._world.now(), task.asking.question
         answered = Answered(task_id=task.id, request_id=reply.id, at=now, answer=reply.answer, question=question)
         if reply.receipt is not None:
-            return self._chore(self._answer(task, task._answer, answered, reply.receipt))
-        return self._tell(task, task._answer, answered)
+            return self._chore(self._answer(task, task.answer, answered, reply.receipt))
+        return self._tell(task, task.answer, answered)
 
-    async def _answer(self, task: Task, waiting: asyncio.Future[Answered], answered: Answered, receipt: str) -> None:
+    async def _answer(self, task: Job, waiting: asyncio.Future[Answered], answered: Answered, receipt: str) -> None:
         """An answer that the hub lets go of once we have it."""
         await self._journal.answer(answered)
         self._mailbox.acknowledge(receipt)
         self._tell(task, waiting, answered)
 
-    def _tell(self, task: Task, waiting: asyncio.Future[Answered], answered: Answered) -> None:
+    def _tell(self, task: Job, waiting: asyncio.Future[Answered], answered: Answered) -> None:
         if not waiting.done():
             waiting.set_result(answered)
             self.speech.sign_of_life_soon(task)
 
-    async def _go_on(self, task: Task, work: Work, print: str) -> None:
+    async def _go_on(self, task: Job, work: Work, print: str) -> None:
         """An answer came for work in hand. It comes as a new request, and the result will answer that."""
-        task._errand = work.errand
-        task._requests.append(work.errand.request_id)
-        task._print = print
+        task.errand = work.errand
+        task.requests.append(work.errand.request_id)
+        task.print = print
         self._by_request[work.errand.request_id] = task
-        if task._asking is None or task._answer is None or task._answer.done():
+        if task.asking is None or task.answer is None or task.answer.done():
             log.warning("task %s got an answer although it asks nothing; it is ignored", task.id)
             return
-        waiting, answered = task._answer, self._answered(work)
+        waiting, answered = task.answer, self._answered(work)
         if answered.question is None:
-            answered = msgspec.structs.replace(answered, question=task._asking.question)
+            answered = msgspec.structs.replace(answered, question=task.asking.question)
         await self._journal.answer(answered)
         self._tell(task, waiting, answered)
 

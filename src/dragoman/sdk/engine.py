@@ -132,7 +132,7 @@ class Engine:
     def at_work(self) -> list[Handler]:
         """The handlers that run now: without those that wait for a person, or for another agent's help."""
         tasks = self._desk.tasks.values()
-        return [self._handlers[task.type] for task in tasks if task._asking is None and not task._waits]
+        return [self._handlers[task.type] for task in tasks if task.asking is None and not task.waits]
 
     async def _come_to_rest(self, online: asyncio.Task[None]) -> None:
         quiet = self._loop.create_task(self._until_quiet())
@@ -147,7 +147,7 @@ class Engine:
         while (
             (self._is_heard and self._mailbox.owes)
             or self.exchange.is_busy
-            or not all(task._asking for task in self._desk.tasks.values())
+            or not all(task.asking for task in self._desk.tasks.values())
         ):
             await self._world.sleep(0.02)
 
@@ -212,13 +212,13 @@ class Engine:
         self._mailbox.acknowledge(hold.receipt)
         task = self._desk.tasks.get(hold.task_id)
         if task is not None:
-            task._hold()
+            task.hold()
 
     def _on_release(self, release: Release) -> None:
         self._mailbox.acknowledge(release.receipt)
         task = self._desk.tasks.get(release.task_id)
         if task is not None:
-            task._release()
+            task.release()
 
     def _on_refused(self, refused: Refused) -> None:
         """What we said about a request was refused. For good: then whatever we hold of it is void."""
@@ -282,10 +282,10 @@ class Engine:
             await self._world.sleep(PULSE)
             now = self._world.monotonic()
             for task in list(self._desk.tasks.values()):
-                is_waiting = task._asking is not None or task._waits > 0
-                if task._deadline is not None and now >= task._deadline and not is_waiting:
+                is_waiting = task.asking is not None or task.waits > 0
+                if task.deadline is not None and now >= task.deadline and not is_waiting:
                     self._desk.stop_late(task)
-                elif now - task._last_sign >= self._heartbeat:
+                elif now - task.last_sign >= self._heartbeat:
                     self._desk.speech.sign_of_life(task)
 
 

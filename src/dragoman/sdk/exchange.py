@@ -35,13 +35,13 @@ from dragoman.protocols.agentmsg.records import (
 )
 from dragoman.sdk.desk import Desk
 from dragoman.sdk.errors import Misconfigured, RequestRefused
+from dragoman.sdk.job import Job
 from dragoman.sdk.journal import Answered, Journal
 from dragoman.sdk.links import Errand, Introduction, Letter, Mail, Proposal, Verdict
 from dragoman.sdk.listening import Listeners, Reception
 from dragoman.sdk.mailbox import Mailbox
 from dragoman.sdk.outcome import raised
 from dragoman.sdk.peers import Handoff, Help, Resource
-from dragoman.sdk.task import Task
 from dragoman.sdk.trouble import report
 from dragoman.sdk.world import World
 
@@ -63,7 +63,7 @@ class Asked(Struct):
 
     letter: Letter
     waiting: asyncio.Future[Any]
-    task: Task | None = None
+    task: Job | None = None
     more: asyncio.Queue[Help] | None = None
     tries: int = 1
 
@@ -94,7 +94,7 @@ class Exchange:
 
     async def help(
         self,
-        task: Task,
+        task: Job,
         question: str,
         help_type: str,
         to: str | None,
@@ -113,7 +113,7 @@ class Exchange:
             help_type=agentmsg.HelpType(help_type),
             description=question,
             context=agentmsg.HelpContext(
-                current_state=f"{task._step or task.type}, {task._percent} % done",
+                current_state=f"{task.step or task.type}, {task.percent} % done",
                 attempted_solutions=attempted,
                 error_details=None if error is None else _words(error),
             ),
@@ -122,15 +122,15 @@ class Exchange:
         )
         letter = self.letter(request, to or HUB, task, priority="critical" if urgency == "critical" else None)
         asked = Asked(letter, _future(), task, asyncio.Queue())
-        async with task._turn:
+        async with task.turn:
             answered: Answered = await self._wait(task, asked)
-        task._answers.append(answered)
+        task.answers.append(answered)
         given = msgspec.convert(answered.answer, Help)
         return msgspec.structs.replace(given, _more=asked.more) if given.follow_up_required else given
 
     async def handoff(
         self,
-        task: Task,
+        task: Job,
         to: str | None,
         reason: str,
         context: dict[str, Any],
@@ -139,7 +139,7 @@ class Exchange:
         error: BaseException | str | None,
     ) -> Handoff:
         self.require("hand a task over", "")
-        terms = task._work.terms
+        terms = task.work.terms
         known = {} if terms is None else terms.constraints
         due = self._due(deadline)
         assert due is not None
@@ -156,15 +156,15 @@ class Exchange:
                 task_id=task.id,
                 task_type=task.type,
                 priority=Priority.NORMAL if terms is None else Priority(terms.priority),
-                metadata={**task.context, **msgspec.to_builtins(context)},
+                metadata={**({} if terms is None else terms.metadata), **msgspec.to_builtins(context)},
                 dependencies=() if terms is None else terms.dependencies,
-                history=msgspec.convert(task.history, tuple[TaskEvent, ...]),
+                history=() if terms is None else msgspec.convert(terms.history, tuple[TaskEvent, ...]),
             ),
             constraints=_constraints(known, capabilities),
             deadline=due,
             error=cause,
         )
-        async with task._turn:
+        async with task.turn:
             given: Handoff = await self._wait(task, Asked(self.letter(request, to or HUB, task), _future(), task))
         if given.accepted:
             task.handed_to = given.agent_id or "somebody else"
@@ -172,18 +172,18 @@ class Exchange:
                 self._desk.speech.accepted(message.id)
         return given
 
-    async def _wait(self, task: Task, asked: Asked) -> Any:
+    async def _wait(self, task: Job, asked: Asked) -> Any:
         """What comes back. Others' time is not the handler's, and no sign of life disturbs it."""
         async with self._desk.speech.away(task):
-            task._waits += 1
-            task._answer = asked.waiting
+            task.waits += 1
+            task.answer = asked.waiting
             self._post(asked)
-            self._desk.speech._spoke(task)
+            self._desk.speech.spoke(task)
             try:
                 return await asked.waiting
             finally:
-                task._waits -= 1
-                task._answer = None
+                task.waits -= 1
+                task.answer = None
                 self._mailbox.settle(asked.letter.id)
                 if asked.more is None or asked.waiting.cancelled():
                     self._asked.pop(asked.letter.id, None)
@@ -197,9 +197,9 @@ class Exchange:
                 f"{name} has no word to {what}: agentmsg has (agentmsg+ws://…, agentmsg+http://…){instead}"
             )
 
-    def letter(self, payload: Record, to: str, task: Task | None = None, **more: Any) -> Letter:
+    def letter(self, payload: Record, to: str, task: Job | None = None, **more: Any) -> Letter:
         trace_id = self._world.mint().replace("-", "")
-        errand = Errand(task_id="", request_id="", trace_id=trace_id, sender=HUB) if task is None else task._errand
+        errand = Errand(task_id="", request_id="", trace_id=trace_id, sender=HUB) if task is None else task.errand
         errand = msgspec.structs.replace(errand, trace_id=errand.trace_id.replace("-", ""))
         id, at = self._world.mint(), self._world.now()
         return Letter(id=id, at=at, errand=errand, to=to, payload=payload, **more)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dragoman.sdk.job import Job
 from dragoman.sdk.links import Link, Manners, Outbound, Query
-from dragoman.sdk.task import Task
 from dragoman.sdk.world import World
 
 ACK_DELAY = 0.05
@@ -22,7 +22,7 @@ class Mailbox:
         self._world = world
         self._link: Link | None = None
         self._kept: dict[str, Outbound] = {}
-        self._silent: list[Task] = []
+        self._silent: list[Job] = []
         self.manners = Manners(name="no link")
         """Of the last link: there is no task without one."""
 
@@ -38,7 +38,7 @@ class Mailbox:
         """The link is gone. Receipts belong to it: the hub delivers again what was not acknowledged."""
         self._link = None
         for task in self._silent:
-            task._receipt = None
+            task.receipt = None
         self._silent.clear()
 
     # --- what the hub must get ---
@@ -86,21 +86,21 @@ class Mailbox:
         if receipt is not None and self._link is not None:
             self._link.acknowledge(receipt)
 
-    def acknowledge_soon(self, task: Task) -> None:
-        """Unless something is said about the task before: then `task._receipt` is gone."""
-        if task._receipt is not None:
+    def acknowledge_soon(self, task: Job) -> None:
+        """Unless something is said about the task before: then `task.receipt` is gone."""
+        if task.receipt is not None:
             if not self._silent:
                 self._world.later(ACK_DELAY, self._acknowledge_silent)
             self._silent.append(task)
 
-    def spoke_of(self, task: Task) -> None:
+    def spoke_of(self, task: Job) -> None:
         """Something is said about the task."""
         if not self.manners.words_are_receipts:
-            self.acknowledge(task._receipt)
-        task._receipt = None
+            self.acknowledge(task.receipt)
+        task.receipt = None
 
     def _acknowledge_silent(self) -> None:
         silent, self._silent = self._silent, []
         for task in silent:
-            self.acknowledge(task._receipt)
-            task._receipt = None
+            self.acknowledge(task.receipt)
+            task.receipt = None

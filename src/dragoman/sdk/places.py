@@ -13,28 +13,28 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dragoman.sdk.task import Task
+    from dragoman.sdk.job import Job
 
 
 class Places:
     def __init__(self, most: int) -> None:
         self._most = most
-        self._taken: set[Task] = set()
-        self._returning: deque[tuple[Task, Callable[[], None]]] = deque()
-        self._new: deque[tuple[Task, Callable[[], None]]] = deque()
+        self._taken: set[Job] = set()
+        self._returning: deque[tuple[Job, Callable[[], None]]] = deque()
+        self._new: deque[tuple[Job, Callable[[], None]]] = deque()
 
-    def enter(self, task: Task, begin: Callable[[], None]) -> None:
+    def enter(self, task: Job, begin: Callable[[], None]) -> None:
         """Begin, now or when there is a place; not if it is cancelled by then."""
         self._new.append((task, begin))
         self._fill()
 
-    def leave(self, task: Task) -> None:
+    def leave(self, task: Job) -> None:
         self._taken.discard(task)
         self._fill()
 
-    async def back(self, task: Task) -> None:
+    async def back(self, task: Job) -> None:
         """Go on, now or when there is a place."""
-        task._place = place = asyncio.get_running_loop().create_future()
+        task.place = place = asyncio.get_running_loop().create_future()
         self._returning.append((task, lambda: None if place.done() else place.set_result(None)))
         self._fill()
         await place

@@ -15,12 +15,12 @@ from msgspec import UnsetType
 
 from dragoman.sdk.errors import Misconfigured, Rejected
 from dragoman.sdk.fetching import Bring
+from dragoman.sdk.job import Job
 from dragoman.sdk.journal import Answered, Journal
 from dragoman.sdk.links import PRIVATE, File, Letter, LinkDown, Outcome, Query, Report
 from dragoman.sdk.mailbox import Mailbox
 from dragoman.sdk.outcome import clean
 from dragoman.sdk.places import Places
-from dragoman.sdk.task import Task
 from dragoman.sdk.world import World, backoff
 
 if TYPE_CHECKING:
@@ -48,34 +48,34 @@ class Speech:
         self._mailbox = mailbox
         self._journal = journal
         self._world = world
-        self._reports: dict[str, Task] = {}
+        self._reports: dict[str, Job] = {}
 
-    async def report(self, task: Task, output: str = "", **aside: Any) -> None:
+    async def report(self, task: Job, output: str = "", **aside: Any) -> None:
         """Progress, and what is said beside it. With content it must arrive, so it waits for room."""
         output, must_arrive = clean(output), bool(output or aside)
         if task.handed_to is not None:
             return  # somebody else tells how it goes
-        while must_arrive and task._unheard >= MOST_UNHEARD:
+        while must_arrive and task.unheard >= MOST_UNHEARD:
             if task.cancelled:
                 raise Rejected("the task was cancelled")
-            task._room = task._room or asyncio.Event()
-            task._room.clear()
-            await task._room.wait()
+            task.room = task.room or asyncio.Event()
+            task.room.clear()
+            await task.room.wait()
         if len(output) > LONG_OUTPUT:  # it may travel in blocks, which are counted per step
-            task._step_number += 1
+            task.step_number += 1
         message = self._report_on(task, output, **aside)
         if output:
-            task._spoken.append(output)
+            task.spoken.append(output)
         if must_arrive:
-            task._unheard += 1
+            task.unheard += 1
             self._reports[message.id] = task
             self._mailbox.post(message)
         else:
             self._mailbox.mention(message)
-        self._spoke(task)
+        self.spoke(task)
         await self._mailbox.drain()
 
-    async def send_file(self, task: Task, file: File) -> None:
+    async def send_file(self, task: Job, file: File) -> None:
         if self._bring is not None:
             await self.report(task, brought=await self._brought(task, file, self._bring))
             return
@@ -88,7 +88,7 @@ class Speech:
             raise ValueError(f"{file.name!r} has {len(file.data)} bytes; {manners.name} carries {manners.largest_file}")
         await self.report(task, file=file)
 
-    async def _brought(self, task: Task, file: File, bring: Bring) -> str:
+    async def _brought(self, task: Job, file: File, bring: Bring) -> str:
         """Like everything that must arrive, a file is brought again until the hub has it."""
         failures = 0
         while True:
@@ -101,38 +101,38 @@ class Speech:
             await self._world.sleep(backoff(failures, self._world.chance()))
             failures += 1
 
-    def sign_of_life(self, task: Task) -> None:
+    def sign_of_life(self, task: Job) -> None:
         """Nothing new, but alive. Silent while somebody is asked or a person holds the task: no clock runs then."""
-        if task._asking is None and not task._waits and not task.is_held:
+        if task.asking is None and not task.waits and not task.is_held:
             self._mailbox.mention(self._report_on(task))
-            self._spoke(task)
+            self.spoke(task)
 
-    def sign_of_life_soon(self, task: Task) -> None:
+    def sign_of_life_soon(self, task: Job) -> None:
         """After the handler had its turn: perhaps it has something better to say."""
-        words = task._words
+        words = task.words
         self._world.later(SIGN_DELAY, lambda: self._sign_unless_spoken(task, words))
 
-    def _sign_unless_spoken(self, task: Task, words: int) -> None:
-        is_running = task._runner is not None and not task._runner.done()
-        if is_running and not task.cancelled and task._words == words:
+    def _sign_unless_spoken(self, task: Job, words: int) -> None:
+        is_running = task.runner is not None and not task.runner.done()
+        if is_running and not task.cancelled and task.words == words:
             self.sign_of_life(task)
 
     def mint(self) -> str:
         return self._world.mint()
 
-    def _spoke(self, task: Task) -> None:
+    def spoke(self, task: Job) -> None:
         self._mailbox.spoke_of(task)
-        task._words += 1
-        task._last_sign = self._world.monotonic()
+        task.words += 1
+        task.last_sign = self._world.monotonic()
 
-    def _report_on(self, task: Task, output: str = "", **aside: Any) -> Report:
+    def _report_on(self, task: Job, output: str = "", **aside: Any) -> Report:
         return Report(
             id=self._world.mint(),
             at=self._world.now(),
-            errand=task._errand,
-            percent=task._percent,
-            step=task._step,
-            number=task._step_number,
+            errand=task.errand,
+            percent=task.percent,
+            step=task.step,
+            number=task.step_number,
             output=output,
             **aside,
         )
@@ -147,65 +147,65 @@ class Speech:
         elif type(message) is Report:
             task = self._reports.pop(id, None)
             if task is not None:
-                task._unheard -= 1
-                if task._room is not None:
-                    task._room.set()
+                task.unheard -= 1
+                if task.room is not None:
+                    task.room.set()
 
     async def ask(
-        self, task: Task, question: str, options: tuple[Any, ...], timeout: float | None, default: Any | UnsetType
+        self, task: Job, question: str, options: tuple[Any, ...], timeout: float | None, default: Any | UnsetType
     ) -> Any:
         """A recorded answer, or the question put to a person."""
         recorded = self.recorded(task, question)
         if recorded is not None:
             return recorded.answer
-        if PRIVATE in task._errand.about:
+        if PRIVATE in task.errand.about:
             raise Misconfigured(
                 "only the two agents can read what is said under an end-to-end contract, so no person can be asked:"
                 " reject the task with what is missing"
             )
-        async with task._turn:  # one question at a time
+        async with task.turn:  # one question at a time
             return await self._put(task, question, options, timeout, default)
 
-    def recorded(self, task: Task, question: str) -> Answered | None:
+    def recorded(self, task: Job, question: str) -> Answered | None:
         """What was answered at this place, when the handler ran before."""
-        place, task._asked = task._asked, task._asked + 1
-        if place < len(task._answers):
-            recorded = task._answers[place]
+        place, task.asked = task.asked, task.asked + 1
+        if place < len(task.answers):
+            recorded = task.answers[place]
             if recorded.question in (None, question):
                 return recorded
-            del task._answers[place:]  # the handler asks other things than the last time: these answers are void
+            del task.answers[place:]  # the handler asks other things than the last time: these answers are void
         return None
 
     async def _put(
-        self, task: Task, question: str, options: tuple[Any, ...], timeout: float | None, default: Any | UnsetType
+        self, task: Job, question: str, options: tuple[Any, ...], timeout: float | None, default: Any | UnsetType
     ) -> Any:
         query = Query(
             id=self._world.mint(),
             at=self._world.now(),
-            errand=task._errand,
+            errand=task.errand,
             question=question,
             options=options,
             timeout_seconds=timeout,
             default=default,
-            percent=task._percent,
+            percent=task.percent,
         )
-        task._asking, task._answer = query, asyncio.get_running_loop().create_future()
+        task.asking, task.answer = query, asyncio.get_running_loop().create_future()
         async with self.away(task):
             self._mailbox.post(query)
-            self._spoke(task)
+            self.spoke(task)
             try:
-                answered = await task._answer
+                answered = await task.answer
             finally:
-                task._asking = None
+                task.asking = None
                 self._mailbox.settle(query.id)
-        task._answers.append(answered)
+        task.answers.append(answered)
         return answered.answer
 
     @asynccontextmanager
-    async def away(self, task: Task) -> AsyncIterator[None]:
+    async def away(self, task: Job) -> AsyncIterator[None]:
         """While others are asked: somebody else may work meanwhile, and others' time is not the handler's."""
-        left, deadline = self._world.monotonic(), task._deadline
-        task._deadline = None
+        left, deadline = self._world.monotonic(), task.deadline
+        task.deadline = None
         self._places.leave(task)
         try:
             yield
@@ -215,6 +215,6 @@ class Speech:
         else:
             await self._places.back(task)
         finally:
-            task._last_sign = self._world.monotonic()
+            task.last_sign = self._world.monotonic()
             if deadline is not None:
-                task._deadline = deadline + task._last_sign - left
+                task.deadline = deadline + task.last_sign - left

@@ -19,7 +19,7 @@ from dragoman.sdk.outcome import clean, data_of, encoded, text_of
 from dragoman.sdk.peers import Handoff, HandoffReason, Handover, Help, HelpKind, Urgency
 
 if TYPE_CHECKING:
-    from dragoman.sdk.journal import Answered
+    from dragoman.sdk.job import Job
     from dragoman.sdk.speech import Speech
 
 HANDOFF_DEADLINE = 60.0
@@ -27,115 +27,66 @@ HANDOFF_DEADLINE = 60.0
 
 
 class Task:
-    """One piece of work. Handlers read and speak; the fields with an underscore are the desk's."""
+    """One piece of work. Handlers read and speak."""
 
-    __slots__ = (
-        "_answer",
-        "_answers",
-        "_asked",
-        "_asking",
-        "_deadline",
-        "_errand",
-        "_held",
-        "_last_sign",
-        "_overdue",
-        "_percent",
-        "_place",
-        "_print",
-        "_receipt",
-        "_released",
-        "_requests",
-        "_room",
-        "_runner",
-        "_said",
-        "_speech",
-        "_spoken",
-        "_step",
-        "_step_number",
-        "_turn",
-        "_unheard",
-        "_usage",
-        "_waits",
-        "_words",
-        "_work",
-        "cancelled",
-        "handed_to",
-        "input",
-    )
+    __slots__ = ("_job", "_speech")
 
-    def __init__(self, speech: Speech, work: links.Work, given: dict[str, Any], print: str) -> None:
+    def __init__(self, speech: Speech, job: Job) -> None:
         self._speech = speech
-        self._work = work
-        self._errand = work.errand
-        self._requests = [work.errand.request_id]
-        self._print = print
-        self._receipt = work.receipt
-        self._runner: asyncio.Task[None] | None = None
-        self._percent = 0
-        self._step: str | None = None
-        self._step_number = 0
-        self._last_sign = 0.0
-        self._deadline: float | None = None
-        self._answers: list[Answered] = []
-        self._asked = 0
-        self._turn = asyncio.Lock()
-        self._asking: links.Query | None = None
-        self._answer: asyncio.Future[Answered] | None = None
-        self._place: asyncio.Future[None] | None = None
-        self._unheard = 0
-        self._words = 0
-        self._spoken: list[str] = []
-        self._said: list[str] = []
-        self._overdue = False
-        self._room: asyncio.Event | None = None
-        self._waits = 0
-        self._usage: dict[str, float] | None = None
-        self.input = given
-        """The input as it came."""
-        self.cancelled = False
-        """Whether the work is no longer wanted. A coroutine is cancelled as well; a plain function should look."""
-        self.handed_to: str | None = None
-        """Whose the task is after a handoff. Then nothing more is said about it from here."""
-        self._held: asyncio.Event | None = None  # made when somebody looks: most tasks are never held
-        self._released: asyncio.Event | None = None
+        self._job = job
 
     @property
     def id(self) -> str:
-        return self._errand.task_id
+        return self._job.id
 
     @property
     def type(self) -> str:
-        return self._work.type
+        return self._job.type
+
+    @property
+    def input(self) -> dict[str, Any]:
+        """The input as it came."""
+        return self._job.input
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the work is no longer wanted. A coroutine is cancelled as well; a plain function should look."""
+        return self._job.cancelled
+
+    @property
+    def handed_to(self) -> str | None:
+        """Whose the task is after a handoff. Then nothing more is said about it from here."""
+        return self._job.handed_to
 
     @property
     def trace_id(self) -> str:
         """The trace this work belongs to: 32 hex characters."""
-        return self._errand.trace_id.replace("-", "")
+        return self._job.trace_id
 
     @property
     def attempt(self) -> int:
         """1 at first; more when the hub had to give the work out again."""
-        return self._work.attempt or 1
+        return self._job.work.attempt or 1
 
     @property
     def files(self) -> tuple[links.File, ...]:
         """The files that came with the work: `name` (for display only), `mime_type`, `data`."""
-        return self._work.files
+        return self._job.work.files
 
     @property
     def context(self) -> dict[str, Any]:
         """What else is known of the task, where its protocol carries such: its metadata."""
-        return {} if self._work.terms is None else self._work.terms.metadata
+        return {} if self._job.work.terms is None else self._job.work.terms.metadata
 
     @property
     def history(self) -> tuple[dict[str, Any], ...]:
         """What happened to the task before, where its protocol tells: `timestamp`, `event_type`, `details`, …"""
-        return () if self._work.terms is None else self._work.terms.history
+        return () if self._job.work.terms is None else self._job.work.terms.history
 
     @property
     def handover(self) -> Handover | None:
         """From whom the task came and why, if somebody handed it over to us."""
-        said = None if self._work.terms is None else self._work.terms.handover
+        said = None if self._job.work.terms is None else self._job.work.terms.handover
         if said is None:
             return None
         return Handover(
@@ -148,23 +99,17 @@ class Task:
     @property
     def is_held(self) -> bool:
         """Whether a person paused it."""
-        return self._held is not None and self._held.is_set()
+        return self._job.is_held
 
     @property
     def held(self) -> asyncio.Event:
         """Set while a person holds the task."""
-        if self._held is None:
-            self._held = asyncio.Event()
-        return self._held
+        return self._job.held
 
     @property
     def released(self) -> asyncio.Event:
         """Set while nobody holds the task."""
-        if self._released is None:
-            self._released = asyncio.Event()
-            if not self.is_held:
-                self._released.set()
-        return self._released
+        return self._job.released
 
     async def progress(self, percent: float, step: str | None = None, output: str | None = None) -> None:
         """Tell how far the work is, at which step, and what it has put out since the last time."""
@@ -174,46 +119,47 @@ class Task:
             fits = False
         if not fits:
             raise ValueError(f"progress is a percentage from 0 to 100, not {percent!r}")
-        self._percent = round(percent)
-        if step is not None and (step := text_of("a step", step)) != self._step:
-            self._step = step
-            self._step_number += 1
-        await self._speech.report(self, text_of("output", output or ""))
+        job = self._job
+        job.percent = round(percent)
+        if step is not None and (step := text_of("a step", step)) != job.step:
+            job.step = step
+            job.step_number += 1
+        await self._speech.report(self._job, text_of("output", output or ""))
 
     async def log(self, text: str) -> None:
         """Add a line to the task's output."""
         text = text_of("a line of the log", text)
-        await self._speech.report(self, text if text.endswith("\n") else text + "\n")
+        await self._speech.report(self._job, text if text.endswith("\n") else text + "\n")
 
     async def text(self, chunk: str) -> None:
         """Say a piece of the answer, as it comes; pieces are joined as they are."""
         if chunk := text_of("a piece of the answer", chunk):
-            self._said.append(chunk)
-            await self._speech.report(self, chunk)
+            self._job.said.append(chunk)
+            await self._speech.report(self._job, chunk)
 
     async def think(self, text: str) -> None:
         """Tell what the agent is thinking: shown, but not part of the answer."""
         if text := text_of("a thought", text):
-            await self._speech.report(self, thinking=text)
+            await self._speech.report(self._job, thinking=text)
 
     async def tool_use(self, name: str, input: Any = None, *, id: str | None = None) -> str:
         """Tell that a tool is used, with what input; returns the id by which its result is told."""
         name = text_of("a tool's name", name)
         use = links.ToolUse(id or self._speech.mint(), name, data_of(f"the input of {name}", input))
-        await self._speech.report(self, tool_use=use)
+        await self._speech.report(self._job, tool_use=use)
         return use.id
 
     async def tool_result(self, id: str, output: Any, *, is_error: bool = False) -> None:
         """Tell what a tool gave: text, or anything with a JSON form."""
         text = clean(output) if isinstance(output, str) else encoded("what a tool gave", output).decode()
-        await self._speech.report(self, tool_result=links.ToolResult(id, text, is_error))
+        await self._speech.report(self._job, tool_result=links.ToolResult(id, text, is_error))
 
     async def send_file(self, name: str, data: bytes, mime_type: str = "application/octet-stream") -> None:
         """Give a file to whoever asked for the work. Raises where the protocol carries none, or none so large."""
         if not isinstance(data, bytes | bytearray | memoryview):
             raise TypeError(f"the data of a file is bytes, not {type(data).__name__}")
         name, mime_type = text_of("a file's name", name), text_of("a file's type", mime_type)
-        await self._speech.send_file(self, links.File(name, mime_type, bytes(data)))
+        await self._speech.send_file(self._job, links.File(name, mime_type, bytes(data)))
 
     async def ask(
         self,
@@ -234,7 +180,7 @@ class Task:
         answers = data_of("the options of a question", tuple(options))
         if default is not UNSET:
             default = data_of("the default of a question", default)
-        return await self._speech.ask(self, text_of("a question", question), tuple(answers), timeout, default)
+        return await self._speech.ask(self._job, text_of("a question", question), tuple(answers), timeout, default)
 
     async def help(
         self,
@@ -253,7 +199,7 @@ class Task:
         time, or how long. Answers survive a restart as those of `ask` do.
         """
         return await self._speech.exchange.help(
-            self, question, help_type, to, urgency, deadline, tuple(attempted), error
+            self._job, question, help_type, to, urgency, deadline, tuple(attempted), error
         )
 
     async def handoff(
@@ -272,13 +218,13 @@ class Task:
         accepted, return: the result is no longer ours to give, and whatever the handler returns is ignored.
         """
         return await self._speech.exchange.handoff(
-            self, to, reason, context or {}, tuple(capabilities), deadline, error
+            self._job, to, reason, context or {}, tuple(capabilities), deadline, error
         )
 
     def used(self, *, tokens: float = 0, cost_usd: float = 0) -> None:
         """Count what the work has used up: told with the result, and held against budgets (agentmsg)."""
-        usage = self._usage or {"tokens_used": 0, "cost_usd": 0}
-        self._usage = {"tokens_used": usage["tokens_used"] + tokens, "cost_usd": usage["cost_usd"] + cost_usd}
+        usage = self._job.usage or {"tokens_used": 0, "cost_usd": 0}
+        self._job.usage = {"tokens_used": usage["tokens_used"] + tokens, "cost_usd": usage["cost_usd"] + cost_usd}
 
     async def checkpoint(self) -> None:
         """A good place to stop: waits here while a person holds the task."""
@@ -288,25 +234,3 @@ class Task:
     def reject(self, reason: str) -> Rejected:
         """The exception to raise to say no: `raise task.reject("declined by a person")`."""
         return Rejected(reason)
-
-    # --- the desk's side ---
-
-    def _hold(self) -> None:
-        self.held.set()
-        self.released.clear()
-
-    def _give_up(self) -> None:
-        """Nobody wants it any more: whoever waits inside the handler is let go."""
-        self.cancelled = True
-        if self._answer is not None and not self._answer.done():
-            self._answer.cancel()
-        if self._place is not None:
-            self._place.cancel()
-        if self._room is not None:
-            self._room.set()
-        if self.is_held:
-            self._release()
-
-    def _release(self) -> None:
-        self.held.clear()
-        self.released.set()
