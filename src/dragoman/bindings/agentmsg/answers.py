@@ -67,7 +67,7 @@ def help_response(question: Question) -> dict[str, Any]:
 
 
 def _responder(question: Question) -> str:
-    who = question.asked_of or question.answered_by
+    who = HUB if question.answered_by == HUB else question.asked_of or question.answered_by
     return PERSON if who is None else doer(who)
 
 

@@ -261,7 +261,8 @@ def write(
     if registry is Registry.POLICY and command.changes.get("version") is None:
         value["version"] = str(version)
     if len(msgspec.json.encode(value)) > LARGEST:
-        raise refuse(Kind.TOO_LARGE, f"a shared value has at most {LARGEST} bytes", field="changes", limit=LARGEST)
+        message = f"a shared value has at most {LARGEST} bytes; share less of it"
+        raise refuse(Kind.TOO_LARGE, message, field="changes", limit=LARGEST)
     new = was is None or was.version == 0
     entity = Entity(
         registry=registry,

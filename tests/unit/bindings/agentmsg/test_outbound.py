@@ -176,7 +176,7 @@ def question(**more: Any) -> Question:
             },
         ),
         (
-            {"status": QuestionStatus.EXPIRED, "answered_by": HUB, "about": Asking.HELP},
+            {"status": QuestionStatus.EXPIRED, "answered_by": HUB, "asked_of": "cyd", "about": Asking.HELP},
             {"responder_id": "hub", "response_type": "UNABLE_TO_HELP", "content": "Nobody answered in time."},
         ),
         (
