@@ -168,13 +168,17 @@ def _status_payload(
     if said or output:
         said = said or {}
         step = Step(
-            number=int(said.get("number") or 0),
+            number=_count(said.get("number")) or 0,
             name=str(said.get("name") or task.step or task.type),
             output=output,
             output_chunk=label,
-            total=said.get("total"),
+            total=_count(said.get("total")),
         )
     return WorkStatus(task_id=task.id, status=status, progress_percent=max(0, min(100, percent)), step=step)
+
+
+def _count(value: object) -> int | None:
+    return value if type(value) is int and value >= 0 else None
 
 
 def _aside_step(body: dict[str, Any]) -> str | None:

@@ -127,6 +127,14 @@ def test_progress_from_elsewhere_is_put_into_words(parcel: Make, orchestrator: A
     assert message["x_custom_fields"]["agent_id"] == "mux-1"
 
 
+@pytest.mark.parametrize("odd", ["x", -1, 1.5, True, None, [], {}])
+def test_a_step_that_makes_no_sense_is_told_as_far_as_it_does(odd: Any, parcel: Make, orchestrator: Agent) -> None:
+    """agentmsg leaves its form open. A caller never heard of it, nor, for minutes, of anything behind it."""
+    body = {"step": {"number": odd, "name": odd, "total": odd}, "tool_use": {"name": odd}, "tool_result": {"id": odd}}
+    step = said(parcel(Cargo.PROGRESS, EventKind.PROGRESS, body), orchestrator)["payload"]["step"]
+    assert (step["number"], "total" in step) == (0, False)
+
+
 def test_a_piece_of_output_keeps_its_place(parcel: Make, orchestrator: Agent) -> None:
     body = {"percent": 1, "output": "abcd", "chunk": [4, 8, None], "stream": "step-1"}
     step = said(parcel(Cargo.PROGRESS, EventKind.PROGRESS, body), orchestrator)["payload"]["step"]
