@@ -33,6 +33,14 @@ def zombies_of(pid: int) -> list[int]:
     return [child for child in children_of(pid) if (found := stat(child)) is not None and found[0] == "Z"]
 
 
+def command_of(pid: int) -> bytes:
+    """Its command line, or nothing if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def program(*lines: str) -> tuple[str, ...]:
     """A Python program as a command: a bare interpreter, quick to start."""
     return (*PYTHON, "\n".join(lines))
