@@ -13,11 +13,12 @@ from __future__ import annotations
 import msgspec
 
 from dragoman.core.agents.floor import Floor
+from dragoman.core.agents.registry import probe
 from dragoman.core.commands import AwaitReturn
 from dragoman.core.delivery.model import Cargo, Letter
 from dragoman.core.delivery.outbox import offer, tell_sender
 from dragoman.core.errors import Fault, Kind
-from dragoman.core.ids import Instant, rfc3339
+from dragoman.core.ids import HUB, Instant, rfc3339
 from dragoman.core.lookups import Children
 from dragoman.core.routing.dispatch import fill, place
 from dragoman.core.routing.routes import addressed, last_heard, present, route_of, serves
@@ -29,7 +30,9 @@ from dragoman.core.work import Work
 def task_woke(work: Work, task: Task) -> None:
     if task.final or task.wake_at is None or task.wake_at > work.now:
         return
-    if task.status is Status.QUEUED and task.outlived(work.now):
+    if task.origin.principal == HUB and task.last_attempt < work.serving_since:
+        check_anew(work, task)
+    elif task.status is Status.QUEUED and task.outlived(work.now):
         expire(work, task)
     elif work.now >= task.deadline:
         if (late := heard_until(work, task)) is not None and work.now < late:
@@ -45,6 +48,14 @@ def task_woke(work: Work, task: Task) -> None:
         still_at_work(work, task)
     else:
         work.put(msgspec.structs.replace(task, wake_at=None))
+
+
+def check_anew(work: Work, task: Task) -> None:
+    """A health check that the hub did not live to hear the answer of says nothing about the agent."""
+    owner = task.owner
+    end(work, task, Status.FAILED, fault=Fault(kind=Kind.UNAVAILABLE, message="the hub was restarted in between"))
+    if owner is not None and work.agent(owner) is not None:
+        probe(work, owner)
 
 
 def expire(work: Work, task: Task) -> None:

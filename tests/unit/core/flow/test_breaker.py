@@ -6,7 +6,7 @@ import pytest
 
 from dragoman.core.agents.model import BreakerState
 from dragoman.core.errors import Kind
-from dragoman.core.ids import AgentId
+from dragoman.core.ids import SECOND, AgentId
 from dragoman.core.tasks.model import Status
 
 
@@ -112,3 +112,24 @@ async def test_who_dies_over_its_work_and_starts_anew_at_once_has_failed(world):
     await world.connect("i1", fresh=True)
     await world.advance(6)
     assert world.intake.agent(AgentId("i1")).breaker.failures == 1
+
+
+@pytest.mark.parametrize("away", [1, 100])
+async def test_a_health_check_that_died_with_the_hub_is_asked_anew_and_blames_nobody(world, away):
+    """Else the agent would be half open for ever: the one it was asked is over, and no other follows."""
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    for _ in range(5):
+        await world.submit()
+    await world.advance(30 + 60)
+    await i1.ack(*i1.take())
+    failures = world.intake.agent(AgentId("i1")).breaker.failures
+    world.time += away * SECOND
+    await world.restart()
+    i1 = await world.connect("i1")
+    await world.advance(29)
+    breaker = world.intake.agent(AgentId("i1")).breaker
+    assert (breaker.state, breaker.failures) == (BreakerState.HALF_OPEN, failures)
+    [again] = i1.take()
+    await world.finish("i1", again.task.id)
+    assert world.intake.agent(AgentId("i1")).breaker.state is BreakerState.CLOSED
