@@ -34,6 +34,8 @@ REST = 0.25
 """Seconds for a plain function to return, and for what is on its way elsewhere, before time passes nevertheless."""
 LOOK = 0.01
 """Seconds between two looks whether a task is over: if nothing came meanwhile, time may pass."""
+LONGEST_LOOK = 0.05
+"""Of a look that took longer no more counts: the machine stood still, and nothing could come."""
 WAITING = 0.5
 """Seconds in which nothing at all happened, and then handlers at work are taken to be waiting for something."""
 NOTHING = 1.0
@@ -121,19 +123,20 @@ class Flow:
 
     async def result(self, task_id: str, patience: float) -> Any:
         stage, loop = self._stage, asyncio.get_running_loop()
-        end, calm_since = loop.time() + patience, loop.time()
+        end, calm = loop.time() + patience, 0.0
         while not await self._is_over(task_id):
             stage.complain()
             if loop.time() > end:
                 raise await self._stuck(task_id, f"after {patience:g} s (hub.patience)")
-            heard = self._listener.heard
+            heard, before = self._listener.heard, loop.time()
             await asyncio.sleep(LOOK)
+            calm += min(loop.time() - before, LONGEST_LOOK)
             if self._listener.heard != heard or stage.is_spoken():
-                calm_since = loop.time()
-            elif await self._everybody_waits(loop.time() - calm_since):
+                calm = 0.0
+            elif await self._everybody_waits(calm):
                 if await self._pass_until_something_happens(task_id, end):
-                    calm_since = loop.time()
-                elif loop.time() - calm_since > NOTHING:
+                    calm = 0.0
+                elif calm > NOTHING and not await self._is_over(task_id):
                     raise await self._stuck(task_id, "and nothing is due that could end it")
         stage.complain()
         return (await stage.api.task(task_id)).outcome()
