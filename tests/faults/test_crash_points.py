@@ -30,7 +30,7 @@ HAPPENED = {**killing.HAPPENED, "before_ack": True, "after_ack": True}
 @pytest.fixture
 def hub(tmp_path: Path):
     # Clocks are slow here: what they commit would meet the crash point first.
-    hub = HubProcess(tmp_path, DRAGOMAN_RULES__IDLE_SECONDS="30", DRAGOMAN_RULES__POLL_LEASE_SECONDS="5")
+    hub = HubProcess(tmp_path, DRAGOMAN_RULES__IDLE_SECONDS="600", DRAGOMAN_RULES__POLL_LEASE_SECONDS="600")
     yield hub
     hub.kill()
 
@@ -68,7 +68,7 @@ def test_a_request_a_result_and_an_acknowledgment_survive_a_kill_at(step: str, h
     boss.url = worker.url = hub.url
     assert hub.status(task_of(request)) == ("completed" if happened else "assigned")
     assert worker.send(result).status == 202
-    (told,) = boss.poll(wait=5)
+    (told,) = boss.poll(wait=60)
     assert told["message"]["message_id"] == result["message_id"]
     assert hub.task(task_of(request))["attempts"] == 1
     if step not in ("before_commit", "after_commit"):
@@ -114,7 +114,7 @@ def test_work_that_was_on_its_way_survives_a_kill_at(step: str, hub: HubProcess)
         work = got[0] if got else socket.recv()
         assert work["request_id"] == request["request_id"]
         socket.send(work_result(work))
-        (told,) = boss.poll(wait=10)
+        (told,) = boss.poll(wait=60)
     boss.ack(told)
     assert told["message"]["type"] == "work_result"
     assert hub.pending == 0
@@ -141,7 +141,7 @@ def test_a_submitter_killed_by_before_ack_finds_the_work_already_under_way(hub: 
     with worker.websocket() as socket:
         work = socket.recv()
         socket.send(work_result(work))
-        (told,) = boss.poll(wait=10)
+        (told,) = boss.poll(wait=60)
     boss.ack(told)
     assert [task["id"] for task in hub.tasks()] == [task_of(request)]
     until(lambda: hub.pending == 0, "nothing left")

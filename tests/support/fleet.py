@@ -60,7 +60,7 @@ class Fleet:
         self.sending.clear()
         self.running.clear()
         for thread in self._threads:
-            thread.join(20)
+            thread.join(60)
 
     def _again(self, party: Party, message: Mapping[str, Any], give_up: Callable[[], bool]) -> Answer | None:
         """Send until somebody answers."""
