@@ -29,7 +29,7 @@ import pytest
 from tests.faults.killing import HAPPENED
 from tests.support.coven_process import AgentProcess
 from tests.support.fleet import BROKEN, Fleet
-from tests.support.hubproc import HubProcess, running, until
+from tests.support.hubproc import PATIENCE, HubProcess, running, until
 from tests.support.ledger import Ledger
 from tests.support.sse import Reader
 
@@ -137,13 +137,24 @@ def finish(hub: HubProcess, id: str, task: str, memory: Memory) -> None:
     """A new process of the agent does what there is to do."""
     again = connected(hub, id)
     try:
-        if hub.status(task) != "completed":
-            request = again.work()
-            memory.does(request)
-            answer(again, request)
-        until(lambda: hub.status(task) == "completed", "the task is done")
+        work(hub, again, task, memory)
     finally:
         again.kill()
+
+
+def work(hub: HubProcess, agent: AgentProcess, task: str, memory: Memory) -> None:
+    """Whatever is asked, until the task is done: what was said before a kill may still be on its way, and suffice."""
+
+    def done() -> bool:
+        if hub.status(task) == "completed":
+            return True
+        request = agent.maybe_work()
+        if request is not None:
+            memory.does(request)
+            answer(agent, request)
+        return False
+
+    until(done, "the task is done")
 
 
 def watched(hub: HubProcess, task: str) -> tuple[Reader, threading.Thread]:
@@ -151,6 +162,11 @@ def watched(hub: HubProcess, task: str) -> tuple[Reader, threading.Thread]:
     thread = threading.Thread(target=reader.read, args=(hub.url, hub.ready["admin_token"]), daemon=True)
     thread.start()
     return reader, thread
+
+
+def ended(thread: threading.Thread) -> None:
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -165,7 +181,7 @@ def test_a_kill_of_the_agent_loses_and_doubles_nothing(hub: HubProcess, state: s
         task = submit_to_nobody(hub, state, id)
     finish(hub, id, task, memory)
     if thread is not None:
-        thread.join(15)
+        ended(thread)
     judge(hub, state, task, request, memory, reader or Reader(task))
 
 
@@ -184,7 +200,7 @@ def test_a_kill_of_the_hub_loses_and_doubles_nothing(hub: HubProcess, state: str
     assert agent.ended() == "UNAVAILABLE"
     agent.kill()
     if thread is not None:
-        thread.join(15)
+        ended(thread)
     if task is None:
         task = submit_to_nobody(hub, state, id)
     finish(hub, id, task, memory)
@@ -271,14 +287,10 @@ def play(hub: HubProcess, memory: Memory, readers: list[Reader]) -> None:
     threads[0].start()
     agent = connected(hub, "walker")
     try:
-        while hub.status(task) != "completed":
-            request = agent.work()
-            memory.does(request)
-            answer(agent, request)
-            until(lambda: hub.status(task) in ("completed", "queued"), "done, or once more")
+        work(hub, agent, task, memory)
     finally:
         agent.kill()
-        threads[0].join(15)
+        ended(threads[0])
 
 
 def submit_when_known(hub: HubProcess) -> str:
@@ -296,7 +308,7 @@ def walk(home: Path, step: str) -> None:
         try:
             play(hub, memory, readers)
         except (*BROKEN, AssertionError, queue.Empty):
-            assert hub.died(2) == -signal.SIGKILL, step
+            assert hub.died() == -signal.SIGKILL, step
         hub.restart()
         play(hub, memory, readers)
         (task,) = hub.tasks()
@@ -372,7 +384,8 @@ class CovenFleet(Fleet):
                     agent.respond(request, done={})
             except (*BROKEN, AssertionError, queue.Empty, KeyError):
                 threading.Event().wait(0.05)
-        self.agents[number].kill()
+        if number in self.agents:
+            self.agents[number].kill()
 
     def __exit__(self, *_: object) -> None:
         self.running.clear()
@@ -391,7 +404,7 @@ def beyond_attempts(hub: HubProcess, ledger: CovenLedger) -> list[str]:
     return [line for line in ledger.verdict(hub.dead_letters()) if line not in excused]
 
 
-def kill_in_a_loop(home: Path, seed: int, kills: int, seconds: float) -> CovenLedger:
+def kill_in_a_loop(home: Path, seed: int, kills: int, seconds: float) -> None:
     settings = {"DRAGOMAN_RULES__IDLE_SECONDS": "5", "DRAGOMAN_RULES__BREAKER_THRESHOLD": "1000"}
     # Only who did the work knows that it did: it has time to be back before somebody else is asked.
     settings["DRAGOMAN_RULES__RETRY_DELAYS_SECONDS"] = "0,4,4,4"
@@ -407,6 +420,7 @@ def kill_in_a_loop(home: Path, seed: int, kills: int, seconds: float) -> CovenLe
                     rng.choice(list(fleet.agents.values())).process.kill()
                 else:
                     hub.restart()
+            until(lambda: len(ledger.acknowledged) > 10 or fleet.failures, "enough of it")
             fleet.sending.clear()
             until(lambda: not ledger.unanswered or fleet.failures, "every acknowledged task is answered", 60)
             until(lambda: hub.pending == 0 or fleet.failures, "nothing is pending", 60)
@@ -417,13 +431,11 @@ def kill_in_a_loop(home: Path, seed: int, kills: int, seconds: float) -> CovenLe
             assert json.loads(said.removesuffix(" done").partition("\n\n")[2]) == hub.task(task)["input"]
     finally:
         hub.kill()
-    return ledger
 
 
 @pytest.mark.parametrize("seed", [1])
 def test_nothing_acknowledged_is_lost_over_random_kills_of_hub_and_agents(seed: int, tmp_path: Path) -> None:
-    ledger = kill_in_a_loop(tmp_path, seed, kills=3, seconds=0.3)
-    assert len(ledger.acknowledged) > 10
+    kill_in_a_loop(tmp_path, seed, kills=3, seconds=0.3)
 
 
 @pytest.mark.soak

@@ -9,7 +9,7 @@ import asyncio
 import re
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -72,10 +72,12 @@ class Agent:
         call.add_done_callback(self._ended)
 
     async def say(self, **payload: Any) -> None:
-        await soon(self.call.write(self.pb.AgentMessage(**payload).SerializeToString()))
+        await self.raw(self.pb.AgentMessage(**payload).SerializeToString())
 
     async def raw(self, data: bytes) -> None:
-        await soon(self.call.write(data))
+        """The gateway may have ended the stream by now: `hear` and `code` tell of it, not who speaks."""
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await soon(self.call.write(data))
 
     async def register(self, agent_id: str, name: str = "", capabilities: Iterable[str] = ()) -> Any:
         """Register, and return the welcome."""

@@ -67,6 +67,15 @@ class AgentProcess:
     def work(self) -> dict[str, Any]:
         return self.hear("send_message")
 
+    def maybe_work(self, seconds: float = 1.0) -> dict[str, Any] | None:
+        """The next message if it comes by then, which must be work."""
+        try:
+            heard = self._lines.get(timeout=seconds)
+        except queue.Empty:
+            return None
+        assert list(heard) == ["send_message"], heard
+        return dict(heard["send_message"])
+
     def ended(self) -> str:
         """How the gateway ended the stream: a status code's name. What was said before that is skipped."""
         while "ended" not in (heard := self._next()):

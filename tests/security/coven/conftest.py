@@ -15,7 +15,6 @@ MIB = 1024 * 1024
 @pytest.fixture(scope="package")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
     settings = {
-        "DRAGOMAN_COVEN__REGISTER_SECONDS": "2",
         "DRAGOMAN_COVEN__MAX_STREAMS": "2000",
         "DRAGOMAN_FILES__QUOTA_BYTES": str(QUOTA),
         "DRAGOMAN_FILES__LARGEST_BYTES": str(4 * MIB),
