@@ -8,12 +8,24 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.children import DAEMON, PYTHON, WORKER, children_of, program, runs, stat, worker, zombies_of
+from tests.support.children import (
+    DAEMON,
+    PYTHON,
+    WORKER,
+    children_of,
+    command_of,
+    program,
+    runs,
+    stat,
+    worker,
+    zombies_of,
+)
 from tests.support.hubproc import HubProcess, until
 
 CANARY = "canary-5f1b9c"
@@ -69,7 +81,7 @@ class Kids:
     def nursery(self) -> int:
         """The hub's child whose command line says so."""
         for pid in children_of(self.hub.pid):
-            if b"nursery.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"nursery.py" in command_of(pid):
                 return pid
         raise AssertionError("no nursery")
 
@@ -124,8 +136,10 @@ def test_a_program_that_only_prints_is_an_agent_whose_words_are_logged(kids: Kid
 
 def test_a_process_that_ends_with_a_task_fails_the_attempt_and_the_next_one_succeeds(kids: Kids) -> None:
     kids.run("w", *worker, restart="on-failure")
-    task = kids.done(kids.submit("w", die=1))
+    dies, others = kids.submit("w", die=1), [kids.submit("w", n=number) for number in range(3)]
+    task = kids.done(dies)
     assert (task["status"], task["result"]["attempt"]) == ("completed", 2)
+    assert [kids.done(other)["attempts"] for other in others] == [1, 1, 1]  # what it had not begun
     assert kids.child("w")["restarts"] == 1
     assert kids.child("w")["last_end"] == "exit code 9"
 
@@ -251,6 +265,7 @@ FLOODS = {
 def test_a_flood_does_not_hold_up_others(kids: Kids, what: str) -> None:
     kids.run("w", *worker)
     kids.works("w", 1)
+    began = time.monotonic()
     kids.run("flood", *program(*FLOODS[what]))
     kids.pid("flood")
     before = memory_of(kids.hub.pid)
@@ -261,11 +276,12 @@ def test_a_flood_does_not_hold_up_others(kids: Kids, what: str) -> None:
     assert kids.state("flood") in ("idle", "busy", "unhealthy", "stopped")
     files = list((kids.hub.data / "logs").iterdir())
     assert sum(file.stat().st_size for file in files) < 17 * 1024 * 1024
-    assert sum(file.read_bytes().count(b"came too fast") for file in files) < 60  # told once a second, for each
+    told = sum(file.read_bytes().count(b"came too fast") for file in files)
+    assert told < 60 + 2 * (time.monotonic() - began)  # once a second, for each
 
 
 def test_only_so_many_lines_are_kept_and_the_others_are_counted(kids: Kids) -> None:
-    kids.run("chatty", *program(*repeated("spam", 8000)))
+    kids.run("chatty", *program(*repeated("spam", 20_000)))
     until(lambda: kids.state("chatty") == "stopped")
     log = kids.hub.data / "logs" / "chatty.jsonl"
 
@@ -273,8 +289,8 @@ def test_only_so_many_lines_are_kept_and_the_others_are_counted(kids: Kids) -> N
         written = log.read_bytes()
         return written.count(b"spam"), sum(map(int, re.findall(rb"(\d+) lines were not kept", written)))
 
-    kept, _ = until(lambda: sum(counted()) == 8000 and counted(), "every line is kept or counted")
-    assert 2000 <= kept < 6000
+    kept, _ = until(lambda: sum(counted()) == 20_000 and counted(), "every line is kept or counted")
+    assert 2000 <= kept < 20_000
 
 
 def test_a_line_beyond_the_limit_is_told_and_the_next_is_heard(kids: Kids) -> None:
@@ -301,13 +317,10 @@ def test_a_child_that_never_reads_its_stdin_stalls_nobody(kids: Kids) -> None:
 def test_a_child_that_closes_a_pipe_and_lives_on_gets_no_work(kids: Kids, pipe: int) -> None:
     kids.run("half", *program("import os, sys, time", "sys.stdin.readline()", f"os.close({pipe})", "time.sleep(600)"))
     first = kids.submit("half")  # told while it reads
-    until(lambda: kids.hub.status(first) == "assigned")
     until(lambda: kids.state("half") == "unhealthy")
-    until(lambda: kids.hub.task(first)["error"])
-    assert (
-        kids.hub.task(first)["error"]["message"] == f"half closed its {('stdin', 'stdout')[pipe]} while it had the task"
-    )
-    (line,) = kids.log("half")
+    error = until(lambda: kids.hub.task(first)["error"])
+    assert error["message"] == f"half closed its {('stdin', 'stdout')[pipe]} while it had the task"
+    (line,) = until(lambda: kids.log("half"))
     assert "gets no work until it is restarted" in line["text"]
     assert kids.child("half")["pid"]
 
@@ -359,7 +372,7 @@ def test_killing_hub_and_nursery_at_once_leaves_nothing_after_the_next_start(kid
 def test_stopping_the_hub_leaves_nothing(kids: Kids, brood: list[int]) -> None:
     nursery = kids.nursery()
     assert kids.hub.stop() == 0
-    assert not any(map(runs, (*brood, nursery)))
+    until(lambda: not any(map(runs, (*brood, nursery))), "all of them have ended")
 
 
 def test_killing_the_nursery_costs_an_attempt_and_no_more(kids: Kids, brood: list[int]) -> None:
@@ -373,7 +386,7 @@ def test_killing_the_nursery_costs_an_attempt_and_no_more(kids: Kids, brood: lis
     until(lambda: kids.child("w")["restarts"] == 1, "and are started again")
     assert kids.done(kids.submit("w", n=0))["status"] == "completed"
     assert kids.nursery() != first
-    assert kids.hub.task(held)["attempts"] >= 2
+    until(lambda: kids.hub.task(held)["attempts"] >= 2, "the order leaves again")
 
 
 def test_nobody_is_left_a_zombie(kids: Kids) -> None:
@@ -382,19 +395,20 @@ def test_nobody_is_left_a_zombie(kids: Kids) -> None:
     until(lambda: all(kids.state(f"brief{number}") == "stopped" for number in range(20)))
     nursery = kids.nursery()
     until(lambda: not zombies_of(nursery) and not zombies_of(kids.hub.pid))
-    assert children_of(nursery) == []
+    until(lambda: not children_of(nursery), "nor left at all")
 
 
 def test_children_come_back_with_the_hub_and_their_work_goes_on(kids: Kids) -> None:
     kids.run("w", *worker, restart="always", env={"A": "b"})
     kids.works("w", 1)
     held = kids.submit("w", hang=True)
-    until(lambda: len(kids.printed("w")) == 2)
+    log = kids.hub.data / "logs" / "w.jsonl"
+    until(lambda: log.read_bytes().count(b"working on") == 2, "it is printed, and on the disk")
     old = kids.pid("w")
     kids.hub.restart()
     assert kids.pid("w") != old
     until(lambda: len(kids.printed("w")) == 3, "the order leaves again; what was printed before is still there")
-    assert kids.hub.status(held) == "assigned"
+    until(lambda: kids.hub.status(held) == "assigned")
     assert kids.done(kids.submit("w", n=0))["status"] == "completed"
     assert kids.child("w")["env"] == ["A"]
 

@@ -30,7 +30,7 @@ NO_LOG_FLUSH = 2
 
 
 def mount(*arguments: str | Path) -> None:
-    done = subprocess.run(["mount", *map(str, arguments)], capture_output=True, text=True, timeout=30)
+    done = subprocess.run(["mount", *map(str, arguments)], capture_output=True, text=True, timeout=60)
     if done.returncode:
         pytest.skip(f"this machine mounts nothing for us: {done.stderr.strip()}")
 
@@ -39,7 +39,7 @@ def unmount(place: Path) -> None:
     """A writer whose hub was killed may need a moment to end."""
 
     def gone() -> bool:
-        return subprocess.run(["umount", str(place)], capture_output=True, timeout=30).returncode == 0
+        return subprocess.run(["umount", str(place)], capture_output=True, timeout=60).returncode == 0
 
     until(gone, f"{place} is unmounted")
 
@@ -118,7 +118,7 @@ def test_a_look_into_the_database_beside_the_hub_takes_nothing_away(tmp_path: Pa
     closing a descriptor of a file cancels all of a process's locks on it."""
 
     def look() -> None:
-        subprocess.run([sys.executable, "-c", LOOK, str(hub.database)], check=True, capture_output=True, timeout=20)
+        subprocess.run([sys.executable, "-c", LOOK, str(hub.database)], check=True, capture_output=True, timeout=60)
 
     with running(tmp_path) as hub:
         boss, _ = hub.orchestrator(), hub.worker()
@@ -322,7 +322,12 @@ def slow_disk(tmp_path: Path) -> Iterator[HubProcess]:
 
 
 def test_a_slow_disk_slows_senders_and_nobody_else(slow_disk: HubProcess) -> None:
-    hub, boss = slow_disk, slow_disk.orchestrator()
+    """Were others to wait for it, one of them would wait for nearly all of the sender's time, however often we look."""
+    until(lambda: slowed_alone(slow_disk), "the sender waits, and nobody else")
+
+
+def slowed_alone(hub: HubProcess) -> bool:
+    boss = hub.orchestrator()
     with ThreadPoolExecutor(1) as pool:
         began = time.monotonic()
         sending = pool.submit(boss.submit)
@@ -334,4 +339,4 @@ def test_a_slow_disk_slows_senders_and_nobody_else(slow_disk: HubProcess) -> Non
         assert sending.result()[1].status == 202
     waited = time.monotonic() - began
     assert waited > SYNC_SECONDS  # the sender waited for the disk
-    assert max(answered) < waited * 3 / 4  # nobody else did: else one of them would have waited for nearly all of it
+    return max(answered) < waited * 3 / 4

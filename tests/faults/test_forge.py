@@ -105,7 +105,7 @@ def test_a_hub_that_is_told_to_stop_says_so(cast: Cast) -> None:
     assert cast.hub.stop() == 0
     assert hand.notice("shutdown")["reason"] == "Orchestrator stopping"
     with pytest.raises(ConnectionClosed) as caught:
-        hand.ws.recv(timeout=5)
+        hand.ws.recv(timeout=60)
     assert caught.value.rcvd is not None
     assert caught.value.rcvd.code == 1012
     assert "Traceback" not in cast.hub.log.read_text()
@@ -298,9 +298,9 @@ def test_nothing_is_lost_or_doubled_by_a_kill_at(step: str, tmp_path: Path) -> N
 
         try:
             task = submitted()
-            until(lambda: hub.status(task) == "completed", "done, or dead", 5)
-        except (*BROKEN, AssertionError):
-            assert hub.died(2) == -signal.SIGKILL
+            until(lambda: not hub.alive or hub.status(task) == "completed", "done, or dead")
+        except BROKEN:
+            assert hub.died() == -signal.SIGKILL
         hub.restart()
         task = submitted()
         until(lambda: hub.status(task) == "completed", "the task is done")

@@ -22,11 +22,12 @@ from dragoman.stores.sqlite.errors import StoreRefused
 from dragoman.stores.sqlite.store import SqliteStore
 from tests.adapters.records import chain, delivery, event, task
 from tests.adapters.sqlite_faults.steps import PATIENCE, commit, hub, lines, stored
+from tests.support.children import runs
 
 
 async def gone(pid: int) -> None:
     async with asyncio.timeout(PATIENCE):
-        while lock._alive(pid) and "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text():
+        while lock._alive(pid) and runs(pid):
             await asyncio.sleep(0.005)
 
 

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.support.children import command_of
 from tests.support.world import World
 
 import dragoman.demo
@@ -150,7 +151,7 @@ class Hub:
         found = {}
         for task in Path(f"/proc/{self.process.pid}/task").iterdir():
             for pid in (task / "children").read_text().split():
-                words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+                words = command_of(int(pid)).decode().split("\0")
                 if "dragoman.demo" in words:
                     found[int(pid)] = words
         return found
