@@ -215,7 +215,7 @@ def test_the_transport_is_tls_1_3_or_nothing(tmp_path: Path) -> None:
             for name, value in how.items():
                 setattr(context, name, value)
             with (
-                socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
+                socket.create_connection(("127.0.0.1", port), timeout=60) as plain,
                 context.wrap_socket(plain, server_hostname="localhost") as link,
             ):
                 link.sendall(b"POST /a2acp/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}")

@@ -93,7 +93,7 @@ def test_a_response_is_not_downgraded_either(sealed: Bond) -> None:
         told = sealed.target.refused(sealed.response(work, {"dataset_id": CANARY}, clear=True))
         assert told["code"] == "SECURITY_POLICY_VIOLATION"
         sealed.target.say(sealed.response(work, {"dataset_id": "d"}))
-        assert sealed.content(waiting.result(10).json) == {"dataset_id": "d"}
+        assert sealed.content(waiting.result(60).json) == {"dataset_id": "d"}
 
 
 @pytest.mark.requirement("A2-SEC-3")
