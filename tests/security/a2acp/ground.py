@@ -15,8 +15,16 @@ CANARY = "canary-4e81bd"
 
 RECORD: Json = {
     "intent": "read_record",
-    "input_schema": {"type": "object", "properties": {"patient": {"type": "string"}}, "required": ["patient"]},
-    "output_schema": {"type": "object", "required": ["ward"]},
+    "input_schema": {
+        "type": "object",
+        "properties": {"patient": {"type": "string"}, "visits": {"additionalProperties": {"type": "integer"}}},
+        "required": ["patient"],
+    },
+    "output_schema": {
+        "type": "object",
+        "properties": {"beds": {"additionalProperties": False}},
+        "required": ["ward"],
+    },
     "pii": True,
 }
 

@@ -34,7 +34,8 @@ def test_personal_data_in_clear_is_refused_and_on_record(hub: HubProcess, cast: 
 
 @pytest.mark.requirement("A2-PII-3", "a2acp-D13")
 def test_personal_data_shows_nowhere(hub: HubProcess, cast: dict[str, Plain]) -> None:
-    """In a result, an error, a progress, a dead letter; in the API, the events, the logs, and in every file."""
+    """In a result, an error, a progress, a dead letter, a name within a payload, a reason; in the API, the events, the
+    logs, and in every file."""
     ada, bob = cast["ada"], cast["bob"]
     for one in (ada, bob):
         one.hear()
@@ -44,24 +45,29 @@ def test_personal_data_shows_nowhere(hub: HubProcess, cast: dict[str, Plain]) ->
     def around(work: Json) -> Json:
         return {"correlation_id": work["payload"]["correlation_id"], "contract_id": bond.id}
 
-    done, failed, broken, open_ = (bond.ask({"patient": f"{secret} {n}"}) for n in range(4))
+    done, failed, broken, named, over, open_ = (bond.ask({"patient": f"{secret} {n}"}) for n in range(6))
     progress = bob.message("event", ada, "progress", around(done))
     bob.say(seal(bond.keys[bond.kid], bond.kid, progress, {"percent": 5, "message": secret, "output": secret}))
     bob.say(bond.response(done, {"ward": secret, "output": secret}))
     error = {"code": "INTERNAL_ERROR", "message": secret, "details": {"patient": secret}, "retry_after": 1}
     bob.say(bob.message("error", ada, "read_record", {"error": error, **around(failed)}))
-    assert secret not in json.dumps(bob.refused(bond.response(broken, {"wrong": secret})))
-    told = [ada.hears("response", "read_record"), ada.hears("error"), ada.hears("error")]
+    refused = [ada.refused(bond.request({"patient": "x", "visits": {secret: "no number"}}))]
+    refused += [bob.refused(bond.response(broken, {"wrong": secret}))]
+    refused += [bob.refused(bond.response(named, {"ward": 1, "beds": {secret: 1}}))]
+    assert [one["details"]["faults"][0]["pointer"] for one in refused] == ["/visits/*", "", "/beds"]
+    ada.say(ada.message("event", bob, "cancel", {**around(over), "reason": secret}))
+    assert secret not in json.dumps([refused, bob.hears("event", "cancel")])
+    told = [ada.hears("response", "read_record"), *(ada.hears("error") for _ in range(4))]
     assert bond.content(told[0])["ward"] == secret
     assert secret not in json.dumps([*told, *ada.hear()])
     shown = ["/tasks?limit=500", "/deadletters", "/audit?limit=500", "/contracts", "/questions", "/agents"]
-    for work in (done, failed, broken, open_):
+    for work in (done, failed, broken, named, over, open_):
         id = work["task"]["id"]
         shown += [f"/tasks/{id}", f"/tasks/{id}?history=1", f"/tasks/{id}/why"]
         assert secret not in dragoman("task", "show", id, hub=hub).out
     for path in shown:
         assert secret.encode() not in hub.admin.get(f"/api/v1{path}").body, path
-    for work in (done, failed, broken):
+    for work in (done, failed, broken, named, over):
         events = hub.admin.get(f"/api/v1/tasks/{work['task']['id']}/events")
         assert events.body
         assert secret.encode() not in events.body

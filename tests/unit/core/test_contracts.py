@@ -8,16 +8,21 @@ from tests.support.contracts import PATIENT, PROVISION, SECRET, agreed, lab_and_
 from tests.support.world import World
 
 from dragoman.core.commands import (
+    Answer,
     AnswerHandshake,
+    Ask,
+    AskPerson,
+    Cancel,
     EndContract,
     RemoveAgent,
+    ReportFault,
     RevokeToken,
     RotateKey,
     SetDomainPolicy,
 )
 from dragoman.core.contracts.model import Secret, Standing
 from dragoman.core.delivery.model import Cargo
-from dragoman.core.errors import Kind
+from dragoman.core.errors import Fault, Kind
 from dragoman.core.files import FileRef
 from dragoman.core.ids import ADMIN, HOUR, MINUTE, SECOND, AgentId, Instant
 from dragoman.core.lookups import TaskById
@@ -318,6 +323,31 @@ async def test_what_is_personal_is_shut_in_the_file(tmp_path):
     assert b"Lovelace" not in kept
     assert b"consumption" not in kept
     assert b"Ada raw" not in kept
+
+
+@pytest.mark.parametrize("kind", [Kind.UNAVAILABLE, Kind.TIMEOUT, Kind.CONTRACT, Kind.WORK_FAILED, Kind.CANCELLED])
+async def test_nobodys_words_about_personal_work_are_in_its_row(world, kind):
+    await world.connect("data")
+    contract = await agreed(world, intent="patient", secret=SECRET)
+    ask = {"principal": "lab", "protocol": "a2acp", "type": "patient", "contract": contract.id, "sealed": True}
+    task = await world.submit(None, **ask)
+    if kind is Kind.CANCELLED:
+        await world.ask(Cancel(principal=AgentId("lab"), task_id=task.id, reason="Lovelace is well"))
+    else:
+        fault = Fault(kind=kind, message="Lovelace is well", facts={"who": "Lovelace"})
+        await world.ask(ReportFault(principal=AgentId("data"), protocol="chiffon", task_id=task.id, fault=fault))
+    row = await world.task(task.id)
+    assert (row.fault.kind, b"Lovelace" in msgspec.json.encode(row)) == (kind, False)
+
+
+async def test_options_of_a_personal_question_are_not_repeated(world):
+    await world.connect("data")
+    contract = await agreed(world, intent="patient", secret=SECRET)
+    task = await world.submit(None, principal="lab", protocol="a2acp", type="patient", contract=contract.id)
+    ask = Ask(question="who?", options=("Lovelace", "Byron"))
+    asked = await world.ask(AskPerson(principal=AgentId("data"), request_id="q", ask=ask, task_id=task.id))
+    refused = await world.refused(Answer(principal=ADMIN, question=asked.id, answer="Babbage"))
+    assert refused.message == "the answer must be one of its options"
 
 
 async def test_a_revoked_token_is_remembered_over_a_restart_and_forgotten_when_it_would_be_over():

@@ -71,6 +71,8 @@ ADVICE: Mapping[Kind, str] = {
 }
 """What to do next, where the hub's general advice is none for agents of this protocol."""
 
+THE_HUBS = frozenset({Kind.TIMEOUT, Kind.UNAVAILABLE, Kind.DEPENDENCY, Kind.CONTRACT})
+"""Ways for personal work to fail that the hub tells in its own words, whoever said so."""
 MALFORMED = frozenset({Stage.DEPTH.value, Stage.JSON.value, Stage.SHAPE.value})
 """Checks whose refusal means 400: the message cannot be read."""
 STATUS: Mapping[Code, int] = {
@@ -165,8 +167,9 @@ def refusal_of(fault: Fault, *, personal: bool = False) -> Refusal:
         )
     after = facts.pop("retry_after", None)
     words = errormap.told(fault, ADVICE.get(fault.kind))
-    if personal and fault.kind is Kind.WORK_FAILED:  # in another protocol an agent may say anything
-        words, facts = "The work failed; its reason is personal and not told in clear.", {}
+    if personal and fault.kind not in THE_HUBS:  # in another protocol an agent may say anything
+        what = "It was cancelled" if fault.kind is Kind.CANCELLED else "The work failed"
+        words, facts = f"{what}; its reason is personal and not told in clear.", {}
     details: dict[str, Any] = {**facts, "kind": fault.kind.value}
     if fault.field is not None and not errormap.over_budget(fault):
         read = "stage" in facts  # the codec's words: it knows where a field stands

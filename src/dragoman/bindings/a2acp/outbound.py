@@ -149,7 +149,7 @@ def _control(intent: str) -> Callable[[Saying], bytes]:
         if said.contract is not None:
             payload["contract_id"] = said.contract.id
         reason = fault_told(_parse(said.event.body), said.task, said.event).message if intent == intents.CANCEL else ""
-        if reason:
+        if reason and not said.personal:  # it travels in clear
             payload["reason"] = reason
         return said.say(EVENT, intent, payload, extra={"task": {"id": said.task.id}})
 

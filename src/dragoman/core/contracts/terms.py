@@ -7,7 +7,8 @@
     of any other type                       -                             -
 
 A contract whose payloads only the two agents can read is not validated; it says so. Faults name places in the payload
-and never its values. What somebody declared as personal is personal for everybody.
+and never its values; where it is personal or encrypted, no names either that its schema does not know. What somebody
+declared as personal is personal for everybody.
 """
 
 from __future__ import annotations
@@ -85,8 +86,9 @@ def check_input(command: Submit, offer: Offer | None, contract: Contract | None)
     if offer is None or offer.input_schema is True or command.sealed:
         return
     content = msgspec.json.decode(command.body).get("input")
-    found = faults(offer.input_schema, content, key(contract, "input"))
-    if found:
+    terms = LIBRARY.compiled(offer.input_schema, key=key(contract, "input"))
+    if not terms.accepts(content):
+        found = misfits(terms, content, hidden=is_private(offer, contract))
         what = f"the payload does not fit the input schema: {_first(found)}"
         raise refuse(Kind.CONTRACT if contract else Kind.INVALID, what, field="payload", **facts(contract, found))
 
@@ -117,7 +119,7 @@ def kept(work: Work, task: Task, body: bytes) -> bytes | Fault:
             content = meant
     if terms.accepts(content):
         return body
-    found = misfits(terms, content)
+    found = misfits(terms, content, hidden=is_private(offer, contract))
     message = f"the result does not fit the output schema that was promised: {_first(found)}"
     return Fault(kind=Kind.CONTRACT, message=message, field="payload", facts=facts(contract, found))
 
@@ -130,14 +132,16 @@ def read(words: str) -> Any:
         return None
 
 
-def faults(schema: Any, content: Any, key: bytes | None) -> list[dict[str, str]]:
+def is_private(offer: Offer, contract: Contract | None) -> bool:
+    """Whether even the names in a payload may say too much: they are in clear in errors, and for ever in the audit
+    record."""
+    return offer.pii or (contract is not None and contract.encrypted)
+
+
+def misfits(terms: Compiled, content: Any, *, hidden: bool) -> list[dict[str, str]]:
     """What does not fit, by place."""
-    compiled = LIBRARY.compiled(schema, key=key)
-    return [] if compiled.accepts(content) else misfits(compiled, content)
-
-
-def misfits(terms: Compiled, content: Any) -> list[dict[str, str]]:
-    return [{"pointer": one.pointer, "what": one.what, "rule": one.rule} for one in terms.faults(content)]
+    found = terms.faults(content, hidden=hidden)
+    return [{"pointer": one.pointer, "what": one.what, "rule": one.rule} for one in found]
 
 
 def _first(found: list[dict[str, str]]) -> str:

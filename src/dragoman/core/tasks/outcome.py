@@ -73,6 +73,8 @@ def report_fault(work: Work, command: ReportFault) -> Task | None:
     task = task_at_fault(work, command)
     if task is None or task.final:
         return task
+    if task.personal and command.protocol is not None and command.fault.kind in OURS:
+        command = msgspec.structs.replace(command, fault=unsaid(command.fault))
     probe = task.origin.principal == HUB
     if not probe and budget.spend(work, command.principal, command.body):
         refuse_hopeless(work)
@@ -186,15 +188,21 @@ def let_go(work: Work, task: Task) -> None:
             call_off(work, question)
 
 
-OURS = frozenset({Kind.TIMEOUT, Kind.UNAVAILABLE, Kind.CANCELLED, Kind.DEPENDENCY, Kind.CONTRACT})
-"""Faults in the hub's own words."""
+OURS = frozenset({Kind.TIMEOUT, Kind.UNAVAILABLE, Kind.DEPENDENCY, Kind.CONTRACT})
+"""Faults in the hub's own words, unless an agent said them."""
 
 
 def hushed(task: Task, fault: Fault | None) -> Fault | None:
-    """A fault as a task's row shows it. What an agent says about personal work is in its events, which are shut."""
+    """A fault as a task's row shows it. What agents say about personal work is in its events, which are shut."""
     if fault is None or not task.personal or fault.kind in OURS:
         return fault
-    said = f"its agent gave it up ({fault.kind.value}); why is personal"
+    return unsaid(fault)
+
+
+def unsaid(fault: Fault) -> Fault:
+    """The same without anybody's words."""
+    who = "it was cancelled" if fault.kind is Kind.CANCELLED else f"its agent gave it up ({fault.kind.value})"
+    said = f"{who}; why is personal"
     return Fault(kind=fault.kind, message=said, field=fault.field, retryable=fault.retryable, named=fault.named)
 
 

@@ -196,7 +196,7 @@ def answer(work: Work, command: Answer) -> Question:
         )
     allowed = [o["value"] if isinstance(o, dict) and "value" in o else o for o in question.options]
     if allowed and command.answer not in allowed:
-        choices = ", ".join(repr(choice) for choice in allowed)
+        choices = "its options" if question.personal else ", ".join(repr(choice) for choice in allowed)
         raise refuse(Kind.INVALID, f"the answer must be one of {choices}", field="answer")
     return close(work, question, QuestionStatus.ANSWERED, command.answer, command.principal)
 

@@ -47,6 +47,11 @@ APART = frozenset({"properties", "additionalProperties", "items", "prefixItems",
 NAMELESS = frozenset({"$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveRef", "$recursiveAnchor", "$vocabulary"})
 
 MASK = "the value"
+HIDDEN = "*"
+"""Stands in a pointer for a name that may be personal."""
+STRANGERS = frozenset({"additionalProperties", "unevaluatedProperties"})
+UNEXPECTED = "a property is there that is not allowed"
+"""What is said of those without their names."""
 # Any version of RFC 4122 and its successor. `$` alone would let a final newline through.
 _UUID = re.compile("^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}$(?!\\n)")
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -110,12 +115,17 @@ class Compiled:
     def accepts(self, instance: Any) -> bool:
         return self._validator.is_valid(instance)
 
-    def faults(self, instance: Any, most: int = 10) -> list[Fault]:
-        """What does not fit, at most so many."""
+    def faults(self, instance: Any, most: int = 10, *, hidden: bool = False) -> list[Fault]:
+        """What does not fit, at most so many. `hidden`: names that are not the schema's own are not told either."""
         found: list[Fault] = []
         for error in self._validator.iter_errors(instance):
-            what = "a property's name does not fit" if "propertyNames" in error.schema_path else error.message
-            found.append(Fault(pointer(error.instance_path), what, pointer(error.schema_path)))
+            rule = error.schema_path
+            what = "a property's name does not fit" if "propertyNames" in rule else error.message
+            where = error.instance_path
+            if hidden:
+                where = [step if isinstance(step, int) or step in self._mentioned else HIDDEN for step in where]
+                what = UNEXPECTED if rule and rule[-1] in STRANGERS else what
+            found.append(Fault(pointer(where), what, pointer(rule)))
             if len(found) == most:
                 break
         return found
