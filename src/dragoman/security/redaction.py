@@ -5,8 +5,8 @@ intent's `pii` mark, and from there on it is held in ways that cannot leak:
 
     where it could leak                             what holds it back
     ----------------------------------------------  ---------------------------------------------------------------
-    a value printed, formatted, logged, encoded     `Personal`: shows a mark; only `reveal()` gives the content
-    an exception that quotes what it choked on      `handling()`: only its type and place leave the block
+    an exception that quotes what it choked on      `handling()`, where something is opened; `disclosed()`, where it is
+                                                    put into words: only its type and place are left of it
     a log line written while it is handled          `blot_personal` keeps `PLAIN` names; other texts become the mark
     a field that carries contents by its name       `blot_personal`: the names in `CONTENTS`, always
 
@@ -16,17 +16,13 @@ out, `app.telemetry.blot_secrets`, stands at its end and stays.)
 
 from __future__ import annotations
 
-import copy
-import hmac
 import sys
 from collections.abc import Mapping
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any
 
 from structlog.typing import EventDict, WrappedLogger
-
-T = TypeVar("T")
 
 MARK = "[personal]"
 CONTENTS = frozenset({"payload", "plaintext", "ciphertext", "personal", "pii", "instance"})
@@ -41,50 +37,6 @@ PLAIN = frozenset({
 
 DEEPEST = 6
 _handled: ContextVar[bool] = ContextVar("handling personal data", default=False)
-
-
-class Personal(Generic[T]):
-    """Something personal. It shows a mark however it is printed, and is not copied into any encoding."""
-
-    __slots__ = ("__content",)
-
-    def __init__(self, content: T) -> None:
-        self.__content = content
-
-    def reveal(self) -> T:
-        """The content: to validate it, to seal it, to hand it to its receiver. Nowhere else."""
-        return self.__content
-
-    def __repr__(self) -> str:
-        return MARK
-
-    __str__ = __repr__
-
-    def __format__(self, _: str) -> str:
-        return MARK
-
-    def __bytes__(self) -> NoReturn:
-        raise TypeError("personal data is not encoded; reveal() it where it may be seen")
-
-    def __reduce_ex__(self, _: Any) -> NoReturn:
-        raise TypeError("personal data is not pickled; reveal() it where it may be seen")
-
-    def __copy__(self) -> Personal[T]:
-        return Personal(self.__content)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Personal[T]:
-        return Personal(copy.deepcopy(self.__content, memo))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Personal):
-            return NotImplemented
-        mine, theirs = self.reveal(), other.reveal()
-        if isinstance(mine, bytes) and isinstance(theirs, bytes):
-            return hmac.compare_digest(mine, theirs)
-        return bool(mine == theirs)
-
-    # A hash would tell equal contents apart from others, and end up as a key somewhere.
-    __hash__ = None  # type: ignore[assignment]
 
 
 class Undisclosed(Exception):
@@ -117,6 +69,11 @@ class handling:
             raise hidden from None
         finally:
             hidden.__context__ = None  # not only unprinted: gone, for handlers that print contexts all the same
+
+
+def disclosed(error: Exception, *, personal: bool) -> Exception:
+    """What may be logged of an error, for which personal data may have been the reason."""
+    return Undisclosed(error) if personal else error
 
 
 def place(traceback: TracebackType | None) -> str:
@@ -158,8 +115,6 @@ def _under(name: str, value: Any, handled: bool, depth: int) -> Any:
 
 
 def _blot(value: Any, hide: bool, depth: int) -> Any:
-    if isinstance(value, Personal):
-        return MARK
     if isinstance(value, (bool, type(None))):
         return value
     if isinstance(value, Mapping):

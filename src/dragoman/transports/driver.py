@@ -35,6 +35,7 @@ from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import AgentId, DeliveryId, SessionId
 from dragoman.core.ports import Intake
+from dragoman.security.redaction import disclosed
 from dragoman.transports.tongue import LATER, UNSPEAKABLE, Heard, Streaming, Talkative, Tongue
 
 log = structlog.get_logger("dragoman.transports")
@@ -268,8 +269,9 @@ class Pump:
                 self._unspeakable(parcel, refused.fault)
                 written += parcel.weight
                 continue
-            except Exception:  # one parcel that cannot be put into words must not hold up the others
-                log.exception("unspeakable", task=parcel.delivery.task, cargo=parcel.delivery.cargo.value)
+            except Exception as error:  # one parcel that cannot be put into words must not hold up the others
+                why = disclosed(error, personal=parcel.personal)
+                log.error("unspeakable", task=parcel.delivery.task, cargo=parcel.delivery.cargo.value, exc_info=why)
                 self._unspeakable(parcel, UNSPEAKABLE)
                 written += parcel.weight
                 continue

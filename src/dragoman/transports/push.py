@@ -32,6 +32,7 @@ from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import AgentId, SessionId, TaskId
 from dragoman.core.ports import Intake
+from dragoman.security.redaction import disclosed
 from dragoman.security.urls import Network, Pinned, Resolve, UrlRefused, pin
 from dragoman.transports.chiffon_http import Callbacks
 
@@ -225,8 +226,9 @@ class _Courier:
             try:
                 async with self._turns:
                     taken = await self._hand_over(parcel)
-            except Exception:  # nobody would carry this lane any more
-                log.exception("not carried", task=task, cargo=parcel.delivery.cargo.value)
+            except Exception as error:  # nobody would carry this lane any more
+                why = disclosed(error, personal=parcel.personal)
+                log.error("not carried", task=task, cargo=parcel.delivery.cargo.value, exc_info=why)
                 taken = False
             if not taken and parcel.delivery.cargo is not Cargo.WORK:
                 self._broken.set()

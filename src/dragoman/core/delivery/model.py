@@ -142,6 +142,11 @@ class Parcel(msgspec.Struct, frozen=True, gc=False):
     event: Any  # Event; the Question, where the cargo is an answer; the Letter, where it is one
 
     @property
+    def personal(self) -> bool:
+        """Whether what it says is somebody's own business: then nothing of it may be logged."""
+        return bool(getattr(self.event, "personal", False) or (self.task is not None and self.task.personal))
+
+    @property
     def weight(self) -> int:
         """About how many bytes it will be: its content, in our words or in those it came in, and a little around it."""
         content, original = getattr(self.event, "body", b""), getattr(self.event, "raw", None)

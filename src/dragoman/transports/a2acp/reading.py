@@ -20,11 +20,12 @@ from dragoman.core.contracts import terms as schemas
 from dragoman.core.contracts.model import Contract
 from dragoman.core.errors import Kind, Refused, refuse
 from dragoman.core.ids import AgentId, TaskId
-from dragoman.core.ports import TaskFilter
+from dragoman.core.ports import StoreFailed, TaskFilter
 from dragoman.core.tasks.model import Task
 from dragoman.protocols.a2acp import codec, contracts, intents, versions
 from dragoman.protocols.a2acp.errors import A2acpError
 from dragoman.protocols.a2acp.types import PAYLOAD_BYTES, RESERVED, Message, MessageType
+from dragoman.security.redaction import handling
 from dragoman.transports.a2acp.seals import checked
 from dragoman.transports.a2acp.tokens import lacking
 from dragoman.wire import guard
@@ -164,9 +165,12 @@ class Reading:
         if said.message.security.encryption == "aes256":
             if row.end_to_end:
                 return said._replace(content={name: payload[name] for name in SEALED}, sealed=True)
-            inside = self._read(self.seals.open(row, said.message, payload, said.now))
-            said = said._replace(sealed_by=f"{payload['kid']}/{payload['nonce']}")
-            payload = {**inside, **{name: payload[name] for name in RESERVED if name in payload}}
+            with handling(Refused, StoreFailed):
+                inside = self._read(self.seals.open(row, said.message, payload, said.now))
+                sealed_by = f"{payload['kid']}/{payload['nonce']}"
+                payload = {**inside, **{name: payload[name] for name in RESERVED if name in payload}}
+                content = without(schema, payload, f"{row.id}/{side}".encode())
+                return said._replace(sealed_by=sealed_by, content=content)
         return said._replace(content=without(schema, payload, f"{row.id}/{side}".encode()))
 
     def _read(self, plain: bytes) -> dict[str, Any]:

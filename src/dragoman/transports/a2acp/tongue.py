@@ -25,6 +25,7 @@ from dragoman.core.ids import Instant
 from dragoman.core.ports import StoreFailed
 from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.errors import A2acpError
+from dragoman.security.redaction import disclosed
 from dragoman.transports.a2acp.desk import A2acpDesk, About
 from dragoman.transports.tongue import LATER, UNSPEAKABLE, Heard
 
@@ -134,8 +135,9 @@ class A2acpTongue:
                     log.warning("unread", task=parcel.delivery.task)  # it was not acknowledged: it is offered again
                 except Refused as refused:  # no message holds it
                     self._unspeakable(parcel, refused.fault)
-                except Exception:  # one that cannot be put into words must not hold up the others
-                    log.exception("unspeakable", task=parcel.delivery.task, cargo=parcel.delivery.cargo.value)
+                except Exception as error:  # one that cannot be put into words must not hold up the others
+                    why = disclosed(error, personal=parcel.personal)
+                    log.error("unspeakable", task=parcel.delivery.task, cargo=parcel.delivery.cargo.value, exc_info=why)
                     self._unspeakable(parcel, UNSPEAKABLE)
                 self._turns.popleft()
         finally:

@@ -30,6 +30,7 @@ from dragoman.protocols.coven.errors import Oddity
 from dragoman.protocols.coven.events import Beat, Completed, Event, Ignored, Invalid, Responded
 from dragoman.protocols.coven.state import State
 from dragoman.protocols.coven.types import FileData, MessageResponse, Text
+from dragoman.security.redaction import disclosed
 from dragoman.transports.coven_grpc.keeping import Keeping
 from dragoman.transports.coven_grpc.limits import CovenLimits
 from dragoman.transports.coven_grpc.reports import Reports
@@ -321,8 +322,9 @@ class AgentLink:
         return tuple(found)
 
     def _unspeakable(self, parcel: Parcel, error: Exception) -> None:
-        log.warning("unspeakable", task=parcel.delivery.task, agent=self.agent, why=str(error))
-        message = f"the work cannot be put into a message to this agent: {error}"
+        why = str(disclosed(error, personal=parcel.personal))
+        log.warning("unspeakable", task=parcel.delivery.task, agent=self.agent, why=why)
+        message = f"the work cannot be put into a message to this agent: {why}"
         fault = error.fault if isinstance(error, Refused) else Fault(kind=Kind.TOO_LARGE, message=message)
         self._reports.other(ReportFault(principal=self.agent, task_id=parcel.task.id, fault=fault))
 
