@@ -13,6 +13,7 @@ from dragoman.core.commands import (
     Ask,
     AskHelp,
     AskPerson,
+    Beat,
     Cancel,
     ChangeState,
     GiveHelp,
@@ -24,6 +25,7 @@ from dragoman.core.commands import (
     ShakeHands,
 )
 from dragoman.core.delivery.model import Cargo
+from dragoman.core.delivery.retry import Backoff
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, TaskId
 from dragoman.core.rules import Rules
@@ -250,6 +252,23 @@ async def test_with_a_yes_the_task_and_all_that_is_known_of_it_are_theirs(world)
     assert (await world.refused_finish("ann", task.id)).kind is Kind.NOT_FOUND
     await world.finish("bob", task.id)
     assert (await world.task(task.id)).status is Status.COMPLETED
+
+
+async def test_who_says_yes_and_never_acknowledges_the_work_is_given_it_again(world):
+    """It is alive, but may have forgotten what it said. How often it is told is for the task's caller to say."""
+    bob = await world.connect("bob", acknowledges=True)
+    _, task = await working(world, retry=Backoff(base=float(SECOND), attempts=2))
+    request = hands(world, "ann", task.id, to=AgentId("bob"))
+    await world.ask(request)
+    await bob.ack(*bob.take())
+    await world.ask(takes(world, "bob", request))
+    assert [parcel.delivery.cargo for parcel in bob.take()] == [Cargo.YOURS]
+    for _ in range(10):
+        await world.advance(1)
+        await world.ask(Beat(principal=AgentId("bob")))
+    assert [parcel.delivery.cargo for parcel in bob.take()][:2] == [Cargo.YOURS, Cargo.WORK]
+    assert (await world.task(task.id)).attempts == 2
+    assert [dead.cargo for dead in await world.store.dead_letters(limit=10)] == [Cargo.YOURS]
 
 
 async def test_with_a_no_the_owner_keeps_it(world):

@@ -7,11 +7,11 @@ import msgspec
 from dragoman.core.commands import Unanswered
 from dragoman.core.delivery.model import Cargo, DeadLetter, Delivery, Letter
 from dragoman.core.delivery.outbox.lanes import advance, lane_of, put_on_its_way, vacate
-from dragoman.core.delivery.outbox.leases import converses, is_alone
+from dragoman.core.delivery.outbox.leases import ORDERS, converses, is_alone
 from dragoman.core.errors import Fault, Kind
-from dragoman.core.ids import DeliveryId, TaskId
+from dragoman.core.ids import DeliveryId, Instant, TaskId
 from dragoman.core.lookups import QuestionById
-from dragoman.core.tasks.model import EventKind
+from dragoman.core.tasks.model import EventKind, Status, Task
 from dragoman.core.work import Work
 
 
@@ -20,7 +20,7 @@ def attempts_of(work: Work, delivery: Delivery) -> int:
         return delivery.letter.attempts
     if not converses(work, delivery.receiver):
         return work.rules.notice_attempts
-    if delivery.cargo is Cargo.WORK:
+    if delivery.cargo in ORDERS:
         own = work.known_task(delivery.task).retry
         if own is not None and own.attempts is not None:
             return own.attempts
@@ -97,8 +97,16 @@ def bury(work: Work, delivery: Delivery, reason: Fault, *, onward: bool = True) 
     if not delivery.alone:
         task = work.known_task(delivery.task)
         body = msgspec.json.encode({"fault": reason, "letter": delivery.id, "cargo": delivery.cargo})
-        work.put(work.record(task, EventKind.DEAD_LETTERED, agent=delivery.receiver, body=msgspec.Raw(body)))
+        task = work.record(task, EventKind.DEAD_LETTERED, agent=delivery.receiver, body=msgspec.Raw(body))
+        if delivery.cargo is Cargo.YOURS and task.owner == delivery.receiver and unbegun(task, delivery):
+            task = msgspec.structs.replace(task, lost_at=work.now, wake_at=Instant(work.now + work.rules.grace))
+        work.put(task)
     give_up(work, delivery, reason, onward=onward)
+
+
+def unbegun(task: Task, order: Delivery) -> bool:
+    """Whether nothing was heard of a task since its agent said that it takes it over: it may have forgotten that."""
+    return task.status is Status.RUNNING and (task.last_sign_at or 0) <= order.created_at
 
 
 def never_acknowledged(delivery: Delivery) -> Fault:

@@ -16,6 +16,10 @@ from dragoman.core.tasks.model import Event, Question, Task
 from dragoman.core.work import Work
 
 
+ORDERS = frozenset({Cargo.WORK, Cargo.YOURS})
+"""What gives an agent work: how it is sent again is for the task's caller to say."""
+
+
 def way_out(work: Work, delivery: Delivery, before: Sequence[Delivery]) -> Link | None:
     """The link over which a delivery may leave now, given what stands before it in its lane."""
     if before and converses(work, delivery.receiver):  # only the head of a lane is delivered (agentmsg-D5)
@@ -106,7 +110,7 @@ def is_patient(work: Work, order: Delivery) -> bool:
 def due_at(work: Work, delivery: Delivery, attempt: int, since: Instant, task: Task | None = None) -> Instant:
     """Until when an agent that converses may acknowledge this attempt."""
     own = None
-    if delivery.cargo is Cargo.WORK:
+    if delivery.cargo in ORDERS:
         own = (task or work.known_task(delivery.task)).retry
     elif delivery.cargo is Cargo.LETTER and delivery.letter is not None:
         own = delivery.letter.retry
