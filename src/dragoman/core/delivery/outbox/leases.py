@@ -15,7 +15,6 @@ from dragoman.core.lookups import QuestionById
 from dragoman.core.tasks.model import Event, Question, Task
 from dragoman.core.work import Work
 
-
 ORDERS = frozenset({Cargo.WORK, Cargo.YOURS})
 """What gives an agent work: how it is sent again is for the task's caller to say."""
 
