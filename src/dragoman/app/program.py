@@ -19,9 +19,14 @@ def program() -> str:
 
 def reach() -> str:
     """The option that told this command where its hub is, for the next command; nothing if it found it itself."""
-    said = sys.argv[1 : sys.argv.index("--") if "--" in sys.argv else None]
-    for place, word in enumerate(said):
+    return said("--data", "--hub")
+
+
+def said(*options: str) -> str:
+    """The first of these options as it was given to this command, for the next one; nothing if none was."""
+    words = sys.argv[1 : sys.argv.index("--") if "--" in sys.argv else None]
+    for place, word in enumerate(words):
         option, equals, value = word.partition("=")
-        if option in ("--data", "--hub") and (equals or said[place + 1 :]):
-            return f" {option} {shlex.quote(value if equals else said[place + 1])}"
+        if option in options and (equals or words[place + 1 :]):
+            return f" {option} {shlex.quote(value if equals else words[place + 1])}"
     return ""

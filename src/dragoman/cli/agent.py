@@ -29,12 +29,12 @@ app.command("dragoman.cli.children:restart", name="restart", help="Start an agen
 COLUMNS = (
     col("id"),
     col("protocol"),
-    col("kind"),
+    col("kind", spare=True),
     col("status"),
     col("sandbox", rare=True),
     Column("tasks", lambda agent: len(agent.get("current_tasks") or ()), right=True),
     Column("breaker", lambda agent: _breaker(agent.get("breaker"))),
-    Column("seen", lambda agent: printing.age(agent.get("last_seen"))),
+    Column("seen", lambda agent: printing.age(agent.get("last_seen")), spare=True),
 )
 
 AMISS = frozenset({"offline", "crashed", "stopped", "unhealthy"})
@@ -266,9 +266,13 @@ def must_exist(hub: Hub, name: str, *, only_kind: bool = False) -> str:
         return "kind"
     kinds = sorted({agent["kind"] for agent in agents if agent.get("kind")})
     names = [agent["id"] for agent in agents]
+    import difflib  # only for who is lost
+
+    close = difflib.get_close_matches(name, kinds if only_kind else [*names, *kinds], n=1)
     there = f"agents: {', '.join(names[:8]) or 'none'}; kinds: {', '.join(kinds[:8]) or 'none'}"
+    add = f"dragoman agent add {'ID --kind ' if only_kind else ''}{line(name)} --protocol chiffon"
     raise Stop(
         Exit.NOT_FOUND,
         f"there is no {'' if only_kind else 'agent and no '}kind of agent called {line(name)} ({line(there)})",
-        next=f"dragoman agent add {'ID --kind ' if only_kind else ''}{line(name)} --protocol chiffon",
+        next=f"did you mean {line(close[0])}? If not: {add}" if close else add,
     )

@@ -24,10 +24,10 @@ COLUMNS = (
     col("agent"),
     col("asked", "asked_of", rare=True),
     Column("status", lambda question: None if question.get("status") == "open" else question.get("status"), rare=True),
-    Column("waits", lambda question: printing.age(question.get("created_at")), right=True),
+    Column("waits", lambda question: printing.age(question.get("created_at")), right=True, spare=True),
     col("question"),
     Column("answers", lambda question: question.get("options") or "any"),
-    Column("left", lambda question: printing.left(question.get("deadline")), right=True),
+    Column("left", lambda question: printing.left(question.get("deadline")), right=True, spare=True),
 )
 
 

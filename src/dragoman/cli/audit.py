@@ -21,7 +21,7 @@ COLUMNS = (
     Column("who", lambda record: record.get("principal")),
     col("action"),
     col("outcome"),
-    col("about", "subject"),
+    col("about", "subject", spare=True),
     Column("why", lambda record: record.get("reason") or ""),
 )
 LONG_WALK = 600.0

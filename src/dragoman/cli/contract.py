@@ -23,9 +23,9 @@ COLUMNS = (
     Column("to", lambda contract: contract["target"].get("agent")),
     col("intent"),
     col("standing"),
-    Column("encrypted", lambda contract: _sealed(contract)),
+    Column("encrypted", lambda contract: _sealed(contract), spare=True),
     col("sandbox", rare=True),
-    col("expires", "expires_at"),
+    col("expires", "expires_at", spare=True),
 )
 
 

@@ -18,10 +18,10 @@ LetterName = Annotated[str, Parameter(name="ID", help="The dead letter's id.")]
 
 COLUMNS = (
     col("id"),
-    col("task", "task_id"),
+    col("task", "task_id", spare=True),
     col("for", "receiver"),
     col("what", "cargo"),
-    col("tries", "attempts", right=True),
+    col("tries", "attempts", right=True, spare=True),
     Column("age", lambda letter: printing.age(letter.get("at")), right=True),
     Column("why", lambda letter: story.reason(letter.get("error"))),
 )

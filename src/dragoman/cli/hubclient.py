@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 from dragoman.app.datadir import DataDir, DataDirError, alive
 from dragoman.cli import escaping, refusals
@@ -28,6 +28,10 @@ API = "/api/v1"
 PATIENCE = 30.0
 """Seconds for an ordinary answer."""
 START_IT = "start one with: dragoman dev   (or name one with --hub URL and DRAGOMAN_TOKEN)"
+LOOK_THERE = "see that a hub runs there, and that --hub / DRAGOMAN_URL names it as http://HOST:8420"
+CHILDS = "stdio:"
+"""What DRAGOMAN_URL says to an agent that the hub runs: no place that a command could ask."""
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Event(NamedTuple):
@@ -41,9 +45,9 @@ class Event(NamedTuple):
 class Hub:
     def __init__(self, url: str, token: str | None, certificate: str = "") -> None:
         """`certificate`: what the hub beside us shows, if this is that one."""
-        parts = urlsplit(url if "//" in url else f"http://{url}")
+        parts = urlsplit(url if "//" in url or url == CHILDS else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise Stop(Exit.USAGE, f"{escaping.line(url)!r} is no hub's URL", next="write it as http://127.0.0.1:8420")
+            raise Stop(Exit.USAGE, f"{escaping.line(url)!r} is no hub's URL", next=_meant(parts))
         self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
         self._secure = parts.scheme == "https"
         self._certificate = certificate
@@ -212,10 +216,10 @@ class Hub:
         if self._secure and (stop := self._mistrust(error)):
             return stop
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        if not self._secure and isinstance(error, Garbled):
+        fix = START_IT if self._host in LOOPBACK else LOOK_THERE
+        if not self._secure and isinstance(error, Garbled | ConnectionResetError):  # somebody is there
             fix = f"if it speaks TLS: --hub https{self.url.removeprefix('http')}"
-            return Stop(Exit.UNREACHABLE, f"no hub answers at {self.url} ({escaping.line(why)})", next=fix)
-        return Stop(Exit.UNREACHABLE, f"no hub answers at {self.url} ({escaping.line(why)})", next=START_IT)
+        return Stop(Exit.UNREACHABLE, f"no hub answers at {self.url} ({escaping.line(why)})", next=fix)
 
     def _mistrust(self, error: Exception) -> Stop | None:
         """What to say if one side did not believe the other."""
@@ -245,6 +249,14 @@ class Lull(Exception):
 def deadline(seconds: float | None) -> float:
     """A point on the monotonic clock; never, if None."""
     return float("inf") if seconds is None else time.monotonic() + seconds
+
+
+def _meant(parts: SplitResult) -> str:
+    """The URL of the hub that an agent's address is about; DRAGOMAN_URL is read by agents, too."""
+    if parts.scheme.endswith(("+ws", "+http", "+wss", "+https")) and parts.hostname:
+        scheme = "https" if parts.scheme.endswith("s") and not parts.scheme.endswith("+ws") else "http"
+        return f"write it as {scheme}://{escaping.line(parts.netloc.rpartition('@')[2])}"
+    return "write it as http://127.0.0.1:8420"
 
 
 def _target(base: str, path: tuple[str, ...], query: dict[str, Any] | None) -> str:

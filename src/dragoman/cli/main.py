@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter, UnusedCliTokensError
 
 from dragoman.cli.exits import BETWEEN, Exit, Stop
 
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if tokens and tokens[0].startswith("-"):
             return _tell(Stop(Exit.USAGE, "options come after the command", next="dragoman --help"))
         asked = " ".join(_asked(tokens, error))
-        return _tell(Stop(Exit.USAGE, str(error).strip(), next=f"{asked} --help"))
+        return _tell(Stop(Exit.USAGE, _told(error), next=f"{asked} --help"))
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -134,6 +134,13 @@ def _meant(tokens: list[str]) -> list[str]:
 def _asked(tokens: list[str], error: CycloptsError) -> list[str]:
     """The command that was meant, as far as it was understood."""
     return ["dragoman", *(error.command_chain or ())]
+
+
+def _told(error: CycloptsError) -> str:
+    """What the parser says, in our words where its own are none."""
+    if isinstance(error, UnusedCliTokensError):
+        return f"this is one word too many: {' '.join(map(repr, error.unused_tokens or ()))}"
+    return str(error).strip()
 
 
 def _version() -> str:

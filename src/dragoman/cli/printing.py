@@ -20,24 +20,27 @@ from dragoman.cli.options import Form
 
 Item = Mapping[str, Any]
 
-NARROWEST = 3
+NARROWEST = 6
+READABLE = 24
+"""So much of a long text tells what it is about."""
 WITHOUT_A_HUB = frozenset({"dev", "serve", "config", "cert", "conformance", "play", "sandbox", "translate", "version"})
 """Commands that need not be told where the hub is."""
 
 
 class Column(NamedTuple):
-    """`rare`: it is left out where no item has anything to show in it."""
+    """`rare`: it is left out where no item has anything to show in it; `spare`: on a terminal that is too narrow."""
 
     title: str
     of: Callable[[Item], Any]
     right: bool = False
     rare: bool = False
+    spare: bool = False
 
 
-def col(title: str, key: str | None = None, *, right: bool = False, rare: bool = False) -> Column:
+def col(title: str, key: str | None = None, *, right: bool = False, rare: bool = False, spare: bool = False) -> Column:
     """The column that shows one field as it is."""
     field = key or title
-    return Column(title, lambda item: item.get(field), right, rare)
+    return Column(title, lambda item: item.get(field), right, rare, spare)
 
 
 def words(text: str) -> None:
@@ -60,7 +63,7 @@ def next_page(command: str, answer: Mapping[str, Any], **filters: Any) -> str | 
     if not cursor:
         return None
     given = "".join(f" --{name} {escaping.line(value)}" for name, value in filters.items() if value)
-    return f"{command}{given} --cursor {escaping.line(cursor)}"
+    return f"{command}{given}{escaping.line(program.said('--limit'))} --cursor {escaping.line(cursor)}"
 
 
 def as_it_stands(command: str) -> str:
@@ -68,7 +71,8 @@ def as_it_stands(command: str) -> str:
     name, _, rest = command.partition(" ")
     if name != "dragoman":
         return command
-    there = "" if rest.partition(" ")[0] in WITHOUT_A_HUB else escaping.line(program.reach())
+    alone = rest.partition(" ")[0] in WITHOUT_A_HUB or rest.endswith("--help")
+    there = "" if alone else escaping.line(program.reach())
     return f"{program.program()} {rest}{there}"
 
 
@@ -126,8 +130,11 @@ def _rich_table(cells: Sequence[Sequence[str]], columns: Sequence[Column]) -> No
     natural = [
         max(cell_len(text) for text in (columns[i].title, *(row[i] for row in cells))) for i in range(len(columns))
     ]
+    console.width = max(console.width, natural[0])
     drawn = Table(box=None, pad_edge=False, header_style="bold")
-    for place, (column, width) in enumerate(zip(columns, _fitting(natural, console.width), strict=True)):
+    shown = _fitting(natural, [column.spare for column in columns], console.width)
+    for place, width in shown.items():
+        column = columns[place]
         drawn.add_column(
             column.title.upper(),
             justify="right" if column.right else "left",
@@ -136,20 +143,31 @@ def _rich_table(cells: Sequence[Sequence[str]], columns: Sequence[Column]) -> No
             width=width,
         )
     for row in cells:
-        drawn.add_row(*(Text(text) for text in row))
+        drawn.add_row(*(Text(row[place]) for place in shown))
     console.print(drawn)
 
 
-def _fitting(widths: list[int], room: int) -> list[int]:
-    """Taken from the widest column until they fit, with two spaces between them: long words are cut, and no column is
-    lost. The first one is what is copied into the next command: it is never cut."""
-    room -= 2 * (len(widths) - 1)
-    while len(widths) > 1 and sum(widths) > room:
-        widest = max(range(1, len(widths)), key=widths.__getitem__)
-        if widths[widest] <= NARROWEST:
-            break
-        widths[widest] -= 1
-    return widths
+def _fitting(natural: Sequence[int], spare: Sequence[bool], room: int) -> dict[int, int]:
+    """Which columns are shown, and how wide, with two spaces between them.
+
+    Those that can be spared go first, from the right, until every other has as much as it needs or can be read in; then
+    the widest is cut until they fit. The first one is what is copied into the next command: it is never cut, and where
+    nothing else helps the last ones are left out for it.
+    """
+    shown = dict(enumerate(natural))
+
+    def needed(most: int) -> int:
+        return sum(width if place == 0 else min(width, most) + 2 for place, width in shown.items())
+
+    for place in [place for place, is_spare in enumerate(spare) if is_spare][::-1]:
+        if needed(READABLE) > room:
+            del shown[place]
+    while len(shown) > 1 and needed(NARROWEST) > room:
+        shown.popitem()
+    while len(shown) > 1 and needed(max(natural)) > room:
+        widest = max(list(shown)[1:], key=shown.__getitem__)
+        shown[widest] -= 1
+    return shown
 
 
 def card(pairs: Sequence[tuple[str, Any]]) -> None:

@@ -28,8 +28,8 @@ COLUMNS = (
     Column("status", lambda task: f"waiting: {task['waiting']}" if task.get("waiting") else task.get("status")),
     col("agent"),
     col("sandbox", rare=True),
-    Column("done", lambda task: f"{task.get('progress') or 0} %", right=True),
-    col("tries", "attempts", right=True),
+    Column("done", lambda task: f"{task.get('progress') or 0} %", right=True, spare=True),
+    col("tries", "attempts", right=True, spare=True),
     Column("age", lambda task: printing.age(task.get("created_at")), right=True),
 )
 

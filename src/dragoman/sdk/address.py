@@ -144,9 +144,15 @@ def resolve_agent(
     if not address.token and address.transport != STDIO:
         address = msgspec.structs.replace(address, token=environ.get("DRAGOMAN_TOKEN"))
     if not address.token and address.needs_token:
+        if environ.get("DRAGOMAN_URL") == f"{STDIO}:":
+            raise Misconfigured(
+                f"agent {agent_id!r} runs under the hub, and has no token for {address.shown}: leave the address out,"
+                " agent.run(), and it speaks over its standard streams"
+            )
         raise Misconfigured(
             f"agent {agent_id!r} has no token: get one with `dragoman agent add {agent_id} --protocol"
-            f" {address.protocol}` and set DRAGOMAN_TOKEN"
+            f" {address.protocol}` and set"
+            f" DRAGOMAN_TOKEN (if it was added before: `dragoman agent token {agent_id}`)"
         )
     return address
 

@@ -305,7 +305,11 @@ class Agent:
         return [handler.capability() for handler in self._handlers.values()]
 
     def run(self, url: str | None = None) -> None:
-        """Work until SIGINT or SIGTERM: then take no more, let running work end, and return. A second one ends it."""
+        """Work until SIGINT or SIGTERM: then take no more, let running work end, and return. A second one ends it.
+
+        In a thread other than the main one there are no signals: there `stop` ends it.
+        """
+        _refuse_inside_a_loop()
         if not logging.getLogger().handlers:
             logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
             logging.getLogger("httpx2").setLevel(logging.WARNING)
@@ -445,9 +449,20 @@ class Agent:
             self._engine = None
 
     def stop(self) -> None:
-        """Ask a serving agent to come to its end, from its own event loop."""
-        if self._engine is not None:
-            self._engine.stop()
+        """Ask a serving agent to come to its end: no more work is taken, what runs may end. From any thread."""
+        engine = self._engine
+        if engine is not None:
+            engine.stop_soon()
+
+
+def _refuse_inside_a_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise Misconfigured(
+        "an event loop runs here already (a notebook, a coroutine): write `await agent.serve(…)`, not agent.run(…)"
+    )
 
 
 def _check(id: Any, concurrency: Any, grace: Any) -> None:

@@ -128,6 +128,17 @@ class Engine:
         if self._link is not None:
             self._link.quiesce()
 
+    def stop_soon(self) -> None:
+        """The same, from any thread."""
+        try:
+            ours = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            ours = False
+        if ours:
+            self.stop()
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.stop)
+
     @property
     def at_work(self) -> list[Handler]:
         """The handlers that run now: without those that wait for a person, or for another agent's help."""

@@ -43,6 +43,7 @@ from dragoman.sdk.links import (
     Query,
     Report,
 )
+from dragoman.sdk.misdialled import advised
 from dragoman.sdk.transcripts import Transcripts
 from dragoman.sdk.world import World
 from dragoman.wire.errors import LocalProtocolError
@@ -155,7 +156,7 @@ class CovenLink:
             return final(words or f"the hub ended the stream: {code.name}")
         if code is grpc.StatusCode.ALREADY_EXISTS:
             return LinkDown(words, retry_after=STILL_THERE)
-        return LinkDown(words or ("the stream ended" if code is grpc.StatusCode.OK else code.name))
+        return LinkDown(advised(words) or ("the stream ended" if code is grpc.StatusCode.OK else code.name))
 
     async def close(self) -> None:
         """Everything said is read by the hub before the stream ends, if there is still one."""

@@ -34,6 +34,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from dragoman.sdk.address import Address
 from dragoman.sdk.errors import DragomanError, HubUnreachable, Misconfigured
+from dragoman.sdk.misdialled import advised, asks
 from dragoman.sdk.peers import HandshakeRequest
 from dragoman.sdk.world import World
 
@@ -60,14 +61,14 @@ class LinkDown(DragomanError):
 
 def unreachable(down: LinkDown) -> HubUnreachable:
     """What a caller is told of a link that could not be made."""
-    return HubUnreachable(f"no link to the hub: {down}. Is it running there?")
+    return HubUnreachable(asks(f"no link to the hub: {down}", "Is it running there?"))
 
 
 def not_made(address: Address, error: BaseException) -> LinkDown:
     """Nobody answers at an address."""
     known = isinstance(error, OSError) and error.errno is not None
     why = os.strerror(error.errno) if known else str(error) or type(error).__name__  # type: ignore[attr-defined]
-    return LinkDown(f"{address.shown}: {why}")
+    return LinkDown(f"{address.shown}: {advised(why)}")
 
 
 class Errand(Struct, frozen=True, kw_only=True):

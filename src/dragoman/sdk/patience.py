@@ -16,6 +16,7 @@ One that was never reached is reported at once.
 from __future__ import annotations
 
 from dragoman.sdk.errors import HubUnreachable
+from dragoman.sdk.misdialled import advised, asks
 from dragoman.sdk.world import World, backoff
 
 ABSENCE = 120.0
@@ -59,10 +60,11 @@ class Tries:
         if self._gone_since is None:
             self._gone_since = world.monotonic()
         if not (patience.was_reached or is_there) or world.monotonic() - self._gone_since > patience.seconds:
-            raise HubUnreachable(f"no answer from {patience.where}: {sentence(error)}. Is the hub running?") from None
+            said = f"no answer from {patience.where}: {sentence(error)}"
+            raise HubUnreachable(asks(said, "Is the hub running?")) from None
         await world.sleep(backoff(self._failures, world.chance()))
         self._failures += 1
 
 
 def sentence(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+    return advised(str(error) or type(error).__name__)

@@ -151,3 +151,11 @@ def test_the_next_command_is_for_the_same_hub_and_called_as_we_were(
     assert run("task", "ls").err.splitlines()[-1] == "  next: bin/dragoman call AGENT WORK key=value --data 'my data'"
     monkeypatch.setattr("sys.argv", ["dragoman", "task", "ls"])
     assert run("task", "ls").err.splitlines()[-1] == "  next: dragoman call AGENT WORK key=value"
+    hub.answers["GET /api/v1/tasks"] = (200, {"tasks": [], "next": "c7"})
+    monkeypatch.setattr("sys.argv", ["dragoman", "task", "ls", "--limit=2"])
+    assert run("task", "ls", "--limit=2").err.splitlines()[-1] == "  next: dragoman task ls --limit 2 --cursor c7"
+    monkeypatch.setattr("sys.argv", ["dragoman", "task", "ls", "more", "--data", "d"])
+    assert run("task", "ls", "more").err.splitlines() == [
+        "error: this is one word too many: 'more'",
+        "  next: dragoman task ls --help",
+    ]

@@ -112,10 +112,36 @@ def test_nobody_listens_is_5(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path
     assert "dragoman dev" in ran.err
 
 
-@pytest.mark.parametrize("url", ["ftp://x", "http://", "http://x:port"])
-def test_a_url_that_is_none_is_2(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str) -> None:
+@pytest.mark.parametrize(
+    ("url", "meant"),
+    [
+        ("ftp://x", "http://127.0.0.1:8420"),
+        ("http://", "http://127.0.0.1:8420"),
+        ("http://x:port", "--help"),
+        ("stdio:", "http://127.0.0.1:8420"),
+        ("chiffon+ws://:secret@h:1", "http://h:1"),
+        ("agentmsg+https://h:1", "https://h:1"),
+    ],
+)
+def test_a_url_that_is_none_is_2(
+    run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str, meant: str
+) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run("task", "ls", "--hub", url).code == 2
+    ran = run("task", "ls", "--hub", url)
+    assert (ran.code, ran.err.splitlines()[-1].rpartition(" ")[2]) == (2, meant)
+
+
+def test_a_name_that_nobody_has_leads_to_the_address_and_not_to_a_hub_here(
+    run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def nobody(*_: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "create_connection", nobody)
+    ran = run("task", "ls", "--hub", "http://hub.example:8420")
+    assert (ran.code, "see that a hub runs there" in ran.err, "dragoman dev" in ran.err) == (5, True, False)
 
 
 def test_something_else_at_the_address_is_5(hub: Any, run: Any) -> None:
@@ -124,7 +150,10 @@ def test_something_else_at_the_address_is_5(hub: Any, run: Any) -> None:
     assert (ran.code, "is no Dragoman hub" in ran.err) == (5, True)
 
 
-def test_bytes_that_are_no_http_are_5(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("said", [b"\x00\x01 nonsense\r\n\r\n", b""], ids=["nonsense", "nothing"])
+def test_bytes_that_are_no_http_are_5_and_may_be_tls(
+    run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: bytes
+) -> None:
     monkeypatch.chdir(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -132,11 +161,13 @@ def test_bytes_that_are_no_http_are_5(run: Any, monkeypatch: pytest.MonkeyPatch,
             peer, _ = server.accept()
             with peer:
                 peer.recv(1000)
-                peer.sendall(b"\x00\x01 nonsense\r\n\r\n")
+                peer.sendall(said)
 
         thread = threading.Thread(target=babble, daemon=True)
         thread.start()
-        assert run("task", "ls", "--hub", f"127.0.0.1:{server.getsockname()[1]}").code == 5
+        place = f"127.0.0.1:{server.getsockname()[1]}"
+        ran = run("task", "ls", "--hub", place)
+        assert (ran.code, f"if it speaks TLS: --hub https://{place}" in ran.err) == (5, True)
         thread.join(timeout=5)
 
 

@@ -99,7 +99,7 @@ def heard() -> Iterator[tuple[int, list[bytes]]]:
 
 def test_a_request_says_its_length_and_that_it_is_the_last() -> None:
     with heard() as (port, said):
-        connection = Connection("127.0.0.1", port, patience=5)
+        connection = Connection("127.0.0.1", port, patience=60)
         assert connection.request("POST", "/x?y=1", b"{}", {"Accept": "*/*"}).read() == b""
         connection.close()
     assert said == [

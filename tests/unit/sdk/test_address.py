@@ -8,12 +8,14 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from dragoman import Agent, Client, HubUnreachable, Misconfigured, SyncClient
 from dragoman.sdk.address import parse, resolve, resolve_agent
+from dragoman.sdk.links import not_made, unreachable
 
 
 @pytest.mark.parametrize(
@@ -70,6 +72,24 @@ def test_the_argument_beats_the_environment() -> None:
 def test_an_agent_without_a_token_is_told_how_to_get_one() -> None:
     with pytest.raises(Misconfigured, match="dragoman agent add worker"):
         resolve_agent("worker", "chiffon+ws://h:1", None, {})
+    with pytest.raises(Misconfigured, match="leave the address out"):  # it was meant to run elsewhere
+        resolve_agent("worker", "chiffon+ws://h:1", None, {"DRAGOMAN_URL": "stdio:"})
+
+
+@pytest.mark.parametrize(
+    ("said", "what"),
+    [
+        ("[SSL: WRONG_VERSION_NUMBER] wrong version number", "no TLS is spoken there"),
+        ("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed", "SSL_CERT_FILE"),
+        ("Server disconnected without sending a response.", "https"),
+        ("Trying to connect an http1.x server", "gRPC port"),
+    ],
+)
+def test_who_speaks_at_the_wrong_door_is_told_of_the_right_one(said: str, what: str) -> None:
+    down = not_made(parse("chiffon+ws://h:1", "t"), Exception(said))
+    assert what in str(down)
+    assert str(unreachable(down)) == f"no link to the hub: {down}."
+    assert str(unreachable(not_made(parse("chiffon+ws://h:1", "t"), Exception("gone")))).endswith("running there?")
 
 
 def test_an_agent_that_the_hub_starts_needs_no_token_and_gives_none_away() -> None:
@@ -113,7 +133,7 @@ def test_importing_dragoman_loads_next_to_nothing() -> None:
         "from dragoman import Agent, TaskFailed; Agent('a');"
         "print([m for m in sys.modules if m in ('httpx2', 'websockets', 'grpc', 'google.protobuf')])"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert said.stdout.splitlines() == ["[]", "[]"]
 
 
@@ -156,3 +176,24 @@ def test_a_program_that_cannot_run_shows_its_reason_and_not_our_inside() -> None
     with pytest.raises(Misconfigured, match="not an address we can speak with") as caught:
         Agent("worker", token="t").run("gopher://localhost")
     assert len(caught.traceback) == 2  # the caller's line, and `run`
+
+
+async def test_an_agent_is_not_run_where_a_loop_runs_already() -> None:
+    with pytest.raises(Misconfigured, match=r"await agent\.serve"):
+        Agent("worker", token="t").run("chiffon+ws://localhost:1")
+
+
+def test_an_agent_in_a_thread_is_stopped_from_another() -> None:
+    agent = Agent("worker", token="a" * 32)
+    agent.on("work")(lambda: "done")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        url = f"chiffon+ws://127.0.0.1:{taken.getsockname()[1]}"
+        running = threading.Thread(target=agent.run, args=(url,), daemon=True)
+        running.start()
+        for _ in range(1200):  # before it serves there is nothing to stop
+            agent.stop()
+            running.join(0.05)
+            if not running.is_alive():
+                break
+    assert not running.is_alive()
