@@ -106,14 +106,17 @@ async def test_a_link_that_vouches_keeps_a_silent_agent_its_work_until_the_deadl
 async def test_what_a_gone_agent_held_fails_at_once_and_is_one_failure(world):
     await world.add("i1", "infra")
     i1 = await world.connect("i1")
-    tasks = [await world.submit() for _ in range(3)]
+    tasks = []
+    for _ in range(3):
+        tasks.append(await world.submit())
+        await world.advance(0.1)
     await i1.close(fault=GONE)
     assert {(await world.task(t.id)).status for t in tasks} == {Status.QUEUED}
     assert (await world.story(tasks[0].id))[-1] == "attempt_failed"
     assert world.intake.agent(AgentId("i1")).breaker.failures == 1
     i1 = await world.connect("i1")
     await world.advance(1)
-    assert i1.work == [t.id for t in tasks]
+    assert i1.work == [tasks[1].id, tasks[2].id, tasks[0].id]  # it was at the first, whose attempt is spent
 
 
 async def test_an_agent_that_starts_with_an_empty_head_is_not_waited_for(world):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from dragoman.core.agents.floor import Link
@@ -97,11 +99,19 @@ def give_back(work: Work, link: Link, fault: Fault) -> None:
         why = f"the hub was stopped while {link.agent} worked on the task"
         fault = msgspec.structs.replace(fault, message=why)
     held = [task for task in work.tasks(work.tasks_of(link.agent)) if task.session == link.session]
+    at_it = () if ours else [task.id for task in _begun(held)]
     for task in held:
-        fail_attempt(work, task, fault, counts=False, lost=True, spent=not ours)
+        fail_attempt(work, task, fault, counts=False, lost=True, spent=task.id in at_it)
     if held and not ours:
         failed(work, link.agent)
     fill(work, link.agent)
+
+
+def _begun(held: Sequence[Task]) -> Sequence[Task]:
+    """What an agent was at when it went: what it had said a word about, or, where that is nothing, what it had first.
+    Its end costs the rest no attempt: one order that kills whoever reads it would use up those of all around it."""
+    begun = [task for task in held if task.status is not Status.ASSIGNED]
+    return begun or sorted(held, key=lambda task: (task.updated_at, task.created_at, task.id))[:1]
 
 
 def forgotten(work: Work, link: Link) -> None:

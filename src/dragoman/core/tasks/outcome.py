@@ -129,7 +129,7 @@ def fail_attempt(
 
     `lost`: the link to the agent was, not the agent's will. It may have done the work and know it: it is asked first.
     So is whoever took the task over, before whoever it was meant for at first and gave it away. Not `spent`: the hub
-    itself cut it short, so the next one is the same again.
+    itself cut it short, or it had not begun, so the next one is the same again.
     """
     owner = task.owner
     if owner is not None:

@@ -440,3 +440,29 @@ async def test_who_names_a_kind_and_an_agent_means_one_of_that_kind(world, kind,
     else:
         fault = await world.refused(wish)
         assert (fault.kind, fault.field, "i1 is infra" in fault.message) == (Kind.INVALID, "agent", True)
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_an_agent_that_ends_spends_the_attempt_of_what_it_was_at_and_no_other(world, told):
+    """What it was at is what it told of, or else what it had first; the rest it only took along. One order that kills
+    whoever reads it failed all those that were given out beside it."""
+    await world.add("i1", "infra", concurrent=8)
+    gone = Fault(kind=Kind.UNAVAILABLE, message="the process ended", retryable=True)
+    tasks = []
+    for _ in range(3):
+        tasks.append(await world.submit())
+        await world.advance(1)
+    deadly = tasks.pop(1 if told else 0)
+    for attempt in range(1, 5):
+        i1 = await world.connect("i1", fresh=True)
+        await world.advance(10)
+        if told:
+            await world.progress("i1", deadly.id)
+        elif attempt > 1:  # it reads in order, and has done those that came before
+            for task in tasks:
+                await world.finish("i1", task.id)
+            tasks.clear()
+        await i1.close(fault=gone)
+        assert (await world.task(deadly.id)).attempts == attempt
+        assert [(await world.task(task.id)).attempts for task in tasks] == [0] * len(tasks)
+    assert (await world.task(deadly.id)).status is Status.FAILED
