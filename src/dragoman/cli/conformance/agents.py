@@ -63,17 +63,19 @@ class Scene:
 
     def here(self) -> bool:
         if self.process is not None and self.process.poll() is not None:
+            self.there = False
             raise Unmet(f"its process ended with {self.process.returncode}")
         agent = self.look()
         child = agent.get("child") or {}
         if child.get("state") in ("crashed", "stopped"):
+            self.there = False
             raise Unmet(f"its process ended: {child.get('last_end')}")
         return agent["status"] in ("idle", "busy")
 
     def needed(self) -> None:
         """It must be there for anything else."""
         if not self.there:
-            raise NotTried("it did not come")
+            raise NotTried("it is not there")
 
     def submit(self) -> str:
         self.needed()
