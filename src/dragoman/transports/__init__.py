@@ -1,10 +1,13 @@
 """Bytes in, bytes out: the hub's doors. Nothing here decides anything about a task.
 
-server        uvicorn, started and drained by us          asgi       the few hot paths, before everything else
-limits        what slow and greedy clients may do         websocket  frames straight to whoever listens
-desk          chiffon's doors: who, what, and saying no   driver     the pump behind every ordered link
-ws_door       the life of every WebSocket link            http_door  long polls, acknowledgments, saying no
-chiffon_http  requests, long polls, acknowledgments       chiffon_ws chiffon over one WebSocket
-push          envelopes posted to callback URLs           refusals   what was refused before it was a command
-api           the management API                          operations health, metrics, the dashboard
+server     uvicorn, started and drained by us          asgi         the few hot paths, before everything else
+limits     what slow and greedy clients may do         websocket    frames straight to whoever listens (ws_frames)
+driver     the pump behind every ordered link          tongue       what it asks of a protocol
+ws_door    the life of every WebSocket link            http_door    long polls, acknowledgments, saying no
+identity   whose token it is                           refusals     what was refused before it was a command
+account    a task's output, put together again         agent_files  files beside the messages
+api        the management API                          operations   health, metrics, the dashboard
+
+chiffon, coven_grpc, forge, agentmsg, a2acp: a package for the doors of each protocol; stdio: forge's other one, for the
+programs that the hub runs itself.
 """

@@ -21,7 +21,7 @@ from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.ports import Files, Store
 from dragoman.core.tasks.parts import is_party
 from dragoman.transports.asgi import Disconnected, Receive, Scope, Send, answer, header, read_body
-from dragoman.transports.desk import Desk
+from dragoman.transports.chiffon.desk import ChiffonDesk
 from dragoman.wire.errors import RemoteProtocolError
 
 LARGEST = 16 * 1024 * 1024
@@ -30,7 +30,7 @@ LARGEST = 16 * 1024 * 1024
 class AgentFiles:
     PATH = "/api/agent/files"
 
-    def __init__(self, desk: Desk, store: Store, files: Files) -> None:
+    def __init__(self, desk: ChiffonDesk, store: Store, files: Files) -> None:
         self._desk = desk
         self._store = store
         self._files = files

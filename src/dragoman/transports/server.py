@@ -26,11 +26,11 @@ from dragoman.security.tls import Renewal
 from dragoman.security.urls import Network, Resolve
 from dragoman.transports.agent_files import AgentFiles
 from dragoman.transports.asgi import ASGIApp, Router
-from dragoman.transports.chiffon_http import ChiffonHttp
-from dragoman.transports.chiffon_ws import ChiffonWs
-from dragoman.transports.desk import Desk
+from dragoman.transports.chiffon.desk import ChiffonDesk
+from dragoman.transports.chiffon.http import ChiffonHttp
+from dragoman.transports.chiffon.push import Push
+from dragoman.transports.chiffon.ws import ChiffonWs
 from dragoman.transports.limits import GuardedHttp, Limits, guarded
-from dragoman.transports.push import Push
 from dragoman.transports.refusals import Refusals
 from dragoman.transports.websocket import watched
 
@@ -120,7 +120,7 @@ class Serving:
         self._store = store
         self._tls = tls
         self.refusals = Refusals(hub)
-        desk = Desk(hub, limits=limits, admin_hash=admin_token_hash, refusals=self.refusals, files=files)
+        desk = ChiffonDesk(hub, limits=limits, admin_hash=admin_token_hash, refusals=self.refusals, files=files)
         self.push = Push(hub, allowed=callback_networks, resolve=resolve)
         self.http = ChiffonHttp(desk, callbacks=self.push, negotiation=negotiation)
         self.ws = ChiffonWs(desk)

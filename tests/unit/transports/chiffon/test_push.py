@@ -17,7 +17,7 @@ from dragoman.core.delivery.model import Cargo
 from dragoman.core.errors import Kind
 from dragoman.core.ids import TaskId
 from dragoman.security.urls import PRIVATE, UrlRefused
-from dragoman.transports.push import Push
+from dragoman.transports.chiffon.push import Push
 
 
 class Callback:

@@ -41,7 +41,7 @@ _acks = msgspec.json.Decoder(Acks)
 _encode = msgspec.json.Encoder().encode
 
 
-class Desk:
+class ChiffonDesk:
     """One for all of chiffon's doors."""
 
     def __init__(
@@ -119,7 +119,7 @@ class ChiffonTongue:
 
     protocol = PROTOCOL
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: ChiffonDesk) -> None:
         self._desk = desk
 
     def hear(self, agent: Agent, frame: bytes) -> Heard:

@@ -28,7 +28,7 @@ from dragoman.protocols.chiffon import codec
 from dragoman.protocols.chiffon.errors import ChiffonError
 from dragoman.security.urls import UrlRefused
 from dragoman.transports.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, read_body
-from dragoman.transports.desk import Desk
+from dragoman.transports.chiffon.desk import ChiffonDesk
 from dragoman.transports.http_door import SMALL_BODY, Decided, HttpDoor
 from dragoman.wire.errors import RemoteProtocolError
 
@@ -53,7 +53,7 @@ class ChiffonHttp(HttpDoor):
 
     def __init__(
         self,
-        desk: Desk,
+        desk: ChiffonDesk,
         *,
         callbacks: Callbacks | None = None,
         negotiation: Literal["lowest", "highest"] = "lowest",

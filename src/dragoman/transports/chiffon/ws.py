@@ -17,7 +17,7 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.errors import Fault
 from dragoman.protocols.chiffon.types import SUBPROTOCOL
 from dragoman.transports.asgi import Scope
-from dragoman.transports.desk import ChiffonTongue, Desk
+from dragoman.transports.chiffon.desk import ChiffonDesk, ChiffonTongue
 from dragoman.transports.driver import WORD_SECONDS
 from dragoman.transports.tongue import Tongue
 from dragoman.transports.ws_door import WsDoor
@@ -29,7 +29,7 @@ class ChiffonWs(WsDoor):
     subprotocols = (SUBPROTOCOL,)
     word_seconds = WORD_SECONDS
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: ChiffonDesk) -> None:
         super().__init__(desk.hub, limits=desk.limits, refusals=desk.refusals)
         self._desk = desk
 

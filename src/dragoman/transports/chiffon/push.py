@@ -34,7 +34,7 @@ from dragoman.core.ids import AgentId, SessionId, TaskId
 from dragoman.core.ports import Intake
 from dragoman.security.redaction import disclosed
 from dragoman.security.urls import Network, Pinned, Resolve, UrlRefused, pin
-from dragoman.transports.chiffon_http import Callbacks
+from dragoman.transports.chiffon.http import Callbacks
 
 if TYPE_CHECKING:
     import httpx2
