@@ -102,7 +102,7 @@ def test_an_agent_that_was_just_added_speaks_and_polls_at_once(hub: HubProcess) 
     assert bob.poll(0, 1) == []
     task = task_name()
     ada.say("TASK_ASSIGNMENT", bob.id, words.assignment(task, description="look"), priority="high")
-    [order] = bob.poll(5, 1)
+    [order] = bob.poll(60, 1)
     assert order["message"]["payload"]["task"]["task_id"] == task
     assert order["message"]["payload"]["task"]["description"] == "look"
     ack = bob.message("ACK", "hub", {}, correlation_id=order["message"]["id"])

@@ -36,7 +36,7 @@ def test_a_task_submitted_over_the_api_is_done_by_a_chiffon_agent(hub: HubProces
     work = agent.work()
     assert (work["payload"]["task_id"], work["payload"]["parameters"]) == (task["id"], {"a": 1})
     agent.send(work_result(work, output="text", x_custom_fields={"result": {"url": "x"}}))
-    done = hub.admin.get(f"/api/v1/tasks/{task['id']}?wait=10").json
+    done = hub.admin.get(f"/api/v1/tasks/{task['id']}?wait=60").json
     assert (done["status"], done["output"], done["result"]) == ("completed", "text", {"url": "x"})
     assert task["id"] in [t["id"] for t in hub.tasks(status="completed")]
 
@@ -99,7 +99,7 @@ class Stream:
     """A minimal EventSource."""
 
     def __init__(self, hub: HubProcess, task: str, last: str | None = None) -> None:
-        self._connection = http.client.HTTPConnection(urlsplit(hub.url).netloc, timeout=15)
+        self._connection = http.client.HTTPConnection(urlsplit(hub.url).netloc, timeout=60)
         headers = {"Authorization": f"Bearer {hub.ready['admin_token']}"}
         self._connection.request(
             "GET", f"/api/v1/tasks/{task}/events", None, headers | ({"Last-Event-ID": last} if last else {})

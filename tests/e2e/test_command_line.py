@@ -44,7 +44,7 @@ class Diligent:
                 type, parameters = work["payload"]["work_type"], work["payload"]["parameters"]
                 self._link.send(work_status(work, 50, output="half way\n"))
                 if type == "wait":
-                    self.go.wait(30)
+                    self.go.wait(60)
                 code = 3 if type == "fail" else 0
                 said = json.dumps(parameters, sort_keys=True)
                 self._link.send(work_result(work, output=f"{type} {said}", exit_code=code))

@@ -82,7 +82,7 @@ def test_over_http(hub: HubProcess) -> None:
     accepted = boss.send(REQUEST)
     assert accepted.status == 202
     assert accepted.json == {"status": "accepted", "message_id": REQUEST["message_id"]}
-    (delivery,) = agent.poll(wait=10)
+    (delivery,) = agent.poll(wait=60)
     work = delivery["message"]
     assert work["x_custom_fields"].pop("agent_id") == "infra-1"
     assert work["x_custom_fields"].pop("delivery_id") == delivery["delivery_id"]

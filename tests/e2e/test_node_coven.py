@@ -119,7 +119,7 @@ def test_work_from_the_api_is_streamed_back_by_node(hub: HubProcess, node: Start
     task = hub.admin.post("/api/v1/tasks", wish).json["id"]
     request = agent.next("request")
     assert (request["content"], request["thread_id"], request["sender"]) == ("What time is it?", "a-thread", "admin")
-    done = hub.admin.get(f"/api/v1/tasks/{task}?wait=10&history=1").json
+    done = hub.admin.get(f"/api/v1/tasks/{task}?wait=60&history=1").json
     assert (done["status"], done["output"], done["attempts"]) == ("completed", ANSWER, 1)
     told = Reader(task).read(hub.url, hub.ready["admin_token"])
     assert told.ended
@@ -161,7 +161,7 @@ def test_the_second_request_comes_when_the_first_is_done_and_a_killed_agents_com
     again = welcomed_again(node, "node-killed")
     assert [again.next("request")["request_id"], again.next("request")["content"]] == [first["request_id"], "1"]
     for task, attempts in zip(tasks, (2, 1), strict=True):
-        done = hub.admin.get(f"/api/v1/tasks/{task}?wait=10").json
+        done = hub.admin.get(f"/api/v1/tasks/{task}?wait=60").json
         assert (done["status"], done["attempts"]) == ("completed", attempts)
         assert done["output"] == ANSWER  # what the first attempt had said is no part of the answer
 

@@ -71,7 +71,7 @@ def records(hub: HubProcess, state_dir: Path | None = None) -> Agent:
         "records", domain="clinic", version="2.1.0", token=token(hub, "records", "clinic"), state_dir=state_dir
     )
 
-    @agent.task("read_record", pii=True, requires=("read:records",), timeout=20)
+    @agent.task("read_record", pii=True, requires=("read:records",), timeout=60)
     async def read_record(task: Task, patient: str) -> Record:
         """Read one record."""
         if patient == "nobody":
@@ -79,7 +79,7 @@ def records(hub: HubProcess, state_dir: Path | None = None) -> Agent:
         await task.progress(50, "looking", output="found the folder\n")
         return Record(patient, ward=7)
 
-    @agent.task("count", timeout=20)
+    @agent.task("count", timeout=60)
     async def count(ward: int) -> int:
         return ward * 10
 
@@ -125,7 +125,7 @@ async def test_two_domains_work_together_under_contracts(hub: HubProcess, transp
 async def test_a_person_is_asked_under_a_contract_that_seals(hub: HubProcess, transport: str) -> None:
     agent = records(hub)
 
-    @agent.task("release", pii=True, timeout=20)
+    @agent.task("release", pii=True, timeout=60)
     async def release(task: Task, patient: str) -> str:
         first = await task.ask(f"Release {patient}?", options=["yes", "no"], timeout=300, default="no")
         return f"{first}, {await task.ask('By whom?')}"
@@ -194,7 +194,7 @@ async def test_what_goes_wrong_has_its_code(hub: HubProcess) -> None:
 async def test_an_answer_that_breaks_the_contract_is_the_agents_fault(hub: HubProcess) -> None:
     agent = records(hub)
 
-    @agent.task("lie", timeout=20)
+    @agent.task("lie", timeout=60)
     async def lie() -> Record:
         return {"patient": 3}  # type: ignore[return-value]
 
@@ -207,7 +207,7 @@ async def test_an_agent_restarts_without_its_keys(hub: HubProcess) -> None:
     first = records(hub)
     again = Agent("records", token=first._token, domain="clinic", version="2.1.0")
 
-    @again.task("read_record", pii=True, requires=("read:records",), timeout=20)
+    @again.task("read_record", pii=True, requires=("read:records",), timeout=60)
     async def read_record(patient: str) -> Record:
         return Record(patient, ward=8)
 
@@ -336,7 +336,7 @@ async def test_agents_of_every_protocol_help(hub: HubProcess, protocol: str) -> 
 
     @asker.on("fix")
     async def fix(task: Task) -> str:
-        advice = await task.help("is it right?", help_type="CODE_REVIEW", attempted=["a"], deadline=10)
+        advice = await task.help("is it right?", help_type="CODE_REVIEW", attempted=["a"], deadline=60)
         return f"{advice.responder}: {advice.content}"
 
     schemes = {"coven": f"coven://{hub.ready['grpc']}", "a2acp": url(hub)}

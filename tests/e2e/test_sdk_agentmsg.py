@@ -163,7 +163,7 @@ async def test_a_task_is_handed_over_with_all_that_is_known_of_it(hub: HubProces
     async def write(task: Task, title: str) -> str:
         await task.progress(40, "draft", output="a draft\n")
         refused = await task.handoff("busy", "LOAD_BALANCING")
-        given = await task.handoff(reason="CAPABILITY_LIMIT", context={"refused": refused.error}, deadline=20)
+        given = await task.handoff(reason="CAPABILITY_LIMIT", context={"refused": refused.error}, deadline=60)
         assert given.accepted, given
         return "nobody hears this"
 

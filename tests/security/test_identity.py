@@ -72,7 +72,7 @@ def test_a_replaced_token_ends_at_once_with_its_links(hub: HubProcess) -> None:
     assert made.status == 200
     assert agent.get("/api/agent/messages").status == 401
     with pytest.raises(Exception, match="4001"):
-        link.recv(5)
+        link.recv()
     agent.token = made.json["token"]
     assert agent.get("/api/agent/messages").status == 200
 
@@ -183,7 +183,7 @@ def test_another_agents_deliveries_cannot_be_acknowledged(hub: HubProcess) -> No
     boss, rival, worker = hub.orchestrator("inbox"), hub.orchestrator("outbox"), hub.worker("post", "post")
     boss.submit(to_agent="post")
     worker.send(work_result(worker.work()))
-    (told,) = boss.poll(wait=5)
+    (told,) = boss.poll(wait=60)
     assert rival.ack(told).json == {"acknowledged": 0}
     assert boss.ack(told).json == {"acknowledged": 1}
 

@@ -29,7 +29,7 @@ from dragoman.sandbox.proving import SECRET, prove
 
 Rung = Bubblewrap | Landlock
 RUNGS: dict[Level, Callable[[], Rung]] = {Level.BUBBLEWRAP: Bubblewrap, Level.LANDLOCK: Landlock}
-SECONDS = 30
+SECONDS = 60
 _reports: dict[Level, Report] = {}
 
 
@@ -288,7 +288,7 @@ def test_nothing_outlives_whoever_started_it(bubblewrap: Bubblewrap) -> None:
 CLIENT = """import os, socket, sys
 def ask(target):
     host, port = os.environ["HTTPS_PROXY"].removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as door:
+    with socket.create_connection((host, int(port)), timeout=60) as door:
         door.sendall(f"CONNECT {target} HTTP/1.1\\r\\nHost: {target}\\r\\n\\r\\n".encode())
         status = door.recv(1024).split(b" ")[1].decode()
         if status == "200":
@@ -328,7 +328,7 @@ def test_an_allowed_host_is_reached_and_no_other(bubblewrap: Bubblewrap, echo: i
 
 
 def test_with_an_allowed_host_the_network_itself_is_still_not_there(bubblewrap: Bubblewrap, echo: int) -> None:
-    source = f"import socket; socket.create_connection(('127.0.0.1', {echo}), timeout=10)"
+    source = f"import socket; socket.create_connection(('127.0.0.1', {echo}), timeout=60)"
     found = run(bubblewrap, Sandbox(hosts=(f"127.0.0.1:{echo}",)), source)
     assert found.returncode == 1
     assert b"ConnectionRefusedError" in found.stderr

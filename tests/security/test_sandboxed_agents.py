@@ -316,7 +316,7 @@ def test_attack_work_without_end(kids: Kids) -> None:
 
     fault = until(failed)[0]
     assert (fault["kind"], "took longer than 0.3 s" in fault["message"]) == ("timeout", True)
-    assert any("took longer" in line["text"] for line in kids.log("slow") if line["stream"] == "hub")
+    until(lambda: any("took longer" in line["text"] for line in kids.log("slow") if line["stream"] == "hub"))
     until(lambda: kids.child("slow")["restarts"] >= 1)
     kids.hub.admin.ask("DELETE", "/api/v1/agents/slow")
 

@@ -133,7 +133,8 @@ def test_attack_by_a_module_fails_its_task_and_not_the_agent(
 ) -> None:
     task = outcome(kids, name, module(tmp_path, source), untrusted=True, limits=limits)
     assert (task["status"], why in task["error"]["message"]) == ("failed", True), task
-    assert (kids.state(name), kids.child(name)["restarts"]) == ("idle", 0)
+    until(lambda: kids.state(name) == "idle")
+    assert kids.child(name)["restarts"] == 0
     assert kids.done(kids.submit(name))["status"] == "failed"  # it is there for the next one
 
 
@@ -143,7 +144,7 @@ def test_a_cancelled_run_is_ended(kids: Kids, tmp_path: Path) -> None:
     until(lambda: len(marked(str(tmp_path))) == 2, "the host and its fork")
     assert kids.hub.admin.post(f"/api/v1/tasks/{task}/cancel", {}).status == 200
     until(lambda: len(marked(str(tmp_path))) == 1, "the fork is gone")
-    assert kids.state("cancelled") == "idle"
+    until(lambda: kids.state("cancelled") == "idle")
 
 
 def test_a_removed_module_and_a_killed_hub_leave_nothing(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ class Door:
                 connection.close()
 
     def get(self, path: str, **headers: str) -> Answer:
-        return self.ask("GET", path, None, headers, timeout=70)
+        return self.ask("GET", path, None, headers, timeout=2 * PATIENCE)
 
     def post(self, path: str, body: Any = None, **headers: str) -> Answer:
         return self.ask("POST", path, json.dumps({} if body is None else body).encode(), headers)
@@ -108,14 +108,14 @@ class Party(Door):
         assert answer.status == 200, answer
         return answer
 
-    def take(self, wait: float = 10, most: int = 100) -> list[dict[str, Any]]:
+    def take(self, wait: float = PATIENCE, most: int = 100) -> list[dict[str, Any]]:
         """Poll and acknowledge; the messages."""
         got = self.poll(wait, most)
         if got:
             self.ack(*got)
         return [d["message"] for d in got]
 
-    def next(self, wait: float = 10) -> dict[str, Any]:
+    def next(self, wait: float = PATIENCE) -> dict[str, Any]:
         """One message, acknowledged."""
         got = self.take(wait, 1)
         assert got, f"nothing for {self.id} within {wait:g} s"
@@ -179,7 +179,7 @@ class Orchestrator(Party):
 
 
 class Worker(Party):
-    def work(self, wait: float = 10) -> dict[str, Any]:
+    def work(self, wait: float = PATIENCE) -> dict[str, Any]:
         """The next work request, acknowledged."""
         message = self.next(wait)
         assert message["type"] == "work_request", message

@@ -28,6 +28,6 @@ def dragoman(*arguments: str, hub: HubProcess | None = None, stdin: str = "", **
         arguments,
         env={**inherited, "NO_COLOR": "1", "COLUMNS": "200", **where, **environment},
         stdin=stdin,
-        timeout=40,
+        timeout=120,
     )
     return Said(*said)

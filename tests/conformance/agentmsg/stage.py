@@ -234,7 +234,7 @@ async def reopened(stage: Stage) -> AsyncIterator[None]:
     doors = [AgentmsgDoor(desk)]
     async with serve(stage.intake, stage.store, fallback=elsewhere, doors=doors, port=0) as serving:
         stage.url = serving.url
-        async with httpx2.AsyncClient(base_url=serving.url, verify=False, trust_env=False, timeout=10) as stage.http:
+        async with httpx2.AsyncClient(base_url=serving.url, verify=False, trust_env=False, timeout=60) as stage.http:
             yield
 
 

@@ -92,5 +92,9 @@ def test_whoever_asked_in_another_protocol_hears_of_an_event_as_progress(
     assert bob.post(said)[0] == 202
     assert bob.post(bob.response(request, {"dataset_id": "d1"}))[0] == 202
     until(lambda: hub.admin.get(f"/api/v1/tasks/{task['id']}").json["status"] == "completed")
-    lines = hub.admin.get(f"/api/v1/agents/{bob.id}/logs").json["logs"]
-    assert any("half_loaded" in line["text"] for line in lines)
+
+    def told() -> bool:
+        lines = hub.admin.get(f"/api/v1/agents/{bob.id}/logs").json["logs"]
+        return any("half_loaded" in line["text"] for line in lines)
+
+    until(told, "the event is in the log")

@@ -147,6 +147,6 @@ def test_curl_can_do_it(pair: tuple[Speaker, Speaker]) -> None:
         pytest.skip("no curl")
     ada, _ = pair
     said = json.dumps(ada.message("request", BROKER, "discover_capabilities", {"intent": "provision"}))
-    command = ["curl", "-sS", "-m", "10", "--data-binary", "@-", f"{ada.hub.url}/a2acp/messages"]
+    command = ["curl", "-sS", "-m", "60", "--data-binary", "@-", f"{ada.hub.url}/a2acp/messages"]
     out = subprocess.run(command, input=said.encode(), capture_output=True, check=True, timeout=PATIENCE).stdout
     assert json.loads(out)["payload"]["capabilities"]

@@ -285,7 +285,7 @@ def test_a_grpc_port_refuses_tls_1_2_with_the_suites_we_give_it(tmp_path: Path, 
             context = trusting(ca)
             context.set_alpn_protocols(["h2"])
             context.maximum_version = version
-            with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as plain:
                 if spoken is None:
                     with pytest.raises((ssl.SSLError, ConnectionError)):
                         context.wrap_socket(plain, server_hostname="localhost")
@@ -294,7 +294,7 @@ def test_a_grpc_port_refuses_tls_1_2_with_the_suites_we_give_it(tmp_path: Path, 
                         assert link.version() == spoken
     finally:
         child.kill()
-        child.wait(10)
+        child.wait(60)
         child.stdout.close()  # type: ignore[union-attr]
 
 

@@ -269,7 +269,7 @@ def test_plain_functions_at_work_are_waited_for(hub: Hub) -> None:
 
     @agent.on("work")
     def work() -> str:
-        return "done" if may_end.wait(10) else "late"
+        return "done" if may_end.wait(60) else "late"
 
     hub.add(agent, protocol="coven")
     began = hub.clock.now
@@ -402,6 +402,6 @@ def test_a_task_that_never_ends_says_why(hub: Hub) -> None:
     hub.add(agent)
     with pytest.raises(Stuck, match=r"nothing is due.*it is waiting\..*How long\?.*hub\.human\.answers"):
         hub.call("curious", "ask")
-    hub.patience = 0.2
-    with pytest.raises(Stuck, match=r"after 0\.2 s \(hub\.patience\).*A handler is at work.*hub\.clock\.advance"):
+    hub.patience = 2
+    with pytest.raises(Stuck, match=r"after 2 s \(hub\.patience\).*A handler is at work.*hub\.clock\.advance"):
         hub.call("curious", "hang")

@@ -19,7 +19,7 @@ async def api(tmp_path: Path) -> AsyncIterator[httpx2.AsyncClient]:
     async with hub(settings) as running:
         headers = {"authorization": f"Bearer {running.admin_token}"}
         async with httpx2.AsyncClient(
-            base_url=running.serving.url, headers=headers, verify=False, trust_env=False
+            base_url=running.serving.url, headers=headers, verify=False, trust_env=False, timeout=60
         ) as client:
             yield client
 

@@ -228,7 +228,7 @@ async def test_hostile_names_are_shown_as_text(world: Any, make: Any) -> None:
     script = resources.files("dragoman.transports.api") / "status" / "status.js"
     run = subprocess.run(
         ["node", str(Path(__file__).with_name("page_dom.js")), str(script)],
-        input=json.dumps(answers), capture_output=True, text=True, timeout=30, check=True,
+        input=json.dumps(answers), capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     told = json.loads(run.stdout)
     for place in ("agents", "tasks", "questions", "deadletters"):

@@ -115,7 +115,7 @@ async def test_a_body_that_makes_progress_is_waited_for(opened: Any, kit: Any, h
 
 
 async def test_an_idle_connection_is_closed_after_its_answer(opened: Any, kit: Any) -> None:
-    async with opened(**QUICK) as serving, Raw(kit, serving.port) as raw:
+    async with opened(idle_seconds=0.2) as serving, Raw(kit, serving.port) as raw:
         raw.writer.write(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
         assert b"elsewhere" in await raw.closed()
 

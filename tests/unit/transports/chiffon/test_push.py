@@ -60,7 +60,7 @@ async def callback() -> AsyncIterator[Callback]:
 
 @pytest.fixture
 async def push(hub: Any, callback: Callback) -> AsyncIterator[Push]:
-    push = Push(hub, allowed=PRIVATE, first_pause=0.01, seconds=2)
+    push = Push(hub, allowed=PRIVATE, first_pause=0.01, seconds=60)
     url = f"http://localhost:{callback.port}/hook?x=1"
     hub.known["infra-1"] = msgspec.structs.replace(hub.known["infra-1"], callback_url=url)
     yield push
@@ -216,7 +216,7 @@ async def test_a_name_that_leads_elsewhere_meanwhile_changes_nothing(hub: Any, c
     """Nobody but our own name server knows it: it is called at the address that was checked, or not at all."""
     called_at(hub, callback, "rebinding.invalid")
     names = Names("127.0.0.1", "169.254.169.254")
-    push = Push(hub, allowed=PRIVATE, resolve=names, first_pause=0.01, seconds=2)
+    push = Push(hub, allowed=PRIVATE, resolve=names, first_pause=0.01, seconds=60)
     push.start()
     (await link(hub)).deliver([kit.parcel(1), kit.parcel(2)])
     await hub.until(lambda: len(hub.asked_for(Acknowledge)) == 2)
@@ -270,7 +270,7 @@ async def test_a_registration_with_a_callback_opens_the_link(
     headers = {"authorization": f"Bearer {kit.tokens['infra-1']}"}
     async with (
         opened(networks=PRIVATE) as serving,
-        httpx2.AsyncClient(base_url=serving.url, verify=False, trust_env=False) as http,
+        httpx2.AsyncClient(base_url=serving.url, verify=False, trust_env=False, timeout=60) as http,
     ):
         response = await kit.soon(http.post("/api/agent/register", json=body, headers=headers))
         assert response.status_code == 200

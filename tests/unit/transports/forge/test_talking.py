@@ -120,7 +120,7 @@ async def test_agents_publish_and_subscribe(hub: ForgeHub) -> None:
     await two.ask("unsubscribe", topic="builds.*")
     assert (await three.ask("publish", topic="builds.failed", data=1))["delivered"] == 1
     await one.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while hub.door.open_links > 2:  # until the hub has seen the link's end
             await asyncio.sleep(0)
     assert (await three.ask("publish", topic="builds.done", data=1))["delivered"] == 0
@@ -156,7 +156,7 @@ async def test_a_subscriber_that_does_not_read_loses_messages_and_holds_up_nobod
     lost = sent
     got = [(await slow.notice("published"))["data"][0] for _ in range(sent)]
     assert got == list(range(sent))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not (await talker.ask("publish", topic="t", data=["after"]))["delivered"]:
             hub.ticks += 1
             lost += 1
