@@ -104,7 +104,7 @@ class Client:
 
 @pytest.fixture
 async def client(serving: Serving) -> AsyncIterator[Client]:
-    async with httpx2.AsyncClient(base_url=serving.url, verify=False, trust_env=False) as http:
+    async with httpx2.AsyncClient(base_url=serving.url, verify=False, trust_env=False, timeout=60) as http:
         yield Client(http)
 
 

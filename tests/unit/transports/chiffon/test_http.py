@@ -153,7 +153,10 @@ async def test_what_cannot_be_read_is_refused_recorded_and_the_hub_serves_on(
 
 @pytest.mark.requirement("all-D3")
 async def test_half_a_million_brackets_are_refused(opened: Any, hub: Any, kit: Any) -> None:
-    async with opened() as serving, httpx2.AsyncClient(base_url=serving.url, verify=False, trust_env=False) as http:
+    async with (
+        opened() as serving,
+        httpx2.AsyncClient(base_url=serving.url, verify=False, trust_env=False, timeout=60) as http,
+    ):
         headers = {"authorization": f"Bearer {kit.tokens['orch-1']}"}
         for body in (b"[" * 500_000 + b"]" * 500_000, b'{"a":' * 500_000):
             response = await kit.soon(http.post("/api/agent/message", content=body, headers=headers))

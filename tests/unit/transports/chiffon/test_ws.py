@@ -16,6 +16,7 @@ from websockets.asyncio.client import ClientConnection
 from dragoman.core.commands import Acknowledge, CloseLink, Finish, OpenLink, PaceLink, ReportProgress, Submit
 from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind
+from dragoman.transports.chiffon.ws import ChiffonWs
 
 Connect = Callable[..., Any]
 
@@ -223,9 +224,10 @@ async def test_a_client_that_acknowledges_itself_is_not_acknowledged_for(
 
 @pytest.mark.parametrize("end", ["dies", "closes", "acknowledges"])
 async def test_the_first_notices_of_a_link_wait_for_the_clients_own_word(
-    end: str, connect: Connect, hub: Any, kit: Any
+    end: str, connect: Connect, hub: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be one that acknowledges, and die over them: then they must come again."""
+    monkeypatch.setattr(ChiffonWs, "word_seconds", 1000.0)
     async with connect() as socket:
         pump = await link(hub)
         pump.deliver([kit.parcel(2)])
