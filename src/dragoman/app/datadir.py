@@ -6,6 +6,7 @@
     admin.token   0600   the admin's token: made once, survives restarts
     hub.json      0600   where the hub listens and its token: only while it serves
     hub.sqlite    0600   the embedded store (the store's own business)
+    files, vault  0700   files of tasks; environments of children: in no copy of the store either (`BESIDE`)
     signing.json  0600   keys that sign tokens, if there are any   } in no copy of the store: to be
     master.json   0600   keys that lock what is kept, likewise     } kept apart from it (`KEYS`)
     master.made   0600   a note that there was a master.json: without it, a lost one would not be missed
@@ -26,6 +27,8 @@ from dragoman.security import datahome, private
 DEFAULT = datahome.DEFAULT
 KEYS = ("signing.json", "master.json")
 """Files of `security.keys` and `security.masterkey`, wherever they lie in the directory."""
+BESIDE = ("files", "vault")
+"""Directories of `stores.files` and `transports.stdio.vault`, whose contents the store only names."""
 TOKEN_BYTES = 16  # 32 hex characters, as agents' tokens
 
 
@@ -135,6 +138,10 @@ class DataDir:
     def key_files(self) -> list[Path]:
         """The keys that are there: in the directory, or in one below it."""
         return sorted(path for name in KEYS for path in (*self.path.glob(name), *self.path.glob(f"*/{name}")))
+
+    def beside_the_store(self) -> list[Path]:
+        """The directories with something in them that a copy of the store names and does not hold."""
+        return [path for name in BESIDE if any((path := self.path / name).glob("*"))]
 
     def _read_token(self) -> str | None:
         try:

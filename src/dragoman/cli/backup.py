@@ -1,7 +1,7 @@
 """`dragoman backup`: a consistent copy of the store. A running hub makes it itself; else we do, in its place.
 
-Keys are no part of it: whoever finds the copy must not find with it what opens it. We say which there are, so that
-they are kept too, elsewhere.
+Keys are no part of it: whoever finds the copy must not find with it what opens it. Nor are files of tasks and the
+environments of children, which lie beside the store. We say which there are, so that they are kept too.
 """
 
 from __future__ import annotations
@@ -46,15 +46,21 @@ def backup(
         _offline(reach.directory, path)
         by = "offline"
     size = path.stat().st_size if path.exists() else None
-    keys = [] if reach.hub else DataDir(reach.directory).key_files()
+    data = DataDir(reach.directory)
+    keys, beside = ([], []) if reach.hub else (data.key_files(), data.beside_the_store())
     if output != "table":
-        told = {"target": str(path), "bytes": size, "by": by, "not_in_it": [str(key.absolute()) for key in keys]}
+        missing = [str(path.absolute()) for path in (*keys, *beside)]
+        told = {"target": str(path), "bytes": size, "by": by, "not_in_it": missing}
         printing.document(told, output)
         return
     printing.verdict(True, f"the store is copied to {line(path)}" + (f" ({size:,} bytes)" if size is not None else ""))
     if keys:
         printing.words(f"  not in it: {', '.join(line(key) for key in keys)}")
         printing.words("  without these, what they locked stays shut and tokens end: keep a copy, apart from this one")
+    if beside:
+        printing.words(
+            f"  nor: {', '.join(line(directory) for directory in beside)}: copy what is in there, too, after this"
+        )
     printing.following("keep it on another disk; to restore: stop the hub and put it back as hub.sqlite")
 
 

@@ -101,10 +101,15 @@ def test_keys_are_named_by_a_backup_and_are_not_in_it(alone: Path, run: Any) -> 
     keys.mkdir(0o700)
     for name in ("signing.json", "master.json"):
         (keys / name).touch(0o600)
+    vault = alone / ".dragoman" / "vault"
+    vault.mkdir(mode=0o700)
+    (vault / "one").write_text("{}")
+    (alone / ".dragoman" / "files").mkdir(mode=0o700)  # nothing in it, nothing to copy
     ran = run("backup", "copy.sqlite")
     assert "not in it: .dragoman/keys/master.json, .dragoman/keys/signing.json" in ran.err
+    assert "nor: .dragoman/vault: copy" in ran.err
     told = json.loads(run("backup", "other.sqlite", "-o", "json").out)
-    assert told["not_in_it"] == [str(keys / "master.json"), str(keys / "signing.json")]
+    assert told["not_in_it"] == [str(keys / "master.json"), str(keys / "signing.json"), str(vault)]
     (keys / "master.json").chmod(0o640)
     assert ".dragoman/keys/master.json (0640)" in run("doctor").out
 
