@@ -88,3 +88,16 @@ def test_a_frame_that_cannot_be_read_is_answered_and_one_that_is_no_message_is_a
     asked = {"type": "request:query-tasks", "id": "r", "timestamp": "2026-02-04T14:30:00Z", "payload": {}}
     [event] = codec.read(pack(asked), Role.HUB, encoding=Encoding.MSGPACK)
     assert isinstance(event, RequestReceived)
+
+
+@pytest.mark.requirement("FG-FUT-2", "forge-all-D3")
+@pytest.mark.parametrize("value", [float("nan"), msgspec.msgpack.Ext(5, b"x"), [[]]])
+def test_a_refusal_names_the_request_if_that_can_be_read(value: Any) -> None:
+    """Whoever waits for its answer must find it."""
+    for _ in range(100 if value == [[]] else 0):
+        value = [value]
+    for kind, asks in (("request:query-agents", True), ("event:log", False)):
+        frame = pack({"type": kind, "id": "r-1", "timestamp": "2026-02-04T14:30:00Z", "payload": {"x": value}})
+        (event,) = codec.read(frame, Role.HUB, encoding=Encoding.MSGPACK)
+        assert isinstance(event, Invalid)
+        assert (event.about, event.asks) == ("r-1", asks)

@@ -282,9 +282,12 @@ def _family(tree: Any) -> Family | None:
 
 def _broken(data: bytes, error: RemoteProtocolError, reader: Role, encoding: Encoding) -> Event:
     """What the guard refused: a message that somebody waits for, or only words."""
-    kind, about = _glimpse(data, error.stage) if encoding is Encoding.JSON else (None, None)
     if encoding is Encoding.MSGPACK:  # a binary frame is never a line of a log
-        return Invalid.of(ForgeError(error.what, stage=error.stage, field=error.field, asks=True))
+        tree = None if error.stage is Stage.SIZE else packed.glimpse(data)
+        family = _family(tree)
+        about, asks = (_id(tree), family is Family.REQUEST) if family else (None, True)
+        return Invalid.of(ForgeError(error.what, stage=error.stage, field=error.field, about=about, asks=asks))
+    kind, about = _glimpse(data, error.stage)
     if kind is None or SAID_BY[_FAMILIES[kind.partition(":")[0]]] is reader:
         if error.stage is Stage.SIZE:
             return Dropped(len(data))

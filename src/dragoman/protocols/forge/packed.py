@@ -60,6 +60,14 @@ def unpack(data: bytes, limits: Limits) -> tuple[Any, bytes]:
     return guard.check(text, msgspec.structs.replace(limits, bytes=max(limits.bytes, len(text)))), text
 
 
+def glimpse(data: bytes) -> Any:
+    """What a message seems to be that was refused; None if nobody can tell."""
+    try:
+        return _read(data)
+    except (RecursionError, msgspec.DecodeError, UnicodeDecodeError, ValueError, OverflowError, TypeError):
+        return None
+
+
 def pack(value: Any) -> bytes:
     """Anything that has a form in JSON, times included, as MessagePack."""
     return _pack(msgspec.to_builtins(value))
