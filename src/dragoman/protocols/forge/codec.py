@@ -283,7 +283,7 @@ def _family(tree: Any) -> Family | None:
 def _broken(data: bytes, error: RemoteProtocolError, reader: Role, encoding: Encoding) -> Event:
     """What the guard refused: a message that somebody waits for, or only words."""
     if encoding is Encoding.MSGPACK:  # a binary frame is never a line of a log
-        tree = None if error.stage is Stage.SIZE else packed.glimpse(data)
+        tree: Any = None if error.stage is Stage.SIZE else packed.glimpse(data)
         family = _family(tree)
         about, asks = (_id(tree), family is Family.REQUEST) if family else (None, True)
         return Invalid.of(ForgeError(error.what, stage=error.stage, field=error.field, about=about, asks=asks))
