@@ -362,6 +362,7 @@ class Introduction(Struct, frozen=True, kw_only=True):
     work_types: tuple[str, ...] = ()
     domain: str | None = None
     concurrency: int = 8
+    memory_mb: int | None = None
     capabilities: tuple[dict[str, Any], ...] = ()
     skills: tuple[str, ...] = ()
 

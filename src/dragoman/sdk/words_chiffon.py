@@ -302,7 +302,8 @@ def _registration(who: Introduction) -> bytes:
         "agent_type": who.kind or who.agent_id,
         "supported_versions": SUPPORTED,
         "work_types": who.work_types,
-        "limits": {"max_concurrent_tasks": who.concurrency},
+        "limits": {"max_concurrent_tasks": who.concurrency}
+        | ({} if who.memory_mb is None else {"max_memory_mb": who.memory_mb}),
         "capabilities": who.capabilities,
     }
     if who.version is not None:

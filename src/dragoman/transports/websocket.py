@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from http import HTTPStatus
 from typing import Any, Protocol
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -36,6 +37,7 @@ EXTENSION = "dragoman.socket"
 """Where the application finds the socket in its ASGI scope, under `extensions`."""
 
 MARK = b"dragoman"
+VERSION = "13"
 
 QUIET_SECONDS = 0.5
 LINGER_SECONDS = 5.0
@@ -82,12 +84,26 @@ class Socket(WebSocketsSansIOProtocol):
     def handle_connect(self, event: Request) -> None:
         if event.path.partition("?")[0] in COMPRESSED_PATHS:
             self.conn.available_extensions = [DEFLATE]
+        if event.headers.get_all("Sec-WebSocket-Version") not in ([], [VERSION]):
+            self._refuse_version()
+            return
         super().handle_connect(event)
         scope: dict[str, Any] | None = getattr(self, "scope", None)
         if scope is not None:
             scope["extensions"][EXTENSION] = self
             if not self.conn.extensions:
                 self._cutter = Cutter(self.config.ws_max_size)
+
+    def _refuse_version(self) -> None:
+        """The library calls another version a bad request; RFC 6455 (4.2.2) has the client told which one is spoken."""
+        self.handshake_initiated = self.handshake_complete = self.close_sent = True
+        said = f"This WebSocket version is not spoken here; use version {VERSION}.\n"
+        response = self.conn.reject(HTTPStatus.UPGRADE_REQUIRED, said)
+        response.headers["Upgrade"] = "websocket"
+        response.headers["Sec-WebSocket-Version"] = VERSION
+        self.conn.send_response(response)
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.transport.close()
 
     # -- in
 

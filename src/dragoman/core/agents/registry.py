@@ -157,7 +157,7 @@ def register(work: Work, command: RegisterAgent) -> Agent:
         capabilities=tuple(dict.fromkeys((*given, *said))),
         declared=tuple(name for name in said if name not in given),
         max_concurrent=command.max_concurrent or agent.max_concurrent,
-        memory_mb=command.memory_mb or agent.memory_mb,
+        memory_mb=command.memory_mb,  # nobody else says it: what a former process had is no matter
         protocol_version=command.protocol_version or agent.protocol_version,
         callback_url=command.callback_url,
         registered_at=work.now,

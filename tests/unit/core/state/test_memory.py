@@ -63,6 +63,11 @@ async def test_what_nobody_could_ever_bear_is_refused_with_the_numbers(world: Wo
     assert (await world.submit(**wants(4096))).owner == "unsaid"
 
 
+async def test_an_agent_that_registers_anew_without_it_takes_any(world: World) -> None:
+    await world.ask(RegisterAgent(principal=AgentId("small")))
+    assert (await world.submit(**wants(4096))).owner == "small"
+
+
 async def test_a_restart_forgets_nothing_of_it(world: World) -> None:
     await world.submit(**wants(1500))
     await world.restart()

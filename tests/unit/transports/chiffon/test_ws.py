@@ -65,6 +65,19 @@ async def test_a_subprotocol_need_not_be_offered_but_another_is_refused(connect:
     assert refused.value.response.status_code == 400
 
 
+async def test_another_version_of_websockets_is_refused_with_the_one_that_is_spoken(serving: Any, kit: Any) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", serving.port)
+    writer.write(
+        b"GET /api/agent/ws HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        b"Sec-WebSocket-Version: 12\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    head, _, body = (await kit.soon(reader.read())).partition(b"\r\n\r\n")
+    writer.close()
+    assert head.startswith(b"HTTP/1.1 426 Upgrade Required\r\n")
+    assert {b"Upgrade: websocket", b"Sec-WebSocket-Version: 13"} < set(head.split(b"\r\n"))
+    assert b"use version 13" in body
+
+
 @pytest.mark.requirement("CH-AUT-3")
 @pytest.mark.requirement("CH-AUT-4")
 @pytest.mark.parametrize(("token", "status"), [(None, "missing"), ("f" * 32, "invalid")])
