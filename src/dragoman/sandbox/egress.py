@@ -59,8 +59,7 @@ def address_of(name: str, port: int) -> "tuple[str, int]":
         return str(literal), port
     for *_, where in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM):
         found = ipaddress.ip_address(where[0])
-        if getattr(found, "ipv4_mapped", None) is not None:
-            found = found.ipv4_mapped  # type: ignore[union-attr,assignment]
+        found = getattr(found, "ipv4_mapped", None) or found
         if not found.is_global or found.is_multicast:
             raise PermissionError(f"{name} is {found}, which is not on the public network")
         return str(found), port

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -53,11 +54,11 @@ def measure(runs: int = RUNS) -> tuple[Start, ...]:
         for rung in (each for each in rungs if each.level in standing):
             if rung is wasm:
                 with Warm(cached) as warm:
-                    found.append(_timed("wasm, warm host", Level.WASM, lambda w=warm: _warm(w, module), runs))  # type: ignore[misc]
+                    found.append(_timed("wasm, warm host", Level.WASM, partial(_warm, warm, module), runs))
                 argv = cached.argv(Sandbox(), (module,))
             else:
                 argv = rung.argv(Sandbox(), (PROGRAM,))
-            found.append(_timed(f"{rung.level}, own process", rung.level, lambda a=argv: _own(a), runs))  # type: ignore[misc]
+            found.append(_timed(f"{rung.level}, own process", rung.level, partial(_own, argv), runs))
     return tuple(found)
 
 

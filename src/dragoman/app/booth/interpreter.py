@@ -14,7 +14,7 @@ What is lost on the way is what `bindings.losses` says of the features that the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -224,26 +224,10 @@ class _Booth:
 def understood(command: Command) -> dict[str, Any]:
     """The message in the hub's own words; what it does not say is left out."""
     told: dict[str, Any] = {"means": _MEANS[type(command)]}
+    tells = _TELLS.get(type(command))
+    if tells is not None:
+        told |= tells(command)
     body: Any = getattr(command, "body", None)
-    if isinstance(command, Submit):
-        told |= {
-            "type": command.type, "name": command.name, "description": command.description,
-            "priority": command.priority.value, "for": command.pinned or command.kind, "thread": command.thread,
-            "capabilities": list(command.required_capabilities), "dependencies": list(command.dependencies),
-            "limits": command.constraints, "seconds": command.total_seconds,
-        }  # fmt: skip
-    elif isinstance(command, Cancel):
-        told["reason"] = command.reason
-    elif isinstance(command, AskPerson):
-        told |= {"question": command.ask.question, "options": list(command.ask.options)}
-    elif isinstance(command, AskHelp):
-        told |= {"question": command.question, "topic": command.topic, "priority": command.priority.value}
-    elif isinstance(command, HandOver):
-        told |= {"reason": command.reason.value, "type": command.type}
-    elif isinstance(command, Tell):
-        told["letter"] = command.letter.kind
-    elif isinstance(command, ReportFault):
-        told["fault"] = msgspec.to_builtins(command.fault)
     if body and not isinstance(command, ReportFault):
         told |= msgspec.json.decode(body)
     return {name: value for name, value in told.items() if value not in (None, "", [], {}, ())}
@@ -260,6 +244,20 @@ _MEANS: Mapping[type[Any], str] = {
     HandOver: "another agent is asked to go on",
     Tell: "a message that is no task",
 }
+
+_TELLS: Mapping[type[Any], Callable[[Any], dict[str, Any]]] = {
+    Submit: lambda asked: {
+        "type": asked.type, "name": asked.name, "description": asked.description, "priority": asked.priority.value,
+        "for": asked.pinned or asked.kind, "thread": asked.thread, "capabilities": list(asked.required_capabilities),
+        "dependencies": list(asked.dependencies), "limits": asked.constraints, "seconds": asked.total_seconds,
+    },
+    Cancel: lambda asked: {"reason": asked.reason},
+    AskPerson: lambda asked: {"question": asked.ask.question, "options": list(asked.ask.options)},
+    AskHelp: lambda asked: {"question": asked.question, "topic": asked.topic, "priority": asked.priority.value},
+    HandOver: lambda asked: {"reason": asked.reason.value, "type": asked.type},
+    Tell: lambda told: {"letter": told.letter.kind},
+    ReportFault: lambda told: {"fault": msgspec.to_builtins(told.fault)},
+}  # fmt: skip
 
 _IN_BODY: Mapping[str, Feature] = {
     "percent": F.PERCENT, "message": F.MESSAGE, "step": F.STEP, "thinking": F.THINKING, "tool_use": F.TOOL_USE,

@@ -57,6 +57,10 @@ class HotCache:
     def __init__(self, rows: int, names: Names | None = None) -> None:
         self._rows = rows
         self.names = names or Names()
+        self.clear()
+
+    def clear(self) -> None:
+        """What is known of rows; which names there may be is known in any case."""
         self._tasks: dict[TaskId, Task] = {}
         self._requests: dict[tuple[AgentId, str], TaskId] = {}
         self._numbers: dict[TaskId, int] = {}
@@ -71,10 +75,6 @@ class HotCache:
 
         self.absent: set[TaskId] = set()
         """Tasks that this unit found not to exist. They have no deliveries either."""
-
-    def clear(self) -> None:
-        """What is known of rows; which names there may be is known in any case."""
-        self.__init__(self._rows, self.names)  # type: ignore[misc]
 
     # Asking.
 
