@@ -148,6 +148,8 @@ def test_an_agent_is_seen_while_its_link_stands(protocol: str, connected: bool, 
     known = agent(protocol=protocol, connected=connected, last_seen_at=NOW)
     told = agent_out(known, reachable=reachable, tasks=(), now=Instant(NOW + SECOND))
     assert told.last_seen == {"then": "2026-01-19T04:21:04Z", "now": "2026-01-19T04:21:05Z"}[seen]
+    again = agent_out(known, reachable=False, tasks=(), now=Instant(NOW + SECOND), heard=Instant(NOW + SECOND))
+    assert again.last_seen == "2026-01-19T04:21:05Z"
 
 
 def test_a_task_is_told_with_or_without_its_contents() -> None:

@@ -54,12 +54,14 @@ class AgentOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuestionOut(msgspec.Struct, frozen=True, kw_only=True):
-    """`asked_of` is the agent that is asked now, `asked_before` those that could not help; without one, a person is."""
+    """`asked_of` is the agent that is asked now, `asked_before` those that could not help; without one, a person is.
+    `context` is what the agent told beside its question."""
 
     id: str
     task_id: str | None
     agent: str
     question: str
+    context: Any
     options: tuple[Any, ...]
     status: QuestionStatus
     about: Asking
@@ -110,9 +112,13 @@ def agent_status(agent: Agent, *, reachable: bool, load: int) -> AgentStatus:
     return AgentStatus.IDLE
 
 
-def agent_out(agent: Agent, *, reachable: bool, tasks: Sequence[TaskId], now: Instant) -> AgentOut:
-    """The row knows when a link was opened; while it stands, its agent is seen. One that converses must be heard."""
+def agent_out(
+    agent: Agent, *, reachable: bool, tasks: Sequence[TaskId], now: Instant, heard: Instant | None = None
+) -> AgentOut:
+    """The row knows when a link was opened; while it stands, its agent is seen. One that converses must be `heard`: its
+    row is not written for every word of it."""
     here = reachable and agent.connected and not agent.converses
+    seen = max((at for at in (agent.last_seen_at, heard) if at is not None), default=None)
     return AgentOut(
         id=agent.id,
         protocol=agent.protocol,
@@ -135,7 +141,7 @@ def agent_out(agent: Agent, *, reachable: bool, tasks: Sequence[TaskId], now: In
         callback_url=agent.callback_url,
         created_at=rfc3339(agent.created_at),
         registered_at=moment(agent.registered_at),
-        last_seen=moment(now if here else agent.last_seen_at),
+        last_seen=moment(now if here else seen),
         details=agent.details,
     )
 
@@ -146,6 +152,7 @@ def question_out(question: Question) -> QuestionOut:
         task_id=question.task,
         agent=question.agent,
         question=question.question,
+        context=question.details.get("context"),
         options=question.options,
         status=question.status,
         about=question.about,

@@ -78,6 +78,9 @@ class ScriptedIntake:
     def reachable(self, id: AgentId) -> bool:
         return id in self.linked
 
+    def heard_at(self, id: AgentId) -> Instant | None:
+        return None
+
     def entity(self, id: str) -> Entity | None:
         return self.shared.get(id)
 
