@@ -7,6 +7,7 @@ dragoman call deployer run_playbook playbook=deploy_kuma.yml
 
 import asyncio
 import sys
+from typing import Any
 
 from dragoman import Agent, Task
 
@@ -14,7 +15,9 @@ agent = Agent("deployer", version="1.2.3", state_dir=".dragoman/agents")
 
 
 @agent.on("run_playbook", timeout=300)
-async def run(task: Task, playbook: str, extra_vars: dict | None = None, restart: bool = False) -> dict:
+async def run(
+    task: Task, playbook: str, extra_vars: dict[str, Any] | None = None, restart: bool = False
+) -> dict[str, Any]:
     """Run an Ansible playbook."""
     steps = ["fetch", "configure", "verify"]
     for number, step in enumerate(steps, start=1):

@@ -8,6 +8,7 @@ dragoman call junior fix issue=17
 import asyncio
 import os
 import sys
+from typing import Any
 
 from dragoman import Agent, HelpRequest, Task
 
@@ -30,7 +31,7 @@ async def advise(request: HelpRequest) -> str:
 
 
 @senior.on("fix")
-async def fix(task: Task, issue: int) -> dict:
+async def fix(task: Task, issue: int) -> dict[str, Any]:
     """Fix an issue."""
     return {"issue": issue, "begun_by": task.handover and task.handover.from_agent, "known": task.context}
 
