@@ -155,9 +155,9 @@ def test_the_delays_are_a_function_of_the_configuration() -> None:
         retry.RetryConfig(max_attempts=4, base_delay_ms=1000, max_delay_ms=30_000, backoff_multiplier=2, jitter=True)
         == retry.DEFAULT
     )
-    plain = retry.RetryConfig(max_attempts=10, jitter=False)
-    assert [retry.next_delay(plain, attempt, 0.3) for attempt in range(1, 11)] == [
-        1000, 2000, 4000, 8000, 16000, 30000, 30000, 30000, 30000, None,
+    plain = retry.RetryConfig(jitter=False)
+    assert [retry.delay(plain, attempt, 0.3) for attempt in range(1, 8)] == [
+        1000, 2000, 4000, 8000, 16000, 30000, 30000,
     ]  # fmt: skip
     assert [retry.delay(retry.DEFAULT, 2, chance) for chance in (0, 0.5, 1)] == [1000, 1500, 2000]
     assert retry.delay(plain, 10**9, 0) == 30000
@@ -223,7 +223,7 @@ def test_an_ack_names_many_and_is_not_acknowledged(link: Link) -> None:
     assert one(link.agent.receive(ack), Acknowledged).message_ids == tuple(message.id for message in heard)
     assert len(link.agent.outbox) == 0
     urgent = codec.message(codec.decode(ack).payload, link.stamp(), sender="ada", to="hub", priority=Priority.CRITICAL)
-    assert routing.guarantee(urgent) is Guarantee.AT_MOST_ONCE
+    assert not routing.is_kept(urgent)
     keeper = Connection(Role.AGENT, "ada")  # somebody else keeps what it sent
     assert one(keeper.receive(ack), Acknowledged).message_ids == tuple(message.id for message in heard)
 
@@ -343,12 +343,6 @@ def test_a_message_belongs_to_the_lane_of_its_task() -> None:
         "ErrorReport",
     }
     assert tasks == {name: "t-1" if name in with_task else None for name in PAYLOADS}
-
-
-def test_three_missed_heartbeats_are_silence() -> None:
-    assert not routing.is_silent(START, after(29_999))
-    assert routing.is_silent(START, after(30_000))
-    assert routing.is_silent(START, after(3_000), interval=1.0)
 
 
 def test_an_id_in_capitals_is_the_same_id(link: Link) -> None:

@@ -67,11 +67,6 @@ def delay(config: RetryConfig, attempt: int, chance: float) -> float:
     return whole * (1 + chance) / 2 if config.jitter else whole
 
 
-def next_delay(config: RetryConfig, attempt: int, chance: float) -> float | None:
-    """Milliseconds until the next attempt after the `attempt`th; None when there is none, and it is a dead letter."""
-    return delay(config, attempt, chance) if attempt < config.max_attempts else None
-
-
 def _whole(config: RetryConfig, attempt: int) -> float:
     if not config.base_delay_ms:
         return 0.0

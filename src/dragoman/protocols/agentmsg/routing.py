@@ -20,7 +20,7 @@ import enum
 from datetime import datetime, timedelta
 
 from dragoman.protocols.agentmsg.records import Level, Priority
-from dragoman.protocols.agentmsg.types import HEARTBEAT_SECONDS, SILENT_INTERVALS, Message, MessageType
+from dragoman.protocols.agentmsg.types import Message, MessageType
 
 
 class Guarantee(enum.StrEnum):
@@ -90,13 +90,8 @@ def priority(message: Message) -> Priority:
     return EFFECTIVE[message.type, message.metadata.priority]
 
 
-def guarantee(message: Message) -> Guarantee:
-    """What the sender is promised (D4)."""
-    return Guarantee.AT_LEAST_ONCE if is_kept(message) else Guarantee.AT_MOST_ONCE
-
-
 def is_kept(message: Message) -> bool:
-    """Whether it is kept until it is acknowledged."""
+    """Whether it is kept until it is acknowledged (D4)."""
     return (message.type, message.metadata.priority) in KEPT
 
 
@@ -124,8 +119,3 @@ def is_expired(message: Message, now: datetime) -> bool:
     """Whether nobody is to be bothered with it any more (D6)."""
     end = expires_at(message)
     return end is not None and now >= end
-
-
-def is_silent(last_heard: datetime, now: datetime, interval: float = HEARTBEAT_SECONDS) -> bool:
-    """Whether an agent that was last heard of then counts as OFFLINE (D12)."""
-    return now - last_heard >= timedelta(seconds=interval * SILENT_INTERVALS)

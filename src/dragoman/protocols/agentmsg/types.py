@@ -53,7 +53,6 @@ ANYONE = "*"
 
 MAX_RETRIES = DEFAULT.max_attempts - 1
 HEARTBEAT_SECONDS = 10.0
-SILENT_INTERVALS = 3
 """An agent that missed so many heartbeats is OFFLINE (D12)."""
 
 

@@ -33,7 +33,6 @@ def test_a_delay_never_shrinks_nor_passes_its_bound(config: retry.RetryConfig, a
     assert retry.delay(config, attempt + 1, chance) >= wait
     whole = retry.delay(config, attempt, 1.0)
     assert whole / 2 <= wait <= whole
-    assert (retry.next_delay(config, attempt, chance) is None) == (attempt >= config.max_attempts)
 
 
 def fate(losses: list[bool], jitter: float) -> tuple[int, int, int]:
