@@ -166,6 +166,8 @@ def _prompt(question: Mapping[str, Any]) -> str:
         raise Stop(Exit.USAGE, "the answer is missing", next=f"dragoman ask answer {line(question['id'])} ANSWER")
     options = question.get("options") or ()
     printing.words(f"{line(question.get('agent'))} asks: {line(question.get('question'))}")
+    if question.get("context"):
+        printing.words(f"  context: {printing.cell(question['context'])}")
     if options:
         printing.words(f"  one of: {printing.cell(options)}")
     print("answer: ", end="", file=sys.stderr, flush=True)

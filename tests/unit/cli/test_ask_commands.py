@@ -72,7 +72,7 @@ def test_a_long_list_of_questions_names_its_next_page_and_is_watched_to_its_end(
 def test_watching_shows_each_question_once_and_takes_answers_on_a_terminal(
     hub: Any, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = {**QUESTION, "id": "q2", "question": "Really?"}
+    other = {**QUESTION, "id": "q2", "question": "Really?", "context": {"files": 15}}
     hub.answers["GET /api/v1/questions"] = (200, {"questions": [QUESTION, other]})
     hub.answers["POST /api/v1/questions/q1/answer"] = (409, {"detail": "already answered."})
     hub.answers["POST /api/v1/questions/q2/answer"] = (200, other)
@@ -84,6 +84,7 @@ def test_watching_shows_each_question_once_and_takes_answers_on_a_terminal(
     monkeypatch.setattr(sys, "stdin", Terminal("yes\nno\n"))
     taken = run("ask", "watch", "--for", "0")
     assert "already answered." in taken.err
+    assert 'Really?\n  context: {"files":15}\n' in taken.err
     assert "answered deployer: no" in taken.err
     monkeypatch.setattr(sys, "stdin", Terminal("\n\n"))
     assert run("ask", "watch", "--for", "0").err.count("left open") == 2

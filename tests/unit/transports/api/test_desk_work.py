@@ -26,15 +26,15 @@ def question(make: Any, n: int, **changes: Any) -> Question:
 
 
 async def test_open_questions_are_listed_with_options_and_deadline(world: Any, make: Any) -> None:
-    asked = question(make, 1)
+    asked = question(make, 1, details={"context": {"files": 15}})
     await world.put(asked, question(make, 2, status=QuestionStatus.ANSWERED, answer="no"))
     told = (await world.client.get("/api/v1/questions?status=open")).json()
     assert told == {
         "questions": [
             {
                 "id": asked.id, "task_id": "t-1", "agent": "mux-1", "question": "Restart prod?",
-                "options": ["yes", "no"], "status": "open", "about": "answer", "asked_of": None,
-                    "asked_before": [], "deadline": "2026-01-19T04:22:04Z", "default": None,
+                "context": {"files": 15}, "options": ["yes", "no"], "status": "open", "about": "answer",
+                "asked_of": None, "asked_before": [], "deadline": "2026-01-19T04:22:04Z", "default": None,
                 "has_default": False, "answer": None, "answered_at": None, "answered_by": None,
                 "created_at": "2026-01-19T04:21:04Z",
             }

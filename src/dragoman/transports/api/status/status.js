@@ -86,7 +86,7 @@ function draw(agents, tasks, questions, letters) {
     : agents.agents.filter((a) => a.status !== "offline").length + " of " + agents.agents.length + " agents here";
   table("questions", ["Asked", "Agent", "Task", "Question", "Answer"], questions.questions, (row, q) => {
     cell(row, clock(q.created_at), "time"); cell(row, q.agent); cell(row, short(q.task_id), "id");
-    cell(row, cut(q.question)); answers(row, q);
+    cell(row, cut(q.context ? `${q.question} ${JSON.stringify(q.context)}` : q.question)); answers(row, q);
   }, "Nobody waits for an answer.");
   table("agents", ["Agent", "Protocol", "Kind", "Status", "Tasks", "Breaker", "Last seen"], agents.agents, (row, a) => {
     cell(row, a.id); cell(row, a.protocol); cell(row, a.kind); cell(row, a.status, state(a.status));
