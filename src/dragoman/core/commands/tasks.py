@@ -48,6 +48,8 @@ class Submit(Command, frozen=True, gc=False, kw_only=True):
     own_dependencies: bool = False
     """The caller may see the tasks that it asked for or has, and no other: it cannot depend on one either."""
     deadline: Instant | None = None
+    firm: bool = False
+    """The caller named that moment itself: it holds also while the task waits for somebody."""
     idle_seconds: float | None = None
     total_seconds: float | None = None
     trace_id: str | None = None
@@ -128,6 +130,8 @@ class ReportProgress(AboutTask, frozen=True, gc=False, kw_only=True):
 
     action: ClassVar = "task.progress"
     message_id: str | None = None
+    request_id: str | None = None
+    """Which request it answers, where the agent's protocol says so."""
     digest: str = ""
     body: bytes = b"{}"
     raw: bytes | None = None
@@ -172,6 +176,7 @@ class Finish(AboutTask, frozen=True, gc=False, kw_only=True):
     action: ClassVar = "task.finish"
     digest: str
     message_id: str | None = None
+    request_id: str | None = None
     body: bytes = b"{}"
     raw: bytes | None = None
     output: str = ""

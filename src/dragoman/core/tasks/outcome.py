@@ -28,7 +28,7 @@ from dragoman.core.work import Work
 
 def finish(work: Work, command: Finish) -> Task:
     """The owner says how it went."""
-    task = owned(work, command.task_id, command.principal)
+    task = owned(work, command.task_id, command.principal, command.request_id)
     if task.final:
         if task.result_digest == command.digest:
             return task  # the answer to the first one got lost: say it again
@@ -104,7 +104,7 @@ def task_at_fault(work: Work, command: ReportFault) -> Task | None:
         return owned(work, command.task_id, command.principal)
     for task in work.tasks(work.tasks_of(command.principal)):
         if command.request_id in (task.request_id, task.origin.request_id):
-            return task
+            return None if is_bygone(work, task, command.request_id) else task
     if command.fault.kind in work.rules.retried:
         return None
     for question in work.find(AskedBy(command.principal, PAGE)):  # its turn was over, and it gives up after all
@@ -114,12 +114,26 @@ def task_at_fault(work: Work, command: ReportFault) -> Task | None:
     return None
 
 
-def owned(work: Work, task_id: Any, principal: AgentId) -> Task:
-    """The task, if it is this agent's. Not there and not yours are the same answer."""
+def owned(work: Work, task_id: Any, principal: AgentId, request_id: str | None = None) -> Task:
+    """The task, if it is this agent's. Not there and not yours are the same answer. `request_id`: what the agent says
+    that it answers, where its protocol has a word for that."""
     task = work.task(task_id)
     if task is None or task.owner != principal:
         raise refuse(Kind.NOT_FOUND, "no such task, or not yours", field="task_id", task_id=task_id)
+    if request_id is not None and is_bygone(work, task, request_id):
+        message = "the task was begun anew since, under another request_id; work on that one instead"
+        raise refuse(Kind.CONFLICT, message, field="request_id", task_id=task_id)
     return task
+
+
+def is_bygone(work: Work, task: Task, request_id: str | None) -> bool:
+    """Whether an agent answers what was asked before somebody began the task anew, perhaps with another input. Rounds
+    that an answer or a handover began are one conversation: there, whatever it says is about the task."""
+    if not task.round or request_id == task.request_id:
+        return False
+    if work.event(task.id, task.source).kind is not EventKind.RETRIED:
+        return False
+    return any(request_id == msgspec.structs.replace(task, round=n).request_id for n in range(task.round))
 
 
 def fail_attempt(

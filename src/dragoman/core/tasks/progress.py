@@ -20,7 +20,7 @@ from dragoman.core.work import Work
 
 
 def report_progress(work: Work, command: ReportProgress) -> Task:
-    task = owned(work, command.task_id, command.principal)
+    task = owned(work, command.task_id, command.principal, command.request_id)
     if _heard_already(task, command):
         return task  # its acknowledgment got lost
     if task.final:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dragoman.core.commands import Answer, Ask, Cancel, Pause, ReportFault, Resume, Retry
+from dragoman.core.commands import Answer, Ask, Cancel, Finish, Pause, ReportFault, ReportProgress, Resume, Retry
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.tasks.model import QuestionStatus, Status, Waiting
@@ -51,6 +51,37 @@ async def test_dependents_wait_and_are_released_or_fail(world):
     await world.finish("i1", third.id, fault=Fault(kind=Kind.WORK_FAILED, message="exit 1"))
     failed = await world.task(after_third.id)
     assert (failed.status, failed.fault.kind) == (Status.FAILED, Kind.DEPENDENCY)
+
+
+async def test_what_an_agent_says_of_an_earlier_round_does_not_count_for_the_one_that_a_person_began(world):
+    """Its result, of another input, was taken for that of the new one."""
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit()
+    first = task.request_id
+    await world.ask(Cancel(principal=AgentId("boss"), task_id=task.id))
+    await world.ask(Retry(principal=ADMIN, task_id=task.id, input=b'{"n":2}'))
+    again = await world.task(task.id)
+    assert (again.holder, again.request_id == first) == ("i1", False)
+    late = {"principal": AgentId("i1"), "task_id": task.id, "request_id": first}
+    for words in (ReportProgress(**late), Finish(**late, digest="of 1")):
+        fault = await world.refused(words)
+        assert (fault.kind, fault.field) == (Kind.CONFLICT, "request_id")
+    error = Fault(kind=Kind.INVALID, message="no such playbook")
+    assert await world.ask(ReportFault(principal=AgentId("i1"), request_id=first, fault=error)) is None
+    await world.finish("i1", task.id, request_id=again.request_id)
+    assert (await world.task(task.id)).status is Status.COMPLETED
+
+
+async def test_after_an_answer_an_agent_may_go_on_under_the_request_it_began_with(world):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit()
+    first = task.request_id
+    await world.ask(ReportProgress(principal=AgentId("i1"), task_id=task.id, paused=True, request_id=first))
+    await world.ask(Resume(principal=ADMIN, task_id=task.id, answer="yes", has_answer=True))
+    assert (await world.task(task.id)).request_id != first
+    assert (await world.finish("i1", task.id, request_id=first)).status is Status.COMPLETED
 
 
 async def test_a_chain_of_dependents_fails_however_long_it_is(world):
