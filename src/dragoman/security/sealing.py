@@ -41,13 +41,6 @@ REMEMBERED = 2**16
 """Nonces: the broker's 10,000 messages a minute for the 6 minutes in which one is fresh."""
 
 
-class Mode(enum.StrEnum):
-    BROKER = "broker"
-    """The broker holds the key as well: it validates payloads, and can reseal them."""
-    END_TO_END = "end-to-end"
-    """Only the two agents hold it: the contract says that payloads are not validated."""
-
-
 class Flaw(enum.StrEnum):
     FORM = "form"
     KEY = "key"
