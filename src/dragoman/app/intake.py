@@ -334,8 +334,8 @@ class Intake(Overview):
         for command, then in batch:
             if then is not None:
                 then(None, Refused(fault))
-            elif isinstance(command, CloseLink):
-                self.tell(command)  # a link that is gone stays gone
+            elif isinstance(command, CloseLink) and not self._closing:
+                self.tell(command)  # a link that is gone stays gone; after a stop there is none
 
     async def wake_due(self, limit: int = 500) -> int:
         """Ask the store what is due now, and look at all of it. Returns how much was."""

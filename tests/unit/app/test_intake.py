@@ -8,7 +8,9 @@ import pytest
 from tests.support.world import World
 
 from dragoman.app import intake
+from dragoman.core.commands import CloseLink
 from dragoman.core.errors import Kind, Refused
+from dragoman.core.ports import StoreFailed
 from dragoman.stores.memory import MemoryStore, MemoryUnit
 
 
@@ -29,6 +31,24 @@ async def test_what_was_not_committed_is_refused_and_leaves_for_nobody() -> None
     assert await world.store.task(request.task_id) is None
     assert (await world.ask(request)).id == request.task_id
     assert agent.work == [request.task_id]
+
+
+async def test_a_stop_ends_though_nothing_can_be_stored_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = await peopled()
+    agent = await world.connect("i1")
+    await world.submit()
+    tried = 0
+
+    async def full(unit: MemoryUnit, changes: object) -> None:
+        nonlocal tried
+        tried += 1
+        if tried < 100:
+            raise StoreFailed("the disk is full")
+
+    monkeypatch.setattr(MemoryUnit, "commit", full)
+    world.intake.tell(CloseLink(principal=agent.agent, session=agent.session))
+    await world.intake.stop()
+    assert tried == 1
 
 
 async def test_behind_a_disk_that_stands_still_only_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
