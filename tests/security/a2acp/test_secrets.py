@@ -8,7 +8,8 @@ import uuid
 import pytest
 
 from tests.conformance.a2acp.plain import Bond, Plain, seal
-from tests.security.a2acp.ground import CANARY, Json, audited
+from tests.security.a2acp.ground import CANARY, RECORD, Json, audited
+from tests.support.children import program
 from tests.support.cli import dragoman
 from tests.support.hubproc import HubProcess, until
 
@@ -74,6 +75,36 @@ def test_personal_data_shows_nowhere(hub: HubProcess, cast: dict[str, Plain]) ->
     for path in ("/metrics", "/"):
         assert secret.encode() not in hub.admin.get(path).body
     assert secret not in hub.log.read_text()
+    for file in (one for one in hub.data.rglob("*") if one.is_file()):
+        assert secret.encode() not in file.read_bytes(), file
+
+
+CHATTY = """
+import json, sys
+def say(type, **payload):
+    print(json.dumps({'type': type, 'id': type, 'timestamp': '2026-01-01T00:00:00Z', 'payload': payload}), flush=True)
+for line in sys.stdin:
+    heard = json.loads(line)
+    if heard['type'] == 'notify:task-assigned':
+        task = heard['payload']['task']
+        print('out', task['payload'], flush=True)
+        print('err', task['payload'], file=sys.stderr, flush=True)
+        say('event:log', level='info', message=str(task['payload']), taskId=task['id'])
+        say('request:update-task', taskId=task['id'], status='completed', result={'ward': 1})
+"""
+
+
+@pytest.mark.requirement("A2-PII-3", "a2acp-D13")
+def test_what_a_child_prints_about_personal_work_is_in_no_log(hub: HubProcess) -> None:
+    id, secret = f"chatty-{uuid.uuid4().hex[:8]}", f"secret-{uuid.uuid4().hex[:8]}"
+    agent = {"agent_id": id, "protocol": "forge", "command": program(CHATTY), "offers": [RECORD]}
+    assert hub.admin.post("/api/v1/agents", agent).status == 201
+    made = hub.admin.post("/api/v1/tasks", {"type": "read_record", "agent": id, "input": {"patient": secret}})
+    path = f"/api/v1/tasks/{made.json['id']}"
+    until(lambda: hub.admin.get(path).json["status"] == "completed", "it is done")
+    until(lambda: hub.admin.get(f"/api/v1/agents/{id}/logs").body.count(b"[personal]") == 3, "it was printed")
+    assert secret.encode() not in hub.admin.get(f"/api/v1/agents/{id}/logs").body
+    assert hub.admin.ask("DELETE", f"/api/v1/agents/{id}").status == 204
     for file in (one for one in hub.data.rglob("*") if one.is_file()):
         assert secret.encode() not in file.read_bytes(), file
 

@@ -112,6 +112,11 @@ class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
         return next((offer for offer in self.offers if offer.intent == intent), None)
 
     @property
+    def does_personal_work(self) -> bool:
+        """Then what it logs may be personal, and is kept only where that is shut: with its tasks (a2acp-D13)."""
+        return any(offer.pii for offer in self.offers)
+
+    @property
     def sandbox(self) -> str | None:
         """The level of the sandbox that the hub runs it in; None for one that runs elsewhere, or in none. It stands
         with how the hub starts it, where no agent can write."""

@@ -129,7 +129,8 @@ class AgentLogs(msgspec.Struct, frozen=True, kw_only=True):
 
 def told(desk: Desk, agent: Agent) -> AgentTold:
     reachable, tasks = desk.intake.reachable(agent.id), desk.intake.load_of(agent.id)
-    plain = agent_out(agent, reachable=reachable, tasks=tasks, now=desk.intake.now())
+    now, heard = desk.intake.now(), desk.intake.heard_at(agent.id)
+    plain = agent_out(agent, reachable=reachable, tasks=tasks, now=now, heard=heard)
     facts = {field: getattr(plain, field) for field in plain.__struct_fields__}
     facts["details"] = {name: value for name, value in agent.details.items() if name != DETAIL}
     child = _child(desk, agent)
@@ -238,7 +239,8 @@ async def _run(desk: Desk, wish: AgentIn) -> Response:
     recipe = Recipe(command=wish.command, untrusted=wish.untrusted, **given)
     if (wrong := contradiction(recipe)) is not None:
         raise Problem(Kind.INVALID, wrong[1], field=wrong[0])
-    declared = Declared(id=wish.agent_id, recipe=recipe, env=wish.env or {}, profile=Profile.of(wish))
+    profile, offers = Profile.of(wish), offered(wish.offers)
+    declared = Declared(id=wish.agent_id, recipe=recipe, env=wish.env or {}, profile=profile, offers=offers)
     agent = await desk.children.admit(declared)
     return respond(201, Credential(agent_id=agent.id, token=None), {"Location": f"/api/v1/agents/{agent.id}"})
 

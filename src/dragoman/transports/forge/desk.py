@@ -18,6 +18,7 @@ from dragoman.core.commands import LogEntry, WriteLog
 from dragoman.core.errors import Refused
 from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.ports import Files, Intake, Store
+from dragoman.core.queries.tasks import PERSONAL
 from dragoman.protocols.forge.ratelimit import Bucket
 from dragoman.protocols.forge.types import AgentStatus
 from dragoman.transports.limits import Limits
@@ -168,8 +169,12 @@ class TaskLog:
             asyncio.get_running_loop().call_soon(self._send)
 
     def _note(self, entry: LogEntry) -> None:
-        if self._notebook is not None:
-            self._notebook.add(entry.at, "event", entry.message, level=entry.level, context=entry.context)
+        if self._notebook is None:
+            return
+        agent = self._hub.agent(self._agent)
+        if agent is not None and agent.does_personal_work:
+            entry = msgspec.structs.replace(entry, message=PERSONAL, context={})
+        self._notebook.add(entry.at, "event", entry.message, level=entry.level, context=entry.context)
 
     def _send(self) -> None:
         if not self._lines:

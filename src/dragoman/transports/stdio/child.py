@@ -24,15 +24,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
 
 from dragoman.core.agents.model import BreakerState
 from dragoman.core.commands import RegisterAgent
 from dragoman.core.errors import Refused
 from dragoman.core.ids import SECOND, AgentId, Instant, TaskId
+from dragoman.core.queries.tasks import PERSONAL
 from dragoman.transports.stdio import restarts
 from dragoman.transports.stdio.channel import Ended, Handle, Launch
-from dragoman.transports.stdio.logbook import Entry, Log, Scribe
+from dragoman.transports.stdio.logbook import Log, Scribe
 from dragoman.transports.stdio.recipe import DETAIL, PROTOCOL, Recipe, State, environment
 from dragoman.transports.stdio.run import LAST_WORDS_SECONDS, TERM_SECONDS, Run, Surroundings
 from dragoman.transports.stdio.walls import NoWalls
@@ -223,13 +225,15 @@ class Child:
         """A line of the hub's own."""
         self.keep(message, "hub", level=level)
 
-    def keep(self, message: str, stream: str, *, level: str, context: dict[str, Any] | None = None) -> Entry:
+    def keep(self, message: str, stream: str, *, level: str, context: dict[str, Any] | None = None) -> None:
         named = context.get("taskId") if context else None
         task = TaskId(named) if isinstance(named, str) else self._scribe.current()
-        entry = self.log.add(self._hub.now(), stream, message, level=level, task=task, context=context)
+        agent = self._hub.agent(self.agent)
+        private = stream != "hub" and agent is not None and agent.does_personal_work
+        shown, around = (PERSONAL, None) if private else (message, context)
+        entry = self.log.add(self._hub.now(), stream, shown, level=level, task=task, context=around)
         if task is not None:
-            self._scribe.add(task, entry)
-        return entry
+            self._scribe.add(task, msgspec.structs.replace(entry, message=message, context=context or {}))
 
     def flush(self) -> None:
         self._scribe.flush()

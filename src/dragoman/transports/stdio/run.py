@@ -83,7 +83,7 @@ class Owner(Protocol):
 
     agent: AgentId
 
-    def keep(self, message: str, stream: str, *, level: str, context: dict[str, Any] | None = None) -> object:
+    def keep(self, message: str, stream: str, *, level: str, context: dict[str, Any] | None = None) -> None:
         """A line for its log."""
         ...
 

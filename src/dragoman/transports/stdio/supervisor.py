@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from dragoman.core.agents.model import Agent, Profile
+from dragoman.core.agents.model import Agent, Offer, Profile
 from dragoman.core.commands import AddAgent, RemoveAgent
 from dragoman.core.errors import Refused
 from dragoman.core.ids import ADMIN, AgentId, Instant, TaskId
@@ -48,6 +48,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     recipe: Recipe
     env: Mapping[str, str] = {}
     profile: Profile = Profile()
+    offers: tuple[Offer, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -57,6 +58,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
             "recipe": self.recipe,
             "env": dict.fromkeys(sorted(self.env), ""),
             **msgspec.structs.asdict(self.profile),
+            **({"offers": self.offers} if self.offers else {}),
         }
         return hashlib.sha256(msgspec.json.encode(plain)).hexdigest()
 
@@ -153,7 +155,7 @@ class Supervisor:
             profile = msgspec.structs.replace(profile, max_concurrent=1)
         no_token = f"child:{wanted.id}"  # no hash of anything: it needs no token, and nobody can have one
         agent = profile.admitted(AgentId(wanted.id), PROTOCOL, at=self._hub.now(), token_hash=no_token)
-        agent = msgspec.structs.replace(agent, details={DETAIL: recipe.details()})
+        agent = msgspec.structs.replace(agent, details={DETAIL: recipe.details()}, offers=wanted.offers)
         try:
             await self._hub.ask(AddAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent))
         except Refused:
