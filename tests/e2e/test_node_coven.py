@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import queue
+import re
 import shutil
 import signal
 import subprocess
@@ -108,7 +109,7 @@ def welcomed(hub: HubProcess, node: Start, id: str, **given: Any) -> NodeAgent:
     agent = node(id, **given)
     welcome = agent.next("welcome")
     assert welcome["agent_id"] == id
-    assert welcome["server_id"]
+    assert re.fullmatch("dragoman-[0-9a-f]{12}", welcome["server_id"])  # which hub it is
     until(lambda: hub.admin.get(f"/api/v1/agents/{id}").json["status"] == "idle", "the agent is there")
     return agent
 

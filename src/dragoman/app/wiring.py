@@ -288,6 +288,7 @@ def open_coven(
             shutdown_seconds=of.shutdown_seconds,
             streams=of.max_streams,
         ),
+        server_id=f"dragoman-{token_hash(admin_hash)[:12]}",  # this hub's, also after a restart
         admin_token_hash=admin_hash,
         tls=certificates.coven,
     )
