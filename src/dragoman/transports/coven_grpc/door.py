@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import grpc
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from dragoman.bindings import coven
 from dragoman.core.agents.model import Agent
@@ -43,6 +43,8 @@ from dragoman.wire.role import Role
 
 log = structlog.get_logger("dragoman.transports")
 
+REFLECTION = (reflection.SERVICE_NAME, "grpc.reflection.v1.ServerReflection")
+"""The same words under an old name and a new one: newer clients ask by that first, and not all ask again."""
 SERVICES = (types.CONTROL, types.CLIENT, health.SERVICE_NAME, reflection.SERVICE_NAME)
 
 
@@ -116,7 +118,7 @@ class CovenDoor:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         for service in ("", types.CONTROL, types.CLIENT):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
-        reflection.enable_server_reflection(SERVICES, server)
+        server.add_generic_rpc_handlers(_reflection())
         address = f"[{self._host}]:{self._port}" if ":" in self._host else f"{self._host}:{self._port}"
         try:
             credentials = self._credentials()
@@ -347,6 +349,18 @@ class CovenDoor:
         self._hub.detach(session)
         if not closed.cancelled():
             closed.exception()
+
+
+def _reflection() -> tuple[Any, ...]:
+    said = reflection_pb2
+    handler = grpc.stream_stream_rpc_method_handler(
+        reflection.aio.ReflectionServicer(service_names=SERVICES).ServerReflectionInfo,
+        request_deserializer=said.ServerReflectionRequest.FromString,
+        response_serializer=said.ServerReflectionResponse.SerializeToString,
+    )
+    return tuple(
+        grpc.method_handlers_generic_handler(service, {"ServerReflectionInfo": handler}) for service in REFLECTION
+    )
 
 
 def _gone(agent: AgentId, verdict: Verdict | None) -> Fault:

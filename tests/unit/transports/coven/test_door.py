@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
 from tests.support import coven as outside
 from tests.support.coven_world import gateway
 
@@ -42,12 +42,18 @@ async def test_health_and_reflection_are_served() -> None:
             reflection_pb2.ServerReflectionRequest(file_containing_symbol="coven.CovenControl"),
             reflection_pb2.ServerReflectionRequest(file_containing_symbol="coven.CovenClient"),
         ]
-        call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter(asked))
-        answers = [await outside.soon(call.read()) for _ in asked]
-        names = {service.name for service in answers[0].list_services_response.service}
-        assert {"coven.CovenControl", "coven.CovenClient", "grpc.health.v1.Health"} <= names
-        for answer in answers[1:]:
-            assert answer.file_descriptor_response.file_descriptor_proto
+        for version in ("v1alpha", "v1"):
+            ask = channel.stream_stream(
+                f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+                reflection_pb2.ServerReflectionRequest.SerializeToString,
+                reflection_pb2.ServerReflectionResponse.FromString,
+            )
+            call = ask(iter(asked))
+            answers = [await outside.soon(call.read()) for _ in asked]
+            names = {service.name for service in answers[0].list_services_response.service}
+            assert {"coven.CovenControl", "coven.CovenClient", "grpc.health.v1.Health"} <= names
+            for answer in answers[1:]:
+                assert answer.file_descriptor_response.file_descriptor_proto
 
 
 async def test_a_port_that_is_taken_is_said_so() -> None:
