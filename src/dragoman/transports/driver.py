@@ -30,13 +30,13 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
-from dragoman.core.commands import Acknowledge, Command, NoteRefusal, PaceLink, ReportFault
+from dragoman.core.commands import Acknowledge, Command, NoteRefusal, PaceLink
 from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import AgentId, DeliveryId, SessionId
 from dragoman.core.ports import Intake
-from dragoman.security.redaction import disclosed
-from dragoman.transports.tongue import LATER, UNSPEAKABLE, Heard, Streaming, Talkative, Tongue
+from dragoman.transports.tongue import LATER, Heard, Streaming, Talkative, Tongue
+from dragoman.transports.unspeakable import unspeakable
 
 log = structlog.get_logger("dragoman.transports")
 
@@ -265,14 +265,8 @@ class Pump:
         for parcel in parcels:
             try:
                 said = self._tongue.say(parcel, agent, now)
-            except Refused as refused:  # no message of this protocol holds it
-                self._unspeakable(parcel, refused.fault)
-                written += parcel.weight
-                continue
-            except Exception as error:  # one parcel that cannot be put into words must not hold up the others
-                why = disclosed(error, personal=parcel.personal)
-                log.error("unspeakable", task=parcel.delivery.task, cargo=parcel.delivery.cargo.value, exc_info=why)
-                self._unspeakable(parcel, UNSPEAKABLE)
+            except Exception as error:
+                unspeakable(self._hub, self._agent, parcel, error)
                 written += parcel.weight
                 continue
             if free or not said:
@@ -288,10 +282,6 @@ class Pump:
         self._wrote(written)
         if free:
             self._mark()
-
-    def _unspeakable(self, parcel: Parcel, fault: Fault) -> None:
-        if parcel.delivery.cargo is Cargo.WORK:
-            self._hub.post(ReportFault(principal=self._agent, task_id=parcel.delivery.task, fault=fault))
 
     def hang_up(self, reason: str) -> None:
         self.part()

@@ -23,15 +23,15 @@ from urllib.parse import parse_qs
 import structlog
 
 from dragoman.core.agents.model import Agent
-from dragoman.core.commands import Acknowledge, CloseLink, Command, OpenLink, ReportFault
-from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.commands import Acknowledge, CloseLink, Command, OpenLink
+from dragoman.core.delivery.model import Parcel
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import AgentId, DeliveryId, Instant, SessionId
 from dragoman.core.ports import Intake, StoreFailed
 from dragoman.transports.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, read_body
 from dragoman.transports.limits import Limits
 from dragoman.transports.refusals import Refusals
-from dragoman.transports.tongue import UNSPEAKABLE
+from dragoman.transports.unspeakable import unspeakable
 from dragoman.wire.errors import RemoteProtocolError
 
 log = structlog.get_logger("dragoman.transports")
@@ -106,21 +106,12 @@ class HttpDoor(ABC):
         await answer(send, 200, b'{"messages":[%b]}' % b",".join(entries))
 
     async def _said(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
-        """One parcel that cannot be put into words must not hold up the others. A notice is never acknowledged, and
-        becomes a dead letter in the end; work has failed."""
         try:
             return await self.frames(parcel, agent, now)
         except StoreFailed as error:  # it is offered again when its lease ends
             log.error("not told now", task=parcel.delivery.task, why=str(error))
-            return ()
-        except Refused as refused:  # no message of this protocol holds it
-            fault = refused.fault
-        except Exception:
-            log.exception("unspeakable", task=parcel.delivery.task, cargo=parcel.delivery.cargo.value)
-            fault = UNSPEAKABLE
-        if parcel.delivery.cargo is Cargo.WORK:
-            command = ReportFault(principal=agent.id, task_id=parcel.delivery.task, fault=fault)
-            self._hub.hand_in(command, lambda outcome, refusal: None)
+        except Exception as error:
+            unspeakable(self._hub, agent.id, parcel, error)
         return ()
 
     async def _take(self, agent: AgentId, wait: float, count: int, receive: Receive) -> Sequence[Parcel]:

@@ -10,12 +10,11 @@ import msgspec
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command
 from dragoman.core.delivery.model import Parcel
-from dragoman.core.errors import Fault, Kind
+from dragoman.core.errors import Fault
 from dragoman.core.ids import DeliveryId, Instant
 
 LATER: Sequence[bytes] = []
 """What a tongue says of a parcel whose frames follow. It counts as arrived only after they did."""
-UNSPEAKABLE = Fault(kind=Kind.INTERNAL, message="the work cannot be put into this agent's protocol")
 
 
 class Heard(msgspec.Struct, frozen=True):

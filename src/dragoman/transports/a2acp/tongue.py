@@ -18,16 +18,16 @@ import structlog
 from dragoman.bindings import a2acp
 from dragoman.bindings.a2acp.names import PROTOCOL, delivery_named
 from dragoman.core.agents.model import Agent
-from dragoman.core.commands import Command, ReportFault
-from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.commands import Command
+from dragoman.core.delivery.model import Parcel
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import Instant
 from dragoman.core.ports import StoreFailed
 from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.errors import A2acpError
-from dragoman.security.redaction import disclosed
 from dragoman.transports.a2acp.desk import A2acpDesk, About
-from dragoman.transports.tongue import LATER, UNSPEAKABLE, Heard
+from dragoman.transports.tongue import LATER, Heard
+from dragoman.transports.unspeakable import unspeakable
 
 log = structlog.get_logger("dragoman.transports")
 
@@ -133,20 +133,11 @@ class A2acpTongue:
                     await self._write(await self._desk.carry(parcel, agent, self._desk.hub.now()), parcel)
                 except StoreFailed:
                     log.warning("unread", task=parcel.delivery.task)  # it was not acknowledged: it is offered again
-                except Refused as refused:  # no message holds it
-                    self._unspeakable(parcel, refused.fault)
-                except Exception as error:  # one that cannot be put into words must not hold up the others
-                    why = disclosed(error, personal=parcel.personal)
-                    log.error("unspeakable", task=parcel.delivery.task, cargo=parcel.delivery.cargo.value, exc_info=why)
-                    self._unspeakable(parcel, UNSPEAKABLE)
+                except Exception as error:
+                    unspeakable(self._desk.hub, self._agent, parcel, error)
                 self._turns.popleft()
         finally:
             self._speaking = None
-
-    def _unspeakable(self, parcel: Parcel, fault: Fault) -> None:
-        if parcel.delivery.cargo is Cargo.WORK:
-            command = ReportFault(principal=self._agent, task_id=parcel.delivery.task, fault=fault)
-            self._desk.hub.hand_in(command, lambda outcome, refusal: None)
 
     async def _write(self, frame: bytes, parcel: Parcel) -> None:
         """Waits until there is room."""
