@@ -237,11 +237,15 @@ def check_somebody_could(work: Work, command: Submit, route: Route) -> None:
     if not any(serves(agent, route) for agent in agents):
         check_memory(agents, route)
         supported = sorted({work_type for agent in agents for work_type in agent.work_types or ()})
+        advice = f"ask for what is done: {', '.join(supported)}"
+        if not supported or route.type in supported:
+            advice = "add an agent that does"
         raise refuse(
             Kind.UNSUPPORTED_WORK,
             f"no agent {whom or 'here'} does {route.type!r}"
+            + (f" as {route.role}" if route.role else "")
             + (f" with {', '.join(route.capabilities)}" if route.capabilities else "")
-            + (f"; ask for what is done: {', '.join(supported)}" if supported else "; add an agent that does"),
+            + f"; {advice}",
             field="work_type",
             work_type_requested=route.type,
             supported_types=supported,

@@ -57,8 +57,9 @@ FIELDS: Mapping[str, str] = {
     "constraints.memory": "budget.memory",
     "constraints.max_memory_mb": "hints.max_memory_mb",
     "to_agent": "agent",
+    "work_type": "type",
 }
-"""What this API calls the limits of a task, and whom it is for."""
+"""What this API calls the limits of a task, whom it is for, and what is to be done."""
 
 
 def status_of(kind: Kind) -> int:

@@ -46,6 +46,8 @@ async def test_unknown_kind_and_unsupported_work_are_refused_at_once(world):
     await world.add("i1", "infra", work_types=("run_playbook",))
     fault = await world.refused(world.request(type="paint"))
     assert (fault.kind, fault.facts["supported_types"]) == (Kind.UNSUPPORTED_WORK, ["run_playbook"])
+    fault = await world.refused(world.request(required_role="chief", required_capabilities=("gpu",)))
+    assert fault.message == "no agent infra does 'run_playbook' as chief with gpu; add an agent that does"
 
 
 async def test_the_same_request_again_gets_the_first_task(world):

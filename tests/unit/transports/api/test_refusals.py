@@ -86,6 +86,9 @@ async def test_a_task_for_somebody_who_is_not_known_is_no_failure_of_the_hub(wor
     world.intake.script[Submit] = Fault(kind=Kind.UNAVAILABLE, message="no agent is called 'x'", field="to_agent")
     answer = await world.client.post("/api/v1/tasks", json={"type": "a", "agent": "x"})
     assert assert_problem(answer, 404, "unavailable")["field"] == "agent"
+    world.intake.script[Submit] = Fault(kind=Kind.UNSUPPORTED_WORK, message="nobody does 'a'", field="work_type")
+    answer = await world.client.post("/api/v1/tasks", json={"type": "a"})
+    assert assert_problem(answer, 422, "unsupported_work")["field"] == "type"
 
 
 def test_advice_is_not_repeated() -> None:
