@@ -204,7 +204,7 @@ class WsDoor(ABC):
     def farewell(self, link: Link, seconds: float) -> None:  # noqa: B027 - most have none
         """Say that the hub stops, where the protocol has a word for it."""
 
-    def at_work(self, link: Link) -> bool:
+    async def at_work(self, link: Link) -> bool:
         """Whether a link whose farewell named a time has something to finish in it."""
         return False
 
@@ -342,8 +342,8 @@ class WsDoor(ABC):
     async def _leave(self, session: SessionId, link: Link, seconds: float) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        while session in self._links and self.at_work(link) and loop.time() < end:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(LOOK_SECONDS)
+        while session in self._links and loop.time() < end and await self.at_work(link):
+            await asyncio.sleep(LOOK_SECONDS)  # nobody tells
         try:
             async with asyncio.timeout_at(end + seconds * (1 - LINGER) / 2):
                 await link.pump.drain()

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dragoman.bindings import errormap, forge
 from dragoman.core.agents.model import Agent
 from dragoman.core.errors import Fault
+from dragoman.core.tasks.model import Status
 from dragoman.protocols.forge import codec
 from dragoman.protocols.forge.types import SHUTDOWN_GRACE_MS, Encoding
 from dragoman.transports import identity
@@ -64,5 +65,7 @@ class ForgeWs(WsDoor):
         grace = int(min(seconds * 1000, SHUTDOWN_GRACE_MS))
         link.edge.write([link.tongue.shutdown(grace, "Orchestrator stopping", self._hub.now(), self._hub.mint())])
 
-    def at_work(self, link: Link) -> bool:
-        return bool(self._hub.load_of(link.agent))
+    async def at_work(self, link: Link) -> bool:
+        """What waits for a person waits for longer than a stop does."""
+        held = [await self._desk.store.task(id) for id in self._hub.load_of(link.agent)]
+        return any(task is not None and task.status in (Status.ASSIGNED, Status.RUNNING) for task in held)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.support.forge import ForgeHub, ForgePeer
+from tests.support.forge import PATIENCE, ForgeHub, ForgePeer, soon
 
 from dragoman.core.commands import Answer
 from dragoman.core.ids import ADMIN, QuestionId
@@ -49,6 +49,14 @@ async def test_the_answer_is_the_response(hub: ForgeHub) -> None:
     assert answer["metadata"]["answeredAt"] == "2027-01-15T08:02:00Z"
     assert (await hub.world.refused(Answer(principal=ADMIN, question=put.id, answer="jwt"))).kind.value == "conflict"
     assert (await hub.world.task(task)).status is Status.RUNNING  # type: ignore[arg-type]
+
+
+async def test_a_hub_that_stops_does_not_wait_for_a_person(hub: ForgeHub) -> None:
+    worker, task = await at_work(hub)
+    await asked(hub, worker, timeout=300_000)
+    await soon(hub.door.drain(2 * PATIENCE))
+    assert (await worker.notice("shutdown"))["gracePeriod"] == 30_000
+    assert (await hub.world.task(task)).status is Status.WAITING  # type: ignore[arg-type]
 
 
 @pytest.mark.requirement("forge-D8")
