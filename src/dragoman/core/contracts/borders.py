@@ -14,10 +14,9 @@ import msgspec
 from dragoman.core.contracts.model import Contract
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.state.model import Registry
-from dragoman.core.state.policy import NAME
+from dragoman.core.state.policy import DOMAINS, NAME
 from dragoman.core.work import Work
 
-FIELD = "domains"
 ANY = "*"
 
 
@@ -35,7 +34,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def entries(work: Work) -> list[Entry]:
     policy = work.entity(Registry.POLICY, NAME)
-    said: Any = [] if policy is None else policy.value.get(FIELD, [])
+    said: Any = [] if policy is None else policy.value.get(DOMAINS, [])
     try:
         return msgspec.convert(said, list[Entry])
     except msgspec.ValidationError:

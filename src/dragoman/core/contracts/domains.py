@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from dragoman.core.commands import ChangeState, SetDomainPolicy
-from dragoman.core.contracts.borders import FIELD, Entry, entries
+from dragoman.core.contracts.borders import Entry, entries
 from dragoman.core.state.changes import change_state, policy_entity
 from dragoman.core.state.model import Entity, Operation, Registry
-from dragoman.core.state.policy import NAME
+from dragoman.core.state.policy import DOMAINS, NAME
 from dragoman.core.work import Work
 
 
@@ -27,7 +27,7 @@ def set_domain_policy(work: Work, command: SetDomainPolicy) -> Entity:
             operation=Operation.UPDATE,
             entity=Registry.POLICY,
             entity_id=NAME,
-            changes={FIELD: msgspec.to_builtins(kept)},
+            changes={DOMAINS: msgspec.to_builtins(kept)},
             version=policy.version,
         ),
     )

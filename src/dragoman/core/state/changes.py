@@ -8,7 +8,8 @@
     an agent           itself, admin                itself, admin                                 admin
     an allocation      itself: `consumed`;          itself: `consumed`; planner, admin: all       planner, admin
                        planner, admin: all
-    the policy         nobody: it is there          planner, admin                                nobody
+    the policy         nobody: it is there          planner, admin: all; but admin only: which    nobody
+                                                    domains may ask which (`dragoman policy`)
 
 A writer names the version that it read, 0 for what is new (agentmsg-D9). If somebody was faster it hears the current
 one, reads again and decides anew. Versions never go back, also not over a DELETE (`versions`). There is one policy,
@@ -137,6 +138,8 @@ def changed(work: Work, command: ChangeState) -> Entity:
         raise refuse(Kind.NOT_FOUND, f"there is no {command.subject}; {next_step}", field="entity_id")
     held = roles(work, command.principal, subject, entity)
     permit(command, WHAT[command.entity], held)
+    if command.entity is Registry.POLICY and Role.ADMIN not in held:
+        leave_borders_alone(command, entity)
     if command.operation is CREATE and entity is not None and entity.version > 0:
         raise outdated(f"{entity.id} is there already", entity.version)
     expect(command, 0 if entity is None else entity.version)
@@ -226,6 +229,19 @@ def permit(command: ChangeState, what: What, held: set[Role]) -> None:
         agent_id=command.principal,
         token_status="valid, but not for this",
     )
+
+
+def leave_borders_alone(command: ChangeState, entity: Entity | None) -> None:
+    """Only people open borders between domains (a2acp-D19). Who writes the whole policy may repeat what it says."""
+    stands = [] if entity is None else entity.value.get(policy.DOMAINS, [])
+    if command.changes.get(policy.DOMAINS, stands) != stands:
+        raise refuse(
+            Kind.FORBIDDEN,
+            f"{command.principal} may not say which domains may ask which; a person does: `dragoman policy`",
+            field=f"changes.{policy.DOMAINS}",
+            agent_id=command.principal,
+            token_status="valid, but not for this",
+        )
 
 
 def expect(command: ChangeState, version: int) -> None:

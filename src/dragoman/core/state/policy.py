@@ -26,6 +26,8 @@ from dragoman.core.ids import MILLISECOND
 from dragoman.core.rules import Rules
 
 NAME = "policy"
+DOMAINS = "domains"
+"""Where it says which domains may ask which (`core.contracts.borders`)."""
 UNLIMITED = 1e15
 
 CHAINS = ("A", "B", "C")

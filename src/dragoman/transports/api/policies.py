@@ -9,11 +9,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.core.commands import SetDomainPolicy
-from dragoman.core.contracts.borders import FIELD, Entry
+from dragoman.core.contracts.borders import Entry
 from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN
 from dragoman.core.state.model import Entity, Registry
-from dragoman.core.state.policy import NAME
+from dragoman.core.state.policy import DOMAINS, NAME
 from dragoman.transports.api.bodies import DomainPolicyIn, DomainsQuery, read_body, read_query
 from dragoman.transports.api.desk import Desk
 from dragoman.transports.api.endpoint import respond
@@ -39,7 +39,7 @@ class DomainPolicies(msgspec.Struct, frozen=True, kw_only=True):
 
 def told(value: Any) -> DomainPolicies:
     try:
-        entries = msgspec.convert(value.get(FIELD, []), list[Entry])
+        entries = msgspec.convert(value.get(DOMAINS, []), list[Entry])
     except msgspec.ValidationError:
         entries = []
     return DomainPolicies(

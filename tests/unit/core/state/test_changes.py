@@ -177,6 +177,9 @@ WRITES = [
     ("chief", POLICY, "policy", {"risk_thresholds": {"low": 0.9}}, 1, Kind.INVALID),
     ("chief", POLICY, "policy", {"circuit_breaker_config": {"error_threshold": 0}}, 1, Kind.INVALID),
     ("chief", POLICY, "policy", {"budget_limits": {"total": "much"}}, 1, Kind.INVALID),
+    (ADMIN, POLICY, "policy", {"domains": [{"source": "a", "target": "b"}]}, 1, None),
+    ("chief", POLICY, "policy", {"domains": [{"source": "a", "target": "b"}]}, 1, Kind.FORBIDDEN),
+    ("chief", POLICY, "policy", {"domains": [], "enabled_chains": ["A"]}, 1, None),
     ("maker", TASK, "big", {"text": "x" * 70_000}, 0, Kind.TOO_LARGE),
 ]
 
