@@ -342,8 +342,10 @@ class WsDoor(ABC):
     async def _leave(self, session: SessionId, link: Link, seconds: float) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        while session in self._links and loop.time() < end and await self.at_work(link):
-            await asyncio.sleep(LOOK_SECONDS)  # nobody tells
+        while (  # noqa: ASYNC110 - nobody tells
+            session in self._links and loop.time() < end and await self.at_work(link)
+        ):
+            await asyncio.sleep(LOOK_SECONDS)
         try:
             async with asyncio.timeout_at(end + seconds * (1 - LINGER) / 2):
                 await link.pump.drain()
