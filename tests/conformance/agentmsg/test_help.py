@@ -129,6 +129,33 @@ async def test_a_task_goes_on_when_the_time_for_help_is_up(stage: Stage, cast: d
     await bob.say("TASK_COMPLETE", "ada", {"task_id": "t-1", "result": 1})
 
 
+@pytest.mark.requirement("AM-HLP-7", "AM-CTX-4")
+async def test_a_deadline_that_the_caller_named_holds_while_its_task_waits(
+    stage: Stage, cast: dict[str, Speaker]
+) -> None:
+    """For help, and for another task; and help that comes before it does not move it."""
+    ada, bob, cid = cast["ada"], cast["bob"], cast["cid"]
+    until = words.constraints(deadline=stage.after(12))
+    requests = {}
+    for task in ("helped", "waits"):
+        await bob.works(ada, task, constraints=until)
+        requests[task] = await bob.say("HELP_REQUEST", "cid", words.help_request("bob", task))
+    behind = words.context("behind", dependencies=["t-1"])
+    await ada.say("TASK_ASSIGNMENT", "bob", words.assignment("behind", context=behind, constraints=until))
+    await cid.hear()
+    await stage.pass_time(8)
+    await cid.say("HELP_RESPONSE", "bob", words.help_response("cid", requests["helped"]["id"]))
+    await bob.hears("HELP_RESPONSE")
+    await stage.pass_time(5)
+    failed = {one["payload"]["task_id"]: one for one in await ada.hear() if one["type"] == "TASK_FAILED"}
+    assert failed.keys() == {"helped", "waits", "behind"}
+    assert {one["payload"]["error"]["error_type"] for one in failed.values()} == {"TIMEOUT"}
+    told = {one["payload"]["task_id"] for one in await bob.hear() if one["payload"].get("status") == "cancelled"}
+    assert told == {"helped", "waits"}
+    late = words.help_response("cid", requests["waits"]["id"])
+    assert (await cid.refused("HELP_RESPONSE", "bob", late))[0] == 409
+
+
 @pytest.mark.requirement("AM-HLP-8")
 async def test_a_follow_up_belongs_to_the_same_request(stage: Stage, cast: dict[str, Speaker]) -> None:
     bob, cid = cast["bob"], cast["cid"]

@@ -66,6 +66,7 @@ def submit(said: Said, assignment: TaskAssignment) -> tuple[Command, ...]:
             dependencies=() if context is None else tuple(map(task_id, context.dependencies)),
             called_dependencies=() if context is None else context.dependencies,
             deadline=deadline,
+            firm=deadline is not None,
             # the deadline alone says how long it may take, also where that is longer than the hub's own patience
             total_seconds=None if deadline is None else max(0.0, (deadline - said.now) / SECOND),
             trace_id=said.trace_id,

@@ -6,7 +6,6 @@ import msgspec
 
 from dragoman.core.commands import Answer
 from dragoman.core.errors import Fault, Kind
-from dragoman.core.ids import Instant
 from dragoman.core.lookups import QuestionById
 from dragoman.core.routing.dispatch import place
 from dragoman.core.state.admission import APPROVAL, APPROVE
@@ -31,7 +30,7 @@ def answer(work: Work, command: Answer) -> Question:
     task = work.record(task, EventKind.ANSWERED, body=msgspec.Raw(said))
     if command.answer == APPROVE:
         waited = work.now - (task.last_sign_at or work.now)
-        place(work, msgspec.structs.replace(task, approved=True, deadline=Instant(task.deadline + waited)))
+        place(work, msgspec.structs.replace(task, approved=True, deadline=task.due_after(waited)))
     else:
         fault = Fault(
             kind=Kind.FORBIDDEN,

@@ -58,5 +58,6 @@ def set_back(work: Work, task: Task) -> Task:
         output=(),
         output_bytes=0,
         deadline=Instant(work.now + max(work.rules.total_limit, task.total_limit or 0)),
+        firm=False,
     )
     return begin_or_wait(work, task)

@@ -22,7 +22,7 @@ from dragoman.core.ids import HUB, Instant, rfc3339
 from dragoman.core.lookups import Children
 from dragoman.core.routing.dispatch import fill, place
 from dragoman.core.routing.routes import addressed, last_heard, present, route_of, serves
-from dragoman.core.tasks.model import Status, Task
+from dragoman.core.tasks.model import HELD, Status, Task
 from dragoman.core.tasks.outcome import end, end_with_children, fail_attempt, failed, give_up
 from dragoman.core.work import Work
 
@@ -47,7 +47,7 @@ def task_woke(work: Work, task: Task) -> None:
     elif task.status in (Status.ASSIGNED, Status.RUNNING):
         still_at_work(work, task)
     else:
-        work.put(msgspec.structs.replace(task, wake_at=None))
+        work.put(msgspec.structs.replace(task, wake_at=task.deadline if task.firm else None))
 
 
 def check_anew(work: Work, task: Task) -> None:
@@ -86,7 +86,7 @@ def heard_until(work: Work, task: Task) -> Instant | None:
 
 
 def deadline_passed(work: Work, task: Task, *, blame: bool) -> None:
-    owner, at_work = task.owner, task.status in (Status.ASSIGNED, Status.RUNNING)
+    owner, held, at_work = task.owner, task.status in HELD, task.status in (Status.ASSIGNED, Status.RUNNING)
     fault = Fault(
         kind=Kind.TIMEOUT,
         message=f"not done by its deadline, {rfc3339(task.deadline)}",
@@ -97,9 +97,9 @@ def deadline_passed(work: Work, task: Task, *, blame: bool) -> None:
         for child in work.find(Children(task.id)):
             end_with_children(work, child, Fault(kind=Kind.CANCELLED, message=f"its parent {task.id} timed out"))
     task = give_up(work, task, fault)
-    if owner is not None and at_work:
+    if owner is not None and held:
         offer(work, task, owner, Cargo.CANCEL, task.seq)
-        if blame:
+        if blame and at_work:
             failed(work, owner)
         fill(work, owner)
 

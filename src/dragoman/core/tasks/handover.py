@@ -371,6 +371,7 @@ def told_whole(work: Work, task: Task, question: Question, to: AgentId) -> Task:
         if other.id != question.id:
             call_off(work, other)
     task = work.record(task, EventKind.HANDED_OVER, agent=to, body=msgspec.Raw(msgspec.json.encode(body)))
+    deadline = sooner(task.deadline, limits.get("deadline"))
     return msgspec.structs.replace(
         task,
         handed=(*task.handed, (question.agent, to)),
@@ -380,7 +381,8 @@ def told_whole(work: Work, task: Task, question: Question, to: AgentId) -> Task:
         asks=0,
         delivery=None,
         constraints=tightened(task.constraints, limits),
-        deadline=sooner(task.deadline, limits.get("deadline")),
+        deadline=deadline,
+        firm=task.firm or deadline < task.deadline,
         metadata=None if task.metadata is None else task.metadata | metadata,
     )
 

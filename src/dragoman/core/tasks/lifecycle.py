@@ -41,6 +41,8 @@ def move(task: Task, status: Status, now: Instant, **changes: Any) -> Task:
             task_id=task.id,
             status=task.status.value,
         )
+    if status is W and task.firm:
+        changes["wake_at"] = changes.get("deadline", task.deadline)
     if status in FINAL:
         changes = {"queue": None, "wake_at": None, "delivery": None, "waiting": None, "finished_at": now} | changes
     return msgspec.structs.replace(task, status=status, updated_at=now, **changes)

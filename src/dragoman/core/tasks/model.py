@@ -104,6 +104,7 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     `metadata` what agents wrote into its context since it came. `approved`: a person let it be done, at its risk.
     `contract` is the terms it is done on. `personal`: what is said in it is nobody's business, and encrypted at rest;
     of the head itself that is what people and agents wrote there, which a store keeps in `shut` and nobody else sees.
+    `firm`: its caller said by when it must be done, and no wait for anybody moves that.
     `called_dependencies` is what its caller calls those it depends on. `sandbox` is the level that the newest attempt
     was given at, whatever its agent runs in today.
     """
@@ -173,6 +174,7 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     approved: bool = False
     called_dependencies: tuple[str, ...] = ()
     sandbox: str | None = None
+    firm: bool = False
     retry: Backoff | None = None
     """What its caller says of how its work order is put before an agent, again and again."""
     expires_at: Instant | None = None
@@ -186,6 +188,10 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     @property
     def final(self) -> bool:
         return self.status in FINAL
+
+    def due_after(self, waited: int) -> Instant:
+        """Its deadline, when it stood still for so long."""
+        return self.deadline if self.firm else Instant(self.deadline + waited)
 
     def outlived(self, now: Instant) -> bool:
         """Whether nobody is to be given it any more (agentmsg-D6)."""

@@ -1,7 +1,7 @@
 """Questions to a person: durable, answered exactly once, by a person, by the clock, or not at all.
 
-A task that waits for an answer has no clock running; its deadline moves by the time it waited. How the answer goes
-back depends on how the agent asked:
+A task that waits for an answer has no clock running; its deadline moves by the time it waited, unless its caller named
+one (`Task.firm`). How the answer goes back depends on how the agent asked:
 
     asked by                      the agent meanwhile     the answer
     ----------------------------  ----------------------  -------------------------------------------------------
@@ -256,7 +256,7 @@ def go_on(work: Work, task: Task | None, question: Question, *, tell: bool = Tru
     offer(work, task, task.origin.principal, Cargo.PROGRESS, task.seq)
     if task.question == question.id:
         waited = work.now - (task.last_sign_at or work.now)
-        deadline = Instant(task.deadline + waited)
+        deadline = task.due_after(waited)
         wake_at = min(deadline, Instant(work.now + task.idle_limit))
         task = move(
             work.sign_of_life(task), Status.RUNNING, work.now, waiting=None, question=None, deadline=deadline,
@@ -290,7 +290,7 @@ def resume_with(work: Work, task: Task, answer: Any, *, expired: bool = False) -
         question=None,
         round=task.round + 1,
         source=task.seq,
-        deadline=Instant(task.deadline + waited),
+        deadline=task.due_after(waited),
         attempts=0,
         total_limit=None,
     )

@@ -149,6 +149,8 @@ def newborn(work: Work, command: Submit, route: Route) -> Task:
         updated_at=now,
         route=route.queue,
         deadline=deadline,
+        firm=command.firm,
+        wake_at=deadline if command.firm and blocking else None,
         idle_limit=max(rules.idle_limit, idle),
         total_limit=total or rules.total_limit,
         rank=rank_of(work, command.priority),

@@ -100,6 +100,7 @@ async def submit(desk: Desk, request: Request) -> Response:
             priority=wish.priority,
             dependencies=tuple([await _reference(desk, id, "dependencies") for id in wish.dependencies]),
             deadline=deadline,
+            firm=deadline is not None,
             idle_seconds=seconds,
             total_seconds=total,
             trace_id=trace[1] if trace else None,

@@ -72,6 +72,7 @@ def test_an_assignment_is_work_for_the_agent_it_names() -> None:
         dependencies=(task_id("t-0"),),
         called_dependencies=("t-0",),
         deadline=Instant(NOW + HOUR),
+        firm=True,
         total_seconds=3600.0,
         trace_id=TRACE,
         parent=TASK,

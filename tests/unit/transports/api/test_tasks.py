@@ -46,7 +46,7 @@ async def test_a_submitted_task_is_accepted_and_told_back(world: Any, make: Any)
     }
     assert replace(command, body=b"", digest="") == Submit(
         principal=ADMIN, protocol="api", request_id="k-1", digest="", type="run_playbook", body=b"", name="deploy",
-        kind="infra", required_capabilities=("k8s",), priority=Priority.HIGH, deadline=Instant(make.now),
+        kind="infra", required_capabilities=("k8s",), priority=Priority.HIGH, deadline=Instant(make.now), firm=True,
         idle_seconds=600.0, total_seconds=600.0, trace_id="a" * 32, thread="t",
         constraints={"required_role": "ops", "budget_usd": 1.5},
     )  # fmt: skip
