@@ -48,6 +48,19 @@ REFLECTION = (reflection.SERVICE_NAME, "grpc.reflection.v1.ServerReflection")
 SERVICES = (types.CONTROL, types.CLIENT, health.SERVICE_NAME, reflection.SERVICE_NAME)
 
 
+HEALTHY = ("", types.CONTROL, types.CLIENT)
+"""Of which health is told; the first is the whole."""
+
+
+class Health(health.aio.HealthServicer):  # type: ignore[misc]
+    """With the one call of the service that the package leaves open."""
+
+    async def List(self, request: Any, context: Any) -> Any:
+        asked = {service: health_pb2.HealthCheckRequest(service=service) for service in HEALTHY}
+        told = {service: await self.Check(one, context) for service, one in asked.items()}
+        return health_pb2.HealthListResponse(statuses=told)
+
+
 class CovenDoor:
     """`start`, then `drain`, then `stop`. `counts` are figures for whoever measures."""
 
@@ -114,9 +127,9 @@ class CovenDoor:
                 grpc.method_handlers_generic_handler(types.CLIENT, self._callers.handlers()),
             )
         )
-        self._health = health.aio.HealthServicer()
+        self._health = Health()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        for service in ("", types.CONTROL, types.CLIENT):
+        for service in HEALTHY:
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
         server.add_generic_rpc_handlers(_reflection())
         address = f"[{self._host}]:{self._port}" if ":" in self._host else f"{self._host}:{self._port}"

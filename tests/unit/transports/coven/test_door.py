@@ -37,6 +37,10 @@ async def test_health_and_reflection_are_served() -> None:
         for service in ("", "coven.CovenControl"):
             said = await outside.soon(health.Check(health_pb2.HealthCheckRequest(service=service)))
             assert said.status == health_pb2.HealthCheckResponse.SERVING
+        every = await outside.soon(health.List(health_pb2.HealthListRequest()))
+        assert {name: one.status for name, one in every.statuses.items()} == dict.fromkeys(
+            ("", "coven.CovenControl", "coven.CovenClient"), health_pb2.HealthCheckResponse.SERVING
+        )
         asked = [
             reflection_pb2.ServerReflectionRequest(list_services=""),
             reflection_pb2.ServerReflectionRequest(file_containing_symbol="coven.CovenControl"),
