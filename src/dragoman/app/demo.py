@@ -17,10 +17,10 @@ import shlex
 import shutil
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("dragoman.demo")
 
-ON_STAGE = 20.0
+PLAYERS = tuple(part for part in CAST if part is not PLANNER)
+ON_STAGE = 60.0
 """Seconds for all of them to connect, on a slow machine."""
 STOP = 3.0
 """Seconds for all of them to stop when asked; then they are ended."""
@@ -57,23 +58,25 @@ class DemoRefused(Exception):
 async def demo_agents(running: Running) -> AsyncIterator[None]:
     """The demo plays while this block lasts. A demo that cannot play is no reason to stop the hub."""
     children: list[Process] = []
-    telling: asyncio.Task[None] | None = None
+    playing: asyncio.Task[None] | None = None
     try:
         try:
             tokens = await let_in(running)
             asked = await question_waits(running)
-            for part in CAST:
+            for part in PLAYERS:
                 if part is SCRIBE:
                     await under_the_hub(running)
                 else:
                     await start(children, part, running, tokens[AgentId(part.id)], asked=asked)
-            telling = asyncio.create_task(_tell(running), name="demo")
+            planner = start(children, PLANNER, running, tokens[AgentId(PLANNER.id)], asked=asked)
+            playing = asyncio.create_task(_play(running, planner), name="demo")
         except (DemoRefused, OSError) as error:
             log.error("the demo does not play", why=str(error))
         yield
     finally:
-        if telling is not None:
-            telling.cancel()
+        if playing is not None:
+            playing.cancel()
+            await asyncio.gather(playing, return_exceptions=True)
         await stop(children)
 
 
@@ -179,17 +182,33 @@ async def stop(children: list[Process]) -> None:
     await asyncio.wait(ends)
 
 
-async def _tell(running: Running) -> None:
-    """Once they are all there, say what there is to see: only then do these commands work."""
+async def _play(running: Running, planner: Coroutine[Any, Any, None]) -> None:
+    """Once the others are there, have the planner come: what it gives them needs some of them together. Then say what
+    there is to see: only then do these commands work."""
+    try:
+        complete = await _on_stage(running, PLAYERS)
+    except asyncio.CancelledError:
+        planner.close()
+        raise
+    try:
+        await planner
+    except OSError as error:
+        log.error("the demo does not play", why=str(error))
+        return
+    if await _on_stage(running, (PLANNER,)) and complete:
+        sys.stderr.write(words(running.data.path) + "\n")
+
+
+async def _on_stage(running: Running, parts: Sequence[Part]) -> bool:
+    """Whether these came in time."""
     loop = asyncio.get_running_loop()
     end = loop.time() + ON_STAGE
-    while not all(running.intake.reachable(AgentId(part.id)) for part in CAST):
+    while missing := [part.id for part in parts if not running.intake.reachable(AgentId(part.id))]:
         if loop.time() > end:
-            missing = [part.id for part in CAST if not running.intake.reachable(AgentId(part.id))]
             log.warning("demo agents did not come", missing=missing)
-            return
+            return False
         await asyncio.sleep(0.05)
-    sys.stderr.write(words(running.data.path) + "\n")
+    return True
 
 
 def words(data: Path) -> str:

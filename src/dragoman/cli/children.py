@@ -74,6 +74,10 @@ def run(
         raise Stop(Exit.USAGE, "there is no command to run", next="dragoman agent run -- node agent.js")
     hub = Hub.find(reach)
     here = urlsplit(hub.url).hostname in LOOPBACK
+    program = _found(command[0], here)
+    if here and detach and program is None and (cwd is None or "/" not in command[0]):  # nobody will look at its log
+        said = f"there is no program {line(command[0])} here"
+        raise Stop(Exit.NOT_FOUND, said, next="check its name, or give its path")
     held = untrusted or command[0].endswith(MODULES)
     agent = id or f"{re.sub(r'[^A-Za-z0-9]+', '-', Path(command[0]).name).strip('-') or 'agent'}-{os.urandom(3).hex()}"
     body = {
@@ -82,7 +86,7 @@ def run(
         "kind": kind,
         "role": role,
         "capabilities": capability or None,
-        "command": [_found(command[0], here), *command[1:]],
+        "command": [program or command[0], *command[1:]],
         "untrusted": untrusted or None,
         "allow_files": [os.path.abspath(place) if here else place for place in allow_file or ()] or None,
         "allow_hosts": allow_host or None,
@@ -141,12 +145,12 @@ def restart(id: Id, /, *, output: Output = "table", reach: Reach = HERE) -> None
     printing.following(f"dragoman agent logs {line(id)} -f")
 
 
-def _found(program: str, here: bool) -> str:
+def _found(program: str, here: bool) -> str | None:
     """The program that this shell would start, if the hub is on this machine: its own PATH may be another."""
     if here and program.endswith(MODULES):
         return os.path.abspath(program)
     found = shutil.which(program) if here else None
-    return os.path.abspath(found) if found else program
+    return os.path.abspath(found) if found else None
 
 
 def _variable(text: str) -> tuple[str, str]:

@@ -31,6 +31,11 @@ def test_agent_add_prints_only_the_token_on_stdout(hub: Any, run: Any) -> None:
     assert ran.err.rstrip().endswith("next: dragoman agent show deployer")
 
 
+def test_a_program_that_is_not_there_is_not_left_to_the_hub(hub: Any, run: Any) -> None:
+    ran = run("agent", "run", "--detach", "--", "no-such-program")
+    assert (ran.code, "there is no program no-such-program here" in ran.err, hub.asked) == (3, True, [])
+
+
 def test_agent_token_gives_a_new_one(hub: Any, run: Any) -> None:
     hub.answers["POST /api/v1/agents/deployer/token"] = (200, {"agent_id": "deployer", "token": "cd" * 16})
     assert json.loads(run("agent", "token", "deployer", "-o", "json").out) == {

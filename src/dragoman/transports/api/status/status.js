@@ -23,8 +23,13 @@ const clock = (at) => {
 };
 const cut = (text) => (String(text).length > 160 ? String(text).slice(0, 160) + "…" : text);
 
+const drawn = new Map();
+
+// What is as it was stays as it is: whoever is about to press a button, or to copy a line, is not disturbed.
 function table(id, heads, rows, fill, none, more) {
-  const place = byId(id);
+  const place = byId(id), said = JSON.stringify([rows, more]);
+  if (drawn.get(id) === said) return;
+  drawn.set(id, said);
   byId(id + "-count").textContent = rows.length + (more ? "+" : "");
   if (!rows.length) {
     const p = document.createElement("p");
@@ -71,6 +76,7 @@ function answers(row, question) {
         await read("questions/" + encodeURIComponent(question.id) + "/answer", { answer: option });
         await look();
       } catch (error) {
+        drawn.delete("questions"); // with buttons that can be pressed again
         await look();
         byId("verdict").textContent = "The answer was not taken: " + error.message;
       }
