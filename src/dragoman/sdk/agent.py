@@ -10,16 +10,13 @@ agent.run("chiffon+ws://localhost:8420")
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import re
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from dragoman.sdk import helping
+from dragoman.sdk import foreground, helping
 from dragoman.sdk.address import Address, resolve_agent
 from dragoman.sdk.engine import Engine
 from dragoman.sdk.errors import DragomanError, HubUnreachable, Misconfigured
@@ -38,8 +35,6 @@ if TYPE_CHECKING:
     from dragoman.sdk.talk_a2acp import Persona
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-log = logging.getLogger("dragoman.sdk")
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
 NAMES = "use letters, digits and . _ : @ + -, the first a letter or a digit, at most 128 of them"
@@ -312,40 +307,10 @@ class Agent:
 
         In a thread other than the main one there are no signals: there `stop` ends it.
         """
-        _refuse_inside_a_loop()
-        if not logging.getLogger().handlers:
-            logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-            logging.getLogger("httpx2").setLevel(logging.WARNING)
         try:
-            with asyncio.Runner(loop_factory=_fast_loop()) as runner:
-                runner.run(self._run_until_signal(url))
+            foreground.run(self, url)
         except DragomanError as error:
             raise error.with_traceback(None) from None  # the reason is what helps, not the road to it
-
-    async def _run_until_signal(self, url: str | None) -> None:
-        loop = asyncio.get_running_loop()
-        serving = loop.create_task(self.serve(url))
-        signals = 0
-
-        def stop() -> None:
-            nonlocal signals
-            signals += 1
-            if signals == 1:
-                log.info("%s stops: no more work is taken, running work may end", self.id)
-                self.stop()
-            else:
-                serving.cancel()
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            try:
-                loop.add_signal_handler(number, stop)
-            except (NotImplementedError, RuntimeError, ValueError):  # not in the main thread: the caller stops us
-                break
-        try:
-            await serving
-        except asyncio.CancelledError:
-            if signals < 2:
-                raise
 
     async def serve(self, url: str | None = None) -> None:
         """Work until `stop` or cancellation. Reconnects by itself; returns or raises only when it is over."""
@@ -459,16 +424,6 @@ class Agent:
             engine.stop_soon()
 
 
-def _refuse_inside_a_loop() -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise Misconfigured(
-        "an event loop runs here already (a notebook, a coroutine): write `await agent.serve(…)`, not agent.run(…)"
-    )
-
-
 def _check(id: Any, concurrency: Any, memory_mb: Any, grace: Any) -> None:
     if not isinstance(id, str) or not NAME.fullmatch(id):
         raise Misconfigured(f"{id!r:.100} is no agent's id: {NAMES}")
@@ -484,11 +439,3 @@ def _several(what: str, names: Sequence[str]) -> tuple[str, ...]:
     if isinstance(names, str):
         raise Misconfigured(f"{what} is a list of names, not one: {what}=[{names!r}]")
     return tuple(names)
-
-
-def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
