@@ -195,7 +195,7 @@ def _progress(body: Mapping[str, Any]) -> Progress | None:
 
 
 def _count(value: object) -> int:
-    return max(0, min(value, 2**32 - 1)) if isinstance(value, int) else 0
+    return max(0, min(value, 2**32 - 1)) if type(value) is int else 0  # a bool is no number on this wire
 
 
 def _words(progress: Progress) -> str:

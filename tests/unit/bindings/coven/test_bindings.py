@@ -16,7 +16,7 @@ from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.tasks.model import Event, EventKind, Origin, Priority, Status, Task
-from dragoman.protocols.coven import types
+from dragoman.protocols.coven import codec, types
 from dragoman.protocols.coven.events import Completed
 from dragoman.protocols.coven.types import (
     Done,
@@ -295,6 +295,13 @@ def test_one_report_that_says_much_is_several_events_with_one_cursor_at_the_end(
     assert [one.event for one in heard] == [Thinking("hm"), ToolUse("t", "n", '{"a":1}'), Text("x")]
     assert [one.cursor for one in heard] == [0, 0, 5]
     assert [one.progress and one.progress.percent for one in heard] == [None, None, 3]
+
+
+@pytest.mark.parametrize("odd", [True, -1, 2**63, 1.5, "x", [], {}])
+def test_a_step_that_makes_no_sense_can_be_told(odd: object) -> None:
+    body = {"percent": 5, "step": {"number": odd, "name": odd, "total": odd}}
+    for said in coven.responses_of(event(EventKind.PROGRESS, body), task(), request_id="q1"):
+        codec.encode_response(said)
 
 
 def test_progress_without_words_has_words_for_who_knows_only_the_document() -> None:
