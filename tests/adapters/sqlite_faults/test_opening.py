@@ -81,6 +81,11 @@ async def made_once(path: Path, tasks: int = 1) -> None:
     ("statement", "first"),
     [
         ("UPDATE audit SET body = replace(body, 'ada', 'eve') WHERE seq = 3", 3),
+        ("UPDATE audit SET body = substr(body, 2) WHERE seq = 3", 3),
+        ("UPDATE audit SET body = x'00ff' WHERE seq = 5", 5),
+        ("UPDATE audit SET body = 7 WHERE seq = 3", 3),
+        ('UPDATE audit SET body = replace(body, \'"seq":\', \'"action":"fly","seq":\') WHERE seq = 3', 3),
+        ("UPDATE audit SET body = replace(body, '}', ' }') WHERE seq = 5", 5),
         ("UPDATE audit SET principal = 'eve' WHERE seq = 3", 3),
         ("UPDATE audit SET subject = 'another' WHERE seq = 3", 3),
         ("UPDATE audit SET outcome = 'refused' WHERE seq = 3", 3),

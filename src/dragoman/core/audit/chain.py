@@ -99,11 +99,12 @@ class Broken(msgspec.Struct, frozen=True, gc=False):
 
 
 def verify(records: Iterable[AuditRecord], *, prev: str = GENESIS, seq: int = 0) -> tuple[int, str, Broken | None]:
-    """Walk a chain on from (seq, prev); returns how far it holds, the last hash, and the first break, if any."""
+    """Walk a chain on from (seq, prev); returns how far it holds, the last hash, and the first break, if any. A record
+    that a store can see was changed has no hash."""
     for record in records:
         if record.seq != seq + 1:
             return seq, prev, Broken(seq + 1, f"record {seq + 1} is missing; the next one is {record.seq}")
-        if record.prev != prev:
+        if record.hash and record.prev != prev:
             return seq, prev, Broken(record.seq, f"record {record.seq} does not follow the one before it")
         if seal(record).hash != record.hash:
             return seq, prev, Broken(record.seq, f"record {record.seq} was changed after it was written")

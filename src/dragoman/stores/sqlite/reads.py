@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import apsw
+import msgspec
 from msgspec.structs import replace
 
 from dragoman.core.audit.chain import AuditRecord
 from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import DeadLetter, Delivery
-from dragoman.core.ids import AgentId, QuestionId, TaskId
+from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import (
     ContractById,
     EntityById,
@@ -130,11 +131,15 @@ def audit(
 
 
 def _audit_row(seq: int, principal: str, subject: str | None, outcome: str, body: str) -> AuditRecord:
-    """The record; where somebody edited it or a column beside it, so that they differ, without a hash that fits."""
-    record = audit_from(body)
-    if (record.seq, record.principal, record.subject, record.outcome) == (seq, principal, subject, outcome):
-        return record
-    return replace(record, seq=seq, hash="")
+    """The record; where somebody edited it or a column beside it, be it by a space, without its hash."""
+    try:
+        record = audit_from(body)
+    except (msgspec.MsgspecError, TypeError):
+        return AuditRecord(
+            seq=seq, at=Instant(0), principal=principal, action="", outcome=outcome, prev="", subject=subject
+        )
+    beside = (record.seq, record.principal, record.subject, record.outcome) == (seq, principal, subject, outcome)
+    return record if beside and encode(record) == body.encode() else replace(record, seq=seq, hash="")
 
 
 def contract(connection: apsw.Connection, id: str) -> Contract | None:

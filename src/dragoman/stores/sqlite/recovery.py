@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 import apsw
+import msgspec
 
 from dragoman.core.audit.chain import Newest
 from dragoman.core.ids import AgentId, Instant, TaskId
@@ -110,6 +111,13 @@ def _newest_audit(connection: apsw.Connection) -> Newest:
     """The newest audit record that was written, also if it has been deleted since: the next one follows it, so that the
     gap stays to be seen."""
     last = connection.execute("SELECT seq, body FROM audit ORDER BY seq DESC LIMIT 1").fetchone()
-    found = Newest() if last is None else Newest(last[0], audit_from(last[1]).hash)
+    found = Newest() if last is None else Newest(last[0], _hash_of(last[1]))
     written = connection.execute("SELECT seq, hash FROM audit_newest WHERE chain = 'main'").fetchone()
     return found if written is None or written[0] < found.seq else Newest(*written)
+
+
+def _hash_of(body: str) -> str:
+    try:
+        return audit_from(body).hash
+    except (msgspec.MsgspecError, TypeError):
+        return ""  # somebody damaged it, and `audit verify` says so
