@@ -9,21 +9,10 @@
 An agent that has no word for this (another protocol) is not asked: if it has a seat it is given the work. Nobody who
 said no is asked twice. Without a yes by the deadline the task stays where it is.
 
-Whom the hub chooses where the owner leaves it open, and what else the reason leads to:
-
-    reason             among those who can, first          and
-    -----------------  ----------------------------------  ----------------------------------------------------------
-    capability_limit   who declared most of what it needs
-    rate_limit         who has most left to spend
-    load_balancing     who has the most free seats
-    error_recovery     who failed least                    the error and the recovery attempts go along; a failure of
-                                                           the owner counts against it
-    escalation         planners, then who failed least     nobody can: a person takes it over
-
-Whoever asked for the task wanted others to do it, and is not chosen, save for a planner to whom it is escalated. Work
-that is done under a contract stays where its caller may ask for it (a2acp-D19). The same task from the same hand to the
-same hand again is a loop, and refused. After `Rules.hop_limit` hands nobody seems able to do it, and it fails
-(agentmsg-D8).
+Whom the hub chooses where the owner leaves it open, `successors` says. The same task from the same hand to the same
+hand again is a loop, and refused. After `Rules.hop_limit` hands nobody seems able to do it, and it fails (agentmsg-D8).
+What is escalated and no agent can do, a person takes over. Where an error is the reason, it goes along with what was
+tried against it, and a failure of the owner counts against the owner.
 
 What the last owner had asked about the task, people or agents, is withdrawn when it changes hands: whoever has it now
 asks for itself.
@@ -31,26 +20,22 @@ asks for itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from dragoman.core.agents.model import Agent
-from dragoman.core.agents.registry import PLANNER
 from dragoman.core.commands import AnswerHandover, Handing, HandOver, Submit
-from dragoman.core.contracts import borders
-from dragoman.core.contracts.handshake import domain_of
 from dragoman.core.delivery.letters import carry
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.delivery.outbox import offer, offer_answer, withdraw
 from dragoman.core.delivery.receipts import note
-from dragoman.core.errors import Fault, Kind, Refused, refuse
+from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import ADMIN, AgentId, Instant, QuestionId, instant, rfc3339
 from dragoman.core.lookups import OpenQuestions, QuestionById, Story
 from dragoman.core.routing.dispatch import assign, fill, make_room
-from dragoman.core.routing.routes import Route, can_be_asked, present, reach, seat
+from dragoman.core.routing.routes import Route, reach, seat
 from dragoman.core.state import budget
 from dragoman.core.tasks.assistance import answered_before, asked_before, call_off, passed_over, put_to, question_id
 from dragoman.core.tasks.lifecycle import move
@@ -69,6 +54,7 @@ from dragoman.core.tasks.outcome import end, failed
 from dragoman.core.tasks.questions import lasting
 from dragoman.core.tasks.story import STORY, in_short
 from dragoman.core.tasks.submit import newborn
+from dragoman.core.tasks.successors import candidates, check_border
 from dragoman.core.work import Work
 
 PERSON = AgentId("person")
@@ -156,25 +142,6 @@ def check(work: Work, task: Task, command: HandOver) -> None:
         raise refuse(Kind.CONFLICT, "the task is already being handed over; wait for that answer", task_id=task.id)
 
 
-def check_border(work: Work, task: Task, agent: Agent) -> None:
-    """Who takes over what is done under a contract must be somebody whom its caller may ask, on those terms."""
-    contract = None if task.contract is None else work.contract(task.contract)
-    if contract is None or agent.id in contract.parties:
-        return
-    source, target = contract.source.domain, domain_of(agent)
-    if borders.check(work, source, target, contract.intent) and not contract.encrypted:
-        what = f"the domain policy wants what passes from {source} to {target} encrypted; hand it to somebody else"
-        raise refuse(Kind.FORBIDDEN, what, field="to_agent", contract_id=contract.id)
-
-
-def is_allowed(work: Work, task: Task, agent: Agent) -> bool:
-    try:
-        check_border(work, task, agent)
-    except Refused:
-        return False
-    return True
-
-
 def take_down(work: Work, command: HandOver) -> Task:
     """A task that its agent never told the hub of: from now on the hub keeps it, as that agent's own."""
     route = Route(
@@ -205,48 +172,7 @@ def take_down(work: Work, command: HandOver) -> Task:
     return move(task, Status.RUNNING, work.now, wake_at=min(task.deadline, Instant(work.now + task.idle_limit)))
 
 
-# -- who -----------------------------------------------------------------------------------------------------------
-
-
-def _trouble(work: Work, agent: Agent) -> tuple[Any, ...]:
-    return (agent.breaker.failures, work.load_of(agent.id))
-
-
-def _thrift(work: Work, agent: Agent) -> tuple[Any, ...]:
-    left = budget.left_to_spend(work, agent.id)
-    return (min(left) <= 0, *(-amount for amount in left), work.load_of(agent.id))
-
-
-ORDER: dict[Handing, Callable[[Work, Agent], tuple[Any, ...]]] = {
-    Handing.CAPABILITY_LIMIT: lambda work, agent: (-len(agent.capabilities), work.load_of(agent.id)),
-    Handing.RATE_LIMIT: _thrift,
-    Handing.LOAD_BALANCING: lambda work, agent: (work.load_of(agent.id) / agent.max_concurrent,),
-    Handing.ERROR_RECOVERY: _trouble,
-    Handing.ESCALATION: lambda work, agent: (agent.role != PLANNER, *_trouble(work, agent)),
-}
-
-
-def candidates(work: Work, question: Question, task: Task) -> list[Agent]:
-    named = question.details["named"]
-    tried = {question.agent, *question.asked_before}
-    if named is not None:
-        agent = work.agent(AgentId(named))
-        return [] if agent is None or agent.id in tried else [agent]
-    needed, reason = question.details["capabilities"], Handing(question.details["reason"])
-    able = [
-        agent
-        for agent in work.all_agents()
-        if agent.id not in tried
-        and (agent.id != task.origin.principal or (reason is Handing.ESCALATION and agent.role == PLANNER))
-        and (question.agent, agent.id) not in task.handed
-        and agent.can_do(task.type)
-        and all(capability in agent.capabilities for capability in needed)
-        and can_be_asked(work, agent)
-        and is_allowed(work, task, agent)
-        and (reason is not Handing.ESCALATION or present(work, agent.id))  # a person is there before they come
-    ]
-    order = ORDER[reason]
-    return sorted(able, key=lambda agent: (not present(work, agent.id), *order(work, agent), agent.id))
+# -- asking --------------------------------------------------------------------------------------------------------
 
 
 def ask_next(work: Work, question: Question, said: str | None = None) -> Question:

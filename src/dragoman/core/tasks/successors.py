@@ -1,0 +1,90 @@
+"""Who may take a task over, and whom of them the hub asks first where the owner leaves it open.
+
+    reason             among those who can, first
+    -----------------  ----------------------------------
+    capability_limit   who declared most capabilities
+    rate_limit         who has most left to spend
+    load_balancing     who has the most free seats
+    error_recovery     who failed least
+    escalation         planners, then who failed least
+
+Whoever asked for the task wanted others to do it, and is not chosen, save for a planner to whom it is escalated. Work
+that is done under a contract stays where its caller may ask for it (a2acp-D19).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dragoman.core.agents.model import Agent
+from dragoman.core.agents.registry import PLANNER
+from dragoman.core.commands import Handing
+from dragoman.core.contracts import borders
+from dragoman.core.contracts.handshake import domain_of
+from dragoman.core.errors import Kind, Refused, refuse
+from dragoman.core.ids import AgentId
+from dragoman.core.routing.routes import can_be_asked, present
+from dragoman.core.state import budget
+from dragoman.core.tasks.model import Question, Task
+from dragoman.core.work import Work
+
+
+def _trouble(work: Work, agent: Agent) -> tuple[Any, ...]:
+    return (agent.breaker.failures, work.load_of(agent.id))
+
+
+def _thrift(work: Work, agent: Agent) -> tuple[Any, ...]:
+    left = budget.left_to_spend(work, agent.id)
+    return (min(left) <= 0, *(-amount for amount in left), work.load_of(agent.id))
+
+
+ORDER: dict[Handing, Callable[[Work, Agent], tuple[Any, ...]]] = {
+    Handing.CAPABILITY_LIMIT: lambda work, agent: (-len(agent.capabilities), work.load_of(agent.id)),
+    Handing.RATE_LIMIT: _thrift,
+    Handing.LOAD_BALANCING: lambda work, agent: (work.load_of(agent.id) / agent.max_concurrent,),
+    Handing.ERROR_RECOVERY: _trouble,
+    Handing.ESCALATION: lambda work, agent: (agent.role != PLANNER, *_trouble(work, agent)),
+}
+
+
+def candidates(work: Work, question: Question, task: Task) -> list[Agent]:
+    named = question.details["named"]
+    tried = {question.agent, *question.asked_before}
+    if named is not None:
+        agent = work.agent(AgentId(named))
+        return [] if agent is None or agent.id in tried else [agent]
+    needed, reason = question.details["capabilities"], Handing(question.details["reason"])
+    able = [
+        agent
+        for agent in work.all_agents()
+        if agent.id not in tried
+        and (agent.id != task.origin.principal or (reason is Handing.ESCALATION and agent.role == PLANNER))
+        and (question.agent, agent.id) not in task.handed
+        and agent.can_do(task.type)
+        and all(capability in agent.capabilities for capability in needed)
+        and can_be_asked(work, agent)
+        and is_allowed(work, task, agent)
+        and (reason is not Handing.ESCALATION or present(work, agent.id))  # a person is there before they come
+    ]
+    order = ORDER[reason]
+    return sorted(able, key=lambda agent: (not present(work, agent.id), *order(work, agent), agent.id))
+
+
+def check_border(work: Work, task: Task, agent: Agent) -> None:
+    """Who takes over what is done under a contract must be somebody whom its caller may ask, on those terms."""
+    contract = None if task.contract is None else work.contract(task.contract)
+    if contract is None or agent.id in contract.parties:
+        return
+    source, target = contract.source.domain, domain_of(agent)
+    if borders.check(work, source, target, contract.intent) and not contract.encrypted:
+        what = f"the domain policy wants what passes from {source} to {target} encrypted; hand it to somebody else"
+        raise refuse(Kind.FORBIDDEN, what, field="to_agent", contract_id=contract.id)
+
+
+def is_allowed(work: Work, task: Task, agent: Agent) -> bool:
+    try:
+        check_border(work, task, agent)
+    except Refused:
+        return False
+    return True
