@@ -1,25 +1,19 @@
-"""Help and handovers: whom the hub asks, what their answer does to the task, and what happens without one."""
+"""Handovers: who is asked, what goes along with the task, and what stays where it is."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.support.world import World
+from tests.support.conversations import asks, hands, question, takes, three_who_converse, working
 
 from dragoman.core.agents.model import Offer
 from dragoman.core.commands import (
     Answer,
-    AnswerHandover,
     Ask,
-    AskHelp,
     AskPerson,
     Beat,
-    Cancel,
     ChangeState,
-    GiveHelp,
     Handing,
-    HandOver,
-    HelpVerdict,
     RegisterAgent,
     SetDomainPolicy,
     ShakeHands,
@@ -28,204 +22,16 @@ from dragoman.core.delivery.model import Cargo
 from dragoman.core.delivery.retry import Backoff
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, TaskId
-from dragoman.core.rules import Rules
 from dragoman.core.state.model import Operation, Registry
-from dragoman.core.tasks.model import EventKind, Question, QuestionStatus, Status, Waiting
+from dragoman.core.tasks.model import EventKind, QuestionStatus, Status, Waiting
 from dragoman.stores.memory import MemoryStore
-
-ANSWERED, ESCALATED, UNABLE = HelpVerdict.ANSWERED, HelpVerdict.ESCALATED, HelpVerdict.UNABLE
 
 
 @pytest.fixture(params=["loads first", "peeks"])
 async def world(request):
-    world = await World(MemoryStore(immediate=request.param == "peeks"), Rules(letter_jitter=False)).start()
-    for id in ("ann", "bob", "cid"):
-        await world.add(id, protocol="agentmsg", capabilities=("code_review",), concurrent=4)
-    await world.add("boss", "orchestrator", work_types=())
+    world = await three_who_converse(MemoryStore(immediate=request.param == "peeks"))
     yield world
     await world.intake.stop()
-
-
-def asks(world: World, agent: str, task: TaskId | None, **fields) -> AskHelp:
-    given = {"question": "which way?", "topic": "CODE_REVIEW", **fields}
-    return AskHelp(principal=AgentId(agent), letter=world.letter(agent, kind="HELP_REQUEST"), task_id=task, **given)
-
-
-def helps(world: World, agent: str, request: AskHelp, verdict: HelpVerdict, **fields) -> GiveHelp:
-    letter = world.letter(agent, "left", kind="HELP_RESPONSE")
-    return GiveHelp(
-        principal=AgentId(agent), request_id=request.letter.message_id, letter=letter, verdict=verdict, **fields
-    )
-
-
-def hands(world: World, agent: str, task: TaskId, reason: Handing = Handing.LOAD_BALANCING, **fields) -> HandOver:
-    given = {"deadline": Instant(world.time + 20 * SECOND), **fields}
-    letter = world.letter(agent, kind="TASK_HANDOFF")
-    return HandOver(principal=AgentId(agent), task_id=task, letter=letter, reason=reason, **given)
-
-
-def takes(world: World, agent: str, request: HandOver, accepted: bool = True, **terms) -> AnswerHandover:
-    letter = world.letter(agent, "yes" if accepted else "no", kind="TASK_HANDOFF")
-    return AnswerHandover(
-        principal=AgentId(agent), request_id=request.letter.message_id, letter=letter, accepted=accepted, terms=terms
-    )
-
-
-async def working(world: World, agent: str = "ann", **fields):
-    """A task in an agent's hands, its work order acknowledged."""
-    peer = await world.connect(agent, acknowledges=True)
-    task = await world.submit(None, pinned=agent, **fields)
-    await peer.ack(*peer.take())
-    return peer, task
-
-
-async def question(world: World, id) -> Question:
-    found = await world.store.question(id)
-    assert found is not None
-    return found
-
-
-# -- help
-
-
-async def test_an_agent_that_can_help_is_asked_the_task_waits_and_goes_on_with_the_answer(world):
-    bob = await world.connect("bob", acknowledges=True)
-    ann, task = await working(world)
-    request = asks(world, "ann", task.id)
-    asked = await world.ask(request)
-    assert (asked.asked_of, asked.status) == ("bob", QuestionStatus.WITH_AGENT)
-    waiting = await world.task(task.id)
-    assert (waiting.status, waiting.waiting) == (Status.WAITING, Waiting.HELP)
-    not_yours = await world.refused(Answer(principal=ADMIN, question=asked.id, answer="right"))
-    assert (not_yours.kind, "bob, an agent, is asked" in not_yours.message) == (Kind.CONFLICT, True)
-    [letter] = bob.take()
-    assert (letter.delivery.cargo, letter.event.message_id) == (Cargo.LETTER, request.letter.message_id)
-    await bob.ack(letter)
-    await world.ask(helps(world, "bob", request, ANSWERED, answer="left"))
-    [answer] = ann.take()
-    assert answer.event.kind == "HELP_RESPONSE"
-    assert (await world.task(task.id)).status is Status.RUNNING
-    fault = await world.refused(helps(world, "bob", request, ANSWERED))
-    assert fault.kind is Kind.CONFLICT
-
-
-async def test_a_follow_up_belongs_to_the_same_request(world):
-    bob = await world.connect("bob", acknowledges=True)
-    ann, task = await working(world)
-    request = asks(world, "ann", task.id, to=AgentId("bob"))
-    await world.ask(request)
-    await bob.ack(*bob.take())
-    await world.ask(helps(world, "bob", request, ANSWERED, more=True))
-    assert (await world.task(task.id)).status is Status.RUNNING
-    await ann.ack(*ann.take())
-    done = await world.ask(helps(world, "bob", request, ANSWERED))
-    assert done.status is QuestionStatus.ANSWERED
-    assert [p.event.kind for p in ann.take()] == ["HELP_RESPONSE"]
-
-
-async def test_who_is_unable_is_passed_over_and_in_the_end_a_person_is_asked(world):
-    bob = await world.connect("bob", acknowledges=True)
-    cid = await world.connect("cid", acknowledges=True)
-    ann, task = await working(world)
-    request = asks(world, "ann", task.id)
-    await world.ask(request)
-    await bob.ack(*bob.take())
-    passed = await world.ask(helps(world, "bob", request, UNABLE))
-    assert (passed.asked_of, passed.asked_before) == ("cid", ("bob",))
-    await cid.ack(*cid.take())
-    passed = await world.ask(helps(world, "cid", request, UNABLE))
-    assert (passed.status, passed.asked_of) == (QuestionStatus.OPEN, None)
-    asked = [event for event in await world.store.events(task.id) if event.kind is EventKind.ASKED]
-    assert [msgspec.json.decode(event.body).get("asked_of") for event in asked] == ["bob", "cid", None]
-    await world.ask(Answer(principal=ADMIN, question=passed.id, answer="right"))
-    [told] = ann.take()
-    assert (told.delivery.cargo, told.event.answer) == (Cargo.ANSWER, "right")
-    assert (await world.task(task.id)).status is Status.RUNNING
-
-
-async def test_an_escalated_request_goes_to_a_person_at_once(world):
-    bob = await world.connect("bob", acknowledges=True)
-    await world.connect("cid", acknowledges=True)
-    _, task = await working(world)
-    request = asks(world, "ann", task.id, to=AgentId("bob"))
-    await world.ask(request)
-    await bob.ack(*bob.take())
-    assert (await world.ask(helps(world, "bob", request, ESCALATED))).status is QuestionStatus.OPEN
-
-
-async def test_who_was_named_and_is_unable_says_so_itself(world):
-    bob = await world.connect("bob", acknowledges=True)
-    ann, task = await working(world)
-    request = asks(world, "ann", task.id, to=AgentId("bob"))
-    await world.ask(request)
-    await bob.ack(*bob.take())
-    await world.ask(helps(world, "bob", request, UNABLE))
-    assert [p.event.kind for p in ann.take()] == ["HELP_RESPONSE"]
-    assert (await world.task(task.id)).status is Status.RUNNING
-
-
-async def test_without_help_by_its_deadline_the_task_goes_on(world):
-    await world.connect("bob", acknowledges=True)
-    ann, task = await working(world)
-    asked = await world.ask(asks(world, "ann", task.id, deadline=Instant(world.time + 3 * SECOND)))
-    await world.advance(3)
-    assert (await question(world, asked.id)).status is QuestionStatus.EXPIRED
-    assert [p.delivery.cargo for p in ann.take()][-1] is Cargo.ANSWER
-    assert (await world.task(task.id)).status is Status.RUNNING
-
-
-async def test_an_agent_of_another_protocol_helps_by_doing_a_task(world):
-    await world.add("rev", "reviewer", protocol="forge", capabilities=("code-review",))
-    rev = await world.connect("rev")
-    ann, task = await working(world, "ann")
-    asked = await world.ask(asks(world, "ann", task.id))
-    [order] = rev.take()
-    assert order.delivery.cargo is Cargo.WORK
-    assert msgspec.json.decode(order.event.body)["input"]["content"] == "which way?"
-    await world.finish("rev", order.task.id, body=b'{"result":"up"}')
-    [told] = ann.take()
-    assert (told.delivery.cargo, told.event.answer, told.event.answered_by) == (Cargo.ANSWER, "up", "rev")
-    assert (await question(world, asked.id)).status is QuestionStatus.ANSWERED
-    assert (await world.task(task.id)).status is Status.RUNNING
-
-
-async def test_a_helper_that_never_acknowledges_is_passed_over(world):
-    await world.connect("bob", acknowledges=True)
-    cid = await world.connect("cid", acknowledges=True)
-    _, task = await working(world)
-    asked = await world.ask(asks(world, "ann", task.id))
-    await world.advance(16)
-    assert (await question(world, asked.id)).asked_of == "cid"
-    assert cid.take()
-
-
-async def test_help_about_a_task_that_the_hub_does_not_know(world):
-    bob = await world.connect("bob", acknowledges=True)
-    ann = await world.connect("ann", acknowledges=True)
-    request = asks(world, "ann", TaskId(world.uuid()))
-    await world.ask(request)
-    await bob.ack(*bob.take())
-    await world.ask(helps(world, "bob", request, ANSWERED))
-    assert [p.event.kind for p in ann.take()] == ["HELP_RESPONSE"]
-
-
-async def test_a_stranger_cannot_answer(world):
-    await world.connect("bob", acknowledges=True)
-    _, task = await working(world)
-    request = asks(world, "ann", task.id)
-    await world.ask(request)
-    assert (await world.refused(helps(world, "cid", request, ANSWERED))).kind is Kind.NOT_FOUND
-
-
-async def test_a_cancelled_task_takes_its_request_for_help_along(world):
-    await world.connect("bob", acknowledges=True)
-    _, task = await working(world)
-    asked = await world.ask(asks(world, "ann", task.id))
-    await world.ask(Cancel(principal=ADMIN, task_id=task.id))
-    assert (await question(world, asked.id)).status is QuestionStatus.WITHDRAWN
-
-
-# -- handing over
 
 
 async def test_with_a_yes_the_task_and_all_that_is_known_of_it_are_theirs(world):
@@ -408,39 +214,6 @@ async def test_an_owner_that_is_lost_withdraws_what_it_asked(world):
     await ann.close(fault=Fault(kind=Kind.UNAVAILABLE, message="gone", retryable=True))
     assert (await world.refused(takes(world, "bob", request))).kind is Kind.CONFLICT
     assert bob.take()
-
-
-# -- what is asked, and not waited for any more
-
-
-async def test_a_request_that_was_called_off_reaches_nobody_any_more(world):
-    """Whether its task ended, its time was up or its owner was lost; and the lane goes on behind it."""
-    ann, task = await working(world)
-    asked = await world.ask(asks(world, "ann", task.id, to=AgentId("bob")))
-    await world.ask(world.tell("ann", "bob", "by the way", lane=task.id))
-    await world.ask(Cancel(principal=ADMIN, task_id=task.id))
-    late = await world.submit(None, pinned="ann")
-    await world.ask(hands(world, "ann", late.id, to=AgentId("bob"), deadline=Instant(world.time + SECOND)))
-    await world.advance(2)
-    given = await world.submit(None, pinned="ann")
-    await world.ask(hands(world, "ann", given.id, to=AgentId("bob")))
-    await ann.close(fault=Fault(kind=Kind.UNAVAILABLE, message="gone", retryable=True))
-    bob = await world.connect("bob", acknowledges=True)
-    assert [msgspec.json.decode(parcel.event.body) for parcel in bob.take()] == [{"text": "by the way"}]
-    records = [r for r in await world.store.audit(limit=100) if r.action == "letter.withdraw"]
-    assert len(records) == 3
-    assert asked.letter.message_id in {record.subject for record in records}
-
-
-async def test_who_helps_by_doing_a_task_is_told_when_nobody_needs_it_any_more(world):
-    await world.add("rev", "reviewer", protocol="forge", capabilities=("code-review",))
-    rev = await world.connect("rev")
-    _, task = await working(world)
-    await world.ask(asks(world, "ann", task.id, to=AgentId("rev")))
-    [order] = rev.take()
-    await world.finish("ann", task.id)
-    assert (await world.task(order.task.id)).status is Status.CANCELLED
-    assert [parcel.delivery.cargo for parcel in rev.take()] == [Cargo.CANCEL]
 
 
 async def test_what_the_last_owner_asked_is_withdrawn_when_its_task_changes_hands(world):

@@ -1,0 +1,67 @@
+"""Three agents that converse, and what they say to ask for help and to hand a task over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dragoman.core.commands import (
+    AnswerHandover,
+    AskHelp,
+    GiveHelp,
+    Handing,
+    HandOver,
+    HelpVerdict,
+)
+from dragoman.core.ids import SECOND, AgentId, Instant, TaskId
+from dragoman.core.ports import Store
+from dragoman.core.rules import Rules
+from dragoman.core.tasks.model import Question, Task
+from tests.support.world import Peer, World
+
+
+async def three_who_converse(store: Store) -> World:
+    """Ann, Bob and Cid, and a boss who does nothing."""
+    world = await World(store, Rules(letter_jitter=False)).start()
+    for id in ("ann", "bob", "cid"):
+        await world.add(id, protocol="agentmsg", capabilities=("code_review",), concurrent=4)
+    await world.add("boss", "orchestrator", work_types=())
+    return world
+
+
+def asks(world: World, agent: str, task: TaskId | None, **fields: Any) -> AskHelp:
+    given = {"question": "which way?", "topic": "CODE_REVIEW", **fields}
+    return AskHelp(principal=AgentId(agent), letter=world.letter(agent, kind="HELP_REQUEST"), task_id=task, **given)
+
+
+def helps(world: World, agent: str, request: AskHelp, verdict: HelpVerdict, **fields: Any) -> GiveHelp:
+    letter = world.letter(agent, "left", kind="HELP_RESPONSE")
+    return GiveHelp(
+        principal=AgentId(agent), request_id=request.letter.message_id, letter=letter, verdict=verdict, **fields
+    )
+
+
+def hands(world: World, agent: str, task: TaskId, reason: Handing = Handing.LOAD_BALANCING, **fields: Any) -> HandOver:
+    given = {"deadline": Instant(world.time + 20 * SECOND), **fields}
+    letter = world.letter(agent, kind="TASK_HANDOFF")
+    return HandOver(principal=AgentId(agent), task_id=task, letter=letter, reason=reason, **given)
+
+
+def takes(world: World, agent: str, request: HandOver, accepted: bool = True, **terms: Any) -> AnswerHandover:
+    letter = world.letter(agent, "yes" if accepted else "no", kind="TASK_HANDOFF")
+    return AnswerHandover(
+        principal=AgentId(agent), request_id=request.letter.message_id, letter=letter, accepted=accepted, terms=terms
+    )
+
+
+async def working(world: World, agent: str = "ann", **fields: Any) -> tuple[Peer, Task]:
+    """A task in an agent's hands, its work order acknowledged."""
+    peer = await world.connect(agent, acknowledges=True)
+    task = await world.submit(None, pinned=agent, **fields)
+    await peer.ack(*peer.take())
+    return peer, task
+
+
+async def question(world: World, id) -> Question:
+    found = await world.store.question(id)
+    assert found is not None
+    return found
