@@ -1,89 +1,26 @@
-"""Children that misbehave, and a hub that dies, from outside: real programs under a real hub.
+"""Children that work and children that misbehave, from outside: real programs under a real hub.
 
-Whatever a child prints, or does not read, others work on; and whoever dies, nothing a child started is left.
+Whatever a child prints, or does not read, others work on. Who dies, and what is left then, is in `test_deaths`.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.support.children import (
-    DAEMON,
-    PYTHON,
     WORKER,
-    children_of,
-    command_of,
     program,
     runs,
-    stat,
     worker,
-    zombies_of,
 )
 from tests.support.hubproc import HubProcess, until
+from tests.support.kids import Kids
 
 CANARY = "canary-5f1b9c"
-
-
-class Kids:
-    """The children of one hub, by the API."""
-
-    def __init__(self, hub: HubProcess) -> None:
-        self.hub = hub
-
-    def run(self, id: str, *command: str, **more: Any) -> str:
-        wish = {"agent_id": id, "protocol": "forge", "kind": id, "command": command, "restart": "never", **more}
-        made = self.hub.admin.post("/api/v1/agents", wish)
-        assert made.status == 201, made
-        return id
-
-    def look(self, id: str) -> dict[str, Any]:
-        answer = self.hub.admin.get(f"/api/v1/agents/{id}")
-        assert answer.status == 200, answer
-        return dict(answer.json)
-
-    def child(self, id: str) -> dict[str, Any]:
-        return dict(self.look(id)["child"])
-
-    def state(self, id: str) -> str:
-        return str(self.child(id)["state"])
-
-    def pid(self, id: str) -> int:
-        return int(until(lambda: self.child(id)["pid"], f"{id} runs"))
-
-    def log(self, id: str, **query: Any) -> list[dict[str, Any]]:
-        asked = "&".join(f"{key}={value}" for key, value in {"tail": 500, **query}.items())
-        return list(self.hub.admin.get(f"/api/v1/agents/{id}/logs?{asked}").json["logs"])
-
-    def printed(self, id: str) -> list[str]:
-        return [line["text"] for line in self.log(id) if line["stream"] != "hub"]
-
-    def submit(self, agent: str, **input: Any) -> str:
-        made = self.hub.admin.post("/api/v1/tasks", {"type": "work", "agent": agent, "input": input})
-        assert made.status == 202, made
-        return str(made.json["id"])
-
-    def done(self, task: str) -> dict[str, Any]:
-        until(lambda: self.hub.status(task) in ("completed", "failed", "cancelled"), "the task ends")
-        return self.hub.task(task)
-
-    def works(self, agent: str, times: int = 5) -> None:
-        """Others are served."""
-        for number in range(times):
-            assert self.done(self.submit(agent, n=number))["result"] == {"echo": {"n": number}, "attempt": 1}
-
-    def nursery(self) -> int:
-        """The hub's child whose command line says so."""
-        for pid in children_of(self.hub.pid):
-            if b"nursery.py" in command_of(pid):
-                return pid
-        raise AssertionError("no nursery")
 
 
 def memory_of(pid: int) -> int:
@@ -337,132 +274,3 @@ def test_garbage_is_logged_and_the_work_goes_on(kids: Kids) -> None:
     kids.run("w", *worker)
     kids.works("w", 2)
     assert kids.state("noisy") == "idle"
-
-
-# -- deaths -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def brood(kids: Kids, tmp_path: Path) -> list[int]:
-    """The processes of a child with a child of its own and a daemon that broke away."""
-    note = tmp_path / "daemon"
-    kids.run("parent", "sh", "-c", 'sleep 600 & echo $!; "$@"; wait', "sh", *PYTHON, DAEMON, str(note),
-             grace_seconds=0.2)  # fmt: skip
-    until(note.exists, "the daemon runs")
-    until(lambda: kids.printed("parent"))
-    found = [kids.pid("parent"), int(kids.printed("parent")[0]), int(note.read_text())]
-    assert all(map(runs, found))
-    return found
-
-
-def test_killing_the_hub_leaves_no_child_and_no_grandchild(kids: Kids, brood: list[int]) -> None:
-    nursery = kids.nursery()
-    kids.hub.kill()
-    until(lambda: not any(map(runs, (*brood, nursery))), "all of them die")
-
-
-def test_killing_hub_and_nursery_at_once_leaves_nothing_after_the_next_start(kids: Kids, brood: list[int]) -> None:
-    os.kill(kids.nursery(), signal.SIGKILL)
-    kids.hub.kill()
-    until(lambda: not runs(brood[0]), "the child dies with the nursery")
-    kids.hub.start()
-    until(lambda: not any(map(runs, brood)), "the next hub finds the rest")
-
-
-def test_stopping_the_hub_leaves_nothing(kids: Kids, brood: list[int]) -> None:
-    nursery = kids.nursery()
-    assert kids.hub.stop() == 0
-    until(lambda: not any(map(runs, (*brood, nursery))), "all of them have ended")
-
-
-def test_killing_the_nursery_costs_an_attempt_and_no_more(kids: Kids, brood: list[int]) -> None:
-    kids.run("w", *worker, restart="always")
-    kids.works("w", 1)
-    first = kids.nursery()
-    held = kids.submit("w", hang=True)
-    until(lambda: kids.hub.status(held) in ("assigned", "running"))
-    os.kill(first, signal.SIGKILL)
-    until(lambda: not any(map(runs, brood)), "its children and theirs die")
-    until(lambda: kids.child("w")["restarts"] == 1, "and are started again")
-    assert kids.done(kids.submit("w", n=0))["status"] == "completed"
-    assert kids.nursery() != first
-    until(lambda: kids.hub.task(held)["attempts"] >= 2, "the order leaves again")
-
-
-def test_nobody_is_left_a_zombie(kids: Kids) -> None:
-    for number in range(20):
-        kids.run(f"brief{number}", "sh", "-c", "sleep 0 & sleep 0 & exit 0")
-    until(lambda: all(kids.state(f"brief{number}") == "stopped" for number in range(20)))
-    nursery = kids.nursery()
-    until(lambda: not zombies_of(nursery) and not zombies_of(kids.hub.pid))
-    until(lambda: not children_of(nursery), "nor left at all")
-
-
-def test_children_come_back_with_the_hub_and_their_work_goes_on(kids: Kids) -> None:
-    kids.run("w", *worker, restart="always", env={"A": "b"})
-    kids.works("w", 1)
-    held = kids.submit("w", hang=True)
-    log = kids.hub.data / "logs" / "w.jsonl"
-    until(lambda: log.read_bytes().count(b"working on") == 2, "it is printed, and on the disk")
-    old = kids.pid("w")
-    kids.hub.restart()
-    assert kids.pid("w") != old
-    until(lambda: len(kids.printed("w")) == 3, "the order leaves again; what was printed before is still there")
-    until(lambda: kids.hub.status(held) == "assigned")
-    assert kids.done(kids.submit("w", n=0))["status"] == "completed"
-    assert kids.child("w")["env"] == ["A"]
-
-
-def test_agents_of_the_configuration_come_change_and_go(tmp_path: Path) -> None:
-    hub = HubProcess(tmp_path / "hub", DRAGOMAN_GRPC_PORT="0")
-    config = hub.home / "dragoman.toml"
-    kids = Kids(hub)
-
-    def declare(text: str, value: str) -> None:
-        config.write_text(
-            f'[[agents]]\nid = "c1"\ncommand = ["sh", "-c", "{text}; exec sleep 600"]\nenv = {{ X = "{value}" }}\n'
-        )
-
-    try:
-        declare("echo $X", "one")
-        hub.start()
-        until(lambda: kids.printed("c1") == ["one"])
-        assert kids.child("c1")["origin"] == "config"
-        waiting = kids.submit("c1")
-        declare("echo $X", "two")  # only a value
-        hub.restart()
-        until(lambda: kids.printed("c1")[-1:] == ["two"])
-        assert hub.status(waiting) in ("queued", "assigned")
-        config.write_text("")
-        hub.restart()
-        assert hub.admin.get("/api/v1/agents/c1").status == 404
-    finally:
-        hub.kill()
-
-
-def test_the_hub_asks_its_children_to_end_and_they_may_finish(kids: Kids, tmp_path: Path) -> None:
-    note = tmp_path / "farewell"
-    kids.run(
-        "polite",
-        *PYTHON,
-        f"""
-import json, sys
-for line in sys.stdin:
-    heard = json.loads(line)
-    if heard['type'] == 'notify:shutdown':
-        open({str(note)!r}, 'w').write(json.dumps(heard['payload']))
-        break
-""",
-    )
-    kids.pid("polite")
-    assert kids.hub.stop() == 0
-    assert note.read_text() == '{"gracePeriod": 10000, "reason": "Orchestrator stopping"}'
-
-
-def test_the_hub_itself_has_no_children_but_its_helpers(kids: Kids) -> None:
-    kids.run("w", *worker)
-    pid = kids.pid("w")
-    found = stat(pid)
-    assert found is not None
-    assert found[1] == kids.nursery()
-    assert pid not in children_of(kids.hub.pid)

@@ -16,10 +16,10 @@ import pytest
 
 from dragoman.sandbox.ladder import ladder
 from dragoman.sandbox.model import Level
-from tests.faults.test_children import Kids
 from tests.support.children import DAEMON, PYTHON, program, worker
 from tests.support.cli import dragoman
 from tests.support.hubproc import HubProcess, running, until
+from tests.support.kids import Kids
 
 WEAKER = [pytest.mark.soak] if shutil.which("bwrap") else []
 """What this machine has something stronger for is tried in long runs only."""

@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 import pytest
 import trustme
 from tests.conformance.a2acp.plain import BROKER, PROVISION, WANTED, Bond, Pair, Plain, error_of
-from tests.faults.test_children import Kids
 from tests.support.children import program, worker
 from tests.support.cli import dragoman
 from tests.support.hubproc import HubProcess, running, until
+from tests.support.kids import Kids
 
 from dragoman.bindings import a2acp
 from dragoman.core.errors import Fault, Kind
