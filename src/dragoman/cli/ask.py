@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from dragoman.cli import arguments, printing
+from dragoman.cli.absence import Absence
 from dragoman.cli.escaping import line
 from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Hub, deadline
@@ -109,21 +110,30 @@ def watch(
     seen: set[str] = set()
     if output == "table":
         printing.words("waiting for questions; Ctrl-C ends this")
+    absence = Absence("questions stay open", there=False)
     while True:
-        for question in _open_ones(hub):
-            if question["id"] in seen:
-                continue
-            seen.add(question["id"])
-            if output != "table":
-                printing.document(question, "jsonl")
-            elif sys.stdin.isatty():
-                _take(hub, question)
-            else:
-                print(f"{line(question['id'])}  {line(question.get('agent'))} asks: {line(question.get('question'))}")
-                sys.stdout.flush()
+        try:
+            _show_new(hub, seen, output)
+            absence.over()
+        except Stop as stop:
+            absence.bear(stop)
         if time.monotonic() >= until:
             return
         time.sleep(max(BREATH, min(interval, until - time.monotonic())))
+
+
+def _show_new(hub: Hub, seen: set[str], output: OutputLines) -> None:
+    for question in _open_ones(hub):
+        if question["id"] in seen:
+            continue
+        if output != "table":
+            printing.document(question, "jsonl")
+        elif sys.stdin.isatty():
+            _take(hub, question)
+        else:
+            print(f"{line(question['id'])}  {line(question.get('agent'))} asks: {line(question.get('question'))}")
+            sys.stdout.flush()
+        seen.add(question["id"])
 
 
 def _open_ones(hub: Hub) -> Iterator[Mapping[str, Any]]:
@@ -147,6 +157,8 @@ def _take(hub: Hub, question: Mapping[str, Any]) -> None:
             hub.post("questions", str(question["id"]), "answer", body={"answer": _meant(question, said)})
             break
         except Stop as stop:
+            if stop.code is Exit.UNREACHABLE:  # it is asked again when the hub is back
+                raise
             printing.words(f"  {stop.sentence}")
             if stop.code is not Exit.USAGE:  # somebody was faster; the next question may go better
                 return

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 from cyclopts import Parameter
 
 from dragoman.cli import printing
+from dragoman.cli.absence import Absence
 from dragoman.cli.escaping import block, line
 from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Hub
@@ -23,9 +23,6 @@ from dragoman.cli.options import HERE, Output, Reach
 PAGE = 500
 WAIT = 20.0
 """Seconds that the hub may keep us waiting for the next line."""
-ABSENCE = 30.0
-"""Seconds for which a hub may be away while we follow: time to restart it."""
-PAUSE = 0.5
 OVER = ("stopped", "crashed")
 MODULES = (".wasm", ".wat")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -181,7 +178,7 @@ def _attend(hub: Hub, agent: str, output: Output) -> int:
 
 def _follow(hub: Hub, agent: str, after: str, level: str | None) -> Iterator[Mapping[str, Any]]:
     """Lines as they come, until its process has ended for good. A hub that is away for a moment is waited for."""
-    gone_since: float | None = None
+    absence = Absence()
     while True:
         try:
             # Asked before the lines are, so that the last lines of an ended one are not missed.
@@ -190,15 +187,9 @@ def _follow(hub: Hub, agent: str, after: str, level: str | None) -> Iterator[Map
                 "GET", "agents", agent, "logs",
                 query={"after": after, "limit": PAGE, "wait": 0 if over else WAIT, "level": level}, patience=WAIT + 30,
             )  # fmt: skip
-            gone_since = None
+            absence.over()
         except Stop as stop:
-            if stop.code is not Exit.UNREACHABLE:
-                raise
-            now = time.monotonic()
-            gone_since = gone_since or now
-            if now - gone_since > ABSENCE:
-                raise
-            time.sleep(PAUSE)
+            absence.bear(stop)
             continue
         yield from told["logs"]
         after = told["next"]

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dragoman.cli import printing
+from dragoman.cli.absence import PAUSE, Absence
 from dragoman.cli.escaping import as_json, line
 from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Event, Hub, Lull, deadline
@@ -18,16 +18,13 @@ from dragoman.cli.story import reason
 
 SILENCE = 30.0
 """Seconds without a byte after which the connection is made anew."""
-ABSENCE = 120.0
-"""Seconds for which a hub may be away while we wait: time to restart it, agents that finish first included."""
-PAUSE = 0.5
 
 
 def follow(hub: Hub, task: str, *, timeout: float | None = None) -> Iterator[Event]:
     """The events of a task from its first to its last. Raises `Stop` TIMEOUT when the time is up."""
     until = deadline(timeout)
     last: str | None = None
-    gone_since: float | None = None
+    absence = Absence(f"task {line(task)} is kept")
     while True:
         left = until - time.monotonic()
         if left <= 0:
@@ -39,7 +36,7 @@ def follow(hub: Hub, task: str, *, timeout: float | None = None) -> Iterator[Eve
             )
         try:
             for event in hub.stream("tasks", task, "events", after=last, patience=min(SILENCE, left)):
-                gone_since = None
+                absence.over()
                 if event.kind == "end":
                     return
                 last = event.id or last
@@ -51,15 +48,7 @@ def follow(hub: Hub, task: str, *, timeout: float | None = None) -> Iterator[Eve
         except Lull:
             continue
         except Stop as stop:
-            if stop.code is not Exit.UNREACHABLE:
-                raise
-            now = time.monotonic()
-            if gone_since is None:
-                gone_since = now
-                printing.words(f"  the hub is away; waiting for it (task {line(task)} is kept)")
-            if now - gone_since > ABSENCE:
-                raise
-            time.sleep(PAUSE)
+            absence.bear(stop)
 
 
 def body_of(event: Event) -> Mapping[str, Any]:

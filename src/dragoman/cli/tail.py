@@ -9,7 +9,9 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from dragoman.cli import printing, story
+from dragoman.cli.absence import Absence
 from dragoman.cli.escaping import line
+from dragoman.cli.exits import Stop
 from dragoman.cli.hubclient import Hub, deadline
 from dragoman.cli.options import BREATH, HERE, For, Interval, OutputLines, Reach
 
@@ -32,6 +34,7 @@ def tail(
     watch = Tasks() if what == "tasks" else Audit()
     fresh = watch.look(hub)
     fresh = fresh[len(fresh) - min(lines, len(fresh)) :]
+    absence = Absence()
     while True:
         for item in fresh:
             if output == "table":
@@ -41,7 +44,12 @@ def tail(
         if time.monotonic() >= until:
             return
         time.sleep(max(BREATH, min(interval, until - time.monotonic())))
-        fresh = watch.look(hub)
+        try:
+            fresh = watch.look(hub)
+            absence.over()
+        except Stop as stop:
+            absence.bear(stop)
+            fresh = []
 
 
 class Tasks:
@@ -76,12 +84,14 @@ class Audit:
 
     def look(self, hub: Hub) -> list[Mapping[str, Any]]:
         found: list[Mapping[str, Any]] = []
+        cursor = self._cursor
         while True:
-            page = hub.get("audit", limit=PAGE, cursor=self._cursor).get("records") or []
+            page = hub.get("audit", limit=PAGE, cursor=cursor).get("records") or []
             found += page
             if page:
-                self._cursor = str(page[-1]["seq"])
+                cursor = str(page[-1]["seq"])
             if len(page) < PAGE:
+                self._cursor = cursor  # now that all was heard
                 return found
 
     def say(self, record: Mapping[str, Any]) -> str:

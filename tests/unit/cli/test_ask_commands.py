@@ -69,6 +69,20 @@ def test_a_long_list_of_questions_names_its_next_page_and_is_watched_to_its_end(
     assert [json.loads(each)["id"] for each in lines] == ["q1", "q2"]
 
 
+def test_watching_goes_on_when_the_hub_was_restarted(
+    hub: Any, run: Any, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", StringIO(""))
+    away = (503, {"detail": "stopping"})
+    both = (200, {"questions": [QUESTION, {**QUESTION, "id": "q2"}]})
+    hub.answers["GET /api/v1/questions"] = [(200, {"questions": [QUESTION]}), *[away] * 40, both]
+    ran = run("ask", "watch", "--for", "90")
+    assert [each.split()[0] for each in ran.out.splitlines()] == ["q1", "q2"]
+    assert ran.err.count("the hub is away; waiting for it (questions stay open)") == 1
+    hub.answers["GET /api/v1/questions"] = away
+    assert run("ask", "watch", "--for", "90").code == 5  # it was never there
+
+
 def test_watching_shows_each_question_once_and_takes_answers_on_a_terminal(
     hub: Any, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

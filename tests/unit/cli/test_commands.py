@@ -89,6 +89,16 @@ def test_tail_prints_what_changed(hub: Any, run: Any, make_task: Any, clock: Any
     assert [json.loads(row)["status"] for row in ran.out.splitlines()] == ["running", "completed"]
 
 
+def test_tail_goes_on_when_the_hub_was_restarted(hub: Any, run: Any, clock: Any) -> None:
+    page = [{**RECORD, "seq": seq} for seq in range(100)]
+    away = (503, {"detail": "stopping"})
+    some, none = (200, {"records": page}), (200, {"records": []})
+    hub.answers["GET /api/v1/audit"] = [none, some, *[away] * 9, some, none]
+    ran = run("tail", "audit", "--for", "60", "-o", "jsonl")
+    assert [json.loads(row)["seq"] for row in ran.out.splitlines()] == list(range(100))
+    assert ran.err.count("the hub is away; waiting for it") == 1
+
+
 def test_tail_of_the_audit_record_goes_on_after_the_last_one(hub: Any, run: Any, clock: Any) -> None:
     hub.answers["GET /api/v1/audit"] = [(200, {"records": [RECORD]}), (200, {"records": []})]
     ran = run("tail", "audit", "--for", "2")

@@ -1,0 +1,37 @@
+"""A hub that was there and is away, seen by a command that waits: it may only be restarted."""
+
+from __future__ import annotations
+
+import time
+
+from dragoman.cli import printing
+from dragoman.cli.exits import Exit, Stop
+
+ABSENCE = 120.0
+"""Seconds for which it may be away: time to restart it, agents that finish first included."""
+PAUSE = 0.5
+
+
+class Absence:
+    """`over` when it answered; `bear` when it did not. `kept` says what is not lost meanwhile. One that was not `there`
+    to begin with is not waited for."""
+
+    def __init__(self, kept: str = "", *, there: bool = True) -> None:
+        self._kept = f" ({kept})" if kept else ""
+        self._there = there
+        self._since: float | None = None
+
+    def over(self) -> None:
+        self._since, self._there = None, True
+
+    def bear(self, stop: Stop) -> None:
+        """Wait a moment; raises what it is given, if that is something else or has lasted too long."""
+        if stop.code is not Exit.UNREACHABLE or not self._there:
+            raise stop
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+            printing.words(f"  the hub is away; waiting for it{self._kept}")
+        if now - self._since > ABSENCE:
+            raise stop
+        time.sleep(PAUSE)
