@@ -15,10 +15,12 @@ from dragoman.core.commands import (
     Cancel,
     EndContract,
     RemoveAgent,
+    ReportError,
     ReportFault,
     RevokeToken,
     RotateKey,
     SetDomainPolicy,
+    Severity,
 )
 from dragoman.core.contracts.model import Secret, Standing
 from dragoman.core.delivery.model import Cargo
@@ -27,6 +29,7 @@ from dragoman.core.files import FileRef
 from dragoman.core.ids import ADMIN, HOUR, MINUTE, SECOND, AgentId, Instant
 from dragoman.core.lookups import TaskById
 from dragoman.core.ports import TaskFilter
+from dragoman.core.state.model import Registry
 from dragoman.core.tasks.model import QuestionStatus, Status
 from dragoman.security.masterkey import MasterKeys
 from dragoman.stores.memory import MemoryStore
@@ -338,6 +341,21 @@ async def test_nobodys_words_about_personal_work_are_in_its_row(world, kind):
         await world.ask(ReportFault(principal=AgentId("data"), protocol="chiffon", task_id=task.id, fault=fault))
     row = await world.task(task.id)
     assert (row.fault.kind, b"Lovelace" in msgspec.json.encode(row)) == (kind, False)
+
+
+@pytest.mark.parametrize("severity", ["low", "critical"])
+async def test_an_error_report_about_personal_work_tells_everybody_no_words_of_it(world, severity):
+    await world.connect("data")
+    contract = await agreed(world, intent="patient", secret=SECRET)
+    task = await world.submit(None, principal="lab", protocol="a2acp", type="patient", contract=contract.id)
+    for named in (task.id, None):
+        fault = Fault(kind=Kind.TIMEOUT, message="Lovelace is well")
+        report = {"error_id": f"about {named}", "error_type": "TIMEOUT"}
+        said = {"severity": Severity(severity), "report": report, "fault": fault, "task_id": named}
+        await world.ask(ReportError(principal=AgentId("data"), **said))
+    entity = await world.store.entity(f"{Registry.AGENT.value}/data")
+    assert [error["message"] for error in entity.value["errors"]] == ["[personal]"] * 2
+    assert b"Lovelace" not in msgspec.json.encode(await world.task(task.id))
 
 
 async def test_options_of_a_personal_question_are_not_repeated(world):

@@ -32,7 +32,7 @@ from dragoman.core.state.standing import AgentState, moment_of
 from dragoman.core.state.versions import next_version
 from dragoman.core.state.waking import RESOURCES, waking
 from dragoman.core.tasks.model import EventKind, Status, Task
-from dragoman.core.tasks.outcome import end, fail_attempt, failed
+from dragoman.core.tasks.outcome import end, fail_attempt, failed, said_of
 from dragoman.core.work import Work
 
 COUNTS = frozenset({Severity.HIGH, Severity.CRITICAL})
@@ -40,6 +40,7 @@ COUNTS = frozenset({Severity.HIGH, Severity.CRITICAL})
 #: What the document has of every agent, of one that said nothing about it.
 UNSAID = {"state": AgentState.IDLE.value, "capability_level": 100, "error_rate": 0, "avg_response_time_ms": 0}
 OF_THE_HUB = ("errors", "last_error")
+HUSHED = "[personal]"
 NOT_IN_THE_PAST = frozenset({"errors", "current_tasks"})
 
 
@@ -101,7 +102,8 @@ def report_error(work: Work, command: ReportError) -> Task | None:
     if task is not None and task.owner != command.principal:
         task = None  # not there and not yours are the same
     id = command.report.get("error_id") or command.message_id
-    if agent is not None and not note_error(work, agent, command, id):
+    private = task.personal if task is not None else agent is not None and agent.does_personal_work
+    if agent is not None and not note_error(work, agent, command, id, private=private):
         return task  # heard already: its acknowledgment got lost
     if command.severity in COUNTS:
         failed(work, command.principal)
@@ -113,17 +115,19 @@ def report_error(work: Work, command: ReportError) -> Task | None:
     work.put(task)
     if command.severity is not Severity.CRITICAL:
         return task
-    if command.fault.kind in work.rules.retried:
-        task = fail_attempt(work, task, command.fault, counts=False)
+    fault = said_of(task, command.fault)
+    if fault.kind in work.rules.retried:
+        task = fail_attempt(work, task, fault, counts=False)
     else:
-        body = msgspec.json.encode({"fault": command.fault, "report": command.report})
-        task = end(work, task, Status.FAILED, fault=command.fault, agent=command.principal, body=body)
+        body = msgspec.json.encode({"fault": fault, "report": command.report})
+        task = end(work, task, Status.FAILED, fault=fault, agent=command.principal, body=body)
     fill(work, command.principal)
     return task
 
 
-def note_error(work: Work, agent: Agent, command: ReportError, id: str | None) -> bool:
-    """Keep an error report with its agent. False if it is there already."""
+def note_error(work: Work, agent: Agent, command: ReportError, id: str | None, *, private: bool) -> bool:
+    """Keep an error report with its agent, where everybody reads it: without its words if they may be personal. False
+    if it is there already."""
     entity = work.entity(Registry.AGENT, agent.id)
     value: dict[str, Any] = {"state": AgentState.IDLE.value} if entity is None else entity.value
     errors = value.get("errors", [])
@@ -134,7 +138,7 @@ def note_error(work: Work, agent: Agent, command: ReportError, id: str | None) -
         "at": rfc3339(work.now),
         "severity": command.severity.value,
         "error_type": command.report.get("error_type", command.fault.kind.value),
-        "message": command.fault.message[:1000],
+        "message": HUSHED if private else command.fault.message[:1000],
         "task_id": command.task_id,
     }
     kept = [*errors, said][-work.rules.error_history :]

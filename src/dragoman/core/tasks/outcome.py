@@ -73,8 +73,8 @@ def report_fault(work: Work, command: ReportFault) -> Task | None:
     task = task_at_fault(work, command)
     if task is None or task.final:
         return task
-    if task.personal and command.protocol is not None and command.fault.kind in OURS:
-        command = msgspec.structs.replace(command, fault=unsaid(command.fault))
+    if command.protocol is not None:
+        command = msgspec.structs.replace(command, fault=said_of(task, command.fault))
     probe = task.origin.principal == HUB
     if not probe and budget.spend(work, command.principal, command.body):
         refuse_hopeless(work)
@@ -211,6 +211,11 @@ def hushed(task: Task, fault: Fault | None) -> Fault | None:
     if fault is None or not task.personal or fault.kind in OURS:
         return fault
     return unsaid(fault)
+
+
+def said_of(task: Task, fault: Fault) -> Fault:
+    """A fault that an agent told of: where it is usually the hub's own, and not hushed, its words are dropped here."""
+    return unsaid(fault) if task.personal and fault.kind in OURS else fault
 
 
 def unsaid(fault: Fault) -> Fault:
