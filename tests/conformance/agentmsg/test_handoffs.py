@@ -49,6 +49,9 @@ async def test_a_request_reaches_its_target_and_a_yes_moves_the_task(stage: Stag
     assert told["metadata"]["correlation_id"] == request["id"]
     status, report = await bob.refused("TASK_COMPLETE", "hub", {"task_id": "t-1", "result": "mine!"})
     assert (status, report["error_type"]) == (404, "VALIDATION_ERROR")
+    status, _ = await bob.refused("TASK_UPDATE", "ada", {"task_id": "t-1", "progress": 90, "message": "mine!"})
+    assert status == 404
+    await bob.say("TASK_UPDATE", "ada", {"task_id": "t-1", "message": "cid has it now"})
     await cid.say("TASK_COMPLETE", "ada", {"task_id": "t-1", "result": "done"})
     done = await cast["ada"].hears("TASK_COMPLETE")
     assert (done["from"], done["payload"]["result"]) == ("cid", "done")

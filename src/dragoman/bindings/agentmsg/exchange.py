@@ -85,8 +85,9 @@ class Said(NamedTuple):
         end = None if self.message.metadata.ttl_ms is None else routing.expires_at(self.message)
         return None if end is None else instant(end)
 
-    def tell(self, to: AgentId, *, reports: bool = False) -> Tell:
-        """Carry it to another agent. `reports`: it says how a task goes, which only some may say."""
+    def tell(self, to: AgentId, *, reports: bool = False, progress: bool = False) -> Tell:
+        """Carry it to another agent. `reports`: it says how a task goes, which only some may say; `progress`: or how
+        far it is, which only some may say to whoever asked for it."""
         message = self.message
         about = routing.task(message)
         return Tell(
@@ -97,6 +98,7 @@ class Said(NamedTuple):
             priority=effective(message),
             lane=None if about is None else task_id(about),
             reports=reports,
+            progress=progress,
         )
 
 

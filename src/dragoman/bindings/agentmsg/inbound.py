@@ -146,7 +146,8 @@ def _update(said: Said, update: TaskUpdate, holds: Holds | None) -> Command:
             return reports.cancel(said, update, id)
         to = None if mine is None else somebody(said.message.to)
         if to is not None:
-            return said.tell(to, reports=update.status is not None)
+            progress = update.progress is not None or update.output is not None
+            return said.tell(to, reports=update.status is not None, progress=progress)
     return reports.update(said, update, id)
 
 

@@ -32,6 +32,8 @@ class Tell(Command, frozen=True, gc=False, kw_only=True):
     lane: TaskId | None = None
     reports: bool = False
     """It tells how a task goes. About one of the hub's, only those who have to do with it may."""
+    progress: bool = False
+    """It tells how far a task is. Whoever asked the hub for that hears it only from whoever has it."""
 
     @property
     def recorded(self) -> bool:

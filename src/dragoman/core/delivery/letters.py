@@ -49,7 +49,8 @@ def tell(work: Work, command: Tell) -> None:
     task = None if command.lane is None else work.task(command.lane)
     if command.letter.contract is not None:
         check_terms(work, command, command.letter.contract, task)
-    if command.reports and task is not None and command.principal not in (task.owner, task.origin.principal):
+    reports = command.reports or (command.progress and task is not None and command.to == task.origin.principal)
+    if reports and task is not None and command.principal not in (task.owner, task.origin.principal):
         raise refuse(Kind.NOT_FOUND, "no such task, or not yours", field="task_id", task_id=task.id)
     if not is_known(work, command.letter, 0):
         _send(work, command.letter, receiver.id, command.priority, command.lane, task)
