@@ -120,7 +120,7 @@ class A2acpPoller(A2acpWorker):
         pass
 
     async def poll(self) -> list[dict[str, Any]]:
-        answer = await self.stage.http.get("/a2acp/messages", params={"wait": 5}, headers=self.bearer)
+        answer = await self.stage.http.get("/a2acp/messages", params={"wait": 30}, headers=self.bearer)
         assert answer.status_code == 200, answer.text
         return [one["message"] for one in answer.json()["messages"]]
 

@@ -17,6 +17,7 @@ from grpc_tools import protoc
 
 from tests.bridge.players.neutral import (
     CANCELLED,
+    PATIENCE,
     Caller,
     File,
     Handle,
@@ -173,14 +174,16 @@ class CovenWorker(CovenParty, Worker):
 
     async def come_back(self) -> None:
         """Again and again, while the hub still sees the old stream."""
-        await self.channel.close()
-        while True:
-            try:
-                await self.connect()
-                return
-            except grpc.aio.AioRpcError as refusal:
-                if refusal.code() is not grpc.StatusCode.ALREADY_EXISTS:
-                    raise
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                await self.channel.close()
+                try:
+                    await self.connect()
+                    return
+                except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                    # gRPC's client says INTERNAL, or that it is over, if the refusal comes before the register has left
+                    if await self.call.code() not in (grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.INTERNAL):
+                        raise
 
     async def leave(self) -> None:
         if not self.call.done():
