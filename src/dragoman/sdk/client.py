@@ -17,6 +17,7 @@ from dragoman.sdk.address import API, STDIO, Address, resolve
 from dragoman.sdk.errors import Conflict, HubUnreachable, Misconfigured, NotAllowed, NotFound
 from dragoman.sdk.events import Event, Question, TaskInfo
 from dragoman.sdk.links import Pipe
+from dragoman.sdk.outcome import data_of
 from dragoman.sdk.world import RealWorld, World
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from dragoman.sdk.caller_a2acp import A2acpCaller
     from dragoman.sdk.shared import SharedState
 
+PRIORITIES = ("low", "normal", "high", "critical")
 SHARES = (API, "agentmsg")
 """With which addresses a client reaches the shared state."""
 
@@ -123,9 +125,9 @@ class Client:
         `call("provision", {"records": 10}, agent="datasets")`. Without an agent, whoever can does it.
         """
         if isinstance(second, str):
-            return await self._backend.result(await self._backend.submit(first, second, rest, {}))
+            return await self._backend.result(await self._backend.submit(first, second, _fields(rest), {}))
         agent = rest.pop("agent", None)
-        return await self._backend.result(await self._backend.submit(agent, first, second or {}, rest))
+        return await self._backend.result(await self.submit(agent, first, second, **rest))
 
     async def submit(
         self, target: str | None, work: str, /, input: Mapping[str, Any] | None = None, **options: Any
@@ -134,7 +136,10 @@ class Client:
 
         Options are the hub's: priority, dependencies, deadline, hints, parent, name, …
         """
-        return await self._backend.submit(target, work, input or {}, options)
+        urgency = options.get("priority")
+        if isinstance(urgency, str) and urgency not in PRIORITIES:
+            raise Misconfigured(f"there is no priority {urgency!r}: use one of {', '.join(PRIORITIES)}")
+        return await self._backend.submit(target, work, _fields({} if input is None else input), options)
 
     async def result(self, task_id: str) -> Any:
         """Wait for a submitted task's end and return its result."""
@@ -146,7 +151,7 @@ class Client:
 
     async def stream(self, target: str, work: str, /, **input: Any) -> AsyncIterator[Event]:
         """Have work done and follow it: every event until the last, none missed and none twice."""
-        task_id = await self._backend.submit(target, work, input, {})
+        task_id = await self._backend.submit(target, work, _fields(input), {})
         async for event in self._backend.events(task_id, 0):
             yield event
 
@@ -226,6 +231,14 @@ class _Who(NamedTuple):
     domain: str | None
     version: str | None
     state_dir: str | Path | None
+
+
+def _fields(input: Any) -> dict[str, Any]:
+    """An input as plain JSON; raises for what no hub would read, before anything is sent."""
+    if not isinstance(input, Mapping):
+        raise TypeError(f"an input is a dict of fields, not {type(input).__name__}")
+    fields: dict[str, Any] = data_of("the input", dict(input))
+    return fields
 
 
 def _collaboration(contract: Contract | str) -> str:

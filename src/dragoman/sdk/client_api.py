@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 import msgspec
 
 from dragoman.sdk import trace
 from dragoman.sdk.address import Address
-from dragoman.sdk.errors import Conflict, DragomanError, NotAllowed, NotFound, RequestRefused
+from dragoman.sdk.errors import Conflict, DragomanError, Misconfigured, NotAllowed, NotFound, RequestRefused
 from dragoman.sdk.events import Event, Question, TaskInfo
 from dragoman.sdk.http_client import http_client, listening
 from dragoman.sdk.patience import ABSENCE, Passing, Patience
@@ -23,9 +24,20 @@ from dragoman.sdk.world import World
 
 V1 = "/api/v1"
 WAIT = 60
+OPTIONS = frozenset(
+    {
+        *("agent", "attachments", "budget", "deadline", "dependencies", "description", "hints", "kind", "name"),
+        *("parent", "priority", "required_capabilities", "required_role", "thread"),
+    }
+)
 
 #: HTTP status → what the SDK raises; anything else is `RequestRefused`.
 RAISED: dict[int, type[DragomanError]] = {401: NotAllowed, 403: NotAllowed, 404: NotFound, 409: Conflict}
+
+
+def _quoted(name: str) -> str:
+    """A name as one part of a path, whatever is in it."""
+    return quote(name, safe="")
 
 
 class _Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,9 +85,21 @@ class ApiClient:
         await self._http.aclose()
 
     async def submit(self, target: str | None, work: str, given: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+        if unknown := sorted(set(options) - OPTIONS):
+            raise Misconfigured(f"the management API has no word for {', '.join(unknown)}")
         body: dict[str, Any] = {"type": work, "input": given, **options}
-        if target is not None:
-            body[await self._sort_of(target)] = target
+        if target is None:
+            return await self._as_part_of(options, body)
+        sort = self._names.get(target) or await self._sort_of(target)
+        try:
+            task_id = await self._as_part_of(options, {**body, sort: target})
+        except DragomanError:
+            self._names.pop(target, None)  # who is missing may come, as either
+            raise
+        self._names[target] = sort
+        return task_id
+
+    async def _as_part_of(self, options: Mapping[str, Any], body: Mapping[str, Any]) -> str:
         span = trace.current()
         if span is None:
             return await self._submit(body, {})
@@ -95,16 +119,12 @@ class ApiClient:
         return msgspec.json.decode(answer, type=TaskInfo).id
 
     async def _sort_of(self, target: str) -> str:
-        """Whether a name is an agent's or a kind's. Asked once."""
-        known = self._names.get(target)
-        if known is None:
-            try:
-                await self._ask("GET", f"/agents/{target}")
-                known = "agent"
-            except NotFound:
-                known = "kind"
-            self._names[target] = known
-        return known
+        """Whether a name is an agent's or a kind's."""
+        try:
+            await self._ask("GET", f"/agents/{_quoted(target)}")
+        except NotFound:
+            return "kind"
+        return "agent"
 
     async def result(self, task_id: str) -> Any:
         while True:
@@ -114,7 +134,7 @@ class ApiClient:
 
     async def task(self, task_id: str, wait: float = 0) -> TaskInfo:
         params = {"wait": wait} if wait else None
-        return msgspec.json.decode(await self._ask("GET", f"/tasks/{task_id}", params=params), type=TaskInfo)
+        return msgspec.json.decode(await self._ask("GET", f"/tasks/{_quoted(task_id)}", params=params), type=TaskInfo)
 
     async def add_agent(self, agent_id: str, protocol: str, **fields: Any) -> str:
         """Let an agent in, as by `dragoman agent add`: its token, which is told this once."""
@@ -123,15 +143,17 @@ class ApiClient:
 
     async def new_token(self, agent_id: str) -> str:
         """Another token for an agent; the one before is worth nothing from now on."""
-        return msgspec.json.decode(await self._ask("POST", f"/agents/{agent_id}/token"), type=_Credential).token
+        return msgspec.json.decode(
+            await self._ask("POST", f"/agents/{_quoted(agent_id)}/token"), type=_Credential
+        ).token
 
     async def why(self, task_id: str) -> dict[str, Any]:
         """Why the task is where it is: `summary` in words, `next` what to do, and the facts."""
-        told: dict[str, Any] = msgspec.json.decode(await self._ask("GET", f"/tasks/{task_id}/why"))
+        told: dict[str, Any] = msgspec.json.decode(await self._ask("GET", f"/tasks/{_quoted(task_id)}/why"))
         return told
 
     async def cancel(self, task_id: str, reason: str | None) -> None:
-        await self._ask("POST", f"/tasks/{task_id}/cancel", body={"reason": reason} if reason else {})
+        await self._ask("POST", f"/tasks/{_quoted(task_id)}/cancel", body={"reason": reason} if reason else {})
 
     async def questions(self, status: str | None) -> list[Question]:
         found: list[Question] = []
@@ -145,14 +167,17 @@ class ApiClient:
             params = {**params, "cursor": page.next}
 
     async def answer(self, question_id: str, answer: Any) -> None:
-        await self._ask("POST", f"/questions/{question_id}/answer", body={"answer": answer})
+        await self._ask("POST", f"/questions/{_quoted(question_id)}/answer", body={"answer": answer})
 
     async def events(self, task_id: str, after: int) -> AsyncIterator[Event]:
         """A task's events from `after` on, until it is final and all was told."""
         tries = self._patience.begin()
         while True:
             try:
-                path, headers = f"{V1}/tasks/{task_id}/events", {"last-event-id": str(after)} if after else None
+                path, headers = (
+                    f"{V1}/tasks/{_quoted(task_id)}/events",
+                    {"last-event-id": str(after)} if after else None,
+                )
                 async with listening(self._http, path, check=self._check, headers=headers) as stream:
                     tries.reached()
                     async for said in stream:

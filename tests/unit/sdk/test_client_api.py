@@ -11,7 +11,17 @@ import httpx2
 import pytest
 from tests.unit.sdk.harness import PATIENCE, FakeWorld
 
-from dragoman import Client, Conflict, HubUnreachable, NotAllowed, SyncClient, TaskCancelled, TaskFailed
+from dragoman import (
+    Client,
+    Conflict,
+    HubUnreachable,
+    Misconfigured,
+    NotAllowed,
+    RequestRefused,
+    SyncClient,
+    TaskCancelled,
+    TaskFailed,
+)
 from dragoman.sdk import trace
 from dragoman.sdk.address import Address
 from dragoman.sdk.client_api import ApiClient
@@ -124,6 +134,41 @@ async def test_failures_raise_with_their_facts() -> None:
         with pytest.raises(TaskFailed, match="ValueError: b") as caught:
             await client.result("t1")
         assert caught.value.exit_code == 1
+
+
+async def test_what_no_hub_would_take_is_refused_before_anything_is_sent() -> None:
+    hub = Hub()
+    async with client_of(hub) as client:
+        for call, error, why in (
+            (client.call("deployer", "run", n=2**64), ValueError, "the input cannot be told: integer of more than 64"),
+            (client.call("run", {"at": object()}), TypeError, "the input cannot be told: object has no JSON form"),
+            (client.submit("deployer", "run", ["a"]), TypeError, "an input is a dict of fields, not list"),  # type: ignore[arg-type]
+            (client.submit("deployer", "run", {}, priority="urgent"), Misconfigured, "there is no priority 'urgent'"),
+            (client.submit("deployer", "run", {}, dependancies=["t0"]), Misconfigured, "has no word for dependancies"),
+        ):
+            with pytest.raises(error, match=why):
+                await call
+    assert hub.requests == []
+
+
+async def test_a_name_that_was_nobodys_may_be_somebodys_later() -> None:
+    names, asked = [404, 404, 200], []
+
+    def hub(request: httpx2.Request) -> httpx2.Response:
+        if request.method == "GET":
+            asked.append(request.url.raw_path)
+            return httpx2.Response(names.pop(0), json={"detail": "no"})
+        if "kind" in json.loads(request.content):
+            return httpx2.Response(503, json={"detail": "nobody", "kind": "unavailable"})
+        return httpx2.Response(202, json=task())
+
+    async with client_of(hub) as client:
+        for _ in range(2):
+            with pytest.raises(RequestRefused, match="nobody"):
+                await client.submit("late/../comer?", "run")
+        for _ in range(2):  # found, and remembered
+            assert await client.submit("late/../comer?", "run") == "t1"
+    assert asked == [b"/api/v1/agents/late%2F..%2Fcomer%3F"] * 3
 
 
 async def test_refusals_become_exceptions() -> None:

@@ -267,7 +267,7 @@ async def test_options_and_the_trace_go_along(client: Client, forge_hub: FakeFor
         with pytest.raises(Misconfigured, match="budget"):
             await client.submit("a", "run", budget=3)
         with pytest.raises(Misconfigured, match="cannot say that"):
-            await client.submit("a", "run", priority="urgent")
+            await client.submit("a", "run", priority=1.5)
     assert request.meta == {"traceparent": span.traceparent}
     assert plain(request.payload) == {
         "type": "run", "name": "A run", "payload": {"n": 1}, "requiredRole": "worker", "dependencies": ["t0"],
