@@ -11,7 +11,7 @@ import pytest
 
 from tests.fuzz.atheris_harness import MISSING
 from tests.fuzz.decoders import DECODERS
-from tests.fuzz.test_decoders import SECONDS
+from tests.fuzz.thoroughness import SECONDS
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 
 from tests.fuzz.decoders import DECODERS, Decoder
 from tests.fuzz.hostile import inputs
 from tests.fuzz.samples import CANARY
+from tests.fuzz.thoroughness import THOROUGH, UNTIMED, for_a_while
 from tests.fuzz.work import bounded
-
-SECONDS = float(os.environ.get("FUZZ_SECONDS", "10"))
-#: A busy machine is no failure, and what is found is told as it was found: shrinking takes the longest.
-UNTIMED = settings(deadline=None, suppress_health_check=list(HealthCheck))
-THOROUGH = settings(UNTIMED, max_examples=300, database=None, phases=(Phase.explicit, Phase.generate, Phase.shrink))
 
 
 def try_once(decoder: Decoder, data: bytes, *, counted: bool = True) -> None:
@@ -53,12 +46,6 @@ def tried(name: str, how: settings) -> Callable[[], None]:
         try_once(decoder, data)
 
     return attempt
-
-
-def for_a_while(attempt: Callable[[], Any]) -> None:
-    end = time.monotonic() + SECONDS
-    while time.monotonic() < end:
-        attempt()
 
 
 @pytest.mark.parametrize("name", DECODERS)

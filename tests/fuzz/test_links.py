@@ -14,7 +14,7 @@ from dragoman.wire.guard import Limits
 from dragoman.wire.lines import LineFraming
 from tests.fuzz.hostile import inputs
 from tests.fuzz.links import LINKS
-from tests.fuzz.test_decoders import THOROUGH, UNTIMED, for_a_while
+from tests.fuzz.thoroughness import THOROUGH, UNTIMED, for_a_while
 from tests.fuzz.work import bounded
 
 STEPS, EACH = 8000, 200

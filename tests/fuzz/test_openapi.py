@@ -9,7 +9,7 @@ from hypothesis import Phase, given, settings
 
 from tests.fuzz.openapi import Ask, Operation, asks, check, operations
 from tests.fuzz.stage import Stage, stage
-from tests.fuzz.test_decoders import UNTIMED, for_a_while
+from tests.fuzz.thoroughness import UNTIMED, for_a_while
 
 #: The hub's state differs from try to try, so what was found cannot be shrunk; the request is in the message.
 TRIES = settings(UNTIMED, database=None, phases=(Phase.generate,), max_examples=max(200, UNTIMED.max_examples))

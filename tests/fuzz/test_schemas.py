@@ -18,7 +18,7 @@ from dragoman.wire.schema import library
 from dragoman.wire.schema.compatibility import Answer, accepts
 from dragoman.wire.schema.library import SchemaError
 from tests.conformance.a2acp.made_up import VALUES, pairs, relatives
-from tests.fuzz.test_decoders import THOROUGH, UNTIMED, for_a_while
+from tests.fuzz.thoroughness import THOROUGH, UNTIMED, for_a_while
 
 MOST = 400
 ALWAYS: tuple[Any, ...] = (

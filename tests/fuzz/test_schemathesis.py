@@ -16,7 +16,7 @@ from hypothesis import Phase, given, settings
 
 from tests.fuzz.openapi import ANYWHERE, LASTING, LEFT_OUT, NEVER, is_no_mistake
 from tests.fuzz.stage import PATIENCE, Stage, stage
-from tests.fuzz.test_decoders import UNTIMED
+from tests.fuzz.thoroughness import UNTIMED
 
 pytestmark = [
     pytest.mark.soak,

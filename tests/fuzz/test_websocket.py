@@ -22,7 +22,7 @@ from uvicorn.server import ServerState
 from dragoman.transports.websocket import EXTENSION, Socket
 from dragoman.transports.ws_frames import Cutter
 from tests.fuzz.hostile import broken_bytes
-from tests.fuzz.test_decoders import THOROUGH, UNTIMED, for_a_while
+from tests.fuzz.thoroughness import THOROUGH, UNTIMED, for_a_while
 
 LARGEST = 2000
 KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
