@@ -170,6 +170,16 @@ def test_a_task_is_told_with_its_callers_name_for_it_and_the_sandbox_it_ran_in()
     assert line.text == "to mux-1 · attempt 2 · in a sandbox: bubblewrap"
 
 
+@pytest.mark.parametrize("odd", [5, True, [], {"rows": 2}])
+def test_a_log_line_tells_what_a_tool_gave_whatever_it_is(odd: object) -> None:
+    """It was an internal error, for a log and for a trace."""
+    words = msgspec.json.encode(odd).decode()
+    said = {"step": {"name": odd, "number": odd}, "tool_use": {"name": odd}, "tool_result": {"output": odd}}
+    body = msgspec.Raw(msgspec.json.encode(said))
+    line = log_line(Event(task=TaskId("t"), seq=1, at=NOW, kind=EventKind.PROGRESS, body=body))
+    assert line.text == f"{words} · uses {words} · tool gave: {words}"
+
+
 def test_a_log_line_is_cut() -> None:
     body = msgspec.Raw(msgspec.json.encode({"output": "x" * 10_000}))
     line = log_line(Event(task=TaskId("t"), seq=1, at=NOW, kind=EventKind.PROGRESS, body=body))

@@ -60,6 +60,12 @@ from dragoman.protocols.a2acp.types import RESERVED, Message, MessageType
 
 PROGRESS = "progress"
 """An event of ours: how far it is. The document has no word for it."""
+PROGRESS_FORMS: dict[str, tuple[type, ...]] = {
+    "message": (str,), "output": (str,), "thinking": (str,), "step": (str, dict), "tool_use": (dict,),
+    "tool_result": (dict,),
+}  # fmt: skip
+"""What others hear of it, too. Its payload may say more: that is for agents of this protocol, and must not be taken for
+a word of the hub's own, such as where a piece of a longer output belongs."""
 QUESTION = "question"
 """An event of ours: what a person is asked. The document has no word for that either (B3)."""
 THE_BROKERS = frozenset({"answer", "pause", "resume"})
@@ -331,7 +337,13 @@ def _progress(said: Said) -> ReportProgress:
         if not fits:
             what = "expected a number from 0 to 100" if field == "percent" else "expected a text"
             raise refuse(Kind.INVALID, what, field=f"payload.{field}", stage="shape")
-    body = {name: value for name, value in told.items() if name not in RESERVED}
+    told = {name: value for name, value in told.items() if name not in RESERVED and value is not None}
+    body = {name: value for name, value in told.items() if type(value) in PROGRESS_FORMS.get(name, ())}
+    if percent is not None:
+        body["percent"] = int(percent)
+    beyond = {name: value for name, value in told.items() if name not in body or body[name] != value}
+    if beyond:
+        body["extra"] = beyond
     return ReportProgress(
         principal=said.agent.id,
         protocol=PROTOCOL,

@@ -203,9 +203,11 @@ def _failure(said: Saying) -> bytes:
 def _progress(said: Saying) -> bytes:
     task, event = said.task, said.event
     body = _parse(event.body)
+    beyond = body.pop("extra", {})
     told = {name: value for name, value in body.items() if name not in ("chunk", "stream") and value is not None}
     if "file" in told:
         told["file"] = file_told(told["file"], task)
+    told |= beyond
     if event.kind is EventKind.ASKED:
         told = {"message": f"Waiting for an answer: {body.get('question')}"}
     elif event.kind is not EventKind.PROGRESS and not (event.kind is EventKind.PAUSED and told.get("message")):

@@ -204,8 +204,7 @@ def task_out(
 
 
 class _Step(msgspec.Struct):
-    number: int | None = None
-    name: str | None = None
+    name: Any = None  # agents of some protocols may write anything here, and below
 
 
 class _Fault(msgspec.Struct):
@@ -215,9 +214,9 @@ class _Fault(msgspec.Struct):
 class _Tool(msgspec.Struct):
     """A tool, what it gave, or a file: whatever of these a line shows."""
 
-    name: str | None = None
-    output: str | None = None
-    is_error: bool = False
+    name: Any = None
+    output: Any = None
+    is_error: Any = False
 
 
 class _Line(msgspec.Struct):
@@ -272,13 +271,13 @@ def log_line(event: Event) -> LogLine:
         f"attempt {said.attempt}" if said.attempt else "",
         f"in a sandbox: {said.sandbox}" if said.sandbox else "",
         "" if said.percent is None else f"{said.percent} %",
-        said.step.name or "" if said.step else "",
+        _text(said.step.name) if said.step else "",
         f"exit code {said.exit_code}" if said.exit_code is not None else "",
         said.message or "",
         f"thinking: {said.thinking}" if said.thinking else "",
-        f"uses {said.tool_use.name}" if said.tool_use else "",
+        f"uses {_text(said.tool_use.name)}" if said.tool_use else "",
         _gave(said.tool_result) if said.tool_result else "",
-        f"file {said.file.name}" if said.file else "",
+        f"file {_text(said.file.name)}" if said.file else "",
         _hands(event) if event.kind in HANDS else "",
         f"of {said.asked_of}" if said.asked_of else "",
         said.question or "",
@@ -302,4 +301,10 @@ def _hands(event: Event) -> str:
 
 
 def _gave(result: _Tool) -> str:
-    return f"{'tool failed' if result.is_error else 'tool gave'}: {result.output or ''}"
+    return f"{'tool failed' if result.is_error else 'tool gave'}: {_text(result.output)}"
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if type(value) is str else msgspec.json.encode(value).decode()

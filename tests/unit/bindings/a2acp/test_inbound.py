@@ -20,8 +20,10 @@ from dragoman.core.commands import (
     ShakeHands,
     Submit,
 )
+from dragoman.core.delivery.model import Cargo
 from dragoman.core.errors import Kind, Refused
 from dragoman.core.ids import SECOND
+from dragoman.core.tasks.model import EventKind
 
 BROKER = {"agent_id": "protocol-broker-agent", "domain": "hub", "version": "1.0.0"}
 TO_ADA = {
@@ -127,6 +129,24 @@ def test_events_cancel_and_tell_how_far_it_is(kit: Any) -> None:
     assert isinstance(told, ReportProgress)
     assert (told.percent, told.output) == (40, "o")
     assert msgspec.json.decode(told.body) == {"percent": 40, "message": "m", "output": "o"}
+
+
+def test_what_progress_says_beyond_our_words_is_not_taken_for_one_of_them(kit: Any) -> None:
+    """A chunk that is none ended whoever read the task with an internal error, and a file was that of anybody."""
+    odd = {"chunk": "x", "stream": 5, "file": {"id": "f"}, "step": 5, "tool_use": "x", "question": 5, "foo": [1]}
+    content = {"percent": 40.5, "message": "m", **odd, "thinking": None, "correlation_id": "t"}
+    told = kit.heard(
+        "event", by=kit.bob, **TO_ADA, intent="progress", payload={"correlation_id": "t"},
+        known={"task": kit.task_id, "content": content},
+    )  # fmt: skip
+    assert isinstance(told, ReportProgress)
+    assert told.percent == 40
+    body = msgspec.json.decode(told.body)
+    assert body == {"percent": 40, "message": "m", "extra": {"percent": 40.5, **odd}}
+    again = kit.said(kit.parcel(Cargo.PROGRESS, body, EventKind.PROGRESS, agent="bob", protocol="a2acp"), kit.ada)
+    assert {name: again["payload"][name] for name in content if name in again["payload"]} == {
+        "percent": 40.5, "message": "m", **odd, "correlation_id": again["payload"]["correlation_id"],
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
