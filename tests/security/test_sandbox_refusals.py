@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from dragoman.sandbox.model import Level
-from tests.security.test_sandboxed_agents import NOWHERE, must_hold, settings_for
 from tests.support.children import program, worker
 from tests.support.cli import dragoman
 from tests.support.hubproc import HubProcess, running, until
 from tests.support.kids import Kids
+from tests.support.sandboxes import NOWHERE, must_hold, settings_for
 
 
 @pytest.fixture(scope="module")

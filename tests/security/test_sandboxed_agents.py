@@ -5,7 +5,6 @@ them, which is shown in `test_sandbox_refusals.py`.
 
 from __future__ import annotations
 
-import os
 import shutil
 import socket
 from collections.abc import Iterator
@@ -14,34 +13,17 @@ from typing import Any
 
 import pytest
 
-from dragoman.sandbox.ladder import ladder
 from dragoman.sandbox.model import Level
 from tests.support.children import DAEMON, PYTHON, program, worker
 from tests.support.cli import dragoman
 from tests.support.hubproc import HubProcess, running, until
 from tests.support.kids import Kids
+from tests.support.sandboxes import marked, must_hold, settings_for
 
 WEAKER = [pytest.mark.soak] if shutil.which("bwrap") else []
 """What this machine has something stronger for is tried in long runs only."""
 LEVELS = (Level.BUBBLEWRAP, pytest.param(Level.LANDLOCK, marks=WEAKER))
-NOWHERE = "/nowhere"
-"""A PATH on which there is no bubblewrap."""
 CANARY = "canary-19c4e7"
-_ladder = ladder()
-
-
-def must_hold(level: Level) -> None:
-    rung = _ladder.rung(level)
-    assert rung is not None
-    report = _ladder.report(rung)
-    if not report.passed:
-        pytest.skip(f"{level}: {report.why_not}; {report.remedy}")
-
-
-def settings_for(level: Level) -> dict[str, Any]:
-    """Of a hub for which this level is the strongest there is."""
-    weakest = {"DRAGOMAN_SANDBOX__MINIMUM": str(level), "DRAGOMAN_GRPC_PORT": "0"}
-    return {**weakest, "PATH": NOWHERE} if level is Level.LANDLOCK else weakest
 
 
 @pytest.fixture(scope="module", params=LEVELS, ids=str)
@@ -336,19 +318,6 @@ def test_attack_claim_another_level_or_other_files(kids: Kids, level: Level) -> 
 
 
 # -- what it leaves behind
-
-
-def marked(mark: str) -> list[int]:
-    """Processes whose command line says so."""
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                if mark.encode() in Path(f"/proc/{name}/cmdline").read_bytes():
-                    found.append(int(name))
-            except OSError:
-                pass
-    return found
 
 
 HIDES = """

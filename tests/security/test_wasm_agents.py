@@ -11,10 +11,10 @@ import pytest
 
 from dragoman.sandbox.model import Level
 from dragoman.sandbox.wasmtrials import GROW, HUGE, SLEEP, SPIN
-from tests.security.test_sandboxed_agents import marked, must_hold
 from tests.support.cli import dragoman
 from tests.support.hubproc import HubProcess, running, until
 from tests.support.kids import Kids
+from tests.support.sandboxes import marked, must_hold
 
 READ_AND_WRITE = """
   (import "wasi_snapshot_preview1" "fd_read" (func $read (param i32 i32 i32 i32) (result i32)))

@@ -1,0 +1,43 @@
+"""Levels of the sandbox that this machine has, and hubs for which one of them is the strongest."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.sandbox.ladder import ladder
+from dragoman.sandbox.model import Level
+
+NOWHERE = "/nowhere"
+"""A PATH on which there is no bubblewrap."""
+_ladder = ladder()
+
+
+def must_hold(level: Level) -> None:
+    rung = _ladder.rung(level)
+    assert rung is not None
+    report = _ladder.report(rung)
+    if not report.passed:
+        pytest.skip(f"{level}: {report.why_not}; {report.remedy}")
+
+
+def settings_for(level: Level) -> dict[str, Any]:
+    """Of a hub for which this level is the strongest there is."""
+    weakest = {"DRAGOMAN_SANDBOX__MINIMUM": str(level), "DRAGOMAN_GRPC_PORT": "0"}
+    return {**weakest, "PATH": NOWHERE} if level is Level.LANDLOCK else weakest
+
+
+def marked(mark: str) -> list[int]:
+    """Processes whose command line says so."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                if mark.encode() in Path(f"/proc/{name}/cmdline").read_bytes():
+                    found.append(int(name))
+            except OSError:
+                pass
+    return found
