@@ -149,6 +149,8 @@ async def test_large_messages_and_bombs_are_refused_with_bounded_memory(hub: Hub
             code = await stream.code()
             if await stream.details() == "Internal error from Core":
                 continue  # made by the client itself: the stream ended while it still wrote, and it lost the status
+            if packed and code is Code.DEADLINE_EXCEEDED:
+                continue  # the client was still packing when the time to register was over
             assert code in (Code.INVALID_ARGUMENT, Code.RESOURCE_EXHAUSTED), size
             refused += 1
     assert refused >= 1
