@@ -343,6 +343,15 @@ async def test_nobodys_words_about_personal_work_are_in_its_row(world, kind):
     assert (row.fault.kind, b"Lovelace" in msgspec.json.encode(row)) == (kind, False)
 
 
+async def test_personal_work_is_on_record_when_it_is_taken_and_only_then(world):
+    contract = await agreed(world, intent="patient", secret=SECRET)
+    ask = {"principal": "lab", "protocol": "a2acp", "type": "patient", "contract": contract.id}
+    await world.refused(world.request(None, **(ask | {"type": "provision"})))
+    await world.submit(None, **ask)
+    records = [r for r in await world.store.audit(limit=1000) if r.action == "pii.request"]
+    assert [(r.principal, r.outcome, r.subject) for r in records] == [("lab", "accepted", contract.id)]
+
+
 @pytest.mark.parametrize("severity", ["low", "critical"])
 async def test_an_error_report_about_personal_work_tells_everybody_no_words_of_it(world, severity):
     await world.connect("data")

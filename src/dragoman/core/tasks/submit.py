@@ -93,6 +93,9 @@ def submit(work: Work, command: Submit) -> Task:
         await_answer(work, command.principal, command.awaited)
     if offer is not None:
         task = msgspec.structs.replace(task, contract=command.contract, personal=offer.pii)
+    if task.personal:  # the record of who had to do with personal data (a2acp-D13)
+        about = task.contract or task.id
+        work.audit(principal=command.principal, action="pii.request", protocol=command.protocol, subject=about)
     task = take_files(work, task, command.files)
     task = work.record(
         task, EventKind.SUBMITTED, body=msgspec.Raw(command.body), protocol=command.protocol, raw=command.raw

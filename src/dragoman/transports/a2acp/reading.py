@@ -145,9 +145,6 @@ class Reading:
         missing = sorted(set(row.offer.required_capabilities) - set(said.granted))
         if missing:
             raise lacking(missing)
-        if row.offer.pii:
-            note = NoteRead(principal=said.agent.id, protocol=PROTOCOL, what="pii.request", about=row.id)
-            self.hub.hand_in(note, _nothing)
         return self._opened(said, row, row.offer.input_schema, "input")
 
     def _check_pii(self, message: Message) -> None:
@@ -316,7 +313,3 @@ def without(schema: Any, payload: Mapping[str, Any], key: bytes | None) -> dict[
     if schema is True:
         return {name: value for name, value in payload.items() if name not in RESERVED}
     return schemas.LIBRARY.compiled(schema, key=key).content(payload, RESERVED)
-
-
-def _nothing(outcome: Any, refusal: Refused | None) -> None:
-    """Nobody waits for it."""
