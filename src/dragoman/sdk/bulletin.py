@@ -50,11 +50,17 @@ class Bulletin:
         )
 
     def tell_status(self, **said: Any) -> None:
-        """What is said holds for later reports, too."""
+        """What is said holds for later reports, too, unless it cannot be told."""
         vitals = self._desk.vitals
+        before = dict(vitals.said)
         vitals.said.update((name, value) for name, value in said.items() if value is not None)
         vitals.beaten_at = self._world.now()
-        self._exchange.mention(self._exchange.letter(self.status(), HUB))
+        try:
+            letter = self._exchange.letter(self.status(), HUB)
+        except (TypeError, ValueError):
+            vitals.said = before
+            raise
+        self._exchange.mention(letter)
 
     def status(self) -> agentmsg.StatusUpdate:
         """All that the agent knows of itself, and what it said of itself."""

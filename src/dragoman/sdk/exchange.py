@@ -40,7 +40,7 @@ from dragoman.sdk.journal import Answered, Journal
 from dragoman.sdk.links import Errand, Introduction, Letter, Mail, Proposal, Verdict
 from dragoman.sdk.listening import Listeners, Reception
 from dragoman.sdk.mailbox import Mailbox
-from dragoman.sdk.outcome import raised
+from dragoman.sdk.outcome import encoded, raised
 from dragoman.sdk.peers import Handoff, Help, Resource
 from dragoman.sdk.trouble import report
 from dragoman.sdk.world import World
@@ -198,6 +198,8 @@ class Exchange:
             )
 
     def letter(self, payload: Record, to: str, task: Job | None = None, **more: Any) -> Letter:
+        """A message to somebody. Raises if it cannot be told: one that is kept would be tried over every link."""
+        _readable(payload, more.get("beside"))
         trace_id = self._world.mint().replace("-", "")
         errand = Errand(task_id="", request_id="", trace_id=trace_id, sender=HUB) if task is None else task.errand
         errand = msgspec.structs.replace(errand, trace_id=errand.trace_id.replace("-", ""))
@@ -379,6 +381,15 @@ class Exchange:
 
 def _future() -> asyncio.Future[Any]:
     return asyncio.get_running_loop().create_future()
+
+
+def _readable(payload: Record, beside: Any) -> None:
+    data = encoded("this", payload)
+    encoded("this", beside)
+    try:
+        msgspec.json.decode(data, type=type(payload))
+    except msgspec.ValidationError as error:
+        raise ValueError(f"this cannot be told: {error}") from None
 
 
 def _words(error: BaseException | str) -> str:

@@ -73,6 +73,22 @@ async def test_an_agent_says_how_its_letter_is_sent_again(agent: Agent, hub: Fak
     assert hub.trees[note.id]["metadata"]["retry_config"] == retry
 
 
+async def test_what_cannot_be_told_is_the_callers_mistake_and_is_not_kept(agent: Agent, hub: FakeAgentmsg) -> None:
+    agent.on("work")(lambda: None)
+    async with Serving(agent, hub):
+        for note, error in ((object(), TypeError), (2**64, ValueError), ("\ud800", ValueError)):
+            with pytest.raises(error):
+                await agent.tell("peer", {"note": note}, priority="high")
+        for said in ({"state": "ASLEEP"}, {"cost_usd": "much"}, {"cpu_usage": object()}):
+            with pytest.raises((TypeError, ValueError)):
+                await agent.status(**said)
+        hub.cut()  # what is kept is said again over the next link
+        await settle()
+        await hub.world.advance(10)
+        await agent.status()
+        assert (await hub.next("STATUS_UPDATE")).payload.resource_usage.cost_usd == 0
+
+
 async def test_the_status_is_filled_in_and_what_was_said_holds(agent: Agent, hub: FakeAgentmsg) -> None:
     @agent.on("work")
     async def work(task: Task, fail: bool) -> None:
