@@ -71,6 +71,7 @@ async def follow(desk: Desk, request: Request) -> Response:
         after = max(after, int(last))
     if request.method == "HEAD":  # it wants to know what it would get, not to wait until it is over
         return StreamingResponse((), media_type=MEDIA_TYPE, headers=HEADERS)
+    after = min(after, task.seq)  # who saw more than there is (a backup was restored) hears what comes from now on
     frames = _until_unreadable(_frames(desk, task, after, raw=query.raw))
     return StreamingResponse(frames, media_type=MEDIA_TYPE, headers=HEADERS)
 

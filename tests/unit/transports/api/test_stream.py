@@ -88,6 +88,17 @@ async def test_events_arrive_as_they_are_committed(world: Any, make: Any) -> Non
     assert world.intake.watching == 0
 
 
+async def test_who_saw_more_than_there_is_hears_what_comes_from_now_on(world: Any, make: Any) -> None:
+    """It heard nothing until the task's numbers had come up with it."""
+    task = make.task(status=Status.RUNNING, seq=1)
+    await world.put(task, make.event(task, 1, EventKind.SUBMITTED))
+    stream = world.stream(path(task), last_event_id="9")
+    assert "" in await stream.next()  # a heartbeat: it listens
+    await world.change(replace(task, seq=2, status=Status.COMPLETED), added=[make.event(task, 2, EventKind.COMPLETED)])
+    told = [frame["event"] for frame in await stream.rest() if "" not in frame]
+    assert told == ["completed", "end"]
+
+
 async def test_a_commit_between_the_events_and_the_head_is_not_missed(world: Any, make: Any) -> None:
     """The end is only told when the head's last event was told."""
     task = make.task(status=Status.RUNNING, seq=1)
