@@ -57,6 +57,11 @@ def uuid7(now: Instant, entropy: int) -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
+def minted_at(id: str) -> Instant | None:
+    """In which millisecond a `uuid7` was made; None for any other name."""
+    return Instant(int(id[:8] + id[9:13], 16) * MILLISECOND) if len(id) == 36 and id[14] == "7" else None
+
+
 def rfc3339(at: Instant) -> str:
     """The time as the wire wants it: UTC, with `Z`, microseconds only where there are any."""
     return (EPOCH + timedelta(microseconds=at)).isoformat().replace("+00:00", "Z")

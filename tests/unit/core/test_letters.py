@@ -168,6 +168,25 @@ async def test_a_letter_says_itself_how_often_it_is_tried(world):
     assert len(await world.store.dead_letters(task=None, after=None, limit=10)) == 1
 
 
+@pytest.mark.parametrize("away", [1, 60])
+@pytest.mark.parametrize("how", ["link", "poll"])
+async def test_an_offer_that_the_hub_did_not_live_to_hear_of_does_not_count(world, how, away):
+    """It may never have left, or its acknowledgment found nobody."""
+    bob = await world.connect("bob", acknowledges=True) if how == "link" else None
+    await world.ask(world.tell("ann", "bob", attempts=1))
+    taken = await world.poll("bob") if bob is None else bob.take()
+    for _ in range(3):
+        assert texts(taken) == ["hello"]
+        world.time = Instant(world.time + away * SECOND)
+        await world.restart()
+        await world.settle()
+        world.time = Instant(world.time + SECOND)
+        taken = await world.poll("bob") if bob is None else (await world.connect("bob", acknowledges=True)).take()
+    assert await world.store.dead_letters(task=None, after=None, limit=10) == []
+    await world.ask_ack("bob", taken)
+    assert rows(world) == []
+
+
 async def test_a_poll_that_never_acknowledges_gets_it_again(world):
     await world.ask(world.tell("ann", "bob"))
     assert texts(await world.poll("bob")) == ["hello"]

@@ -16,6 +16,7 @@ from dragoman.core.delivery.outbox.leases import (
     is_alone,
     lease,
     leaves_once,
+    unheard,
     waiting_again,
     way_out,
 )
@@ -60,6 +61,7 @@ def pump(work: Work, link: Link) -> int:
             if outlived(work, delivery):
                 expire(work, delivery, onward=False)
                 continue
+            delivery = unheard(work, delivery)
             if delivery.attempt >= attempts_of(work, delivery):
                 bury(work, delivery, never_acknowledged(delivery), onward=False)
                 continue
@@ -119,7 +121,7 @@ def lease_expired(work: Work, delivery: Delivery) -> None:
         return
     elif delivery.cargo is Cargo.WORK:
         ordered_in_vain(work, delivery)
-    elif delivery.attempt >= attempts_of(work, delivery):
+    elif unheard(work, delivery).attempt >= attempts_of(work, delivery):
         bury(work, delivery, never_acknowledged(delivery))
     else:
         link = None if delivery.session is None else work.link(delivery.session)
@@ -136,7 +138,7 @@ def ordered_in_vain(work: Work, order: Delivery) -> None:
     if task is None or task.delivery != order.id:
         work.remove(order)
         return
-    if task.outlived(work.now) or order.attempt >= attempts_of(work, order):
+    if task.outlived(work.now) or unheard(work, order).attempt >= attempts_of(work, order):
         work.put(msgspec.structs.replace(order, wake_at=None))
         work.put(msgspec.structs.replace(task, lost_at=work.now, wake_at=Instant(work.now + work.rules.grace)))
         return
@@ -146,4 +148,4 @@ def ordered_in_vain(work: Work, order: Delivery) -> None:
         return
     other = way_out(work, order, ())
     if other is None or order_again(work, order, other, task) is None:
-        work.put(waiting_again(order, head=order.head))
+        work.put(waiting_again(unheard(work, order), head=order.head))

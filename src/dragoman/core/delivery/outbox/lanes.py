@@ -9,7 +9,7 @@ import msgspec
 from dragoman.core.agents.floor import Link
 from dragoman.core.commands import Acknowledge, RefillLink
 from dragoman.core.delivery.model import Cargo, Delivery, DeliveryState
-from dragoman.core.delivery.outbox.leases import converses, held, is_alone, lease, waiting_again, way_out
+from dragoman.core.delivery.outbox.leases import converses, held, is_alone, lease, unheard, waiting_again, way_out
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.lookups import DeliveryById, Lane
 from dragoman.core.tasks.model import Task
@@ -98,7 +98,7 @@ def _left_for_good(work: Work, lane: Sequence[Delivery]) -> bool:
             if head and not delivery.head:
                 work.put(msgspec.structs.replace(delivery, head=True))
         else:
-            free = waiting_again(delivery, head=head)
+            free = waiting_again(unheard(work, delivery), head=head)
             link = way_out(work, free, before)
             if free.cargo is Cargo.WORK:
                 leased = None if link is None else order_again(work, free, link, work.task(free.task))

@@ -10,7 +10,7 @@ from dragoman.core.agents.floor import Link
 from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import Cargo, Delivery, DeliveryState, Letter, Parcel
 from dragoman.core.delivery.retry import wait_of
-from dragoman.core.ids import AgentId, Instant, TaskId
+from dragoman.core.ids import MILLISECOND, AgentId, Instant, TaskId, minted_at
 from dragoman.core.lookups import QuestionById
 from dragoman.core.tasks.model import Event, Question, Task
 from dragoman.core.work import Work
@@ -125,6 +125,16 @@ def held(work: Work, delivery: Delivery) -> bool:
     if delivery.ordered or delivery.wake_at is None:
         return delivery.session is not None and work.link(delivery.session) is not None
     return True
+
+
+def unheard(work: Work, delivery: Delivery) -> Delivery:
+    """The same, less an offer of an earlier life of the hub, which nobody heard the end of: it does not count."""
+    if delivery.state is not DeliveryState.LEASED or delivery.session is None:
+        return delivery
+    opened = minted_at(delivery.session)
+    if opened is None or opened // MILLISECOND >= work.serving_since // MILLISECOND:
+        return delivery
+    return msgspec.structs.replace(delivery, attempt=max(0, delivery.attempt - 1))
 
 
 def waiting_again(delivery: Delivery, *, head: bool) -> Delivery:
