@@ -335,7 +335,9 @@ def _news(said: Saying) -> bytes:
     contract: Contract = said.parcel.event
     if contract.standing is Standing.TERMINATED:
         return said.say(EVENT, intents.TERMINATE, terminated(contract))
-    if contract.rotated_at is not None and said.parcel.delivery.created_at >= contract.rotated_at:
+    # Only the target hears by an event that they agreed, and when they did; the key may have changed again since.
+    agreed = said.receiver == contract.target.agent and said.parcel.delivery.created_at <= contract.since
+    if contract.rotated_at is not None and not agreed:
         return said.say(EVENT, intents.ROTATE, rotated(contract, said.receiver, said.voice))
     return said.say(EVENT, intents.ACCEPT, established(contract, said.receiver, said.voice, None))
 

@@ -212,7 +212,7 @@ def agree(work: Work, question: Question, public_key: str | None) -> Question:
     if contract.secret is not None and contract.secret.target_key is None and needs_key(work, contract):
         fault = Fault(kind=Kind.FORBIDDEN, message="the target sent no public_key, and what passes must be encrypted")
         return failed(work, question, fault)
-    contract = msgspec.structs.replace(contract, handshake=question.id)
+    contract = msgspec.structs.replace(contract, handshake=question.id, since=work.now)
     work.put(contract)
     if old is not None:
         reason = f"renewed as {contract.id}"

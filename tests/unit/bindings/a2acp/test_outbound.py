@@ -21,7 +21,7 @@ from dragoman.core.agents.model import Offer
 from dragoman.core.contracts.model import Standing
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.errors import Fault, Kind, Refused
-from dragoman.core.ids import SECOND, Instant
+from dragoman.core.ids import SECOND
 from dragoman.core.tasks.model import EventKind
 from dragoman.protocols.a2acp.errors import TABLE, retry_after
 from dragoman.protocols.a2acp.intents import Discover
@@ -156,10 +156,14 @@ def test_the_end_of_a_handshake_is_a_contract_or_an_error(kit: Any) -> None:
     [
         ({}, "accept_handshake"),
         ({"standing": Standing.TERMINATED, "by": "ada", "reason": "r"}, "terminate_collaboration"),
-        ({"rotated_at": Instant(1)}, "rotate_key"),
+        ({"rotated_at": 9, "since": 0}, "accept_handshake"),
+        ({"rotated_at": 0, "since": -1}, "rotate_key"),
+        ({"rotated_at": 9, "since": -1}, "rotate_key"),  # and once more since then
     ],
 )
 def test_news_of_a_contract(kit: Any, changed: dict[str, Any], intent: str) -> None:
+    now = kit.news(Cargo.CONTRACT, None).delivery.created_at
+    changed = {name: now + value if type(value) is int else value for name, value in changed.items()}
     told = kit.said(kit.news(Cargo.CONTRACT, kit.contract(encrypted=True, secret=kit.secret, **changed)))
     assert (told["message_type"], told["intent"], told["payload"]["collaboration_id"]) == ("event", intent, "l-1")
 
