@@ -84,6 +84,7 @@ async def test_after_an_answer_an_agent_may_go_on_under_the_request_it_began_wit
     assert (await world.finish("i1", task.id, request_id=first)).status is Status.COMPLETED
 
 
+@pytest.mark.parametrize("world", [True], ids=["embedded"], indirect=True)  # every link is a surprise: n² over a wire
 async def test_a_chain_of_dependents_fails_however_long_it_is(world):
     """Each failed inside the call that failed the one before, until Python nested no deeper: then nothing could end the
     first of them any more."""
