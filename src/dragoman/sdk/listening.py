@@ -11,6 +11,7 @@ raises anything else   UNABLE_TO_HELP              there is none         has roo
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -155,19 +156,26 @@ class Reception:
     async def _help(self, mail: Mail, key: str | None) -> None:
         message, payload = mail.message, mail.message.payload
         async for given in self._given(payload, message.id):
-            response = agentmsg.HelpResponse(
-                responder_id=self._who.agent_id,
-                request_id=message.id,
-                response_type=agentmsg.HelpResponseType(given.response_type),
-                content=given.content,
-                follow_up_required=given.follow_up_required,
-                estimated_effort=given.estimated_effort,
-                resources=tuple(msgspec.convert(msgspec.to_builtins(one), Reference) for one in given.resources)
-                or None,
-            )
-            self._answer(mail, response, None if given.follow_up_required else key)
+            try:
+                self._answer(mail, self._response(given, message.id), None if given.follow_up_required else key)
+            except (TypeError, ValueError) as error:  # nobody could read it; who asked must not wait for it
+                log.warning("the help for %s cannot be told: %s", payload.requester_id, error)
+                unable = Help(raised(error).output, "UNABLE_TO_HELP")
+                self._answer(mail, self._response(unable, message.id), key)
+                return
             if not given.follow_up_required:
                 return
+
+    def _response(self, given: Help, request_id: str) -> agentmsg.HelpResponse:
+        return agentmsg.HelpResponse(
+            responder_id=self._who.agent_id,
+            request_id=request_id,
+            response_type=agentmsg.HelpResponseType(given.response_type),
+            content=given.content,
+            follow_up_required=given.follow_up_required,
+            estimated_effort=given.estimated_effort,
+            resources=tuple(msgspec.convert(msgspec.to_builtins(one), Reference) for one in given.resources) or None,
+        )
 
     async def _given(self, payload: agentmsg.HelpRequest, id: str) -> AsyncIterator[Help]:
         """What the handler gives, up to the first that is the last."""
@@ -196,7 +204,7 @@ class Reception:
             yield Help(str(unable) or "unable to help", "UNABLE_TO_HELP")
         except Escalate as escalate:
             yield Help(str(escalate) or "somebody better should look at this", "ESCALATION")
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             log.warning("helping %s failed", payload.requester_id, exc_info=error)
             yield Help(raised(error).output, "UNABLE_TO_HELP")
 
@@ -205,18 +213,23 @@ class Reception:
     async def _decide(self, mail: Mail, key: str | None) -> None:
         message, payload = mail.message, mail.message.payload
         verdict = await self._verdict(message.id, payload, mail.tree["payload"])
+        try:
+            self._answer(mail, self._decision(verdict, payload), key)
+        except (TypeError, ValueError) as error:  # nobody could read it
+            log.warning("the answer about task %s cannot be told: %s", payload.task_id, error)
+            self._answer(mail, self._decision(Reject(raised(error).output), payload), key)
+
+    def _decision(self, verdict: Accept | Reject, payload: agentmsg.TaskHandoffRequest) -> agentmsg.TaskHandoffResponse:
         if isinstance(verdict, Reject):
-            response = agentmsg.TaskHandoffResponse(accepted=False, agent_id=self._who.agent_id, error=verdict.reason)
-        else:
-            soon = timedelta(milliseconds=max(1000.0, self._desk.vitals.average_ms))
-            response = agentmsg.TaskHandoffResponse(
-                accepted=True,
-                agent_id=self._who.agent_id,
-                estimated_completion=verdict.estimated_completion or self._world.now() + soon,
-                requirements=verdict.requirements,
-                constraints=payload.constraints,
-            )
-        self._answer(mail, response, key)
+            return agentmsg.TaskHandoffResponse(accepted=False, agent_id=self._who.agent_id, error=verdict.reason)
+        soon = timedelta(milliseconds=max(1000.0, self._desk.vitals.average_ms))
+        return agentmsg.TaskHandoffResponse(
+            accepted=True,
+            agent_id=self._who.agent_id,
+            estimated_completion=verdict.estimated_completion or self._world.now() + soon,
+            requirements=verdict.requirements,
+            constraints=payload.constraints,
+        )
 
     async def _verdict(self, id: str, payload: agentmsg.TaskHandoffRequest, tree: dict[str, Any]) -> Accept | Reject:
         context = tree["context"]
@@ -291,10 +304,17 @@ class Reception:
             log.warning("%s of %s could not be dealt with", kind, message.sender, exc_info=error)
 
     async def _run(self, handler: Callable[..., Any], value: Any) -> Any:
-        if inspect.iscoroutinefunction(handler):
-            return await handler(value)
-        given = await self._desk.in_thread(lambda: handler(value))
-        return await given if inspect.isawaitable(given) else given
+        """What the handler returns. Whatever it raises is an `Exception`: it ends the handler, not the agent."""
+        try:
+            if inspect.iscoroutinefunction(handler):
+                return await handler(value)
+            given = await self._desk.in_thread(lambda: handler(value))
+            return await given if inspect.isawaitable(given) else given
+        except (SystemExit, asyncio.CancelledError) as error:
+            us = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and us is not None and us.cancelling():
+                raise
+            raise RuntimeError(raised(error).output) from error
 
 
 def _as_help(given: Any) -> Help:

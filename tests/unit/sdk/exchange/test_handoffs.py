@@ -88,7 +88,8 @@ async def test_a_handoff_that_nobody_wants_leaves_the_task_here(agent: Agent, hu
 
 async def test_the_agent_decides_what_it_takes_over(agent: Agent, hub: FakeAgentmsg, world: FakeWorld) -> None:
     seen: list[HandoffRequest] = []
-    verdicts = iter([True, False, Accept(requirements=("a quiet room",)), Reject("no time"), None])
+    wrong: Any = object()
+    verdicts = iter([True, False, Accept(requirements=("a quiet room",)), Reject("no time"), None, Reject(wrong)])
 
     @agent.on("write")
     async def write(task: Task) -> None: ...
@@ -102,7 +103,7 @@ async def test_the_agent_decides_what_it_takes_over(agent: Agent, hub: FakeAgent
 
     async with Serving(agent, hub):
         answers = []
-        for _ in range(6):
+        for _ in range(7):
             asked = hub.say(offer(world), sender="junior")
             answer = await hub.next(HANDOFF)
             assert (answer.to, answer.answers, answer.payload.agent_id) == ("junior", asked.id, "worker")
@@ -113,6 +114,7 @@ async def test_the_agent_decides_what_it_takes_over(agent: Agent, hub: FakeAgent
         (True, None, ("a quiet room",)),
         (False, "no time", None),
         (True, None, ()),
+        (False, "TypeError: this cannot be told: object has no JSON form", None),
         (False, "LookupError: no more verdicts", None),
     ]
     first = seen[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -204,6 +205,37 @@ async def test_help_is_given_in_every_way(agent: Agent, hub: FakeAgentmsg) -> No
     ]
     assert (seen[0].requester, seen[0].description, seen[0].task_id) == ("junior", "Is this right?", "t1")
     assert seen[0].context == {"current_state": "stuck", "attempted_solutions": ("reading",)}
+
+
+async def _cancelled(request: HelpRequest) -> str:
+    waiting = asyncio.get_running_loop().create_future()
+    waiting.cancel()
+    await waiting
+    return "not reached"
+
+
+@pytest.mark.parametrize(
+    ("helper", "said"),
+    [
+        (lambda request: sys.exit(3), "RuntimeError: SystemExit: 3"),
+        (_cancelled, "RuntimeError: CancelledError"),
+        (lambda request: 5, "a help handler returns text or a Help, not int"),
+        (lambda request: Help(object()), "TypeError: this cannot be told: object has no JSON form"),  # type: ignore[arg-type]
+        (lambda request: "\ud800", "surrogates not allowed"),
+    ],
+    ids=["exit", "cancelled", "a number", "no words", "half a character"],
+)
+async def test_whoever_asks_is_answered_whatever_becomes_of_the_helper(
+    agent: Agent, hub: FakeAgentmsg, helper: Any, said: str
+) -> None:
+    agent.on_help("CODE_REVIEW")(helper)
+    async with Serving(agent, hub):
+        hub.say(appeal("CODE_REVIEW"), sender="junior")
+        answer = await hub.next(ANSWER)
+        hub.say(appeal("DEBUGGING_ASSISTANCE"), sender="junior")
+        await hub.next(ANSWER)  # it goes on
+    assert answer.payload.response_type == "UNABLE_TO_HELP"
+    assert said in answer.payload.content
 
 
 async def test_several_answers_are_given_one_by_one(agent: Agent, hub: FakeAgentmsg) -> None:
