@@ -6,11 +6,7 @@ import msgspec
 import pytest
 from tests.support.conversations import asks, hands, helps, question, three_who_converse, working
 
-from dragoman.core.commands import (
-    Answer,
-    Cancel,
-    HelpVerdict,
-)
+from dragoman.core.commands import Answer, Beat, Cancel, HelpVerdict, RemoveAgent
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, TaskId
@@ -136,6 +132,36 @@ async def test_a_helper_that_never_acknowledges_is_passed_over(world):
     await world.advance(16)
     assert (await question(world, asked.id)).asked_of == "cid"
     assert cid.take()
+
+
+@pytest.mark.parametrize("gone", ["silent", "removed"])
+async def test_when_who_is_asked_is_gone_the_next_is_and_who_was_named_only_if_it_cannot_come_back(world, gone):
+    """Though it had acknowledged the request."""
+    await world.connect("cid", acknowledges=True)
+    _, task = await working(world)
+    given = await world.submit(None, pinned="ann")
+    await world.ask(Beat(principal=AgentId("bob")))
+    await world.poll("bob")
+    until = Instant(world.time + 100 * SECOND)
+    requests = (
+        asks(world, "ann", task.id),
+        asks(world, "ann", task.id, to=AgentId("bob")),
+        hands(world, "ann", given.id, deadline=until),
+    )
+    asked = [await world.ask(request) for request in requests]
+    assert [one.asked_of for one in asked] == ["bob"] * 3
+    for _ in requests:
+        await world.ask_ack("bob", await world.poll("bob"))
+    if gone == "removed":
+        await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId("bob")))
+    for _ in range(7 if gone == "silent" else 0):
+        await world.advance(5)
+        for id in ("ann", "cid"):
+            await world.ask(Beat(principal=AgentId(id)))
+    help_, named, handover = [await question(world, one.id) for one in asked]
+    assert (help_.asked_of, handover.asked_of) == ("cid", "cid")
+    assert named.asked_of == "bob"
+    assert named.status is (QuestionStatus.EXPIRED if gone == "removed" else QuestionStatus.WITH_AGENT)
 
 
 async def test_help_about_a_task_that_the_hub_does_not_know(world):

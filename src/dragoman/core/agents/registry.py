@@ -26,6 +26,7 @@ from dragoman.core.routing.routes import Route, reach
 from dragoman.core.state import versions
 from dragoman.core.state.model import Registry
 from dragoman.core.state.waking import RESOURCES, waking
+from dragoman.core.tasks.assistance import pass_on
 from dragoman.core.tasks.model import EventKind, Origin, Priority, QuestionStatus, Status, Task
 from dragoman.core.tasks.outcome import fail_attempt
 from dragoman.core.work import Work
@@ -100,6 +101,7 @@ def remove(work: Work, command: RemoveAgent) -> Agent:
         if entity is not None:
             versions.delete(work, entity, command.principal)
     work.remove(agent)
+    pass_on(work, agent.id, fault.message, for_good=True)
     work.ask_afterwards(ClearOut(agent=agent.id))
     end_contracts_of(work, EndContractsOf(agent=agent.id, until=work.now, by=command.principal))
     return agent

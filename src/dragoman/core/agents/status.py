@@ -31,6 +31,7 @@ from dragoman.core.state.shapes import fitted
 from dragoman.core.state.standing import AgentState, moment_of
 from dragoman.core.state.versions import next_version
 from dragoman.core.state.waking import RESOURCES, waking
+from dragoman.core.tasks.assistance import pass_on
 from dragoman.core.tasks.model import EventKind, Status, Task
 from dragoman.core.tasks.outcome import end, fail_attempt, failed, said_of
 from dragoman.core.work import Work
@@ -273,6 +274,7 @@ def fallen_silent(work: Work, agent: Agent, sign: Instant) -> Agent:
         fail_attempt(work, task, fault, counts=False, lost=True)
     if held:
         failed(work, agent.id)
+    pass_on(work, agent.id, fault.message, for_good=False)
     return known(work, agent.id)
 
 

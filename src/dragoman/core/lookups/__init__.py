@@ -29,7 +29,7 @@ from dragoman.core.lookups.deliveries import (
     Unacknowledged,
     Underway,
 )
-from dragoman.core.lookups.questions import AskedBy, Loose, OpenQuestions, QuestionById, QuestionsOf
+from dragoman.core.lookups.questions import AskedBy, Loose, OpenQuestions, PutTo, QuestionById, QuestionsOf
 from dragoman.core.lookups.state import EntityById
 from dragoman.core.lookups.tasks import (
     Children,
@@ -68,6 +68,7 @@ __all__ = [
     "Loose",
     "OpenQuestions",
     "PAGE",
+    "PutTo",
     "QuestionById",
     "QuestionsOf",
     "Ready",

@@ -64,6 +64,20 @@ class AskedBy(Lookup[Question], frozen=True, gc=False):
         return row.id
 
 
+class PutTo(Lookup[Question], frozen=True, gc=False):
+    """What an agent is asked by others and has not answered, the oldest first."""
+
+    row: ClassVar = Question
+    agent: AgentId
+    limit: int
+
+    def matches(self, row: Question) -> bool:
+        return row.asked_of == self.agent and row.status is QuestionStatus.WITH_AGENT
+
+    def order(self, row: Question) -> str:
+        return row.id
+
+
 class QuestionsOf(Lookup[Question], frozen=True, gc=False):
     """What was asked in the course of a task, whatever became of it."""
 

@@ -14,8 +14,10 @@ A request for help is a `Question` that is put to one after the other, until som
     escalated                       a person is asked            a person is asked
     unable, or never heard of       to the asker                 the next is asked, in the end a person
 
-Whoever declared the topic as a capability (in any spelling), or `help`, can help. Meanwhile the task waits. If it ends
-or changes hands first, the request is called off; who has not read it will not, and who works on it is told to stop.
+An agent that falls silent or is removed over a request is never heard of; one that was named and is only silent may
+come back. Whoever declared the topic as a capability (in any spelling), or `help`, can help. Meanwhile the task waits.
+If it ends or changes hands first, the request is called off; who has not read it will not, and who works on it is told
+to stop.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from dragoman.core.delivery.outbox import offer, settle, withdraw
 from dragoman.core.delivery.receipts import note, other_words, receipt
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
-from dragoman.core.lookups import Claims, Lane, QuestionById
+from dragoman.core.lookups import PAGE, Claims, Lane, PutTo, QuestionById
 from dragoman.core.routing.routes import present, reads_soon
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import Asking, Priority, Question, QuestionStatus, Status, Task, Waiting
@@ -319,6 +321,21 @@ def unhelped(work: Work, question: Question, why: str) -> None:
         now_asked(work, ask_next(work, passed_over(question)))
     else:
         close(work, question, QuestionStatus.EXPIRED, {"content": why}, question.asked_of or question.agent)
+
+
+def pass_on(work: Work, agent: AgentId, why: str, *, for_good: bool) -> None:
+    """Whoever is asked is not there any more: somebody else is, where that is left open. Who was named may come back,
+    unless it is gone `for_good`."""
+    from dragoman.core.tasks.handover import refused  # handing over builds on helping
+
+    for question in work.find(PutTo(agent, PAGE)):
+        if question.about is Asking.HANDSHAKE or not (for_good or question.details.get("named") is None):
+            continue
+        take_back(work, question)
+        if question.about is Asking.HELP:
+            unhelped(work, question, why)
+        else:
+            refused(work, question, why)
 
 
 def unanswered(work: Work, command: Unanswered) -> None:

@@ -37,6 +37,7 @@ from dragoman.core.lookups import (
     Lookup,
     Loose,
     OpenQuestions,
+    PutTo,
     QuestionById,
     QuestionsOf,
     Ready,
@@ -234,6 +235,11 @@ ANSWERS: dict[type[Lookup[Any]], Callable[[apsw.Connection, Any], list[Any]]] = 
     AskedBy: _bodies(
         question_from,
         "SELECT body FROM question WHERE status = 'open' AND json_extract(body, '$.agent') = ? ORDER BY id LIMIT ?",
+    ),
+    PutTo: _bodies(
+        question_from,
+        "SELECT body FROM question WHERE status = 'with_agent' AND json_extract(body, '$.asked_of') = ?"
+        " ORDER BY id LIMIT ?",
     ),
     QuestionsOf: _bodies(question_from, "SELECT body FROM question WHERE task = ? ORDER BY status, id LIMIT ?"),
     Loose: _bodies(
