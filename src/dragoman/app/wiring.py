@@ -239,6 +239,7 @@ def open_forge(
         bus=Bus(),
         limits=limits_of(settings),
         measure=Bucket(tokens=of.burst, rate=of.messages_per_second, burst=of.burst),
+        request_seconds=of.request_seconds,
         condition=condition,
         notebook=lambda agent: children().logbook.of(agent),
     )

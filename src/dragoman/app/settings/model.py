@@ -124,10 +124,12 @@ class CovenSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ForgeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How much one agent may say (forge-D9)."""
+    """How much one agent may say (forge-D9), and how long a request waits."""
 
     messages_per_second: Span = 100.0
     burst: Count = 200
+    request_seconds: Span = 30.0
+    """How long a person has for a question that has no time of its own (forge-D8)."""
 
 
 class AgentmsgSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -67,8 +67,11 @@ _encode = msgspec.json.Encoder().encode
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
-def command_of(agent: Agent, message: Message, tree: dict[str, Any]) -> Command | None:
-    """What `agent` asks by this message, or None where it asks for nothing that changes anything; raises `Refused`."""
+def command_of(
+    agent: Agent, message: Message, tree: dict[str, Any], request_seconds: float = REQUEST_SECONDS
+) -> Command | None:
+    """What `agent` asks by this message, or None where it asks for nothing that changes anything; raises `Refused`. A
+    request that waits for a person waits for `request_seconds`, unless it has a time of its own."""
     match message.payload:
         case SubmitTask():
             return submission(agent, message, tree)
@@ -79,7 +82,7 @@ def command_of(agent: Agent, message: Message, tree: dict[str, Any]) -> Command 
         case ErrorEvent() as said if not said.recoverable and said.task_id is not None:
             return _lost(agent, message, said, tree)
         case AskUser() | QuestionEvent() as said:
-            return _question(agent, message, said)
+            return _question(agent, message, said, request_seconds)
         case CancelTask() as said:
             return Cancel(
                 principal=agent.id,
@@ -249,11 +252,11 @@ def _fault(agent: Agent, message: Message, task_id: TaskId, fault: Any, tree: di
     )
 
 
-def _question(agent: Agent, message: Message, said: AskUser | QuestionEvent) -> AskPerson:
+def _question(agent: Agent, message: Message, said: AskUser | QuestionEvent, request_seconds: float) -> AskPerson:
     has_default = said.default is not msgspec.UNSET
     seconds = None if said.timeout is None else said.timeout / 1000
     if isinstance(said, AskUser):
-        seconds = seconds or REQUEST_SECONDS  # a request like any other, unless it has a time of its own (D8)
+        seconds = seconds or request_seconds  # a request like any other, unless it has a time of its own (D8)
     return AskPerson(
         principal=agent.id,
         protocol=PROTOCOL,

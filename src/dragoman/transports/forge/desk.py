@@ -20,7 +20,7 @@ from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.ports import Files, Intake, Store
 from dragoman.core.queries.tasks import PERSONAL
 from dragoman.protocols.forge.ratelimit import Bucket
-from dragoman.protocols.forge.types import AgentStatus
+from dragoman.protocols.forge.types import REQUEST_SECONDS, AgentStatus
 from dragoman.transports.limits import Limits
 
 LONGEST_LINE = 16 * 1024
@@ -75,6 +75,7 @@ class ForgeDesk:
         bus: Bus,
         limits: Limits | None = None,
         measure: Bucket | None = None,
+        request_seconds: float = REQUEST_SECONDS,
         condition: Callable[[AgentId], AgentStatus | None] = lambda agent: None,
         notebook: Callable[[AgentId], Notebook | None] = lambda agent: None,
         clock: Callable[[], float] = time.monotonic,
@@ -84,6 +85,7 @@ class ForgeDesk:
         self.files = files
         self.bus = bus
         self.limits = limits or Limits()
+        self.request_seconds = request_seconds
         self.condition = condition
         self.notebook = notebook
         self.clock = clock

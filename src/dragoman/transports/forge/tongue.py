@@ -136,7 +136,7 @@ class ForgeTongue:
             return Heard(look=look, message_id=message.id, about=about)
         message = self._about_its_task(agent, message)
         try:
-            command = forge.command_of(agent, message, event.tree)
+            command = forge.command_of(agent, message, event.tree, self._desk.request_seconds)
         except Refused as refused:
             return Heard(fault=refused.fault, message_id=message.id, about=about)
         if command is None:
