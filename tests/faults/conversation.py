@@ -253,6 +253,14 @@ class Conversation:
             await self.try_ask(Answer(principal=ADMIN, question=question.id, answer="yes"))
 
     async def crash(self) -> None:
+        """The hub is killed, or stopped: then it lets go of everybody first."""
+        if self.rng.random() < 0.3:
+            self.world.intake.part()
+            for talker in self.talkers:
+                await talker.disconnect()
+        await self.kill()
+
+    async def kill(self) -> None:
         for talker in self.talkers:
             talker.session = None
             if self.rng.random() < 0.3:
@@ -266,7 +274,7 @@ class Conversation:
         """A commit of unknown outcome: the node starts from what the store says."""
         self.world.store.fail_next_commit(StoreFailed("injected"), after=self.rng.random() < 0.5)
         await self.try_ask(self.world.request("talker", principal="boss", follows=True))
-        await self.crash()
+        await self.kill()
 
     async def heal(self) -> None:
         self.lossy = False

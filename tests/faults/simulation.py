@@ -319,6 +319,22 @@ class Simulation:
                     raise Violation(f"{question.id} was answered twice")
 
     async def crash(self) -> None:
+        """The hub goes away and comes back, one way or the other."""
+        if self.rng.random() < 0.3:
+            await self.stop()
+        await self.kill()
+
+    async def stop(self) -> None:
+        """SIGTERM: it lets go of everybody, and hears some of them out."""
+        self.world.intake.part()
+        while self.waiters:
+            await self.waiters.pop().leave()
+        for actor in [self.boss, *self.agents]:
+            if self.rng.random() < 0.5:
+                await actor.act(self.rng, healthy=False)
+            await actor.disconnect()
+
+    async def kill(self) -> None:
         """kill -9: links, intake and everything in memory are gone."""
         if self.rng.random() < 0.5:  # in the middle of a command, before or after its commit
             request = self.world.request(principal=BOSS)
@@ -337,7 +353,7 @@ class Simulation:
     async def break_disk(self) -> None:
         self.world.store.fail_next_commit(StoreFailed("injected"), after=self.rng.random() < 0.5)
         await self.submit()
-        await self.crash()  # after a commit of unknown outcome the node starts from what the store says
+        await self.kill()  # after a commit of unknown outcome the node starts from what the store says
 
     async def heal(self) -> None:
         world = self.world
