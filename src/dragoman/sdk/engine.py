@@ -45,6 +45,8 @@ log = logging.getLogger("dragoman.sdk")
 
 HEARTBEAT = 10.0
 PULSE = 1.0
+STOOD_STILL = 5.0
+"""Seconds that the event loop may stand still before we say something."""
 STEADY = 10.0
 """A link that lasted so long was a good one: the next try comes soon again."""
 SAY_AGAIN = 1.0
@@ -290,8 +292,15 @@ class Engine:
             if not self._desk.tasks:
                 self._desk.busy.clear()
                 await self._desk.busy.wait()
+            before = self._world.monotonic()
             await self._world.sleep(PULSE)
             now = self._world.monotonic()
+            if now - before > PULSE + STOOD_STILL:  # the hub may have taken the silence for our end
+                log.warning(
+                    "nothing could run for %.0f s: a handler that is a coroutine blocked the event loop, or the machine"
+                    " slept. Let it await what takes long, or declare it with def: then it runs in a thread",
+                    now - before - PULSE,
+                )
             for task in list(self._desk.tasks.values()):
                 is_waiting = task.asking is not None or task.waits > 0
                 if task.deadline is not None and now >= task.deadline and not is_waiting:

@@ -127,6 +127,32 @@ async def test_what_cannot_be_said_is_the_handlers_mistake(
     assert why in said.payload.output
 
 
+class Standing(FakeWorld):
+    """Time that passed while nobody had a turn."""
+
+    stood = 0.0
+
+    def monotonic(self) -> float:
+        return self.time + self.stood
+
+
+async def test_a_coroutine_that_blocks_is_told_so_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    world = Standing()
+    hub, agent = FakeHub(world), Agent("worker", world=world)
+
+    @agent.on("block")
+    async def block() -> None:
+        await world.sleep(0.5)
+        world.stood += 20
+        await world.sleep(0.6)
+
+    async with Running(agent, hub):
+        hub.request("block")
+        await world.advance(2)
+        await hub.next("work_result")
+    assert [record.message for record in caplog.records if "nothing could run for 20 s" in record.message]
+
+
 def _declared(function: Callable[..., Any]) -> None:
     Agent("worker").on("work")(function)
 
