@@ -361,3 +361,21 @@ async def test_a_work_order_leaves_when_a_letter_before_it_is_out_of_the_way(wor
     assert bob.take() == []
     await world.ask_ack("bob", polled)
     assert [parcel.delivery.id for parcel in bob.take()] == [order.id]
+
+
+async def test_a_task_goes_on_although_an_answer_is_buried_that_stands_before_its_order(world):
+    """Both are met at once when its agent is back. The order was sent again with the task as it was before the burial,
+    and from then on nothing about it could be stored (found by seed 8589 of the conversations)."""
+    task = await world.submit(None, pinned="bob")
+    await world.ask(world.tell("ann", "bob", lane=task.id))
+    await world.connect("bob", acknowledges=True)
+    letter, order = sorted(rows(world), key=lambda row: row.seq)
+    assert (letter.cargo, order.cargo, letter.task) == (Cargo.LETTER, Cargo.WORK, task.id)
+    answer = msgspec.structs.replace(letter, cargo=Cargo.ANSWER, letter=None, attempt=99)
+    world.store._tables[Delivery][letter.id] = answer
+    await world.restart()
+    bob = await world.connect("bob", acknowledges=True)
+    assert [parcel.delivery.cargo for parcel in bob.take()] == [Cargo.WORK]
+    await world.finish("bob", task.id)
+    assert (await world.task(task.id)).status is Status.COMPLETED
+    assert "dead_lettered" in await world.story(task.id)

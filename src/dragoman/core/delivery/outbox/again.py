@@ -43,10 +43,10 @@ def pump(work: Work, link: Link) -> int:
         current = work.link(link.session)
         if current is None or not current.has_room:
             return sent
-        task = None if some.alone else work.known_task(task_id)
         ahead, one_at_a_time = 0, converses(work, receiver)
         lane = [some] if is_alone(some) else work.find(Lane(task_id, receiver, LANE if link.ordered else 4))
         for delivery in lane:
+            task = None if some.alone else work.known_task(task_id)  # as it is now: a burial changes it
             if delivery.cargo is Cargo.WORK and not held(work, delivery) and order_again(work, delivery, current, task):
                 sent += 1
                 ahead += 1
