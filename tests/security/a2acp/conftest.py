@@ -35,8 +35,13 @@ def bond(everybody: dict[str, Plain]) -> Bond:
 
 
 @pytest.fixture
-def cast(everybody: dict[str, Plain]) -> dict[str, Plain]:
-    """With nothing unread that was meant for an earlier test."""
+def cast(hub: HubProcess, everybody: dict[str, Plain]) -> dict[str, Plain]:
+    """With nothing unread that was meant for an earlier test, and nothing to do for one: an agent takes only so much at
+    a time."""
+    for id in ("bob", "cid"):
+        for status in ("assigned", "running", "waiting", "queued"):
+            for task in hub.tasks(agent=id, status=status):
+                hub.admin.post(f"/api/v1/tasks/{task['id']}/cancel", {})
     for one in everybody.values():
         one.hear()
     return everybody
