@@ -218,3 +218,23 @@ async def test_a_request_that_was_called_off_reaches_nobody_any_more(world):
     records = [r for r in await world.store.audit(limit=100) if r.action == "letter.withdraw"]
     assert len(records) == 3
     assert asked.letter.message_id in {record.subject for record in records}
+
+
+@pytest.mark.parametrize("end", ["removed", "gone"])
+async def test_help_with_help_ends_with_what_it_was_for_also_in_the_same_hands(world, end):
+    """Who goes had asked for help, and helped with that help: to fail the one ends the other, once."""
+    for id in ("dot", "eve"):
+        await world.add(id, "infra", concurrent=4)
+    dot, eve = await world.connect("dot"), await world.connect("eve")
+    task = await world.submit(None, pinned="dot")
+    await world.ask(asks(world, "dot", task.id, to=AgentId("eve")))
+    [help] = eve.work
+    await world.ask(asks(world, "eve", help, to=AgentId("dot")))
+    [_, help_with_help] = dot.work
+    if end == "removed":
+        await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId("dot")))
+    else:
+        await dot.close(fault=Fault(kind=Kind.UNAVAILABLE, message="gone", retryable=True))
+    ended = [(await world.task(id)).status for id in (task.id, help, help_with_help)]
+    assert ended == [Status.QUEUED, Status.CANCELLED, Status.CANCELLED]
+    assert (await world.story(help_with_help)).count("cancelled") == 1

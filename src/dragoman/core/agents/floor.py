@@ -66,7 +66,8 @@ class Floor:
         self.agents: dict[AgentId, Agent] = {agent.id: agent for agent in recovered.agents}
         self.by_token: dict[str, AgentId] = {agent.token_hash: agent.id for agent in recovered.agents}
         self.by_kind: dict[str, dict[AgentId, None]] = {}
-        self.active: dict[AgentId, set[TaskId]] = {owner: set(ids) for owner, ids in recovered.active.items()}
+        self.active = {owner: dict.fromkeys(ids) for owner, ids in recovered.active.items()}
+        """What each agent has in hand, what it had first before what came later."""
         self.backlog: dict[str, int] = {queue: n for queue, n in recovered.backlog.items() if n}
         self.parting = False
         """The hub stops: nothing is given out any more, and whoever it lets go of has done nothing wrong. Agents keep

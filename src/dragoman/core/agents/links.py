@@ -15,7 +15,7 @@ from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import SECOND, Instant
 from dragoman.core.routing.dispatch import fill
 from dragoman.core.tasks.model import HELD, Status, Task
-from dragoman.core.tasks.outcome import fail_attempt, failed
+from dragoman.core.tasks.outcome import fail_attempt, failed, still_held
 from dragoman.core.work import Work
 
 SEEN_EVERY = 15 * SECOND
@@ -100,7 +100,7 @@ def give_back(work: Work, link: Link, fault: Fault) -> None:
         fault = msgspec.structs.replace(fault, message=why)
     held = [task for task in work.tasks(work.tasks_of(link.agent)) if task.session == link.session]
     at_it = () if ours else [task.id for task in _begun(held)]
-    for task in held:
+    for task in still_held(work, held):
         fail_attempt(work, task, fault, counts=False, lost=True, spent=task.id in at_it)
     if held and not ours:
         failed(work, link.agent)
@@ -125,7 +125,7 @@ def forgotten(work: Work, link: Link) -> None:
         facts={"agent_id": link.agent, "last_heartbeat": None},
     )
     held = [t for t in work.tasks(work.tasks_of(link.agent)) if t.status in HELD and _of_an_earlier(t, link)]
-    for task in held:
+    for task in still_held(work, held):
         fail_attempt(work, task, fault, counts=False, lost=True)
     if any(task.lost_at is not None and task.lost_at >= work.serving_since for task in held):
         failed(work, link.agent)  # we saw it end

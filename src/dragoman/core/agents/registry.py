@@ -28,7 +28,7 @@ from dragoman.core.state.model import Registry
 from dragoman.core.state.waking import RESOURCES, waking
 from dragoman.core.tasks.assistance import pass_on
 from dragoman.core.tasks.model import EventKind, Origin, Priority, QuestionStatus, Status, Task
-from dragoman.core.tasks.outcome import fail_attempt
+from dragoman.core.tasks.outcome import fail_attempt, still_held
 from dragoman.core.work import Work
 
 PLANNER = "planner"
@@ -86,7 +86,7 @@ def remove(work: Work, command: RemoveAgent) -> Agent:
         retryable=True,
         facts={"agent_id": agent.id, "last_heartbeat": None},
     )
-    for task in work.tasks(work.tasks_of(agent.id)):
+    for task in still_held(work, work.tasks(work.tasks_of(agent.id))):
         fail_attempt(work, task, fault, counts=False)
     for question in work.find(AskedBy(agent.id, PAGE)):
         if question.task is None:  # what is asked in the course of a task, whoever does it next comes to as well

@@ -33,7 +33,7 @@ from dragoman.core.state.versions import next_version
 from dragoman.core.state.waking import RESOURCES, waking
 from dragoman.core.tasks.assistance import pass_on
 from dragoman.core.tasks.model import EventKind, Status, Task
-from dragoman.core.tasks.outcome import end, fail_attempt, failed, said_of
+from dragoman.core.tasks.outcome import end, fail_attempt, failed, said_of, still_held
 from dragoman.core.work import Work
 
 COUNTS = frozenset({Severity.HIGH, Severity.CRITICAL})
@@ -84,7 +84,7 @@ def report_status(work: Work, command: ReportStatus) -> int:
 def forgotten(work: Work, agent: AgentId, current: tuple[str, ...]) -> None:
     """What an agent was given and said nothing of for long, and is not among what it says it is doing, it has lost: its
     heartbeats are no sign of that work."""
-    for task in work.tasks(work.tasks_of(agent)):
+    for task in still_held(work, work.tasks(work.tasks_of(agent))):
         named = task.id in current or task.origin.called in current
         silent = work.now - (task.last_sign_at or task.created_at) >= task.idle_limit
         if task.status in (Status.ASSIGNED, Status.RUNNING) and task.delivery is None and silent and not named:
@@ -270,7 +270,7 @@ def fallen_silent(work: Work, agent: Agent, sign: Instant) -> Agent:
         facts={"agent_id": agent.id, "last_heartbeat": rfc3339(sign)},
     )
     held = work.tasks(work.tasks_of(agent.id))
-    for task in held:
+    for task in still_held(work, held):
         fail_attempt(work, task, fault, counts=False, lost=True)
     if held:
         failed(work, agent.id)

@@ -23,7 +23,7 @@ from dragoman.core.lookups import Children
 from dragoman.core.routing.dispatch import fill, place
 from dragoman.core.routing.routes import addressed, last_heard, present, route_of, serves
 from dragoman.core.tasks.model import HELD, Status, Task
-from dragoman.core.tasks.outcome import end, end_with_children, fail_attempt, failed, give_up
+from dragoman.core.tasks.outcome import end, end_with_children, fail_attempt, failed, give_up, still_held
 from dragoman.core.work import Work
 
 
@@ -184,7 +184,7 @@ def lost_for_good(work: Work, task: Task, sign: Instant) -> None:
     )
     if lost_at >= work.serving_since:
         failed(work, owner)
-    for other in work.tasks(work.tasks_of(owner)):
+    for other in still_held(work, work.tasks(work.tasks_of(owner))):
         if other.status in (Status.ASSIGNED, Status.RUNNING) and other.lost_at == lost_at and lost_by(work, other):
             fail_attempt(work, other, fault, counts=False, lost=True)
     fill(work, owner)

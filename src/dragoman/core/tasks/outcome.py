@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ from dragoman.core.state.waking import breaker_limits, waking
 from dragoman.core.tasks.assistance import call_off, helped
 from dragoman.core.tasks.dependencies import settle_dependents
 from dragoman.core.tasks.lifecycle import move
-from dragoman.core.tasks.model import Asking, EventKind, Status, Task
+from dragoman.core.tasks.model import HELD, Asking, EventKind, Status, Task
 from dragoman.core.tasks.output import RESULT, check_complete, take_output
 from dragoman.core.work import Work
 
@@ -179,6 +180,14 @@ def fail_attempt(
     )
     work.put(task)
     return task
+
+
+def still_held(work: Work, tasks: Iterable[Task]) -> Iterator[Task]:
+    """Each of an agent's tasks as it is when its turn comes: to fail one may end another, which was help with it."""
+    for task in tasks:
+        now = work.known_task(task.id)
+        if now.status in HELD and now.owner == task.owner:
+            yield now
 
 
 def dated(work: Work, owner: AgentId, fault: Fault) -> Fault:

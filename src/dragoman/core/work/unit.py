@@ -154,9 +154,9 @@ class Work(Writing):
             return
         id = (row or base).id
         if old is not None and old in active:
-            active[old].discard(id)
+            active[old].pop(id, None)
             if not active[old]:
                 del active[old]
         if new is not None:
-            active.setdefault(new, set()).add(id)
+            active.setdefault(new, {})[id] = None
             self.floor.gave_work_to(new)
