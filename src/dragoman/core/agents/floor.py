@@ -12,7 +12,7 @@ from itertools import islice
 import msgspec
 
 from dragoman.core.agents.model import Agent
-from dragoman.core.ids import AgentId, Instant, SessionId, TaskId
+from dragoman.core.ids import AgentId, Instant, SessionId
 from dragoman.core.policy.ratelimit import Key, Minute
 from dragoman.core.ports import PASSED, Recovered
 from dragoman.core.state import policy
