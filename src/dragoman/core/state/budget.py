@@ -182,7 +182,7 @@ def check_task(work: Work, asked: Amounts, before: Amounts = NOTHING) -> None:
 
 def first_short(work: Work, agent: AgentId, asked: Amounts) -> Account | None:
     """An account of this agent that could never bear it."""
-    for kind in {*USED_UP, *asked}:
+    for kind in dict.fromkeys((*USED_UP, *asked)):
         of = account(work, agent, kind)
         if of.limit is not None and (of.left < asked.get(kind, 0) or (of.left <= 0 and kind in USED_UP)):
             return of
@@ -218,7 +218,9 @@ def may_take(work: Work, agent: AgentId, asked: Amounts) -> bool:
 
 
 def fits(work: Work, whose: AgentId, asked: Amounts) -> bool:
-    return not any(is_short(account(work, whose, kind), asked.get(kind, 0)) for kind in {*USED_UP, *asked})
+    return not any(
+        is_short(account(work, whose, kind), asked.get(kind, 0)) for kind in dict.fromkeys((*USED_UP, *asked))
+    )
 
 
 def is_short(of: Account, amount: float) -> bool:
@@ -264,7 +266,7 @@ def moved(work: Work, task: Task, agent: AgentId) -> Task:
     task = release(work, task)
     if not may_take(work, agent, asked):
         for whose in (agent, HUB):
-            for kind in {*USED_UP, *asked}:
+            for kind in dict.fromkeys((*USED_UP, *asked)):
                 of = account(work, whose, kind)
                 if is_short(of, asked.get(kind, 0)):
                     raise exceeds(kind, whose, asked.get(kind, 0), of)
