@@ -23,6 +23,8 @@ import msgspec
 ROOT = Path(__file__).resolve().parent.parent
 TICK = 1.0 / os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
+QUIET = 0.5
+"""Seconds without work that show that a process has nothing to do."""
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -105,6 +107,18 @@ class Proc:
 
     def usage(self) -> Usage:
         return total(group_usage(self.group))
+
+    def settle(self, timeout: float = 60.0) -> float:
+        """Wait until it has nothing to do; how many seconds that took."""
+        began = time.monotonic()
+        before = self.usage().cpu
+        while time.monotonic() - began < timeout:
+            time.sleep(QUIET)
+            now = self.usage().cpu
+            if now - before <= TICK:
+                return time.monotonic() - began - QUIET
+            before = now
+        raise TimeoutError(f"{self._child.args!r} was still busy after {timeout:.0f} s")
 
     def stop(self, timeout: float = 5.0) -> None:
         self._signal(signal.SIGTERM)
