@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 import sysconfig
+import textwrap
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +24,7 @@ RESULTS = HERE / "results"
 README = HERE / "README.md"
 BEGIN = "<!-- figures: written by `python -m bench --write-readme`, do not edit between the markers -->"
 END = "<!-- /figures -->"
+WIDTH = 120
 
 FIGURE_COLUMNS = (
     "suite",
@@ -192,9 +194,12 @@ def show(run: Run, figures: Figures) -> None:
 def markdown(run: Run, figures: Figures) -> str:
     return "\n\n".join(
         [
-            _caption(run),
+            textwrap.fill(_caption(run), WIDTH),
             _table(FIGURE_COLUMNS, figure_rows(figures)),
-            "\n".join(f"- {line}" for line in (*commit_rows(figures), *note_rows(figures))),
+            "\n".join(
+                textwrap.fill(f"- {line}", WIDTH, subsequent_indent="  ")
+                for line in (*commit_rows(figures), *note_rows(figures))
+            ),
             _table(VERDICT_COLUMNS, verdict_rows(run.verdicts)),
         ]
     )
