@@ -11,6 +11,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dragoman.sdk.a2acp.failures import (
+        AuthFailed,
+        CallFailed,
+        CapabilityNotFound,
+        ContractViolation,
+        InternalError,
+        RateLimitExceeded,
+        SchemaMismatch,
+        SecurityPolicyViolation,
+        TimedOut,
+    )
     from dragoman.sdk.agent import Agent
     from dragoman.sdk.client import Client
     from dragoman.sdk.errors import (
@@ -27,17 +38,6 @@ if TYPE_CHECKING:
         TaskFailed,
     )
     from dragoman.sdk.events import Event, Question, TaskInfo
-    from dragoman.sdk.failures import (
-        AuthFailed,
-        CallFailed,
-        CapabilityNotFound,
-        ContractViolation,
-        InternalError,
-        RateLimitExceeded,
-        SchemaMismatch,
-        SecurityPolicyViolation,
-        TimedOut,
-    )
     from dragoman.sdk.links import File
     from dragoman.sdk.peers import (
         Accept,
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     )
     from dragoman.sdk.shared import Change, Entity, Shared, SharedState, StateConflict
     from dragoman.sdk.sync import SyncClient
-    from dragoman.sdk.sync_task import SyncTask
-    from dragoman.sdk.task import Task
+    from dragoman.sdk.work.sync_task import SyncTask
+    from dragoman.sdk.work.task import Task
 
 __all__ = [
     "Accept",
@@ -111,8 +111,8 @@ _HOMES = {
     "Agent": "agent",
     "Client": "client",
     "SyncClient": "sync",
-    "SyncTask": "sync_task",
-    "Task": "task",
+    "SyncTask": "work.sync_task",
+    "Task": "work.task",
     "Event": "events",
     "Question": "events",
     "TaskInfo": "events",
@@ -129,15 +129,15 @@ _HOMES = {
     "Reject": "peers",
     "Resource": "peers",
     "Unable": "peers",
-    "AuthFailed": "failures",
-    "CallFailed": "failures",
-    "CapabilityNotFound": "failures",
-    "ContractViolation": "failures",
-    "InternalError": "failures",
-    "RateLimitExceeded": "failures",
-    "SchemaMismatch": "failures",
-    "SecurityPolicyViolation": "failures",
-    "TimedOut": "failures",
+    "AuthFailed": "a2acp.failures",
+    "CallFailed": "a2acp.failures",
+    "CapabilityNotFound": "a2acp.failures",
+    "ContractViolation": "a2acp.failures",
+    "InternalError": "a2acp.failures",
+    "RateLimitExceeded": "a2acp.failures",
+    "SchemaMismatch": "a2acp.failures",
+    "SecurityPolicyViolation": "a2acp.failures",
+    "TimedOut": "a2acp.failures",
     "Change": "shared",
     "Entity": "shared",
     "Shared": "shared",

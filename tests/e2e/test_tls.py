@@ -20,7 +20,7 @@ from websockets.sync.client import connect as websocket
 
 from dragoman import Agent, Client, HubUnreachable, Misconfigured, Task
 from dragoman.sdk.address import parse
-from dragoman.sdk.client_api import ApiClient
+from dragoman.sdk.calling.api import ApiClient
 from dragoman.sdk.world import RealWorld
 from tests.support.cli import dragoman
 from tests.support.hubproc import PATIENCE, HubProcess, running, until

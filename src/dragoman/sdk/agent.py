@@ -16,23 +16,24 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from dragoman.sdk import foreground, helping
+from dragoman.sdk import foreground
 from dragoman.sdk.address import Address, resolve_agent
+from dragoman.sdk.conversation import helping
+from dragoman.sdk.conversation.listening import HELP_TYPES, Listeners
 from dragoman.sdk.engine import Engine
 from dragoman.sdk.errors import DragomanError, HubUnreachable, Misconfigured
-from dragoman.sdk.fetching import Bring, Fetch, bringer, fetcher
-from dragoman.sdk.journal import Journal, path_for
 from dragoman.sdk.links import Introduction, Link, dialler
-from dragoman.sdk.listening import HELP_TYPES, Listeners
+from dragoman.sdk.network.files import Bring, Fetch, bringer, fetcher
 from dragoman.sdk.peers import HelpKind, State, Urgency
-from dragoman.sdk.signature import Handler
+from dragoman.sdk.work.journal import Journal, path_for
+from dragoman.sdk.work.signature import Handler
 from dragoman.sdk.world import RealWorld, World
 
 if TYPE_CHECKING:
-    from dragoman.sdk.channel import Channel, Post
+    from dragoman.sdk.a2acp.channel import Channel, Post
+    from dragoman.sdk.a2acp.talk import Persona
     from dragoman.sdk.client import Client
     from dragoman.sdk.shared import SharedState
-    from dragoman.sdk.talk_a2acp import Persona
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -153,7 +154,7 @@ class Agent:
         """To call other agents as this one, while it serves over a2acp: its answers come by the same link."""
         if self._persona is None:
             raise Misconfigured(f"{self.id} can call as itself while it serves over a2acp (a2acp+ws://…)")
-        from dragoman.sdk.caller_a2acp import A2acpCaller
+        from dragoman.sdk.a2acp.caller import A2acpCaller
         from dragoman.sdk.client import Client
 
         assert isinstance(self._persona.caller, A2acpCaller)
@@ -354,7 +355,7 @@ class Agent:
                 self._state = None
 
     async def _serve_a2acp(self, address: Address) -> None:
-        from dragoman.sdk.io_a2acp import HttpPost, channels
+        from dragoman.sdk.a2acp.io import HttpPost, channels
 
         post = HttpPost(address)
         try:
@@ -364,9 +365,9 @@ class Agent:
 
     async def serve_as(self, post: Post, dial: Callable[[], Channel]) -> None:
         """As `serve`, over a2acp channels of one's own making."""
-        from dragoman.sdk.caller_a2acp import A2acpCaller
-        from dragoman.sdk.talk_a2acp import Persona
-        from dragoman.sdk.words_a2acp import A2acpLink, Memory
+        from dragoman.sdk.a2acp.caller import A2acpCaller
+        from dragoman.sdk.a2acp.talk import Persona
+        from dragoman.sdk.a2acp.words import A2acpLink, Memory
 
         state_dir, memory = self._state_dir, Memory()
         persona = Persona(self.id, post, self._world, domain=self.domain, version=self.version, state_dir=state_dir)

@@ -17,13 +17,13 @@ from dragoman.sdk.address import API, STDIO, Address, resolve
 from dragoman.sdk.errors import Conflict, HubUnreachable, Misconfigured, NotAllowed, NotFound
 from dragoman.sdk.events import Event, Question, TaskInfo
 from dragoman.sdk.links import Pipe
-from dragoman.sdk.outcome import data_of
+from dragoman.sdk.work.outcome import data_of
 from dragoman.sdk.world import RealWorld, World
 
 if TYPE_CHECKING:
     from dragoman.protocols.a2acp.contracts import Contract, Mode
     from dragoman.protocols.a2acp.intents import Offering
-    from dragoman.sdk.caller_a2acp import A2acpCaller
+    from dragoman.sdk.a2acp.caller import A2acpCaller
     from dragoman.sdk.shared import SharedState
 
 PRIORITIES = ("low", "normal", "high", "critical")
@@ -195,7 +195,7 @@ class Client:
         `mode="end-to-end"`: only the two agents can read payloads, and so nobody checks them. `request_schema` is what
         we will send and `response_schema` what we can read, where that is less than what the other side takes or gives.
         """
-        from dragoman.sdk.relations import Terms
+        from dragoman.sdk.a2acp.relations import Terms
 
         schemas = {"request_schema": request_schema, "response_schema": response_schema}
         given = {name: schema for name, schema in schemas.items() if schema is not None}
@@ -210,7 +210,7 @@ class Client:
         await self._party().rotate(_collaboration(contract))
 
     def _party(self) -> A2acpCaller:
-        from dragoman.sdk.caller_a2acp import A2acpCaller
+        from dragoman.sdk.a2acp.caller import A2acpCaller
 
         if not isinstance(self._backend, A2acpCaller):
             raise Misconfigured("contracts are a2acp's: use an a2acp+http:// or a2acp+ws:// address")
@@ -249,13 +249,13 @@ def _backend(address: Address, who: _Who, world: World) -> Backend:
     """Imports stay here: who calls over one way does not pay for the others."""
     id, kind = who.id, who.kind
     if address.protocol == API:
-        from dragoman.sdk.client_api import ApiClient
+        from dragoman.sdk.calling.api import ApiClient
 
         return ApiClient(address, world)
     if address.protocol == "coven":
         if not address.token and address.needs_token:
             raise Misconfigured("coven beyond this machine needs a token: pass token=… or set DRAGOMAN_TOKEN")
-        from dragoman.sdk.client_coven import CovenClient
+        from dragoman.sdk.coven.client import CovenClient
 
         return CovenClient(address, id or "", world)
     if address.transport == STDIO:
@@ -263,8 +263,8 @@ def _backend(address: Address, who: _Who, world: World) -> Backend:
     if address.protocol == "forge":
         if not address.token:
             raise Misconfigured("no token: pass token=… or set DRAGOMAN_TOKEN; `dragoman agent add` gives one")
-        from dragoman.sdk.client_forge import ForgeClient
-        from dragoman.sdk.io_forge_ws import WebSocketWire
+        from dragoman.sdk.forge.client import ForgeClient
+        from dragoman.sdk.forge.ws import WebSocketWire
 
         return ForgeClient(lambda: WebSocketWire(address), world)
     if id is None:
@@ -272,29 +272,29 @@ def _backend(address: Address, who: _Who, world: World) -> Backend:
     if not address.token:
         raise Misconfigured(f"{id!r} has no token: pass token=… or set DRAGOMAN_TOKEN")
     if address.protocol == "agentmsg":
-        from dragoman.sdk.client_agentmsg import AgentmsgClient
-        from dragoman.sdk.io_agentmsg import pipes
+        from dragoman.sdk.agentmsg.client import AgentmsgClient
+        from dragoman.sdk.agentmsg.io import pipes
 
         return AgentmsgClient(id, pipes(address, world), world)
     if address.protocol == "a2acp":
-        from dragoman.sdk.client_a2acp import A2acpClient
-        from dragoman.sdk.io_a2acp import HttpPost, channels
-        from dragoman.sdk.talk_a2acp import Persona
+        from dragoman.sdk.a2acp.client import A2acpClient
+        from dragoman.sdk.a2acp.io import HttpPost, channels
+        from dragoman.sdk.a2acp.talk import Persona
 
         post = HttpPost(address)
         persona = Persona(id, post, world, domain=who.domain, version=who.version, state_dir=who.state_dir)
         return A2acpClient(persona, channels(address, post))
-    from dragoman.sdk.client_chiffon import ChiffonClient
+    from dragoman.sdk.chiffon.client import ChiffonClient
 
     return ChiffonClient(kind or id, _pipes(address), world, _canceller(address))
 
 
 def _pipes(address: Address) -> Callable[[], Pipe]:
     if address.transport == "ws":
-        from dragoman.sdk.io_chiffon_ws import WebSocketPipe
+        from dragoman.sdk.chiffon.ws import WebSocketPipe
 
         return lambda: WebSocketPipe(address)
-    from dragoman.sdk.io_chiffon_http import HttpPipe
+    from dragoman.sdk.chiffon.http import HttpPipe
 
     return lambda: HttpPipe(address)
 
@@ -307,8 +307,8 @@ def _canceller(address: Address) -> Callable[[str, str | None], Any]:
     async def cancel(task_id: str, reason: str | None) -> None:
         import httpx2
 
-        from dragoman.sdk.http_client import http_client
-        from dragoman.sdk.io_chiffon_http import refusal
+        from dragoman.sdk.chiffon.http import refusal
+        from dragoman.sdk.network.http import http_client
 
         async with http_client(address) as http:
             try:

@@ -14,11 +14,9 @@ from typing import Any
 
 import msgspec
 
-from dragoman.sdk.bulletin import Bulletin
-from dragoman.sdk.desk import Desk
-from dragoman.sdk.exchange import Exchange
-from dragoman.sdk.fetching import Bring, Fetch
-from dragoman.sdk.journal import Journal
+from dragoman.sdk.conversation.bulletin import Bulletin
+from dragoman.sdk.conversation.exchange import Exchange
+from dragoman.sdk.conversation.listening import Listeners
 from dragoman.sdk.links import (
     Accepted,
     Cancel,
@@ -36,9 +34,11 @@ from dragoman.sdk.links import (
     Welcomed,
     Work,
 )
-from dragoman.sdk.listening import Listeners
-from dragoman.sdk.mailbox import Mailbox
-from dragoman.sdk.signature import Handler
+from dragoman.sdk.network.files import Bring, Fetch
+from dragoman.sdk.work.desk import Desk
+from dragoman.sdk.work.journal import Journal
+from dragoman.sdk.work.mailbox import Mailbox
+from dragoman.sdk.work.signature import Handler
 from dragoman.sdk.world import World, backoff
 
 log = logging.getLogger("dragoman.sdk")

@@ -1,8 +1,8 @@
 """The port between an agent's engine and the network, and the words they exchange.
 
 The words are nobody's protocol: an engine that knows only these works over any link. A link puts them into its
-protocol's words and moves them. To add a protocol, write one `io_<name>.py` with a class that keeps the promises
-of `Link`, and name it in the table.
+protocol's words and moves them. To add a protocol, write a package with a class that keeps the promises of `Link`, and
+name it in the table.
 
     inbound                                    outbound
     -----------------------------------------  ---------------------------------------------------------
@@ -34,20 +34,20 @@ from msgspec import UNSET, Struct, UnsetType
 
 from dragoman.sdk.address import Address
 from dragoman.sdk.errors import DragomanError, HubUnreachable, Misconfigured
-from dragoman.sdk.misdialled import advised, asks
+from dragoman.sdk.network.misdialled import advised, asks
 from dragoman.sdk.peers import HandshakeRequest
 from dragoman.sdk.world import World
 
 #: (protocol, transport) → what makes a link, imported when it is wanted. `…_link` makes one; `…_links` is called
 #: once and returns what makes them, where links share a memory.
 LINKS: dict[tuple[str, str], str] = {
-    ("chiffon", "http"): "dragoman.sdk.io_chiffon_http:agent_link",
-    ("chiffon", "ws"): "dragoman.sdk.io_chiffon_ws:agent_link",
-    ("agentmsg", "http"): "dragoman.sdk.io_agentmsg:http_links",
-    ("agentmsg", "ws"): "dragoman.sdk.io_agentmsg:ws_links",
-    ("coven", "grpc"): "dragoman.sdk.io_coven:agent_links",
-    ("forge", "stdio"): "dragoman.sdk.io_stdio:agent_link",
-    ("forge", "ws"): "dragoman.sdk.io_forge_ws:agent_link",
+    ("chiffon", "http"): "dragoman.sdk.chiffon.http:agent_link",
+    ("chiffon", "ws"): "dragoman.sdk.chiffon.ws:agent_link",
+    ("agentmsg", "http"): "dragoman.sdk.agentmsg.io:http_links",
+    ("agentmsg", "ws"): "dragoman.sdk.agentmsg.io:ws_links",
+    ("coven", "grpc"): "dragoman.sdk.coven.io:agent_links",
+    ("forge", "stdio"): "dragoman.sdk.forge.stdio:agent_link",
+    ("forge", "ws"): "dragoman.sdk.forge.ws:agent_link",
 }
 
 

@@ -30,10 +30,10 @@ from dragoman.core.ports import Changes
 from dragoman.core.tasks.model import Question, Status
 from dragoman.sdk.address import parse
 from dragoman.sdk.agent import Agent
+from dragoman.sdk.calling.api import ApiClient
 from dragoman.sdk.client import Client
-from dragoman.sdk.client_api import ApiClient
 from dragoman.sdk.errors import DragomanError, NotFound
-from dragoman.sdk.signature import Handler
+from dragoman.sdk.work.signature import Handler
 from dragoman.testing.clock import VirtualWorld
 from dragoman.testing.errors import Misused, Stuck
 from dragoman.testing.faults import Losses, LossyLink

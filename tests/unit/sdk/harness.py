@@ -35,8 +35,8 @@ from dragoman.protocols.chiffon.types import (
     WorkRequest,
     WorkStatus,
 )
+from dragoman.sdk.chiffon.words import ChiffonLink
 from dragoman.sdk.links import Accepted, Frame, Link, LinkDown
-from dragoman.sdk.words_chiffon import ChiffonLink
 from dragoman.wire.role import Role
 
 PATIENCE = 60.0

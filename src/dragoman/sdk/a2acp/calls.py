@@ -1,0 +1,98 @@
+"""One call in a2acp, and what has been heard of it: values only, no link.
+
+Tried again it is the same call for who waits, and another request for the broker: `thread` is the correlation id of the
+last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dragoman.protocols.a2acp import codec
+from dragoman.protocols.a2acp.contracts import Contract
+from dragoman.protocols.a2acp.types import BROKER_ID, Message
+from dragoman.sdk.a2acp import declared
+from dragoman.sdk.a2acp.channel import Write
+from dragoman.sdk.a2acp.failures import CallFailed, RateLimitExceeded, SecurityPolicyViolation, TimedOut, failure
+from dragoman.sdk.a2acp.relations import Terms
+from dragoman.sdk.calling.following import Followed
+from dragoman.sdk.errors import TaskCancelled
+
+CANCELLED = "cancelled"
+OVER = ("expired", "superseded")
+"""How a contract may stand that was good when we looked."""
+OF_AGENTS = (RateLimitExceeded, TimedOut)
+"""What is tried again if an agent says it. An agent's own INTERNAL_ERROR is its work, which failed."""
+ASIDES = ("step", "thinking", "tool_use", "tool_result")
+
+
+class Call(Followed):
+    def __init__(self, task_id: str, terms: Terms, given: Mapping[str, Any], traceparent: str | None, retries: int):
+        super().__init__(task_id, "")
+        self.thread = task_id
+        self.terms = terms
+        self.given = dict(given)
+        self.traceparent = traceparent
+        self.retries = retries
+        self.write: Write | None = None
+        self.contract: Contract | None = None
+        self.is_cancelled = False
+        self.has_new_contract = False
+
+    @property
+    def is_sealed(self) -> bool:
+        return self.contract is not None and self.contract.security.encryption == "aes256"
+
+    def completed(self, message: Message) -> None:
+        payload = message.payload or {}
+        schema = True if self.contract is None else self.contract.output_schema
+        value = declared.value(schema, payload)
+        self._tell("completed", message, {"result": value})
+        self.finish(value)
+
+    def failed(self, message: Message) -> CallFailed:
+        """What an error about this call says."""
+        by = message.source_agent.agent_id
+        return failure(codec.error(message), task_id=self.task_id, by=by)
+
+    def pause(self, error: CallFailed) -> float | None:
+        """After how many seconds to try again, or None if that is no use."""
+        if self.is_cancelled or self.done.done():
+            return None
+        stale = error.details.get("standing") in OVER or error.details.get("field") == "payload.kid"
+        # An agent that cannot open what it gets has lost its keys; of sealed work no more than the code is told.
+        is_shut = isinstance(error, SecurityPolicyViolation) and error.by not in (None, BROKER_ID)
+        if (stale or (is_shut and self.is_sealed)) and not self.has_new_contract:
+            self.has_new_contract = True
+            return 0.0
+        kind = error.details.get("kind")
+        ours = isinstance(error, OF_AGENTS) if kind is None else kind not in (CANCELLED, "work_failed")
+        if not (error.retryable and ours and self.retries > 0):
+            return None
+        self.retries -= 1
+        return error.retry_after
+
+    def fail(self, error: Exception, message: Message | None = None) -> None:
+        if isinstance(error, CallFailed):
+            is_cancel = error.details.get("kind") == CANCELLED or self.is_cancelled
+            facts = {"code": error.code, "message": error.message, **error.details}
+            self._tell(CANCELLED if is_cancel else "failed", message, {"fault": facts})
+            if is_cancel:
+                error = TaskCancelled(error.message, task_id=self.task_id, status=CANCELLED, facts=facts)
+        super().fail(error)
+
+    def progress(self, message: Message) -> None:
+        payload = message.payload or {}
+        data: dict[str, Any] = {"status": "running"}
+        if "percent" in payload:
+            data["percent"] = payload["percent"]
+        if payload.get("message"):
+            data |= {"step": {"name": payload["message"]}, "message": payload["message"]}
+        data.update((name, payload[name]) for name in ("output", *ASIDES) if payload.get(name))
+        self._tell("progress", message, data)
+
+    def _tell(self, kind: str, message: Message | None, data: dict[str, Any]) -> None:
+        at = None if message is None else message.timestamp.isoformat()
+        agent = None if message is None else message.source_agent.agent_id
+        self.tell(kind, data, at=at, agent=agent)

@@ -1,0 +1,92 @@
+"""What a2acp's requests mean to an agent: work, and proposals to come to terms."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dragoman.protocols.a2acp import intents
+from dragoman.protocols.a2acp.contracts import Capability
+from dragoman.protocols.a2acp.types import Message
+from dragoman.sdk import trace
+from dragoman.sdk.a2acp import declared
+from dragoman.sdk.links import Errand, Proposal, Work, attached, handed_over
+from dragoman.sdk.peers import HandshakeRequest
+
+SEALED, PERSONAL, THREAD = "sealed", "personal", "thread"
+"""In `Errand.about`: the answer is to be sealed, what goes wrong is not to be told in clear, and what it answers is
+called."""
+
+
+class _Task(msgspec.Struct):
+    id: str | None = None
+
+
+class _Beside(msgspec.Struct):
+    """What the hub says of a task beside the payload."""
+
+    task: _Task | None = None
+
+
+_beside = msgspec.json.Decoder(_Beside).decode
+
+
+def task_in(frame: bytes) -> str | None:
+    """The hub's own id of the task that a message is about; its correlation id is its caller's affair."""
+    try:
+        beside = _beside(frame)
+    except msgspec.MsgspecError:
+        return None
+    return None if beside.task is None else beside.task.id
+
+
+def work_of(message: Message, task_id: str, capability: Capability | None, receipt: str | None, fresh: str) -> Work:
+    """A request whose payload is open. `fresh` is a UUID, for a trace if there is none yet.
+
+    What the answer needs travels with the errand, so that it can be given after a restart, too.
+    """
+    payload, source = message.payload or {}, message.source_agent
+    span, terms = trace.parse(payload.get("traceparent")), handed_over(payload.get("handover"))
+    about = {"intent": message.intent or "", "domain": source.domain, "version": source.version}
+    about[THREAD] = message.thread
+    if message.contract_id is not None:
+        about["contract_id"] = message.contract_id
+    if message.security.encryption == "aes256":
+        about[SEALED] = "yes"
+    if capability is not None and capability.pii:
+        about[PERSONAL] = "yes"
+    files = attached(payload.get("attachments") or ())
+    if files:
+        payload = {name: value for name, value in payload.items() if name != "attachments"}
+    given = declared.content(None if capability is None else capability.input_schema, payload)
+    if terms is not None:
+        given.pop("handover", None)
+    return Work(
+        errand=Errand(
+            task_id=task_id,
+            request_id=f"{source.agent_id}/{message.message_id}",
+            trace_id=fresh.replace("-", "") if span is None else span.trace_id,
+            sender=source.agent_id,
+            about=about,
+        ),
+        type=message.intent or "",
+        input=given,
+        receipt=receipt,
+        traceparent=None if span is None else payload["traceparent"],
+        terms=terms,
+        is_new_round=False,
+        attached=files,
+    )
+
+
+def proposal_of(message: Message, receipt: str | None) -> Proposal:
+    """A request accept_handshake."""
+    offer = msgspec.convert(message.payload, intents.Offer)
+    request = HandshakeRequest(
+        id=message.thread,
+        source=offer.source_agent.agent_id,
+        domain=offer.source_agent.domain,
+        version=offer.source_agent.version,
+        intent=offer.requested_intent,
+        contract=msgspec.to_builtins(offer.contract),
+    )
+    return Proposal(id=message.thread, request=request, receipt=receipt)

@@ -1,0 +1,79 @@
+"""One call in agentmsg, and what has been heard of it: values only, no link."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dragoman.protocols.agentmsg.records import ErrorReport
+from dragoman.protocols.agentmsg.types import HUB, Message, TaskAssignment, TaskComplete, TaskFailed, TaskUpdate
+from dragoman.sdk.calling.following import Followed
+from dragoman.sdk.errors import TaskCancelled
+from dragoman.sdk.errors import TaskFailed as Failed
+from dragoman.sdk.events import value_of
+
+ASIDES = ("thinking", "tool_use", "tool_result", "file", "step")
+"""More fields of an update, which the hub's form has, too."""
+
+
+class Call(Followed):
+    def __init__(self, id: str, at: Any, to: str, assignment: TaskAssignment, **metadata: Any) -> None:
+        super().__init__(assignment.task.task_id, id)
+        self.at = at
+        self.to = to
+        self.assignment = assignment
+        self.metadata = metadata
+        self.tries = 1
+        self._output: list[str] = []
+
+    def hear(self, message: Message, tree: dict[str, Any]) -> None:
+        """The hub tells how it goes, or how it ended."""
+        payload = message.payload
+        if isinstance(payload, TaskComplete):
+            result, said = payload.result, tree["payload"].get("output")
+            output = said if isinstance(said, str) else result if isinstance(result, str) else "".join(self._output)
+            self._tell("completed", message, {"result": result, "output": output})
+            self.finish(value_of(result, output))
+        elif isinstance(payload, TaskFailed):
+            self._failed(message, payload.error, is_cancel=tree["payload"].get("status") == "cancelled")
+        elif isinstance(payload, TaskUpdate) and payload.status == "cancelled":
+            facts = {"message": payload.message or "cancelled"}
+            self._tell("cancelled", message, {"fault": facts})
+            self.fail(TaskCancelled(facts["message"], task_id=self.task_id, status="cancelled", facts=facts))
+        elif isinstance(payload, TaskUpdate):
+            self._progress(message, payload, tree["payload"])
+
+    def _progress(self, message: Message, update: TaskUpdate, tree: dict[str, Any]) -> None:
+        if update.output:
+            self._output.append(update.output)
+        data: dict[str, Any] = {"status": update.status or "in_progress"}
+        if update.progress is not None:
+            data["percent"] = round(update.progress)
+        if update.message:
+            data |= {"step": {"name": update.message}, "message": update.message}
+        if update.output:
+            data["output"] = update.output
+        data.update((name, tree[name]) for name in ASIDES if name in tree)
+        self._tell("paused" if update.status == "paused" else "progress", message, data, tree.get("agent_id"))
+
+    def _failed(self, message: Message, report: ErrorReport, *, is_cancel: bool) -> None:
+        details = report.context.details
+        status = "cancelled" if is_cancel else "failed"
+        facts = {**msgspec.to_builtins(report), **details}
+        self._tell(status, message, {"fault": facts})
+        exit_code = details.get("exit_code")
+        error = (TaskCancelled if is_cancel else Failed)(
+            report.message,
+            task_id=self.task_id,
+            status=status,
+            kind=str(details.get("kind") or report.error_type.value),
+            exit_code=exit_code if type(exit_code) is int else None,
+            output="".join(self._output),
+            facts=facts,
+        )
+        self.fail(error)
+
+    def _tell(self, kind: str, message: Message, data: dict[str, Any], agent: Any = None) -> None:
+        agent = str(agent) if agent else message.sender if message.sender != HUB else None
+        self.tell(kind, data, at=message.timestamp.isoformat(), agent=agent)

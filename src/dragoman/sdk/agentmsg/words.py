@@ -1,0 +1,351 @@
+"""An agent's words in agentmsg, over whatever pipe carries the frames.
+
+    the engine says          agentmsg says                    the hub says                     the engine hears
+    -----------------------  -------------------------------  -------------------------------  ----------------
+    Report, bare             TASK_UPDATE, normal: once        TASK_ASSIGNMENT                  Work
+    Report with output       TASK_UPDATE, high: kept          TASK_UPDATE cancelled            Cancel
+    Query                    HELP_REQUEST to the hub          TASK_UPDATE paused, in_progress  Hold, Release
+    Outcome, Decline         TASK_COMPLETE, TASK_FAILED       HELP_RESPONSE to a Query         Reply
+    Letter                   whatever it holds                ERROR_REPORT about a task's      Refused
+    (on opening)             REGISTER                         WELCOME                          Welcomed
+                                                              ACK, or the answer to a POST     Accepted
+                                                              anything else                    Mail
+
+Saying a message again says the same under the same id. A long output goes in pieces, whose ids follow from it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Struct, field
+
+from dragoman.protocols.agentmsg import errors
+from dragoman.protocols.agentmsg.records import ErrorReport, ErrorType, Usage
+from dragoman.protocols.agentmsg.state import Inbox
+from dragoman.protocols.agentmsg.types import (
+    HUB,
+    HelpContext,
+    HelpRequest,
+    HelpResponse,
+    HelpResponseType,
+    HelpType,
+    Register,
+    TaskAssignment,
+    TaskComplete,
+    TaskFailed,
+    TaskUpdate,
+    Welcome,
+)
+from dragoman.sdk import trace
+from dragoman.sdk.agentmsg.talk import Arrival, MessagePipe, Talk
+from dragoman.sdk.conversation.trouble import report
+from dragoman.sdk.errors import NotAllowed
+from dragoman.sdk.links import (
+    Accepted,
+    Cancel,
+    Decline,
+    Errand,
+    Hold,
+    Inbound,
+    Introduction,
+    Letter,
+    Mail,
+    Manners,
+    Outbound,
+    Outcome,
+    Query,
+    Refused,
+    Release,
+    Reply,
+    Report,
+    Terms,
+    Welcomed,
+    Work,
+    attached,
+)
+from dragoman.sdk.work.outcome import TIMED_OUT
+from dragoman.sdk.world import World
+from dragoman.wire.errors import LocalProtocolError
+
+log = logging.getLogger("dragoman.sdk")
+
+MANNERS = Manners(name="agentmsg", words_are_receipts=False, converses=True)
+PIECE = 512 * 1024
+"""Characters of output in one message: even if all of them are written as escapes it fits."""
+ASIDES = ("thinking", "tool_use", "tool_result")
+"""What the document has no field for: more fields of a TASK_UPDATE."""
+STEERED: dict[str | None, type[Hold | Release]] = {"paused": Hold, "in_progress": Release}
+
+
+class Memory(Struct):
+    """What outlives a link: what came, and the questions whose answers may come over the next one."""
+
+    inbox: Inbox = field(default_factory=Inbox)
+    queries: dict[str, Query] = {}
+
+
+class AgentmsgLink:
+    """`links.Link` in agentmsg."""
+
+    def __init__(self, pipe: MessagePipe, world: World, memory: Memory) -> None:
+        self._pipe = pipe
+        self._world = world
+        self._memory = memory
+        self._name = ""
+        self._talk: Talk | None = None
+        self._registration = ""
+        self._about: dict[str, Errand] = {}
+
+    @property
+    def manners(self) -> Manners:
+        return MANNERS
+
+    @property
+    def talk(self) -> Talk:
+        assert self._talk is not None, "opened before it is used"
+        return self._talk
+
+    async def open(self, who: Introduction) -> None:
+        self._name = who.agent_id
+        self._talk = Talk(self._pipe, self._world, who.agent_id, self._memory.inbox)
+        await self._talk.open()
+        self._registration = self._world.mint()
+        register = Register(
+            agent_id=who.agent_id,
+            capabilities=who.skills,
+            task_types=who.work_types,
+            version=who.version,
+            max_concurrent=who.concurrency,
+        )
+        self._talk.say(register, id=self._registration, at=self._world.now())
+
+    async def receive(self) -> Sequence[Inbound]:
+        while True:
+            heard: list[Inbound] = []
+            for said in await self.talk.receive():
+                if isinstance(said, Accepted):
+                    for id in said.ids:
+                        self._about.pop(id, None)
+                    heard.append(said)
+                else:
+                    heard += self._understand(said)
+            if heard:
+                return heard
+
+    def acknowledge(self, receipt: str) -> None:
+        self.talk.acknowledge(receipt)
+
+    def send(self, message: Outbound) -> None:
+        if type(message) is Letter:
+            self._post(message)
+            return
+        if type(message) is not Report or message.has_content:
+            self._about[message.id] = message.errand
+        if type(message) is Report:
+            self._report(message)
+        elif type(message) is Query:
+            self._memory.queries[message.id] = message
+            self._ask(message)
+        elif type(message) is Outcome:
+            self._finish(message)
+        else:
+            assert type(message) is Decline
+            self._say(message, TaskFailed(task_id=message.errand.task_id, error=_declined(message, self._name)))
+
+    async def drain(self) -> None:
+        await self.talk.drain()
+
+    def quiesce(self) -> None:
+        self.talk.quiesce()
+
+    async def close(self) -> None:
+        if self._talk is not None:
+            await self._talk.close()
+
+    # --- in ---
+
+    def _understand(self, said: Arrival) -> Iterator[Inbound]:
+        message, tree, receipt = said
+        payload = message.payload
+        match payload:
+            case TaskAssignment():
+                yield _work(said, self._world)
+            case TaskUpdate(status="cancelled"):
+                yield Cancel(task_id=payload.task_id, reason=payload.message or "cancelled", receipt=receipt)
+            case TaskUpdate(status="paused" | "in_progress"):
+                yield STEERED[payload.status](task_id=payload.task_id, receipt=receipt)
+            case HelpResponse() if message.sender == HUB and payload.request_id in self._memory.queries:
+                yield self._reply(payload, tree, receipt)
+            case ErrorReport() if message.answers == self._registration:
+                self._not_registered(payload, receipt)
+            case ErrorReport() if message.answers in self._about:
+                errand = self._about.pop(message.answers)
+                retry = errors.is_retryable(payload)
+                yield Refused(request_id=errand.request_id, reason=payload.message, retryable=retry, receipt=receipt)
+            case Welcome():
+                yield Welcomed(payload.heartbeat_interval_ms / 1000)
+            case _:
+                yield Mail(message=message, tree=tree, receipt=receipt)
+
+    def _reply(self, response: HelpResponse, tree: dict[str, Any], receipt: str | None) -> Reply:
+        query = self._memory.queries.pop(response.request_id)
+        answer: Any = tree["payload"].get("answer", response.content)
+        if response.response_type is HelpResponseType.UNABLE_TO_HELP:  # nobody answered in time
+            answer = None if query.default is UNSET else query.default
+        return Reply(id=query.id, task_id=query.errand.task_id, answer=answer, receipt=receipt)
+
+    def _not_registered(self, report: ErrorReport, receipt: str | None) -> None:
+        if report.error_type is ErrorType.AUTHENTICATION_ERROR:
+            raise NotAllowed(report.message)
+        if receipt is not None:
+            self.acknowledge(receipt)
+        log.warning("not registered: %s", report.message)  # work comes all the same
+
+    # --- out ---
+
+    def _say(self, message: Outbound, payload: Any, id: str | None = None, **metadata: Any) -> None:
+        errand = message.errand
+        metadata["traceparent"] = f"00-{errand.trace_id}-{trace.span_id(message.id)}-01"
+        self.talk.say(payload, id=id or message.id, at=message.at, lane=errand.task_id, **metadata)
+
+    def _post(self, letter: Letter) -> None:
+        try:
+            self._say(
+                letter,
+                letter.payload,
+                to=letter.to,
+                correlation_id=letter.correlation_id,
+                priority=letter.priority,
+                ttl_ms=letter.ttl_ms,
+                retry=letter.retry,
+                beside=letter.beside,
+            )
+        except LocalProtocolError as error:
+            log.error("a message to %s cannot be said: %s", letter.to, error)
+
+    def _report(self, report: Report) -> None:
+        task_id = report.errand.task_id
+        *first, last = _pieces(report.output)
+        for number, piece in enumerate(first, start=1):
+            self._say(report, TaskUpdate(task_id=task_id, output=piece), _part(report.id, number), priority="high")
+        update = TaskUpdate(
+            task_id=task_id,
+            status="in_progress",
+            progress=report.percent,
+            message=report.step or "",
+            output=last or None,
+        )
+        beside = {name: said for name in ASIDES if (said := getattr(report, name))}
+        if report.step is not None:
+            beside["step"] = {"number": report.number, "name": report.step}
+        self._say(report, update, priority="high" if report.has_content else None, beside=beside)
+
+    def _finish(self, outcome: Outcome) -> None:
+        task_id = outcome.errand.task_id
+        if outcome.exit_code:
+            self._say(outcome, TaskFailed(task_id=task_id, error=_failed(outcome, self._name)))
+            return
+        result: Any = msgspec.json.decode(outcome.result) if outcome.result else (outcome.output or None)
+        if not outcome.result and len(outcome.output) > PIECE:
+            result = None  # who reads it finds the pieces joined
+            for number, piece in enumerate(_pieces(outcome.output), start=1):
+                self._say(
+                    outcome, TaskUpdate(task_id=task_id, output=piece), _part(outcome.id, number), priority="high"
+                )
+        usage = None if outcome.usage is None else Usage(**outcome.usage)
+        # The words beside a structured result, where there are any but its own JSON.
+        has_words = bool(outcome.result) and outcome.output.encode() != bytes(outcome.result)
+        beside = {"output": outcome.output} if has_words else {}
+        try:
+            self._say(outcome, TaskComplete(task_id=task_id, result=result, usage=usage), beside=beside)
+        except LocalProtocolError as error:
+            words = f"the result cannot be told: {error}; return text, which is split, or store it and return where"
+            self._finish(msgspec.structs.replace(outcome, exit_code=1, output=words, error={"message": words}))
+
+    def _ask(self, query: Query) -> None:
+        seconds = query.timeout_seconds
+        beside: dict[str, Any] = {"ask": "person"}
+        if query.options:
+            beside["options"] = query.options
+        if query.default is not UNSET:
+            beside["default"] = query.default
+        request = HelpRequest(
+            requester_id=self._name,
+            task_id=query.errand.task_id,
+            help_type=HelpType.TECHNICAL_GUIDANCE,
+            description=query.question,
+            context=HelpContext(current_state=f"{query.percent} % done", attempted_solutions=()),
+            urgency="medium",
+            deadline=None if seconds is None else query.at + timedelta(seconds=seconds),
+        )
+        self._say(query, request, beside=beside)
+
+
+def _work(said: Arrival, world: World) -> Work:
+    """The task as work. A delivery that is repeated is the same message, so it is the same request."""
+    message, tree, receipt = said
+    task, raw = message.payload.task, tree["payload"]["task"]
+    span = trace.parse(message.metadata.traceparent)
+    given = task.input
+    context, constraints = raw.get("context") or {}, raw.get("constraints") or {}
+    metadata = context.get("metadata") or {}
+    handover = raw.get("handover") or metadata.get("handover")
+    return Work(
+        errand=Errand(
+            task_id=task.task_id,
+            request_id=f"{message.sender}/{message.id}",
+            trace_id=world.mint().replace("-", "") if span is None else span.trace_id,
+            sender=message.sender,
+        ),
+        type=task.task_type,
+        input=given if isinstance(given, dict) else {} if given in (UNSET, None) else {"input": given},
+        receipt=receipt,
+        attempt=task.attempt,
+        traceparent=message.metadata.traceparent if span is not None else None,
+        answer=task.answer,
+        terms=Terms(
+            priority=context.get("priority") or "normal",
+            metadata=metadata,
+            dependencies=tuple(context.get("dependencies") or ()),
+            history=tuple(context.get("history") or ()),
+            constraints=constraints,
+            handover=handover if isinstance(handover, dict) else None,
+        ),
+        is_new_round=False,
+        attached=attached(raw.get("attachments") or ()),
+    )
+
+
+def _failed(outcome: Outcome, agent: str) -> ErrorReport:
+    """The words first, then the facts. Trying the same again is the hub's to decide for a broken link, not for this."""
+    known = outcome.error or {}
+    words = outcome.output.rstrip().rpartition("\n")[2] or str(known.get("message") or "the work failed")
+    kind = ErrorType.TIMEOUT if outcome.exit_code == TIMED_OUT else ErrorType.EXTERNAL_SERVICE_ERROR
+    details = {"retryable": False, "type": known.get("type"), "exit_code": outcome.exit_code}
+    return report(kind, words, id=outcome.id, agent=agent, task_id=outcome.errand.task_id, details=details)
+
+
+def _declined(decline: Decline, agent: str) -> ErrorReport:
+    field = decline.field and decline.field.replace("parameters", "task.input", 1)
+    details: dict[str, Any] = {"retryable": False}
+    if field:
+        details["field"] = field
+    if decline.kind == "unsupported":
+        details |= {"work_type_requested": decline.work_type, "supported_types": decline.supported}
+    words = f"{field}: {decline.message}" if field else decline.message
+    kind = ErrorType.VALIDATION_ERROR
+    return report(kind, words, id=decline.id, agent=agent, task_id=decline.errand.task_id, details=details)
+
+
+def _pieces(output: str) -> list[str]:
+    return [output[start : start + PIECE] for start in range(0, len(output), PIECE)] or [""]
+
+
+def _part(id: str, number: int) -> str:
+    """The id of a piece: always the same one, and as good a UUID as the whole's."""
+    return f"{id[:-12]}{(int(id[-12:], 16) + number) % 16**12:012x}"

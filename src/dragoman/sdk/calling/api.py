@@ -1,0 +1,231 @@
+"""A client of the management API: people's programs, with the admin token.
+
+Submitting is safe to repeat (an Idempotency-Key goes along), waiting is a long poll, and following a task is a
+stream that begins again where it broke off: nothing missed, nothing twice. A hub that was reached once and is gone
+for a moment (a restart) is waited for, up to `patience` seconds; one that was never reached is reported at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+from urllib.parse import quote
+
+import httpx2
+import msgspec
+
+from dragoman.sdk import trace
+from dragoman.sdk.address import Address
+from dragoman.sdk.calling.patience import ABSENCE, Passing, Patience
+from dragoman.sdk.errors import Conflict, DragomanError, Misconfigured, NotAllowed, NotFound, RequestRefused
+from dragoman.sdk.events import Event, Question, TaskInfo
+from dragoman.sdk.network.http import http_client, listening
+from dragoman.sdk.world import World
+
+V1 = "/api/v1"
+WAIT = 60
+OPTIONS = frozenset(
+    {
+        *("agent", "attachments", "budget", "deadline", "dependencies", "description", "hints", "kind", "name"),
+        *("parent", "priority", "required_capabilities", "required_role", "thread"),
+    }
+)
+
+#: HTTP status → what the SDK raises; anything else is `RequestRefused`.
+RAISED: dict[int, type[DragomanError]] = {401: NotAllowed, 403: NotAllowed, 404: NotFound, 409: Conflict}
+
+
+def _quoted(name: str) -> str:
+    """A name as one part of a path, whatever is in it."""
+    return quote(name, safe="")
+
+
+class _Told(msgspec.Struct, frozen=True, kw_only=True):
+    task_id: str
+    seq: int
+    kind: str
+    at: str | None = None
+    agent: str | None = None
+    body: dict[str, Any] = {}
+
+    @property
+    def event(self) -> Event:
+        return Event(task_id=self.task_id, seq=self.seq, kind=self.kind, at=self.at, agent=self.agent, data=self.body)
+
+
+class _Questions(msgspec.Struct, frozen=True):
+    questions: tuple[Question, ...]
+    next: str | None = None
+
+
+class _Credential(msgspec.Struct, frozen=True):
+    token: str
+
+
+class ApiClient:
+    """What `Client` does, over the management API."""
+
+    def __init__(
+        self,
+        address: Address,
+        world: World,
+        *,
+        patience: float = ABSENCE,
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._world = world
+        self._patience = Patience(address.base, world, patience)
+        self._names: dict[str, str] = {}
+        self._http = http_client(address, read=WAIT + 30.0, transport=transport)
+
+    async def open(self) -> None:
+        """Nothing to do before the first request."""
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def submit(self, target: str | None, work: str, given: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+        if unknown := sorted(set(options) - OPTIONS):
+            raise Misconfigured(f"the management API has no word for {', '.join(unknown)}")
+        body: dict[str, Any] = {"type": work, "input": given, **options}
+        if target is None:
+            return await self._as_part_of(options, body)
+        sort = self._names.get(target) or await self._sort_of(target)
+        try:
+            task_id = await self._as_part_of(options, {**body, sort: target})
+        except DragomanError:
+            self._names.pop(target, None)  # who is missing may come, as either
+            raise
+        self._names[target] = sort
+        return task_id
+
+    async def _as_part_of(self, options: Mapping[str, Any], body: Mapping[str, Any]) -> str:
+        span = trace.current()
+        if span is None:
+            return await self._submit(body, {})
+        headers = {"traceparent": span.traceparent}
+        if "parent" in options:
+            return await self._submit(body, headers)
+        # What a handler calls for is part of its task, so that a cancel reaches it, unless its task is another hub's.
+        try:
+            return await self._submit({**body, "parent": span.task_id}, headers)
+        except (NotFound, Conflict):
+            return await self._submit(body, headers)
+
+    async def _submit(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> str:
+        answer = await self._ask(
+            "POST", "/tasks", body=body, headers={"idempotency-key": self._world.mint(), **headers}
+        )
+        return msgspec.json.decode(answer, type=TaskInfo).id
+
+    async def _sort_of(self, target: str) -> str:
+        """Whether a name is an agent's or a kind's."""
+        try:
+            await self._ask("GET", f"/agents/{_quoted(target)}")
+        except NotFound:
+            return "kind"
+        return "agent"
+
+    async def result(self, task_id: str) -> Any:
+        while True:
+            info = await self.task(task_id, wait=WAIT)
+            if info.is_final:
+                return info.outcome()
+
+    async def task(self, task_id: str, wait: float = 0) -> TaskInfo:
+        params = {"wait": wait} if wait else None
+        return msgspec.json.decode(await self._ask("GET", f"/tasks/{_quoted(task_id)}", params=params), type=TaskInfo)
+
+    async def add_agent(self, agent_id: str, protocol: str, **fields: Any) -> str:
+        """Let an agent in, as by `dragoman agent add`: its token, which is told this once."""
+        answer = await self._ask("POST", "/agents", body={"agent_id": agent_id, "protocol": protocol, **fields})
+        return msgspec.json.decode(answer, type=_Credential).token
+
+    async def new_token(self, agent_id: str) -> str:
+        """Another token for an agent; the one before is worth nothing from now on."""
+        return msgspec.json.decode(
+            await self._ask("POST", f"/agents/{_quoted(agent_id)}/token"), type=_Credential
+        ).token
+
+    async def why(self, task_id: str) -> dict[str, Any]:
+        """Why the task is where it is: `summary` in words, `next` what to do, and the facts."""
+        told: dict[str, Any] = msgspec.json.decode(await self._ask("GET", f"/tasks/{_quoted(task_id)}/why"))
+        return told
+
+    async def cancel(self, task_id: str, reason: str | None) -> None:
+        await self._ask("POST", f"/tasks/{_quoted(task_id)}/cancel", body={"reason": reason} if reason else {})
+
+    async def questions(self, status: str | None) -> list[Question]:
+        found: list[Question] = []
+        params = {"status": status} if status else {}
+        while True:
+            answer = await self._ask("GET", "/questions", params=params or None)
+            page = msgspec.json.decode(answer, type=_Questions)
+            found += page.questions
+            if page.next is None:
+                return found
+            params = {**params, "cursor": page.next}
+
+    async def answer(self, question_id: str, answer: Any) -> None:
+        await self._ask("POST", f"/questions/{_quoted(question_id)}/answer", body={"answer": answer})
+
+    async def events(self, task_id: str, after: int) -> AsyncIterator[Event]:
+        """A task's events from `after` on, until it is final and all was told."""
+        tries = self._patience.begin()
+        while True:
+            try:
+                path, headers = (
+                    f"{V1}/tasks/{_quoted(task_id)}/events",
+                    {"last-event-id": str(after)} if after else None,
+                )
+                async with listening(self._http, path, check=self._check, headers=headers) as stream:
+                    tries.reached()
+                    async for said in stream:
+                        if said.event == "end":
+                            return
+                        if not said.id or not said.data:
+                            continue
+                        told = msgspec.json.decode(said.data, type=_Told)
+                        if told.seq <= after:
+                            continue
+                        after = told.seq
+                        yield told.event
+                raise Passing("the stream ended before the task did")
+            except (httpx2.TransportError, Passing) as error:
+                await tries.again(error)
+
+    # --- one request ---
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        params: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
+        content = None if body is None else msgspec.json.encode(body)
+        sent = {**(headers or {}), **({} if content is None else {"content-type": "application/json"})}
+        tries = self._patience.begin()
+        while True:
+            try:
+                response = await self._http.request(method, V1 + path, content=content, params=params, headers=sent)
+                self._check(response)
+                return response.content
+            except (httpx2.TransportError, Passing) as error:
+                await tries.again(error)
+
+    def _check(self, response: httpx2.Response) -> None:
+        self._patience.was_reached = True
+        if response.is_success:
+            return
+        try:
+            said = msgspec.json.decode(response.content)
+            detail, kind, facts = str(said["detail"]), said.get("kind"), said.get("facts") or {}
+        except (msgspec.DecodeError, KeyError, TypeError):
+            detail, kind, facts = f"the hub answered with {response.status_code}", None, {}
+        if response.status_code in (429, 502, 503, 504) and kind not in ("unavailable", "resources", "timeout"):
+            raise Passing(detail)
+        raised = None if kind == "unavailable" else RAISED.get(response.status_code)
+        raise RequestRefused(detail, kind=kind, facts=facts) if raised is None else raised(detail)

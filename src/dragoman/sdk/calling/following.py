@@ -1,0 +1,193 @@
+"""Calls that are followed: how one goes, and how a client keeps them, whatever protocol brings the news.
+
+A call is *taken* when the hub has it, and *done* when its end has come; what was heard in between are its `events`.
+What the words of a protocol mean for a call is in its `calls`, when to say it again in its `client`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterable
+from typing import Any, ClassVar, Generic, TypeVar
+
+from dragoman.sdk.errors import Misconfigured
+from dragoman.sdk.events import Event, Question, TaskInfo
+from dragoman.sdk.world import World
+
+
+class Followed:
+    """A request on its way, at work, or done. `id` is what it was said under last."""
+
+    def __init__(self, task_id: str, id: str) -> None:
+        loop = asyncio.get_running_loop()
+        self.task_id = task_id
+        self.id = id
+        self.taken: asyncio.Future[None] = loop.create_future()
+        self.done: asyncio.Future[Any] = loop.create_future()
+        self.events: list[Event] = []
+        self._news = asyncio.Event()
+
+    def take(self) -> None:
+        """The hub has it."""
+        if not self.taken.done():
+            self.taken.set_result(None)
+
+    def refuse(self, error: Exception) -> None:
+        """The hub will not have it."""
+        _raise_in(self.taken, error)
+
+    def tell(self, kind: str, data: dict[str, Any], *, at: str | None, agent: str | None = None) -> None:
+        seq = len(self.events) + 1
+        self.events.append(Event(task_id=self.task_id, seq=seq, kind=kind, at=at, agent=agent, data=data))
+        self._news.set()
+
+    def finish(self, value: Any) -> None:
+        if not self.done.done():
+            self.done.set_result(value)
+        self._news.set()
+
+    def fail(self, error: Exception) -> None:
+        """It is over without success, or nobody will tell any more."""
+        self.refuse(error)
+        _raise_in(self.done, error)
+        self._news.set()
+
+    def abandon(self) -> None:
+        """Nobody waits any more."""
+        for future in (self.taken, self.done):
+            if not future.done():
+                future.cancel()
+
+    async def follow(self, after: int) -> AsyncIterator[Event]:
+        """Every event behind the first `after`, until the last; raises what ended a call that has no last event."""
+        while True:
+            while after < len(self.events):
+                after += 1
+                event = self.events[after - 1]
+                yield event
+                if event.is_final:
+                    return
+            if self.done.done():
+                self.done.result()
+                return
+            self._news.clear()
+            await self._news.wait()
+
+
+def _raise_in(future: asyncio.Future[Any], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # seen: who waits hears of it; that nobody does is no news
+
+
+C = TypeVar("C", bound=Followed)
+
+
+class Calls(ABC, Generic[C]):
+    """A client that keeps its calls: how each is waited for and followed, and let go when it is over."""
+
+    protocol: ClassVar[str]
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._calls: dict[str, C] = {}
+        self._untaken: dict[str, C] = {}
+        self._chores: set[asyncio.Task[None]] = set()
+
+    # --- what callers want ---
+
+    async def result(self, task_id: str) -> Any:
+        call = self._known(task_id)
+        try:
+            return await asyncio.shield(call.done)
+        finally:
+            if call.done.done():
+                self._forget(call)
+
+    async def events(self, task_id: str, after: int) -> AsyncIterator[Event]:
+        call = self._known(task_id)
+        try:
+            async for event in call.follow(after):
+                yield event
+        finally:
+            if call.done.done():
+                self._forget(call)
+
+    async def task(self, task_id: str, wait: float = 0) -> TaskInfo:
+        raise self._no_word("look at a task:")
+
+    async def questions(self, status: str | None) -> list[Question]:
+        raise self._no_word("list questions:")
+
+    async def answer(self, question_id: str, answer: Any) -> None:
+        raise self._no_word("answer a question:")
+
+    def _no_word(self, what: str) -> Misconfigured:
+        other = "use a Client of the management API (an http:// address)"
+        return Misconfigured(f"{self.protocol} has no word to {what} {other}")
+
+    def _check(self, options: Iterable[str], known: Collection[str]) -> None:
+        unknown = sorted(set(options).difference(known))
+        if unknown:
+            raise Misconfigured(f"{self.protocol} has no word for {', '.join(unknown)}")
+
+    # --- keeping them ---
+
+    async def _until_taken(self, call: C) -> None:
+        """Returns when the hub has it, durably."""
+        try:
+            await asyncio.shield(call.taken)
+        except BaseException:
+            self._forget(call)
+            raise
+
+    @abstractmethod
+    def _say(self, call: C) -> None:
+        """If there is a link; over the next one, everything that was not taken is said again."""
+
+    async def _say_later(self, call: C, delay: float) -> None:
+        await self._world.sleep(delay)
+        if not call.taken.done():
+            self._say(call)
+
+    def _known(self, task_id: str) -> C:
+        call = self._calls.get(task_id)
+        if call is None:
+            raise Misconfigured(f"task {task_id} was not called for by this client, or its result was fetched already")
+        return call
+
+    def _taken(self, call: C) -> None:
+        self._untaken.pop(call.id, None)
+        call.take()
+
+    def _refuse(self, call: C, error: Exception) -> None:
+        self._untaken.pop(call.id, None)
+        call.refuse(error)
+
+    def _forget(self, call: C) -> None:
+        self._untaken.pop(call.id, None)
+        if self._calls.get(call.task_id) is call:
+            del self._calls[call.task_id]
+        call.abandon()
+
+    def _fail_all(self, error: Exception) -> None:
+        for call in [*self._untaken.values(), *self._calls.values()]:
+            if not call.done.done():
+                call.fail(error)
+        self._untaken.clear()
+
+    # --- what is done besides ---
+
+    def _chore(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        chore = asyncio.get_running_loop().create_task(coroutine)
+        self._chores.add(chore)
+        chore.add_done_callback(self._chores.discard)
+        return chore
+
+    async def end(self, error: Exception) -> None:
+        """Nothing will be heard any more."""
+        for chore in self._chores:
+            chore.cancel()
+        await asyncio.gather(*self._chores, return_exceptions=True)
+        self._fail_all(error)

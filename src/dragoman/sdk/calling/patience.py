@@ -1,0 +1,70 @@
+"""Waiting for a hub that is gone for a moment (a restart), for clients that ask and are answered.
+
+One that was reached before is asked again, with growing pauses, until it was gone for as long as the patience lasts.
+One that was never reached is reported at once.
+
+    tries = self._patience.begin()
+    while True:
+        try:
+            answer = await …
+            tries.reached()
+            return answer
+        except Passing as error:
+            await tries.again(error)
+"""
+
+from __future__ import annotations
+
+from dragoman.sdk.errors import HubUnreachable
+from dragoman.sdk.network.misdialled import advised, asks
+from dragoman.sdk.world import World, backoff
+
+ABSENCE = 120.0
+"""Seconds for which a hub may be away: it shuts its doors first when it is stopped, may give agents half a minute to
+finish, and then is started again."""
+
+
+class Passing(Exception):
+    """It does not work now; it may in a moment."""
+
+
+class Patience:
+    """With one hub: `where` it is, and whether it was ever there."""
+
+    def __init__(self, where: str, world: World, seconds: float = ABSENCE) -> None:
+        self.where = where
+        self.world = world
+        self.seconds = seconds
+        self.was_reached = False
+
+    def begin(self) -> Tries:
+        return Tries(self)
+
+
+class Tries:
+    """One request, as often as it takes."""
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self._failures = 0
+        self._gone_since: float | None = None
+
+    def reached(self) -> None:
+        """The hub said something."""
+        self._patience.was_reached = True
+        self._failures, self._gone_since = 0, None
+
+    async def again(self, error: Exception, *, is_there: bool = False) -> None:
+        """Wait before the next try; raises if there should be none. `is_there`: somebody listens at the address."""
+        patience, world = self._patience, self._patience.world
+        if self._gone_since is None:
+            self._gone_since = world.monotonic()
+        if not (patience.was_reached or is_there) or world.monotonic() - self._gone_since > patience.seconds:
+            said = f"no answer from {patience.where}: {sentence(error)}"
+            raise HubUnreachable(asks(said, "Is the hub running?")) from None
+        await world.sleep(backoff(self._failures, world.chance()))
+        self._failures += 1
+
+
+def sentence(error: BaseException) -> str:
+    return advised(str(error) or type(error).__name__)

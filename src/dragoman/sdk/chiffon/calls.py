@@ -1,0 +1,109 @@
+"""One call in chiffon, and what has been heard of it: values only, no link."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dragoman.protocols.chiffon import chunks, codec
+from dragoman.protocols.chiffon.types import Envelope, ErrorPayload, Payload, WorkRequest, WorkResult, WorkStatus
+from dragoman.sdk.calling.following import Followed
+from dragoman.sdk.chiffon.words import CANCELLED
+from dragoman.sdk.errors import TaskCancelled, TaskFailed
+from dragoman.sdk.events import value_of
+
+ASIDES = ("message", "thinking", "tool_use", "tool_result", "file")
+"""Custom fields that the hub's form has, too."""
+KINDS = {
+    5001: "timeout",
+    5002: "unavailable",
+    5003: "invalid",
+    5004: "forbidden",
+    5005: "resources",
+    5006: "unsupported_work",
+    CANCELLED: "cancelled",
+    5901: "dependency",
+    5902: "work_failed",
+}
+"""Codes → the hub's own words, so that a caller finds the same ones whatever it speaks."""
+
+
+class Call(Followed):
+    def __init__(self, request: Envelope[WorkRequest]) -> None:
+        super().__init__(request.payload.task_id, request.message_id)
+        self.request = request
+        self.frame = codec.encode(request)
+        self.tries = 1
+        self.is_pinned = "agent_id" in request.x_custom_fields
+        self._blocks = chunks.Reassembly()
+        self._heard: set[str] = set()
+
+    def send_as(self, request: Envelope[WorkRequest]) -> None:
+        """Ask in other words."""
+        self.id, self.request, self.frame = request.message_id, request, codec.encode(request)
+
+    def hear(self, message: Envelope[Payload]) -> None:
+        """The hub tells how it goes, or how it ended."""
+        if message.message_id in self._heard:
+            return  # delivered again: our acknowledgment got lost
+        self._heard.add(message.message_id)
+        payload = message.payload
+        if isinstance(payload, ErrorPayload):
+            self._failed(message, payload)
+        elif isinstance(payload, WorkResult):
+            self._ended(message, payload)
+        elif isinstance(payload, WorkStatus):
+            data: dict[str, Any] = {"status": payload.status, "percent": payload.progress_percent}
+            if payload.step is not None:
+                data["step"] = {"number": payload.step.number, "name": payload.step.name}
+                data["output"] = payload.step.output
+            data.update((name, said) for name in ASIDES if (said := message.x_custom_fields.get(name)) is not None)
+            self._tell("paused" if payload.status == "paused" else "progress", message, data)
+
+    def _ended(self, message: Envelope[Payload], result: WorkResult) -> None:
+        output = result.output
+        if result.output_chunk is not None:
+            try:
+                self._blocks = self._blocks.feed(chunks.Block(chunks.parse(result.output_chunk), result.output))
+                if not chunks.is_last(result):
+                    return
+                output = self._blocks.finish()
+            except chunks.ChunkError as error:
+                self._blocks = chunks.Reassembly()
+                if chunks.is_last(result):
+                    self.fail(TaskFailed(f"its output came broken: {error}", task_id=self.task_id))
+                return
+        structured = message.x_custom_fields.get("result")
+        data = {"output": output, "exit_code": result.exit_code, "result": structured}
+        if result.exit_code == 0:
+            self._tell("completed", message, data)
+            self.finish(value_of(structured, output))
+            return
+        self._tell("failed", message, data)
+        failed = TaskFailed(
+            output.rstrip().rpartition("\n")[2] or f"exit code {result.exit_code}",
+            task_id=self.task_id,
+            kind="work_failed",
+            exit_code=result.exit_code,
+            output=output,
+            facts={"agent": message.x_custom_fields.get("agent_id")},
+        )
+        self.fail(failed)
+
+    def _failed(self, message: Envelope[Payload], payload: ErrorPayload) -> None:
+        is_cancel = payload.error_code == CANCELLED
+        status = "cancelled" if is_cancel else "failed"
+        facts = {"code": payload.error_code, "message": payload.error_message, **payload.error_context}
+        self._tell(status, message, {"fault": facts})
+        error = (TaskCancelled if is_cancel else TaskFailed)(
+            payload.error_message,
+            task_id=self.task_id,
+            status=status,
+            kind=KINDS.get(payload.error_code),
+            code=payload.error_code,
+            facts=facts,
+        )
+        self.fail(error)
+
+    def _tell(self, kind: str, message: Envelope[Payload], data: dict[str, Any]) -> None:
+        agent = message.x_custom_fields.get("agent_id")
+        self.tell(kind, data, at=message.timestamp.isoformat(), agent=agent if isinstance(agent, str) else None)

@@ -1,0 +1,194 @@
+"""What an agent says of itself: that it lives, how it is, what went wrong; and what it tells others directly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from dragoman.protocols.agentmsg import errors, routing
+from dragoman.protocols.agentmsg import types as agentmsg
+from dragoman.protocols.agentmsg.agreement import SENDER
+from dragoman.protocols.agentmsg.records import (
+    AgentState,
+    AgentStatus,
+    ErrorContext,
+    ErrorReport,
+    ErrorType,
+    HealthMetrics,
+    Priority,
+    Record,
+    RecoveryAttempt,
+    ResourceUsage,
+)
+from dragoman.protocols.agentmsg.retry import RetryWish
+from dragoman.sdk.conversation.exchange import Exchange
+from dragoman.sdk.errors import Misconfigured
+from dragoman.sdk.links import Introduction, Letter
+from dragoman.sdk.work.desk import Desk
+from dragoman.sdk.work.outcome import raised
+from dragoman.sdk.world import World
+
+HUB = agentmsg.HUB
+
+
+class Bulletin:
+    def __init__(self, who: Introduction, exchange: Exchange, desk: Desk, world: World) -> None:
+        self._who = who
+        self._exchange = exchange
+        self._desk = desk
+        self._world = world
+
+    # --- that it lives, and how ---
+
+    def beat(self) -> None:
+        self._desk.vitals.beaten_at = self._world.now()
+        self._exchange.mention(
+            self._exchange.letter(agentmsg.Heartbeat(agent_id=self._who.agent_id, state=self._state), HUB)
+        )
+
+    def tell_status(self, **said: Any) -> None:
+        """What is said holds for later reports, too, unless it cannot be told."""
+        vitals = self._desk.vitals
+        before = dict(vitals.said)
+        vitals.said.update((name, value) for name, value in said.items() if value is not None)
+        vitals.beaten_at = self._world.now()
+        try:
+            letter = self._exchange.letter(self.status(), HUB)
+        except (TypeError, ValueError):
+            vitals.said = before
+            raise
+        self._exchange.mention(letter)
+
+    def status(self) -> agentmsg.StatusUpdate:
+        """All that the agent knows of itself, and what it said of itself."""
+        vitals = self._desk.vitals
+        said = vitals.said
+        available = said.get("next_available")
+        if isinstance(available, int | float | timedelta):
+            span = available if isinstance(available, timedelta) else timedelta(seconds=available)
+            available = self._world.now() + span
+        return agentmsg.StatusUpdate(
+            agent_id=self._who.agent_id,
+            status=AgentStatus(
+                state=self._state,
+                capability_level=said.get("capability_level", 100),
+                error_rate=vitals.error_rate,
+                avg_response_time_ms=round(vitals.average_ms, 1),
+                last_heartbeat=vitals.beaten_at,
+            ),
+            current_tasks=tuple(self._desk.tasks),
+            resource_usage=ResourceUsage(
+                tokens_used=said.get("tokens_used", vitals.used["tokens_used"]),
+                tokens_remaining=said.get("tokens_remaining", 0),
+                cost_usd=said.get("cost_usd", vitals.used["cost_usd"]),
+                cpu_usage=said.get("cpu_usage", vitals.cpu_percent()),
+                memory_usage=said.get("memory_usage", vitals.memory_percent()),
+            ),
+            health_metrics=HealthMetrics(
+                uptime_seconds=round(vitals.uptime, 1),
+                success_rate=1 - vitals.error_rate,
+                avg_latency_ms=round(vitals.average_ms, 1),
+                error_count=vitals.failed,
+                last_error=vitals.last_error,
+            ),
+            next_available=available,
+        )
+
+    @property
+    def _state(self) -> AgentState:
+        said = self._desk.vitals.said.get("state")
+        if said is not None:
+            return AgentState(said)
+        return AgentState.BUSY if self._desk.tasks else AgentState.IDLE
+
+    # --- what went wrong ---
+
+    async def report_error(
+        self,
+        error: BaseException | str,
+        *,
+        error_type: str,
+        severity: str | None,
+        task_id: str | None,
+        to: str | None,
+        details: Mapping[str, Any] | None,
+        attempts: Sequence[Mapping[str, Any]],
+        actions: Sequence[str],
+    ) -> None:
+        self._exchange.require("report an error", "")
+        rule = errors.TABLE[ErrorType(error_type)]
+        report = ErrorReport(
+            error_id=self._world.mint(),
+            agent_id=self._who.agent_id,
+            error_type=ErrorType(error_type),
+            severity=severity or rule.severity,  # type: ignore[arg-type]
+            message=error if isinstance(error, str) else raised(error).output,
+            context=ErrorContext(details=msgspec.to_builtins(dict(details or {}))),
+            recovery_attempts=tuple(self._attempt(number, said) for number, said in enumerate(attempts, start=1)),
+            suggested_actions=tuple(actions) or (rule.action,),
+            task_id=task_id,
+        )
+        self._desk.vitals.last_error = self._world.now()
+        await self._exchange.deliver(self._exchange.letter(report, to or HUB, self._desk.tasks.get(task_id or "")))
+
+    def _attempt(self, number: int, said: Mapping[str, Any]) -> RecoveryAttempt:
+        known = {"attempt_number": number, "timestamp": self._world.now(), "outcome": "failure", "details": ""}
+        return msgspec.convert({**known, **said}, RecoveryAttempt)
+
+    # --- what others are told ---
+
+    async def tell(
+        self,
+        to: str,
+        payload: Record | Mapping[str, Any],
+        type: str | None,
+        priority: str | None,
+        ttl: float | None,
+        retry: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Kept ones until the hub has them; others are on their way when this returns."""
+        self._exchange.require("tell another agent something", "")
+        record, beside = self._record(payload, type)
+        ttl_ms = None if ttl is None else ttl * 1000
+        wish = None if retry is None else _wish(retry)
+        letter = self._exchange.letter(record, to, beside=beside, priority=priority, ttl_ms=ttl_ms, retry=wish)
+        if _is_kept(letter):
+            await self._exchange.deliver(letter)
+        else:
+            self._exchange.mention(letter)
+
+    def _record(self, payload: Record | Mapping[str, Any], type: str | None) -> tuple[Record, dict[str, Any]]:
+        """The payload in the protocol's form, and what it has no field for."""
+        if isinstance(payload, Record):
+            return payload, {}
+        if type is None:  # a note of one's own: it travels beside how we are
+            return self.status(), dict(payload)
+        body = agentmsg.BODIES[agentmsg.MessageType(type)][0]
+        known: dict[str, Any] = {}
+        copy = SENDER.get(body)
+        if copy is not None and "." not in copy:
+            known[copy] = self._who.agent_id
+        try:
+            record = msgspec.convert({**known, **payload}, body)
+        except msgspec.ValidationError as error:
+            raise Misconfigured(f"{type} cannot be made of this: {error}") from None
+        return record, {name: value for name, value in payload.items() if name not in body.__struct_fields__}
+
+
+def _wish(retry: Mapping[str, Any]) -> RetryWish:
+    if unknown := sorted(retry.keys() - set(RetryWish.__struct_fields__)):
+        known = ", ".join(RetryWish.__struct_fields__)
+        raise Misconfigured(f"retry has no {unknown[0]}; it has {known}")
+    try:
+        return msgspec.convert(dict(retry), RetryWish)
+    except msgspec.ValidationError as error:
+        raise Misconfigured(f"retry cannot be so: {error}") from None
+
+
+def _is_kept(letter: Letter) -> bool:
+    own = Priority(letter.priority) if letter.priority else Priority.LOW
+    table = routing.PRIORITY[agentmsg.TYPE_OF[type(letter.payload)]]
+    return routing.GUARANTEE[max(own, table, key=routing.RANK.__getitem__)] is routing.Guarantee.AT_LEAST_ONCE

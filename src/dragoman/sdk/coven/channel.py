@@ -1,0 +1,82 @@
+"""The way to a hub's gRPC port, for agents and clients of coven, and the one place where the SDK loads gRPC.
+
+Whoever needs gRPC takes it from here, so that what must be said before it is loaded has been said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Coroutine
+from typing import Any
+from urllib.parse import urlsplit
+
+# gRPC's fork handlers crash children that a handler starts by fork (subprocess with a preexec_fn, multiprocessing).
+# Without them such children, which do not use our channel, are safe.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+import grpc
+import grpc.aio
+
+from dragoman.protocols.coven.types import DEFAULT_PORT
+from dragoman.sdk.address import Address
+from dragoman.sdk.network import tls
+
+__all__ = ["BROKEN", "Ending", "grpc", "open_channel"]
+
+OPTIONS: list[tuple[str, Any]] = [
+    ("grpc.use_local_subchannel_pool", 1),  # a connection of its own, whose failures are not held against the next
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 200),  # gRPC's own pauses would outlast a hub's restart by minutes
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+]
+
+BROKEN = (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
+"""What a call raises when it is over."""
+
+
+class Ending:
+    """How a call ended, in the hub's own words.
+
+    gRPC puts an INTERNAL of its own over them when a write fails after the end, so they are taken down when they come.
+    """
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        self._first: tuple[grpc.StatusCode, str] | None = None
+        call.add_done_callback(self._take_down)
+
+    async def status(self) -> tuple[grpc.StatusCode, str]:
+        """The code and its details; waits for them."""
+        last = await self._call.code(), await self._call.details() or ""
+        return self._first or last
+
+    def _take_down(self, call: Any) -> None:
+        if self._first is None:
+            self._first = _at_once(call.code()), _at_once(call.details()) or ""
+
+
+def _at_once(answer: Coroutine[Any, Any, Any]) -> Any:
+    """What a coroutine returns that has nothing to wait for."""
+    try:
+        answer.send(None)
+    except StopIteration as done:
+        return done.value
+    raise RuntimeError("a call that is over has no status")
+
+
+def open_channel(address: Address, largest: int) -> grpc.aio.Channel:
+    """A channel to the hub's gRPC port; `https` in the base means TLS. `largest`: bytes of a message that may come."""
+    place = urlsplit(address.base)
+    host = f"[{place.hostname}]" if ":" in (place.hostname or "") else place.hostname
+    target = f"{host}:{place.port or DEFAULT_PORT}"
+    options = [*OPTIONS, ("grpc.max_receive_message_length", largest)]
+    if address.is_loopback:
+        options.append(("grpc.enable_http_proxy", 0))
+    if place.scheme == "https":
+        mine = tls.files(address)
+        credentials = grpc.ssl_channel_credentials(mine.roots, mine.key, mine.chain)
+        return grpc.aio.secure_channel(target, credentials, options)
+    return grpc.aio.insecure_channel(target, options)

@@ -1,0 +1,266 @@
+"""A client that speaks coven: a message goes in, its events stream out (`coven.CovenClient`).
+
+A request is said again under the same id until the hub has it, and the stream of a task begins again after the last
+event that was heard: nothing missed, nothing twice. A hub that was reached once and is gone for a moment is waited for,
+up to `patience` seconds; one that was never reached is reported at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import msgspec
+
+from dragoman.protocols.coven import codec
+from dragoman.protocols.coven.codec import Limits
+from dragoman.protocols.coven.types import (
+    CANCEL,
+    FOLLOW,
+    SEND,
+    CancelRequest,
+    FileData,
+    FollowRequest,
+    SendMessage,
+)
+from dragoman.sdk import trace
+from dragoman.sdk.address import Address
+from dragoman.sdk.calling.patience import ABSENCE, Passing, Patience, Tries
+from dragoman.sdk.coven.calls import Hearing
+from dragoman.sdk.coven.channel import BROKEN, grpc, open_channel
+from dragoman.sdk.errors import (
+    Conflict,
+    DragomanError,
+    Misconfigured,
+    NotAllowed,
+    NotFound,
+    RequestRefused,
+)
+from dragoman.sdk.events import Event, Question, TaskInfo
+from dragoman.sdk.links import File
+from dragoman.sdk.world import World
+
+OPTIONS = frozenset({"priority", "thread", "files"})
+MOST_BYTES = 128 * 1024 * 1024
+"""An answer is as long as the hub lets an agent's be."""
+MOST_UNREAD = 256
+"""Streams of submitted tasks that are kept open for whoever will follow them; older ones are followed anew."""
+CALL_TIMEOUT = 30.0
+TASK_ID = "dragoman-task-id"
+
+#: Status → what is raised; anything else that is the hub's own word is `RequestRefused`.
+RAISED: dict[grpc.StatusCode, type[DragomanError]] = {
+    grpc.StatusCode.UNAUTHENTICATED: NotAllowed,
+    grpc.StatusCode.PERMISSION_DENIED: NotAllowed,
+    grpc.StatusCode.NOT_FOUND: NotFound,
+    grpc.StatusCode.UNIMPLEMENTED: Misconfigured,
+}
+PASSING = frozenset({"overloaded", "rate_limited"})
+"""Faults of the hub that go by."""
+CONFLICTS = frozenset({"conflict"})
+TRANSPORT = frozenset(
+    {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL}
+)
+"""Without a fault of the hub beside them, these say that the connection broke."""
+
+_LIMITS = Limits(message_bytes=MOST_BYTES)
+
+
+class CovenClient:
+    """What `Client` does, in coven. `id` is who calls; without a token it is a guest's name, and may be empty."""
+
+    def __init__(self, address: Address, id: str, world: World, *, patience: float = ABSENCE) -> None:
+        self._address = address
+        self._id = id
+        self._world = world
+        self._patience = Patience(address.shown, world, patience)
+        self._channel: grpc.aio.Channel | None = None
+        self._unread: dict[str, Any] = {}
+
+    async def open(self) -> None:
+        """gRPC connects with the first call."""
+        self._channel = open_channel(self._address, MOST_BYTES)
+
+    async def close(self) -> None:
+        for call in self._unread.values():
+            call.cancel()
+        self._unread.clear()
+        if self._channel is not None:
+            await self._channel.close()
+
+    # --- what callers want ---
+
+    async def submit(self, target: str | None, work: str, given: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+        """Returns when the hub has it, durably."""
+        request = codec.encode_send(self._message(target, work, given, options))
+        tries = self._patience.begin()
+        while True:
+            call = self._at(SEND)(request, metadata=self._metadata())
+            try:
+                said = dict(await call.initial_metadata() or ())
+                if TASK_ID not in said:
+                    # It is over. gRPC forgets what came first when it hears of the end before it was asked for it.
+                    said = dict(await call.trailing_metadata() or ())
+                if TASK_ID not in said:
+                    await self._raise_status(call)
+                task_id = str(said[TASK_ID])
+                tries.reached()
+                self._keep(task_id, call)
+                return task_id
+            except (Passing, *BROKEN) as error:
+                call.cancel()
+                await self._try_again(tries, error)
+            except BaseException:
+                call.cancel()
+                raise
+
+    async def result(self, task_id: str) -> Any:
+        hearing = Hearing(task_id)
+        async for _ in self._listen(hearing):
+            pass
+        return hearing.outcome()
+
+    async def events(self, task_id: str, after: int) -> AsyncIterator[Event]:
+        async for event in self._listen(Hearing(task_id, after)):
+            yield event
+
+    async def cancel(self, task_id: str, reason: str | None) -> None:
+        request = codec.encode_cancel(CancelRequest(task_id=task_id, reason=reason or ""))
+        tries = self._patience.begin()
+        while True:
+            try:
+                await self._unary()(request, metadata=self._metadata(), timeout=CALL_TIMEOUT)
+                tries.reached()
+                return
+            except BROKEN as error:
+                await self._try_again(tries, self._judge(error))
+
+    async def task(self, task_id: str, wait: float = 0) -> TaskInfo:
+        raise _no_word("look at a task")
+
+    async def questions(self, status: str | None) -> list[Question]:
+        raise _no_word("list questions")
+
+    async def answer(self, question_id: str, answer: Any) -> None:
+        raise _no_word("answer a question")
+
+    # --- a task's events ---
+
+    async def _listen(self, hearing: Hearing) -> AsyncIterator[Event]:
+        """Over as many streams as it takes."""
+        call = self._unread.pop(hearing.task_id, None) if not hearing.cursor else None
+        tries = self._patience.begin()
+        while True:
+            if call is None:
+                request = codec.encode_follow(FollowRequest(task_id=hearing.task_id, after=hearing.cursor))
+                call = self._at(FOLLOW)(request, metadata=self._metadata())
+            try:
+                while (data := await call.read()) is not grpc.aio.EOF:
+                    tries.reached()
+                    event = hearing.hear(codec.decode_response(data, _LIMITS))
+                    if event is not None:
+                        yield event
+                    if hearing.is_over:
+                        return
+                error: Exception = Passing("the stream ended before the task did")
+            except BROKEN as broken:
+                error = self._judge(broken)
+            finally:
+                call.cancel()
+            await self._try_again(tries, error)
+            call = None
+            hearing.resume()
+
+    def _keep(self, task_id: str, call: Any) -> None:
+        """The stream is there already: whoever wants the events reads it from its beginning."""
+        old = self._unread.pop(task_id, None)
+        if old is not None:
+            old.cancel()
+        self._unread[task_id] = call
+        if len(self._unread) > MOST_UNREAD:
+            self._unread.pop(next(iter(self._unread))).cancel()
+
+    # --- one call ---
+
+    def _message(
+        self, target: str | None, work: str, given: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> SendMessage:
+        unknown = set(options) - OPTIONS
+        if unknown:
+            raise Misconfigured(f"coven has no word for {', '.join(sorted(unknown))}")
+        span = trace.current()
+        content = given.get("content")
+        files = [msgspec.convert(file, File, from_attributes=True) for file in options.get("files") or ()]
+        return SendMessage(
+            request_id=self._world.mint(),
+            thread_id=options.get("thread") or "",
+            sender=self._id,
+            content=content if isinstance(content, str) else "",
+            attachments=tuple(FileData(file.name, file.mime_type, file.data) for file in files),
+            work_type=work,
+            input_json=msgspec.json.encode(given).decode(),
+            traceparent=span.traceparent if span is not None else "",
+            to_agent=target or "",
+            priority=options.get("priority") or "",
+        )
+
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        said = []
+        if self._address.token:
+            said.append(("authorization", f"Bearer {self._address.token}"))
+        span = trace.current()
+        if span is not None:
+            said.append(("traceparent", span.traceparent))
+        return tuple(said)
+
+    def _at(self, method: str) -> Any:
+        return self._open_channel().unary_stream(method)
+
+    def _unary(self) -> Any:
+        return self._open_channel().unary_unary(CANCEL)
+
+    def _open_channel(self) -> grpc.aio.Channel:
+        if self._channel is None:
+            raise Misconfigured("use it as `async with Client(…) as hub:`")
+        return self._channel
+
+    async def _raise_status(self, call: Any) -> None:
+        """The hub did not begin to answer."""
+        code = await call.code()
+        trailing = dict(await call.trailing_metadata() or ())
+        raise self._meant(code, str(await call.details() or ""), trailing)
+
+    def _judge(self, error: Exception) -> Exception:
+        """What a broken call means: passing, then it is returned; else raised."""
+        if not isinstance(error, grpc.aio.AioRpcError):
+            return Passing(str(error) or type(error).__name__)
+        meant = self._meant(error.code(), error.details() or "", dict(error.trailing_metadata() or ()))
+        if isinstance(meant, Passing):
+            return meant
+        raise meant
+
+    def _meant(self, code: grpc.StatusCode, words: str, trailing: Mapping[str, Any]) -> Exception:
+        fault = trailing.get("dragoman-fault")
+        if fault in PASSING:
+            self._patience.was_reached = True
+            return Passing(words)
+        if fault is None and code in TRANSPORT:
+            return Passing(words or code.name)
+        if fault in CONFLICTS:
+            return Conflict(words)
+        raised = RAISED.get(code)
+        if raised is not None and not (raised is Misconfigured and fault):  # a hub that speaks coven knows the method
+            return raised(words or code.name)
+        return RequestRefused(words or code.name, kind=str(fault) if fault else code.name.lower())
+
+    async def _try_again(self, tries: Tries, error: Exception) -> None:
+        """A wire that was cut after it had been made says that somebody is there."""
+        await tries.again(error, is_there=NO_CONNECTION not in str(error))
+
+
+NO_CONNECTION = "failed to connect"
+"""What gRPC says of an address where nobody listens."""
+
+
+def _no_word(what: str) -> Misconfigured:
+    return Misconfigured(f"coven has no word to {what}: use a Client of the management API (an http:// address)")

@@ -1,0 +1,325 @@
+"""Coven over gRPC: an agent's link is one bidirectional stream of raw messages.
+
+Coven has no receipts. A message counts as accepted once it is written, because the hub asks again for whatever it has
+not committed when the stream breaks: with the same request id, which `transcripts` (and, after a restart, the journal)
+answers from memory. So nothing is lost, and nothing is done twice.
+
+    the hub says        the link does
+    ------------------  ---------------------------------------------------------------------------------
+    send_message        says again what was said about it before, if anything, and hands it on
+    cancel              hands it on, and ends the request: every request ends, and the stream is free
+    shutdown            closes its half when nothing is open; the engine connects again
+    the end             `LinkDown`, or what the status says where trying again is no use
+
+gRPC costs a tenth of a second to load, so this module is imported only when an address says `coven`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dragoman.protocols.coven.codec import LIMITS
+from dragoman.protocols.coven.connection import Connection
+from dragoman.protocols.coven.events import CancelReceived, Invalid, MessageReceived, ShutdownReceived, Welcomed
+from dragoman.protocols.coven.types import AGENT_STREAM, MessageResponse, SendMessage
+from dragoman.sdk.address import Address
+from dragoman.sdk.coven import words
+from dragoman.sdk.coven.channel import BROKEN, Ending, grpc, open_channel
+from dragoman.sdk.coven.transcripts import Transcripts
+from dragoman.sdk.errors import DragomanError, Misconfigured, NotAllowed, RequestRefused
+from dragoman.sdk.links import (
+    Accepted,
+    Cancel,
+    Inbound,
+    Introduction,
+    Link,
+    LinkDown,
+    Manners,
+    Outbound,
+    Query,
+    Report,
+)
+from dragoman.sdk.network.misdialled import advised
+from dragoman.sdk.world import World
+from dragoman.wire.errors import LocalProtocolError
+from dragoman.wire.role import Role
+
+log = logging.getLogger("dragoman.sdk")
+
+WELCOME_TIMEOUT = 60.0
+"""The hub may have to find out first whether an older stream of ours is dead: one cycle of its pings (coven-D4)."""
+CLOSE_TIMEOUT = 5.0
+HEARTBEAT = 30.0
+STILL_THERE = 5.0
+"""Seconds before the next try when the hub thinks that we are connected already."""
+CONGESTED = 256 * 1024
+LARGEST = LIMITS.message_bytes + 1024 * 1024
+"""A message above the limit is refused by our codec, in words."""
+
+#: Status before the welcome → what is raised, where trying again is no use.
+FINAL: dict[grpc.StatusCode, type[DragomanError]] = {
+    grpc.StatusCode.UNAUTHENTICATED: NotAllowed,
+    grpc.StatusCode.PERMISSION_DENIED: NotAllowed,
+    grpc.StatusCode.UNIMPLEMENTED: Misconfigured,
+    grpc.StatusCode.INVALID_ARGUMENT: RequestRefused,
+}
+
+
+def agent_links(address: Address, world: World) -> Callable[[], Link]:
+    """Links to one hub, with one memory."""
+    memory = Transcripts()
+    return lambda: CovenLink(address, world, memory)
+
+
+class CovenLink:
+    """`links.Link` in coven."""
+
+    def __init__(self, address: Address, world: World, memory: Transcripts) -> None:
+        self._address = address
+        self._world = world
+        self._memory = memory
+        self._connection = Connection(Role.AGENT)
+        self._does: tuple[str, ...] = ()
+        self._channel: grpc.aio.Channel | None = None
+        self._call: Any = None
+        self._ending: Ending
+        self._loops: list[asyncio.Task[None]] = []
+        self._turn: words.Turn | None = None
+        self._ended: list[str] = []
+        self._outbox: deque[tuple[bytes, str | None]] = deque()
+        self._size = 0
+        self._stir = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._heard: asyncio.Queue[Inbound | DragomanError] = asyncio.Queue()
+        self._is_leaving = False
+        self._is_quiet = False
+        self._is_over = False
+
+    @property
+    def manners(self) -> Manners:
+        return words.MANNERS
+
+    # --- its life ---
+
+    async def open(self, who: Introduction) -> None:
+        self._does = who.work_types
+        self._channel = open_channel(self._address, LARGEST)
+        token = self._address.token
+        metadata = (("authorization", f"Bearer {token}"),) if token else None
+        self._call = self._channel.stream_stream(AGENT_STREAM)(metadata=metadata)
+        self._ending = Ending(self._call)
+        register = self._connection.send_register(
+            who.agent_id,
+            name=who.kind or who.agent_id,
+            capabilities=who.work_types,
+            work_types=who.work_types,
+            version=who.version or "",
+        )
+        try:
+            async with asyncio.timeout(WELCOME_TIMEOUT):
+                await self._call.write(register)
+                await self._welcome()
+        except TimeoutError:
+            raise LinkDown("the hub did not answer the registration") from None
+        except BROKEN:
+            raise await self._verdict(is_welcome=False) from None
+        loop = asyncio.get_running_loop()
+        self._loops = [loop.create_task(each()) for each in (self._read, self._write, self._beat)]
+
+    async def _welcome(self) -> None:
+        while True:
+            data = await self._call.read()
+            if data is grpc.aio.EOF:
+                raise await self._verdict(is_welcome=False)
+            (event,) = self._connection.receive(data)
+            if isinstance(event, Welcomed):
+                return
+            if isinstance(event, Invalid):
+                raise LinkDown(f"the hub said something that makes no sense: {event.error}")
+
+    async def _verdict(self, *, is_welcome: bool) -> DragomanError:
+        """What the end of the stream means."""
+        try:
+            code, said = await self._ending.status()
+        except asyncio.CancelledError:
+            if not self._call.cancelled():
+                raise
+            return LinkDown("the stream was given up")
+        final = FINAL.get(code)
+        if final is NotAllowed or (final is not None and not is_welcome):
+            return final(said or f"the hub ended the stream: {code.name}")
+        if code is grpc.StatusCode.ALREADY_EXISTS:
+            return LinkDown(said, retry_after=STILL_THERE)
+        return LinkDown(advised(said) or ("the stream ended" if code is grpc.StatusCode.OK else code.name))
+
+    async def close(self) -> None:
+        """Everything said is read by the hub before the stream ends, if there is still one."""
+        with contextlib.suppress(Exception):
+            if self._loops and not self._is_over:
+                self._is_leaving, self._turn = True, None
+                self._stir.set()
+                await asyncio.wait(self._loops[:2], timeout=CLOSE_TIMEOUT)
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        if self._call is not None:
+            self._call.cancel()
+        if self._channel is not None:
+            with contextlib.suppress(Exception):
+                await self._channel.close()
+
+    # --- in ---
+
+    async def receive(self) -> Sequence[Inbound]:
+        heard = [await self._heard.get()]
+        while not self._heard.empty():
+            heard.append(self._heard.get_nowait())
+        said: list[Inbound] = []
+        for each in heard:
+            if isinstance(each, DragomanError):
+                if not said:
+                    raise each
+                self._heard.put_nowait(each)
+                break
+            said.append(each)
+        return said
+
+    async def _read(self) -> None:
+        try:
+            while (data := await self._call.read()) is not grpc.aio.EOF:
+                for event in self._connection.receive(data):
+                    self._hear(event)
+            error = await self._verdict(is_welcome=True)
+        except BROKEN:
+            error = await self._verdict(is_welcome=True)
+        except LinkDown as down:
+            error = down
+        self._is_over = True
+        self._room.set()
+        self._stir.set()
+        if not self._is_quiet:  # who takes no more work needs no other link
+            self._heard.put_nowait(error)
+
+    def _hear(self, event: object) -> None:
+        match event:
+            case MessageReceived(message):
+                self._begin(message)
+            case CancelReceived(message):
+                self._cancel(message.reason)
+            case ShutdownReceived(message):
+                log.info("the hub asks us to leave: %s", message.reason)
+                self._is_leaving = True
+                self._stir.set()
+            case Invalid(error):
+                raise LinkDown(f"the hub said something that makes no sense: {error}")
+
+    def _begin(self, message: SendMessage) -> None:
+        for request_id in self._ended:  # one at a time: what ended on this stream before is committed
+            self._memory.forget(request_id)
+        self._ended.clear()
+        turn = self._turn = words.turn_of(message, self._memory.asked)
+        self._memory.asked.pop(message.thread_id, None)
+        for said in self._memory.begin(message.request_id, turn.print):
+            self._say(said)
+        self._heard.put_nowait(words.work_of(message, turn, self._world.mint(), self._does))
+
+    def _cancel(self, reason: str) -> None:
+        turn = self._turn
+        if turn is not None:
+            self._memory.forget(turn.request_id)
+            self._heard.put_nowait(Cancel(task_id=turn.task_id, reason=reason))
+            self._put(words.cancelled(turn, reason))
+            self._end_turn(turn)
+
+    # --- out ---
+
+    def acknowledge(self, receipt: str) -> None:
+        """Coven has no receipts."""
+
+    def send(self, message: Outbound) -> None:
+        """What is about no open request waits in the memory until the hub asks again, if ever it does."""
+        self._memory.add(message)
+        if self._turn is not None and message.errand.request_id == self._turn.request_id:
+            self._say(message)
+        else:
+            self._heard.put_nowait(Accepted((message.id,)))
+
+    def _say(self, message: Outbound) -> None:
+        turn = self._turn
+        if turn is None:
+            return
+        try:
+            for response in words.responses_of(message, turn):
+                self._put(response)
+        except LocalProtocolError as error:  # too large for one message: say that instead, and end where it had to end
+            log.warning("something about task %s cannot be said in coven: %s", turn.task_id, error)
+            if self._connection.request is not None and not isinstance(message, Report):
+                self._put(words.unspeakable(turn, str(error)))
+        self._mark(message.id)
+        if self._connection.request is None:
+            if isinstance(message, Query) and turn.is_plain:
+                self._memory.ask(turn.thread_id, turn.task_id)
+            self._end_turn(turn)
+
+    def _end_turn(self, turn: words.Turn) -> None:
+        self._turn = None
+        self._ended.append(turn.request_id)
+        self._stir.set()
+
+    def _put(self, response: MessageResponse) -> None:
+        self._queue(self._connection.send(response))
+
+    def _queue(self, data: bytes) -> None:
+        self._outbox.append((data, None))
+        self._size += len(data)
+        if self._size > CONGESTED:
+            self._room.clear()
+        self._stir.set()
+
+    def _mark(self, id: str) -> None:
+        """Accepted when everything before this is written."""
+        self._outbox.append((b"", id))
+        self._stir.set()
+
+    async def _write(self) -> None:
+        try:
+            while not self._is_over:
+                accepted = []
+                while self._outbox:
+                    data, id = self._outbox.popleft()
+                    if id is not None:
+                        accepted.append(id)
+                        continue
+                    await self._call.write(data)
+                    self._size -= len(data)
+                    if self._size <= CONGESTED:
+                        self._room.set()
+                if accepted:
+                    self._heard.put_nowait(Accepted(tuple(accepted)))
+                elif (self._is_leaving or self._is_quiet) and (self._turn is None):
+                    await self._call.done_writing()
+                    return
+                self._stir.clear()
+                if not self._outbox and not accepted:
+                    await self._stir.wait()
+        except BROKEN:
+            pass  # the reading loop says so
+
+    async def _beat(self) -> None:
+        while True:
+            await self._world.sleep(HEARTBEAT)
+            self._queue(self._connection.send_heartbeat(int(self._world.now().timestamp() * 1000)))
+
+    async def drain(self) -> None:
+        await self._room.wait()
+
+    def quiesce(self) -> None:
+        """Nothing may be sent to who does not listen: our half closes as soon as nothing is open."""
+        self._is_quiet = True
+        self._stir.set()

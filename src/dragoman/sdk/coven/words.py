@@ -1,0 +1,220 @@
+"""An agent's and a client's words in coven: values only, no call.
+
+    the engine says     coven says                          the hub says     the engine hears
+    ------------------  ----------------------------------  ---------------  -----------------------------
+    Report, figures     thinking + progress                 send_message     Work; with answer_json: the answer
+    Report, output      text, in pieces of up to 1 MiB      cancel           Cancel
+    - thinking, tools   thinking, tool_use, tool_result     shutdown         nothing: the link sees to it
+    - file              file
+    Report, only alive  progress alone; else a heartbeat
+    Query               done + question (B3)
+    Outcome             done + result_json; error + fault
+    Decline             error + fault
+
+A gateway of other make knows neither task ids nor work types: then a request is its own task, its work is `chat` (or
+the one thing the agent does), and an answer is the next message in the thread of the question.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from dragoman.protocols.coven.codec import LIMITS
+from dragoman.protocols.coven.types import (
+    Done,
+    Error,
+    Fault,
+    FileData,
+    MessageResponse,
+    Progress,
+    Question,
+    ResponseEvent,
+    SendMessage,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+)
+from dragoman.sdk import links, trace
+from dragoman.sdk.work.outcome import clean
+
+CHAT = "chat"
+PIECE = 1024 * 1024
+"""Characters of text in one message, at most."""
+LONGEST_END = 2 * PIECE
+"""A longer answer comes in pieces before the end, and the end is empty (coven-D8)."""
+MANNERS = links.Manners(name="coven", largest_file=LIMITS.message_bytes - 64 * 1024, has_receipts=False)
+
+#: Decline.kind → the hub's name for it.
+DECLINED = {"invalid": "invalid", "unsupported": "unsupported_work"}
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Turn(msgspec.Struct, kw_only=True):
+    """The request that is open on a stream."""
+
+    request_id: str
+    task_id: str
+    thread_id: str
+    print: str
+    is_plain: bool
+    """From a gateway of other make: it knows only the document."""
+    told: tuple[int, str | None] = (0, None)
+    """Percent and step, as told last."""
+    streamed: list[str] = []
+
+
+# --- in ---
+
+
+def turn_of(message: SendMessage, asked: Mapping[str, str]) -> Turn:
+    """`asked` says which task put a question in which thread, for gateways that do not say it themselves."""
+    task_id = message.task_id or asked.get(message.thread_id) or message.request_id
+    content = (message.work_type, message.content, message.input_json, message.answer_json)
+    return Turn(
+        request_id=message.request_id,
+        task_id=task_id,
+        thread_id=message.thread_id,
+        print=hashlib.blake2b(_encode(content), digest_size=16).hexdigest(),
+        is_plain=not message.task_id,
+    )
+
+
+def work_of(message: SendMessage, turn: Turn, mint: str, does: tuple[str, ...]) -> links.Work:
+    """`mint` is a fresh UUID, for the trace of a message that names none; `does` are the agent's work types."""
+    span = trace.parse(message.traceparent)
+    is_answer = turn.is_plain and turn.task_id != message.request_id
+    answer: Any | UnsetType = UNSET
+    if message.answer_json:
+        answer = _json(message.answer_json)
+    elif is_answer:
+        answer = message.content
+    given = _json(message.input_json) if message.input_json else None
+    return links.Work(
+        errand=links.Errand(
+            task_id=turn.task_id,
+            request_id=message.request_id,
+            trace_id=span.trace_id if span is not None else mint.replace("-", ""),
+            sender=message.sender,
+        ),
+        type=message.work_type or (does[0] if len(does) == 1 else CHAT),
+        input=given if isinstance(given, dict) else {"content": message.content},
+        attempt=message.attempt or None,
+        traceparent=message.traceparent or None,
+        answer=answer,
+        files=tuple(links.File(one.filename, one.mime_type, one.data) for one in message.attachments),
+    )
+
+
+def _json(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+# --- out ---
+
+
+def responses_of(message: links.Outbound, turn: Turn) -> Iterator[MessageResponse]:
+    """What says it; nothing at all for a sign of life that this gateway would not understand."""
+    if isinstance(message, links.Report):
+        yield from _report(message, turn)
+    elif isinstance(message, links.Query):
+        yield _said(turn, Done(question=_question(message)))
+    elif isinstance(message, links.Decline):
+        facts: dict[str, Any] = {"supported_types": message.supported} if message.supported else {}
+        if message.field:
+            facts["field"] = message.field
+        words = f"{message.field}: {message.message}" if message.field else message.message
+        yield _failure(turn, DECLINED[message.kind], words, facts)
+    elif isinstance(message, links.Letter | links.Verdict):
+        raise TypeError("coven's agents do not converse")
+    elif message.exit_code:
+        error = message.error or {}
+        facts = {"exit_code": message.exit_code, **({"type": error["type"]} if "type" in error else {})}
+        yield _failure(turn, "work_failed", message.output or f"exit code {message.exit_code}", facts)
+    else:
+        yield from _success(message, turn)
+
+
+def cancelled(turn: Turn, reason: str) -> MessageResponse:
+    """Every request ends, one that nobody wants any more, too."""
+    return _failure(turn, "cancelled", reason or "cancelled", {})
+
+
+def unspeakable(turn: Turn, why: str) -> MessageResponse:
+    """The end of a request whose real end does not fit into a message."""
+    return _failure(turn, "internal", f"the agent's answer cannot be said in coven: {why}", {})
+
+
+def _report(report: links.Report, turn: Turn) -> Iterator[MessageResponse]:
+    events: list[ResponseEvent] = []
+    if report.thinking:
+        events.append(Thinking(clean(report.thinking)))
+    if report.tool_use is not None:
+        used = report.tool_use
+        events.append(ToolUse(clean(used.id), clean(used.name), "" if used.input is None else _text(used.input)))
+    if report.tool_result is not None:
+        gave = report.tool_result
+        events.append(ToolResult(clean(gave.id), clean(gave.output), gave.is_error))
+    if report.file is not None:
+        events.append(FileData(clean(report.file.name), clean(report.file.mime_type), report.file.data))
+    output = clean(report.output)
+    if output:
+        turn.streamed.append(output)
+        events += [Text(output[start : start + PIECE]) for start in range(0, len(output), PIECE)]
+    progress = None
+    if (report.percent, report.step) != turn.told or not events:
+        progress = Progress(
+            percent=report.percent, step=clean(report.step or ""), number=report.number, total=report.total or 0
+        )
+        if (report.percent, report.step) != turn.told and not events:
+            events.append(Thinking(progress.step or f"{report.percent} %"))
+        turn.told = (report.percent, report.step)
+    if not events:
+        if not turn.is_plain:
+            yield _said(turn, None, progress=progress)
+        return
+    for event in events[:-1]:
+        yield _said(turn, event)
+    yield _said(turn, events[-1], progress=progress)
+
+
+def _success(outcome: links.Outcome, turn: Turn) -> Iterator[MessageResponse]:
+    whole, result = clean(outcome.output), bytes(outcome.result).decode()
+    if len(whole) > LONGEST_END:
+        if whole != "".join(turn.streamed):
+            for start in range(0, len(whole), PIECE):
+                yield _said(turn, Text(whole[start : start + PIECE]))
+        whole = ""
+    yield _said(turn, Done(full_response=whole, result_json=result))
+
+
+def _failure(turn: Turn, kind: str, words: str, facts: dict[str, Any]) -> MessageResponse:
+    words = clean(words)
+    fault = Fault(kind=kind, message=words[-PIECE:], facts_json=_text(facts) if facts else "")
+    return _said(turn, Error(words[-PIECE:]), fault=fault)
+
+
+def _question(query: links.Query) -> Question:
+    return Question(
+        question=clean(query.question),
+        options_json=_text(query.options) if query.options else "",
+        timeout_seconds=query.timeout_seconds or 0.0,
+        default_json="" if query.default is UNSET else _text(query.default),
+    )
+
+
+def _said(turn: Turn, event: ResponseEvent | None, **beside: Any) -> MessageResponse:
+    return MessageResponse(request_id=turn.request_id, event=event, **beside)
+
+
+def _text(value: Any) -> str:
+    return _encode(value).decode()

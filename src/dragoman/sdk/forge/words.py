@@ -1,0 +1,396 @@
+"""An agent's words in forge, over pipes or a WebSocket.
+
+    the engine says     forge says                                   the hub says            the engine hears
+    ------------------  -------------------------------------------  ----------------------  --------------------
+    Report              event:progress                               notify:task-assigned    Work
+    - output, file      request:update-task running, in pieces       notify:task-cancelled   Cancel
+    - thinking, tool    event:progress                               notify:task-paused      Hold
+    Query               request:ask-user                             notify:task-resumed     Release
+    Outcome             request:update-task completed or failed      response to ask-user    Reply
+    Decline             request:update-task failed                   response:success        Accepted
+                                                                     response:error          Refused
+                                                                     notify:shutdown         Dismiss (a child only)
+
+Output must arrive, and events are answered by nobody: so it travels in requests, whose repetition under the same id the
+hub recognises. An agent elsewhere that hears of a shutdown works on; the link ends, and the next one finds a new hub.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from dragoman.protocols.forge import types as forge
+from dragoman.protocols.forge.errors import Code, is_retryable
+from dragoman.protocols.forge.types import Failure, Message, Response, Stamp, Success
+from dragoman.sdk import trace
+from dragoman.sdk.errors import DragomanError, NotAllowed
+from dragoman.sdk.forge.talk import LARGEST, Conversation, Declined, HungUp, TooLong, Wire
+from dragoman.sdk.links import (
+    Accepted,
+    Cancel,
+    Decline,
+    Dismiss,
+    Errand,
+    File,
+    Hold,
+    Inbound,
+    Introduction,
+    LinkDown,
+    Manners,
+    Outbound,
+    Outcome,
+    Query,
+    Refused,
+    Release,
+    Reply,
+    Report,
+    Work,
+    handed_over,
+)
+from dragoman.sdk.world import World
+
+UNTIL_ANSWERED_MS = 365 * 24 * 3600 * 1000.0
+"""A question without a time would be given up as any request is (D8): who asks the SDK for none means none."""
+
+log = logging.getLogger("dragoman.sdk")
+
+MANNERS = Manners(name="forge", largest_file=(LARGEST - 64 * 1024) // 4 * 3)
+PIECE = 128 * 1024
+"""Characters of output in one message: even if all of them are written as escapes it fits."""
+GRACE_MARGIN = 0.9
+"""Of the time we are given to end, so that the end is ours."""
+
+
+class ForgeLink:
+    """`links.Link` in forge. `is_child`: whoever started us is at the other end, and we end with it."""
+
+    def __init__(self, wire: Wire, world: World, *, is_child: bool = False) -> None:
+        self._world = world
+        self._is_child = is_child
+        self._heard: list[Inbound] = []
+        self._news = asyncio.Event()
+        self._end: DragomanError | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._fetching: dict[str, asyncio.Task[None]] = {}
+        self._steps: dict[str, int] = {}
+        self._begun: set[str] = set()
+        self.talk = Conversation(wire, world)
+
+    @property
+    def manners(self) -> Manners:
+        return MANNERS
+
+    async def open(self, who: Introduction) -> None:
+        await self.talk.open()
+        self._reading = asyncio.get_running_loop().create_task(self._read())
+        said = forge.Register(
+            name=who.agent_id,
+            work_types=who.work_types,
+            version=who.version,
+            max_concurrent=who.concurrency,
+        )
+        self.talk.request(said, self._registered)
+
+    async def receive(self) -> Sequence[Inbound]:
+        while not self._heard:
+            if self._end is not None:
+                raise self._end
+            self._news.clear()
+            await self._news.wait()
+        heard, self._heard = self._heard, []
+        return heard
+
+    def acknowledge(self, receipt: str) -> None:
+        """The receipt of work is its task: that somebody has begun is progress, unless more is said at once."""
+        if not self._begun:
+            asyncio.get_running_loop().call_soon(self._acknowledge)
+        self._begun.add(receipt)
+
+    def _acknowledge(self) -> None:
+        begun, self._begun = self._begun, set()
+        for task_id in begun:
+            self.talk.event(forge.Progress(task_id=task_id))
+
+    def send(self, message: Outbound) -> None:
+        self._begun.discard(message.errand.task_id)
+        if type(message) is Report:
+            self._report(message)
+        elif type(message) is Query:
+            self._ask(message)
+        elif type(message) is Outcome:
+            self._finish(message)
+        else:
+            assert type(message) is Decline
+            self._update(message, message.id, status="failed", error=_declined(message))
+
+    async def drain(self) -> None:
+        await self.talk.drain()
+
+    def quiesce(self) -> None:
+        """The hub pushes; what comes now is left to it."""
+
+    async def close(self) -> None:
+        chores = [chore for chore in (self._reading, *self._fetching.values()) if chore is not None]
+        for chore in chores:
+            chore.cancel()
+        await asyncio.gather(*chores, return_exceptions=True)
+        await self.talk.close()
+
+    # --- in ---
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                for notice in await self.talk.notices():
+                    self._notice(notice)
+        except HungUp as gone:
+            self._tell(Dismiss(reason=str(gone), grace=None if gone.hears else 0.0, hears=False))
+        except DragomanError as error:
+            self._fail(error)
+        except Exception as error:
+            log.exception("what the hub said could not be dealt with")
+            self._fail(LinkDown(f"{type(error).__name__}: {error}"))
+
+    def _tell(self, word: Inbound) -> None:
+        self._heard.append(word)
+        self._news.set()
+
+    def _fail(self, error: DragomanError) -> None:
+        self._end = error
+        self._news.set()
+
+    def _registered(self, response: Response) -> None:
+        if isinstance(response, Success):
+            return
+        if response.error.code == Code.UNAUTHORIZED:
+            self._fail(NotAllowed(response.error.message))
+        else:  # an orchestrator that knows no such request gives out work all the same
+            log.info("not registered: %s", response.error.message)
+
+    def _notice(self, notice: Message) -> None:
+        said = notice.payload
+        match said:
+            case forge.TaskAssigned():
+                self._assigned(notice, said)
+            case forge.TaskCancelled():
+                fetching = self._fetching.get(said.task_id)
+                if fetching is not None:
+                    fetching.cancel()
+                self._tell(Cancel(task_id=said.task_id, reason=said.reason))
+            case forge.TaskPaused():
+                self._tell(Hold(task_id=said.task_id))
+            case forge.TaskResumed():
+                self._tell(Release(task_id=said.task_id))
+            case forge.Shutdown() if self._is_child:
+                self._tell(Dismiss(reason=said.reason, grace=said.grace_period / 1000 * GRACE_MARGIN))
+            case forge.Shutdown():
+                log.info("the hub stops: %s", said.reason)
+            case _:
+                log.debug("%s is not for us", notice.type)
+
+    def _assigned(self, notice: Message, said: forge.TaskAssigned) -> None:
+        if said.task is not None and not said.task.get("files"):
+            self._tell(_work(notice, said.task_id, said.task, self._world))
+        elif said.task_id not in self._fetching:
+            fetching = asyncio.get_running_loop().create_task(self._fetch(notice, said))
+            self._fetching[said.task_id] = fetching
+            fetching.add_done_callback(lambda _: self._fetching.pop(said.task_id, None))
+
+    async def _fetch(self, notice: Message, said: forge.TaskAssigned) -> None:
+        """What was not told with the assignment: the task itself, the files that came with it."""
+        try:
+            task = said.task or _object((await self.talk.ask(forge.GetTask(task_id=said.task_id))).get("task"))
+            files = [await self._file(said.task_id, file) for file in task.get("files") or ()]
+        except (Declined, TypeError, ValueError, KeyError) as error:
+            log.warning("task %s was assigned, but cannot be seen: %s", said.task_id, error)
+            return
+        self._tell(_work(notice, said.task_id, task, self._world, tuple(files)))
+
+    async def _file(self, task_id: str, file: dict[str, Any]) -> File:
+        data = b""
+        while True:
+            piece = await self.talk.ask(forge.GetFile(task_id=task_id, file_id=file["id"], offset=len(data)))
+            try:
+                came = base64.b64decode(piece["data"], validate=True)
+            except binascii.Error as error:
+                raise ValueError(f"file {file['id']}: {error}") from None
+            data += came
+            if not came or len(data) >= int(piece.get("size") or 0):
+                return File(str(file.get("name") or ""), str(file.get("mimeType") or ""), data)
+
+    # --- out ---
+
+    def _report(self, report: Report) -> None:
+        if report.file is not None:
+            self._update(report, report.id, status="running", progress=report.percent / 100, file=_file(report.file))
+            return
+        is_new_step = report.step is not None and self._steps.get(report.errand.task_id) != report.number
+        if is_new_step or not report.output:
+            self._progress(report)
+        if report.output:
+            *first, last = _pieces(report.output)
+            self._put_out(report, first)
+            self._update(report, report.id, status="running", output=last, progress=report.percent / 100)
+
+    def _progress(self, report: Report) -> None:
+        """All but the output. Nobody says that it arrived: it has when it has left."""
+        self._steps[report.errand.task_id] = report.number
+        named = report.step is not None
+        said = forge.Progress(
+            task_id=report.errand.task_id,
+            progress=report.percent / 100,
+            step=forge.Step(number=report.number, name=report.step or "", total=report.total) if named else None,
+            thinking=report.thinking or None,
+            tool_use=None if report.tool_use is None else _like(report.tool_use, forge.ToolUse),
+            tool_result=None if report.tool_result is None else _like(report.tool_result, forge.ToolResult),
+        )
+        id = f"{report.id}/step" if report.output else report.id
+        is_kept = report.has_content and not report.output
+
+        def has_left() -> None:
+            self._tell(Accepted((report.id,)))
+
+        try:
+            meta, then = _meta(report.errand, report.id), has_left if is_kept else None
+            self.talk.event(said, stamp=Stamp(id, report.at), meta=meta, then=then)
+        except TooLong as error:
+            log.warning("what task %s tells is lost: %s", report.errand.task_id, error)
+            if is_kept:
+                has_left()
+
+    def _put_out(self, message: Outbound, pieces: Sequence[str]) -> None:
+        for number, piece in enumerate(pieces):
+            self._update(message, f"{message.id}/{number}", status="running", output=piece)
+
+    def _finish(self, outcome: Outcome) -> None:
+        self._steps.pop(outcome.errand.task_id, None)
+        if outcome.exit_code:
+            self._update(outcome, outcome.id, status="failed", error=_failed(outcome))
+        elif outcome.result:
+            try:
+                result = msgspec.json.decode(outcome.result)
+                self._update(outcome, outcome.id, status="completed", result=result, output=_words(outcome))
+            except TooLong as error:
+                words = f"the result cannot be told: {error}; return text, which is split, or store it and return where"
+                self._update(outcome, outcome.id, status="failed", error={"message": words})
+        elif len(outcome.output) > PIECE:
+            self._put_out(outcome, _pieces(outcome.output))
+            self._update(outcome, outcome.id, status="completed")
+        else:
+            self._update(outcome, outcome.id, status="completed", output=outcome.output or None)
+
+    def _update(self, message: Outbound, id: str, **fields: Any) -> None:
+        said = forge.UpdateTask(task_id=message.errand.task_id, **fields)
+
+        def then(response: Response) -> None:
+            if isinstance(response, Failure):
+                self._refused(message.errand, response)
+            elif id == message.id:
+                self._tell(Accepted((id,)))
+
+        self.talk.request(said, then, stamp=Stamp(id, message.at), meta=_meta(message.errand, message.id))
+
+    def _ask(self, query: Query) -> None:
+        seconds = query.timeout_seconds
+        said = forge.AskUser(
+            question=query.question,
+            options=query.options,
+            timeout=UNTIL_ANSWERED_MS if seconds is None else max(1.0, seconds * 1000),
+            default=query.default,
+            task_id=query.errand.task_id,
+        )
+
+        def then(response: Response) -> None:
+            if isinstance(response, Success):
+                self._answer(query, response.payload.get("answer"))
+            elif response.error.code == Code.TIMEOUT:  # nobody answered in time
+                self._answer(query, None if query.default is UNSET else query.default)
+            else:
+                self._refused(query.errand, response)
+
+        self.talk.request(said, then, stamp=Stamp(query.id, query.at), meta=_meta(query.errand, query.id))
+
+    def _answer(self, query: Query, answer: Any) -> None:
+        self._tell(Reply(id=query.id, task_id=query.errand.task_id, answer=answer))
+
+    def _refused(self, errand: Errand, response: Failure) -> None:
+        error = response.error
+        self._tell(Refused(request_id=errand.request_id, reason=error.message, retryable=is_retryable(error)))
+
+
+def _file(file: File) -> forge.Attachment:
+    data = base64.b64encode(file.data).decode()
+    return forge.Attachment(filename=file.name[:200] or "file", mime_type=file.mime_type, data=data)
+
+
+def _work(notice: Message, task_id: str, task: dict[str, Any], world: World, files: tuple[File, ...] = ()) -> Work:
+    """The task as work. Orders with one request id are the same work; where the hub names none, each is a new one."""
+    given, attempt = task.get("payload"), task.get("attempt")
+    traceparent = notice.meta.get("traceparent")
+    span = trace.parse(traceparent)
+    return Work(
+        errand=Errand(
+            task_id=task_id,
+            request_id=str(task.get("requestId") or notice.id),
+            trace_id=world.mint().replace("-", "") if span is None else span.trace_id,
+            sender=str(task.get("submittedBy") or ""),
+        ),
+        type=str(task.get("type") or ""),
+        input=given if isinstance(given, dict) else {} if given is None else {"input": given},
+        receipt=task_id,
+        attempt=attempt if type(attempt) is int else None,
+        traceparent=traceparent if span is not None else None,
+        answer=task.get("answer", UNSET),
+        question=task["question"] if isinstance(task.get("question"), str) else None,
+        files=files,
+        terms=handed_over(task.get("handover")),
+    )
+
+
+def _words(outcome: Outcome) -> str | None:
+    """What the handler said beside its result. The hub may have lost the pieces with a process that is no more; if it
+    has them, it knows this for the same."""
+    has_words = outcome.output.encode() != bytes(outcome.result) and len(outcome.output) <= PIECE
+    return outcome.output if has_words else None
+
+
+def _failed(outcome: Outcome) -> dict[str, Any]:
+    """The words first; what is beside them as details."""
+    known = outcome.error or {}
+    words = outcome.output.rstrip().rpartition("\n")[2] or str(known.get("message") or "the work failed")
+    return {"message": words, "details": {"type": known.get("type"), "exit_code": outcome.exit_code}}
+
+
+def _declined(decline: Decline) -> dict[str, Any]:
+    field = decline.field and decline.field.replace("parameters", "payload", 1)
+    details: dict[str, Any] = {"field": field} if field else {}
+    if decline.kind == "unsupported":
+        details |= {"work_type_requested": decline.work_type, "supported_types": decline.supported}
+    words = f"{field}: {decline.message}" if field else decline.message
+    return {"code": Code.INVALID_REQUEST, "message": words, "details": details}
+
+
+def _pieces(output: str) -> list[str]:
+    return [output[start : start + PIECE] for start in range(0, len(output), PIECE)]
+
+
+def _meta(errand: Errand, id: str) -> dict[str, Any]:
+    return {"traceparent": f"00-{errand.trace_id}-{trace.span_id(id)}-01"}
+
+
+def _like(value: Any, form: type[Any]) -> Any:
+    return form(**msgspec.structs.asdict(value))
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if type(value) is not dict:
+        raise TypeError("a task is an object")
+    return value

@@ -1,0 +1,78 @@
+"""Files over HTTP, where a protocol says of them only where they are.
+
+Those that came with work are fetched (chiffon, agentmsg, a2acp); one that comes out of it is brought first and then
+named (chiffon, which alone has a place for the name).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TypeAlias
+from urllib.parse import quote
+
+from dragoman.sdk.address import Address
+from dragoman.sdk.links import File, LinkDown, Work, not_made
+
+log = logging.getLogger("dragoman.sdk")
+
+Fetch: TypeAlias = Callable[[Work], Awaitable[Sequence[File]]]
+Bring: TypeAlias = Callable[[File], Awaitable[str]]
+"""Gives the id under which the hub has the file. Raises `LinkDown`, or ValueError if the hub will not have it."""
+PLACE = "/api/agent/files"
+FETCHED = frozenset({"chiffon", "agentmsg", "a2acp"})
+"""Protocols whose agents fetch."""
+
+
+def fetcher(address: Address) -> Fetch | None:
+    return partial(_fetch, address) if address.protocol in FETCHED else None
+
+
+def bringer(address: Address) -> Bring | None:
+    return partial(_bring, address) if address.protocol == "chiffon" else None
+
+
+async def _fetch(address: Address, work: Work) -> list[File]:
+    """What can be had. A hub that does not answer is asked again with the work; a file that it does not give is not."""
+    import httpx2
+
+    from dragoman.sdk.network.http import http_client
+
+    files = []
+    async with http_client(address) as client:
+        for one in work.attached:
+            try:
+                place = f"{PLACE}/{quote(one.id, safe='')}"  # another agent may have said it
+                answer = await client.get(place, params={"task_id": work.errand.task_id})
+            except httpx2.TransportError as error:
+                raise not_made(address, error) from None
+            if answer.status_code >= 500:
+                raise LinkDown(f"the hub answered with {answer.status_code}")
+            if not answer.is_success or hashlib.sha256(answer.content).hexdigest() != one.sha256:
+                log.error("task %s: its file %r cannot be had (%s)", work.errand.task_id, one.name, answer.status_code)
+                continue
+            files.append(File(one.name, one.mime_type, answer.content))
+    return files
+
+
+async def _bring(address: Address, file: File) -> str:
+    import httpx2
+
+    from dragoman.sdk.chiffon.http import refusal
+    from dragoman.sdk.network.http import http_client
+
+    try:
+        async with http_client(address) as client:
+            answer = await client.post(
+                PLACE, params={"name": file.name}, content=file.data, headers={"content-type": file.mime_type}
+            )
+    except httpx2.TransportError as error:
+        raise not_made(address, error) from None
+    if answer.status_code == 201:
+        return str(answer.json()["id"])
+    if answer.status_code in (401, 429) or answer.status_code >= 500:
+        raise LinkDown(f"the hub answered with {answer.status_code}")
+    why = refusal(answer.content) or f"the hub answered with {answer.status_code}"
+    raise ValueError(f"{file.name!r} ({len(file.data)} bytes) was not taken: {why}")

@@ -1,0 +1,133 @@
+"""A WebSocket to the hub, whichever protocol's frames go over it.
+
+Made for many small messages: what is sent within one turn of the event loop leaves in one write, and messages that
+have already arrived are taken without another turn. The framing, masking and close handshake are the `websockets`
+library's; its sans-IO half is used for the writes, because its `send` costs a turn and a write for each message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI, WebSocketException
+from websockets.protocol import State
+
+from dragoman.sdk.address import Address
+from dragoman.sdk.errors import Conflict, DragomanError, NotAllowed
+from dragoman.sdk.links import LinkDown, not_made
+from dragoman.sdk.network import tls
+
+OPEN_TIMEOUT = 10.0
+PING_INTERVAL = 20.0
+QUEUE = 1024
+"""Frames read ahead of the engine before the socket is left to fill up."""
+
+#: Close codes after which connecting again is no use. At 4009 another process serves under our id: taking the link
+#: back would only make the two of them throw each other out for ever.
+FINAL: dict[int, type[DragomanError]] = {4001: NotAllowed, 4009: Conflict}
+
+
+class WebSocket:
+    """One connection. `last_word` is asked before each write whether there is one more frame to go along."""
+
+    def __init__(
+        self,
+        address: Address,
+        path: str,
+        subprotocols: Sequence[str],
+        *,
+        largest: int,
+        refusal: Callable[[bytes], str | None],
+        compress: bool = False,
+        last_word: Callable[[], bytes | None] = lambda: None,
+    ) -> None:
+        self._address = address
+        self._path = path
+        self._subprotocols = subprotocols
+        self._largest = largest
+        self._refusal = refusal
+        self._compress = compress
+        self._last_word = last_word
+        self._socket: ClientConnection | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._frames: list[bytes] = []
+        self._flushing = False
+        self.is_binary = False
+
+    async def open(self) -> str | None:
+        """Connect; returns the subprotocol that the hub chose."""
+        try:
+            self._socket = await connect(
+                self._address.websocket(self._path),
+                subprotocols=self._subprotocols,  # type: ignore[arg-type]
+                additional_headers=self._address.headers,
+                compression="deflate" if self._compress else None,
+                open_timeout=OPEN_TIMEOUT,
+                ping_interval=PING_INTERVAL,
+                max_size=self._largest,
+                max_queue=QUEUE,
+                proxy=None if self._address.is_loopback else True,
+                ssl=tls.context(self._address),
+            )
+        except InvalidStatus as error:
+            status = error.response.status_code
+            if status in (401, 403):
+                words = self._refusal(bytes(error.response.body or b""))
+                place = f"{self._address.shown} refuses us ({status})"
+                raise NotAllowed(words or f"{place}: check the token, and that the address has no path") from None
+            raise LinkDown(f"the hub answered the WebSocket with {status}") from None
+        except (OSError, TimeoutError, InvalidHandshake, InvalidURI, WebSocketException) as error:
+            raise not_made(self._address, error) from None
+        self._loop = asyncio.get_running_loop()
+        return self._socket.subprotocol
+
+    async def receive(self) -> bytes:
+        assert self._socket is not None
+        try:
+            return await self._socket.recv(decode=False)
+        except ConnectionClosed as closed:
+            reason = closed.rcvd.reason if closed.rcvd is not None else ""
+            final = FINAL.get(closed.rcvd.code) if closed.rcvd is not None else None
+            if final is not None:
+                raise final(reason or "the hub ended the connection for good") from None
+            raise LinkDown(f"the connection ended{': ' if reason else ''}{reason}") from None
+
+    def send(self, frame: bytes) -> None:
+        self._frames.append(frame)
+        self.flush_soon()
+
+    def flush_soon(self) -> None:
+        if not self._flushing and self._loop is not None:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Everything of this turn in one write. On a broken link it is dropped: `receive` says so."""
+        self._flushing = False
+        frames, self._frames = self._frames, []
+        last = self._last_word()
+        if last is not None:
+            frames.append(last)
+        socket = self._socket
+        if socket is None or socket.protocol.state is not State.OPEN:
+            return
+        protocol = socket.protocol
+        say = protocol.send_binary if self.is_binary else protocol.send_text
+        for frame in frames:
+            say(frame)
+        socket.transport.write(b"".join(protocol.data_to_send()))
+
+    async def drain(self) -> None:
+        if self._socket is not None and self._socket.protocol.state is State.OPEN:
+            self._flush()
+            try:
+                await self._socket.drain()
+            except OSError:
+                pass  # `receive` says so
+
+    async def close(self) -> None:
+        if self._socket is not None:
+            self._flush()
+            await self._socket.close()

@@ -1,0 +1,376 @@
+"""The work in hand: from the request to the outcome.
+
+    a request   that is                            then
+    ----------  ---------------------------------  --------------------------------------------------------
+    unknown     -                                  run its handler
+    known       running                            the repetition joins it; a sign of life is sent
+    known       finished                           the first result is sent again
+    known       with other content                 declined: one id cannot mean two things
+    unknown     an answer to a task in hand        the handler goes on
+    unknown     a task in hand, without answer     begun anew: the old run is cancelled, then this one runs
+    unknown     an answer to a task not in hand    the handler runs again, and gets all answers so far
+
+A desk knows no link and no protocol. It speaks through the mailbox, remembers in the journal, and lives in `world`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import hashlib
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from dragoman.sdk import trace
+from dragoman.sdk.errors import BadInput, Rejected
+from dragoman.sdk.links import Decline, Errand, Introduction, Outcome, Reply, Work
+from dragoman.sdk.network.files import Bring
+from dragoman.sdk.work import outcome as ends
+from dragoman.sdk.work.job import Job
+from dragoman.sdk.work.journal import Answered, Journal
+from dragoman.sdk.work.mailbox import Mailbox
+from dragoman.sdk.work.places import Places
+from dragoman.sdk.work.signature import Handler
+from dragoman.sdk.work.speech import Speech
+from dragoman.sdk.work.sync_task import SyncTask
+from dragoman.sdk.work.task import Task
+from dragoman.sdk.work.vitals import Vitals
+from dragoman.sdk.world import World
+
+log = logging.getLogger("dragoman.sdk")
+
+HEALTH_CHECK = "health_check"
+MOST_ASKING = 1000
+"""Threads beyond those that run: a plain function that waits for an answer keeps its own. They are made when needed."""
+
+_canonical = msgspec.json.Encoder(order="sorted").encode
+
+
+class Desk:
+    def __init__(
+        self,
+        who: Introduction,
+        handlers: Mapping[str, Handler],
+        mailbox: Mailbox,
+        journal: Journal,
+        world: World,
+        bring: Bring | None = None,
+    ) -> None:
+        self._who = who
+        self._handlers = handlers
+        self._mailbox = mailbox
+        self._journal = journal
+        self._world = world
+        self._loop = asyncio.get_running_loop()
+        self._by_request: dict[str, Job] = {}
+        self._places = Places(who.concurrency)
+        self._chores: set[asyncio.Task[None]] = set()
+        self._threads: ThreadPoolExecutor | None = None
+        self.speech = Speech(mailbox, journal, world, self._places, bring)
+        self.vitals = Vitals(world)
+        self.tasks: dict[str, Job] = {}
+        """In hand, by task id: begun, waiting for a person, or for a free place."""
+        self.busy = asyncio.Event()
+        """Set as soon as there is a task in hand; whoever waits for it clears it."""
+
+    # --- requests ---
+
+    def take(self, work: Work, *, closing: bool = False) -> None:
+        """A request came. When `closing`, only what is in hand already is served; the rest is left to the hub."""
+        handler = self._handlers.get(work.type)
+        if handler is None:
+            return self._refuse_unknown(work)
+        errand = work.errand
+        print = _print(work)
+        known = self._by_request.get(errand.request_id)
+        if known is not None:
+            self._mailbox.acknowledge(work.receipt)
+            return self.speech.sign_of_life(known) if known.print == print else self._refuse_other_content(work)
+        done = self._journal.recall(errand.request_id)
+        if done is not None:
+            self._mailbox.acknowledge(work.receipt)
+            return self._mailbox.post(done.outcome) if done.print == print else self._refuse_other_content(work)
+        if not work.is_new_round and (owed := self._owed(errand.task_id)) is not None:
+            self._mailbox.acknowledge(work.receipt)
+            return self._mailbox.post(owed)
+        in_hand = self.tasks.get(errand.task_id)
+        given, has_answer = _without_answer(work, handler, is_asking=in_hand is not None and in_hand.asking is not None)
+        if in_hand is not None and has_answer:
+            self._mailbox.acknowledge(work.receipt)
+            return self._chore(self._go_on(in_hand, work, print))
+        if closing:
+            return None
+        try:
+            arguments = handler.bind(given)
+        except BadInput as error:
+            self._mailbox.acknowledge(work.receipt)
+            return self._decline(work.errand, error.what, error.field)
+        task = Job(work, given, print)
+        task.last_sign = self._world.monotonic()
+        self._by_request[errand.request_id] = task
+        self.tasks[task.id] = task
+        self.busy.set()
+        self._mailbox.acknowledge_soon(task)
+        if in_hand is None and not has_answer and not self._journal.has_answers(task.id):
+            return self._begin(task, handler, arguments)
+        return self._chore(self._begin_after(in_hand, task, handler, arguments, has_answer))
+
+    def _owed(self, task_id: str) -> Outcome | None:
+        """The result of a task that the hub has not got yet, and so gave the work out again."""
+        return next((kept for kept in self._mailbox.about(task_id=task_id) if type(kept) is Outcome), None)
+
+    def _refuse_unknown(self, work: Work) -> None:
+        self._mailbox.acknowledge(work.receipt)
+        if work.type == HEALTH_CHECK:
+            return self._mailbox.post(self._outcome(work.errand, ends.Ending(exit_code=0, output="ok"), 0.0))
+        decline = Decline(
+            id=self._world.mint(),
+            at=self._world.now(),
+            errand=work.errand,
+            kind="unsupported",
+            message=f"{self._who.agent_id} does not do {work.type}",
+            work_type=work.type,
+            supported=self._who.work_types,
+        )
+        return self._mailbox.post(decline)
+
+    def _refuse_other_content(self, work: Work) -> None:
+        self._decline(work.errand, "this request_id was used for other content before", "request_id")
+
+    def _decline(self, errand: Errand, message: str, field: str | None) -> None:
+        id, at = self._world.mint(), self._world.now()
+        self._mailbox.post(Decline(id=id, at=at, errand=errand, kind="invalid", message=message, field=field))
+
+    # --- running ---
+
+    def _begin(self, task: Job, handler: Handler, arguments: dict[str, Any]) -> None:
+        def begin() -> None:
+            task.runner = self._loop.create_task(self._work(task, handler, arguments))
+
+        self._places.enter(task, begin)
+
+    async def _begin_after(
+        self, previous: Job | None, task: Job, handler: Handler, arguments: dict[str, Any], has_answer: bool
+    ) -> None:
+        """Begin once an older run of the same task is over and the answers so far are known."""
+        if previous is not None:
+            self.drop(previous)
+            self.tasks[task.id] = task
+            if previous.runner is not None:
+                await asyncio.wait({previous.runner})
+        if has_answer:
+            await self._journal.answer(self._answered(task.work))
+        elif task.work.is_new_round and not self._journal.answered_by(task.id, task.errand.request_id):
+            self._journal.forget_answers(task.id)
+        task.answers = self._journal.answers(task.id)
+        self._begin(task, handler, arguments)
+
+    async def _work(self, task: Job, handler: Handler, arguments: dict[str, Any]) -> None:
+        began = self._world.monotonic()
+        if handler.timeout is not None:
+            task.deadline = began + handler.timeout
+        said = trace.parse(task.work.traceparent)
+        trace.enter(trace.Span(said.trace_id if said else task.trace_id, trace.span_id(self._world.mint()), task.id))
+        try:
+            try:
+                ending = ends.returned(await self._call(task, handler, arguments))
+            except asyncio.CancelledError as error:
+                us = asyncio.current_task()
+                assert us is not None
+                if task.overdue and not task.cancelled:
+                    us.uncancel()
+                    ending = ends.overdue(handler.timeout or 0.0)
+                elif us.cancelling():
+                    raise
+                else:  # something that the handler waited for was cancelled, not the handler
+                    ending = self._failed(task, handler, error)
+            except (KeyboardInterrupt, GeneratorExit):  # the process ends, or the loop
+                raise
+            except BaseException as error:  # sys.exit() in a handler ends its task, not the agent
+                ending = self._failed(task, handler, error)
+            task.deadline = None
+            if task.handed_to is not None:
+                return log.info("task %s is %s's now", task.id, task.handed_to)
+            if not ending.exit_code and task.said and bytes(ending.result):  # JSON is for who has no words to read
+                ending = msgspec.structs.replace(ending, output=ends.clean("".join(task.said)))
+            seconds = self._world.monotonic() - began
+            self.vitals.ended(seconds, failed=ending.exit_code != 0, usage=task.usage)
+            outcome = self._outcome(task.errand, ending, seconds, task.usage)
+            remembered = outcome
+            if not outcome.exit_code and not outcome.output and task.spoken:
+                # The next process has no pieces to say again, so what is remembered for it is the whole answer. So has
+                # nobody where the hub does not say what it has: it will ask again if it lost one.
+                remembered = msgspec.structs.replace(outcome, output="".join(task.spoken))
+                outcome = outcome if self._mailbox.manners.has_receipts else remembered
+            await self._journal.record(remembered, task.print, task.requests)
+            if not task.cancelled:
+                self._mailbox.spoke_of(task)
+                self._mailbox.post(outcome)
+        finally:
+            self._discharge(task)
+            self._places.leave(task)
+
+    def _failed(self, task: Job, handler: Handler, error: BaseException) -> ends.Ending:
+        ending = ends.raised(error)
+        if handler.terms.get("pii"):  # what was said, or is on the stack, may be personal (a2acp-D13)
+            log.warning("task %s (%s) failed: %s", task.id, task.type, type(error).__name__)
+        else:
+            traced = None if isinstance(error, Rejected) else error  # to say no is nothing to trace
+            log.warning("task %s (%s) failed: %s", task.id, task.type, ending.output, exc_info=traced)
+        return ending
+
+    async def _call(self, task: Job, handler: Handler, arguments: dict[str, Any]) -> Any:
+        if handler.is_async:
+            if handler.takes_task:
+                return await handler.function(Task(self.speech, task), **arguments)
+            return await handler.function(**arguments)
+        first = (SyncTask(Task(self.speech, task), self._loop),) if handler.takes_task else ()
+        return await self.in_thread(lambda: handler.function(*first, **arguments))
+
+    async def in_thread(self, call: Callable[[], Any]) -> Any:
+        """A plain function, beside the event loop and in our context."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._who.concurrency + MOST_ASKING, "dragoman-handler")
+        context = contextvars.copy_context()
+        return await self._loop.run_in_executor(self._threads, lambda: context.run(_carried, call))
+
+    def _outcome(
+        self, errand: Errand, ending: ends.Ending, seconds: float, usage: dict[str, float] | None = None
+    ) -> Outcome:
+        return Outcome(
+            id=self._world.mint(),
+            at=self._world.now(),
+            errand=errand,
+            exit_code=ending.exit_code,
+            output=ending.output,
+            result=ending.result,
+            error=ending.error,
+            seconds=round(seconds),
+            usage=usage,
+        )
+
+    def drop(self, task: Job) -> None:
+        """The work is no longer wanted: neither its handler nor anything it said."""
+        task.give_up()
+        for message in self._mailbox.about(task_id=task.id):
+            self.speech.accepted(message.id)
+        if task.runner is not None:
+            task.runner.cancel()
+        self._discharge(task)
+
+    def stop_late(self, task: Job) -> None:
+        """The handler has used up its time."""
+        task.overdue = True
+        if task.runner is not None:
+            task.runner.cancel()
+
+    def _discharge(self, task: Job) -> None:
+        """The task is not ours any more."""
+        for request_id in task.requests:
+            if self._by_request.get(request_id) is task:
+                del self._by_request[request_id]
+        if self.tasks.get(task.id) is task:
+            del self.tasks[task.id]
+
+    def of_request(self, request_id: str) -> Job | None:
+        return self._by_request.get(request_id)
+
+    async def close(self) -> None:
+        """Stop everything. What was not finished is the hub's to give out again."""
+        for task in self.tasks.values():
+            task.give_up()
+        runners = [task.runner for task in self.tasks.values() if task.runner is not None]
+        for runner in (*runners, *self._chores):
+            runner.cancel()
+        await asyncio.gather(*runners, *self._chores, return_exceptions=True)
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # --- answers ---
+
+    def reply(self, reply: Reply) -> None:
+        """An answer came to a question that a handler waits with."""
+        task = self.tasks.get(reply.task_id)
+        if task is None or task.asking is None or task.asking.id != reply.id or task.answer is None:
+            self._mailbox.acknowledge(reply.receipt)
+            return log.info("an answer came for task %s, which no longer waits for it", reply.task_id)
+        now, question = self._world.now(), task.asking.question
+        answered = Answered(task_id=task.id, request_id=reply.id, at=now, answer=reply.answer, question=question)
+        if reply.receipt is not None:
+            return self._chore(self._answer(task, task.answer, answered, reply.receipt))
+        return self._tell(task, task.answer, answered)
+
+    async def _answer(self, task: Job, waiting: asyncio.Future[Answered], answered: Answered, receipt: str) -> None:
+        """An answer that the hub lets go of once we have it."""
+        await self._journal.answer(answered)
+        self._mailbox.acknowledge(receipt)
+        self._tell(task, waiting, answered)
+
+    def _tell(self, task: Job, waiting: asyncio.Future[Answered], answered: Answered) -> None:
+        if not waiting.done():
+            waiting.set_result(answered)
+            self.speech.sign_of_life_soon(task)
+
+    async def _go_on(self, task: Job, work: Work, print: str) -> None:
+        """An answer came for work in hand. It comes as a new request, and the result will answer that."""
+        task.errand = work.errand
+        task.requests.append(work.errand.request_id)
+        task.print = print
+        self._by_request[work.errand.request_id] = task
+        if task.asking is None or task.answer is None or task.answer.done():
+            log.warning("task %s got an answer although it asks nothing; it is ignored", task.id)
+            return
+        waiting, answered = task.answer, self._answered(work)
+        if answered.question is None:
+            answered = msgspec.structs.replace(answered, question=task.asking.question)
+        await self._journal.answer(answered)
+        self._tell(task, waiting, answered)
+
+    def _answered(self, work: Work) -> Answered:
+        return Answered(
+            task_id=work.errand.task_id,
+            request_id=work.errand.request_id,
+            at=self._world.now(),
+            answer=work.answer,
+            question=work.question,
+        )
+
+    def _chore(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        chore = self._loop.create_task(coroutine)
+        self._chores.add(chore)
+        chore.add_done_callback(self._chores.discard)
+
+
+def _carried(call: Callable[[], Any]) -> Any:
+    """What it returns or raises, as a future can carry it."""
+    try:
+        return call()
+    except StopIteration as error:
+        raise RuntimeError("the function raised StopIteration") from error
+
+
+def _print(work: Work) -> str:
+    """What identifies the content of a request."""
+    files = [(file.name, file.mime_type, hashlib.blake2b(file.data).digest()) for file in work.files]
+    content = [work.type, work.input, files] if files else [work.type, work.input]
+    return hashlib.blake2b(_canonical(content), digest_size=16).hexdigest()
+
+
+def _without_answer(work: Work, handler: Handler, *, is_asking: bool) -> tuple[dict[str, Any], bool]:
+    """The input proper, and whether the request carries an answer.
+
+    A handler may have a parameter called `answer`: then it is one only if a question is open or the request names it.
+    What is told of another agent that began the task is no input either.
+    """
+    if work.terms is not None and work.terms.handover is not None and "handover" not in handler.names:
+        given = {name: value for name, value in work.input.items() if value is not work.terms.handover}
+        work = msgspec.structs.replace(work, input=given)
+    is_parameter = "answer" in handler.names
+    if work.answer is UNSET or (is_parameter and not is_asking and work.question is None):
+        return work.input, False
+    return {name: value for name, value in work.input.items() if name != "answer" or is_parameter}, True

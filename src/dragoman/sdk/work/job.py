@@ -1,0 +1,139 @@
+"""A piece of work as the desk keeps it: who runs it, what it asked, what was said of it. Its handler sees a `Task`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from dragoman.sdk.links import Query, Work
+
+if TYPE_CHECKING:
+    from dragoman.sdk.work.journal import Answered
+
+
+class Job:
+    __slots__ = (
+        "_held",
+        "_released",
+        "answer",
+        "answers",
+        "asked",
+        "asking",
+        "cancelled",
+        "deadline",
+        "errand",
+        "handed_to",
+        "input",
+        "last_sign",
+        "overdue",
+        "percent",
+        "place",
+        "print",
+        "receipt",
+        "requests",
+        "room",
+        "runner",
+        "said",
+        "spoken",
+        "step",
+        "step_number",
+        "turn",
+        "unheard",
+        "usage",
+        "waits",
+        "words",
+        "work",
+    )
+
+    def __init__(self, work: Work, given: dict[str, Any], print: str) -> None:
+        self.work = work
+        self.input = given
+        self.errand = work.errand
+        """Of the request that the result will answer: the last one of `requests`."""
+        self.requests = [work.errand.request_id]
+        self.print = print
+        """What identifies the content of that request."""
+        self.receipt = work.receipt
+        """What acknowledges the work, as long as nothing was said about it."""
+        self.runner: asyncio.Task[None] | None = None
+        self.deadline: float | None = None
+        self.overdue = False
+        self.cancelled = False
+        self.handed_to: str | None = None
+        self.place: asyncio.Future[None] | None = None
+        """Where it waits for a free one (`places`)."""
+        # What it told.
+        self.percent = 0
+        self.step: str | None = None
+        self.step_number = 0
+        self.last_sign = 0.0
+        self.words = 0
+        """How often anything was said about it."""
+        self.spoken: list[str] = []
+        """All output, and of it `said`, the pieces of the answer."""
+        self.said: list[str] = []
+        self.unheard = 0
+        """Reports with content that the hub may still lack; whoever has too many waits for `room`."""
+        self.room: asyncio.Event | None = None
+        self.usage: dict[str, float] | None = None
+        # What it asked.
+        self.answers: list[Answered] = []
+        self.asked = 0
+        """How many questions the handler has come to, of which the first ones may have answers already."""
+        self.turn = asyncio.Lock()
+        self.asking: Query | None = None
+        self.answer: asyncio.Future[Answered] | None = None
+        self.waits = 0
+        """For other agents."""
+        self._held: asyncio.Event | None = None  # made when somebody looks: most tasks are never held
+        self._released: asyncio.Event | None = None
+
+    @property
+    def id(self) -> str:
+        return self.errand.task_id
+
+    @property
+    def type(self) -> str:
+        return self.work.type
+
+    @property
+    def trace_id(self) -> str:
+        return self.errand.trace_id.replace("-", "")
+
+    @property
+    def is_held(self) -> bool:
+        return self._held is not None and self._held.is_set()
+
+    @property
+    def held(self) -> asyncio.Event:
+        if self._held is None:
+            self._held = asyncio.Event()
+        return self._held
+
+    @property
+    def released(self) -> asyncio.Event:
+        if self._released is None:
+            self._released = asyncio.Event()
+            if not self.is_held:
+                self._released.set()
+        return self._released
+
+    def hold(self) -> None:
+        self.held.set()
+        self.released.clear()
+
+    def release(self) -> None:
+        self.held.clear()
+        self.released.set()
+
+    def give_up(self) -> None:
+        """Nobody wants it any more: whoever waits inside the handler is let go."""
+        self.cancelled = True
+        if self.answer is not None and not self.answer.done():
+            self.answer.cancel()
+        if self.place is not None:
+            self.place.cancel()
+        if self.room is not None:
+            self.room.set()
+        if self.is_held:
+            self.release()

@@ -1,0 +1,106 @@
+"""What must reach the hub: kept until the hub says that it has it, and said again over every new link.
+
+Mostly the first thing said about a piece of work acknowledges it (chiffon-D5). Then the receipt of fresh work is only
+sent if nothing was said about it for a moment: short work costs the hub one message, and one commit, less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dragoman.sdk.links import Link, Manners, Outbound, Query
+from dragoman.sdk.work.job import Job
+from dragoman.sdk.world import World
+
+ACK_DELAY = 0.05
+
+
+class Mailbox:
+    """The way out, with or without a link at the moment."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._link: Link | None = None
+        self._kept: dict[str, Outbound] = {}
+        self._silent: list[Job] = []
+        self.manners = Manners(name="no link")
+        """Of the last link: there is no task without one."""
+
+    # --- links come and go ---
+
+    def attach(self, link: Link) -> None:
+        """A new link: everything the hub has not got goes out again, in order."""
+        self._link, self.manners = link, link.manners
+        for message in self._kept.values():
+            link.send(message)
+
+    def detach(self) -> None:
+        """The link is gone. Receipts belong to it: the hub delivers again what was not acknowledged."""
+        self._link = None
+        for task in self._silent:
+            task.receipt = None
+        self._silent.clear()
+
+    # --- what the hub must get ---
+
+    def keep(self, message: Outbound) -> None:
+        """To be said over the next link."""
+        self._kept[message.id] = message
+
+    def post(self, message: Outbound) -> None:
+        """Say it, and keep it until the hub has it."""
+        self._kept[message.id] = message
+        if self._link is not None:
+            self._link.send(message)
+
+    def settle(self, id: str) -> Outbound | None:
+        """The hub has it, or nobody wants it any more."""
+        return self._kept.pop(id, None)
+
+    def about(self, *, task_id: str | None = None, request_id: str | None = None) -> Iterator[Outbound]:
+        """What is kept about a task or a request."""
+        for message in list(self._kept.values()):
+            if task_id in (None, message.errand.task_id) and request_id in (None, message.errand.request_id):
+                yield message
+
+    @property
+    def owes(self) -> bool:
+        """Whether something has yet to arrive. A question that is on its way does not count: where its answer is the
+        only receipt, it is kept until a person has spoken."""
+        return any(self._link is None or type(message) is not Query for message in self._kept.values())
+
+    # --- what is only worth its moment ---
+
+    def mention(self, message: Outbound) -> None:
+        """Say it if there is somebody to hear it."""
+        if self._link is not None:
+            self._link.send(message)
+
+    async def drain(self) -> None:
+        if self._link is not None:
+            await self._link.drain()
+
+    # --- acknowledgments ---
+
+    def acknowledge(self, receipt: str | None) -> None:
+        if receipt is not None and self._link is not None:
+            self._link.acknowledge(receipt)
+
+    def acknowledge_soon(self, task: Job) -> None:
+        """Unless something is said about the task before: then `task.receipt` is gone."""
+        if task.receipt is not None:
+            if not self._silent:
+                self._world.later(ACK_DELAY, self._acknowledge_silent)
+            self._silent.append(task)
+
+    def spoke_of(self, task: Job) -> None:
+        """Something is said about the task."""
+        if not self.manners.words_are_receipts:
+            self.acknowledge(task.receipt)
+        task.receipt = None
+
+    def _acknowledge_silent(self) -> None:
+        silent, self._silent = self._silent, []
+        for task in silent:
+            self.acknowledge(task.receipt)
+            task.receipt = None

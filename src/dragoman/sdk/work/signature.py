@@ -1,0 +1,160 @@
+"""A handler's signature as a contract: what it takes, what it returns, and how an input becomes its arguments.
+
+    parameter                             becomes
+    ------------------------------------  --------------------------------------------------------
+    the first, named or typed as a Task   the task, not part of the input
+    name: type                            a required field of the input, checked and converted
+    name: type = default                  an optional one
+    **rest                                whatever else the input holds; without it, nothing else may
+
+The type hints are read once, when the handler is declared; a hint that no JSON can fit is refused there. They may be
+whatever msgspec knows, models of pydantic, and what `kinds` adds.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, get_args, get_type_hints
+
+import msgspec
+
+from dragoman.sdk.errors import BadInput, Misconfigured
+from dragoman.sdk.work import kinds
+from dragoman.sdk.work.sync_task import SyncTask
+from dragoman.sdk.work.task import Task
+from dragoman.wire.misfit import misfit
+
+ROOT = "parameters"
+
+
+class Handler:
+    """One kind of work an agent does."""
+
+    def __init__(
+        self,
+        work_type: str,
+        function: Callable[..., Any],
+        *,
+        timeout: float | None,
+        depth: int = 2,
+        terms: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.work_type = work_type
+        self.function = function
+        self.timeout = timeout
+        self.terms = terms or {}
+        if not callable(function):
+            raise Misconfigured(f"{work_type} is to be done by a function, not by {function!r}")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise Misconfigured(
+                f"{_name(function)} yields, and a handler returns: say pieces of the answer with task.text(…)"
+            )
+        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+            getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__ is one too
+        )
+        hints = _hints(function, sys._getframe(depth))
+        parameters = list(inspect.signature(function).parameters.values())
+        self.takes_task = bool(parameters) and _is_task(parameters[0], hints)
+        if self.takes_task:
+            if self.is_async and hints.get(parameters[0].name) is SyncTask:
+                raise Misconfigured(f"{_name(function)}: a coroutine function gets a Task, whose words it awaits")
+            parameters = parameters[1:]
+        self.is_open = False
+        fields: list[tuple[str, Any, Any]] = []
+        for parameter in parameters:
+            hint = hints.get(parameter.name, Any)
+            if _mentions_task(hint):
+                raise Misconfigured(f"{_name(function)}: the task is the first parameter, as `task: Task`")
+            if parameter.kind is parameter.VAR_KEYWORD:
+                self.is_open = True
+            elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+                raise Misconfigured(
+                    f"{_name(function)}: {parameter} cannot be filled from an input; name each parameter"
+                )
+            else:
+                self._schema(hint, f"the parameter {parameter.name}")
+                fields.append((parameter.name, hint, _default(parameter.default)))
+        self.names = tuple(name for name, _, _ in fields)
+        title = "".join(part.capitalize() for part in re.split(r"\W+|_", work_type)) + "Input"
+        self._input_type = msgspec.defstruct(title, fields, kw_only=True, forbid_unknown_fields=not self.is_open)
+        self._returns = hints.get("return", Any)
+        self.input_schema = self._schema(self._input_type, "its input")
+        self.output_schema = {} if self._returns in (Any, None) else self._schema(self._returns, "the return type")
+
+    def bind(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The arguments for this input; raises `BadInput` naming the field that does not fit."""
+        try:
+            fitted = msgspec.convert(given, self._input_type, dec_hook=kinds.made)
+        except msgspec.ValidationError as error:
+            raise _explain(error) from None
+        arguments = {name: getattr(fitted, name) for name in self.names}
+        if self.is_open:
+            arguments.update((name, value) for name, value in given.items() if name not in arguments)
+        return arguments
+
+    def capability(self) -> dict[str, Any]:
+        """What the hub, a form or a contract may know of it."""
+        described: dict[str, Any] = {
+            "work_type": self.work_type,
+            "input_schema": self.input_schema,
+            "output_schema": self.output_schema,
+        }
+        about = inspect.getdoc(self.function)
+        if about:
+            described["description"] = about.partition("\n\n")[0]
+        if self.timeout is not None:
+            described["timeout_seconds"] = self.timeout
+        return {**described, **self.terms}
+
+    def _schema(self, type: Any, what: str) -> dict[str, Any]:
+        try:
+            return kinds.schema(type)
+        except (TypeError, NameError) as error:
+            why = str(error).splitlines()[-1]
+            raise Misconfigured(
+                f"{_name(self.function)}: {what} cannot be described as JSON: {why}. Use what has a JSON form: str,"
+                " int, dict, list, a dataclass, a TypedDict, a msgspec.Struct, a model of pydantic"
+            ) from None
+
+
+def _hints(function: Callable[..., Any], frame: Any) -> dict[str, Any]:
+    """The hints, resolved where the handler was declared: a type made inside a function is visible there only."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    target = function if inspect.isroutine(function) else type(function).__call__
+    try:
+        return get_type_hints(target, localns=dict(frame.f_locals), include_extras=True)
+    except NameError as error:
+        raise Misconfigured(f"{_name(function)}: {error}; a handler's types must exist before it is declared") from None
+
+
+def _is_task(parameter: inspect.Parameter, hints: dict[str, Any]) -> bool:
+    hint = hints.get(parameter.name)
+    return hint in (Task, SyncTask) or (parameter.name == "task" and hint is None)
+
+
+def _mentions_task(hint: Any) -> bool:
+    return hint in (Task, SyncTask) or any(part in (Task, SyncTask) for part in get_args(hint))
+
+
+def _default(value: Any) -> Any:
+    if value is inspect.Parameter.empty:
+        return msgspec.NODEFAULT
+    return msgspec.field(default_factory=lambda: value)
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", repr(function))
+
+
+def _explain(error: msgspec.ValidationError) -> BadInput:
+    found = misfit(error, ROOT)
+    if found.is_missing:
+        return BadInput("missing", found.field)
+    if found.is_unknown:
+        return BadInput("not a parameter of this work", found.field)
+    return BadInput(found.what[:1].lower() + found.what[1:], found.field)

@@ -1,0 +1,220 @@
+"""What is said about the work in hand: progress, pieces of the answer, thoughts, tools, files, life signs, questions.
+
+All but bare progress must arrive, so it is kept until the hub has it. Progress alone is only worth its moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from msgspec import UnsetType
+
+from dragoman.sdk.errors import Misconfigured, Rejected
+from dragoman.sdk.links import PRIVATE, File, Letter, LinkDown, Outcome, Query, Report
+from dragoman.sdk.network.files import Bring
+from dragoman.sdk.work.job import Job
+from dragoman.sdk.work.journal import Answered, Journal
+from dragoman.sdk.work.mailbox import Mailbox
+from dragoman.sdk.work.outcome import clean
+from dragoman.sdk.work.places import Places
+from dragoman.sdk.world import World, backoff
+
+if TYPE_CHECKING:
+    from dragoman.sdk.conversation.exchange import Exchange
+
+log = logging.getLogger("dragoman.sdk")
+
+MOST_UNHEARD = 8
+"""Reports with output of one task that the hub may still lack; the handler waits at its next one. Less than the
+number of message ids by which the hub recognises repetitions."""
+LONG_OUTPUT = 200_000
+SIGN_DELAY = 0.05
+
+
+class Speech:
+    """The voice of all tasks of a desk. `exchange` is where they speak with other agents."""
+
+    exchange: Exchange
+
+    def __init__(
+        self, mailbox: Mailbox, journal: Journal, world: World, places: Places, bring: Bring | None = None
+    ) -> None:
+        self._bring = bring
+        self._places = places
+        self._mailbox = mailbox
+        self._journal = journal
+        self._world = world
+        self._reports: dict[str, Job] = {}
+
+    async def report(self, task: Job, output: str = "", **aside: Any) -> None:
+        """Progress, and what is said beside it. With content it must arrive, so it waits for room."""
+        output, must_arrive = clean(output), bool(output or aside)
+        if task.handed_to is not None:
+            return  # somebody else tells how it goes
+        while must_arrive and task.unheard >= MOST_UNHEARD:
+            if task.cancelled:
+                raise Rejected("the task was cancelled")
+            task.room = task.room or asyncio.Event()
+            task.room.clear()
+            await task.room.wait()
+        if len(output) > LONG_OUTPUT:  # it may travel in blocks, which are counted per step
+            task.step_number += 1
+        message = self._report_on(task, output, **aside)
+        if output:
+            task.spoken.append(output)
+        if must_arrive:
+            task.unheard += 1
+            self._reports[message.id] = task
+            self._mailbox.post(message)
+        else:
+            self._mailbox.mention(message)
+        self.spoke(task)
+        await self._mailbox.drain()
+
+    async def send_file(self, task: Job, file: File) -> None:
+        if self._bring is not None:
+            await self.report(task, brought=await self._brought(task, file, self._bring))
+            return
+        manners = self._mailbox.manners
+        if not manners.largest_file:
+            raise Misconfigured(
+                f"{manners.name} carries no files: put {file.name!r} where others can fetch it, and return where"
+            )
+        if len(file.data) > manners.largest_file:
+            raise ValueError(f"{file.name!r} has {len(file.data)} bytes; {manners.name} carries {manners.largest_file}")
+        await self.report(task, file=file)
+
+    async def _brought(self, task: Job, file: File, bring: Bring) -> str:
+        """Like everything that must arrive, a file is brought again until the hub has it."""
+        failures = 0
+        while True:
+            if task.cancelled:
+                raise Rejected("the task was cancelled")
+            try:
+                return await bring(file)
+            except LinkDown as down:
+                log.warning("%r did not reach the hub (%s); it is brought again", file.name, down)
+            await self._world.sleep(backoff(failures, self._world.chance()))
+            failures += 1
+
+    def sign_of_life(self, task: Job) -> None:
+        """Nothing new, but alive. Silent while somebody is asked or a person holds the task: no clock runs then."""
+        if task.asking is None and not task.waits and not task.is_held:
+            self._mailbox.mention(self._report_on(task))
+            self.spoke(task)
+
+    def sign_of_life_soon(self, task: Job) -> None:
+        """After the handler had its turn: perhaps it has something better to say."""
+        words = task.words
+        self._world.later(SIGN_DELAY, lambda: self._sign_unless_spoken(task, words))
+
+    def _sign_unless_spoken(self, task: Job, words: int) -> None:
+        is_running = task.runner is not None and not task.runner.done()
+        if is_running and not task.cancelled and task.words == words:
+            self.sign_of_life(task)
+
+    def mint(self) -> str:
+        return self._world.mint()
+
+    def spoke(self, task: Job) -> None:
+        self._mailbox.spoke_of(task)
+        task.words += 1
+        task.last_sign = self._world.monotonic()
+
+    def _report_on(self, task: Job, output: str = "", **aside: Any) -> Report:
+        return Report(
+            id=self._world.mint(),
+            at=self._world.now(),
+            errand=task.errand,
+            percent=task.percent,
+            step=task.step,
+            number=task.step_number,
+            output=output,
+            **aside,
+        )
+
+    def accepted(self, id: str) -> None:
+        """The hub has a message of ours."""
+        message = self._mailbox.settle(id)
+        if type(message) is Outcome:
+            self._journal.settle(id)
+        elif type(message) is Letter:
+            self.exchange.accepted(id)
+        elif type(message) is Report:
+            task = self._reports.pop(id, None)
+            if task is not None:
+                task.unheard -= 1
+                if task.room is not None:
+                    task.room.set()
+
+    async def ask(
+        self, task: Job, question: str, options: tuple[Any, ...], timeout: float | None, default: Any | UnsetType
+    ) -> Any:
+        """A recorded answer, or the question put to a person."""
+        recorded = self.recorded(task, question)
+        if recorded is not None:
+            return recorded.answer
+        if PRIVATE in task.errand.about:
+            raise Misconfigured(
+                "only the two agents can read what is said under an end-to-end contract, so no person can be asked:"
+                " reject the task with what is missing"
+            )
+        async with task.turn:  # one question at a time
+            return await self._put(task, question, options, timeout, default)
+
+    def recorded(self, task: Job, question: str) -> Answered | None:
+        """What was answered at this place, when the handler ran before."""
+        place, task.asked = task.asked, task.asked + 1
+        if place < len(task.answers):
+            recorded = task.answers[place]
+            if recorded.question in (None, question):
+                return recorded
+            del task.answers[place:]  # the handler asks other things than the last time: these answers are void
+        return None
+
+    async def _put(
+        self, task: Job, question: str, options: tuple[Any, ...], timeout: float | None, default: Any | UnsetType
+    ) -> Any:
+        query = Query(
+            id=self._world.mint(),
+            at=self._world.now(),
+            errand=task.errand,
+            question=question,
+            options=options,
+            timeout_seconds=timeout,
+            default=default,
+            percent=task.percent,
+        )
+        task.asking, task.answer = query, asyncio.get_running_loop().create_future()
+        async with self.away(task):
+            self._mailbox.post(query)
+            self.spoke(task)
+            try:
+                answered = await task.answer
+            finally:
+                task.asking = None
+                self._mailbox.settle(query.id)
+        task.answers.append(answered)
+        return answered.answer
+
+    @asynccontextmanager
+    async def away(self, task: Job) -> AsyncIterator[None]:
+        """While others are asked: somebody else may work meanwhile, and others' time is not the handler's."""
+        left, deadline = self._world.monotonic(), task.deadline
+        task.deadline = None
+        self._places.leave(task)
+        try:
+            yield
+        except Exception:
+            await self._places.back(task)
+            raise
+        else:
+            await self._places.back(task)
+        finally:
+            task.last_sign = self._world.monotonic()
+            if deadline is not None:
+                task.deadline = deadline + task.last_sign - left

@@ -1,0 +1,236 @@
+"""The work in hand, as its handler sees it.
+
+Everything a handler may say goes through here to the desk; everything the hub says about the work arrives here as
+state: cancelled, held, answered. `sync_task` has the same for handlers that are plain functions in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET, UnsetType
+
+from dragoman.sdk import links
+from dragoman.sdk.errors import Rejected
+from dragoman.sdk.peers import Handoff, HandoffReason, Handover, Help, HelpKind, Urgency
+from dragoman.sdk.work.outcome import clean, data_of, encoded, text_of
+
+if TYPE_CHECKING:
+    from dragoman.sdk.work.job import Job
+    from dragoman.sdk.work.speech import Speech
+
+HANDOFF_DEADLINE = 60.0
+"""Seconds that others have to take a task over."""
+
+
+class Task:
+    """One piece of work. Handlers read and speak."""
+
+    __slots__ = ("_job", "_speech")
+
+    def __init__(self, speech: Speech, job: Job) -> None:
+        self._speech = speech
+        self._job = job
+
+    @property
+    def id(self) -> str:
+        return self._job.id
+
+    @property
+    def type(self) -> str:
+        return self._job.type
+
+    @property
+    def input(self) -> dict[str, Any]:
+        """The input as it came."""
+        return self._job.input
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the work is no longer wanted. A coroutine is cancelled as well; a plain function should look."""
+        return self._job.cancelled
+
+    @property
+    def handed_to(self) -> str | None:
+        """Whose the task is after a handoff. Then nothing more is said about it from here."""
+        return self._job.handed_to
+
+    @property
+    def trace_id(self) -> str:
+        """The trace this work belongs to: 32 hex characters."""
+        return self._job.trace_id
+
+    @property
+    def attempt(self) -> int:
+        """1 at first; more when the hub had to give the work out again."""
+        return self._job.work.attempt or 1
+
+    @property
+    def files(self) -> tuple[links.File, ...]:
+        """The files that came with the work: `name` (for display only), `mime_type`, `data`."""
+        return self._job.work.files
+
+    @property
+    def context(self) -> dict[str, Any]:
+        """What else is known of the task, where its protocol carries such: its metadata."""
+        return {} if self._job.work.terms is None else self._job.work.terms.metadata
+
+    @property
+    def history(self) -> tuple[dict[str, Any], ...]:
+        """What happened to the task before, where its protocol tells: `timestamp`, `event_type`, `details`, …"""
+        return () if self._job.work.terms is None else self._job.work.terms.history
+
+    @property
+    def handover(self) -> Handover | None:
+        """From whom the task came and why, if somebody handed it over to us."""
+        said = None if self._job.work.terms is None else self._job.work.terms.handover
+        if said is None:
+            return None
+        return Handover(
+            from_agent=str(said.get("from") or said.get("from_agent") or ""),
+            reason=str(said.get("reason") or "").upper(),
+            error=said.get("error"),
+            recovery_attempts=tuple(said.get("recovery_attempts") or ()),
+        )
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a person paused it."""
+        return self._job.is_held
+
+    @property
+    def held(self) -> asyncio.Event:
+        """Set while a person holds the task."""
+        return self._job.held
+
+    @property
+    def released(self) -> asyncio.Event:
+        """Set while nobody holds the task."""
+        return self._job.released
+
+    async def progress(self, percent: float, step: str | None = None, output: str | None = None) -> None:
+        """Tell how far the work is, at which step, and what it has put out since the last time."""
+        try:
+            fits = 0 <= percent <= 100
+        except TypeError:
+            fits = False
+        if not fits:
+            raise ValueError(f"progress is a percentage from 0 to 100, not {percent!r}")
+        job = self._job
+        job.percent = round(percent)
+        if step is not None and (step := text_of("a step", step)) != job.step:
+            job.step = step
+            job.step_number += 1
+        await self._speech.report(self._job, text_of("output", output or ""))
+
+    async def log(self, text: str) -> None:
+        """Add a line to the task's output."""
+        text = text_of("a line of the log", text)
+        await self._speech.report(self._job, text if text.endswith("\n") else text + "\n")
+
+    async def text(self, chunk: str) -> None:
+        """Say a piece of the answer, as it comes; pieces are joined as they are."""
+        if chunk := text_of("a piece of the answer", chunk):
+            self._job.said.append(chunk)
+            await self._speech.report(self._job, chunk)
+
+    async def think(self, text: str) -> None:
+        """Tell what the agent is thinking: shown, but not part of the answer."""
+        if text := text_of("a thought", text):
+            await self._speech.report(self._job, thinking=text)
+
+    async def tool_use(self, name: str, input: Any = None, *, id: str | None = None) -> str:
+        """Tell that a tool is used, with what input; returns the id by which its result is told."""
+        name = text_of("a tool's name", name)
+        use = links.ToolUse(id or self._speech.mint(), name, data_of(f"the input of {name}", input))
+        await self._speech.report(self._job, tool_use=use)
+        return use.id
+
+    async def tool_result(self, id: str, output: Any, *, is_error: bool = False) -> None:
+        """Tell what a tool gave: text, or anything with a JSON form."""
+        text = clean(output) if isinstance(output, str) else encoded("what a tool gave", output).decode()
+        await self._speech.report(self._job, tool_result=links.ToolResult(id, text, is_error))
+
+    async def send_file(self, name: str, data: bytes, mime_type: str = "application/octet-stream") -> None:
+        """Give a file to whoever asked for the work. Raises where the protocol carries none, or none so large."""
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise TypeError(f"the data of a file is bytes, not {type(data).__name__}")
+        name, mime_type = text_of("a file's name", name), text_of("a file's type", mime_type)
+        await self._speech.send_file(self._job, links.File(name, mime_type, bytes(data)))
+
+    async def ask(
+        self,
+        question: str,
+        *,
+        options: Sequence[Any] = (),
+        timeout: float | None = None,
+        default: Any | UnsetType = UNSET,
+    ) -> Any:
+        """Ask a person and wait for the answer, however long it takes and whoever restarts meanwhile.
+
+        After `timeout` seconds the hub answers with `default`, or with None where there is none. If the agent restarts
+        while it waits, the handler runs again from its start and gets every earlier answer at the same place: ask
+        before doing what must not be done twice.
+        """
+        if isinstance(options, str):
+            raise TypeError(f"options are a list of answers, not one text: options=[{options!r}]")
+        answers = data_of("the options of a question", tuple(options))
+        if default is not UNSET:
+            default = data_of("the default of a question", default)
+        return await self._speech.ask(self._job, text_of("a question", question), tuple(answers), timeout, default)
+
+    async def help(
+        self,
+        question: str,
+        *,
+        help_type: HelpKind = "TECHNICAL_GUIDANCE",
+        to: str | None = None,
+        urgency: Urgency = "medium",
+        deadline: datetime | timedelta | float | None = None,
+        attempted: Sequence[str] = (),
+        error: BaseException | str | None = None,
+    ) -> Help:
+        """Ask another agent for help, or whoever can, and wait for the answer (agentmsg).
+
+        The hub finds somebody who helps with `help_type`, and in the end a person; `to` names an agent. `deadline` is a
+        time, or how long. Answers survive a restart as those of `ask` do.
+        """
+        return await self._speech.exchange.help(
+            self._job, question, help_type, to, urgency, deadline, tuple(attempted), error
+        )
+
+    async def handoff(
+        self,
+        to: str | None = None,
+        reason: HandoffReason = "LOAD_BALANCING",
+        *,
+        context: dict[str, Any] | None = None,
+        capabilities: Sequence[str] = (),
+        deadline: datetime | timedelta | float = HANDOFF_DEADLINE,
+        error: BaseException | str | None = None,
+    ) -> Handoff:
+        """Have another agent go on with this task: `to`, or whoever can (agentmsg).
+
+        `context` goes with it, beside what is known already. Until somebody accepts, the task stays here. Once it is
+        accepted, return: the result is no longer ours to give, and whatever the handler returns is ignored.
+        """
+        return await self._speech.exchange.handoff(
+            self._job, to, reason, context or {}, tuple(capabilities), deadline, error
+        )
+
+    def used(self, *, tokens: float = 0, cost_usd: float = 0) -> None:
+        """Count what the work has used up: told with the result, and held against budgets (agentmsg)."""
+        usage = self._job.usage or {"tokens_used": 0, "cost_usd": 0}
+        self._job.usage = {"tokens_used": usage["tokens_used"] + tokens, "cost_usd": usage["cost_usd"] + cost_usd}
+
+    async def checkpoint(self) -> None:
+        """A good place to stop: waits here while a person holds the task."""
+        while self.is_held:
+            await self.released.wait()
+
+    def reject(self, reason: str) -> Rejected:
+        """The exception to raise to say no: `raise task.reject("declined by a person")`."""
+        return Rejected(reason)
