@@ -9,11 +9,21 @@ import pytest
 from tests.support.world import World
 
 from dragoman.bindings.forge.views import may_see
-from dragoman.core.commands import AddAgent, Ask, AskHelp, AskPerson, Cancel, GiveHelp, HelpVerdict, RemoveAgent
+from dragoman.core.commands import (
+    AddAgent,
+    Ask,
+    AskHelp,
+    AskPerson,
+    Cancel,
+    ChangeState,
+    GiveHelp,
+    HelpVerdict,
+    RemoveAgent,
+)
 from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN, AgentId, TaskId
 from dragoman.core.queries.state import StateView
-from dragoman.core.state.model import Registry
+from dragoman.core.state.model import Operation, Registry
 from dragoman.core.tasks.model import QuestionStatus
 
 ANN, BOB = AgentId("ann"), AgentId("bob")
@@ -58,6 +68,22 @@ async def test_what_the_first_asked_for_and_did_is_not_the_seconds_to_read_or_to
     await world.advance(1)
     assert set(taken_up.work) == {under_way.id}  # it is meant for whoever has that name
     assert "metadata" in (await seen(world, under_way.id, BOB)).value["context"]
+
+
+async def test_nothing_can_be_added_to_what_the_first_asked_for(world):
+    await world.connect("bob", acknowledges=True)
+    task = await world.submit(None, principal=ANN, protocol="agentmsg", pinned=BOB)
+    await replaced(world, ANN)
+    for part in ({"parent": task.id}, {"dependencies": (task.id,), "own_dependencies": True}):
+        fault = await world.refused(world.request(None, principal=ANN, pinned=BOB, **part))
+        assert (fault.kind, fault.field) == (Kind.NOT_FOUND, next(iter(part)))
+    changes = {"context": {"metadata": {"mine": True}}}
+    change = ChangeState(
+        principal=ANN, operation=Operation.UPDATE, entity=Registry.TASK, entity_id=task.id, changes=changes, version=1
+    )
+    assert (await world.refused(change)).kind is Kind.FORBIDDEN
+    report = msgspec.structs.replace(world.tell("ann", "bob"), lane=task.id, reports=True)
+    assert (await world.refused(report)).kind is Kind.NOT_FOUND
 
 
 async def test_what_the_first_asked_is_answered_to_nobody(world):

@@ -27,6 +27,7 @@ from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.lookups import HeardById, Inbox, LaneEnd, LeasedTo, Spent
 from dragoman.core.policy.replay import mark_of
 from dragoman.core.tasks.model import Priority, Task
+from dragoman.core.tasks.parts import is_party
 from dragoman.core.tasks.submit import rank_of
 from dragoman.core.work import Work
 
@@ -50,7 +51,8 @@ def tell(work: Work, command: Tell) -> None:
     if command.letter.contract is not None:
         check_terms(work, command, command.letter.contract, task)
     reports = command.reports or (command.progress and task is not None and command.to == task.origin.principal)
-    if reports and task is not None and command.principal not in (task.owner, task.origin.principal):
+    sender = command.principal
+    if reports and task is not None and not is_party(work.agent(sender), sender, task):
         raise refuse(Kind.NOT_FOUND, "no such task, or not yours", field="task_id", task_id=task.id)
     if not is_known(work, command.letter, 0):
         _send(work, command.letter, receiver.id, command.priority, command.lane, task)

@@ -38,6 +38,7 @@ from dragoman.core.state.tasks import given_metadata, task_entity
 from dragoman.core.state.versions import next_version
 from dragoman.core.tasks.model import Priority, Task
 from dragoman.core.tasks.outcome import end_with_children
+from dragoman.core.tasks.parts import governs, is_party
 from dragoman.core.tasks.submit import head_starts
 from dragoman.core.work import Work
 
@@ -338,9 +339,10 @@ def take_effect(work: Work, registry: Registry, subject: AgentId | None) -> None
 
 def change_task(work: Work, command: ChangeState, task: Task) -> Entity:
     held = roles(work, command.principal, None, None)
-    if command.principal == task.origin.principal:
+    writer = work.agent(command.principal)
+    if governs(writer, command.principal, task):
         held.add(Role.CALLER)
-    if command.principal == task.owner:
+    elif is_party(writer, command.principal, task):
         held.add(Role.OWNER)
     version = work.task_version(task)
     if command.operation is CREATE:

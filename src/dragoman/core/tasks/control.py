@@ -15,16 +15,15 @@ from dragoman.core.tasks.anew import begin_anew, drop_work_letters
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import EventKind, Status, Task, Waiting
 from dragoman.core.tasks.outcome import end_with_children
-from dragoman.core.tasks.parts import is_namesake
+from dragoman.core.tasks.parts import governs
 from dragoman.core.tasks.questions import resume_with, unasked
 from dragoman.core.work import Work
 
 
 def governed(work: Work, task_id: TaskId, principal: AgentId) -> Task:
-    """The task, if this principal may steer it: a person, or whoever asked for it."""
+    """The task, if this principal may steer it: a person, or whoever it is done for."""
     task = work.task(task_id)
-    known = task is not None and principal in (ADMIN, HUB, task.origin.principal)
-    if task is None or not known or is_namesake(work.agent(principal), task):
+    if task is None or not (principal in (ADMIN, HUB) or governs(work.agent(principal), principal, task)):
         raise refuse(Kind.NOT_FOUND, "no such task", field="task_id", task_id=task_id)
     return task
 

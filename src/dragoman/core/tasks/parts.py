@@ -15,6 +15,13 @@ def asked_for(agent: Agent, task: Task) -> bool:
     return agent.id == task.origin.principal and not is_namesake(agent, task)
 
 
+def governs(agent: Agent | None, principal: AgentId | None, task: Task) -> bool:
+    """Whether somebody may steer a task, and hears how it ended. `agent` is None for people, whose names mean them."""
+    if agent is None:
+        return principal == task.origin.principal
+    return asked_for(agent, task)
+
+
 def is_namesake(agent: Agent | None, task: Task) -> bool:
     """Whether this agent came only after the task: if its caller has that name, it was another."""
     return agent is not None and agent.created_at > task.created_at
@@ -26,10 +33,8 @@ def has(agent: Agent, task: Task) -> bool:
 
 
 def is_party(agent: Agent | None, principal: AgentId | None, task: Task) -> bool:
-    """Whether somebody asked for the task or has it. `agent` is None for people, whose names mean them."""
-    if agent is None:
-        return principal in (task.origin.principal, task.owner)
-    return asked_for(agent, task) or has(agent, task)
+    """Whether somebody governs the task or has it."""
+    return governs(agent, principal, task) or (principal == task.owner if agent is None else has(agent, task))
 
 
 def had(agent: Agent, task: Task) -> bool:

@@ -23,7 +23,7 @@ from dragoman.core.tasks.anew import redo
 from dragoman.core.tasks.dependencies import be_waited_for, fail_for
 from dragoman.core.tasks.model import EventKind, Origin, Priority, Status, Task, Waiting
 from dragoman.core.tasks.output import take_files
-from dragoman.core.tasks.parts import is_namesake
+from dragoman.core.tasks.parts import is_namesake, is_party
 from dragoman.core.tasks.questions import resume_with
 from dragoman.core.work import Work
 
@@ -180,8 +180,8 @@ def newborn(work: Work, command: Submit, route: Route) -> Task:
 def unfinished(work: Work, command: Submit) -> list[Task]:
     known = {task.id: task for task in work.tasks(command.dependencies)}
     if command.own_dependencies:  # others' are not there
-        asker = command.principal
-        known = {id: task for id, task in known.items() if asker in (task.origin.principal, task.owner)}
+        asker = work.agent(command.principal)
+        known = {id: task for id, task in known.items() if is_party(asker, command.principal, task)}
     called = command.called_dependencies or command.dependencies
     missing = next((name for id, name in zip(command.dependencies, called, strict=True) if id not in known), None)
     if missing is not None:
@@ -270,8 +270,8 @@ def parent_of(work: Work, command: Submit) -> Task | None:
     """Of what it is a part: only somebody who has to do with a task may add one."""
     if command.parent is None:
         return None
-    parent = work.task(command.parent)
-    if parent is None or command.principal not in (ADMIN, HUB, parent.owner, parent.origin.principal):
+    parent, asker = work.task(command.parent), command.principal
+    if parent is None or not (asker in (ADMIN, HUB) or is_party(work.agent(asker), asker, parent)):
         raise refuse(Kind.NOT_FOUND, "no such task", field="parent", task_id=command.parent)
     if parent.final:
         raise refuse(Kind.CONFLICT, f"its parent is already {parent.status.value}", field="parent")

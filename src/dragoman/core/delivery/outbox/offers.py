@@ -9,7 +9,7 @@ from dragoman.core.delivery.outbox.leases import send_over
 from dragoman.core.ids import ADMIN, HUB, AgentId, DeliveryId, SessionId, TaskId
 from dragoman.core.lookups import Lane
 from dragoman.core.tasks.model import Question, Status, Task
-from dragoman.core.tasks.parts import is_namesake
+from dragoman.core.tasks.parts import governs
 from dragoman.core.work import Work
 
 NOBODY = frozenset({ADMIN, HUB})
@@ -29,7 +29,7 @@ TO_CALLERS = frozenset({Cargo.PROGRESS, Cargo.RESULT, Cargo.FAILURE})
 def offer(work: Work, task: Task, receiver: AgentId, cargo: Cargo, event: int) -> None:
     """Tell a receiver of an event, after everything it was told about this task before."""
     agent = None if receiver in NOBODY else work.agent(receiver)
-    if agent is None or (cargo in TO_CALLERS and is_namesake(agent, task)):
+    if agent is None or (cargo in TO_CALLERS and not governs(agent, receiver, task)):
         return
     waiting = None
     if receiver == task.origin.principal and cargo in TO_CALLERS:
