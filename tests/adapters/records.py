@@ -19,6 +19,7 @@ from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import (
     Agreed,
+    AllChildren,
     AskedBy,
     Bound,
     Children,
@@ -310,7 +311,7 @@ def changed(draw: st.DrawFn, row: Row) -> Row:
 def every_lookup(rows: list[Row]) -> list[Lookup[Any]]:
     """Every question that could be asked about these rows, and some about rows that are not there."""
     lookups: list[Lookup[Any]] = [
-        kind(id) for kind in (TaskById, Children, Dependents, DeadLettersOf, OpenQuestions) for id in TASKS
+        kind(id) for kind in (TaskById, Children, AllChildren, Dependents, DeadLettersOf, OpenQuestions) for id in TASKS
     ]
     for who in AGENTS:
         lookups += [Claims(who, f"request of {id}", other) for id in TASKS for other in (None, id, TASKS[0])]

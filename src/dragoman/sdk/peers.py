@@ -145,12 +145,14 @@ class HandshakeRequest(Struct, frozen=True, kw_only=True):
 
 class Handover(Struct, frozen=True, kw_only=True):
     """How a task in hand came from somebody else. What they knew of it is in the task's `context` and `history`; the
-    `error` that led to it is an ErrorReport, if there was one."""
+    `error` that led to it is an ErrorReport, if there was one. `parts` are the tasks that former owners gave to others
+    in its course, by their `task_id`; over agentmsg, what each comes to arrives as a letter."""
 
     from_agent: str
     reason: str
     error: dict[str, Any] | None = None
     recovery_attempts: tuple[dict[str, Any], ...] = ()
+    parts: tuple[dict[str, Any], ...] = ()
 
 
 class Letter(Struct, frozen=True, kw_only=True):

@@ -86,6 +86,36 @@ async def test_the_shared_state_has_the_whole_context_of_a_task_through_all_hand
     assert (seen["metadata"], seen["history"]) == ({}, [])
 
 
+@pytest.mark.requirement("AM-HND-7", "agentmsg-D8")
+async def test_who_takes_a_task_over_hears_what_its_parts_come_to_and_so_does_whoever_asked_for_them(
+    stage: Stage, cast: dict[str, Speaker]
+) -> None:
+    bob, cid, dot = cast["bob"], cast["cid"], cast["dot"]
+    for name in ("p-1", "p-2"):
+        await dot.works(bob, name, context=words.context(name, metadata={"parent_task_id": "t-1"}))
+    await dot.say("TASK_COMPLETE", "bob", {"task_id": "p-1", "result": "early"})
+    assert (await bob.hears("TASK_COMPLETE"))["payload"] == {"task_id": "p-1", "result": "early"}
+    request = await offered(stage, bob, "cid")
+    await cid.hears("TASK_HANDOFF")
+    await cid.say("TASK_HANDOFF", "bob", words.yes("cid"), correlation_id=request["id"])
+    order, early = await cid.hear()
+    both = {"task_type": "review", "assigned_by": "bob", "assigned_agent": "dot"}
+    assert order["payload"]["task"]["handover"]["parts"] == [
+        {"task_id": "p-1", "status": "completed", **both}, {"task_id": "p-2", "status": "in_progress", **both},
+    ]  # fmt: skip
+    assert (early["type"], early["payload"]) == ("TASK_COMPLETE", {"task_id": "p-1", "result": "early"})
+    await bob.hears("TASK_HANDOFF")
+    await dot.say(
+        "TASK_FAILED", "bob", {"task_id": "p-2", "error": words.error("dot", "p-2", error_type="VALIDATION_ERROR")}
+    )
+    told = [await one.hears("TASK_FAILED") for one in (bob, cid)]
+    assert [(one["to"], one["from"], one["payload"]["task_id"]) for one in told] == [
+        ("bob", "dot", "p-2"), ("cid", "dot", "p-2"),
+    ]  # fmt: skip
+    shared = (await stage.get("/state/TASK/p-1", cid.token)).json()["value"]
+    assert shared["result"] == "early"
+
+
 @pytest.mark.requirement("agentmsg-D8", "AM-CTX-4")
 async def test_who_takes_a_task_over_has_it_until_the_earlier_deadline(stage: Stage, cast: dict[str, Speaker]) -> None:
     bob, cid, ada = cast["bob"], cast["cid"], cast["ada"]

@@ -42,6 +42,7 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Cargo, Letter, Parcel
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import Instant, rfc3339
+from dragoman.core.state.tasks import SHOWN
 from dragoman.core.tasks.model import Asking, Event, EventKind, Priority, Question, Task
 from dragoman.protocols.agentmsg.codec import lowered
 from dragoman.protocols.agentmsg.routing import PRIORITY
@@ -153,9 +154,19 @@ def _work(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
     if handover:
         told["handover"] = {name: value for name, value in handover.items() if name not in _ELSEWHERE}
         told["handover"]["reason"] = str(handover.get("reason", "")).upper()
+        if parts := handover.get("parts"):
+            told["handover"]["parts"] = [_part(part) for part in parts]
     priority = "critical" if task.priority is Priority.CRITICAL else "high"
     first = task.round == 0 and task.attempts <= 1
     return _say(MessageType.TASK_ASSIGNMENT, {"task": told}, parcel, agent, own=own, priority=priority, again=not first)
+
+
+def _part(told: dict[str, Any]) -> dict[str, Any]:
+    """A task that a former owner asked for in the course of one that was handed over, as TaskStates name things."""
+    agent = told["agent"]
+    named = {"task_id": told["called"], "task_type": told["type"], "assigned_by": told["from"]}
+    status = SHOWN.get(told["status"], "in_progress" if agent else "pending")
+    return {**named, "status": status, **({"assigned_agent": agent} if agent else {})}
 
 
 _ELSEWHERE = frozenset({"metadata", "dependencies", "history", "story", "constraints", "fault"})

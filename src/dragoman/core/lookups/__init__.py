@@ -32,6 +32,7 @@ from dragoman.core.lookups.deliveries import (
 from dragoman.core.lookups.questions import AskedBy, Loose, OpenQuestions, PutTo, QuestionById, QuestionsOf
 from dragoman.core.lookups.state import EntityById
 from dragoman.core.lookups.tasks import (
+    AllChildren,
     Children,
     Claims,
     Dependents,
@@ -46,6 +47,7 @@ from dragoman.core.lookups.tasks import (
 
 __all__ = [
     "Agreed",
+    "AllChildren",
     "AskedBy",
     "Bound",
     "Children",

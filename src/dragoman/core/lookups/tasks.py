@@ -65,6 +65,19 @@ class Children(Lookup[Task], frozen=True, gc=False):
         return row.id
 
 
+class AllChildren(Lookup[Task], frozen=True, gc=False):
+    """The children of a task, also those that are over."""
+
+    row: ClassVar = Task
+    parent: TaskId
+
+    def matches(self, row: Task) -> bool:
+        return row.parent == self.parent
+
+    def order(self, row: Task) -> str:
+        return row.id
+
+
 class Dependents(Lookup[Task], frozen=True, gc=False):
     """The unfinished tasks that still wait for a task."""
 

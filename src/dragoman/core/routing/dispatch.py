@@ -20,6 +20,7 @@ from dragoman.core.lookups import PAGE, Ready
 from dragoman.core.routing.routes import addressed, choose, could_claim, has_memory, queues_for, ready, route_of, serves
 from dragoman.core.state.admission import hold, must_be_approved
 from dragoman.core.state.budget import NOTHING, fits, may_take, needs, reserve
+from dragoman.core.tasks.heirs import inherit
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import EventKind, Status, Task
 from dragoman.core.work import Work
@@ -112,6 +113,8 @@ def assign(work: Work, task: Task, agent: Agent, link: Link) -> Task:
         created_at=work.now,
     )
     lease(work, order, link, task)
+    if task.handed:
+        inherit(work, task, agent)
     return task
 
 

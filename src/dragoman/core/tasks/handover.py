@@ -15,7 +15,7 @@ What is escalated and no agent can do, a person takes over. Where an error is th
 tried against it, and a failure of the owner counts against the owner.
 
 What the last owner had asked about the task, people or agents, is withdrawn when it changes hands: whoever has it now
-asks for itself.
+asks for itself. What it had asked others to do as parts of the task goes on, and goes along with it (`heirs`).
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from dragoman.core.routing.dispatch import assign, fill, make_room
 from dragoman.core.routing.routes import Route, reach, seat
 from dragoman.core.state import budget
 from dragoman.core.tasks.assistance import answered_before, asked_before, call_off, passed_over, put_to, question_id
+from dragoman.core.tasks.heirs import inherit, parts_of, told
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import (
     HELD,
@@ -266,6 +267,7 @@ def taken(
         task = budget.moved(work, task, agent.id)
         work.put(task)
         offer(work, task, agent.id, Cargo.YOURS, task.seq)
+        inherit(work, task, agent)
     else:
         link = seat(work, agent)
         assert link is not None
@@ -291,6 +293,8 @@ def told_whole(work: Work, task: Task, question: Question, to: AgentId) -> Task:
         "history": [*before.get("history", ()), *asked.get("history", ())],
         "story": in_short(reversed(work.find(Story(task.id, STORY)))),
     }
+    if parts := parts_of(work, task, question.agent):
+        handover["parts"] = [told(part) for part in parts]
     body = {"input": source.get("input", {}), **lasting(source), "handover": handover}
     withdraw(work, task, question.agent)
     for other in work.find(OpenQuestions(task.id)):

@@ -88,6 +88,13 @@ class Reserved(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     amounts: dict[str, float]
 
 
+class Heir(msgspec.Struct, frozen=True, gc=False):
+    """Who has a task now, and since when, that whoever asked for a part of it gave away."""
+
+    agent: AgentId
+    since: Instant
+
+
 class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """The head of a task.
 
@@ -106,7 +113,7 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     of the head itself that is what people and agents wrote there, which a store keeps in `shut` and nobody else sees.
     `firm`: its caller said by when it must be done, and no wait for anybody moves that.
     `called_dependencies` is what its caller calls those it depends on. `sandbox` is the level that the newest attempt
-    was given at, whatever its agent runs in today.
+    was given at, whatever its agent runs in today. `heir`: who hears how it ended and may steer it, as its caller does.
     """
 
     id: TaskId
@@ -145,6 +152,7 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     progress: int | None = None
     step: str | None = None
     parent: TaskId | None = None
+    heir: Heir | None = None
     thread: str | None = None
     hops: int = 0
     dependencies: tuple[TaskId, ...] = ()

@@ -19,6 +19,7 @@ from dragoman.core.routing.dispatch import fill, make_room
 from dragoman.core.routing.routes import addressed, last_heard, route_of, serves
 from dragoman.core.state import budget
 from dragoman.core.state.waking import breaker_limits, waking
+from dragoman.core.tasks import heirs
 from dragoman.core.tasks.assistance import call_off, helped
 from dragoman.core.tasks.dependencies import settle_dependents
 from dragoman.core.tasks.lifecycle import move
@@ -300,6 +301,8 @@ def end(
     )  # fmt: skip
     work.put(task)
     offer(work, task, task.origin.principal, cargo or OUTCOME_CARGO[status], task.seq)
+    if task.heir is not None:
+        heirs.tell(work, task)
     if task.asked:
         for question in work.find(OpenQuestions(task.id)):
             call_off(work, question)

@@ -2,6 +2,9 @@
 
 Names come back. An agent that was removed and one that was added under its name later are two: what the first asked
 for, did and was told is none of the second one's business. What is under way and still meant for that name is.
+
+A task that changes hands takes along what was asked for in its course (`heirs`): whoever has it now is to that as
+whoever asked.
 """
 
 from __future__ import annotations
@@ -15,11 +18,16 @@ def asked_for(agent: Agent, task: Task) -> bool:
     return agent.id == task.origin.principal and not is_namesake(agent, task)
 
 
+def inherits(agent: Agent, task: Task) -> bool:
+    """Whether it has what the task is a part of, from whoever asked for the part."""
+    return task.heir is not None and agent.id == task.heir.agent and agent.created_at <= task.heir.since
+
+
 def governs(agent: Agent | None, principal: AgentId | None, task: Task) -> bool:
     """Whether somebody may steer a task, and hears how it ended. `agent` is None for people, whose names mean them."""
     if agent is None:
         return principal == task.origin.principal
-    return asked_for(agent, task)
+    return asked_for(agent, task) or inherits(agent, task)
 
 
 def is_namesake(agent: Agent | None, task: Task) -> bool:

@@ -94,6 +94,7 @@ class Task:
             reason=str(said.get("reason") or "").upper(),
             error=said.get("error"),
             recovery_attempts=tuple(said.get("recovery_attempts") or ()),
+            parts=tuple(said.get("parts") or ()),
         )
 
     @property

@@ -17,6 +17,7 @@ from dragoman.core.delivery.model import Delivery, Heard
 from dragoman.core.ids import TaskId
 from dragoman.core.lookups import (
     Agreed,
+    AllChildren,
     AskedBy,
     Bound,
     Children,
@@ -183,6 +184,7 @@ ANSWERS: dict[type[Lookup[Any]], Callable[[apsw.Connection, Any], list[Any]]] = 
     Claims: _claims,
     Ready: _bodies(task_from, "SELECT body FROM task WHERE queue = ? ORDER BY rank, id LIMIT ?"),
     Children: _bodies(task_from, f"SELECT body FROM task WHERE parent = ? AND status {IN_UNFINISHED} ORDER BY id"),
+    AllChildren: _bodies(task_from, "SELECT body FROM task WHERE parent = ? ORDER BY id"),
     Dependents: _dependents,
     Relying: _relying,
     Finished: _finished,

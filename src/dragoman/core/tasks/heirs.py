@@ -1,0 +1,71 @@
+"""What was asked for in the course of a task follows it when it changes hands.
+
+    a part of the task              is told how it ended                     may read and steer it
+    ------------------------------  ---------------------------------------  -------------------------------
+    asked for by a former owner     whoever asked, and whoever has the task  the same two
+    asked for by anybody else       whoever asked                            whoever asked
+    help                            whoever asked for help                   whoever asked for help
+    under a contract, or personal   whoever asked: the two agreed on that    whoever asked
+
+Whoever asked still waits for an answer, and the request id is theirs: so the part stays theirs, and gets an heir beside
+them. That is whoever was given the task last, by a handover or by a later attempt; both begin with what the parts came
+to so far. Only agents that converse have a word for the end of something that they did not ask for. Others find in the
+work order which parts there are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dragoman.core.agents.model import Agent
+from dragoman.core.delivery.outbox import OUTCOME_CARGO, OUTCOMES, offer
+from dragoman.core.ids import AgentId
+from dragoman.core.lookups import AllChildren, Lane
+from dragoman.core.state.tasks import shared_name, shown_agent
+from dragoman.core.tasks.model import Heir, Task
+from dragoman.core.work import Work
+
+
+def parts_of(work: Work, task: Task, *owners: AgentId) -> list[Task]:
+    """What the former owners of a task asked for in its course, and passes on with it."""
+    if not task.has_children:
+        return []
+    former = {*owners, *(giver for giver, _ in task.handed)}
+    return [
+        part
+        for part in work.find(AllChildren(task.id))
+        if part.origin.principal in former and part.helps is None and part.contract is None and not part.personal
+    ]
+
+
+def told(part: Task) -> dict[str, Any]:
+    """A part, as the work order of whoever takes the task over names it."""
+    return {
+        "task_id": part.id,
+        "called": shared_name(part),
+        "type": part.type,
+        "status": part.status.value,
+        "from": part.origin.principal,
+        "agent": shown_agent(part),
+    }
+
+
+def inherit(work: Work, task: Task, agent: Agent) -> None:
+    """Somebody was given a task that had other owners before."""
+    for part in parts_of(work, task):
+        theirs = part.origin.principal == agent.id
+        part = msgspec.structs.replace(part, heir=None if theirs else Heir(agent.id, work.now))
+        work.put(part)
+        if part.final:
+            tell(work, part)
+
+
+def tell(work: Work, part: Task) -> None:
+    """A part is over: its heir hears that, unless it is being told."""
+    agent = None if part.heir is None else work.agent(part.heir.agent)
+    if agent is None or not agent.converses:
+        return
+    if not any(row.cargo in OUTCOMES for row in work.find(Lane(part.id, agent.id))):
+        offer(work, part, agent.id, OUTCOME_CARGO[part.status], part.outcome or part.seq)
