@@ -136,3 +136,22 @@ async def test_budgets_are_reserved_before_dispatch_and_settled_after(
     status, report = await ada.refused("TASK_ASSIGNMENT", "bob", paid("t-3", 6))
     told = report["context"]["details"]
     assert (told["whose"], told["limit"], told["consumed"], told["remaining"]) == ("bob", 8, 3, 5)
+
+
+@pytest.mark.requirement("agentmsg-D10")
+async def test_what_an_agent_reports_to_have_used_is_taken_from_its_budget_before_it_is_given_more(
+    stage: Stage, pair: tuple[Speaker, Speaker]
+) -> None:
+    ada, bob = pair
+    await stage.policy(budget_limits={"per_agent": 2, "total": 10})
+    for cost, code in ((1.5, 202), (2.0, 422)):
+        usage = {"tokens_used": 10, "tokens_remaining": 0, "cost_usd": cost, "cpu_usage": 1, "memory_usage": 1}
+        await bob.say("STATUS_UPDATE", "hub", words.status("bob", stage.at, resource_usage=usage))
+        answer = await ada.send(ada.message("TASK_ASSIGNMENT", "bob", words.assignment(f"at {cost}")))
+        assert answer.status_code == code
+        await bob.hear()
+    told = answer.json()["context"]["details"]
+    assert (told["whose"], told["limit"], told["consumed"]) == ("bob", 2, 2)
+    await bob.say("TASK_COMPLETE", "ada", {"task_id": "at 1.5", "result": 1, "usage": {"cost_usd": 0.5}})
+    spent = (await stage.get("/state/RESOURCE/hub:budget")).json()["value"]
+    assert spent["consumed"] == 2  # the half is in what bob said

@@ -6,10 +6,11 @@ Every agent has an account for each kind of resource that it ever used or was al
     reserved    what is set aside for tasks under way. It is part of `allocated`; the rest of that a planner set aside
                 by hand, for whatever is no task.
     settled     what tasks used, by their results
-    reported    the most that the agent itself ever said it had used altogether
-    consumed    the larger of the two. An agent's own figure counts its tasks, too, so they must not be added; it starts
-                again at 0 when the agent does, so it never lowers anything. Work that no task knows of and that came
-                after a restart of the agent is counted when its own figure passes the old one.
+    figure      the most that the agent itself ever said it had used altogether, by a status report
+    reported    by how much that grew, since the account is there, or somebody corrected it
+    consumed    the larger of settled and reported. An agent's own figure counts its tasks, too, so they must not be
+                added; it starts again at 0 when the agent does, so it never lowers anything. Work that no task knows of
+                and that came after a restart of the agent is counted when its own figure passes the old one.
 
     a task may have so much                 of                limit
     --------------------------------------  ----------------  -----------------------------------------------------
@@ -59,7 +60,7 @@ MEMORY_ALONE = frozenset({NAMES[MEMORY]})
 GAUGES = frozenset({"cpu", "memory"})
 USED_UP = ("budget", "tokens")
 UNITS = {"budget": "USD", "tokens": "tokens", "cpu": "cpu", "memory": "memory", MEMORY: "MB of memory"}
-LEDGER = frozenset({"reserved", "settled", "reported"})
+LEDGER = frozenset({"reserved", "settled", "reported", "figure"})
 
 NOTHING: Mapping[str, float] = {}
 
@@ -292,35 +293,56 @@ def spend(work: Work, agent: AgentId | None, body: bytes) -> bool:
         return False
     spent = False
     for kind in USED_UP:
-        amount = usage.get(KINDS[kind][1])
-        if isinstance(amount, int | float) and not isinstance(amount, bool) and 0 < amount < UNLIMITED:
+        amount = _amount(usage.get(KINDS[kind][1]))
+        if amount:
             grown = book(work, agent, kind, settled=amount)
             book(work, HUB, kind, settled=grown)
             spent = True
     return spent
 
 
-def reported(work: Work, agent: AgentId, usage: Mapping[str, Any]) -> None:
-    """What an agent says it has used altogether, where it has an account."""
+def reported(work: Work, agent: AgentId, usage: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """What an agent says it has used altogether, and said `before`. True if more is used than was known.
+
+    What it says is in use now (a gauge) is of interest only where somebody gave it an account of that.
+    """
+    spent = False
     for kind, (_, _, name) in KINDS.items():
-        amount = usage.get(name)
-        if isinstance(amount, int | float) and not isinstance(amount, bool) and 0 <= amount < UNLIMITED:
-            entity = work.entity(Registry.RESOURCE, f"{agent}:{kind}")
-            if entity is not None and (entity.value.get("consumed", 0) != amount):
-                grown = book(work, agent, kind, reported=amount)
-                if grown and kind in USED_UP:
-                    book(work, HUB, kind, settled=grown)
+        amount = _amount(usage.get(name))
+        entity = work.entity(Registry.RESOURCE, f"{agent}:{kind}")
+        if amount is None or (kind in GAUGES and entity is None):
+            continue
+        value: dict[str, Any] = {} if entity is None else entity.value
+        known = value.get("figure", _amount(before.get(name)) or 0)  # in an account that was deleted it was counted
+        if kind in GAUGES:
+            book(work, agent, kind, in_use=amount)
+        elif amount > known and (grown := book(work, agent, kind, figure=amount, reported=amount - known)):
+            book(work, HUB, kind, settled=grown)
+            spent = True
+    return spent
+
+
+def _amount(said: Any) -> float | None:
+    return said if isinstance(said, int | float) and not isinstance(said, bool) and 0 <= said < UNLIMITED else None
 
 
 def book(
-    work: Work, whose: AgentId, kind: str, *, reserved: float = 0, settled: float = 0, reported: float | None = None
+    work: Work,
+    whose: AgentId,
+    kind: str,
+    *,
+    reserved: float = 0,
+    settled: float = 0,
+    reported: float = 0,
+    figure: float | None = None,
+    in_use: float | None = None,
 ) -> float:
     """One line in an account; opens it if there is none. Returns by how much `consumed` grew."""
     name = f"{whose}:{kind}"
     was = work.entity(Registry.RESOURCE, name)
     old: dict[str, Any] = {} if was is None else was.value
     value: dict[str, Any] = {"agent_id": whose, "resource_type": kind, "allocated": 0, "consumed": 0} | old
-    before = value["consumed"]
+    consumed: float = value["consumed"]
     if reserved:
         held = value.get("reserved", 0)
         now = _rounded(max(0, held + reserved))
@@ -328,16 +350,18 @@ def book(
         value["reserved"] = now
     if settled:
         value["settled"] = _rounded(value.get("settled", 0) + settled)
-    if reported is not None:
-        value["reported"] = reported if kind in GAUGES else max(reported, value.get("reported", 0))
-    if kind in GAUGES:
-        value["consumed"] = value.get("reported", before)
-    else:
-        value["consumed"] = max(before, value.get("settled", 0), value.get("reported", 0))
+    if reported:
+        value["reported"] = _rounded(value.get("reported", 0) + reported)
+    if figure is not None:
+        value["figure"] = figure
+    if in_use is not None:
+        value["reported"] = value["consumed"] = in_use
+    if kind not in GAUGES:
+        value["consumed"] = max(consumed, value.get("settled", 0), value.get("reported", 0))
     if value == old:
         return 0
     put(work, name, was, value)
-    return float(value["consumed"] - before)
+    return _rounded(value["consumed"] - consumed)
 
 
 def _rounded(amount: float) -> float:
@@ -369,7 +393,8 @@ def put(work: Work, name: str, was: Entity | None, value: dict[str, Any]) -> Ent
 
 def written(old: dict[str, Any], value: dict[str, Any], *, by_itself: bool) -> dict[str, Any]:
     """An account as somebody wrote it, with the hub's own figures in order. `by_itself`: its agent, who may only say
-    what it has used. A person or a planner may correct that, and then it counts from there."""
+    what it has used. A person or a planner may correct that, and then it counts from there: what the agent itself says
+    next counts by what it is more than what it said before."""
     value = {"allocated": 0, "consumed": 0} | value
     consumed, allocated = value["consumed"], value["allocated"]
     if consumed != old.get("consumed", 0) and isinstance(consumed, int | float):
@@ -379,6 +404,8 @@ def written(old: dict[str, Any], value: dict[str, Any], *, by_itself: bool) -> d
         value["reported"] = consumed
         if not by_itself:
             value["settled"] = consumed
+        elif value["resource_type"] not in GAUGES:
+            value["figure"] = max(consumed, old.get("figure", 0))
     if isinstance(allocated, int | float):
         value["allocated"] = max(allocated, value.get("reserved", 0))
     return value

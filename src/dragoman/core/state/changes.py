@@ -37,7 +37,7 @@ from dragoman.core.state.shapes import fitted
 from dragoman.core.state.tasks import given_metadata, task_entity
 from dragoman.core.state.versions import next_version
 from dragoman.core.tasks.model import Priority, Task
-from dragoman.core.tasks.outcome import end_with_children
+from dragoman.core.tasks.outcome import end_with_children, refuse_hopeless
 from dragoman.core.tasks.parts import governs, is_party
 from dragoman.core.tasks.submit import head_starts
 from dragoman.core.work import Work
@@ -298,6 +298,10 @@ def write(
     work.share(Change(operation, registry, name, version, patch, command.principal), entity)
     if registry is Registry.RESOURCE and by_itself:
         budget.grown(work, old, value)
+    if registry is Registry.AGENT and command.principal == subject:
+        budget.reported(work, subject, value.get("resource_usage", {}), old.get("resource_usage", {}))
+    if subject is not None and command.principal == subject:
+        refuse_hopeless(work)
     if registry is Registry.POLICY and work.policy.retry != waits:
         for id in sorted(work.floor.conversing):
             work.ask_afterwards(WaitAnew(agent=id, since=work.now))

@@ -186,6 +186,60 @@ async def test_an_agents_own_figure_never_lowers_nor_doubles_what_its_tasks_used
     assert (await paid.account("hub:tokens"))["consumed"] == 200
 
 
+async def report(world, cost: float) -> None:
+    status, usage = {"state": "IDLE"}, {"cost_usd": cost, "cpu_usage": 50}
+    await world.ask(ReportStatus(principal=AgentId("i1"), status=status, usage=usage))
+
+
+async def test_what_an_agent_says_it_used_counts_without_an_allocation_and_once(paid):
+    await paid.policy(budget_limits={"per_agent": 5, "total": 7})
+    task = await paid.submit()
+    await report(paid, 3)
+    assert await cost(paid, "i1:budget") == await cost(paid, "hub:budget") == (0, 3)
+    await paid.finish("i1", task.id, body=done(2))  # of the three
+    assert await cost(paid, "i1:budget") == await cost(paid, "hub:budget") == (0, 3)
+    assert (await paid.refused(paid.request(constraints={"budget_usd": 3}))).facts["remaining"] == 2
+    await report(paid, 5)
+    assert (await paid.refused(paid.request())).facts["whose"] == "i1"
+    assert await paid.account("i1:cpu") == {}  # what is in use now is no matter of budgets
+
+
+async def test_what_waits_and_finds_no_room_any_more_after_a_report_has_failed(paid):
+    await paid.policy(budget_limits={"total": 10})
+    await paid.submit(constraints={"budget_usd": 6})
+    waiting = await paid.submit(constraints={"budget_usd": 6})
+    await report(paid, 5)
+    failed = await paid.task(waiting.id)
+    assert (failed.status, failed.fault.facts["remaining"]) == (Status.FAILED, 5)
+
+
+async def test_what_a_person_corrected_counts_from_there(paid):
+    await report(paid, 500)
+    await paid.allot("i1:budget", consumed=1)
+    await report(paid, 500)
+    assert await cost(paid, "i1:budget") == (0, 1)
+    await report(paid, 502)
+    assert await cost(paid, "i1:budget") == (0, 3)
+
+
+async def test_what_was_counted_in_a_deleted_account_is_not_counted_in_total_again(paid):
+    await report(paid, 4)
+    version = (await paid.view.one(Registry.RESOURCE, "i1:budget")).version
+    await paid.ask(paid.change(ADMIN, Registry.RESOURCE, "i1:budget", {}, version, "DELETE"))
+    await report(paid, 4)
+    await report(paid, 6)
+    assert [await cost(paid, name) for name in ("i1:budget", "hub:budget")] == [(0, 2), (0, 6)]
+
+
+async def test_an_agent_that_writes_its_own_entry_says_as_much_as_by_a_report(paid):
+    await paid.join("ann")
+    usage = {"state": "IDLE", "resource_usage": {"cost_usd": 4}}
+    await paid.write("ann", Registry.AGENT, "ann", usage, 0)
+    assert await cost(paid, "ann:budget") == await cost(paid, "hub:budget") == (0, 4)
+    await paid.write(ADMIN, Registry.AGENT, "ann", {"resource_usage": {"cost_usd": 9}}, 1)
+    assert await cost(paid, "ann:budget") == (0, 4)  # nobody else says what it used
+
+
 async def test_cpu_and_memory_are_in_use_only_while_somebody_works(paid):
     await paid.allot("i1:cpu", limit=100)
     tasks = [await paid.submit(constraints={"cpu": 60}) for _ in range(2)]
