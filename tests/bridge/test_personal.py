@@ -4,6 +4,7 @@ agents, encrypted at rest, hidden from whoever looks on."""
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from tests.bridge.players import PLAYERS
 from tests.bridge.players.a2acp import A2acpCaller, A2acpWorker, Refusal
 from tests.bridge.players.a2acp_link import agent
 from tests.bridge.players.agentmsg import AgentmsgWorker
-from tests.bridge.players.neutral import File, Order, heard
+from tests.bridge.players.chiffon import ChiffonCaller
+from tests.bridge.players.neutral import File, Handle, Order, heard
 from tests.bridge.players.stage import Stage
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -188,6 +190,50 @@ async def test_who_declares_it_personal_is_believed_also_without_a_contract(scen
     assert (await scene.caller.story(handle))[-1]["result"] == {"finding": FOUND}
     assert betrayed(await everything_people_see(scene, handle.task_id)) == []
     assert betrayed(written(data)) == []
+
+
+@pytest.mark.parametrize("pair", [("chiffon", name) for name in ("chiffon", "forge", "coven")], ids="-to-".join)
+async def test_also_where_its_kind_is_asked_and_nobody_by_name(scene: Scene, data: Path) -> None:
+    scene.worker = worker = await scene.enter(type(scene.worker), offers=(ADMIT,))
+    handle = await submit_to_kind(scene, worker.id)
+    job = await worker.take()
+    assert job.input == {"patient": ASKED}
+    await worker.finish(job, result={"finding": FOUND})
+    assert (await scene.caller.story(handle))[-1]["result"] == {"finding": FOUND}
+    assert betrayed(await everything_people_see(scene, handle.task_id)) == []
+    assert betrayed(written(data)) == []
+
+
+async def submit_to_kind(scene: Scene, kind: str) -> Handle:
+    """As chiffon has it: `to_agent` alone."""
+    assert isinstance(scene.caller, ChiffonCaller)
+    task_id = str(uuid.uuid4())
+    payload = {"task_id": task_id, "work_type": "admit", "parameters": {"patient": ASKED}}
+    message = scene.caller.envelope("work_request", payload, request_id=str(uuid.uuid4()), to_agent=kind)
+    answer = await scene.stage.http.post("/api/agent/message", json=message, headers=scene.caller.bearer)
+    assert answer.status_code == 202, answer.text
+    return Handle(task_id=task_id, native=message)
+
+
+@pytest.mark.parametrize("pair", [("chiffon", "a2acp")], ids="-to-".join)
+async def test_an_a2acp_agent_does_not_get_it_in_clear_as_one_of_its_kind_either(scene: Scene) -> None:
+    scene.messy = True
+    worker = await scene.enter(A2acpWorker, offers=(ADMIT,))
+    with pytest.raises(AssertionError, match="encrypted only"):
+        await submit_to_kind(scene, worker.id)
+    assert betrayed(json.dumps(worker.wire, ensure_ascii=False)) == []
+
+
+@pytest.mark.parametrize("pair", [("agentmsg", "a2acp")], ids="-to-".join)
+async def test_nor_by_being_handed_what_somebody_else_was_asked_without_a_contract(scene: Scene) -> None:
+    assert isinstance(scene.worker, A2acpWorker)
+    owner: AgentmsgWorker = await scene.enter(AgentmsgWorker, offers=(ADMIT,))
+    handle = await scene.caller.submit(Order(to=owner.id, type="admit", input={"patient": ASKED}))
+    scene.worker.able = ("admit",)
+    await scene.worker.register()
+    await owner.hand_over(await owner.take(), scene.worker.id, {"looked": True})
+    assert (await scene.caller.story(handle))[-1]["final"] == "failed"
+    assert betrayed(json.dumps(scene.worker.wire, ensure_ascii=False)) == []
 
 
 @pytest.mark.parametrize("pair", [(name, "a2acp") for name in PLAYERS if name != "a2acp"], ids="-to-".join)

@@ -7,6 +7,7 @@ import pytest
 from tests.support.contracts import PATIENT, PROVISION, SECRET, agreed, lab_and_clinic, shakes
 from tests.support.world import World
 
+from dragoman.core.agents.model import Offer
 from dragoman.core.commands import (
     Answer,
     AnswerHandshake,
@@ -14,6 +15,7 @@ from dragoman.core.commands import (
     AskPerson,
     Cancel,
     EndContract,
+    RegisterAgent,
     RemoveAgent,
     ReportError,
     ReportFault,
@@ -126,6 +128,48 @@ async def test_a_caller_of_another_protocol_is_held_to_the_offer(world):
     fault = await world.refused(world.request(None, pinned="data", type="provision", input={}))
     assert fault.kind is Kind.INVALID
     await world.submit(None, pinned="data", type="provision", input={"rows": 1})
+
+
+async def test_the_offer_holds_also_for_what_is_asked_of_its_kind_or_of_anybody(world):
+    """A name in front of the work is not what makes it personal, nor what makes it fit."""
+    await world.add("boss", "orchestrator")
+    data = await world.connect("data")
+    fault = await world.refused(world.request("data", type="provision", input={"rows": "many"}))
+    assert (fault.kind, fault.facts["faults"][0]["pointer"]) == (Kind.INVALID, "/rows")
+    assert (await world.submit("data", type="provision", input={"rows": 1})).owner == "data"
+    fault = await world.refused(world.request("data", type="patient", input={"name": "Erika"}))
+    assert (fault.kind, fault.facts) == (Kind.FORBIDDEN, {"pii": True})
+    anybody = await world.submit(None, type="patient", input={"name": "Erika"})  # the lab, which declared nothing
+    assert (anybody.status, anybody.personal) == (Status.QUEUED, True)
+    assert len(data.work) == 1
+
+
+async def test_work_for_anybody_goes_past_those_whose_terms_it_does_not_meet(world):
+    await world.add("boss", "orchestrator")
+    for name, schema in (("old", {"required": ["rows"]}), ("new", {"required": ["rows", "form"]})):
+        await world.add(name, "counter", work_types=("count",))
+        offer = Offer(intent="count", input_schema=schema)
+        await world.ask(RegisterAgent(principal=AgentId(name), work_types=("count",), offers=(offer,)))
+        await world.connect(name)
+    given = [await world.submit("counter", type="count", input={"rows": n}) for n in range(3)]
+    assert {task.owner for task in given} == {"old"}
+    assert (await world.submit("counter", type="count", input={"rows": 1, "form": "a"})).owner == "new"
+    fault = await world.refused(world.request("counter", type="count", input={}))
+    assert fault.kind is Kind.INVALID
+
+
+async def test_what_is_queued_in_clear_is_not_given_to_whoever_declares_it_personal_later(world):
+    await world.add("boss", "orchestrator")
+    task = await world.submit(None, type="weigh", input={"name": "Erika"}, kept_for_anybody=True)
+    for name, protocol in (("scales", "forge"), ("balance", "a2acp")):
+        await world.add(name, protocol=protocol)
+        terms = (Offer(intent="weigh", pii=True),)
+        await world.ask(RegisterAgent(principal=AgentId(name), work_types=("weigh",), offers=terms))
+        peer = await world.connect(name)
+        assert peer.work == []
+    assert (await world.task(task.id)).owner is None
+    again = await world.submit(None, type="weigh", input={"name": "Erika"}, kept_for_anybody=True)
+    assert (again.owner, again.personal) == ("scales", True)
 
 
 async def test_an_agent_of_another_protocol_agreed_when_it_declared(world):

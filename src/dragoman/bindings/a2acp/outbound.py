@@ -86,7 +86,7 @@ def wire_of(
     whole: str | None = None,
 ) -> bytes:
     """The message of a parcel. `contract` is what `wanted` named; `whole` is the output of what `ends_in_pieces`.
-    Raises `Refused` for work that no message holds.
+    Raises `Refused` for work that no message holds, or that none may.
 
     Who took a task over from somebody else is no party to the contract that it was asked under. What that contract
     wants sealed stays so: it can then say no more than that it cannot read it.
@@ -108,6 +108,9 @@ def _work(said: Saying) -> bytes:
     if said.contract is not None and said.contract.end_to_end and "envelope" in body:
         extra = _unknown(body) | {"task": {"id": task.id}}
         return said.forward(REQUEST, body["input"], body["envelope"], source=source, extra=extra)
+    if task.personal and (said.contract is None or not said.contract.encrypted):  # it was handed over, say
+        what = f"the work is personal, and there is no key to reach {said.receiver} by; let somebody else do it"
+        raise Refused(Fault(kind=Kind.FORBIDDEN, message=what, facts={"pii": True}))
     content = body.get("input")
     if type(content) is not dict:
         content = {} if content is None else {"input": content}

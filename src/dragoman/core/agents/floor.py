@@ -7,6 +7,7 @@ by `core.work`, so a failed commit leaves it as it was.
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import islice
 
 import msgspec
@@ -66,6 +67,8 @@ class Floor:
         self.agents: dict[AgentId, Agent] = {agent.id: agent for agent in recovered.agents}
         self.by_token: dict[str, AgentId] = {agent.token_hash: agent.id for agent in recovered.agents}
         self.by_kind: dict[str, dict[AgentId, None]] = {}
+        self.offered: Counter[str] = Counter()
+        """How many agents declared terms for each type of work."""
         self.active = {owner: dict.fromkeys(ids) for owner, ids in recovered.active.items()}
         """What each agent has in hand, what it had first before what came later."""
         self.backlog: dict[str, int] = {queue: n for queue, n in recovered.backlog.items() if n}
@@ -101,6 +104,7 @@ class Floor:
         else:
             self.silent.discard(agent.id)
         self.by_kind.setdefault(agent.called, {})[agent.id] = None
+        self.offered.update(offer.intent for offer in agent.offers)
 
     def put_agent(self, agent: Agent) -> None:
         old = self.agents.get(agent.id)
@@ -119,6 +123,10 @@ class Floor:
 
     def _strike(self, agent: Agent) -> None:
         self.by_token.pop(agent.token_hash, None)
+        for offer in agent.offers:
+            self.offered[offer.intent] -= 1
+            if not self.offered[offer.intent]:
+                del self.offered[offer.intent]
         called = self.by_kind.get(agent.called)
         if called is not None:
             called.pop(agent.id, None)

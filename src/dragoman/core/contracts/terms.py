@@ -4,6 +4,7 @@
     --------------------------------------  ----------------------------  --------------------
     under a contract                        the contract's input schema   its output schema
     of a type its agent made an offer for   the offer's input schema      the offer's output schema
+    of such a type, for nobody by name      that of whoever is given it   that of whoever did it
     of any other type                       -                             -
 
 A contract whose payloads only the two agents can read is not validated; it says so. Faults name places in the payload
@@ -18,11 +19,13 @@ from typing import Any
 import msgspec
 
 from dragoman.core.agents.manners import SEALS
-from dragoman.core.agents.model import Offer
+from dragoman.core.agents.model import Agent, Offer
 from dragoman.core.commands import Submit
 from dragoman.core.contracts import borders
 from dragoman.core.contracts.model import Contract, Standing
-from dragoman.core.errors import Fault, Kind, refuse
+from dragoman.core.errors import Fault, Kind, Refused, refuse
+from dragoman.core.ids import AgentId
+from dragoman.core.routing.routes import Route, addressed, is_able
 from dragoman.core.tasks.model import Task
 from dragoman.core.work import Work
 from dragoman.wire import guard
@@ -33,6 +36,9 @@ LIBRARY = Library()
 """Schemas are compiled once; what they accept depends on nothing but themselves."""
 WORDS = guard.Limits(bytes=16 * 1024 * 1024)
 """What of an agent's words is read as JSON."""
+MOST_UNFIT = 16
+"""So many agents a route goes past. If what is asked fits the terms of fewer, it is for whoever asks to say whom it
+means."""
 
 
 def agreed(work: Work, command: Submit) -> Contract | None:
@@ -76,10 +82,42 @@ def offer_for(work: Work, command: Submit, contract: Contract | None) -> Offer |
         return contract.offer
     target = None if command.pinned is None else work.agent(command.pinned)
     offer = None if target is None else target.offer(command.type)
-    if offer is not None and offer.pii and target is not None and target.protocol in SEALS:
-        what = f"{command.type} is personal, and {target.id} takes it encrypted only; shake hands with it for a key"
-        raise refuse(Kind.FORBIDDEN, what, field="contract_id", pii=True)
+    if target is not None and offer is not None:
+        check_sealed(target, offer)
     return offer
+
+
+def check_sealed(target: Agent, offer: Offer) -> None:
+    """Personal data reaches nobody in clear who was promised it encrypted (a2acp-D13)."""
+    if offer.pii and target.protocol in SEALS:
+        what = f"{offer.intent} is personal, and {target.id} takes it encrypted only; shake hands with it for a key"
+        raise refuse(Kind.FORBIDDEN, what, field="contract_id", pii=True)
+
+
+def sifted(work: Work, command: Submit, route: Route) -> Route:
+    """The route of work that is for nobody by name, past those whose terms it does not meet; refused as the first of
+    them would, where nobody is left. It is personal if it is so for anybody who does it."""
+    fault: Refused | None = None
+    unfit: list[AgentId] = []
+    taken: list[Offer] = []
+    left = personal = False
+    for agent in addressed(work, route):
+        if agent.id == route.besides or not is_able(agent, route):
+            continue
+        offer = agent.offer(command.type)
+        personal = personal or (offer is not None and offer.pii)
+        try:
+            if offer is not None and offer not in taken:  # many of a kind declare the same
+                check_sealed(agent, offer)
+                check_input(command, offer, None)
+                taken.append(offer)
+            left = True
+        except Refused as refusal:
+            fault = fault or refusal
+            unfit.append(agent.id)
+    if fault is not None and (not left or len(unfit) > MOST_UNFIT):
+        raise fault
+    return msgspec.structs.replace(route, personal=personal, unfit=tuple(sorted(unfit)))
 
 
 def check_input(command: Submit, offer: Offer | None, contract: Contract | None) -> None:

@@ -10,6 +10,7 @@ and of `core.state.budget`, each with the fact behind it and what to do. Routing
     lacks_work_type    the agent declared its work types, and this is not one      yes
     lacks_capability   a required capability is missing                            yes
     lacks_memory       it has less memory than the task may need                   yes
+    other_terms        it does such work on terms that the task does not meet      yes
     silent             it converses, and was not heard for too long                no
     offline            no link to it is open                                       no
     away               it said itself that it takes no work, or none before a time no
@@ -28,7 +29,7 @@ import msgspec
 from dragoman.core.agents.model import Agent, BreakerState
 from dragoman.core.ids import Instant, rfc3339
 from dragoman.core.queries.tasks import moment
-from dragoman.core.routing.routes import Route
+from dragoman.core.routing.routes import Route, meets_terms
 from dragoman.core.state.budget import MEMORY, NOTHING, UNITS, Account, Amounts, is_short
 from dragoman.core.state.standing import AgentState, Standing
 
@@ -116,6 +117,8 @@ def for_good(agent: Agent, route: Route) -> tuple[Reason, ...]:
     if agent.memory_mb is not None and agent.memory_mb < route.memory_mb:
         text = f"has {agent.memory_mb} MB of memory, the task may need {route.memory_mb}"
         say("lacks_memory", text, has=agent.memory_mb, needs=route.memory_mb)
+    if not meets_terms(agent, route):
+        say("other_terms", f"does {route.type} on terms that the task does not meet (dragoman agent show {agent.id})")
     return tuple(found)
 
 

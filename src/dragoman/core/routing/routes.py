@@ -16,6 +16,7 @@ from functools import lru_cache
 import msgspec
 
 from dragoman.core.agents.floor import Link
+from dragoman.core.agents.manners import SEALS
 from dragoman.core.agents.model import Agent, BreakerState
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.state.budget import NOTHING, Amounts, may_take, memory_of
@@ -32,7 +33,9 @@ UNDECLARED = 1 << 30
 class Route(msgspec.Struct, frozen=True, array_like=True):
     """`besides`: whoever asked for it, where it is addressed to nobody: that means somebody else. `budgeted`: its tasks
     need room in an allocation, each its own; nobody who asks for nothing stands behind them. `memory_mb`: what each of
-    them may need of its agent's memory, where that one said how much it has."""
+    them may need of its agent's memory, where that one said how much it has.
+
+    Of work that is for nobody by name: `personal`, whether it is; `unfit`, whose declared terms it does not meet."""
 
     type: str
     kind: str | None = None
@@ -42,6 +45,8 @@ class Route(msgspec.Struct, frozen=True, array_like=True):
     besides: AgentId | None = None
     budgeted: bool = False
     memory_mb: int = 0
+    personal: bool = False
+    unfit: tuple[AgentId, ...] = ()
 
     @property
     def queue(self) -> str:
@@ -67,7 +72,22 @@ def serves(agent: Agent, route: Route) -> bool:
 
 
 def could_claim(agent: Agent, route: Route) -> bool:
-    """Whether it could do such work, also what it asked of others."""
+    """Whether it could be given such work, also what it asked of others."""
+    return is_able(agent, route) and (not agent.offers or meets_terms(agent, route))
+
+
+def meets_terms(agent: Agent, route: Route) -> bool:
+    """Whether work is within what an agent declared. What is for one agent was looked at when it was asked for."""
+    offer = agent.offer(route.type) if route.pinned is None else None
+    if offer is None:
+        return True
+    if offer.pii and (agent.protocol in SEALS or not route.personal):  # it would come, or lie here, in clear
+        return False
+    return agent.id not in route.unfit
+
+
+def is_able(agent: Agent, route: Route) -> bool:
+    """Whether it does such work."""
     if route.pinned is not None:
         if agent.id != route.pinned:
             return False

@@ -8,7 +8,7 @@ import msgspec
 
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Submit
-from dragoman.core.contracts.terms import agreed, check_input, offer_for
+from dragoman.core.contracts.terms import agreed, check_input, offer_for, sifted
 from dragoman.core.delivery.outbox import OUTCOME_CARGO, OUTCOMES, await_answer, offer, repeat
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import ADMIN, HOUR, HUB, SECOND, Instant, TaskId
@@ -75,6 +75,8 @@ def submit(work: Work, command: Submit) -> Task:
         budgeted=bool(asked),
         memory_mb=budget.memory_needed(command.constraints),
     )
+    if command.pinned is None and work.is_offered(command.type):
+        route = sifted(work, command, route)
     chosen = None
     if not (command.dependencies or "risk" in command.constraints or work.backlog(route.queue)):
         chosen = choose(work, route, asked)
@@ -91,8 +93,9 @@ def submit(work: Work, command: Submit) -> Task:
     task = newborn(work, command, route)
     if command.awaited is not None:
         await_answer(work, command.principal, command.awaited)
-    if offer is not None:
-        task = msgspec.structs.replace(task, contract=command.contract, personal=offer.pii)
+    if offer is not None or route.personal:
+        personal = route.personal if offer is None else offer.pii
+        task = msgspec.structs.replace(task, contract=command.contract, personal=personal)
     if task.personal:  # the record of who had to do with personal data (a2acp-D13)
         about = task.contract or task.id
         work.audit(principal=command.principal, action="pii.request", protocol=command.protocol, subject=about)

@@ -88,6 +88,12 @@ class Scene(Rows):
             if isinstance(entry.row, Agent):
                 yield entry.row
 
+    def is_offered(self, type: str) -> bool:
+        """Whether anybody may have declared terms for such work."""
+        return type in self.floor.offered or any(
+            isinstance(entry.row, Agent) and entry.row.offer(type) for entry in self._dirty[Agent].values()
+        )
+
     def links_to(self, agent: AgentId) -> list[Link]:
         """The ways to reach it. Requests that wait for an answer are none."""
         changed = self._links

@@ -44,6 +44,13 @@ def test_work_of_another_protocol_has_no_contract(kit: Any) -> None:
     assert "contract_id" not in told["payload"]
 
 
+def test_personal_work_is_never_said_in_clear(kit: Any) -> None:
+    parcel = kit.parcel(Cargo.WORK, {"input": {"patient": "Zaphod"}}, contract=None, personal=True)
+    with pytest.raises(Refused, match="no key to reach bob") as refused:
+        kit.said(parcel)
+    assert refused.value.fault.kind is Kind.FORBIDDEN
+
+
 def test_what_the_contract_wants_sealed_is_sealed(kit: Any) -> None:
     row = kit.contract(encrypted=True, secret=kit.secret)
     told = kit.said(kit.parcel(Cargo.WORK, {"input": {"patient": "Zaphod"}}), row=row)
