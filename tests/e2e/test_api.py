@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -144,6 +145,23 @@ def test_events_stream_and_resume_where_they_were_left(hub: HubProcess, boss: Or
     numbers = [int(event["id"]) for event in [*seen, *resumed[:-1]]]
     assert numbers == list(range(1, len(numbers) + 1))  # nothing lost, nothing twice
     assert json.loads(resumed[-1]["data"])["status"] == "completed"
+
+
+def test_events_stream_to_the_end_for_whoever_has_closed_its_side(hub: HubProcess, boss: Orchestrator) -> None:
+    agent = hub.worker("half", "half")
+    request, _ = boss.submit(to_agent="half")
+    work = agent.work()
+    address = urlsplit(hub.url)
+    with socket.create_connection((str(address.hostname), int(address.port or 0)), timeout=60) as client:
+        line = f"GET /api/v1/tasks/{task_of(request)}/events HTTP/1.0\r\nHost: hub\r\n"
+        client.sendall(f"{line}Authorization: Bearer {hub.admin.token}\r\n\r\n".encode())
+        client.shutdown(socket.SHUT_WR)
+        told = client.recv(65536)
+        agent.send(work_result(work))
+        while piece := client.recv(65536):
+            told += piece
+    assert b"event: completed" in told
+    assert b"event: end" in told
 
 
 # -- callbacks --------------------------------------------------------------------------------------------------

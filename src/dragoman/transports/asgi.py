@@ -23,6 +23,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 JSON = (b"content-type", b"application/json")
+SILENT = "http.silent"
+"""A message beside those of ASGI: the client sends nothing more. It may still read, or be gone (`limits.Cycle`)."""
 
 
 class Disconnected(Exception):
@@ -106,12 +108,17 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
         message = await receive()
 
 
+async def departure(receive: Receive) -> None:
+    """Until the client of a request that was read has gone away, or may have."""
+    while (await receive())["type"] not in ("http.disconnect", SILENT):
+        pass
+
+
 async def is_gone(receive: Receive) -> bool:
-    """Whether the client of a request that was read has gone away by now."""
+    """Whether it has by now."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(0):
-            while (await receive())["type"] != "http.disconnect":
-                pass
+            await departure(receive)
             return True
     return False
 

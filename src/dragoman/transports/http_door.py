@@ -4,8 +4,9 @@
     POST …/ack {"delivery_ids":[…]}           200 {"acknowledged":COUNT}
 
 A poll is a link that takes what waits, or waits for it, and is gone. What it took and did not acknowledge is offered
-again when its lease ends, so a client that goes away in the middle loses nothing. A request that waits for its own
-answer is a poll that takes only that (`core.delivery.outbox`).
+again when its lease ends, so a client that goes away in the middle loses nothing. One that sends nothing more may have
+gone: its poll is answered with what there is, and waits for nothing. A request that waits for its own answer is a poll
+that takes only that (`core.delivery.outbox`).
 
 Everything that is refused is answered with the protocol's own error and its status, and is in the audit record: by the
 hub, if it decided (`Decided`), by us, if it did not get that far.
@@ -28,7 +29,7 @@ from dragoman.core.delivery.model import Parcel
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import AgentId, DeliveryId, Instant, SessionId
 from dragoman.core.ports import Intake, StoreFailed
-from dragoman.transports.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, read_body
+from dragoman.transports.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, departure, read_body
 from dragoman.transports.limits import Limits
 from dragoman.transports.refusals import Refusals
 from dragoman.transports.unspeakable import unspeakable
@@ -253,7 +254,7 @@ class HttpDoor(ABC):
 
 
 class Poll:
-    """A parked poll: `core.ports.LinkEnd`. `gone`: its client went away."""
+    """A parked poll: `core.ports.LinkEnd`. `gone`: its client went away, or may have."""
 
     def __init__(self) -> None:
         self.parcels: list[Parcel] = []
@@ -282,7 +283,6 @@ class Poll:
             watcher.cancel()
 
     async def _watch(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        await departure(receive)
         self.gone = True
         self.wake()

@@ -10,6 +10,7 @@
     goes on sending a body that was refused     after `discard_bytes` more
     is one too many                             at once, 503
     sends what the memory has no room for       at once, 503
+    says that it sends nothing more             when what it asked for is answered; in the middle of a request, at once
 
 Checks are a sweep over all connections once a second: a request only sets a few attributes, and no timer is made or
 cancelled for it. So each may take a second longer, and what must be closed within ten seconds is allowed nine.
@@ -25,6 +26,8 @@ from typing import Any, cast
 import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from dragoman.transports.asgi import SILENT
 
 MIB = 1024 * 1024
 
@@ -157,8 +160,7 @@ class GuardedHttp(HttpToolsProtocol):
         super().on_headers_complete()
         if self.cycle is not before:  # it was no upgrade
             self.cycle.transport = cast(asyncio.Transport, _Joined(self.transport, self.loop, self.leave))
-            if self.scope["http_version"] == "1.0":
-                self.cycle.__class__ = OpenEnded
+            self.cycle.__class__ = OpenEnded if self.scope["http_version"] == "1.0" else Cycle
 
     def on_body(self, body: bytes) -> None:
         self._body_got += len(body)
@@ -205,6 +207,20 @@ class GuardedHttp(HttpToolsProtocol):
         elif self._awaiting:
             self.deadline = self.loop.time() + self.limits.idle_seconds
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client has closed its side, or all of it, which looks the same from here. Whoever only stopped sending
+        reads on, so what was asked is answered, if it came whole; what waits is told, and waits no longer. TLS knows no
+        half of a connection: there it is over."""
+        cycle = cast("Cycle | None", self.cycle)
+        if cycle is None or cycle.more_body or self.scheme == "https":
+            return False
+        if cycle.response_complete:
+            cycle.transport.close()
+            return False
+        cycle.keep_alive = False
+        cycle.hear_no_more()
+        return True
+
     def leave(self) -> None:
         """Close after the last answer. Not while a refused body is on its way: whoever sends it would be cut off before
         it reads why."""
@@ -246,9 +262,34 @@ class GuardedHttp(HttpToolsProtocol):
         self.transport.close()
 
 
-class OpenEnded(RequestResponseCycle):
-    """The answer to a request of HTTP/1.0, which knows no chunks: one without a length ends with the connection.
-    uvicorn makes the cycles, so it is put in the place of one."""
+class Cycle(RequestResponseCycle):
+    """A request and its answer. uvicorn makes the cycles, so it is put in the place of one.
+
+    That the client sends nothing more is told as a message of its own (`asgi.SILENT`), once and after the whole body:
+    to uvicorn nobody was there any more, and the answer would be lost.
+    """
+
+    _silent = False
+    _read = False
+
+    def hear_no_more(self) -> None:
+        self._silent = True
+        self.message_event.set()
+
+    async def receive(self) -> Any:
+        if not (self._silent and self._read):
+            message = await super().receive()
+            if message["type"] == "http.disconnect" or not self._read:
+                self._read = not message.get("more_body")
+                return message
+            if not self._silent:
+                return message
+        self._silent = False
+        return {"type": SILENT}
+
+
+class OpenEnded(Cycle):
+    """The answer to a request of HTTP/1.0, which knows no chunks: one without a length ends with the connection."""
 
     _open_ended = False
 

@@ -12,7 +12,8 @@ agent's. Polls and acknowledgments take the agent's secret. Everything else is a
 `bindings.a2acp.failures`.
 
 A request waits as long as its contract allows. Then its task is over (TIMEOUT), whoever waits for it. If its connection
-breaks before it has the answer, or the hub stops, the answer comes to the inbox.
+breaks before it has the answer, or the hub stops, the answer comes to the inbox. So it does where a client closes its
+side and may have gone: one that reads on is told 202.
 """
 
 from __future__ import annotations
@@ -148,28 +149,28 @@ class A2acpHttp(HttpDoor):
         told = self._desk.told(about, await self._hub.ask(command))
         return None if told is None else _Answer(told)
 
-    async def _awaited(self, command: Submit | ShakeHands, about: About, receive: Receive) -> _Answer:
-        """Wait for the answer itself. Whoever goes away before it, or does not get it, finds it in the inbox."""
+    async def _awaited(self, command: Submit | ShakeHands, about: About, receive: Receive) -> _Answer | None:
+        """Wait for the answer itself. Whoever goes away before it, or does not get it, finds it in the inbox; one that
+        may have gone is told that what it asked was accepted."""
         patience = HANDSHAKE_SECONDS if isinstance(command, ShakeHands) else command.total_seconds or 0
         session = SessionId(self._hub.mint())
         asked = msgspec.structs.replace(command, awaited=session)
         _, waited = await self.park(session, asked, patience + SLACK, receive)
         if not waited.parcels:
             if waited.gone:
-                raise Disconnected
+                return None
             raise Refused(LEAVING if self._draining else UNANSWERED)
         (parcel,) = waited.parcels
         assert about.agent is not None
         frame = await self._desk.carry(parcel, about.agent, self._hub.now())
-        return _Answer(frame, a2acp.failure_in(parcel), parcel.delivery.id)
+        return _Answer(frame, a2acp.failure_in(parcel), None if waited.gone else parcel.delivery.id)
 
     async def _hand_over(self, said: _Answer, about: About, receive: Receive, send: Send) -> None:
         """An answer that a request waited for is acknowledged when it was written to a client that is there. Where that
         was wrong, the client asks for it (`answer_to`)."""
-        if said.delivery is not None and await is_gone(receive):
-            return
+        gone = said.delivery is not None and await is_gone(receive)
         await answer(send, 200 if said.fault is None else a2acp.status_of(said.fault), said.frame)
-        if said.delivery is not None and about.agent is not None:
+        if said.delivery is not None and about.agent is not None and not gone:
             command = Acknowledge(principal=about.agent.id, protocol=PROTOCOL, deliveries=(said.delivery,))
             self._hub.mention(command)
 

@@ -77,6 +77,21 @@ async def test_whoever_goes_away_before_the_answer_is_not_waited_for(client: Any
     assert [one.session for one in hub.asked_for(CloseLink)] == [one.awaited for one in hub.asked_for(Submit)]
 
 
+async def test_whoever_closes_its_side_is_told_that_it_was_accepted(
+    client: Any, hub: Any, serving: Any, kit: Any
+) -> None:
+    said = client.message("request", "provision", REQUEST)
+    body = msgspec.json.encode(said)
+    reader, writer = await asyncio.open_connection("127.0.0.1", serving.port)
+    writer.write(b"POST /a2acp/messages HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+    writer.write_eof()
+    answer = await kit.soon(reader.read())
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 202 ")
+    assert msgspec.json.decode(answer.rpartition(b"\r\n\r\n")[2])["message_id"] == said["message_id"]
+    assert [one.session for one in hub.asked_for(CloseLink)] == [one.awaited for one in hub.asked_for(Submit)]
+
+
 async def test_an_answer_that_comes_too_late_for_its_request_is_not_acknowledged(
     client: Any, hub: Any, serving: Any, kit: Any
 ) -> None:
@@ -89,7 +104,7 @@ async def test_an_answer_that_comes_too_late_for_its_request_is_not_acknowledged
         assert serving.connections == 2
         sending.cancel()
         async with asyncio.timeout(60):
-            while serving.connections == 2:  # until the server has noticed
+            while all(one.cycle.keep_alive for one in serving._server.server_state.connections):  # until it has noticed
                 await client("GET", "/a2acp/messages")
         hub.slow.set()
     assert (await client("GET", "/a2acp/messages")).json() == {"messages": []}
