@@ -23,7 +23,7 @@ from dragoman.sdk.conversation.listening import HELP_TYPES, Listeners
 from dragoman.sdk.engine import Engine
 from dragoman.sdk.errors import DragomanError, HubUnreachable, Misconfigured
 from dragoman.sdk.links import Introduction, Link, dialler
-from dragoman.sdk.network.files import Bring, Fetch, bringer, fetcher
+from dragoman.sdk.network.files import Bring, Fetch, fetcher
 from dragoman.sdk.peers import HelpKind, State, Urgency
 from dragoman.sdk.work.journal import Journal, path_for
 from dragoman.sdk.work.signature import Handler
@@ -344,7 +344,11 @@ class Agent:
             from dragoman.sdk.shared import SharedState
 
             self._state = SharedState(address, self._world)
-        self._fetch, self._bring = fetcher(address), bringer(address)
+        self._fetch, self._bring = fetcher(address), None
+        if address.protocol == "chiffon":
+            from dragoman.sdk.chiffon.files import bringer
+
+            self._bring = bringer(address)
         if address.protocol == "a2acp":
             return await self._serve_a2acp(address)
         try:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
 from dragoman.sdk.address import API, STDIO, Address, resolve
 from dragoman.sdk.errors import Conflict, HubUnreachable, Misconfigured, NotAllowed, NotFound
 from dragoman.sdk.events import Event, Question, TaskInfo
-from dragoman.sdk.links import Pipe
+from dragoman.sdk.network.pipe import Pipe
 from dragoman.sdk.work.outcome import data_of
 from dragoman.sdk.world import RealWorld, World
 

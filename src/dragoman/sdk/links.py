@@ -24,7 +24,6 @@ name it in the table.
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Literal, Protocol, TypeAlias, cast
@@ -33,8 +32,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from dragoman.sdk.address import Address
-from dragoman.sdk.errors import DragomanError, HubUnreachable, Misconfigured
-from dragoman.sdk.network.misdialled import advised, asks
+from dragoman.sdk.errors import DragomanError, Misconfigured
 from dragoman.sdk.peers import HandshakeRequest
 from dragoman.sdk.world import World
 
@@ -57,18 +55,6 @@ class LinkDown(DragomanError):
     def __init__(self, why: str, *, retry_after: float | None = None) -> None:
         super().__init__(why)
         self.retry_after = retry_after
-
-
-def unreachable(down: LinkDown) -> HubUnreachable:
-    """What a caller is told of a link that could not be made."""
-    return HubUnreachable(asks(f"no link to the hub: {down}", "Is it running there?"))
-
-
-def not_made(address: Address, error: BaseException) -> LinkDown:
-    """Nobody answers at an address."""
-    known = isinstance(error, OSError) and error.errno is not None
-    why = os.strerror(error.errno) if known else str(error) or type(error).__name__  # type: ignore[attr-defined]
-    return LinkDown(f"{address.shown}: {advised(why)}")
 
 
 class Errand(Struct, frozen=True, kw_only=True):
@@ -418,35 +404,3 @@ def dialler(address: Address, world: World) -> Callable[[], Link]:
     if name.endswith("_links"):
         return cast(Callable[[], Link], make(address, world))
     return lambda: cast(Link, make(address, world))
-
-
-class Pipe(Protocol):
-    """What a message protocol's link stands on: whole frames in and out, with the transport's own confirmations.
-
-    HTTP and WebSocket implement it once, and chiffon's agents and clients both speak over it.
-    """
-
-    async def open(self, registration: bytes | None) -> bytes:
-        """Register if there is something to say, connect, and return the hub's answer to the registration."""
-        ...
-
-    async def receive(self) -> Sequence[Frame | Accepted]: ...
-
-    def acknowledge(self, receipt: str) -> None: ...
-
-    def send(self, frame: bytes, message_id: str, lane: str) -> None:
-        """Frames of one lane stay in order."""
-        ...
-
-    async def drain(self) -> None: ...
-
-    def quiesce(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-
-class Frame(Struct, frozen=True):
-    """One message of the hub; `receipt` where the transport names the delivery beside the message."""
-
-    data: bytes
-    receipt: str | None = None

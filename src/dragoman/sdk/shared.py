@@ -24,9 +24,10 @@ from msgspec import Struct
 
 from dragoman.protocols.agentmsg.records import ErrorReport
 from dragoman.sdk.address import Address
-from dragoman.sdk.calling.patience import Passing, Patience, sentence
+from dragoman.sdk.calling.patience import Passing, Patience
 from dragoman.sdk.errors import Conflict, DragomanError, HubUnreachable, NotAllowed, NotFound, RequestRefused
 from dragoman.sdk.network.http import http_client, listening
+from dragoman.sdk.network.misdialled import sentence
 from dragoman.sdk.world import World
 
 PATH = "/agentmsg/state"

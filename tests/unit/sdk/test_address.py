@@ -15,7 +15,8 @@ import pytest
 
 from dragoman import Agent, Client, HubUnreachable, Misconfigured, SyncClient
 from dragoman.sdk.address import parse, resolve, resolve_agent
-from dragoman.sdk.links import not_made, unreachable
+from dragoman.sdk.calling.online import unreachable
+from dragoman.sdk.network.misdialled import not_made
 
 
 @pytest.mark.parametrize(

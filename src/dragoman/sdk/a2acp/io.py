@@ -15,24 +15,17 @@ from dragoman.protocols.a2acp.types import MESSAGE_BYTES, SUBPROTOCOL
 from dragoman.sdk.a2acp.channel import Channel
 from dragoman.sdk.a2acp.failures import failure
 from dragoman.sdk.address import Address
-from dragoman.sdk.chiffon.http import JSON, MOST, WAIT
 from dragoman.sdk.errors import NotAllowed
-from dragoman.sdk.links import Frame, LinkDown, not_made
-from dragoman.sdk.network.http import http_client
+from dragoman.sdk.links import LinkDown
+from dragoman.sdk.network.http import JSON, http_client, pause
+from dragoman.sdk.network.misdialled import not_made
+from dragoman.sdk.network.pipe import Frame
+from dragoman.sdk.network.polling import POLL, acknowledgment, delivered
 from dragoman.sdk.network.websocket import WebSocket
 
 MESSAGES = "/a2acp/messages"
 LATER = {**JSON, "prefer": "respond-async"}
 """The answer comes when it comes, and is kept until it is acknowledged: no connection has to last as long."""
-
-
-class _Delivered(msgspec.Struct, frozen=True):
-    delivery_id: str
-    message: msgspec.Raw
-
-
-class _Inbox(msgspec.Struct, frozen=True):
-    messages: tuple[_Delivered, ...]
 
 
 class _Refused(msgspec.Struct, frozen=True):
@@ -46,7 +39,6 @@ class _Named(msgspec.Struct, frozen=True):
     message_id: str
 
 
-_inbox = msgspec.json.Decoder(_Inbox).decode
 _named = msgspec.json.Decoder(_Named).decode
 _refused = msgspec.json.Decoder(_Refused).decode
 _grant = msgspec.json.Decoder(TokenGrant).decode
@@ -92,13 +84,12 @@ class HttpPost:
         return False, response.content
 
     async def poll(self) -> Sequence[Frame]:
-        response = await self._do("GET", MESSAGES, params={"wait": WAIT, "max": MOST})
+        response = await self._do("GET", MESSAGES, params=POLL)
         self._check(response)
-        return [Frame(bytes(one.message), one.delivery_id) for one in _inbox(response.content).messages]
+        return delivered(response.content)
 
     async def acknowledge(self, deliveries: Sequence[str]) -> None:
-        body = _encode({"delivery_ids": deliveries})
-        self._check(await self._do("POST", "/a2acp/ack", content=body, headers=JSON))
+        self._check(await self._do("POST", "/a2acp/ack", content=acknowledgment(deliveries), headers=JSON))
 
     async def close(self) -> None:
         await self.client.aclose()
@@ -194,6 +185,4 @@ def _is_message(content: bytes) -> bool:
 
 
 def _down(response: httpx2.Response) -> LinkDown:
-    said = response.headers.get("retry-after", "")
-    pause = float(said) if said.isascii() and said.isdigit() and len(said) < 5 else None
-    return LinkDown(f"the hub answered with {response.status_code}", retry_after=pause)
+    return LinkDown(f"the hub answered with {response.status_code}", retry_after=pause(response))

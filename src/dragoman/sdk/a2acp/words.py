@@ -44,7 +44,6 @@ from dragoman.sdk.links import (
     Accepted,
     Cancel,
     Decline,
-    Frame,
     Hold,
     Inbound,
     Introduction,
@@ -58,6 +57,7 @@ from dragoman.sdk.links import (
     Report,
     Verdict,
 )
+from dragoman.sdk.network.pipe import Frame
 from dragoman.sdk.world import World
 
 log = logging.getLogger("dragoman.sdk")

@@ -17,8 +17,9 @@ from dragoman.protocols.agentmsg.types import ANYONE, HUB, SUBPROTOCOL, Stamp
 from dragoman.sdk.address import Address
 from dragoman.sdk.agentmsg.talk import MessagePipe
 from dragoman.sdk.agentmsg.words import AgentmsgLink, Memory
-from dragoman.sdk.chiffon.http import HttpPipe
-from dragoman.sdk.links import Accepted, Frame, Link
+from dragoman.sdk.links import Accepted, Link
+from dragoman.sdk.network.pipe import Frame
+from dragoman.sdk.network.polling import PolledPipe
 from dragoman.sdk.network.websocket import WebSocket
 from dragoman.sdk.world import World
 
@@ -55,20 +56,20 @@ def pipes(address: Address, world: World) -> Callable[[], MessagePipe]:
     return lambda: HttpMessages(address, world)
 
 
-class HttpMessages(HttpPipe):
-    """`links.Pipe` over HTTP."""
+class HttpMessages(PolledPipe):
+    """`pipe.Pipe` over HTTP."""
 
     INBOX = POST = "/agentmsg/messages"
     ACK = "/agentmsg/ack"
-    REFUSED = HttpPipe.REFUSED | {429}
+    REFUSED = PolledPipe.REFUSED | {429}
     confirms = True
 
     def __init__(self, address: Address, world: World, *, transport: httpx2.AsyncBaseTransport | None = None) -> None:
         super().__init__(address, transport=transport)
         self._world = world
 
-    async def open(self, registration: bytes | None) -> bytes:
-        return await super().open(None)  # the registration is a message like any other
+    async def _register(self, registration: bytes) -> bytes:
+        return await self._greet()  # the registration is a message like any other
 
     def _answered(self, response: httpx2.Response, message_id: str) -> Sequence[Frame | Accepted]:
         if response.is_success:
@@ -84,7 +85,7 @@ class HttpMessages(HttpPipe):
 
 
 class WebSocketMessages:
-    """`links.Pipe` over a WebSocket."""
+    """`pipe.Pipe` over a WebSocket."""
 
     confirms = False
 

@@ -9,7 +9,8 @@ from typing import Generic, Protocol, TypeVar
 
 from dragoman.sdk.calling.following import C, Calls
 from dragoman.sdk.errors import DragomanError, HubUnreachable
-from dragoman.sdk.links import LinkDown, unreachable
+from dragoman.sdk.links import LinkDown
+from dragoman.sdk.network.misdialled import asks
 from dragoman.sdk.world import backoff
 
 log = logging.getLogger("dragoman.sdk")
@@ -20,6 +21,11 @@ class Link(Protocol):
 
 
 L = TypeVar("L", bound=Link)
+
+
+def unreachable(down: LinkDown) -> HubUnreachable:
+    """What a caller is told of a link that could not be made."""
+    return HubUnreachable(asks(f"no link to the hub: {down}", "Is it running there?"))
 
 
 class Online(Calls[C], Generic[C, L]):

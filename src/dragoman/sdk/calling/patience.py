@@ -16,7 +16,7 @@ One that was never reached is reported at once.
 from __future__ import annotations
 
 from dragoman.sdk.errors import HubUnreachable
-from dragoman.sdk.network.misdialled import advised, asks
+from dragoman.sdk.network.misdialled import asks, sentence
 from dragoman.sdk.world import World, backoff
 
 ABSENCE = 120.0
@@ -64,7 +64,3 @@ class Tries:
             raise HubUnreachable(asks(said, "Is the hub running?")) from None
         await world.sleep(backoff(self._failures, world.chance()))
         self._failures += 1
-
-
-def sentence(error: BaseException) -> str:
-    return advised(str(error) or type(error).__name__)

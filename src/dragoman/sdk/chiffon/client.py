@@ -27,7 +27,8 @@ from dragoman.sdk import trace
 from dragoman.sdk.calling.online import Online
 from dragoman.sdk.chiffon.calls import KINDS, Call
 from dragoman.sdk.errors import Misconfigured, RequestRefused
-from dragoman.sdk.links import Accepted, Frame, Pipe
+from dragoman.sdk.links import Accepted
+from dragoman.sdk.network.pipe import Frame, Pipe
 from dragoman.sdk.world import World
 
 log = logging.getLogger("dragoman.sdk")

@@ -47,7 +47,6 @@ from dragoman.sdk.links import (
     Cancel,
     Decline,
     Errand,
-    Frame,
     Hold,
     Inbound,
     Introduction,
@@ -55,7 +54,6 @@ from dragoman.sdk.links import (
     Manners,
     Outbound,
     Outcome,
-    Pipe,
     Query,
     Refused,
     Release,
@@ -64,6 +62,7 @@ from dragoman.sdk.links import (
     attached,
     handed_over,
 )
+from dragoman.sdk.network.pipe import Frame, Pipe
 from dragoman.sdk.world import World
 
 log = logging.getLogger("dragoman.sdk")

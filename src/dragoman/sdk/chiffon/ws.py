@@ -12,8 +12,9 @@ from dragoman.protocols.chiffon.types import SUBPROTOCOL
 from dragoman.sdk.address import Address
 from dragoman.sdk.chiffon.http import refusal, register
 from dragoman.sdk.chiffon.words import ChiffonLink
-from dragoman.sdk.links import Accepted, Frame, Link
+from dragoman.sdk.links import Accepted, Link
 from dragoman.sdk.network.http import http_client
+from dragoman.sdk.network.pipe import Frame
 from dragoman.sdk.network.websocket import WebSocket
 from dragoman.sdk.world import World
 
@@ -36,7 +37,7 @@ def agent_link(address: Address, world: World) -> Link:
 
 
 class WebSocketPipe:
-    """`links.Pipe` over a WebSocket."""
+    """`pipe.Pipe` over a WebSocket."""
 
     def __init__(self, address: Address) -> None:
         self._address = address

@@ -8,9 +8,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from dragoman.sdk.calling.patience import sentence
 from dragoman.sdk.errors import DragomanError
 from dragoman.sdk.links import LinkDown
+from dragoman.sdk.network.misdialled import sentence
 
 LANES = 8
 

@@ -1,7 +1,7 @@
 """Files over HTTP, where a protocol says of them only where they are.
 
 Those that came with work are fetched (chiffon, agentmsg, a2acp); one that comes out of it is brought first and then
-named (chiffon, which alone has a place for the name).
+named (`chiffon.files`, for chiffon alone has a place for the name).
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import TypeAlias
 from urllib.parse import quote
 
 from dragoman.sdk.address import Address
-from dragoman.sdk.links import File, LinkDown, Work, not_made
+from dragoman.sdk.links import File, LinkDown, Work
+from dragoman.sdk.network.misdialled import not_made
 
 log = logging.getLogger("dragoman.sdk")
 
@@ -28,10 +29,6 @@ FETCHED = frozenset({"chiffon", "agentmsg", "a2acp"})
 
 def fetcher(address: Address) -> Fetch | None:
     return partial(_fetch, address) if address.protocol in FETCHED else None
-
-
-def bringer(address: Address) -> Bring | None:
-    return partial(_bring, address) if address.protocol == "chiffon" else None
 
 
 async def _fetch(address: Address, work: Work) -> list[File]:
@@ -55,24 +52,3 @@ async def _fetch(address: Address, work: Work) -> list[File]:
                 continue
             files.append(File(one.name, one.mime_type, answer.content))
     return files
-
-
-async def _bring(address: Address, file: File) -> str:
-    import httpx2
-
-    from dragoman.sdk.chiffon.http import refusal
-    from dragoman.sdk.network.http import http_client
-
-    try:
-        async with http_client(address) as client:
-            answer = await client.post(
-                PLACE, params={"name": file.name}, content=file.data, headers={"content-type": file.mime_type}
-            )
-    except httpx2.TransportError as error:
-        raise not_made(address, error) from None
-    if answer.status_code == 201:
-        return str(answer.json()["id"])
-    if answer.status_code in (401, 429) or answer.status_code >= 500:
-        raise LinkDown(f"the hub answered with {answer.status_code}")
-    why = refusal(answer.content) or f"the hub answered with {answer.status_code}"
-    raise ValueError(f"{file.name!r} ({len(file.data)} bytes) was not taken: {why}")

@@ -11,6 +11,7 @@ import httpx2
 from dragoman.sdk.address import Address
 from dragoman.sdk.network import tls
 
+JSON = {"content-type": "application/json"}
 MOST_EVENT = 16 * 1024 * 1024
 
 
@@ -40,6 +41,12 @@ def http_client(
         verify=tls.verify(address),
         transport=transport,
     )
+
+
+def pause(response: httpx2.Response) -> float | None:
+    """How many seconds the hub wants us to wait, if it says."""
+    said = response.headers.get("retry-after", "")
+    return float(said) if said.isascii() and said.isdigit() and len(said) < 5 else None
 
 
 @asynccontextmanager

@@ -5,6 +5,11 @@ Libraries say what they saw, in their own words; what to do about it stands in t
 
 from __future__ import annotations
 
+import os
+
+from dragoman.sdk.address import Address
+from dragoman.sdk.links import LinkDown
+
 _TLS = "if the hub speaks TLS, say so in the address: wss, https or covens"
 _PLAIN = "no TLS is spoken there: write ws, http or coven"
 
@@ -30,3 +35,15 @@ def asks(text: str, question: str) -> str:
     """The text as a sentence, and the question that is left where nothing better is known."""
     known = any(part in text for part, _ in ADVICE)
     return f"{text}." if known else f"{text}. {question}"
+
+
+def sentence(error: BaseException) -> str:
+    """What an error says, as `advised`."""
+    return advised(str(error) or type(error).__name__)
+
+
+def not_made(address: Address, error: BaseException) -> LinkDown:
+    """Nobody answers at an address."""
+    is_known = isinstance(error, OSError) and error.errno is not None
+    why = advised(os.strerror(error.errno)) if is_known else sentence(error)  # type: ignore[attr-defined]
+    return LinkDown(f"{address.shown}: {why}")

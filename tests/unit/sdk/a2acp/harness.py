@@ -27,7 +27,8 @@ from dragoman.sdk.a2acp.channel import Channel
 from dragoman.sdk.a2acp.client import A2acpClient
 from dragoman.sdk.a2acp.failures import failure
 from dragoman.sdk.a2acp.talk import BROKER, Persona
-from dragoman.sdk.links import Frame, LinkDown
+from dragoman.sdk.links import LinkDown
+from dragoman.sdk.network.pipe import Frame
 from dragoman.security import grants
 from dragoman.security.collaboration import Relation, Seal, granted
 from dragoman.security.jwt import ISSUER

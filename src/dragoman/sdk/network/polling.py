@@ -1,0 +1,130 @@
+"""Frames over HTTP: a long poll in, a POST for each frame out, acknowledgments by the ids of deliveries.
+
+A refusal in the protocol's own words comes in like any other frame; anything else that is not a success (a proxy's
+page, an overloaded hub, a broken connection) brings the whole link down, and the next one says again what was not
+accepted.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+import httpx2
+import msgspec
+
+from dragoman.sdk.address import Address
+from dragoman.sdk.errors import NotAllowed
+from dragoman.sdk.links import Accepted, LinkDown
+from dragoman.sdk.network.errands import Errands
+from dragoman.sdk.network.http import JSON, http_client, pause
+from dragoman.sdk.network.misdialled import not_made
+from dragoman.sdk.network.pipe import Frame
+
+POLL = {"wait": 30, "max": 64}
+"""Seconds a poll may be kept open by the hub, and messages taken by one."""
+
+
+class _Delivered(msgspec.Struct, frozen=True):
+    delivery_id: str
+    message: msgspec.Raw
+
+
+class _Inbox(msgspec.Struct, frozen=True):
+    messages: tuple[_Delivered, ...]
+
+
+_inbox = msgspec.json.Decoder(_Inbox).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def delivered(content: bytes) -> list[Frame]:
+    """What the answer to a poll brings."""
+    return [Frame(bytes(one.message), one.delivery_id) for one in _inbox(content).messages]
+
+
+def acknowledgment(receipts: Sequence[str]) -> bytes:
+    return _encode({"delivery_ids": receipts})
+
+
+class PolledPipe(Errands[Frame | Accepted, tuple[bytes, str]]):
+    """`Pipe` over HTTP. Each protocol has its own places, and its own words for a refusal."""
+
+    INBOX: ClassVar[str]
+    POST: ClassVar[str]
+    ACK: ClassVar[str]
+    REFUSED = frozenset({400, 403, 404, 409, 413, 422})
+    """Statuses of a refusal that is about one message, and no reason to give up the link."""
+
+    def __init__(self, address: Address, *, transport: httpx2.AsyncBaseTransport | None = None) -> None:
+        super().__init__()
+        self._address = address
+        self._client = http_client(address, transport=transport)
+
+    async def open(self, registration: bytes | None) -> bytes:
+        answer = await self._greet() if registration is None else await self._register(registration)
+        self._begin()
+        return answer
+
+    async def _greet(self) -> bytes:
+        """Who has nothing to say yet looks whether somebody is there: a poll would only wait."""
+        try:
+            await self._client.get("/livez")
+        except httpx2.TransportError as error:
+            raise not_made(self._address, error) from None
+        return b""
+
+    def send(self, frame: bytes, message_id: str, lane: str) -> None:
+        self._put(lane, (frame, message_id))
+
+    async def drain(self) -> None:
+        """The engine itself bounds what it has under way."""
+
+    async def close(self) -> None:
+        await self._end()
+        await self._client.aclose()
+
+    # --- what each protocol has its own words for ---
+
+    @abstractmethod
+    async def _register(self, registration: bytes) -> bytes: ...
+
+    @abstractmethod
+    def _answered(self, response: httpx2.Response, message_id: str) -> Sequence[Frame | Accepted]:
+        """What the answer to a POST is to us."""
+
+    @abstractmethod
+    def _refusal(self, content: bytes) -> str | None:
+        """The words of a refusal, if it is one."""
+
+    # --- the errands ---
+
+    async def _fetch(self) -> None:
+        while True:
+            response = await self._client.get(self.INBOX, params=POLL)
+            self._check(response)
+            if response.status_code != 200:
+                raise LinkDown(f"the hub answered a poll with {response.status_code}")
+            frames = delivered(response.content)
+            if frames:
+                self._arrived.put_nowait(frames)
+
+    async def _say(self, item: tuple[bytes, str]) -> None:
+        frame, message_id = item
+        response = await self._client.post(self.POST, content=frame, headers=JSON)
+        self._check(response)
+        self._arrived.put_nowait(self._answered(response, message_id))
+
+    async def _confirm(self, receipts: Sequence[str]) -> None:
+        self._check(await self._client.post(self.ACK, content=acknowledgment(receipts), headers=JSON))
+
+    def _check(self, response: httpx2.Response) -> None:
+        status = response.status_code
+        if status == 401:
+            raise NotAllowed(self._refusal(response.content) or "the hub does not know this token")
+        if status in (200, 202, 204):
+            return
+        if status in self.REFUSED and self._refusal(response.content) is not None:
+            return
+        raise LinkDown(f"the hub answered with {status}", retry_after=pause(response))
