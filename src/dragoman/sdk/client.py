@@ -9,14 +9,13 @@ async with Client("chiffon+ws://localhost:8420", token=…, id="planner") as hub
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
 
 from dragoman.sdk.address import API, STDIO, Address, resolve
-from dragoman.sdk.errors import Conflict, HubUnreachable, Misconfigured, NotAllowed, NotFound
+from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.events import Event, Question, TaskInfo
-from dragoman.sdk.network.pipe import Pipe
 from dragoman.sdk.work.outcome import data_of
 from dragoman.sdk.world import RealWorld, World
 
@@ -286,37 +285,4 @@ def _backend(address: Address, who: _Who, world: World) -> Backend:
         return A2acpClient(persona, channels(address, post))
     from dragoman.sdk.chiffon.client import ChiffonClient
 
-    return ChiffonClient(kind or id, _pipes(address), world, _canceller(address))
-
-
-def _pipes(address: Address) -> Callable[[], Pipe]:
-    if address.transport == "ws":
-        from dragoman.sdk.chiffon.ws import WebSocketPipe
-
-        return lambda: WebSocketPipe(address)
-    from dragoman.sdk.chiffon.http import HttpPipe
-
-    return lambda: HttpPipe(address)
-
-
-#: Status of `POST /api/tasks/{id}/cancel` → what is raised.
-_CANCEL_RAISES: dict[int, type[Exception]] = {401: NotAllowed, 403: NotAllowed, 404: NotFound, 409: Conflict}
-
-
-def _canceller(address: Address) -> Callable[[str, str | None], Any]:
-    async def cancel(task_id: str, reason: str | None) -> None:
-        import httpx2
-
-        from dragoman.sdk.chiffon.http import refusal
-        from dragoman.sdk.network.http import http_client
-
-        async with http_client(address) as http:
-            try:
-                response = await http.post(f"/api/tasks/{task_id}/cancel", json={"reason": reason} if reason else {})
-            except httpx2.TransportError as error:
-                raise HubUnreachable(f"no answer from {address.base}: {error}") from None
-        if not response.is_success:
-            words = refusal(response.content) or f"the hub answered with {response.status_code}"
-            raise _CANCEL_RAISES.get(response.status_code, HubUnreachable)(words)
-
-    return cancel
+    return ChiffonClient.at(address, kind or id, world)

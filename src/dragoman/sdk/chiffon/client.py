@@ -8,7 +8,7 @@ hub or a lost receipt changes nothing for who waits.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -24,6 +24,7 @@ from dragoman.protocols.chiffon.types import (
     WorkRequest,
 )
 from dragoman.sdk import trace
+from dragoman.sdk.address import Address
 from dragoman.sdk.calling.online import Online
 from dragoman.sdk.chiffon.calls import KINDS, Call
 from dragoman.sdk.errors import Misconfigured, RequestRefused
@@ -42,7 +43,11 @@ class ChiffonClient(Online[Call, Pipe]):
     protocol = "chiffon"
 
     def __init__(
-        self, name: str, dial: Callable[[], Pipe], world: World, cancel: Callable[[str, str | None], Any] | None = None
+        self,
+        name: str,
+        dial: Callable[[], Pipe],
+        world: World,
+        cancel: Callable[[str, str | None], Awaitable[None]] | None = None,
     ) -> None:
         super().__init__(world)
         self._name = name
@@ -50,6 +55,17 @@ class ChiffonClient(Online[Call, Pipe]):
         self._cancel = cancel
         self._requests: dict[str, Call] = {}
         self._pipe: Pipe | None = None
+
+    @classmethod
+    def at(cls, address: Address, name: str, world: World) -> ChiffonClient:
+        """The client of the hub there. Who polls does not pay for WebSockets."""
+        from dragoman.sdk.chiffon.http import HttpPipe, canceller
+
+        if address.transport == "ws":
+            from dragoman.sdk.chiffon.ws import WebSocketPipe
+
+            return cls(name, lambda: WebSocketPipe(address), world, canceller(address))
+        return cls(name, lambda: HttpPipe(address), world, canceller(address))
 
     # --- what callers want ---
 

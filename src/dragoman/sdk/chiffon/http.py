@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import httpx2
 import msgspec
 
 from dragoman.sdk.address import Address
 from dragoman.sdk.chiffon.words import ChiffonLink
-from dragoman.sdk.errors import NotAllowed
+from dragoman.sdk.errors import Conflict, HubUnreachable, NotAllowed, NotFound
 from dragoman.sdk.links import Accepted, Link, LinkDown
-from dragoman.sdk.network.http import JSON, pause
+from dragoman.sdk.network.http import JSON, http_client, pause
 from dragoman.sdk.network.misdialled import sentence
 from dragoman.sdk.network.pipe import Frame
 from dragoman.sdk.network.polling import PolledPipe
@@ -36,6 +36,26 @@ class HttpPipe(PolledPipe):
 
     def _refusal(self, content: bytes) -> str | None:
         return refusal(content)
+
+
+#: Status of `POST /api/tasks/{id}/cancel` → what is raised.
+CANCEL_RAISES: dict[int, type[Exception]] = {401: NotAllowed, 403: NotAllowed, 404: NotFound, 409: Conflict}
+
+
+def canceller(address: Address) -> Callable[[str, str | None], Awaitable[None]]:
+    """What stops a task, over either transport: chiffon has no message for it."""
+
+    async def cancel(task_id: str, reason: str | None) -> None:
+        async with http_client(address) as http:
+            try:
+                response = await http.post(f"/api/tasks/{task_id}/cancel", json={"reason": reason} if reason else {})
+            except httpx2.TransportError as error:
+                raise HubUnreachable(f"no answer from {address.base}: {error}") from None
+        if not response.is_success:
+            words = refusal(response.content) or f"the hub answered with {response.status_code}"
+            raise CANCEL_RAISES.get(response.status_code, HubUnreachable)(words)
+
+    return cancel
 
 
 async def register(client: httpx2.AsyncClient, registration: bytes) -> bytes:
