@@ -38,7 +38,6 @@ if TYPE_CHECKING:
         TaskFailed,
     )
     from dragoman.sdk.events import Event, Question, TaskInfo
-    from dragoman.sdk.links import File
     from dragoman.sdk.peers import (
         Accept,
         Escalate,
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
     )
     from dragoman.sdk.shared import Change, Entity, Shared, SharedState, StateConflict
     from dragoman.sdk.sync import SyncClient
+    from dragoman.sdk.words import File
     from dragoman.sdk.work.sync_task import SyncTask
     from dragoman.sdk.work.task import Task
 
@@ -116,7 +116,7 @@ _HOMES = {
     "Event": "events",
     "Question": "events",
     "TaskInfo": "events",
-    "File": "links",
+    "File": "words",
     "Accept": "peers",
     "Escalate": "peers",
     "Handoff": "peers",

@@ -4,8 +4,8 @@ agent      what an agent does, by functions           client        calling agen
 engine     link up, hub heard, heart beating, end     events        what a caller is told
 foreground an agent as a program                      shared        the state that all agents share
 peers      what agents ask each other                 errors        what is raised
-links      the port to the network, and its words     address       where the hub is, and what proves who we are
-trace      the trace we are in                        world         time and chance
+links      the port to the network                    words         what goes over it: nobody's protocol
+address    where the hub is, and who we are           trace, world  the trace we are in; time and chance
 
 work          from request to outcome: the desk, its memory, and the task that a handler sees
 conversation  help, handoffs and letters between agents; what an agent says of itself
@@ -15,5 +15,5 @@ chiffon, coven, forge, agentmsg, a2acp: a package for each protocol, imported wh
               each: `words` an agent says, `talk` of one link, `calls` as they are heard of, `client`, and the bytes
 
 Imports point downwards: agent and client, the protocols, which do not know each other, then work and conversation,
-calling, network, links. Stands on `wire` and `protocols`; knows nothing of the hub's core.
+calling, network, links, words. Stands on `wire` and `protocols`; knows nothing of the hub's core.
 """

@@ -17,14 +17,13 @@ import msgspec
 from dragoman.sdk.conversation.bulletin import Bulletin
 from dragoman.sdk.conversation.exchange import Exchange
 from dragoman.sdk.conversation.listening import Listeners
-from dragoman.sdk.links import (
+from dragoman.sdk.links import Introduction, Link, LinkDown
+from dragoman.sdk.network.files import Bring, Fetch
+from dragoman.sdk.words import (
     Accepted,
     Cancel,
     Dismiss,
     Hold,
-    Introduction,
-    Link,
-    LinkDown,
     Mail,
     Outbound,
     Proposal,
@@ -34,7 +33,6 @@ from dragoman.sdk.links import (
     Welcomed,
     Work,
 )
-from dragoman.sdk.network.files import Bring, Fetch
 from dragoman.sdk.work.desk import Desk
 from dragoman.sdk.work.journal import Journal
 from dragoman.sdk.work.mailbox import Mailbox

@@ -1,39 +1,21 @@
-"""The port between an agent's engine and the network, and the words they exchange.
+"""The port between an agent's engine and the network.
 
-The words are nobody's protocol: an engine that knows only these works over any link. A link puts them into its
-protocol's words and moves them. To add a protocol, write a package with a class that keeps the promises of `Link`, and
-name it in the table.
-
-    inbound                                    outbound
-    -----------------------------------------  ---------------------------------------------------------
-    Work       do this (also: the answer)      Report   how far it is; output as it comes
-    Reply      the answer, where asking is     Query    a question to a person; the work waits
-               a request                       Outcome  how it ended: kept until the hub has it
-    Cancel     stop doing it                   Decline  cannot be begun: unknown work, unfit input
-    Hold       pause it
-    Release    go on                           Letter   to another agent, or about ourselves
-    Mail       another agent says something    Verdict  whether we agree
-    Proposal   another agent wants to agree
-               on terms
-    Welcomed   how often to show that we live
-    Accepted   the hub has these, durably
-    Refused    the hub will not have it
-    Dismiss    end, for good
+What goes over it are the `words`, which are nobody's protocol: an engine that knows only these works over any link. A
+link puts them into its protocol's own words and moves them. To add a protocol, write a package with a class that keeps
+the promises of `Link`, and name it in the table.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from datetime import datetime
-from typing import Any, Literal, Protocol, TypeAlias, cast
+from typing import Any, Protocol, cast
 
-import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import Struct
 
 from dragoman.sdk.address import Address
 from dragoman.sdk.errors import DragomanError, Misconfigured
-from dragoman.sdk.peers import HandshakeRequest
+from dragoman.sdk.words import Inbound, Outbound
 from dragoman.sdk.world import World
 
 #: (protocol, transport) → what makes a link, imported when it is wanted. `…_link` makes one; `…_links` is called
@@ -57,21 +39,6 @@ class LinkDown(DragomanError):
         self.retry_after = retry_after
 
 
-class Errand(Struct, frozen=True, kw_only=True):
-    """Which work a message is about: copied onto everything that is said about it."""
-
-    task_id: str
-    request_id: str
-    trace_id: str
-    sender: str
-    about: dict[str, str] = {}
-    """What else the protocol needs for an answer."""
-
-
-PRIVATE = "private"
-"""In `Errand.about`: only the two agents can read what is said of this work, so the hub can show it to nobody."""
-
-
 class Manners(Struct, frozen=True, kw_only=True):
     """What a link's protocol can and cannot do, as far as the engine must know."""
 
@@ -84,259 +51,6 @@ class Manners(Struct, frozen=True, kw_only=True):
     """Whether what is said about work acknowledges it (chiffon-D5)."""
     converses: bool = False
     """Whether agents speak with each other: hand tasks over, help, tell how they are."""
-
-
-class File(Struct, frozen=True):
-    """A file that came with the work, or comes out of it. The name is for display: never a path to write to."""
-
-    name: str
-    mime_type: str
-    data: bytes
-
-
-class Attached(Struct, frozen=True):
-    """A file that came with the work where the protocol carries only its name: the hub has it."""
-
-    id: str
-    name: str
-    mime_type: str
-    sha256: str
-
-
-def attached(told: object) -> tuple[Attached, ...]:
-    """The files that the hub names beside work; nothing if these are somebody else's words."""
-    try:
-        return msgspec.convert(told, tuple[Attached, ...])
-    except msgspec.ValidationError:
-        return ()
-
-
-class ToolUse(Struct, frozen=True):
-    id: str
-    name: str
-    input: Any
-
-
-class ToolResult(Struct, frozen=True):
-    id: str
-    output: str
-    is_error: bool = False
-
-
-class Work(Struct, frozen=True, kw_only=True):
-    """Do this. `answer` is there when the work goes on after a question; `question` which one, if the hub says."""
-
-    errand: Errand
-    type: str
-    input: dict[str, Any]
-    receipt: str | None = None
-    attempt: int | None = None
-    traceparent: str | None = None
-    attached: tuple[Attached, ...] = ()
-    """What is still to be fetched; it is among the `files` when a handler sees them."""
-    answer: Any | UnsetType = UNSET
-    question: str | None = None
-    files: tuple[File, ...] = ()
-    terms: Terms | None = None
-    is_new_round: bool = True
-    """Whether a request of its own begins the task anew. If not, the answers so far hold for it, too."""
-
-
-class Terms(Struct, frozen=True, kw_only=True):
-    """What travels with a task where tasks go from agent to agent; plain values, as the hub said them."""
-
-    priority: str = "normal"
-    metadata: dict[str, Any] = {}
-    dependencies: tuple[str, ...] = ()
-    history: tuple[dict[str, Any], ...] = ()
-    constraints: dict[str, Any] = {}
-    handover: dict[str, Any] | None = None
-
-
-def handed_over(said: object) -> Terms | None:
-    """What the hub tells of a task that an agent of another protocol began, if that is what it is."""
-    if not isinstance(said, dict) or not isinstance(said.get("from"), str) or "reason" not in said:
-        return None
-    metadata, constraints = said.get("metadata") or {}, said.get("constraints") or {}
-    history = (*(said.get("history") or ()), *(said.get("story") or ()))
-    return Terms(metadata=metadata, constraints=constraints, history=history, handover=said)
-
-
-class Cancel(Struct, frozen=True, kw_only=True):
-    task_id: str
-    reason: str
-    receipt: str | None = None
-
-
-class Hold(Struct, frozen=True, kw_only=True):
-    task_id: str
-    receipt: str | None = None
-
-
-class Release(Struct, frozen=True, kw_only=True):
-    task_id: str
-    receipt: str | None = None
-
-
-class Accepted(Struct, frozen=True):
-    """These messages of ours are safe with the hub, by their ids."""
-
-    ids: tuple[str, ...]
-
-
-class Refused(Struct, frozen=True, kw_only=True):
-    """The hub refuses what we said about a request. Not `retryable`: the work is over, whatever we do."""
-
-    request_id: str
-    reason: str
-    retryable: bool
-    receipt: str | None = None
-
-
-class Reply(Struct, frozen=True, kw_only=True):
-    """A person answered the question with this id, while the work stood still. Without a receipt there is nothing to
-    remember: asked again at the same place, the hub answers the same."""
-
-    id: str
-    task_id: str
-    answer: Any
-    receipt: str | None = None
-
-
-class Mail(Struct, frozen=True, kw_only=True):
-    """Another agent says something, or the hub on its behalf. `message` is the protocol's own, `tree` its JSON."""
-
-    message: Any
-    tree: dict[str, Any]
-    receipt: str | None = None
-
-
-class Proposal(Struct, frozen=True, kw_only=True):
-    """Another agent wants to come to terms with us: `request` is what its handler sees."""
-
-    id: str
-    request: HandshakeRequest
-    receipt: str | None = None
-
-
-class Welcomed(Struct, frozen=True):
-    """The hub wants a sign of life of the agent every so many seconds."""
-
-    interval: float
-
-
-class Dismiss(Struct, frozen=True, kw_only=True):
-    """Whoever started us lets us go: what runs may end within `grace` seconds, or within our own time. If not `hears`,
-    nobody is left to say what arrived."""
-
-    reason: str
-    grace: float | None = None
-    hears: bool = True
-
-
-Inbound: TypeAlias = Work | Reply | Cancel | Hold | Release | Mail | Proposal | Welcomed | Accepted | Refused | Dismiss
-
-
-class Report(Struct, frozen=True, kw_only=True):
-    """How far the work is. `output` is what is new since the last report; the rest is said beside the answer."""
-
-    id: str
-    at: datetime
-    errand: Errand
-    status: Literal["running", "step_completed", "paused"] = "running"
-    percent: int = 0
-    step: str | None = None
-    number: int = 0
-    total: int | None = None
-    output: str = ""
-    thinking: str = ""
-    tool_use: ToolUse | None = None
-    tool_result: ToolResult | None = None
-    file: File | None = None
-    brought: str = ""
-    """The id of a file that the hub has already, where the protocol only names it."""
-
-    @property
-    def has_content(self) -> bool:
-        """Whether there is more to it than that the work goes on: then it must arrive."""
-        return bool(self.output or self.thinking or self.tool_use or self.tool_result or self.file or self.brought)
-
-
-class Query(Struct, frozen=True, kw_only=True):
-    """A question to a person."""
-
-    id: str
-    at: datetime
-    errand: Errand
-    question: str
-    options: tuple[Any, ...] = ()
-    timeout_seconds: float | None = None
-    default: Any | UnsetType = UNSET
-    percent: int = 0
-
-
-NO_RESULT = msgspec.Raw()
-"""msgspec cannot read "raw JSON or nothing" (`Raw | None`), so nothing is written as no JSON at all."""
-
-
-class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How the work ended. `result` is JSON or `NO_RESULT`; `error` names what went wrong beside the words in `output`.
-
-    It has its own id and time, so that saying it again is saying the same.
-    """
-
-    id: str
-    at: datetime
-    errand: Errand
-    exit_code: int
-    output: str = ""
-    result: msgspec.Raw = NO_RESULT
-    error: dict[str, Any] | None = None
-    seconds: int = 0
-    usage: dict[str, float] | None = None
-
-
-class Decline(Struct, frozen=True, kw_only=True):
-    """The work cannot be begun. Never remembered: the same request may fit another time."""
-
-    id: str
-    at: datetime
-    errand: Errand
-    kind: Literal["invalid", "unsupported"]
-    message: str
-    field: str | None = None
-    work_type: str = ""
-    supported: tuple[str, ...] = ()
-
-
-class Letter(Struct, frozen=True, kw_only=True):
-    """Something for another agent, or for the hub about ourselves, where agents converse. `payload` is the protocol's
-    own; `beside` what it has no field for."""
-
-    id: str
-    at: datetime
-    errand: Errand
-    to: str
-    payload: Any
-    correlation_id: str | None = None
-    priority: str | None = None
-    ttl_ms: float | None = None
-    retry: Any = None
-    beside: dict[str, Any] = {}
-
-
-class Verdict(Struct, frozen=True, kw_only=True):
-    """Our answer to a proposal."""
-
-    id: str
-    at: datetime
-    errand: Errand
-    proposal: str
-    accepted: bool
-    reason: str = ""
-
-
-Outbound: TypeAlias = Report | Query | Outcome | Decline | Letter | Verdict
 
 
 class Introduction(Struct, frozen=True, kw_only=True):

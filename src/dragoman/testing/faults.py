@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from dragoman.sdk.links import Inbound, Introduction, Link, Manners, Outbound, Outcome, Work
+from dragoman.sdk.links import Introduction, Link, Manners
+from dragoman.sdk.words import Inbound, Outbound, Outcome, Work
 from dragoman.testing.errors import Misused
 
 if TYPE_CHECKING:

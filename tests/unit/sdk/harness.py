@@ -36,8 +36,9 @@ from dragoman.protocols.chiffon.types import (
     WorkStatus,
 )
 from dragoman.sdk.chiffon.words import ChiffonLink
-from dragoman.sdk.links import Accepted, Link, LinkDown
+from dragoman.sdk.links import Link, LinkDown
 from dragoman.sdk.network.pipe import Frame
+from dragoman.sdk.words import Accepted
 from dragoman.wire.role import Role
 
 PATIENCE = 60.0

@@ -6,7 +6,8 @@ import pytest
 from tests.unit.sdk.harness import FakeHub, FakeWorld, Running
 
 from dragoman import Agent, SyncTask, Task
-from dragoman.sdk.links import File, LinkDown, Report
+from dragoman.sdk.links import LinkDown
+from dragoman.sdk.words import File, Report
 
 
 async def test_in_chiffon_thoughts_and_tools_are_custom_fields_and_text_is_output(agent: Agent, hub: FakeHub) -> None:

@@ -12,8 +12,8 @@ from dragoman.sdk.a2acp.calls import Call
 from dragoman.sdk.a2acp.channel import Answered, Channel, Unsaid
 from dragoman.sdk.a2acp.talk import Persona
 from dragoman.sdk.calling.online import Online
-from dragoman.sdk.links import Accepted
 from dragoman.sdk.network.pipe import Frame
+from dragoman.sdk.words import Accepted
 
 
 class A2acpClient(Online[Call, Channel], A2acpCaller):

@@ -9,8 +9,8 @@ from dragoman.protocols.a2acp.contracts import Capability
 from dragoman.protocols.a2acp.types import Message
 from dragoman.sdk import trace
 from dragoman.sdk.a2acp import declared
-from dragoman.sdk.links import Errand, Proposal, Work, attached, handed_over
 from dragoman.sdk.peers import HandshakeRequest
+from dragoman.sdk.words import Errand, Proposal, Work, attached, handed_over
 
 SEALED, PERSONAL, THREAD = "sealed", "personal", "thread"
 """In `Errand.about`: the answer is to be sealed, what goes wrong is not to be told in clear, and what it answers is

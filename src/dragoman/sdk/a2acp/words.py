@@ -39,15 +39,15 @@ from dragoman.sdk.a2acp.keyring import Pair, Unopened
 from dragoman.sdk.a2acp.requests import SEALED, THREAD, proposal_of, task_in, work_of
 from dragoman.sdk.a2acp.talk import ANSWER, BROKER, PROGRESS, QUESTION, Persona
 from dragoman.sdk.errors import Misconfigured
-from dragoman.sdk.links import (
+from dragoman.sdk.links import Introduction, Manners
+from dragoman.sdk.network.pipe import Frame
+from dragoman.sdk.words import (
     PRIVATE,
     Accepted,
     Cancel,
     Decline,
     Hold,
     Inbound,
-    Introduction,
-    Manners,
     Outbound,
     Outcome,
     Query,
@@ -57,7 +57,6 @@ from dragoman.sdk.links import (
     Report,
     Verdict,
 )
-from dragoman.sdk.network.pipe import Frame
 from dragoman.sdk.world import World
 
 log = logging.getLogger("dragoman.sdk")

@@ -33,7 +33,7 @@ from dragoman.sdk.calling.online import Online
 from dragoman.sdk.conversation.trouble import report
 from dragoman.sdk.errors import Conflict, DragomanError, NotAllowed, RequestRefused
 from dragoman.sdk.events import TaskInfo
-from dragoman.sdk.links import Accepted
+from dragoman.sdk.words import Accepted
 from dragoman.sdk.world import World
 
 CONSTRAINTS = ("required_capabilities", "max_tokens", "deadline", "budget_usd", "quality_threshold")

@@ -17,10 +17,11 @@ from dragoman.protocols.agentmsg.types import ANYONE, HUB, SUBPROTOCOL, Stamp
 from dragoman.sdk.address import Address
 from dragoman.sdk.agentmsg.talk import MessagePipe
 from dragoman.sdk.agentmsg.words import AgentmsgLink, Memory
-from dragoman.sdk.links import Accepted, Link
+from dragoman.sdk.links import Link
 from dragoman.sdk.network.pipe import Frame
 from dragoman.sdk.network.polling import PolledPipe
 from dragoman.sdk.network.websocket import WebSocket
+from dragoman.sdk.words import Accepted
 from dragoman.sdk.world import World
 
 

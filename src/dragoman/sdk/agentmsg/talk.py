@@ -22,8 +22,8 @@ from dragoman.protocols.agentmsg.records import Priority, Record
 from dragoman.protocols.agentmsg.retry import RetryWish
 from dragoman.protocols.agentmsg.state import Inbox, Outbox, Sent
 from dragoman.protocols.agentmsg.types import HUB, MAX_RETRIES, Message, MessageType, Stamp
-from dragoman.sdk.links import Accepted
 from dragoman.sdk.network.pipe import Frame, Pipe
+from dragoman.sdk.words import Accepted
 from dragoman.sdk.world import World
 from dragoman.wire.role import Role
 

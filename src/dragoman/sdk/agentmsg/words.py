@@ -45,17 +45,16 @@ from dragoman.sdk import trace
 from dragoman.sdk.agentmsg.talk import Arrival, MessagePipe, Talk
 from dragoman.sdk.conversation.trouble import report
 from dragoman.sdk.errors import NotAllowed
-from dragoman.sdk.links import (
+from dragoman.sdk.links import Introduction, Manners
+from dragoman.sdk.words import (
     Accepted,
     Cancel,
     Decline,
     Errand,
     Hold,
     Inbound,
-    Introduction,
     Letter,
     Mail,
-    Manners,
     Outbound,
     Outcome,
     Query,

@@ -28,8 +28,8 @@ from dragoman.sdk.address import Address
 from dragoman.sdk.calling.online import Online
 from dragoman.sdk.chiffon.calls import KINDS, Call
 from dragoman.sdk.errors import Misconfigured, RequestRefused
-from dragoman.sdk.links import Accepted
 from dragoman.sdk.network.pipe import Frame, Pipe
+from dragoman.sdk.words import Accepted
 from dragoman.sdk.world import World
 
 log = logging.getLogger("dragoman.sdk")

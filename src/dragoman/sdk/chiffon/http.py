@@ -10,11 +10,12 @@ import msgspec
 from dragoman.sdk.address import Address
 from dragoman.sdk.chiffon.words import ChiffonLink
 from dragoman.sdk.errors import Conflict, HubUnreachable, NotAllowed, NotFound
-from dragoman.sdk.links import Accepted, Link, LinkDown
+from dragoman.sdk.links import Link, LinkDown
 from dragoman.sdk.network.http import JSON, http_client, pause
 from dragoman.sdk.network.misdialled import sentence
 from dragoman.sdk.network.pipe import Frame
 from dragoman.sdk.network.polling import PolledPipe
+from dragoman.sdk.words import Accepted
 from dragoman.sdk.world import World
 
 

@@ -42,16 +42,15 @@ from dragoman.protocols.chiffon.types import (
 )
 from dragoman.protocols.chiffon.versions import SUPPORTED
 from dragoman.sdk import trace
-from dragoman.sdk.links import (
+from dragoman.sdk.links import Introduction, LinkDown, Manners
+from dragoman.sdk.network.pipe import Frame, Pipe
+from dragoman.sdk.words import (
     Accepted,
     Cancel,
     Decline,
     Errand,
     Hold,
     Inbound,
-    Introduction,
-    LinkDown,
-    Manners,
     Outbound,
     Outcome,
     Query,
@@ -62,7 +61,6 @@ from dragoman.sdk.links import (
     attached,
     handed_over,
 )
-from dragoman.sdk.network.pipe import Frame, Pipe
 from dragoman.sdk.world import World
 
 log = logging.getLogger("dragoman.sdk")

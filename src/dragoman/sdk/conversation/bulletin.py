@@ -26,7 +26,8 @@ from dragoman.protocols.agentmsg.records import (
 from dragoman.protocols.agentmsg.retry import RetryWish
 from dragoman.sdk.conversation.exchange import Exchange
 from dragoman.sdk.errors import Misconfigured
-from dragoman.sdk.links import Introduction, Letter
+from dragoman.sdk.links import Introduction
+from dragoman.sdk.words import Letter
 from dragoman.sdk.work.desk import Desk
 from dragoman.sdk.work.outcome import raised
 from dragoman.sdk.world import World

@@ -36,8 +36,9 @@ from dragoman.protocols.agentmsg.records import (
 from dragoman.sdk.conversation.listening import Listeners, Reception
 from dragoman.sdk.conversation.trouble import report
 from dragoman.sdk.errors import Misconfigured, RequestRefused
-from dragoman.sdk.links import Errand, Introduction, Letter, Mail, Proposal, Verdict
+from dragoman.sdk.links import Introduction
 from dragoman.sdk.peers import Handoff, Help, Resource
+from dragoman.sdk.words import Errand, Letter, Mail, Proposal, Verdict
 from dragoman.sdk.work.desk import Desk
 from dragoman.sdk.work.job import Job
 from dragoman.sdk.work.journal import Answered, Journal

@@ -28,8 +28,7 @@ from dragoman.protocols.agentmsg.records import ErrorReport, Record
 from dragoman.protocols.agentmsg.records import ResourceReference as Reference
 from dragoman.sdk import trace
 from dragoman.sdk.errors import Misconfigured, Rejected
-from dragoman.sdk.links import Introduction, Mail
-from dragoman.sdk.links import Letter as Outgoing
+from dragoman.sdk.links import Introduction
 from dragoman.sdk.peers import (
     Accept,
     Escalate,
@@ -41,6 +40,8 @@ from dragoman.sdk.peers import (
     Reject,
     Unable,
 )
+from dragoman.sdk.words import Letter as Outgoing
+from dragoman.sdk.words import Mail
 from dragoman.sdk.work.desk import Desk
 from dragoman.sdk.work.journal import Journal
 from dragoman.sdk.work.mailbox import Mailbox

@@ -37,7 +37,7 @@ from dragoman.sdk.errors import (
     RequestRefused,
 )
 from dragoman.sdk.events import Event, Question, TaskInfo
-from dragoman.sdk.links import File
+from dragoman.sdk.words import File
 from dragoman.sdk.world import World
 
 OPTIONS = frozenset({"priority", "thread", "files"})

@@ -32,19 +32,9 @@ from dragoman.sdk.coven import words
 from dragoman.sdk.coven.channel import BROKEN, Ending, grpc, open_channel
 from dragoman.sdk.coven.transcripts import Transcripts
 from dragoman.sdk.errors import DragomanError, Misconfigured, NotAllowed, RequestRefused
-from dragoman.sdk.links import (
-    Accepted,
-    Cancel,
-    Inbound,
-    Introduction,
-    Link,
-    LinkDown,
-    Manners,
-    Outbound,
-    Query,
-    Report,
-)
+from dragoman.sdk.links import Introduction, Link, LinkDown, Manners
 from dragoman.sdk.network.misdialled import advised
+from dragoman.sdk.words import Accepted, Cancel, Inbound, Outbound, Query, Report
 from dragoman.sdk.world import World
 from dragoman.wire.errors import LocalProtocolError
 from dragoman.wire.role import Role

@@ -40,7 +40,8 @@ from dragoman.protocols.coven.types import (
     ToolResult,
     ToolUse,
 )
-from dragoman.sdk import links, trace
+from dragoman.sdk import trace, words
+from dragoman.sdk.links import Manners
 from dragoman.sdk.work.outcome import clean
 
 CHAT = "chat"
@@ -48,7 +49,7 @@ PIECE = 1024 * 1024
 """Characters of text in one message, at most."""
 LONGEST_END = 2 * PIECE
 """A longer answer comes in pieces before the end, and the end is empty (coven-D8)."""
-MANNERS = links.Manners(name="coven", largest_file=LIMITS.message_bytes - 64 * 1024, has_receipts=False)
+MANNERS = Manners(name="coven", largest_file=LIMITS.message_bytes - 64 * 1024, has_receipts=False)
 
 #: Decline.kind → the hub's name for it.
 DECLINED = {"invalid": "invalid", "unsupported": "unsupported_work"}
@@ -86,7 +87,7 @@ def turn_of(message: SendMessage, asked: Mapping[str, str]) -> Turn:
     )
 
 
-def work_of(message: SendMessage, turn: Turn, mint: str, does: tuple[str, ...]) -> links.Work:
+def work_of(message: SendMessage, turn: Turn, mint: str, does: tuple[str, ...]) -> words.Work:
     """`mint` is a fresh UUID, for the trace of a message that names none; `does` are the agent's work types."""
     span = trace.parse(message.traceparent)
     is_answer = turn.is_plain and turn.task_id != message.request_id
@@ -96,8 +97,8 @@ def work_of(message: SendMessage, turn: Turn, mint: str, does: tuple[str, ...]) 
     elif is_answer:
         answer = message.content
     given = _json(message.input_json) if message.input_json else None
-    return links.Work(
-        errand=links.Errand(
+    return words.Work(
+        errand=words.Errand(
             task_id=turn.task_id,
             request_id=message.request_id,
             trace_id=span.trace_id if span is not None else mint.replace("-", ""),
@@ -108,7 +109,7 @@ def work_of(message: SendMessage, turn: Turn, mint: str, does: tuple[str, ...]) 
         attempt=message.attempt or None,
         traceparent=message.traceparent or None,
         answer=answer,
-        files=tuple(links.File(one.filename, one.mime_type, one.data) for one in message.attachments),
+        files=tuple(words.File(one.filename, one.mime_type, one.data) for one in message.attachments),
     )
 
 
@@ -122,19 +123,19 @@ def _json(text: str) -> Any:
 # --- out ---
 
 
-def responses_of(message: links.Outbound, turn: Turn) -> Iterator[MessageResponse]:
+def responses_of(message: words.Outbound, turn: Turn) -> Iterator[MessageResponse]:
     """What says it; nothing at all for a sign of life that this gateway would not understand."""
-    if isinstance(message, links.Report):
+    if isinstance(message, words.Report):
         yield from _report(message, turn)
-    elif isinstance(message, links.Query):
+    elif isinstance(message, words.Query):
         yield _said(turn, Done(question=_question(message)))
-    elif isinstance(message, links.Decline):
+    elif isinstance(message, words.Decline):
         facts: dict[str, Any] = {"supported_types": message.supported} if message.supported else {}
         if message.field:
             facts["field"] = message.field
-        words = f"{message.field}: {message.message}" if message.field else message.message
-        yield _failure(turn, DECLINED[message.kind], words, facts)
-    elif isinstance(message, links.Letter | links.Verdict):
+        said = f"{message.field}: {message.message}" if message.field else message.message
+        yield _failure(turn, DECLINED[message.kind], said, facts)
+    elif isinstance(message, words.Letter | words.Verdict):
         raise TypeError("coven's agents do not converse")
     elif message.exit_code:
         error = message.error or {}
@@ -154,7 +155,7 @@ def unspeakable(turn: Turn, why: str) -> MessageResponse:
     return _failure(turn, "internal", f"the agent's answer cannot be said in coven: {why}", {})
 
 
-def _report(report: links.Report, turn: Turn) -> Iterator[MessageResponse]:
+def _report(report: words.Report, turn: Turn) -> Iterator[MessageResponse]:
     events: list[ResponseEvent] = []
     if report.thinking:
         events.append(Thinking(clean(report.thinking)))
@@ -187,7 +188,7 @@ def _report(report: links.Report, turn: Turn) -> Iterator[MessageResponse]:
     yield _said(turn, events[-1], progress=progress)
 
 
-def _success(outcome: links.Outcome, turn: Turn) -> Iterator[MessageResponse]:
+def _success(outcome: words.Outcome, turn: Turn) -> Iterator[MessageResponse]:
     whole, result = clean(outcome.output), bytes(outcome.result).decode()
     if len(whole) > LONGEST_END:
         if whole != "".join(turn.streamed):
@@ -197,13 +198,13 @@ def _success(outcome: links.Outcome, turn: Turn) -> Iterator[MessageResponse]:
     yield _said(turn, Done(full_response=whole, result_json=result))
 
 
-def _failure(turn: Turn, kind: str, words: str, facts: dict[str, Any]) -> MessageResponse:
-    words = clean(words)
-    fault = Fault(kind=kind, message=words[-PIECE:], facts_json=_text(facts) if facts else "")
-    return _said(turn, Error(words[-PIECE:]), fault=fault)
+def _failure(turn: Turn, kind: str, said: str, facts: dict[str, Any]) -> MessageResponse:
+    said = clean(said)
+    fault = Fault(kind=kind, message=said[-PIECE:], facts_json=_text(facts) if facts else "")
+    return _said(turn, Error(said[-PIECE:]), fault=fault)
 
 
-def _question(query: links.Query) -> Question:
+def _question(query: words.Query) -> Question:
     return Question(
         question=clean(query.question),
         options_json=_text(query.options) if query.options else "",

@@ -30,7 +30,7 @@ from dragoman.sdk.errors import (
 from dragoman.sdk.events import TaskInfo
 from dragoman.sdk.forge.calls import Call
 from dragoman.sdk.forge.talk import Conversation, Wire
-from dragoman.sdk.links import File
+from dragoman.sdk.words import File
 from dragoman.sdk.world import World
 
 #: The hub's options → forge's fields.

@@ -33,7 +33,8 @@ from dragoman.protocols.forge.types import Failure, Message, Response, Stamp, Su
 from dragoman.sdk import trace
 from dragoman.sdk.errors import DragomanError, NotAllowed
 from dragoman.sdk.forge.talk import LARGEST, Conversation, Declined, HungUp, TooLong, Wire
-from dragoman.sdk.links import (
+from dragoman.sdk.links import Introduction, LinkDown, Manners
+from dragoman.sdk.words import (
     Accepted,
     Cancel,
     Decline,
@@ -42,9 +43,6 @@ from dragoman.sdk.links import (
     File,
     Hold,
     Inbound,
-    Introduction,
-    LinkDown,
-    Manners,
     Outbound,
     Outcome,
     Query,

@@ -14,8 +14,9 @@ from typing import TypeAlias
 from urllib.parse import quote
 
 from dragoman.sdk.address import Address
-from dragoman.sdk.links import File, LinkDown, Work
+from dragoman.sdk.links import LinkDown
 from dragoman.sdk.network.misdialled import not_made
+from dragoman.sdk.words import File, Work
 
 log = logging.getLogger("dragoman.sdk")
 

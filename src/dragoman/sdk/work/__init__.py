@@ -7,5 +7,5 @@ speech     what is said meanwhile                      outcome    how a handler'
 places     how much runs at once                       vitals     what an agent counts of its work
 mailbox    what must reach the hub                     journal    what survives a restart
 
-Knows no protocol and no socket: it speaks the words of `links`.
+Knows no protocol and no socket: it speaks the `words` that are nobody's.
 """

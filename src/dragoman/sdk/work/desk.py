@@ -28,8 +28,9 @@ from msgspec import UNSET
 
 from dragoman.sdk import trace
 from dragoman.sdk.errors import BadInput, Rejected
-from dragoman.sdk.links import Decline, Errand, Introduction, Outcome, Reply, Work
+from dragoman.sdk.links import Introduction
 from dragoman.sdk.network.files import Bring
+from dragoman.sdk.words import Decline, Errand, Outcome, Reply, Work
 from dragoman.sdk.work import outcome as ends
 from dragoman.sdk.work.job import Job
 from dragoman.sdk.work.journal import Answered, Journal

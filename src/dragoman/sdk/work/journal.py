@@ -27,7 +27,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.sdk.errors import Misconfigured
-from dragoman.sdk.links import Outcome
+from dragoman.sdk.words import Outcome
 from dragoman.sdk.world import World
 
 log = logging.getLogger("dragoman.sdk")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dragoman.sdk.links import Link, Manners, Outbound, Query
+from dragoman.sdk.links import Link, Manners
+from dragoman.sdk.words import Outbound, Query
 from dragoman.sdk.work.job import Job
 from dragoman.sdk.world import World
 

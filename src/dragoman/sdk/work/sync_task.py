@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from msgspec import UNSET, UnsetType
 
-from dragoman.sdk import links
+from dragoman.sdk import words
 from dragoman.sdk.errors import Rejected
 from dragoman.sdk.peers import Handoff, HandoffReason, Handover, Help, HelpKind, Urgency
 from dragoman.sdk.work.task import HANDOFF_DEADLINE, Task
@@ -56,7 +56,7 @@ class SyncTask:
         self._wait(self._task.progress(percent, step, output))
 
     @property
-    def files(self) -> tuple[links.File, ...]:
+    def files(self) -> tuple[words.File, ...]:
         return self._task.files
 
     @property

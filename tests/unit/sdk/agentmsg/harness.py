@@ -19,8 +19,9 @@ from dragoman.protocols.agentmsg.records import ErrorContext, ErrorReport, Error
 from dragoman.protocols.agentmsg.state import Inbox
 from dragoman.protocols.agentmsg.types import Message, Stamp
 from dragoman.sdk.agentmsg.words import AgentmsgLink, Memory
-from dragoman.sdk.links import Accepted, Link, LinkDown
+from dragoman.sdk.links import Link, LinkDown
 from dragoman.sdk.network.pipe import Frame
+from dragoman.sdk.words import Accepted
 from dragoman.wire.role import Role
 
 

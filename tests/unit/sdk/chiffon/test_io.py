@@ -22,8 +22,9 @@ from dragoman.sdk.address import Address, parse
 from dragoman.sdk.chiffon.http import HttpPipe
 from dragoman.sdk.chiffon.words import ChiffonLink
 from dragoman.sdk.chiffon.ws import WebSocketPipe
-from dragoman.sdk.links import Accepted, LinkDown
+from dragoman.sdk.links import LinkDown
 from dragoman.sdk.network.pipe import Frame
+from dragoman.sdk.words import Accepted
 from dragoman.sdk.world import RealWorld
 from dragoman.wire.role import Role
 
