@@ -16,14 +16,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from dragoman.sdk import foreground
 from dragoman.sdk.address import Address, resolve_agent
-from dragoman.sdk.conversation import helping
 from dragoman.sdk.conversation.listening import HELP_TYPES, Listeners
 from dragoman.sdk.engine import Engine
 from dragoman.sdk.errors import DragomanError, HubUnreachable, Misconfigured
-from dragoman.sdk.links import Introduction, Link, dialler
-from dragoman.sdk.network.files import Bring, Fetch, fetcher
+from dragoman.sdk.links import Bring, Fetch, Introduction, Link, dialler
 from dragoman.sdk.peers import HelpKind, State, Urgency
 from dragoman.sdk.work.journal import Journal, path_for
 from dragoman.sdk.work.signature import Handler
@@ -39,6 +36,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
 NAMES = "use letters, digits and . _ : @ + -, the first a letter or a digit, at most 128 of them"
+
+FETCHING = frozenset({"chiffon", "agentmsg", "a2acp"})
+"""Protocols that say of a file only where it is."""
 
 
 class Agent:
@@ -308,6 +308,8 @@ class Agent:
 
         In a thread other than the main one there are no signals: there `stop` ends it.
         """
+        from dragoman.sdk import foreground
+
         try:
             foreground.run(self, url)
         except DragomanError as error:
@@ -344,7 +346,11 @@ class Agent:
             from dragoman.sdk.shared import SharedState
 
             self._state = SharedState(address, self._world)
-        self._fetch, self._bring = fetcher(address), None
+        self._fetch = self._bring = None
+        if address.protocol in FETCHING:
+            from dragoman.sdk.network.files import fetcher
+
+            self._fetch = fetcher(address)
         if address.protocol == "chiffon":
             from dragoman.sdk.chiffon.files import bringer
 
@@ -391,6 +397,8 @@ class Agent:
             raise Misconfigured(f"{self.id} does nothing: declare a function with @agent.on(…)")
         handlers = self._handlers
         if not converses and self._listeners.help:
+            from dragoman.sdk.conversation import helping
+
             handlers = {**handlers, **helping.as_work(self._listeners.help, handlers)}
         who = Introduction(
             agent_id=self.id,

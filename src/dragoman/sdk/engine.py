@@ -17,8 +17,7 @@ import msgspec
 from dragoman.sdk.conversation.bulletin import Bulletin
 from dragoman.sdk.conversation.exchange import Exchange
 from dragoman.sdk.conversation.listening import Listeners
-from dragoman.sdk.links import Introduction, Link, LinkDown
-from dragoman.sdk.network.files import Bring, Fetch
+from dragoman.sdk.links import Bring, Fetch, Introduction, Link, LinkDown
 from dragoman.sdk.words import (
     Accepted,
     Cancel,

@@ -8,14 +8,14 @@ the promises of `Link`, and name it in the table.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, cast
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeAlias, cast
 
 from msgspec import Struct
 
 from dragoman.sdk.address import Address
 from dragoman.sdk.errors import DragomanError, Misconfigured
-from dragoman.sdk.words import Inbound, Outbound
+from dragoman.sdk.words import File, Inbound, Outbound, Work
 from dragoman.sdk.world import World
 
 #: (protocol, transport) → what makes a link, imported when it is wanted. `…_link` makes one; `…_links` is called
@@ -105,6 +105,12 @@ class Link(Protocol):
     async def close(self) -> None:
         """Say what is still to be said, if that is possible, and hang up. Never raises."""
         ...
+
+
+Fetch: TypeAlias = Callable[[Work], Awaitable[Sequence[File]]]
+"""The files that came with work, where the link brings only their names."""
+Bring: TypeAlias = Callable[[File], Awaitable[str]]
+"""Gives the id under which the hub has the file. Raises `LinkDown`, or ValueError if the hub will not have it."""
 
 
 def dialler(address: Address, world: World) -> Callable[[], Link]:

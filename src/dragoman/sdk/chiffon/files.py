@@ -8,8 +8,8 @@ import httpx2
 
 from dragoman.sdk.address import Address
 from dragoman.sdk.chiffon.http import refusal
-from dragoman.sdk.links import LinkDown
-from dragoman.sdk.network.files import PLACE, Bring
+from dragoman.sdk.links import Bring, LinkDown
+from dragoman.sdk.network.files import PLACE
 from dragoman.sdk.network.http import http_client
 from dragoman.sdk.network.misdialled import not_made
 from dragoman.sdk.words import File

@@ -8,36 +8,28 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TypeAlias
 from urllib.parse import quote
 
+import httpx2
+
 from dragoman.sdk.address import Address
-from dragoman.sdk.links import LinkDown
+from dragoman.sdk.links import Fetch, LinkDown
+from dragoman.sdk.network.http import http_client
 from dragoman.sdk.network.misdialled import not_made
 from dragoman.sdk.words import File, Work
 
 log = logging.getLogger("dragoman.sdk")
 
-Fetch: TypeAlias = Callable[[Work], Awaitable[Sequence[File]]]
-Bring: TypeAlias = Callable[[File], Awaitable[str]]
-"""Gives the id under which the hub has the file. Raises `LinkDown`, or ValueError if the hub will not have it."""
 PLACE = "/api/agent/files"
-FETCHED = frozenset({"chiffon", "agentmsg", "a2acp"})
-"""Protocols whose agents fetch."""
 
 
-def fetcher(address: Address) -> Fetch | None:
-    return partial(_fetch, address) if address.protocol in FETCHED else None
+def fetcher(address: Address) -> Fetch:
+    return partial(_fetch, address)
 
 
 async def _fetch(address: Address, work: Work) -> list[File]:
     """What can be had. A hub that does not answer is asked again with the work; a file that it does not give is not."""
-    import httpx2
-
-    from dragoman.sdk.network.http import http_client
-
     files = []
     async with http_client(address) as client:
         for one in work.attached:

@@ -28,8 +28,7 @@ from msgspec import UNSET
 
 from dragoman.sdk import trace
 from dragoman.sdk.errors import BadInput, Rejected
-from dragoman.sdk.links import Introduction
-from dragoman.sdk.network.files import Bring
+from dragoman.sdk.links import Bring, Introduction
 from dragoman.sdk.words import Decline, Errand, Outcome, Reply, Work
 from dragoman.sdk.work import outcome as ends
 from dragoman.sdk.work.job import Job

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UnsetType
 
 from dragoman.sdk.errors import Misconfigured, Rejected
-from dragoman.sdk.links import LinkDown
-from dragoman.sdk.network.files import Bring
+from dragoman.sdk.links import Bring, LinkDown
 from dragoman.sdk.words import PRIVATE, File, Letter, Outcome, Query, Report
 from dragoman.sdk.work.job import Job
 from dragoman.sdk.work.journal import Answered, Journal
