@@ -296,3 +296,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
 
 Outbound: TypeAlias = Report | Query | Outcome | Decline | Letter | Verdict
+
+
+def part(id: str, number: int) -> str:
+    """The id of a piece of what goes in several messages: always the same one, and as good a UUID as the whole's."""
+    return f"{id[:-12]}{(int(id[-12:], 16) + number) % 16**12:012x}"

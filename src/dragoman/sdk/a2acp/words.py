@@ -56,6 +56,7 @@ from dragoman.sdk.words import (
     Reply,
     Report,
     Verdict,
+    part,
 )
 from dragoman.sdk.world import World
 
@@ -332,7 +333,7 @@ class A2acpLink:
     def _pieces(self, report: Report) -> Iterator[tuple[str, Write]]:
         """All but the last piece of a long output. They go in line, so the receipt of the last is that of all."""
         for number in range((len(report.output) - 1) // PIECE):
-            id, payload = _part(report.id, number + 1), {"output": report.output[number * PIECE : (number + 1) * PIECE]}
+            id, payload = part(report.id, number + 1), {"output": report.output[number * PIECE : (number + 1) * PIECE]}
             yield id, self._write(MessageType.EVENT, report, payload, id=id, intent=PROGRESS)
 
     def _report(self, report: Report) -> Write:
@@ -386,8 +387,3 @@ class A2acpLink:
             payload=intents.payload(body),
             correlation_id=verdict.proposal,
         )
-
-
-def _part(id: str, number: int) -> str:
-    """The id of a piece: always the same one, and as good a UUID as the whole's."""
-    return f"{id[:-12]}{(int(id[-12:], 16) + number) % 16**12:012x}"

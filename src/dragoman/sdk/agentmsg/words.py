@@ -66,6 +66,7 @@ from dragoman.sdk.words import (
     Welcomed,
     Work,
     attached,
+    part,
 )
 from dragoman.sdk.work.outcome import TIMED_OUT
 from dragoman.sdk.world import World
@@ -231,7 +232,7 @@ class AgentmsgLink:
         task_id = report.errand.task_id
         *first, last = _pieces(report.output)
         for number, piece in enumerate(first, start=1):
-            self._say(report, TaskUpdate(task_id=task_id, output=piece), _part(report.id, number), priority="high")
+            self._say(report, TaskUpdate(task_id=task_id, output=piece), part(report.id, number), priority="high")
         update = TaskUpdate(
             task_id=task_id,
             status="in_progress",
@@ -253,9 +254,7 @@ class AgentmsgLink:
         if not outcome.result and len(outcome.output) > PIECE:
             result = None  # who reads it finds the pieces joined
             for number, piece in enumerate(_pieces(outcome.output), start=1):
-                self._say(
-                    outcome, TaskUpdate(task_id=task_id, output=piece), _part(outcome.id, number), priority="high"
-                )
+                self._say(outcome, TaskUpdate(task_id=task_id, output=piece), part(outcome.id, number), priority="high")
         usage = None if outcome.usage is None else Usage(**outcome.usage)
         # The words beside a structured result, where there are any but its own JSON.
         has_words = bool(outcome.result) and outcome.output.encode() != bytes(outcome.result)
@@ -343,8 +342,3 @@ def _declined(decline: Decline, agent: str) -> ErrorReport:
 
 def _pieces(output: str) -> list[str]:
     return [output[start : start + PIECE] for start in range(0, len(output), PIECE)] or [""]
-
-
-def _part(id: str, number: int) -> str:
-    """The id of a piece: always the same one, and as good a UUID as the whole's."""
-    return f"{id[:-12]}{(int(id[-12:], 16) + number) % 16**12:012x}"
