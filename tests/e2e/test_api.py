@@ -42,6 +42,15 @@ def test_a_task_submitted_over_the_api_is_done_by_a_chiffon_agent(hub: HubProces
     assert task["id"] in [t["id"] for t in hub.tasks(status="completed")]
 
 
+def test_a_new_process_of_an_agent_takes_as_many_tasks_as_it_says_and_else_as_it_was_added_with(
+    hub: HubProcess,
+) -> None:
+    agent = hub.worker("seats", "seats", limits={"max_concurrent": 1, "max_memory_mb": 64})
+    for limits, takes in (({}, 8), ({"max_concurrent": 2}, 2), ({"max_memory_mb": 64}, 8)):
+        agent.register(limits=limits)
+        assert hub.admin.get("/api/v1/agents/seats").json["max_concurrent"] == takes
+
+
 def test_an_idempotency_key_gives_the_first_task_again(hub: HubProcess) -> None:
     hub.worker("idem", "idem")
     key = {"Idempotency-Key": new_id()}

@@ -8,8 +8,19 @@ import pytest
 from tests.support.world import World
 
 from dragoman.core.agents.manners import RESERVED
-from dragoman.core.agents.model import BreakerState
-from dragoman.core.commands import AdmitGuest, Answer, Ask, AskPerson, Claim, LogEntry, NoteRead, WriteLog
+from dragoman.core.agents.model import Agent, BreakerState
+from dragoman.core.commands import (
+    AddAgent,
+    AdmitGuest,
+    Answer,
+    Ask,
+    AskPerson,
+    Claim,
+    LogEntry,
+    NoteRead,
+    RegisterAgent,
+    WriteLog,
+)
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.files import FileRef, shown_name
@@ -62,6 +73,17 @@ async def test_an_agent_may_take_back_what_it_said_it_can_do_and_nothing_that_it
     assert await registered("chat", "shell") == ("shell", "chat")
     assert (await world.ask(world.registration("i1"))).capabilities == ("shell", "chat")
     assert await registered() == ("shell",)
+
+
+@pytest.mark.parametrize("added", [8, 3], ids=["as everybody", "as a person said"])
+async def test_an_agent_that_registers_without_its_number_of_tasks_takes_as_many_as_it_was_added_with(world, added):
+    given = Agent(
+        id=AgentId("i1"), protocol="chiffon", created_at=world.time, token_hash="hash-i1", max_concurrent=added
+    )
+    await world.ask(AddAgent(principal=ADMIN, agent=given))
+    for said, takes in ((None, added), (1, 1), (5, 5), (None, added), (added, added), (None, added)):
+        agent = await world.ask(RegisterAgent(principal=given.id, max_concurrent=said))
+        assert agent.max_concurrent == takes
 
 
 # -- sandboxes

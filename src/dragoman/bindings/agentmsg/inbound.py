@@ -206,7 +206,7 @@ def _register(said: Said, register: Register) -> tuple[Command, ...]:
             version=register.version,
             work_types=register.task_types if register.task_types is not None else agent.work_types,
             capabilities=register.capabilities,
-            max_concurrent=register.max_concurrent,
+            max_concurrent=register.max_concurrent or agent.max_concurrent,
             callback_url=agent.callback_url,
             details=agent.details,
         ),

@@ -27,7 +27,7 @@ def registration_of(agent: Agent, said: Register) -> RegisterAgent:
         version=said.version,
         work_types=said.work_types if said.work_types is not None else agent.work_types,
         capabilities=said.capabilities,
-        max_concurrent=said.max_concurrent,
+        max_concurrent=said.max_concurrent or agent.max_concurrent,
         callback_url=agent.callback_url,
         details=agent.details,
     )

@@ -57,6 +57,7 @@ class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
 
     `work_types` is None for an agent that declared none: it is offered any work of its kind. `declared` are those of
     its `capabilities` that it said it has when it registered last; nobody gave them to it, and it may take them back.
+    `added_concurrent` is how many tasks at once it was added with, where it says another number itself.
     `wake_at` is when the hub must look at this row again: an open breaker, `silent_at`, when it is to be seen whether
     an agent that converses is still heard, or a time that it named itself. `silent_since`: it is not heard any more.
     """
@@ -75,6 +76,7 @@ class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     work_types: tuple[str, ...] | None = None
     untrusted: bool = False
     max_concurrent: int = 8
+    added_concurrent: int | None = None
     memory_mb: int | None = None
     protocol_version: str | None = None
     callback_url: str | None = None

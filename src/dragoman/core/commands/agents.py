@@ -69,7 +69,7 @@ class RevokeToken(Command, frozen=True, gc=False, kw_only=True):
 
 class RegisterAgent(Command, frozen=True, gc=False, kw_only=True):
     """An agent says what it is and can do, with `capabilities` instead of those it said before; None leaves them as
-    they are. Outcome: the agent."""
+    they are. Without `max_concurrent` it takes as many tasks at once as it was added with. Outcome: the agent."""
 
     action: ClassVar = "agent.register"
     kind: str | None = None

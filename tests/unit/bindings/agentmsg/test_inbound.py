@@ -340,6 +340,12 @@ def test_registering_fills_in_what_is_open() -> None:
     assert told == ("Ada", ("python",), ("review",), "1", 2)
 
 
+def test_what_is_not_named_when_registering_stays_as_it_is() -> None:
+    ada = msgspec.structs.replace(ADA, max_concurrent=5, work_types=("review",))
+    command = one(message("Register") | {"payload": {"agent_id": "ada"}}, by=ada)
+    assert (command.capabilities, command.work_types, command.max_concurrent) == (None, ("review",), 5)
+
+
 def test_a_change_of_shared_state() -> None:
     said = message("StateUpdate")
     assert one(said) == commands.ChangeState(

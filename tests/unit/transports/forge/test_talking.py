@@ -181,6 +181,8 @@ async def test_an_agent_introduces_itself_but_does_not_promote_itself(hub: Forge
     answer = await plain.ask("register", name="Plain", capabilities=["go"], workTypes=["build"], maxConcurrent=3)
     assert (answer["agent"]["name"], answer["agent"]["capabilities"]) == ("Plain", ["go"])
     assert answer["agent"]["workTypes"] == ["build"]
+    assert (await plain.ask("register", version="2"))["agent"]["workTypes"] == ["build"]  # what it does not name stays
+    assert hub.world.intake.agent("plain-1").max_concurrent == 3
     refused = await plain.ask("register", role="planner")
     assert refused["code"] == "UNAUTHORIZED"
     worker = await hub.connect("worker-1")
