@@ -75,6 +75,24 @@ def test_the_same_request_a_hundred_times_at_once_has_one_effect_over_websocket(
     assert [t["id"] for t in hub.tasks(agent="hundred-ws")] == [task_of(request)]
 
 
+def test_a_caller_that_lost_its_link_over_many_results_is_told_all_of_them_again(hub: HubProcess) -> None:
+    boss, many = hub.orchestrator("boss-many"), 150
+    worker = hub.worker("many", "many", limits={"max_concurrent": many})
+    with boss.websocket() as first, worker.websocket() as receiver:
+        asked = [work_request(to_agent="many") for _ in range(many)]
+        for request in asked:
+            first.send(request)
+        for _ in asked:
+            receiver.send(work_result(receiver.recv()))
+        for _ in asked:
+            first.recv()
+        first.cut()
+        with boss.websocket() as second:
+            told = [second.recv() for _ in asked]
+            second.ack(*told)
+    assert sorted(map(task_of, told)) == sorted(map(task_of, asked))
+
+
 def test_another_content_under_the_same_request_id_is_refused(hub: HubProcess) -> None:
     boss, _ = hub.orchestrator("boss-other"), hub.worker("other", "other")
     request, _ = boss.submit(to_agent="other")

@@ -35,6 +35,8 @@ class Link(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     `vouches`: while the link stands its agent is alive (its process, or its stream, is watched).
     `awaits`: a request that waits for its own answer (`Origin.awaited`). It takes that and nothing else, so it is no
     way to reach its agent.
+    `behind`: so far it was looked through what earlier links left unacknowledged, by the rank and the id of the last
+    one; None when all of it was.
     """
 
     session: SessionId
@@ -48,6 +50,7 @@ class Link(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     written: int = 0
     vouches: bool = False
     awaits: bool = False
+    behind: tuple[int, str] | None = None
 
     @property
     def has_room(self) -> bool:

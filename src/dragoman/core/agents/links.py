@@ -10,7 +10,7 @@ from dragoman.core.agents.floor import Link
 from dragoman.core.agents.model import BreakerState
 from dragoman.core.agents.registry import known, probe
 from dragoman.core.commands import CloseLink, OpenLink, PaceLink, RefillLink
-from dragoman.core.delivery.outbox import pump
+from dragoman.core.delivery.outbox import NOTHING_YET, pump
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import SECOND, Instant
 from dragoman.core.routing.dispatch import fill
@@ -32,6 +32,7 @@ def open_link(work: Work, command: OpenLink) -> int:
         window=work.rules.link_window if command.ordered and command.acknowledges else None,
         quota=work.rules.link_bytes if command.paced else None,
         vouches=command.vouches,
+        behind=NOTHING_YET if command.ordered else None,
     )
     if command.ordered:
         for old in work.links_to(agent.id):

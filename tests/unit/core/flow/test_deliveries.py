@@ -55,6 +55,33 @@ async def test_unacknowledged_notices_leave_again_over_the_next_link_in_order(wo
     assert [p.delivery.event for p in boss.take()] == [3, 4]
 
 
+@pytest.mark.parametrize("window", [1024, 10], ids=["with room for all", "a few at a time"])
+@pytest.mark.parametrize("restarts", [False, True], ids=["a new link", "a new hub"])
+async def test_however_much_is_unacknowledged_all_of_it_leaves_again_over_the_next_link(window, restarts):
+    world = await World(rules=Rules(link_window=window)).start()
+    await world.add("boss", "orchestrator")
+    await world.add("i1", "infra", concurrent=300)
+    await world.connect("i1")
+    tasks = [await world.submit() for _ in range(300)]
+    for task in tasks:
+        await world.finish("i1", task.id)
+    for _ in range(2):  # the second time some of it is of a link that had not seen all
+        boss = await world.connect("boss", acknowledges=True)
+        if restarts:
+            await world.restart()
+        else:
+            await boss.close()
+    boss = await world.connect("boss", acknowledges=True)
+    heard = []
+    while parcels := boss.take():
+        assert len(parcels) <= window
+        heard += parcels
+        await boss.ack(*parcels)
+        await world.settle()
+    assert sorted(parcel.delivery.task for parcel in heard) == sorted(task.id for task in tasks)
+    await world.intake.stop()
+
+
 async def test_a_notice_nobody_acknowledges_becomes_a_dead_letter_and_can_be_redriven(world):
     await world.add("i1", "infra")
     await world.connect("i1")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from dragoman.core.agents.floor import Floor, Link
@@ -21,7 +23,7 @@ from dragoman.core.delivery.outbox.leases import (
     way_out,
 )
 from dragoman.core.delivery.retry import LONGEST
-from dragoman.core.ids import Instant, TaskId
+from dragoman.core.ids import DeliveryId, Instant, TaskId
 from dragoman.core.lookups import PAGE, Inbox, Lane, LeasedTo, Unacknowledged
 from dragoman.core.rules import Rules
 from dragoman.core.state.model import Registry
@@ -30,11 +32,19 @@ from dragoman.core.work import Work
 
 MANY = 512
 
+NOTHING_YET = (-(1 << 62), "")
+"""The place before everything that may have left for a receiver (`Link.behind`)."""
+
 
 def pump(work: Work, link: Link) -> int:
-    """Give a link what waits for its agent, best first; returns how much."""
+    """Give a link what waits for its agent, best first; returns how much.
+
+    What earlier links held counts as waiting. There may be thousands of it, so a fresh link goes through it page by
+    page, each in a unit of its own.
+    """
     receiver, sent = link.agent, 0
-    stale = [d for d in work.find(LeasedTo(receiver, PAGE)) if not held(work, d)]
+    leased = left(work, link)
+    stale = [d for d in leased if (d.ordered or d.wake_at is None) and not held(work, d)]
     waiting = work.find(Inbox(receiver, PAGE if link.ordered else max(1, min(link.credit, PAGE))))
     lanes: dict[TaskId, Delivery] = {}
     for delivery in sorted([*stale, *waiting], key=lambda d: (d.rank, d.id)):
@@ -75,9 +85,23 @@ def pump(work: Work, link: Link) -> int:
             sent += 1
         if not ahead and not is_alone(some):
             advance(work, work.find(Lane(task_id, receiver, LANE)))
-    if link.ordered and (len(stale) >= PAGE or len(waiting) >= PAGE) and sent:
+    more = sent > 0 and max(len(stale), len(waiting)) >= PAGE
+    if link.behind is not None and (current := work.link(link.session)) is not None:
+        behind = (leased[-1].rank, leased[-1].id) if len(leased) >= PAGE else None
+        work.put_link(msgspec.structs.replace(current, behind=behind))
+        more = more or behind is not None
+    if link.ordered and more:
         work.ask_afterwards(RefillLink(principal=receiver, session=link.session))
     return sent
+
+
+def left(work: Work, link: Link) -> Sequence[Delivery]:
+    """A page of what left for an agent and is not acknowledged: of the best, or of those that come next for a link that
+    has not seen all of it."""
+    if link.behind is None or link.behind == NOTHING_YET:
+        return work.find(LeasedTo(link.agent, PAGE))
+    rank, after = link.behind
+    return work.find(Unacknowledged(link.agent, rank, DeliveryId(after), PAGE))
 
 
 def wait_anew(work: Work, command: WaitAnew) -> int:
