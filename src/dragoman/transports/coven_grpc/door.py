@@ -37,6 +37,7 @@ from dragoman.transports.coven_grpc.identity import Identity, metadata_of
 from dragoman.transports.coven_grpc.keeping import Keeping
 from dragoman.transports.coven_grpc.limits import CovenLimits
 from dragoman.transports.coven_grpc.link import LEFT, AgentLink, Verdict
+from dragoman.transports.coven_grpc.modesty import Modesty
 from dragoman.transports.coven_grpc.roster import Roster
 from dragoman.transports.refusals import Refusals
 from dragoman.wire.role import Role
@@ -119,7 +120,11 @@ class CovenDoor:
             refusals=self._refusals,
             counts=self.counts,
         )
-        server = grpc.aio.server(options=limits.options(), maximum_concurrent_rpcs=limits.streams)
+        server = grpc.aio.server(
+            interceptors=(Modesty(limits.metadata_bytes),),
+            options=limits.options(),
+            maximum_concurrent_rpcs=limits.streams,
+        )
         control = {"AgentStream": grpc.stream_stream_rpc_method_handler(self._agent_stream)}
         server.add_generic_rpc_handlers(
             (

@@ -2,11 +2,13 @@
 
 a peer that…                                      meets
 ------------------------------------------------  --------------------------------------------------------
-does not finish its handshake                     a closed connection, after `handshake_seconds`
+does not finish its handshake, or never           a closed connection, after `handshake_seconds`
+acknowledges what is allowed to it
 opens a stream and does not register              DEADLINE_EXCEEDED, after `register_seconds` (D3)
 opens too many streams                            RESOURCE_EXHAUSTED (`streams`, `unregistered`,
                                                   `unregistered_each`), or waits (`streams_per_connection`)
 sends a message above `message_bytes`             the end of its stream (D9)
+sends metadata above `metadata_bytes`             RESOURCE_EXHAUSTED (`modesty`)
 is gone without a word                            an HTTP/2 ping every `keepalive_seconds`, and the end after
                                                   `keepalive_timeout` more without an answer
 sends faster than the disk takes it               nobody who reads, beyond `unanswered` or `pending_bytes`
@@ -26,6 +28,7 @@ MIB = 1024 * 1024
 class CovenLimits(msgspec.Struct, frozen=True, kw_only=True):
     message_bytes: int = 16 * MIB
     attachments: int = 64
+    metadata_bytes: int = 16 * 1024
     register_seconds: float = 10.0
     handshake_seconds: float = 10.0
     keepalive_seconds: float = 30.0
@@ -63,6 +66,7 @@ class CovenLimits(msgspec.Struct, frozen=True, kw_only=True):
             # come to us first, to be refused in words.
             ("grpc.server.max_pending_requests", max(self.streams, 10_000)),
             ("grpc.server.max_pending_requests_hard_limit", 2 * max(self.streams, 10_000)),
-            ("grpc.max_metadata_size", 16 * 1024),
+            ("grpc.max_metadata_size", self.metadata_bytes),
+            ("grpc.http2.settings_timeout", int(self.handshake_seconds * 1000)),
             ("grpc.so_reuseport", 0),  # a second hub on the same port is refused, not given half of the agents
         ]

@@ -1,10 +1,12 @@
-"""How many streams coven's door serves, in all and on one connection."""
+"""How many streams coven's door serves, in all and on one connection, and how much they may bring with them."""
 
 from __future__ import annotations
 
 import asyncio
+import struct
 
 import grpc
+import pytest
 from tests.support import coven as outside
 from tests.support.coven_world import gateway
 
@@ -31,3 +33,46 @@ async def test_one_connection_has_only_so_many_streams_and_the_next_waits() -> N
         assert not waiting.done()
         first.vanish()
         await outside.soon(waiting)
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """One frame of HTTP/2."""
+    return struct.pack("!I", len(payload))[1:] + bytes((kind, flags)) + struct.pack("!I", stream) + payload
+
+
+def literal(name: bytes, value: bytes) -> bytes:
+    """A header field that touches no table (HPACK 6.2.2)."""
+    return b"\x00" + bytes((len(name),)) + name + bytes((len(value),)) + value
+
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0)
+
+
+@pytest.mark.parametrize("path", [outside.STREAM, "/coven.CovenClient/Send", "/grpc.health.v1.Health/Check"])
+async def test_a_peer_that_acknowledges_nothing_may_not_send_more_metadata(path: str) -> None:
+    """gRPC itself holds whoever has acknowledged its limit to it, and nobody else."""
+    said = {
+        b":method": b"POST", b":scheme": b"http", b":path": path.encode(), b":authority": b"hub",
+        b"content-type": b"application/grpc", b"te": b"trailers",
+    }  # fmt: skip
+    fields = b"".join(literal(*field) for field in said.items())
+    fields += b"".join(literal(b"x-%d" % number, b"v" * 100) for number in range(400))
+    pieces = [fields[start : start + 16384] for start in range(0, len(fields), 16384)]
+    last = len(pieces) - 1
+    async with gateway(limits={"register_seconds": 1000}) as hub:
+        reader, writer = await asyncio.open_connection(*hub.address.rsplit(":", 1))
+        writer.write(PREFACE)
+        for number, piece in enumerate(pieces):
+            writer.write(frame(9 if number else 1, 4 if number == last else 0, 1, piece))
+        await outside.soon(reader.readuntil(b"grpc-status\x018"))  # RESOURCE_EXHAUSTED
+        writer.close()
+        await hub.agent("modest")
+
+
+async def test_a_peer_that_never_acknowledges_what_it_may_do_is_closed() -> None:
+    async with gateway(limits={"handshake_seconds": 0.5}) as hub:
+        reader, writer = await asyncio.open_connection(*hub.address.rsplit(":", 1))
+        writer.write(PREFACE)
+        await outside.soon(reader.read(), 40)  # by itself gRPC waits for a minute
+        writer.close()
+        await hub.agent("polite")
