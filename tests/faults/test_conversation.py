@@ -15,6 +15,9 @@ from dragoman.core.delivery import letters
 from dragoman.stores.memory import MemoryStore
 
 OUTBOX = "dragoman.core.delivery.outbox"
+SEEDS = int(os.environ.get("SEEDS", "20000"))
+BLOCKS = 10
+"""Small enough to be shared out evenly among the cores of a machine."""
 
 
 def hold(seeds: range) -> None:
@@ -38,8 +41,9 @@ def test_no_inversion_no_loss_no_double_whatever_happens(script, seed):
 
 
 @pytest.mark.soak
-def test_many_conversations():
-    hold(range(int(os.environ.get("SEEDS", "20000"))))
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_many_conversations(block):
+    hold(range(block, SEEDS, BLOCKS))
 
 
 def caught(seeds: int = 80) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import pytest
 from tests.faults.simulation import BUSY_LANES, WEIGHTS, simulate, trace
@@ -14,23 +15,26 @@ from dragoman.core.tasks.model import Origin, Status, Task
 from dragoman.core.work import Work
 
 OUTBOX = "dragoman.core.delivery.outbox"
+SEEDS = int(os.environ.get("SEEDS", "100000"))
+BLOCKS = 20
+"""Small enough to be shared out evenly among the cores of a machine."""
+
+
+def hold(seeds: range, weights: Sequence[int] = WEIGHTS) -> None:
+    for seed in seeds:
+        try:
+            simulate(seed, weights=weights)
+        except BaseException as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
 
 
 @pytest.mark.parametrize("block", range(8))
 def test_nothing_acknowledged_is_lost_whatever_breaks(block):
-    for seed in range(block * 12, block * 12 + 12):
-        try:
-            simulate(seed)
-        except BaseException as error:
-            raise AssertionError(f"seed {seed}: {error}") from error
+    hold(range(block * 12, block * 12 + 12))
 
 
 def test_lanes_keep_their_order_over_links_that_come_and_go():
-    for seed in range(30):
-        try:
-            simulate(seed, weights=BUSY_LANES)
-        except BaseException as error:
-            raise AssertionError(f"seed {seed}: {error}") from error
+    hold(range(30), BUSY_LANES)
 
 
 def test_the_same_seed_gives_the_same_trace():
@@ -38,12 +42,9 @@ def test_the_same_seed_gives_the_same_trace():
 
 
 @pytest.mark.soak
-def test_a_hundred_thousand_seeds():
-    for seed in range(int(os.environ.get("SEEDS", "100000"))):
-        try:
-            simulate(seed)
-        except BaseException as error:
-            raise AssertionError(f"seed {seed}: {error}") from error
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_a_hundred_thousand_seeds(block):
+    hold(range(block, SEEDS, BLOCKS))
 
 
 def caught(seeds: int = 60, weights=WEIGHTS) -> bool:
