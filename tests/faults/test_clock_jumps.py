@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
+from pathlib import Path
 
 import pytest
+from tests.support.chiffon import kinds, task_of, work_result
+from tests.support.hubproc import running, until
 from tests.support.world import World
 
 from dragoman.app.clock import Mint, SystemClock
@@ -65,6 +70,45 @@ async def test_leases_and_retries_are_unaffected_by_a_jump_while_the_hub_runs(
     assert [p.delivery.task for p in agent.take()] == [task.id, task.id]
 
 
+WALL = """
+import os, time
+
+def ahead():
+    try:
+        return int(open(os.environ["WALL"]).read())
+    except FileNotFoundError:
+        return 0
+
+seconds, nanoseconds = time.time, time.time_ns
+time.time = lambda: seconds() + ahead()
+time.time_ns = lambda: nanoseconds() + ahead() * 10**9
+"""
+"""A `sitecustomize` under which the wall clock of a whole process is set by writing a file."""
+
+
+@pytest.mark.parametrize("ahead", [86_400, -86_400], ids=["ahead", "back"])
+def test_a_real_hubs_leases_end_neither_early_nor_late_when_its_clock_is_set(tmp_path: Path, ahead: int) -> None:
+    (tmp_path / "sitecustomize.py").write_text(WALL)
+    settings = {"PYTHONPATH": str(tmp_path), "WALL": str(tmp_path / "wall"), "DRAGOMAN_RULES__IDLE_SECONDS": "600"}
+    with running(tmp_path / "home", wrap=("env",), **settings) as hub:
+        boss, worker = hub.orchestrator(), hub.worker()
+        done, _ = boss.submit()
+        assert worker.send(work_result(worker.work())).status == 202
+        under_way, _ = boss.submit()
+        work = worker.work()
+        (told,) = boss.poll(wait=60)  # and not acknowledged: its lease is short
+        (tmp_path / "wall").write_text(str(ahead))
+        (again,) = until(boss.poll, "the same again when its lease has ended: not a day late")
+        assert again["message"] == told["message"]
+        assert task_of(again["message"]) == task_of(done)
+        task = hub.task(task_of(under_way))
+        assert (task["status"], task["attempts"]) == ("assigned", 1)  # not a day early
+        boss.ack(again)
+        assert worker.send(work_result(work)).status == 202
+        assert kinds(boss.take()) == ["work_result"]
+        assert hub.pending == 0
+
+
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
 async def test_a_jump_during_a_restart_moves_due_times_once_and_loses_nothing(jump: int) -> None:
     """What was written before a restart is compared with the wall clock after it: a task may be retried early or
@@ -119,6 +163,24 @@ async def test_a_hub_that_stood_still_hears_what_was_said_meanwhile_and_heals() 
     assert probe.task.type == "health_check"
     await world.finish("i1", probe.task.id)
     assert world.intake.agent(agent.agent).breaker.state is BreakerState.CLOSED
+
+
+def test_a_real_hub_that_stood_still_hears_what_was_said_meanwhile(tmp_path: Path) -> None:
+    with running(tmp_path, DRAGOMAN_RULES__IDLE_SECONDS="2") as hub:
+        boss, worker = hub.orchestrator(), hub.worker()
+        with worker.websocket() as link:
+            request, _ = boss.submit()
+            work = link.recv()
+            os.kill(hub.pid, signal.SIGSTOP)
+            end = time.monotonic() + 3
+            link.send(work_result(work, output="said to nobody"))
+            until(lambda: time.monotonic() > end, "longer than an agent may be silent")
+            os.kill(hub.pid, signal.SIGCONT)
+            (told,) = boss.take()
+        assert (told["type"], told["payload"]["output"]) == ("work_result", "said to nobody")
+        assert hub.status(task_of(request)) == "completed"
+        assert boss.poll() == []
+        until(lambda: hub.pending == 0, "nothing is pending")
 
 
 async def test_what_a_hub_that_stood_still_gave_to_another_agent_is_fenced_off() -> None:

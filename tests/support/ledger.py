@@ -1,7 +1,7 @@
 """The outside judge: what clients were told, what agents did, and whether the two agree after healing.
 
 Nothing here asks the hub what it believes. Clients write down what they sent, what was acknowledged to them, what
-they were given and what they did; `verdict` holds it all against the claim (RELIABILITY.md):
+they were given and what they did; `verdict` holds it all against the claim (docs/reliability.md):
 
     lost        acknowledged ⊆ answered ∪ given up, once nothing is pending
     inverted    what an agent reported about a task arrives in the order it was reported
