@@ -190,6 +190,7 @@ def test_what_is_promised_at_most_once_is_never_delivered_twice(hub: HubProcess,
     ada, bob = pair
     said = [ada.say("HEARTBEAT", "bob", {"agent_id": "ada"}, priority="low") for _ in range(10)]
     first = [one["message"]["id"] for one in bob.poll(60, 4)]  # nobody acknowledges
+    assert first
     for message in said:
         assert ada.send(message).status == 202  # the same again is the same
     hub.restart()

@@ -259,9 +259,10 @@ def test_anothers_task_is_not_there(hub: HubProcess, secret: str) -> None:
 
 
 def test_nobody_promotes_itself_or_speaks_for_another(hub: HubProcess, secret: str) -> None:
-    thief = client(hub, "climber", role="worker")
-    thief.ask("register", {"role": "planner", "name": "owner"})
-    assert thief.ask("get-task", {"taskId": secret})["code"] == "NOT_FOUND"
+    thief, roleless = client(hub, "climber", role="worker"), client(hub, "roleless")
+    for one in (thief, roleless):
+        assert one.ask("register", {"role": "planner", "name": "owner"})["code"] == "UNAUTHORIZED"
+        assert one.ask("get-task", {"taskId": secret})["code"] == "NOT_FOUND"
     said = {"type": "request:get-task", "id": "spoof", "timestamp": WHEN, "payload": {"taskId": secret}}
     for name in ("agentId", "agent_id", "from", "sender"):
         thief.ws.send(json.dumps({**said, "id": f"spoof-{name}", name: "owner"}))
@@ -269,7 +270,9 @@ def test_nobody_promotes_itself_or_speaks_for_another(hub: HubProcess, secret: s
     records = hub.admin.get("/api/v1/audit?principal=owner&limit=500").json["records"]
     assert not [record for record in records if "spoof" in json.dumps(record)]
     assert hub.admin.get("/api/v1/agents/climber").json["role"] == "worker"
-    thief.ws.close()
+    assert hub.admin.get("/api/v1/agents/roleless").json["role"] is None
+    for one in (thief, roleless):
+        one.ws.close()
 
 
 def test_hostile_file_names_are_only_names(hub: HubProcess) -> None:
