@@ -240,6 +240,12 @@ def test_cpu_time_ends(rung: Rung) -> None:
     assert found.returncode in (-signal.SIGKILL, -signal.SIGXCPU, 128 + signal.SIGKILL, 128 + signal.SIGXCPU)
 
 
+def test_it_sees_no_process_but_its_own(bubblewrap: Bubblewrap) -> None:
+    """Landlock forbids signals to others, where the kernel is new enough, and not the sight of them."""
+    seen = run(bubblewrap, Sandbox(), "import os; print(*(pid for pid in os.listdir('/proc') if pid.isdigit()))")
+    assert len(seen.stdout.split()) == 2, seen  # bubblewrap's first one, and itself
+
+
 def test_privileges_are_not_gained_by_a_program_that_has_them(rung: Rung) -> None:
     source = (
         """print([line for line in open("/proc/self/status") if line.startswith(("CapEff", "CapBnd", "NoNewPrivs"))])"""
