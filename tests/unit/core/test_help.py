@@ -201,6 +201,22 @@ async def test_who_helps_by_doing_a_task_is_told_when_nobody_needs_it_any_more(w
     assert [parcel.delivery.cargo for parcel in rev.take()] == [Cargo.CANCEL]
 
 
+async def test_when_a_deadline_ends_a_task_nobody_else_is_asked_to_help_with_it(world):
+    for id in ("rev", "sue"):
+        await world.add(id, "reviewer", protocol="forge", capabilities=("code-review",))
+    rev, sue = await world.connect("rev"), await world.connect("sue")
+    _, task = await working(world, deadline=Instant(world.time + 20 * SECOND), firm=True)
+    requests = [await world.ask(asks(world, "ann", task.id)) for _ in range(3)]
+    asked = rev.take() + sue.take()
+    await world.advance(20)
+    ended = await world.task(task.id)
+    assert (ended.status, len(await world.store.events(task.id))) == (Status.FAILED, ended.seq)
+    assert {(await question(world, request.id)).status for request in requests} == {QuestionStatus.WITHDRAWN}
+    told = rev.take() + sue.take()
+    assert {parcel.delivery.task for parcel in told} == {parcel.delivery.task for parcel in asked}
+    assert {parcel.delivery.cargo for parcel in told} == {Cargo.CANCEL}
+
+
 async def test_a_request_that_was_called_off_reaches_nobody_any_more(world):
     """Whether its task ended, its time was up or its owner was lost; and the lane goes on behind it."""
     ann, task = await working(world)

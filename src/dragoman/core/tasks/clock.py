@@ -19,11 +19,10 @@ from dragoman.core.delivery.model import Cargo, Letter
 from dragoman.core.delivery.outbox import offer, tell_sender
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import HUB, Instant, rfc3339
-from dragoman.core.lookups import Children
 from dragoman.core.routing.dispatch import fill, place
 from dragoman.core.routing.routes import addressed, last_heard, present, route_of, serves
 from dragoman.core.tasks.model import HELD, Status, Task
-from dragoman.core.tasks.outcome import end, end_with_children, fail_attempt, failed, give_up, still_held
+from dragoman.core.tasks.outcome import end, end_children, fail_attempt, failed, give_up, still_held
 from dragoman.core.work import Work
 
 
@@ -93,10 +92,8 @@ def deadline_passed(work: Work, task: Task, *, blame: bool) -> None:
         retryable=True,
         facts={"attempted_retries": max(0, task.attempts - 1), "last_attempt": rfc3339(task.last_attempt)},
     )
-    if task.has_children:
-        for child in work.find(Children(task.id)):
-            end_with_children(work, child, Fault(kind=Kind.CANCELLED, message=f"its parent {task.id} timed out"))
     task = give_up(work, task, fault)
+    end_children(work, task, "timed out")
     if owner is not None and held:
         offer(work, task, owner, Cargo.CANCEL, task.seq)
         if blame and at_work:

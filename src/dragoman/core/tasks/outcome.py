@@ -350,13 +350,20 @@ def end_with_children(work: Work, task: Task, fault: Fault, *, tell_owner: bool 
     task = end(work, task, Status.CANCELLED, fault=fault)
     if tell_owner and busy and owner is not None:
         offer(work, task, owner, Cargo.CANCEL, task.seq)
-    if task.has_children:
-        because = Fault(kind=Kind.CANCELLED, message=f"its parent {task.id} was cancelled", facts={"task_id": task.id})
-        for child in work.find(Children(task.id)):
-            end_with_children(work, child, because)
+    end_children(work, task, "was cancelled")
     if owner is not None:
         fill(work, owner)
     return task
+
+
+def end_children(work: Work, task: Task, how: str) -> None:
+    """What an ended task had asked others to do: each as it is when its turn comes, as it may have ended with another
+    that it depends on."""
+    fault = Fault(kind=Kind.CANCELLED, message=f"its parent {task.id} {how}", facts={"task_id": task.id})
+    for child in work.find(Children(task.id)) if task.has_children else ():
+        now = work.known_task(child.id)
+        if not now.final:
+            end_with_children(work, now, fault)
 
 
 def failed(work: Work, agent_id: AgentId) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from dragoman.core.commands import Answer, Ask, Cancel, Finish, Pause, ReportFault, ReportProgress, Resume, Retry
 from dragoman.core.errors import Fault, Kind
-from dragoman.core.ids import ADMIN, AgentId
+from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant
 from dragoman.core.tasks.model import QuestionStatus, Status, Waiting
 
 
@@ -26,6 +26,23 @@ async def test_cancel_reaches_the_agent_and_every_child(world):
     assert [p.delivery.cargo for p in boss.inbox] == ["failure"]
     fault = await world.refused(Cancel(principal=AgentId("boss"), task_id=parent.id))
     assert fault.kind is Kind.CONFLICT
+
+
+@pytest.mark.parametrize("end", ["cancelled", "late"])
+async def test_children_that_depend_on_each_other_end_with_their_parent_once(world, end):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    boss = await world.connect("boss")
+    parent = await world.submit(deadline=Instant(world.time + 20 * SECOND))
+    first = await world.submit(parent=parent.id)
+    second = await world.submit(parent=parent.id, dependencies=(first.id,))
+    third = await world.submit(parent=parent.id, dependencies=(second.id,))
+    if end == "cancelled":
+        await world.ask(Cancel(principal=AgentId("boss"), task_id=parent.id))
+    else:
+        await world.advance(20)
+    assert sorted(p.delivery.task for p in boss.inbox) == sorted(t.id for t in (parent, first, second, third))
+    assert {p.delivery.cargo for p in boss.inbox} == {"failure"}
 
 
 async def test_another_agents_task_cannot_be_cancelled_or_seen(world):
