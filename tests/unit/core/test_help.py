@@ -164,6 +164,22 @@ async def test_when_who_is_asked_is_gone_the_next_is_and_who_was_named_only_if_i
     assert named.status is (QuestionStatus.EXPIRED if gone == "removed" else QuestionStatus.WITH_AGENT)
 
 
+async def test_what_was_called_off_with_another_request_is_put_to_nobody_else(world):
+    """Who is gone was asked to take a task over, and to help with it; another takes it, and needs no help."""
+    bob = await world.connect("bob", acknowledges=True)
+    _, task = await working(world)
+    asked = [await world.ask(request) for request in (asks(world, "ann", task.id), hands(world, "ann", task.id))]
+    assert [one.asked_of for one in asked] == ["bob", "bob"]
+    await bob.ack(*bob.take())
+    await world.add("rev", "reviewer", protocol="forge", capabilities=("code-review",))
+    rev = await world.connect("rev")
+    await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId("bob")))
+    help_, handover = [await question(world, one.id) for one in asked]
+    assert handover.answered_by == "rev"
+    assert help_.status is QuestionStatus.WITHDRAWN
+    assert rev.work == [task.id]
+
+
 async def test_help_about_a_task_that_the_hub_does_not_know(world):
     bob = await world.connect("bob", acknowledges=True)
     ann = await world.connect("ann", acknowledges=True)

@@ -51,7 +51,7 @@ class OpenQuestions(Lookup[Question], frozen=True, gc=False):
 
 
 class AskedBy(Lookup[Question], frozen=True, gc=False):
-    """What an agent asks people and has no answer to, the oldest first."""
+    """What an agent asks people and has no answer to."""
 
     row: ClassVar = Question
     agent: AgentId
@@ -65,11 +65,10 @@ class AskedBy(Lookup[Question], frozen=True, gc=False):
 
 
 class PutTo(Lookup[Question], frozen=True, gc=False):
-    """What an agent is asked by others and has not answered, the oldest first."""
+    """What an agent is asked by others and has not answered."""
 
     row: ClassVar = Question
     agent: AgentId
-    limit: int
 
     def matches(self, row: Question) -> bool:
         return row.asked_of == self.agent and row.status is QuestionStatus.WITH_AGENT

@@ -36,7 +36,7 @@ from dragoman.core.delivery.outbox import offer, settle, withdraw
 from dragoman.core.delivery.receipts import note, other_words, receipt
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
-from dragoman.core.lookups import PAGE, Claims, Lane, PutTo, QuestionById
+from dragoman.core.lookups import Claims, Lane, PutTo, QuestionById
 from dragoman.core.routing.routes import present, reads_soon
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import Asking, Priority, Question, QuestionStatus, Status, Task, Waiting
@@ -326,27 +326,25 @@ def unhelped(work: Work, question: Question, why: str) -> None:
 def pass_on(work: Work, agent: AgentId, why: str, *, for_good: bool) -> None:
     """Whoever is asked is not there any more: somebody else is, where that is left open. Who was named may come back,
     unless it is gone `for_good`."""
-    from dragoman.core.tasks.handover import refused  # handing over builds on helping
-
-    for question in work.find(PutTo(agent, PAGE)):
-        if question.about is Asking.HANDSHAKE or not (for_good or question.details.get("named") is None):
-            continue
-        take_back(work, question)
-        if question.about is Asking.HELP:
-            unhelped(work, question, why)
-        else:
-            refused(work, question, why)
+    for question in work.find(PutTo(agent)):
+        if question.about is not Asking.HANDSHAKE and (for_good or question.details.get("named") is None):
+            no_answer(work, question.id, agent, why)
 
 
 def unanswered(work: Work, command: Unanswered) -> None:
     """The letter that asked did not arrive."""
-    question = work.one(QuestionById(command.question))
-    if question is None or question.status is not QuestionStatus.WITH_AGENT or question.asked_of != command.agent:
+    no_answer(work, command.question, command.agent, f"{command.agent} could not be reached")
+
+
+def no_answer(work: Work, id: QuestionId, agent: AgentId, why: str) -> None:
+    """An agent will not answer what it is asked, if it still is: the end of another question may have called it off."""
+    from dragoman.core.tasks.handover import refused  # handing over builds on helping
+
+    question = work.one(QuestionById(id))
+    if question is None or question.status is not QuestionStatus.WITH_AGENT or question.asked_of != agent:
         return
-    why = f"{command.agent} could not be reached"
+    take_back(work, question)
     if question.about is Asking.HELP:
         unhelped(work, question, why)
     else:
-        from dragoman.core.tasks.handover import refused  # handing over builds on helping
-
         refused(work, question, why)

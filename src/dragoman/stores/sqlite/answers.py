@@ -240,8 +240,7 @@ ANSWERS: dict[type[Lookup[Any]], Callable[[apsw.Connection, Any], list[Any]]] = 
     ),
     PutTo: _bodies(
         question_from,
-        "SELECT body FROM question WHERE status = 'with_agent' AND json_extract(body, '$.asked_of') = ?"
-        " ORDER BY id LIMIT ?",
+        "SELECT body FROM question WHERE status = 'with_agent' AND json_extract(body, '$.asked_of') = ? ORDER BY id",
     ),
     QuestionsOf: _bodies(question_from, "SELECT body FROM question WHERE task = ? ORDER BY status, id LIMIT ?"),
     Loose: _bodies(
