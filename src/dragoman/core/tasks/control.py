@@ -85,9 +85,8 @@ def resume(work: Work, command: Resume) -> Task:
         )
     if command.has_answer:
         return resume_with(work, task, command.answer)
-    waited = work.now - (task.last_sign_at or work.now)
     task = work.record(unasked(work, task), EventKind.RESUMED)
-    task = msgspec.structs.replace(task, deadline=task.due_after(waited), last_sign_at=work.now)
+    task = msgspec.structs.replace(task, deadline=task.due_after_waiting(work.now), last_sign_at=work.now)
     owner = task.owner
     if owner is None or task.attempts == 0:
         return place(work, task)

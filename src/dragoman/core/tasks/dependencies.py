@@ -1,6 +1,7 @@
 """Tasks that wait for other tasks.
 
-What a task depends on is done before it, in every round: also where somebody begins it anew.
+What a task depends on is done before it, in every round: also where somebody begins it anew. Its deadline moves by the
+time it waited, unless its caller named one.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ def release(work: Work, dependent: Task, done: Task) -> None:
     dependent = msgspec.structs.replace(dependent, blocked_by=blocked_by, updated_at=work.now)
     if blocked_by:
         work.put(dependent)
-    else:
-        place(work, work.record(dependent, EventKind.RELEASED))
+        return
+    dependent = msgspec.structs.replace(dependent, deadline=dependent.due_after_waiting(work.now))
+    place(work, work.record(dependent, EventKind.RELEASED))
 
 
 def begin_or_wait(work: Work, task: Task) -> Task:
@@ -51,7 +53,7 @@ def begin_or_wait(work: Work, task: Task) -> Task:
     task = msgspec.structs.replace(task, blocked_by=tuple(one.id for one in blocking))
     if not blocking:
         return place(work, task)
-    task = move(task, Status.WAITING, work.now, waiting=Waiting.DEPENDENCY)
+    task = move(task, Status.WAITING, work.now, waiting=Waiting.DEPENDENCY, last_sign_at=work.now)
     work.put(task)
     be_waited_for(work, blocking)
     return task

@@ -197,8 +197,9 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     def final(self) -> bool:
         return self.status in FINAL
 
-    def due_after(self, waited: int) -> Instant:
-        """Its deadline, when it stood still for so long."""
+    def due_after_waiting(self, now: Instant) -> Instant:
+        """Its deadline, when it stood still from the last word on it until now."""
+        waited = now - (self.last_sign_at or self.created_at)
         return self.deadline if self.firm else Instant(self.deadline + waited)
 
     def outlived(self, now: Instant) -> bool:

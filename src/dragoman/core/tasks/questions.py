@@ -255,8 +255,7 @@ def go_on(work: Work, task: Task | None, question: Question, *, tell: bool = Tru
     task = work.record(task, EventKind.ANSWERED, body=msgspec.Raw(msgspec.json.encode(said)))
     offer(work, task, task.origin.principal, Cargo.PROGRESS, task.seq)
     if task.question == question.id:
-        waited = work.now - (task.last_sign_at or work.now)
-        deadline = task.due_after(waited)
+        deadline = task.due_after_waiting(work.now)
         wake_at = min(deadline, Instant(work.now + task.idle_limit))
         task = move(
             work.sign_of_life(task), Status.RUNNING, work.now, waiting=None, question=None, deadline=deadline,
@@ -284,13 +283,12 @@ def resume_with(work: Work, task: Task, answer: Any, *, expired: bool = False) -
     if expired:
         body["expired"] = True
     task = work.record(task, EventKind.ANSWERED, body=msgspec.Raw(msgspec.json.encode(body)))
-    waited = work.now - (task.last_sign_at or work.now)
     task = msgspec.structs.replace(
         task,
         question=None,
         round=task.round + 1,
         source=task.seq,
-        deadline=task.due_after(waited),
+        deadline=task.due_after_waiting(work.now),
         attempts=0,
         total_limit=None,
     )

@@ -7,7 +7,7 @@ import pytest
 
 from dragoman.core.commands import Answer, Ask, Cancel, Finish, Pause, ReportFault, ReportProgress, Resume, Retry
 from dragoman.core.errors import Fault, Kind
-from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant
+from dragoman.core.ids import ADMIN, HOUR, SECOND, AgentId, Instant
 from dragoman.core.tasks.model import QuestionStatus, Status, Waiting
 
 
@@ -113,6 +113,25 @@ async def test_a_chain_of_dependents_fails_however_long_it_is(world):
     ends = [await world.task(task.id) for task in chain]
     assert [task.status for task in ends] == [Status.CANCELLED, *[Status.FAILED] * 400]
     assert [task.fault.facts for task in ends[1:]] == [{"dependency": task.id} for task in chain[:-1]]
+
+
+@pytest.mark.parametrize("begun", ["first", "anew"])
+async def test_a_dependent_has_its_whole_time_when_what_it_waited_for_is_done(world, begun):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    first = await world.submit(total_seconds=3 * 3600)
+    after = await world.submit(dependencies=(first.id,))
+    if begun == "anew":
+        await world.advance(20)
+        await world.ask(Cancel(principal=AgentId("boss"), task_id=after.id))
+        await world.ask(Retry(principal=AgentId("boss"), task_id=after.id))
+    for _ in range(2 * 130):
+        await world.advance(29)
+        await world.progress("i1", first.id)
+    await world.finish("i1", first.id)
+    await world.advance(20)
+    given = await world.task(after.id)
+    assert (given.status, given.deadline) == (Status.ASSIGNED, given.attempted_at + HOUR)
 
 
 async def test_what_is_done_again_waits_for_what_it_depends_on(world):
