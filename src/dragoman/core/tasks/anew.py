@@ -17,7 +17,8 @@ from dragoman.core.work import Work
 def begin_anew(work: Work, task: Task, edited: bytes | None) -> Task:
     """A new round, which has another request id: an agent that remembers its result does the work all the same."""
     task = retried(work, task, edited)
-    return set_back(work, msgspec.structs.replace(task, round=task.round + 1, source=task.seq))
+    again = task.round + 1
+    return set_back(work, msgspec.structs.replace(task, round=again, anew=again, source=task.seq))
 
 
 def redo(work: Work, task: Task) -> Task:

@@ -106,7 +106,7 @@ def task_at_fault(work: Work, command: ReportFault) -> Task | None:
         return owned(work, command.task_id, command.principal)
     for task in work.tasks(work.tasks_of(command.principal)):
         if command.request_id in (task.request_id, task.origin.request_id):
-            return None if is_bygone(work, task, command.request_id) else task
+            return None if is_bygone(task, command.request_id) else task
     if command.fault.kind in work.rules.retried:
         return None
     for question in work.find(AskedBy(command.principal, PAGE)):  # its turn was over, and it gives up after all
@@ -122,20 +122,16 @@ def owned(work: Work, task_id: Any, principal: AgentId, request_id: str | None =
     task = work.task(task_id)
     if task is None or task.owner != principal:
         raise refuse(Kind.NOT_FOUND, "no such task, or not yours", field="task_id", task_id=task_id)
-    if request_id is not None and is_bygone(work, task, request_id):
+    if request_id is not None and is_bygone(task, request_id):
         message = "the task was begun anew since, under another request_id; work on that one instead"
         raise refuse(Kind.CONFLICT, message, field="request_id", task_id=task_id)
     return task
 
 
-def is_bygone(work: Work, task: Task, request_id: str | None) -> bool:
+def is_bygone(task: Task, request_id: str | None) -> bool:
     """Whether an agent answers what was asked before somebody began the task anew, perhaps with another input. Rounds
     that an answer or a handover began are one conversation: there, whatever it says is about the task."""
-    if not task.round or request_id == task.request_id:
-        return False
-    if work.event(task.id, task.source).kind is not EventKind.RETRIED:
-        return False
-    return any(request_id == msgspec.structs.replace(task, round=n).request_id for n in range(task.round))
+    return any(request_id == msgspec.structs.replace(task, round=n).request_id for n in range(task.anew))
 
 
 def fail_attempt(

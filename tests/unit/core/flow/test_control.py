@@ -70,7 +70,8 @@ async def test_dependents_wait_and_are_released_or_fail(world):
     assert (failed.status, failed.fault.kind) == (Status.FAILED, Kind.DEPENDENCY)
 
 
-async def test_what_an_agent_says_of_an_earlier_round_does_not_count_for_the_one_that_a_person_began(world):
+@pytest.mark.parametrize("answered", [False, True], ids=["at once", "after a question"])
+async def test_what_an_agent_says_of_an_earlier_round_does_not_count_for_the_one_that_a_person_began(world, answered):
     """Its result, of another input, was taken for that of the new one."""
     await world.add("i1", "infra")
     await world.connect("i1")
@@ -78,6 +79,9 @@ async def test_what_an_agent_says_of_an_earlier_round_does_not_count_for_the_one
     first = task.request_id
     await world.ask(Cancel(principal=AgentId("boss"), task_id=task.id))
     await world.ask(Retry(principal=ADMIN, task_id=task.id, input=b'{"n":2}'))
+    if answered:
+        await world.ask(ReportProgress(principal=AgentId("i1"), task_id=task.id, paused=True))
+        await world.ask(Resume(principal=ADMIN, task_id=task.id, answer="yes", has_answer=True))
     again = await world.task(task.id)
     assert (again.holder, again.request_id == first) == ("i1", False)
     late = {"principal": AgentId("i1"), "task_id": task.id, "request_id": first}
