@@ -47,7 +47,8 @@ def cancel(work: Work, command: Cancel) -> Task:
 
 
 def pause(work: Work, command: Pause) -> Task:
-    """Hold a task: a queued one is not given out, one that an agent has is asked to wait, and no clock runs."""
+    """Hold a task: a queued one is nobody's and not given out, one that an agent has is asked to wait, and no clock
+    runs."""
     task = unfinished(work, command.task_id, command.principal)
     if task.waiting is Waiting.HELD:
         return task
@@ -56,6 +57,8 @@ def pause(work: Work, command: Pause) -> Task:
             Kind.CONFLICT, f"the task already waits for {task.waiting and task.waiting.value}", task_id=task.id
         )
     at_work = task.status in (Status.ASSIGNED, Status.RUNNING)
+    if not at_work:
+        task = msgspec.structs.replace(task, owner=None)
     task = move(
         work.record(task, EventKind.PAUSED, body=msgspec.Raw(b'{"status":"paused"}')),
         Status.WAITING,
@@ -88,8 +91,8 @@ def resume(work: Work, command: Resume) -> Task:
     task = work.record(unasked(work, task), EventKind.RESUMED)
     task = msgspec.structs.replace(task, deadline=task.due_after_waiting(work.now), last_sign_at=work.now)
     owner = task.owner
-    if owner is None or task.attempts == 0:
-        return place(work, task)
+    if owner is None:
+        return place(work, task, prefer=task.prefers)
     wake_at = min(task.deadline, Instant(work.now + task.idle_limit))
     task = move(task, Status.RUNNING, work.now, waiting=None, wake_at=wake_at)
     work.put(task)

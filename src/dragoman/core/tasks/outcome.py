@@ -23,7 +23,7 @@ from dragoman.core.tasks import heirs
 from dragoman.core.tasks.assistance import call_off, helped
 from dragoman.core.tasks.dependencies import settle_dependents
 from dragoman.core.tasks.lifecycle import move
-from dragoman.core.tasks.model import HELD, Asking, EventKind, Status, Task
+from dragoman.core.tasks.model import HELD, Asking, EventKind, Status, Task, Waiting
 from dragoman.core.tasks.output import RESULT, check_complete, take_output
 from dragoman.core.work import Work
 
@@ -141,7 +141,7 @@ def fail_attempt(
 
     `lost`: the link to the agent was, not the agent's will. It may have done the work and know it: it is asked first.
     So is whoever took the task over, before whoever it was meant for at first and gave it away. Not `spent`: the hub
-    itself cut it short, or it had not begun, so the next one is the same again.
+    itself cut it short, or it had not begun, so the next one is the same again. What a person paused stays so.
     """
     owner = task.owner
     if owner is not None:
@@ -154,6 +154,9 @@ def fail_attempt(
     if task.reserved is not None:
         task = budget.release(work, task)
         make_room(work)
+    paused = task.waiting is Waiting.HELD
+    if task.status is Status.WAITING:  # no clock ran
+        task = msgspec.structs.replace(task, deadline=task.due_after_waiting(work.now), last_sign_at=work.now)
     attempts = task.attempts if spent else task.attempts - 1
     delays = work.rules.retry_delays
     retry_at = Instant(work.now + delays[min(attempts, len(delays) - 1)])
@@ -164,16 +167,17 @@ def fail_attempt(
     body = msgspec.json.encode({"fault": fault, "attempt": task.attempts, "retry_at": retry_at})
     task = move(
         work.record(task, EventKind.ATTEMPT_FAILED, agent=owner, body=msgspec.Raw(body)),
-        Status.QUEUED,
+        Status.WAITING if paused else Status.QUEUED,
         work.now,
         queue=None,
         delivery=None,
-        waiting=None,
+        waiting=Waiting.HELD if paused else None,
+        owner=None if paused else owner,
         lost_at=None,
         attempts=attempts,
         prefers=owner if lost or task.handed else None,
         fault=hushed(task, fault),
-        wake_at=retry_at,
+        wake_at=None if paused else retry_at,
     )
     work.put(task)
     return task

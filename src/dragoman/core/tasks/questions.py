@@ -255,12 +255,9 @@ def go_on(work: Work, task: Task | None, question: Question, *, tell: bool = Tru
     task = work.record(task, EventKind.ANSWERED, body=msgspec.Raw(msgspec.json.encode(said)))
     offer(work, task, task.origin.principal, Cargo.PROGRESS, task.seq)
     if task.question == question.id:
-        deadline = task.due_after_waiting(work.now)
-        wake_at = min(deadline, Instant(work.now + task.idle_limit))
-        task = move(
-            work.sign_of_life(task), Status.RUNNING, work.now, waiting=None, question=None, deadline=deadline,
-            wake_at=wake_at,
-        )  # fmt: skip
+        task = work.sign_of_life(task)
+        wake_at = min(task.deadline, Instant(work.now + task.idle_limit))
+        task = move(task, Status.RUNNING, work.now, waiting=None, question=None, wake_at=wake_at)
     work.put(task)
     if tell:
         offer_answer(work, question)

@@ -5,7 +5,18 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dragoman.core.commands import Answer, Ask, Cancel, Finish, Pause, ReportFault, ReportProgress, Resume, Retry
+from dragoman.core.commands import (
+    Answer,
+    Ask,
+    AskPerson,
+    Cancel,
+    Finish,
+    Pause,
+    ReportFault,
+    ReportProgress,
+    Resume,
+    Retry,
+)
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, HOUR, SECOND, AgentId, Instant
 from dragoman.core.tasks.model import QuestionStatus, Status, Waiting
@@ -177,6 +188,55 @@ async def test_a_paused_task_stops_its_clocks_and_resumes(world):
     assert [p.delivery.cargo for p in i1.inbox] == ["work", "pause", "resume"]
     await world.finish("i1", task.id)
     assert (await world.task(task.id)).status is Status.COMPLETED
+
+
+async def test_a_task_that_is_paused_between_two_attempts_keeps_nobody_busy_and_is_given_out_again(world):
+    await world.add("i1", "infra", concurrent=1)
+    i1 = await world.connect("i1")
+    task = await world.submit()
+    await world.fault("i1", task.id, Kind.RESOURCES)
+    await world.ask(Pause(principal=ADMIN, task_id=task.id))
+    meanwhile = await world.submit()
+    await world.finish("i1", meanwhile.id)
+    await world.ask(Resume(principal=ADMIN, task_id=task.id))
+    assert i1.work == [task.id, meanwhile.id, task.id]
+    assert [parcel.delivery.cargo for parcel in i1.inbox] == ["work"] * 3
+
+
+async def test_a_paused_task_whose_agent_is_gone_stays_paused(world):
+    for id in ("i1", "i2"):
+        await world.add(id, "infra", concurrent=1)
+    i1 = await world.connect("i1", vouches=True)
+    task = await world.submit()
+    await world.ask(Pause(principal=ADMIN, task_id=task.id))
+    i2 = await world.connect("i2")
+    await world.advance(2 * 3600)
+    await i1.close(fault=Fault(kind=Kind.UNAVAILABLE, message="gone", retryable=True))
+    await world.advance(2 * 3600)
+    assert ((await world.task(task.id)).waiting, i2.work) == (Waiting.HELD, [])
+    await world.ask(Resume(principal=ADMIN, task_id=task.id))
+    await world.advance(20)
+    assert (i2.work, (await world.task(task.id)).status) == ([task.id], Status.ASSIGNED)
+
+
+@pytest.mark.parametrize("comes", ["back", "by itself"])
+async def test_a_task_that_stood_still_for_long_is_not_late(world, comes):
+    """Whoever had it may have died meanwhile, or have shown all the time that it is well."""
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1", vouches=True)
+    task = await world.submit()
+    if comes == "back":
+        await world.ask(AskPerson(principal=AgentId("i1"), task_id=task.id, request_id="q", ask=Ask(question="Go on?")))
+        await world.advance(2 * 3600)
+        await i1.close(fault=Fault(kind=Kind.UNAVAILABLE, message="gone", retryable=True))
+        i1 = await world.connect("i1", vouches=True)
+    else:
+        for _ in range(3):
+            await world.progress("i1", task.id, paused=True)
+            await world.advance(3600)
+        await world.progress("i1", task.id)
+    await world.advance(20)
+    assert (await world.task(task.id)).holder == "i1"
 
 
 async def test_a_question_is_answered_once_and_the_answer_goes_back_as_work(world):
