@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from dragoman.app.crashing import crash_point
 from dragoman.app.overview import Overview
 from dragoman.core.agents.floor import Floor
-from dragoman.core.commands import CloseLink, Command, EndContractsOf, Forget, Sweep, Wake
+from dragoman.core.commands import ClearOut, CloseLink, Command, EndContractsOf, Forget, Sweep, Wake
 from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery import outbox
 from dragoman.core.delivery.model import Parcel
@@ -117,6 +117,7 @@ class Intake(Overview):
         for command in (*outbox.after_a_stop(self._floor, self.rules, self.now()), *clock.after_a_stop(self._floor)):
             self.tell(command)
         for agent in recovered.parted:
+            self.tell(ClearOut(agent=agent))
             self.tell(EndContractsOf(agent=agent, until=self.now()))
         self._loop = asyncio.create_task(self._run(), name="intake")
 

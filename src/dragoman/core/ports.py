@@ -100,7 +100,8 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
     state_cursor: int = 0
     """The number of the last change of the shared state."""
     parted: Sequence[AgentId] = ()
-    """Who is named in contracts that nobody ended and is not there: the hub stopped while they were ended."""
+    """Who is not there, though a contract that nobody ended names it or something is on its way to it: the hub stopped
+    while what was left of a removed agent was cleared away."""
     passed: Mapping[str, str] = {}
     """The last letters that were noted (`Store.note`), the oldest first."""
 

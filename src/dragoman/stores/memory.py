@@ -114,12 +114,9 @@ class MemoryStore:
             state_cursor=max((row.cursor for row in self.rows(Changed)), default=0),
             parted=sorted(
                 {
-                    agent
-                    for row in self.rows(Contract)
-                    if row.standing is Standing.ACTIVE
-                    for agent in row.parties
-                    if agent not in self._tables[Agent]
-                }
+                    *(id for row in self.rows(Contract) if row.standing is Standing.ACTIVE for id in row.parties),
+                    *(row.receiver for row in self.rows(Delivery)),
+                }.difference(self._tables[Agent])
             ),
             passed=dict(self._passed),
         )

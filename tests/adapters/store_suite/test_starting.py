@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import given
 
 from dragoman.core.contracts.model import Party, Standing
+from dragoman.core.delivery.model import DeliveryState
 from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.lookups import Row
 from dragoman.core.ports import Changes, Recovered, Store
@@ -68,6 +69,9 @@ async def test_opening_tells_what_a_hub_begins_with(kind: str, tmp_path: Path) -
         contract("c1"),
         contract("c2", source=Party(AgentId("gone"), "default", "1.0.0"), standing=Standing.TERMINATED),
         contract("c3", target=Party(AgentId("went"), "default", "1.0.0")),
+        delivery("1", "a", "bob"),
+        *(delivery(f"{n}", "a", "removed", seq=n, head=n == 2) for n in (2, 3)),
+        delivery("4", "d", "taken away", state=DeliveryState.LEASED, wake_at=9),
     ]
     _, _, recovered = await reopened(kind, tmp_path, Changes(added=rows, audit=audit))
     assert recovered == Recovered(
@@ -78,7 +82,7 @@ async def test_opening_tells_what_a_hub_begins_with(kind: str, tmp_path: Path) -
         audit_hash=audit[-1].hash,
         entities=[grant],
         state_cursor=5,
-        parted=[AgentId("went")],
+        parted=[AgentId("removed"), AgentId("taken away"), AgentId("went")],
     )
 
 

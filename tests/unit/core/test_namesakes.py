@@ -115,3 +115,33 @@ async def test_letters_to_the_first_are_dead_though_there_is_a_second_at_once(wo
     heir = await world.connect("ann", acknowledges=True)
     assert heir.take() == []
     assert [dead.receiver for dead in await world.store.dead_letters(limit=10)] == [ANN]
+
+
+@pytest.mark.parametrize("dies", [False, True])
+async def test_nothing_stays_on_its_way_to_who_was_removed(world, dies, monkeypatch):
+    """Also what a poll of it had taken; and though the hub dies before it comes to that."""
+    await world.ask(world.tell("bob", "ann", "taken"))
+    assert len(await world.poll("ann")) == 1
+    await world.ask(world.tell("bob", "ann", "waiting"))
+    if dies:
+        monkeypatch.setattr(world.intake, "tell", lambda command: None)
+    await world.ask(RemoveAgent(principal=ADMIN, agent=ANN))
+    if dies:
+        await world.restart()
+    await world.settle()
+    assert await world.store.deliveries(receiver=ANN) == []
+    assert [dead.receiver for dead in await world.store.dead_letters(limit=10)] == [ANN, ANN]
+
+
+async def test_an_agent_is_as_old_as_the_commit_that_adds_it(world):
+    """What was said between the request and its commit was said to, and by, the one before it."""
+    second = world.intake.agent(ANN)
+    await world.advance(1)
+    await world.ask(world.tell("bob", "ann", "between us"))
+    await world.advance(1)
+    await asyncio.gather(
+        world.ask(RemoveAgent(principal=ADMIN, agent=ANN)), world.ask(AddAgent(principal=ADMIN, agent=second))
+    )
+    await world.settle()
+    heir = await world.connect("ann", acknowledges=True)
+    assert heir.take() == []

@@ -38,7 +38,7 @@ REVOKED = 256
 
 
 def add(work: Work, command: AddAgent) -> Agent:
-    agent = command.agent
+    agent = msgspec.structs.replace(command.agent, created_at=work.now)
     if agent.id in RESERVED or work.agent(agent.id) is not None:
         raise refuse(
             Kind.CONFLICT,

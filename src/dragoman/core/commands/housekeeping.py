@@ -9,6 +9,7 @@ from dragoman.core.commands.base import Command
 from dragoman.core.errors import Fault
 from dragoman.core.ids import ADMIN, HUB, AgentId, DeliveryId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import (
+    FIRST,
     DeliveryById,
     Lookup,
     QuestionById,
@@ -76,7 +77,7 @@ class WaitAnew(Command, frozen=True, gc=False, kw_only=True):
     principal: AgentId = HUB
     agent: AgentId
     since: Instant
-    rank: int = -(1 << 62)
+    rank: int = FIRST
     after: DeliveryId = DeliveryId("")
 
 

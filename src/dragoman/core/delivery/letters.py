@@ -24,7 +24,7 @@ from dragoman.core.delivery.outbox import bury, give_up, leaves_once, put_on_its
 from dragoman.core.delivery.receipts import name_of, other_words
 from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
-from dragoman.core.lookups import HeardById, Inbox, LaneEnd, LeasedTo, Spent
+from dragoman.core.lookups import HeardById, Inbox, LaneEnd, Spent, Unacknowledged
 from dragoman.core.policy.replay import mark_of
 from dragoman.core.tasks.model import Priority, Task
 from dragoman.core.tasks.parts import is_party
@@ -166,10 +166,12 @@ def hurry(work: Work, urgent: Delivery) -> None:
 
 
 def clear_out(work: Work, command: ClearOut) -> int:
-    """Nobody will ever read them: letters to an agent that was removed are dead, and their senders told."""
+    """Nobody will ever read them: letters to an agent that was removed are dead, and their senders told.
+
+    There may be many, so a page goes at a time. A hub that dies in between finds the rest (`Recovered.parted`)."""
     message = f"{command.agent} was removed; write to somebody else"
     fault = Fault(kind=Kind.UNAVAILABLE, message=message, facts={"agent_id": command.agent})
-    rows = [*work.find(Inbox(command.agent, PAGE)), *work.find(LeasedTo(command.agent, PAGE))]
+    rows = [*work.find(Inbox(command.agent, PAGE)), *work.find(Unacknowledged(command.agent, limit=PAGE))]
     again = work.agent(command.agent)
     if again is not None:  # there is one of that name again: what came since is for that one
         rows = [row for row in rows if row.created_at < again.created_at]

@@ -17,6 +17,7 @@ from __future__ import annotations
 from dragoman.core.lookups.base import EVERYTHING, PAGE, Lookup, Row
 from dragoman.core.lookups.contracts import Agreed, Bound, ContractById, Terms
 from dragoman.core.lookups.deliveries import (
+    FIRST,
     DeadLetterById,
     DeadLettersOf,
     DeliveryById,
@@ -60,6 +61,7 @@ __all__ = [
     "EVERYTHING",
     "EntityById",
     "EventOf",
+    "FIRST",
     "Finished",
     "HeardById",
     "Inbox",

@@ -8,6 +8,9 @@ from dragoman.core.delivery.model import DeadLetter, Delivery, DeliveryState, He
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.lookups.base import EVERYTHING, Lookup
 
+FIRST = -(1 << 62)
+"""Before every rank."""
+
 
 class DeliveryById(Lookup[Delivery], frozen=True, gc=False):
     row: ClassVar = Delivery
@@ -121,9 +124,9 @@ class Unacknowledged(Lookup[Delivery], frozen=True, gc=False):
 
     row: ClassVar = Delivery
     receiver: AgentId
-    rank: int
-    after: DeliveryId
-    limit: int
+    rank: int = FIRST
+    after: DeliveryId = DeliveryId("")
+    limit: int = EVERYTHING
 
     def matches(self, row: Delivery) -> bool:
         return (

@@ -20,6 +20,13 @@ from dragoman.stores.sqlite.rows import (
     entity_from,
 )
 
+NAMED = (
+    ("contract", "source", STANDS),
+    ("contract", "target", STANDS),
+    ("delivery", "receiver", "slot IS NOT NULL"),
+)
+"""Where agents are named that may have been removed: table, column, and which rows; each is read from an index."""
+
 NAMES_PAGE = 2000
 NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("SELECT id FROM task WHERE id > ? ORDER BY id LIMIT ?", ("",)),
@@ -68,19 +75,18 @@ def recovered(connection: apsw.Connection) -> tuple[Recovered, int]:
             entity_from(body)
             for (body,) in connection.execute("SELECT body FROM entity WHERE registry <> 'TASK' ORDER BY id")
         ],
-        parted=sorted({agent for side in ("source", "target") for agent in _parted(connection, side)}),
+        parted=sorted({agent for place in NAMED for agent in _parted(connection, *place)}),
         state_cursor=next((int(at) for (at,) in connection.execute("SELECT max(cursor) FROM changed") if at), 0),
     )
     return begin, highest + 1
 
 
-def _parted(connection: apsw.Connection, side: str) -> list[AgentId]:
-    """Who stands on one side of contracts that nobody ended and is not there: from one name to the next, for each may
-    have thousands."""
+def _parted(connection: apsw.Connection, table: str, column: str, which: str) -> list[AgentId]:
+    """Who is named in a column and not there: from one name to the next, for each may have thousands of rows."""
     sql = f"""WITH RECURSIVE named (id) AS (
-                SELECT (SELECT {side} FROM contract WHERE {STANDS} ORDER BY {side} LIMIT 1)
+                SELECT (SELECT {column} FROM {table} WHERE {which} ORDER BY {column} LIMIT 1)
                 UNION ALL
-                SELECT (SELECT {side} FROM contract WHERE {side} > named.id AND {STANDS} ORDER BY {side} LIMIT 1)
+                SELECT (SELECT {column} FROM {table} WHERE {column} > named.id AND {which} ORDER BY {column} LIMIT 1)
                 FROM named WHERE named.id IS NOT NULL
               ) SELECT id FROM named WHERE id IS NOT NULL AND id NOT IN (SELECT id FROM agent)"""
     return [AgentId(id) for (id,) in connection.execute(sql)]
