@@ -187,6 +187,17 @@ async def test_an_offer_that_the_hub_did_not_live_to_hear_of_does_not_count(worl
     assert rows(world) == []
 
 
+async def test_nor_does_an_offer_of_work(world):
+    bob = await world.connect("bob", acknowledges=True)
+    await world.submit(None, pinned="bob")
+    assert [parcel.delivery.attempt for parcel in bob.take()] == [1]
+    world.time = Instant(world.time + SECOND // 10)
+    await world.restart()
+    bob = await world.connect("bob", acknowledges=True)
+    await world.advance(20)
+    assert [parcel.delivery.attempt for parcel in bob.take()] == [1, 2, 3, 4]
+
+
 async def test_a_poll_that_never_acknowledges_gets_it_again(world):
     await world.ask(world.tell("ann", "bob"))
     assert texts(await world.poll("bob")) == ["hello"]

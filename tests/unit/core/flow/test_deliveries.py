@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.support.world import World
 
-from dragoman.core.commands import Discard, PaceLink, Redrive, RemoveAgent
+from dragoman.core.commands import Cancel, Discard, PaceLink, Redrive, RemoveAgent, Retry
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.rules import Rules
+from dragoman.core.tasks.model import Priority
 
 
 async def test_a_poll_takes_notices_and_work_and_leases_them(world):
@@ -194,3 +195,28 @@ async def test_a_peer_that_does_not_read_is_owed_the_rest_in_the_store(protocol)
         heard += came
     assert [p.event.seq for p in heard] == list(range(heard[0].event.seq, heard[0].event.seq + 100))
     await world.intake.stop()
+
+
+async def test_work_that_a_dying_hub_held_leaves_again_also_behind_more_urgent_words_about_it(world):
+    await world.add("lab", protocol="a2acp")
+    await world.add("ann", protocol="agentmsg")
+    await world.connect("lab")
+    task = await world.submit(None, pinned="lab")
+    await world.ask(world.tell("ann", "lab", lane=task.id, priority=Priority.CRITICAL))
+    await world.restart()
+    lab = await world.connect("lab")
+    assert [parcel.delivery.cargo for parcel in lab.inbox] == ["work", "letter"]
+
+
+async def test_a_link_counts_all_that_it_is_given_at_once(world):
+    """A notice, and the work behind it in its lane."""
+    await world.add("i1", "infra")
+    await world.connect("i1", acknowledges=True, paced=True)
+    task = await world.submit()
+    await world.ask(Cancel(principal=AgentId("boss"), task_id=task.id))
+    await world.ask(Retry(principal=AgentId("boss"), task_id=task.id))
+    await world.restart()
+    i1 = await world.connect("i1", acknowledges=True, paced=True)
+    assert [parcel.delivery.cargo for parcel in i1.inbox] == ["cancel", "work"]
+    link = world.intake._floor.links[i1.session]
+    assert (link.outstanding, link.given) == (1, sum(parcel.weight for parcel in i1.inbox))

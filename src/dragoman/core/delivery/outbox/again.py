@@ -56,7 +56,11 @@ def pump(work: Work, link: Link) -> int:
         ahead, one_at_a_time = 0, converses(work, receiver)
         lane = [some] if is_alone(some) else work.find(Lane(task_id, receiver, LANE if link.ordered else 4))
         for delivery in lane:
-            task = None if some.alone else work.known_task(task_id)  # as it is now: a burial changes it
+            if ahead and (not link.ordered or one_at_a_time):
+                break
+            current = work.link(link.session) or current  # as it is now: each that leaves changes it,
+            task = None if delivery.alone else work.known_task(task_id)  # and each that is buried its task
+            delivery = unheard(work, delivery)
             if delivery.cargo is Cargo.WORK and not held(work, delivery) and order_again(work, delivery, current, task):
                 sent += 1
                 ahead += 1
@@ -66,19 +70,15 @@ def pump(work: Work, link: Link) -> int:
                     break  # somebody else holds the head of this lane
                 ahead += 1
                 continue
-            if ahead and (not link.ordered or one_at_a_time):
-                break
             if outlived(work, delivery):
                 expire(work, delivery, onward=False)
                 continue
-            delivery = unheard(work, delivery)
             if delivery.attempt >= attempts_of(work, delivery):
                 bury(work, delivery, never_acknowledged(delivery), onward=False)
                 continue
-            current = work.link(link.session)
-            if current is None or not current.has_room:
+            if not current.has_room:
                 if not ahead and not delivery.head:
-                    work.put(msgspec.structs.replace(delivery, head=True))
+                    work.put(waiting_again(delivery, head=True))
                 return sent
             if lease(work, msgspec.structs.replace(delivery, head=ahead == 0), current, task) is not None:
                 ahead += 1
@@ -158,11 +158,11 @@ def lease_expired(work: Work, delivery: Delivery) -> None:
 def ordered_in_vain(work: Work, order: Delivery) -> None:
     """An agent that converses, or polled, did not acknowledge a work order: put it before the agent again, as long as
     that makes sense; the task's own clocks decide when it has failed."""
-    task = work.task(order.task)
+    order, task = unheard(work, order), work.task(order.task)
     if task is None or task.delivery != order.id:
         work.remove(order)
         return
-    if task.outlived(work.now) or unheard(work, order).attempt >= attempts_of(work, order):
+    if task.outlived(work.now) or order.attempt >= attempts_of(work, order):
         work.put(msgspec.structs.replace(order, wake_at=None))
         work.put(msgspec.structs.replace(task, lost_at=work.now, wake_at=Instant(work.now + work.rules.grace)))
         return
@@ -172,4 +172,4 @@ def ordered_in_vain(work: Work, order: Delivery) -> None:
         return
     other = way_out(work, order, ())
     if other is None or order_again(work, order, other, task) is None:
-        work.put(waiting_again(unheard(work, order), head=order.head))
+        work.put(waiting_again(order, head=order.head))
