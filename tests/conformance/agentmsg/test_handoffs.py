@@ -11,7 +11,7 @@ from tests.conformance.agentmsg import words
 from tests.conformance.agentmsg.samples import ATTEMPT, EVENT
 from tests.conformance.agentmsg.stage import Speaker, Stage
 
-from dragoman.core.commands import Answer
+from dragoman.core.commands import Answer, Retry
 from dragoman.core.ids import ADMIN
 from dragoman.core.tasks.model import QuestionStatus
 
@@ -306,6 +306,13 @@ async def test_after_eight_hops_the_task_fails_with_capability_limit(stage: Stag
     assert told["payload"]["error"]["context"]["details"]["reason"] == "CAPABILITY_LIMIT"
     value = (await stage.get("/state/TASK/t-1")).json()["value"]
     assert value["status"] == "failed"
+    await cast["bob"].hear()
+    await stage.ask(Retry(principal=ADMIN, task_id=(await stage.named("t-1")).id))  # then it has all its hops again
+    await cast["bob"].hears("TASK_ASSIGNMENT")
+    request = await offered(stage, cast["bob"], "h0")
+    await hands[1].hear()
+    await hands[1].say("TASK_HANDOFF", "bob", words.yes("h0"), correlation_id=request["id"])
+    assert (await stage.named("t-1")).owner == "h0"
 
 
 @pytest.mark.requirement("agentmsg-D8", "agentmsg-D10")

@@ -15,6 +15,7 @@ from dragoman.core.commands import (
     ChangeState,
     Handing,
     RegisterAgent,
+    Retry,
     SetDomainPolicy,
     ShakeHands,
 )
@@ -189,6 +190,13 @@ async def test_after_eight_hands_it_fails(world):
     await world.ask(hands(world, "a8", task.id, to=AgentId("ann")))
     failed = await world.task(task.id)
     assert (failed.status, failed.fault.facts["reason"]) == (Status.FAILED, "CAPABILITY_LIMIT")
+    await world.ask(Retry(principal=ADMIN, task_id=task.id))
+    again = await world.task(task.id)
+    assert (again.owner, again.handed) == ("a0", ())  # as if nobody had begun it
+    request = hands(world, "a0", task.id, to=AgentId("a1"))
+    await world.ask(request)
+    await world.ask(takes(world, "a1", request))
+    assert (await world.task(task.id)).owner == "a1"
 
 
 async def test_a_task_that_the_hub_never_heard_of_can_be_handed_over(world):

@@ -56,6 +56,7 @@ def set_back(work: Work, task: Task) -> Task:
         progress=None,
         step=None,
         recent=(),
+        handed=(),
         output=(),
         output_bytes=0,
         deadline=Instant(work.now + max(work.rules.total_limit, task.total_limit or 0)),
