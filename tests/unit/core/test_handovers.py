@@ -178,6 +178,19 @@ async def test_the_same_hand_to_the_same_hand_again_is_a_loop(world):
     assert (fault.kind, fault.facts["path"]) == (Kind.CONFLICT, "ann → bob → ann")
 
 
+async def test_where_it_is_left_open_who_has_not_had_it_comes_before_who_gave_it_away(world):
+    bob = await world.connect("bob", acknowledges=True)
+    await world.connect("cid", acknowledges=True)
+    _, task = await working(world)
+    request = hands(world, "ann", task.id, to=AgentId("bob"))
+    await world.ask(request)
+    await bob.ack(*bob.take())
+    await world.ask(takes(world, "bob", request))
+    await world.submit(None, pinned="cid")  # else idle agents come first
+    asked = await world.ask(hands(world, "bob", task.id))
+    assert asked.asked_of == "cid"
+
+
 async def test_after_eight_hands_it_fails(world):
     for n in range(9):
         await world.add(f"a{n}", protocol="agentmsg")

@@ -8,8 +8,9 @@
     error_recovery     who failed least
     escalation         planners, then who failed least
 
-Whoever asked for the task wanted others to do it, and is not chosen, save for a planner to whom it is escalated. Work
-that is done under a contract stays where its caller may ask for it (a2acp-D19).
+Before all that come those who have not had the task: whoever gave it away had its reasons. Whoever asked for it wanted
+others to do it, and is not chosen, save for a planner to whom it is escalated. Work that is done under a contract
+stays where its caller may ask for it (a2acp-D19).
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def candidates(work: Work, question: Question, task: Task) -> list[Agent]:
         and (reason is not Handing.ESCALATION or present(work, agent.id))  # a person is there before they come
     ]
     order = ORDER[reason]
-    return sorted(able, key=lambda agent: (not present(work, agent.id), *order(work, agent), agent.id))
+    had = {giver for giver, _ in task.handed}
+    return sorted(able, key=lambda agent: (not present(work, agent.id), agent.id in had, *order(work, agent), agent.id))
 
 
 def check_border(work: Work, task: Task, agent: Agent) -> None:
