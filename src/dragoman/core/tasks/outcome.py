@@ -164,7 +164,7 @@ def fail_attempt(
         return end(work, task, Status.FAILED, fault=fault)
     if fault.kind not in work.rules.retried or attempts >= len(delays) or retry_at >= task.deadline:
         return give_up(work, task, fault)
-    body = msgspec.json.encode({"fault": fault, "attempt": task.attempts, "retry_at": retry_at})
+    body = msgspec.json.encode({"fault": fault, "attempt": task.attempts, "retry_at": rfc3339(retry_at)})
     task = move(
         work.record(task, EventKind.ATTEMPT_FAILED, agent=owner, body=msgspec.Raw(body)),
         Status.WAITING if paused else Status.QUEUED,

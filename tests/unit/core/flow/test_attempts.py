@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from dragoman.core.commands import RemoveAgent, Retry
@@ -42,7 +43,10 @@ async def test_retries_come_after_one_two_and_four_seconds(world):
     for _ in range(3):
         i1.take()
         await world.fault("i1", task.id, Kind.RESOURCES)
-        waits.append(((await world.task(task.id)).wake_at - world.time) / SECOND)
+        due = (await world.task(task.id)).wake_at
+        waits.append((due - world.time) / SECOND)
+        [*_, told] = await world.store.events(task.id)
+        assert msgspec.json.decode(told.body)["retry_at"] == rfc3339(due)  # a time as everybody writes one
         await world.advance(waits[-1])
         assert i1.work == [task.id]
     assert waits == [1, 2, 4]
