@@ -101,7 +101,7 @@ async def test_who_takes_a_task_over_hears_what_its_parts_come_to_and_so_does_wh
     order, early = await cid.hear()
     both = {"task_type": "review", "assigned_by": "bob", "assigned_agent": "dot"}
     assert order["payload"]["task"]["handover"]["parts"] == [
-        {"task_id": "p-1", "status": "completed", **both}, {"task_id": "p-2", "status": "in_progress", **both},
+        {"task_id": "p-2", "status": "in_progress", **both}, {"task_id": "p-1", "status": "completed", **both},
     ]  # fmt: skip
     assert (early["type"], early["payload"]) == ("TASK_COMPLETE", {"task_id": "p-1", "result": "early"})
     await bob.hears("TASK_HANDOFF")

@@ -169,6 +169,21 @@ async def test_what_the_caller_of_the_task_asked_for_beside_it_stays_the_callers
     assert outcomes(taken) == outcomes(await read(bob)) == {}
 
 
+async def test_a_work_order_names_no_more_parts_than_it_can_and_those_first_that_are_under_way(world):
+    bob = await world.connect("bob", acknowledges=True)
+    _, task = await working(world)
+    done = []
+    for _ in range(205):
+        done.append(await part_of(world, task))
+        await world.finish("i1", done[-1].id, body=b'{"result":1}')
+    going = [await part_of(world, task) for _ in range(3)]
+    taken = await handed(world, task, "ann", bob)
+    [order] = [parcel for parcel in taken if parcel.delivery.cargo is Cargo.YOURS]
+    named = [part["task_id"] for part in msgspec.json.decode(order.event.body)["handover"]["parts"]]
+    assert (len(named), set(named[:3])) == (200, {part.id for part in going})
+    assert set(outcomes(taken)) == {part.id for part in done}  # all of them are told
+
+
 async def test_an_agent_of_another_protocol_finds_the_parts_in_its_work_order(world):
     await world.add("i2", "ops")
     i2 = await world.connect("i2")

@@ -38,7 +38,7 @@ from dragoman.core.routing.dispatch import assign, fill, make_room
 from dragoman.core.routing.routes import Route, reach, seat
 from dragoman.core.state import budget
 from dragoman.core.tasks.assistance import answered_before, asked_before, call_off, passed_over, put_to, question_id
-from dragoman.core.tasks.heirs import inherit, parts_of, told
+from dragoman.core.tasks.heirs import inherit, named, parts_of
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import (
     HELD,
@@ -294,7 +294,7 @@ def told_whole(work: Work, task: Task, question: Question, to: AgentId) -> Task:
         "story": in_short(reversed(work.find(Story(task.id, STORY)))),
     }
     if parts := parts_of(work, task, question.agent):
-        handover["parts"] = [told(part) for part in parts]
+        handover["parts"] = named(parts)
     body = {"input": source.get("input", {}), **lasting(source), "handover": handover}
     withdraw(work, task, question.agent)
     for other in work.find(OpenQuestions(task.id)):

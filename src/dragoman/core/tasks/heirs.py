@@ -27,6 +27,9 @@ from dragoman.core.state.tasks import shared_name, shown_agent
 from dragoman.core.tasks.model import Heir, Task
 from dragoman.core.work import Work
 
+NAMED = 200
+"""So many parts a work order names: it must fit into a message."""
+
 
 def parts_of(work: Work, task: Task, *owners: AgentId) -> list[Task]:
     """What the former owners of a task asked for in its course, and passes on with it."""
@@ -40,16 +43,19 @@ def parts_of(work: Work, task: Task, *owners: AgentId) -> list[Task]:
     ]
 
 
-def told(part: Task) -> dict[str, Any]:
-    """A part, as the work order of whoever takes the task over names it."""
-    return {
-        "task_id": part.id,
-        "called": shared_name(part),
-        "type": part.type,
-        "status": part.status.value,
-        "from": part.origin.principal,
-        "agent": shown_agent(part),
-    }
+def named(parts: list[Task]) -> list[dict[str, Any]]:
+    """The parts, as the work order of whoever takes the task over names them: those first that are under way."""
+    return [
+        {
+            "task_id": part.id,
+            "called": shared_name(part),
+            "type": part.type,
+            "status": part.status.value,
+            "from": part.origin.principal,
+            "agent": shown_agent(part),
+        }
+        for part in sorted(parts, key=lambda part: part.final)[:NAMED]
+    ]
 
 
 def inherit(work: Work, task: Task, agent: Agent) -> None:
