@@ -6,8 +6,8 @@ import pytest
 from tests.conformance.agentmsg import words
 from tests.conformance.agentmsg.stage import Speaker, Stage
 
-from dragoman.core.commands import Answer
-from dragoman.core.ids import ADMIN
+from dragoman.core.commands import Answer, RemoveAgent
+from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.tasks.model import Question, QuestionStatus, Status, Waiting
 
 
@@ -212,3 +212,21 @@ async def test_somebody_between_two_polls_can_be_asked(stage: Stage, cast: dict[
     await cast["cid"].hear()
     request = await cast["bob"].say("HELP_REQUEST", "hub", words.help_request("bob", "t-1"))
     assert (await cast["cid"].hears("HELP_REQUEST"))["id"] == request["id"]
+
+
+@pytest.mark.requirement("AM-HLP-6")
+async def test_all_that_a_helper_was_asked_that_is_removed_reaches_the_next(
+    stage: Stage, cast: dict[str, Speaker]
+) -> None:
+    """Though it had acknowledged all of it, and there are more of them than the hub looks at in one go."""
+    bob, cid, dot = cast["bob"], cast["cid"], cast["dot"]
+    for helper in (cid, dot):
+        await helper.hear()
+    asked = set()
+    for n in range(80):
+        request = await bob.say("HELP_REQUEST", "*", words.help_request("bob", f"aside {n}"))
+        asked.add(request["id"])
+    assert {one["id"] for one in await cid.hear()} == asked
+    await stage.ask(RemoveAgent(principal=ADMIN, agent=AgentId("cid")))
+    await stage.rest()
+    assert {one["id"] for one in await dot.hear()} == asked
