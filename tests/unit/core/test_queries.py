@@ -170,6 +170,13 @@ def test_a_task_is_told_with_its_callers_name_for_it_and_the_sandbox_it_ran_in()
     assert line.text == "to mux-1 · attempt 2 · in a sandbox: bubblewrap"
 
 
+@pytest.mark.parametrize("at", ["2026-01-19T04:21:04Z", NOW], ids=["a time", "as it was written before"])
+def test_a_log_line_tells_when_a_task_is_tried_again(at: object) -> None:
+    body = msgspec.Raw(msgspec.json.encode({"fault": {"message": "it broke"}, "attempt": 1, "retry_at": at}))
+    line = log_line(Event(task=TaskId("t"), seq=1, at=NOW, kind=EventKind.ATTEMPT_FAILED, body=body))
+    assert line.text == "attempt 1 · it broke · again at 2026-01-19T04:21:04Z"
+
+
 @pytest.mark.parametrize("odd", [5, True, [], {"rows": 2}])
 def test_a_log_line_tells_what_a_tool_gave_whatever_it_is(odd: object) -> None:
     """It was an internal error, for a log and for a trace."""

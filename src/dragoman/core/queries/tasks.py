@@ -248,7 +248,7 @@ class _Said(msgspec.Struct):
     exit_code: int | None = None
     asked_of: str | None = None
     question: str | None = None
-    retry_at: Instant | None = None
+    retry_at: Instant | str | None = None  # a number where an earlier version wrote it
     fault: _Fault | None = None
     message: str | None = None
     thinking: str | None = None
@@ -261,6 +261,10 @@ class _Said(msgspec.Struct):
 _said = msgspec.json.Decoder(_Said).decode
 _handed = msgspec.json.Decoder(_Handed).decode
 HANDS = frozenset({EventKind.HANDOVER_ASKED, EventKind.HANDED_OVER})
+
+
+def _time(at: Instant | str) -> str:
+    return at if isinstance(at, str) else rfc3339(at)
 
 
 def log_line(event: Event) -> LogLine:
@@ -282,7 +286,7 @@ def log_line(event: Event) -> LogLine:
         f"of {said.asked_of}" if said.asked_of else "",
         said.question or "",
         said.fault.message if said.fault else "",
-        f"again at {rfc3339(said.retry_at)}" if said.retry_at else "",
+        f"again at {_time(said.retry_at)}" if said.retry_at else "",
     ]
     text = " · ".join(word for word in words if word)
     output = (said.output or "").rstrip("\n") or "\n".join(f"{entry.level}: {entry.message}" for entry in said.lines)
