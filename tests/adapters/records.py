@@ -316,8 +316,8 @@ def every_lookup(rows: list[Row]) -> list[Lookup[Any]]:
     for who in AGENTS:
         lookups += [Claims(who, f"request of {id}", other) for id in TASKS for other in (None, id, TASKS[0])]
         lookups += [Lane(id, who) for id in TASKS]
-        lookups += [kind(who, limit) for kind in (AskedBy, Inbox, LeasedTo) for limit in (1, 2, 64)]
-        lookups.append(PutTo(who))
+        lookups += [kind(who, limit) for kind in (Inbox, LeasedTo) for limit in (1, 2, 64)]
+        lookups += [AskedBy(who), PutTo(who)]
         behind = [(-1, ""), (2, "delivery-3"), (5, "")]
         lookups += [Unacknowledged(who, rank, DeliveryId(id), limit) for rank, id in behind for limit in (1, 64)]
         lookups += [Bound(who, Instant(at), Instant(until), n) for at in (0, 5) for until in (4, 20) for n in (1, 64)]

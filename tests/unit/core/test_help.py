@@ -180,6 +180,28 @@ async def test_what_was_called_off_with_another_request_is_put_to_nobody_else(wo
     assert rev.work == [task.id]
 
 
+@pytest.mark.parametrize("gone", ["silent", "removed"])
+async def test_however_many_ask_who_is_gone_the_next_is_asked_by_all_of_them(world, gone):
+    """Those who named it, and wait for it, stand before the others."""
+    await world.connect("cid", acknowledges=True)
+    await world.ask(Beat(principal=AgentId("bob")))
+    await world.poll("bob")
+    named = [await world.ask(asks(world, "ann", None, to=AgentId("bob"))) for _ in range(100)]
+    asked = [await world.ask(asks(world, "ann", None)) for _ in range(100)]
+    assert {one.asked_of for one in (*named, *asked)} == {"bob"}
+    while parcels := await world.poll("bob", 100):
+        await world.ask_ack("bob", parcels)
+    if gone == "removed":
+        await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId("bob")))
+    for _ in range(7 if gone == "silent" else 1):
+        await world.advance(5)
+        for id in ("ann", "cid"):
+            await world.ask(Beat(principal=AgentId(id)))
+    assert {(await question(world, one.id)).asked_of for one in asked} == {"cid"}
+    left = QuestionStatus.WITH_AGENT if gone == "silent" else QuestionStatus.EXPIRED
+    assert {(await question(world, one.id)).status for one in named} == {left}
+
+
 async def test_help_about_a_task_that_the_hub_does_not_know(world):
     bob = await world.connect("bob", acknowledges=True)
     ann = await world.connect("ann", acknowledges=True)

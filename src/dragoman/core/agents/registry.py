@@ -20,7 +20,7 @@ from dragoman.core.commands import (
 from dragoman.core.contracts.parting import end_contracts_of
 from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import HUB, AgentId, Instant, TaskId
-from dragoman.core.lookups import EVERYTHING, AskedBy
+from dragoman.core.lookups import AskedBy
 from dragoman.core.routing.dispatch import assign, fill
 from dragoman.core.routing.routes import Route, reach
 from dragoman.core.state import versions
@@ -88,7 +88,7 @@ def remove(work: Work, command: RemoveAgent) -> Agent:
     )
     for task in still_held(work, work.tasks(work.tasks_of(agent.id))):
         fail_attempt(work, task, fault, counts=False)
-    for question in work.find(AskedBy(agent.id, EVERYTHING)):
+    for question in work.find(AskedBy(agent.id)):
         if question.task is None:  # what is asked in the course of a task, whoever does it next comes to as well
             work.put(msgspec.structs.replace(question, status=QuestionStatus.WITHDRAWN, wake_at=None))
     for link in work.all_links_of(agent.id):

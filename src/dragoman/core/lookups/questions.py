@@ -55,7 +55,6 @@ class AskedBy(Lookup[Question], frozen=True, gc=False):
 
     row: ClassVar = Question
     agent: AgentId
-    limit: int
 
     def matches(self, row: Question) -> bool:
         return row.agent == self.agent and row.status is QuestionStatus.OPEN

@@ -109,9 +109,9 @@ def task_at_fault(work: Work, command: ReportFault) -> Task | None:
             return None if is_bygone(task, command.request_id) else task
     if command.fault.kind in work.rules.retried:
         return None
-    for question in work.find(AskedBy(command.principal, PAGE)):  # its turn was over, and it gives up after all
-        waiting = None if question.task is None else work.task(question.task)
-        if waiting is not None and command.request_id in (waiting.request_id, waiting.origin.request_id):
+    asked = {question.task for question in work.find(AskedBy(command.principal)) if question.task is not None}
+    for waiting in work.tasks(sorted(asked)):  # its turn was over, and it gives up after all
+        if command.request_id in (waiting.request_id, waiting.origin.request_id):
             return waiting if waiting.owner == command.principal else None
     return None
 

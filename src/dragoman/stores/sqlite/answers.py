@@ -236,7 +236,7 @@ ANSWERS: dict[type[Lookup[Any]], Callable[[apsw.Connection, Any], list[Any]]] = 
     ),
     AskedBy: _bodies(
         question_from,
-        "SELECT body FROM question WHERE status = 'open' AND json_extract(body, '$.agent') = ? ORDER BY id LIMIT ?",
+        "SELECT body FROM question WHERE status = 'open' AND json_extract(body, '$.agent') = ? ORDER BY id",
     ),
     PutTo: _bodies(
         question_from,
