@@ -84,12 +84,14 @@ class Scene:
         seats: int | None = None,
         able: tuple[str, ...] = (),
         offers: tuple[Mapping[str, Any], ...] = (),
+        domain: str | None = None,
         **settings: Any,
     ) -> Any:
         """Somebody new, added and connected; `seats` is how many tasks it does at once, `able` its capabilities,
         `offers` what it does on declared terms."""
         id = f"{role.__name__.lower()}-{uuid.uuid4().hex[:12]}"
-        party = role(self.stage, id, await self.stage.add(id, role.protocol, seats=seats, able=able, offers=offers))
+        token = await self.stage.add(id, role.protocol, seats=seats, able=able, offers=offers, domain=domain)
+        party = role(self.stage, id, token)
         for name, value in {"able": able, "offers": offers, **settings}.items():
             setattr(party, name, value)
         await party.connect()

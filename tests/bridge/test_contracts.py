@@ -3,11 +3,12 @@ what it promised by all the others."""
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import pytest
 
-from tests.bridge.conftest import Scene
+from tests.bridge.conftest import PAIRS, Scene
 from tests.bridge.players import PLAYERS
 from tests.bridge.players.a2acp import A2acpCaller, Refusal
 from tests.bridge.players.a2acp_link import BROKER
@@ -141,6 +142,20 @@ async def test_a_contract_that_is_over_lets_nothing_pass_but_answers(scene: Scen
     assert refused.value.code == "CONTRACT_VIOLATION"
     await worker.finish(job, result={"height": 4.5})
     assert (await caller.story(handle))[-1]["result"] == {"height": 4.5}
+
+
+@pytest.mark.parametrize("pair", [(one, two) for one, two in PAIRS if "a2acp" not in (one, two)], ids="-to-".join)
+async def test_a_border_between_domains_is_one_in_every_protocol(scene: Scene) -> None:
+    """Who may ask a domain is said once (a2acp-D19); whoever has none is of the default one."""
+    scene.messy = True
+    ward = f"ward-{uuid.uuid4().hex[:8]}"
+    scene.worker = worker = await scene.enter(type(scene.worker), offers=(MEASURE,), domain=ward)
+    await scene.stage.allow("default", ward, allow=False)
+    with pytest.raises(AssertionError, match="o domain policy lets default ask"):
+        await scene.caller.submit(Order(to=worker.id, type="measure", input={"pier": 3}))
+    await scene.stage.allow("default", ward)
+    _, job = await scene.begin(type="measure", input={"pier": 4})
+    assert job.input == {"pier": 4}  # and nothing was before it
 
 
 def a2acp_caller(scene: Scene) -> A2acpCaller:

@@ -31,14 +31,23 @@ class Stage:
         seats: int | None = None,
         able: tuple[str, ...] = (),
         offers: tuple[Mapping[str, Any], ...] = (),
+        domain: str | None = None,
     ) -> str:
         """Let an agent in; its token."""
         wish: dict[str, Any] = {"agent_id": id, "protocol": protocol, "capabilities": able, "offers": offers}
+        if domain is not None:
+            wish["domain"] = domain
         if seats is not None:
             wish["max_concurrent"] = seats
         answer = await self.admin.post("/api/v1/agents", json=wish)
         assert answer.status_code == 201, answer.text
         return str(answer.json()["token"])
+
+    async def allow(self, source: str, target: str, *, allow: bool = True) -> None:
+        """Let agents of one domain ask those of another, or not."""
+        said = {"source": source, "target": target, "allow": allow}
+        answer = await self.admin.post("/api/v1/policies/domains", json=said)
+        assert answer.status_code == 200, answer.text
 
     async def get(self, path: str, **query: Any) -> Any:
         answer = await self.admin.get(f"/api/v1/{path}", params=query)

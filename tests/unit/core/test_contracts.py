@@ -14,6 +14,7 @@ from dragoman.core.commands import (
     Ask,
     AskPerson,
     Cancel,
+    Claim,
     EndContract,
     RegisterAgent,
     RemoveAgent,
@@ -124,7 +125,7 @@ async def test_both_sides_are_held_to_it(world):
 
 async def test_a_caller_of_another_protocol_is_held_to_the_offer(world):
     await world.connect("data")
-    await world.add("boss", "orchestrator")
+    await world.add("boss", "orchestrator", domain="research", capabilities=("read:data",))
     fault = await world.refused(world.request(None, pinned="data", type="provision", input={}))
     assert fault.kind is Kind.INVALID
     await world.submit(None, pinned="data", type="provision", input={"rows": 1})
@@ -132,7 +133,7 @@ async def test_a_caller_of_another_protocol_is_held_to_the_offer(world):
 
 async def test_the_offer_holds_also_for_what_is_asked_of_its_kind_or_of_anybody(world):
     """A name in front of the work is not what makes it personal, nor what makes it fit."""
-    await world.add("boss", "orchestrator")
+    await world.add("boss", "orchestrator", domain="research", capabilities=("read:data",))
     data = await world.connect("data")
     fault = await world.refused(world.request("data", type="provision", input={"rows": "many"}))
     assert (fault.kind, fault.facts["faults"][0]["pointer"]) == (Kind.INVALID, "/rows")
@@ -170,6 +171,82 @@ async def test_what_is_queued_in_clear_is_not_given_to_whoever_declares_it_perso
     assert (await world.task(task.id)).owner is None
     again = await world.submit(None, type="weigh", input={"name": "Erika"}, kept_for_anybody=True)
     assert (again.owner, again.personal) == ("scales", True)
+
+
+@pytest.mark.parametrize("addressed", [{"pinned": "data"}, {"kind": "data"}], ids=["by name", "by kind"])
+async def test_what_an_offer_requires_is_required_of_callers_of_every_protocol(world, addressed):
+    await world.connect("data")
+    await world.add("boss", "orchestrator", domain="research")
+    wish = {"type": "provision", "input": {"rows": 1}, "kind": None, **addressed}
+    await world.ask(RegisterAgent(principal=AgentId("boss"), capabilities=("read:data",)))  # its own word is no grant
+    fault = await world.refused(world.request(**wish))
+    assert (fault.kind, fault.facts) == (Kind.FORBIDDEN, {"missing": ["read:data"]})
+    await world.add("chief", "orchestrator", domain="research", capabilities=("read:data",))
+    assert (await world.submit(**wish, principal="chief")).owner == "data"
+    assert (await world.submit(**wish, principal=ADMIN)).owner == "data"
+
+
+BORDERS = {
+    "nothing is said": ((), True),
+    "others may": ((("lab", "ward"),), False),
+    "it may": ((("shop", "ward"),), True),
+    "anybody may": ((("*", "ward"),), True),
+    "it may ask anybody": ((("shop", "*"),), True),
+    "others may ask anybody": ((("lab", "*"),), False),
+    "for something else": ((("shop", "ward", {"intents": ("dig",)}),), False),
+    "for this": ((("shop", "ward", {"intents": ("count",)}),), True),
+    "only encrypted": ((("shop", "ward", {"encrypt": True}),), False),
+    "it may not": ((("shop", "ward", {"allow": False}),), False),
+    "it may not, though anybody may": ((("*", "ward"), ("shop", "ward", {"allow": False})), False),
+    "others may not": ((("lab", "ward", {"allow": False}),), True),
+    "something of another domain": ((("lab", "yard"),), True),
+}
+"""What the policy says, and whether one of the shop may ask one of the ward to count, without a contract."""
+
+
+@pytest.mark.parametrize("addressed", ["by name", "by kind", "anybody"])
+@pytest.mark.parametrize(("said", "may"), BORDERS.values(), ids=BORDERS)
+async def test_domain_policies_bind_callers_of_every_protocol(said, may, addressed):
+    world = await World().start()
+    await world.add("boss", domain="shop", work_types=())
+    await world.add("nurse", "counter", protocol="coven", domain="ward", work_types=("count",))
+    nurse = await world.connect("nurse")
+    for source, target, *how in said:
+        await world.ask(SetDomainPolicy(principal=ADMIN, source=source, target=target, **(how[0] if how else {})))
+    to = {"by name": {"pinned": "nurse"}, "by kind": {"kind": "counter"}, "anybody": {}}[addressed]
+    wish = world.request(**{"kind": None, "type": "count", **to})
+    if may:
+        assert (await world.ask(wish)).owner == "nurse"
+    else:
+        fault = await world.refused(wish)
+        assert (fault.kind, fault.facts["source_domain"], fault.facts["target_domain"]) == (
+            Kind.FORBIDDEN, "shop", "ward",
+        )  # fmt: skip
+        assert nurse.work == []
+    for own in ({"principal": ADMIN}, {"principal": AgentId("nurse"), "kind": "counter"}):  # people; one's own domain
+        await world.submit(**{"kind": None, "type": "count", **to, **own})
+    await world.intake.stop()
+
+
+async def test_whoever_has_no_domain_is_of_the_default_one_and_bound_by_what_is_said_of_that(world):
+    await world.connect("data")
+    await world.add("boss", "orchestrator", capabilities=("read:data",))
+    wish = {"pinned": "data", "type": "provision", "input": {"rows": 1}}
+    assert (await world.submit(None, **wish)).owner == "data"  # that research may ask the clinic shuts nobody out
+    await world.ask(SetDomainPolicy(principal=ADMIN, source="default", target="clinic", allow=False))
+    fault = await world.refused(world.request(None, **wish))
+    assert (fault.kind, fault.facts["source_domain"]) == (Kind.FORBIDDEN, "default")
+
+
+async def test_work_that_waits_for_anybody_is_not_given_over_a_closed_border(world):
+    await world.add("boss", "orchestrator", domain="shop")
+    task = await world.submit(None, type="weigh", kept_for_anybody=True)
+    await world.add("scales", protocol="forge", domain="clinic")
+    scales = await world.connect("scales")
+    fault = await world.refused(Claim(principal=AgentId("scales"), task_id=task.id))
+    assert (scales.work, fault.kind) == ([], Kind.NOT_FOUND)
+    await world.add("balance", protocol="forge", domain="shop")
+    assert (await world.connect("balance")).work == [task.id]
 
 
 async def test_an_agent_of_another_protocol_agreed_when_it_declared(world):

@@ -316,3 +316,16 @@ async def test_work_under_a_contract_stays_where_its_caller_may_ask(world):
     assert open_choice.answer["accepted"] is False
     await world.ask(SetDomainPolicy(principal=ADMIN, source="research", target="elsewhere"))
     assert (await world.ask(hands(world, "near", task.id, to=AgentId("far")))).asked_of == "far"
+
+
+async def test_so_does_work_without_a_contract_where_there_is_a_border(world):
+    for id, domain in (("near", "clinic"), ("far", "elsewhere")):
+        await world.add(id, protocol="agentmsg", domain=domain)
+        await world.connect(id, acknowledges=True)
+    await world.ask(SetDomainPolicy(principal=ADMIN, source="clinic", target="elsewhere"))
+    await world.add("shop", domain="shop")
+    task = await world.submit(None, principal=AgentId("shop"), pinned=AgentId("near"), type="infra_setup")
+    fault = await world.refused(hands(world, "near", task.id, to=AgentId("far")))
+    assert (fault.kind, fault.facts["source_domain"]) == (Kind.FORBIDDEN, "shop")  # whoever asked, not who hands on
+    await world.ask(SetDomainPolicy(principal=ADMIN, source="shop", target="elsewhere"))
+    assert (await world.ask(hands(world, "near", task.id, to=AgentId("far")))).asked_of == "far"

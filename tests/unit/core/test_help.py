@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.support.conversations import asks, hands, helps, question, three_who_converse, working
 
-from dragoman.core.commands import Answer, Beat, Cancel, HelpVerdict, RemoveAgent
+from dragoman.core.commands import Answer, Beat, Cancel, HelpVerdict, RemoveAgent, SetDomainPolicy
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, TaskId
@@ -292,3 +292,13 @@ async def test_help_with_help_ends_with_what_it_was_for_also_in_the_same_hands(w
     ended = [(await world.task(id)).status for id in (task.id, help, help_with_help)]
     assert ended == [Status.QUEUED, Status.CANCELLED, Status.CANCELLED]
     assert (await world.story(help_with_help)).count("cancelled") == 1
+
+
+async def test_nobody_is_asked_for_help_over_a_closed_border(world):
+    bob = await world.connect("bob", acknowledges=True)
+    _, task = await working(world)
+    await world.ask(SetDomainPolicy(principal=ADMIN, source="*", target="default", allow=False))
+    fault = await world.refused(asks(world, "ann", task.id, to=AgentId("bob")))
+    assert (fault.kind, fault.facts["target_domain"]) == (Kind.FORBIDDEN, "default")
+    asked = await world.ask(asks(world, "ann", task.id))
+    assert (asked.status, bob.take()) == (QuestionStatus.OPEN, [])  # a person is

@@ -1,50 +1,39 @@
-"""Which domains may ask which (a2acp-D19): entries of the shared policy, versioned and audited with it.
+"""Which domains may ask which (a2acp-D19): a part of the shared policy, versioned and audited with it.
 
-One that forbids beats all that allow. Within one domain nothing has to allow it. `*` is any domain; no intents means
-all of them; `encrypt` wants what passes between them encrypted. What is said of a border later holds for contracts that
-stand, too.
+    asked under a contract     between two domains something must allow it; within one, nothing has to
+    asked without one, in      the same where others are allowed to ask that domain; where nobody is, it has no border
+    whatever protocol          for those who know no contracts, and only what forbids counts
+    and by who has no domain   only what forbids counts: whom nobody put anywhere is not shut out by what others may
+
+One that forbids beats all that allow. `encrypt` wants what passes encrypted, which nothing is that is asked without a
+contract. Who has no domain is of `HOME`; people draw the borders, and are of none. What is said of a border later holds
+for contracts that stand, too.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
-
+from dragoman.core.agents.model import Agent
 from dragoman.core.contracts.model import Contract
 from dragoman.core.errors import Kind, refuse
-from dragoman.core.state.model import Registry
-from dragoman.core.state.policy import DOMAINS, NAME
+from dragoman.core.ids import ADMIN, HUB, AgentId
+from dragoman.core.state.policy import ANY
 from dragoman.core.work import Work
 
-ANY = "*"
+HOME = "default"
+"""The domain of agents that have none."""
+
+View = tuple[tuple[str, bool | None], ...]
+"""The borders as they are for one who asks without a contract: whether it may ask a domain; None: others may."""
 
 
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    source: str
-    target: str
-    allow: bool = True
-    intents: tuple[str, ...] = ()
-    encrypt: bool = False
-
-    def covers(self, source: str, target: str, intent: str) -> bool:
-        named = self.source in (ANY, source) and self.target in (ANY, target)
-        return named and (not self.intents or intent in self.intents)
-
-
-def entries(work: Work) -> list[Entry]:
-    policy = work.entity(Registry.POLICY, NAME)
-    said: Any = [] if policy is None else policy.value.get(DOMAINS, [])
-    try:
-        return msgspec.convert(said, list[Entry])
-    except msgspec.ValidationError:
-        return []  # written by hand, and wrongly: nothing is allowed by it
+def domain_of(agent: Agent) -> str:
+    return agent.domain or HOME
 
 
 def check(work: Work, source: str, target: str, intent: str) -> bool:
     """Whether what passes must be encrypted; refused if no policy lets them work together."""
-    found = [entry for entry in entries(work) if entry.covers(source, target, intent)]
-    if not all(entry.allow for entry in found) or not (found or source == target):
+    found = [border for border in work.policy.borders if border.covers(source, target, intent)]
+    if not all(border.allow for border in found) or not (found or source == target):
         raise refuse(
             Kind.FORBIDDEN,
             f"no domain policy lets {source} ask {target} for {intent}; see `dragoman policy allow`",
@@ -52,7 +41,7 @@ def check(work: Work, source: str, target: str, intent: str) -> bool:
             target_domain=target,
             intent=intent,
         )
-    return any(entry.encrypt for entry in found)
+    return any(border.encrypt for border in found)
 
 
 def check_standing(work: Work, contract: Contract) -> None:
@@ -61,3 +50,40 @@ def check_standing(work: Work, contract: Contract) -> None:
     if check(work, source, target, contract.intent) and not contract.encrypted:
         what = f"the domain policy wants what passes from {source} to {target} encrypted by now; shake hands anew"
         raise refuse(Kind.FORBIDDEN, what, field="contract_id", contract_id=contract.id)
+
+
+# -- without a contract ------------------------------------------------------------------------------------------
+
+
+def view(work: Work, asker: AgentId, intent: str) -> View:
+    """The borders as they are for an agent that asks for something. For people there are none."""
+    borders = work.policy.borders
+    agent = work.agent(asker) if borders and asker not in (ADMIN, HUB) else None
+    if agent is None:
+        return ()
+    source = domain_of(agent)
+    may: dict[str, bool | None] = {source: True}
+    for border in borders:
+        if border.concerns(source, intent):
+            may[border.target] = border.allow and not border.encrypt and may.get(border.target) is not False
+        elif border.allow and agent.domain is not None:
+            may.setdefault(border.target, None)
+    return tuple(sorted(may.items()))
+
+
+def is_open(borders: View, domain: str) -> bool:
+    said = {may for name, may in borders if name in (ANY, domain)}
+    return False not in said and (True in said or not said)
+
+
+def check_open(work: Work, asker: AgentId, target: Agent, intent: str) -> None:
+    """Whether an agent may ask another without a contract."""
+    borders = view(work, asker, intent)
+    if not borders or is_open(borders, domain_of(target)):
+        return
+    agent = work.agent(asker)
+    assert agent is not None
+    source, domain = domain_of(agent), domain_of(target)
+    if check(work, source, domain, intent):
+        what = f"the domain policy wants what passes from {source} to {domain} encrypted: it takes an a2acp contract"
+        raise refuse(Kind.FORBIDDEN, what, source_domain=source, target_domain=domain, intent=intent)

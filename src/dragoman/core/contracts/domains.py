@@ -5,21 +5,19 @@ from __future__ import annotations
 import msgspec
 
 from dragoman.core.commands import ChangeState, SetDomainPolicy
-from dragoman.core.contracts.borders import Entry, entries
 from dragoman.core.state.changes import change_state, policy_entity
 from dragoman.core.state.model import Entity, Operation, Registry
-from dragoman.core.state.policy import DOMAINS, NAME
+from dragoman.core.state.policy import DOMAINS, NAME, Border
 from dragoman.core.work import Work
 
 
 def set_domain_policy(work: Work, command: SetDomainPolicy) -> Entity:
     """Allow or forbid a pair of domains; the newest word about a pair replaces the one before."""
     policy = policy_entity(work)
-    kept = [entry for entry in entries(work) if (entry.source, entry.target) != (command.source, command.target)]
+    pair = (command.source, command.target)
+    kept = [border for border in work.policy.borders if (border.source, border.target) != pair]
     if command.allow is not None:
-        kept.append(
-            Entry(command.source, command.target, command.allow, tuple(sorted(command.intents)), command.encrypt)
-        )
+        kept.append(Border(*pair, command.allow, tuple(sorted(command.intents)), command.encrypt))
     return change_state(
         work,
         ChangeState(

@@ -21,6 +21,7 @@ from dragoman.core.agents.manners import SHAKES_HANDS
 from dragoman.core.agents.model import Agent, Offer
 from dragoman.core.commands import AnswerHandshake, EndContract, RotateKey, ShakeHands
 from dragoman.core.contracts import borders
+from dragoman.core.contracts.borders import domain_of
 from dragoman.core.contracts.model import Contract, Party, Secret, Standing
 from dragoman.core.contracts.terms import between_the_same
 from dragoman.core.delivery.model import Cargo, Delivery
@@ -107,10 +108,6 @@ def served(work: Work, command: ShakeHands) -> tuple[Agent, Offer]:
 
 def major(version: str) -> str:
     return version.partition(".")[0]
-
-
-def domain_of(agent: Agent) -> str:
-    return agent.domain or "default"
 
 
 def check_grants(command: ShakeHands, offer: Offer) -> None:

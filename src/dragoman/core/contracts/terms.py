@@ -14,6 +14,7 @@ declared as personal is personal for everybody.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -22,9 +23,10 @@ from dragoman.core.agents.manners import SEALS
 from dragoman.core.agents.model import Agent, Offer
 from dragoman.core.commands import Submit
 from dragoman.core.contracts import borders
+from dragoman.core.contracts.borders import domain_of, is_open
 from dragoman.core.contracts.model import Contract, Standing
 from dragoman.core.errors import Fault, Kind, Refused, refuse
-from dragoman.core.ids import AgentId
+from dragoman.core.ids import ADMIN, HUB, AgentId
 from dragoman.core.routing.routes import Route, addressed, is_able
 from dragoman.core.tasks.model import Task
 from dragoman.core.work import Work
@@ -81,9 +83,13 @@ def offer_for(work: Work, command: Submit, contract: Contract | None) -> Offer |
     if contract is not None:
         return contract.offer
     target = None if command.pinned is None else work.agent(command.pinned)
-    offer = None if target is None else target.offer(command.type)
-    if target is not None and offer is not None:
+    if target is None:
+        return None
+    borders.check_open(work, command.principal, target, command.type)
+    offer = target.offer(command.type)
+    if offer is not None:
         check_sealed(target, offer)
+        check_granted(work, command, target, offer)
     return offer
 
 
@@ -94,30 +100,51 @@ def check_sealed(target: Agent, offer: Offer) -> None:
         raise refuse(Kind.FORBIDDEN, what, field="contract_id", pii=True)
 
 
+def check_granted(work: Work, command: Submit, target: Agent, offer: Offer) -> None:
+    """Who asks without a token must have been given by people what an offer requires; what an agent says of itself is
+    no grant. People may ask for anything."""
+    missing = sorted(set(offer.required_capabilities) - granted(work, command, offer.required_capabilities))
+    if missing:
+        lacks = f"{command.principal} lacks {', '.join(missing)}, which {target.id} requires for {offer.intent}"
+        raise refuse(Kind.FORBIDDEN, f"{lacks}; people grant it: `dragoman agent add --capability`", missing=missing)
+
+
+def granted(work: Work, command: Submit, wanted: Iterable[str]) -> set[str]:
+    """What of this whoever asks was given."""
+    if command.principal in (ADMIN, HUB):
+        return set(wanted)
+    asker = work.agent(command.principal)
+    return set() if asker is None else (set(wanted) & set(asker.capabilities)) - set(asker.declared)
+
+
 def sifted(work: Work, command: Submit, route: Route) -> Route:
     """The route of work that is for nobody by name, past those whose terms it does not meet; refused as the first of
     them would, where nobody is left. It is personal if it is so for anybody who does it."""
     fault: Refused | None = None
     unfit: list[AgentId] = []
     taken: list[Offer] = []
+    wanted: set[str] = set()
     left = personal = False
     for agent in addressed(work, route):
-        if agent.id == route.besides or not is_able(agent, route):
+        if agent.id == route.besides or not is_able(agent, route) or not is_open(route.borders, domain_of(agent)):
             continue
         offer = agent.offer(command.type)
         personal = personal or (offer is not None and offer.pii)
         try:
             if offer is not None and offer not in taken:  # many of a kind declare the same
                 check_sealed(agent, offer)
+                check_granted(work, command, agent, offer)
                 check_input(command, offer, None)
                 taken.append(offer)
+                wanted.update(offer.required_capabilities)
             left = True
         except Refused as refusal:
             fault = fault or refusal
             unfit.append(agent.id)
     if fault is not None and (not left or len(unfit) > MOST_UNFIT):
         raise fault
-    return msgspec.structs.replace(route, personal=personal, unfit=tuple(sorted(unfit)))
+    given = tuple(sorted(granted(work, command, wanted)))
+    return msgspec.structs.replace(route, personal=personal, unfit=tuple(sorted(unfit)), granted=given)
 
 
 def check_input(command: Submit, offer: Offer | None, contract: Contract | None) -> None:

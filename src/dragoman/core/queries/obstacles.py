@@ -11,6 +11,7 @@ and of `core.state.budget`, each with the fact behind it and what to do. Routing
     lacks_capability   a required capability is missing                            yes
     lacks_memory       it has less memory than the task may need                   yes
     other_terms        it does such work on terms that the task does not meet      yes
+    other_domain       no domain policy lets whoever asked ask its domain          yes
     silent             it converses, and was not heard for too long                no
     offline            no link to it is open                                       no
     away               it said itself that it takes no work, or none before a time no
@@ -27,6 +28,7 @@ from typing import Any
 import msgspec
 
 from dragoman.core.agents.model import Agent, BreakerState
+from dragoman.core.contracts.borders import domain_of, is_open
 from dragoman.core.ids import Instant, rfc3339
 from dragoman.core.queries.tasks import moment
 from dragoman.core.routing.routes import Route, meets_terms
@@ -119,6 +121,9 @@ def for_good(agent: Agent, route: Route) -> tuple[Reason, ...]:
         say("lacks_memory", text, has=agent.memory_mb, needs=route.memory_mb)
     if not meets_terms(agent, route):
         say("other_terms", f"does {route.type} on terms that the task does not meet (dragoman agent show {agent.id})")
+    if not is_open(route.borders, domain_of(agent)):
+        text = f"is of the domain {domain_of(agent)}, which whoever asked may not ask for it (dragoman policy ls)"
+        say("other_domain", text, domain=domain_of(agent))
     return tuple(found)
 
 

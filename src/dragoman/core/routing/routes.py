@@ -18,6 +18,7 @@ import msgspec
 from dragoman.core.agents.floor import Link
 from dragoman.core.agents.manners import SEALS
 from dragoman.core.agents.model import Agent, BreakerState
+from dragoman.core.contracts.borders import View, domain_of, is_open
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.state.budget import NOTHING, Amounts, may_take, memory_of
 from dragoman.core.state.standing import Standing
@@ -35,7 +36,8 @@ class Route(msgspec.Struct, frozen=True, array_like=True):
     need room in an allocation, each its own; nobody who asks for nothing stands behind them. `memory_mb`: what each of
     them may need of its agent's memory, where that one said how much it has.
 
-    Of work that is for nobody by name: `personal`, whether it is; `unfit`, whose declared terms it does not meet."""
+    Of work that is for nobody by name: `personal`, whether it is; `unfit`, whose declared terms it does not meet;
+    `granted`, what of all that offers of such work require was given to whoever asked; `borders`, where it may go."""
 
     type: str
     kind: str | None = None
@@ -47,6 +49,8 @@ class Route(msgspec.Struct, frozen=True, array_like=True):
     memory_mb: int = 0
     personal: bool = False
     unfit: tuple[AgentId, ...] = ()
+    granted: tuple[str, ...] = ()
+    borders: View = ()
 
     @property
     def queue(self) -> str:
@@ -73,7 +77,9 @@ def serves(agent: Agent, route: Route) -> bool:
 
 def could_claim(agent: Agent, route: Route) -> bool:
     """Whether it could be given such work, also what it asked of others."""
-    return is_able(agent, route) and (not agent.offers or meets_terms(agent, route))
+    if not is_able(agent, route) or (agent.offers and not meets_terms(agent, route)):
+        return False
+    return not route.borders or is_open(route.borders, domain_of(agent))
 
 
 def meets_terms(agent: Agent, route: Route) -> bool:
@@ -83,7 +89,7 @@ def meets_terms(agent: Agent, route: Route) -> bool:
         return True
     if offer.pii and (agent.protocol in SEALS or not route.personal):  # it would come, or lie here, in clear
         return False
-    return agent.id not in route.unfit
+    return agent.id not in route.unfit and all(wanted in route.granted for wanted in offer.required_capabilities)
 
 
 def is_able(agent: Agent, route: Route) -> bool:

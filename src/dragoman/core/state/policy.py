@@ -7,6 +7,7 @@
     budget_limits            USD per task, per agent, in total (`core.state.budget`)
     circuit_breaker_config   of agents that converse: so many failures in a row open it; a work order without a sign of
                              life for `timeout_ms` is one; after `reset_timeout_ms` the agent is asked if it is well
+    domains                  which domains may ask which (`core.contracts.borders`)
     retry_config             how long agents that converse have for an acknowledgment, and how often a work order or a
                              notice is put before them (`core.delivery.retry`); what it leaves out is as in the settings
 
@@ -27,12 +28,30 @@ from dragoman.core.rules import Rules
 
 NAME = "policy"
 DOMAINS = "domains"
-"""Where it says which domains may ask which (`core.contracts.borders`)."""
+"""Where it says which domains may ask which."""
+ANY = "*"
+"""Any domain."""
 UNLIMITED = 1e15
 
 CHAINS = ("A", "B", "C")
 RISK = {"low": 0.25, "high": 0.60}
 BREAKER = {"error_threshold": 3, "timeout_ms": 30_000, "reset_timeout_ms": 300_000}
+
+
+class Border(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is said of one domain asking another; no intents means all of them."""
+
+    source: str
+    target: str
+    allow: bool = True
+    intents: tuple[str, ...] = ()
+    encrypt: bool = False
+
+    def concerns(self, source: str, intent: str) -> bool:
+        return self.source in (ANY, source) and (not self.intents or intent in self.intents)
+
+    def covers(self, source: str, target: str, intent: str) -> bool:
+        return self.target in (ANY, target) and self.concerns(source, intent)
 
 
 class Policy(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -50,6 +69,7 @@ class Policy(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     limits: bool
     """Whether there are any."""
     retry: Backoff | None = None
+    borders: tuple[Border, ...] = ()
 
 
 def default_value(rules: Rules) -> dict[str, Any]:
@@ -104,7 +124,15 @@ def read(value: dict[str, Any]) -> Policy:
         breaker_pause=int(breaker["reset_timeout_ms"] * MILLISECOND),
         limits=any(limit is not None for limit in (per_task, per_agent, total)),
         retry=backoff_in(value.get("retry_config")),
+        borders=borders_in(value),
     )
+
+
+def borders_in(value: dict[str, Any]) -> tuple[Border, ...]:
+    try:
+        return msgspec.convert(value.get(DOMAINS, ()), tuple[Border, ...])
+    except msgspec.ValidationError:
+        return ()  # written by hand, and wrongly: nothing is allowed by it
 
 
 def backoff_in(said: dict[str, Any] | None) -> Backoff | None:

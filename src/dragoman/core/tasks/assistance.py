@@ -30,6 +30,7 @@ import msgspec
 
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import AnswerHandover, AskHelp, GiveHelp, HelpVerdict, Submit, Unanswered
+from dragoman.core.contracts.borders import check_open, domain_of, is_open, view
 from dragoman.core.delivery.letters import carry
 from dragoman.core.delivery.model import Cargo, Letter
 from dragoman.core.delivery.outbox import offer, settle, withdraw
@@ -74,9 +75,12 @@ def ask_help(work: Work, command: AskHelp) -> Question:
     task = None if command.task_id is None else work.task(command.task_id)
     if task is not None and (task.owner != command.principal or task.final):
         task = None
-    if command.to is not None and (command.to == command.principal or work.agent(command.to) is None):
-        message = f"there is no other agent {command.to!r}; name one that is there, or write to the hub"
-        raise refuse(Kind.NOT_FOUND, message, field="to")
+    if command.to is not None:
+        helper = work.agent(command.to)
+        if helper is None or helper.id == command.principal:
+            message = f"there is no other agent {command.to!r}; name one that is there, or write to the hub"
+            raise refuse(Kind.NOT_FOUND, message, field="to")
+        check_open(work, command.principal, helper, spelled(command.topic))
     if command.deadline is not None and command.deadline <= work.now:
         raise refuse(Kind.INVALID, "the deadline has passed already; send a later one", field="deadline")
     patience = Instant(work.now + work.rules.total_limit)
@@ -148,6 +152,8 @@ def helpers(work: Work, question: Question) -> Iterator[Agent]:
         return iter(() if agent is None or agent.id in tried else (agent,))
     topic = spelled(question.details["topic"])
     able = [a for a in work.all_agents() if a.id not in tried and can_help(a, topic) and reads_soon(work, a)]
+    borders = view(work, question.agent, topic)
+    able = [agent for agent in able if is_open(borders, domain_of(agent))]
     return iter(sorted(able, key=lambda agent: (not present(work, agent.id), work.load_of(agent.id), agent.id)))
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Submit
+from dragoman.core.contracts.borders import check_open, view
 from dragoman.core.contracts.terms import agreed, check_input, offer_for, sifted
 from dragoman.core.delivery.outbox import OUTCOME_CARGO, OUTCOMES, await_answer, offer, repeat
 from dragoman.core.errors import Kind, refuse
@@ -74,6 +75,7 @@ def submit(work: Work, command: Submit) -> Task:
         besides=None if command.pinned or command.kind or command.principal in (ADMIN, HUB) else command.principal,
         budgeted=bool(asked),
         memory_mb=budget.memory_needed(command.constraints),
+        borders=() if command.pinned else view(work, command.principal, command.type),
     )
     if command.pinned is None and work.is_offered(command.type):
         route = sifted(work, command, route)
@@ -243,6 +245,10 @@ def check_somebody_could(work: Work, command: Submit, route: Route) -> None:
             last_heartbeat=None,
         )
     if not any(serves(agent, route) for agent in agents):
+        within = msgspec.structs.replace(route, borders=())
+        for agent in agents:
+            if serves(agent, within):
+                check_open(work, command.principal, agent, command.type)
         check_memory(agents, route)
         supported = sorted({work_type for agent in agents for work_type in agent.work_types or ()})
         advice = f"ask for what is done: {', '.join(supported)}"

@@ -9,8 +9,8 @@
     escalation         planners, then who failed least
 
 Before all that come those who have not had the task: whoever gave it away had its reasons. Whoever asked for it wanted
-others to do it, and is not chosen, save for a planner to whom it is escalated. Work that is done under a contract
-stays where its caller may ask for it (a2acp-D19).
+others to do it, and is not chosen, save for a planner to whom it is escalated. Work stays where its
+caller may ask for it (a2acp-D19).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.agents.registry import PLANNER
 from dragoman.core.commands import Handing
 from dragoman.core.contracts import borders
-from dragoman.core.contracts.handshake import domain_of
+from dragoman.core.contracts.borders import domain_of
 from dragoman.core.errors import Kind, Refused, refuse
 from dragoman.core.ids import AgentId
 from dragoman.core.routing.routes import can_be_asked, present
@@ -74,9 +74,12 @@ def candidates(work: Work, question: Question, task: Task) -> list[Agent]:
 
 
 def check_border(work: Work, task: Task, agent: Agent) -> None:
-    """Who takes over what is done under a contract must be somebody whom its caller may ask, on those terms."""
+    """Who takes work over must be somebody whom its caller may ask; under a contract, on those terms."""
     contract = None if task.contract is None else work.contract(task.contract)
-    if contract is None or agent.id in contract.parties:
+    if contract is None:
+        borders.check_open(work, task.origin.principal, agent, task.type)
+        return
+    if agent.id in contract.parties:
         return
     source, target = contract.source.domain, domain_of(agent)
     if borders.check(work, source, target, contract.intent) and not contract.encrypted:

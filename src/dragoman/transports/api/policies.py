@@ -9,11 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.core.commands import SetDomainPolicy
-from dragoman.core.contracts.borders import Entry
 from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN
 from dragoman.core.state.model import Entity, Registry
-from dragoman.core.state.policy import DOMAINS, NAME
+from dragoman.core.state.policy import NAME, borders_in
 from dragoman.transports.api.bodies import DomainPolicyIn, DomainsQuery, read_body, read_query
 from dragoman.transports.api.desk import Desk
 from dragoman.transports.api.endpoint import respond
@@ -38,16 +37,12 @@ class DomainPolicies(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def told(value: Any) -> DomainPolicies:
-    try:
-        entries = msgspec.convert(value.get(DOMAINS, []), list[Entry])
-    except msgspec.ValidationError:
-        entries = []
     return DomainPolicies(
         domains=tuple(
             DomainPolicy(
                 source=one.source, target=one.target, allow=one.allow, intents=one.intents, encrypt=one.encrypt
             )
-            for one in sorted(entries, key=lambda one: (one.source, one.target))
+            for one in sorted(borders_in(value), key=lambda one: (one.source, one.target))
         )
     )
 
