@@ -104,6 +104,8 @@ class Said(NamedTuple):
     """What the receiver of an event knows the request by that it is about."""
     reports: bool = False
     """It is an event for somebody who can only hear of it as progress."""
+    size: int = 0
+    """Bytes of the message as it came."""
 
     @property
     def payload(self) -> dict[str, Any]:

@@ -107,7 +107,8 @@ def _work(said: Saying) -> bytes:
     source = said.voice.party(task.origin.principal)
     if said.contract is not None and said.contract.end_to_end and "envelope" in body:
         extra = _unknown(body) | {"task": {"id": task.id}}
-        return said.forward(REQUEST, body["input"], body["envelope"], source=source, extra=extra)
+        message = said.forward(REQUEST, body["input"], body["envelope"], source=source, extra=extra)
+        return _within(said, message)
     if task.personal and (said.contract is None or not said.contract.encrypted):  # it was handed over, say
         what = f"the work is personal, and there is no key to reach {said.receiver} by; let somebody else do it"
         raise Refused(Fault(kind=Kind.FORBIDDEN, message=what, facts={"pii": True}))
@@ -123,6 +124,10 @@ def _work(said: Saying) -> bytes:
     spare = ("traceparent",) if name == task.origin.called else ("traceparent", "correlation_id")
     words = {**content, **aside}
     message = said.converse(REQUEST, task.type, words, name, source=source, extra=extra, spare=spare)
+    return _within(said, message)
+
+
+def _within(said: Saying, message: bytes) -> bytes:
     if large := oversize(message):
         what = f"the work is larger than a message to {said.receiver} may be; ask for less at a time"
         raise Refused(Fault(kind=Kind.TOO_LARGE, message=what, facts=large))
@@ -176,7 +181,9 @@ def _result(said: Saying, whole: str | None) -> bytes:
     source = said.voice.party(event.agent or task.owner or AgentId(""))
     result = body.get("result")
     if said.contract is not None and said.contract.end_to_end and "envelope" in body:
-        return said.forward(RESPONSE, result, body["envelope"], source=source, extra=_unknown(body))
+        message = said.forward(RESPONSE, result, body["envelope"], source=source, extra=_unknown(body))
+        large = oversize(message, ADDED)
+        return _too_long(said, large) if large else message
     if result is None or type(result) is str:
         output = result or whole or body.get("output")
         result = {} if output is None else {"output": str(output)}

@@ -117,13 +117,13 @@ class Saying:
         spare: Sequence[str] = ("traceparent",),
     ) -> bytes:
         """What one agent says to another: sealed where their contract wants it. `spare`: what of the hub's own stays
-        behind where the payload has no room for it."""
+        behind where there is no room for it."""
         around: dict[str, Any] = {"correlation_id": correlation, "traceparent": self.traceparent}
         if self.contract is not None:
             around["contract_id"] = self.contract.id
         message = self.put(kind, intent, content, around, source, extra)
         for name in spare:
-            if len(message) <= PAYLOAD_BYTES or len(_slices(message)["payload"]) <= PAYLOAD_BYTES:
+            if not oversize(message):
                 break
             del around[name]
             message = self.put(kind, intent, content, around, source, extra)
@@ -158,9 +158,14 @@ class Saying:
     ) -> bytes:
         """A ciphertext that only the two agents can open, in the envelope that it was made for."""
         named = {name: value for name, value in envelope.items() if name != "message_id"}
-        payload = {**sealed, **named, "traceparent": self.traceparent}
         id, intent = envelope["message_id"], self.task.type
-        return self.say(kind, intent, payload, source=source, encryption="aes256", id=id, extra=extra)
+        message = b""
+        for around in ({"traceparent": self.traceparent}, {}):
+            payload = {**sealed, **named, **around}
+            message = self.say(kind, intent, payload, source=source, encryption="aes256", id=id, extra=extra)
+            if not oversize(message):
+                break
+        return message
 
     def complain(self, refusal: Refusal, correlation: str | None, intent: str | None, source: Agent | None) -> bytes:
         payload = refusal.payload(correlation)

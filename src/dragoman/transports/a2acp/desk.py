@@ -139,7 +139,7 @@ class A2acpDesk:
             return Heard(fault=a2acp.fault_of(error), message_id=error.about, about=broken)
         except Refused as refused:
             return Heard(fault=refused.fault, message_id=about.id, about=about)
-        look = partial(self._reading.meaning, agent, message, tree, granted, traceparent)
+        look = partial(self._reading.meaning, agent, message, tree, granted, traceparent, len(data))
         return Heard(look=look, message_id=message.message_id, about=about)
 
     def _check_spoken(self, message: Message, agent: Agent) -> None:

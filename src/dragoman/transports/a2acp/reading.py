@@ -14,6 +14,7 @@ import msgspec
 from dragoman.bindings import a2acp
 from dragoman.bindings.a2acp.inbound import PROGRESS, QUESTION
 from dragoman.bindings.a2acp.names import PROTOCOL
+from dragoman.bindings.a2acp.room import LARGE, check_room
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command, NoteRead
 from dragoman.core.contracts import terms as schemas
@@ -58,10 +59,11 @@ class Reading:
         tree: dict[str, Any],
         granted: tuple[str, ...],
         traceparent: str | None,
+        size: int,
     ) -> Command | Sequence[bytes]:
         """The command that a message is, or, for what only reads, its answer; raises `Refused`."""
         message, tree = self._completed(message, tree)
-        said = a2acp.Said(agent, message, tree, self.hub.now(), granted=granted, traceparent=traceparent)
+        said = a2acp.Said(agent, message, tree, self.hub.now(), granted=granted, traceparent=traceparent, size=size)
         match message.message_type, message.intent:
             case MessageType.REQUEST, intents.DISCOVER:
                 return [self._desk.reply(message, await self._discover(said))]
@@ -145,7 +147,11 @@ class Reading:
         missing = sorted(set(row.offer.required_capabilities) - set(said.granted))
         if missing:
             raise lacking(missing)
-        return self._opened(said, row, row.offer.input_schema, "input")
+        said = self._opened(said, row, row.offer.input_schema, "input")
+        target = self.hub.agent(row.target.agent)
+        if said.size > LARGE and target is not None and target.protocol == PROTOCOL:
+            check_room(said, row, self._desk.voice)
+        return said
 
     def _check_pii(self, message: Message) -> None:
         """Personal data without a contract and in clear is refused for the worse of the two reasons."""

@@ -100,8 +100,11 @@ class Threads:
     async def answered(self, me: AgentId, message: Message) -> Given:
         """What an agent answers; raises `Refused`, in the same words for what is not there and what is not its own."""
         named = message.correlation_id
-        known = None if named is None else self._given.get(named) or self._called.get((me, named))
-        if known is not None and known.owner == me:
+        exact = None if named is None else self._given.get(named)
+        if exact is not None and exact.owner == me:
+            return exact
+        known = None if named is None else self._called.get((me, named))
+        if known is not None and message.contract_id in (None, known.contract) and self._hub.holds(me, known.task):
             return known
         task = None if named is None else await self._store.task(TaskId(named))
         if task is not None and task.owner == me:
@@ -109,6 +112,8 @@ class Threads:
         in_hand = [one for id in self._hub.load_of(me) if (one := await self._store.task(id)) is not None]
         if named is not None:
             in_hand = [one for one in in_hand if named in (a2acp.thread_of(one), one.origin.request_id)]
+            if not in_hand and known is not None:
+                return known  # it was answered before
             if not in_hand:
                 raise refuse(Kind.NOT_FOUND, "no request of that correlation id, or not yours", field="correlation_id")
         meant = [one for one in in_hand if self._fits(one, message)]

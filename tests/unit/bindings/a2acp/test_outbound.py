@@ -127,6 +127,23 @@ def test_no_message_of_ours_is_larger_than_one_may_be(kit: Any, spare: int, fits
     assert told["error"]["details"]["limit"] == news["limit"] == PAYLOAD_BYTES
 
 
+@pytest.mark.parametrize("cargo", [Cargo.WORK, Cargo.RESULT])
+def test_nor_is_a_ciphertext_that_goes_on(kit: Any, cargo: Cargo) -> None:
+    row = kit.contract(encrypted=True, end_to_end=True, secret=kit.secret)
+    envelope = {"message_id": kit.request_id, "contract_id": "c-1", "correlation_id": "k-1"}
+    empty = {"alg": "A256GCM", "kid": "k-1", "nonce": "N" * 16, "ciphertext": ""}
+    around = {"contract_id": "c-1", "correlation_id": "k-1"}
+    room = PAYLOAD_BYTES - len(msgspec.json.encode({**empty, **around}))
+    name, kind, by, to = (
+        ("input", EventKind.SUBMITTED, "ada", kit.bob)
+        if cargo is Cargo.WORK
+        else ("result", EventKind.COMPLETED, "bob", kit.ada)
+    )
+    sealed = {**empty, "ciphertext": "c" * room}
+    told = kit.said(kit.parcel(cargo, {name: sealed, "envelope": envelope}, kind, agent=by), to, row)
+    assert (told["payload"]["ciphertext"], set(told["payload"])) == (sealed["ciphertext"], {*empty, *around})
+
+
 def test_discovery_tells_as_much_as_a_message_holds(kit: Any) -> None:
     long = {"description": "x" * 90_000}
     offers = tuple(Offer(intent=f"i-{n:02}", input_schema=long, output_schema=long) for n in range(6))
