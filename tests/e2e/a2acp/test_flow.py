@@ -143,6 +143,25 @@ def test_errors_cancels_and_progress_pass_between_agents(pair: tuple[Speaker, Sp
     assert code(bob.post(bob.response(request, {"dataset_id": "late"}))[1]) == "CONTRACT_VIOLATION"
 
 
+def test_whoever_waits_for_work_that_is_cancelled_is_told_so_and_not_to_try_again(
+    hub: HubProcess, pair: tuple[Speaker, Speaker]
+) -> None:
+    """The document has no code for it; the nearest is one that wants a `retry_after` (D10)."""
+    ada, bob = pair
+
+    def cancelled(request: Json) -> None:
+        path = f"/api/v1/tasks/{request['task']['id']}/cancel"
+        assert hub.admin.post(path, {"reason": "the study was stopped"}).status < 300
+
+    with bob.working(cancelled):
+        contract = ada.shake_hands(bob, "provision")["contract"]["contract_id"]
+        status, answer = ada.ask(bob, "provision", {"rows": 1, "contract_id": contract})
+    assert (status, code(answer), details(answer)["kind"]) == (409, "INTERNAL_ERROR", "cancelled")
+    error = answer["payload"]["error"]
+    assert (details(answer)["retryable"], error["retry_after"]) == (False, 1)
+    assert error["message"] == "The study was stopped. Send it again under a new message_id if it is still wanted."
+
+
 def test_a_message_counts_once_and_only_in_its_time(hub: HubProcess, pair: tuple[Speaker, Speaker]) -> None:
     ada, _ = pair
     said = ada.message("request", BROKER, "discover_capabilities", {})

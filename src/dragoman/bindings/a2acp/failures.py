@@ -168,15 +168,18 @@ def refusal_of(fault: Fault, *, personal: bool = False) -> Refusal:
     after = facts.pop("retry_after", None)
     words = errormap.told(fault, ADVICE.get(fault.kind))
     if personal and fault.kind not in THE_HUBS:  # in another protocol an agent may say anything
-        what = "It was cancelled" if fault.kind is Kind.CANCELLED else "The work failed"
-        words, facts = f"{what}; its reason is personal and not told in clear.", {}
+        what = "The work failed; its reason is personal and not told in clear."
+        if fault.kind is Kind.CANCELLED:
+            what = f"It was cancelled; the reason is personal and not told in clear. {ADVICE[Kind.CANCELLED]}"
+        words, facts = what, {}
     details: dict[str, Any] = {**facts, "kind": fault.kind.value}
+    code = code_of(fault)
+    if fault.kind is Kind.CANCELLED:
+        details["retryable"] = False  # of the document's codes the nearest wants a `retry_after`
     if fault.field is not None and not errormap.over_budget(fault):
         read = "stage" in facts  # the codec's words: it knows where a field stands
         details["field"] = fault.field if read else FIELDS.get(fault.field, fault.field)
-    return Refusal(
-        code=code_of(fault), message=words, details=details, after=after if isinstance(after, int | float) else None
-    )
+    return Refusal(code=code, message=words, details=details, after=after if isinstance(after, int | float) else None)
 
 
 def status_of(fault: Fault) -> int:
@@ -185,7 +188,7 @@ def status_of(fault: Fault) -> int:
         return 413
     if fault.kind is Kind.INVALID and fault.facts.get("stage") in MALFORMED:
         return 400
-    if fault.kind in (Kind.CONFLICT, Kind.MISMATCH):
+    if fault.kind in (Kind.CONFLICT, Kind.MISMATCH, Kind.CANCELLED):
         return 409
     if (fault.kind is Kind.WORK_FAILED and ERROR not in fault.facts) or errormap.over_budget(fault):
         return 422

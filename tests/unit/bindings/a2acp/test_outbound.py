@@ -233,6 +233,13 @@ def test_every_fault_has_its_words_and_its_status(kind: Kind) -> None:
     assert 400 <= status_of(fault) < 600
 
 
+def test_that_it_was_cancelled_is_told_of_personal_work_too_and_what_to_do() -> None:
+    told = refusal_of(Fault(kind=Kind.CANCELLED, message="Zaphod died", facts={"who": "Zaphod"}), personal=True)
+    assert "Zaphod" not in str(told)
+    assert (told.message.startswith("It was cancelled"), "if it is still wanted" in told.message) == (True, True)
+    assert told.details == {"kind": "cancelled", "retryable": False}
+
+
 def test_nobody_of_that_name_is_not_found_and_nobody_there_now_is_timed_out() -> None:
     unknown = Fault(kind=Kind.UNAVAILABLE, message="no agent is called 'x'; add one", field="to_agent", retryable=True)
     told = refusal_of(unknown).payload("k")["error"]
