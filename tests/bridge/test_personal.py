@@ -168,6 +168,20 @@ async def test_who_took_it_over_has_no_key_to_it(scene: Scene) -> None:
     assert betrayed(json.dumps(scene.worker.wire, ensure_ascii=False)) == []
 
 
+@pytest.mark.parametrize("pair", [("a2acp", "chiffon"), ("chiffon", "forge")], ids="-to-".join)
+async def test_what_is_asked_of_a_helper_about_it_is_shut_and_so_is_the_help(scene: Scene, data: Path) -> None:
+    owner: AgentmsgWorker = await scene.enter(AgentmsgWorker, offers=(ADMIT,))
+    handle = await scene.caller.submit(Order(to=owner.id, type="admit", input={"patient": ASKED}))
+    job = await owner.take()
+    request = await owner.ask_for_help(job, REMARK, scene.worker.id)
+    assert await scene.worker.help(REASON) == REMARK
+    assert (await owner.answer(request))["payload"]["content"] == REASON
+    await owner.finish(job, result={"finding": FOUND})
+    assert (await scene.caller.story(handle))[-1]["result"] == {"finding": FOUND}
+    assert betrayed(await everything_people_see(scene, handle.task_id), REMARK, REASON) == []
+    assert betrayed(written(data), REMARK, REASON) == []
+
+
 @pytest.mark.parametrize("pair", [("a2acp", "agentmsg")], ids="-to-".join)
 async def test_what_is_told_with_it_when_it_is_handed_over_is_shut_as_well(scene: Scene, data: Path) -> None:
     owner: AgentmsgWorker = await scene.enter(AgentmsgWorker, offers=(ADMIT,))

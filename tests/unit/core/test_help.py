@@ -6,7 +6,8 @@ import msgspec
 import pytest
 from tests.support.conversations import asks, hands, helps, question, three_who_converse, working
 
-from dragoman.core.commands import Answer, Beat, Cancel, HelpVerdict, RemoveAgent, SetDomainPolicy
+from dragoman.core.agents.model import Offer
+from dragoman.core.commands import Answer, Beat, Cancel, HelpVerdict, RegisterAgent, RemoveAgent, SetDomainPolicy
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, TaskId
@@ -302,3 +303,19 @@ async def test_nobody_is_asked_for_help_over_a_closed_border(world):
     assert (fault.kind, fault.facts["target_domain"]) == (Kind.FORBIDDEN, "default")
     asked = await world.ask(asks(world, "ann", task.id))
     assert (asked.status, bob.take()) == (QuestionStatus.OPEN, [])  # a person is
+
+
+@pytest.mark.parametrize(("protocol", "asked_of"), [("chiffon", "dan"), ("a2acp", None)])
+async def test_who_helps_with_personal_work_by_doing_a_task_does_personal_work(world, protocol, asked_of):
+    """And an a2acp agent, which has no key to it, is not asked."""
+    terms = (Offer(intent="admit", pii=True),)
+    await world.ask(RegisterAgent(principal=AgentId("ann"), work_types=("admit",), offers=terms))
+    await world.add("dan", "reviewer", protocol=protocol, work_types=("advise",))
+    dan = await world.connect("dan")
+    _, task = await working(world, type="admit")
+    asked = await world.ask(asks(world, "ann", task.id, topic="advise", question="is Erika ill?"))
+    assert (asked.asked_of, asked.personal) == (asked_of, True)
+    for given in dan.work:
+        helping = await world.task(given)
+        assert (helping.personal, helping.helps) == (True, asked.id)
+    assert len(dan.work) == (asked_of is not None)

@@ -77,6 +77,8 @@ class Submit(Command, frozen=True, gc=False, kw_only=True):
     """How its work order is put before an agent that converses, where the policy shall not decide."""
     expires_at: Instant | None = None
     """Nobody is given it after this, unless somebody had it before."""
+    personal: bool = False
+    """It is about something personal, whatever type of work it is."""
     kept_for_anybody: bool = False
     """Addressed to nobody by name, it is queued even while no known agent could do it: one may come."""
 

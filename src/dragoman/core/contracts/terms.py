@@ -87,16 +87,17 @@ def offer_for(work: Work, command: Submit, contract: Contract | None) -> Offer |
         return None
     borders.check_open(work, command.principal, target, command.type)
     offer = target.offer(command.type)
+    if command.personal or (offer is not None and offer.pii):
+        check_sealed(target, command.type)
     if offer is not None:
-        check_sealed(target, offer)
         check_granted(work, command, target, offer)
     return offer
 
 
-def check_sealed(target: Agent, offer: Offer) -> None:
+def check_sealed(target: Agent, type: str) -> None:
     """Personal data reaches nobody in clear who was promised it encrypted (a2acp-D13)."""
-    if offer.pii and target.protocol in SEALS:
-        what = f"{offer.intent} is personal, and {target.id} takes it encrypted only; shake hands with it for a key"
+    if target.protocol in SEALS:
+        what = f"{type} is personal, and {target.id} takes it encrypted only; shake hands with it for a key"
         raise refuse(Kind.FORBIDDEN, what, field="contract_id", pii=True)
 
 
@@ -132,7 +133,8 @@ def sifted(work: Work, command: Submit, route: Route) -> Route:
         personal = personal or (offer is not None and offer.pii)
         try:
             if offer is not None and offer not in taken:  # many of a kind declare the same
-                check_sealed(agent, offer)
+                if offer.pii:
+                    check_sealed(agent, offer.intent)
                 check_granted(work, command, agent, offer)
                 check_input(command, offer, None)
                 taken.append(offer)

@@ -184,6 +184,7 @@ def give_as_task(work: Work, question: Question, helper: Agent) -> bool:
         deadline=question.wake_at,
         parent=question.task,
         follows=True,
+        personal=question.personal,
     )
     try:
         task = submit(work, order)

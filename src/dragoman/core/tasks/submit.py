@@ -95,8 +95,8 @@ def submit(work: Work, command: Submit) -> Task:
     task = newborn(work, command, route)
     if command.awaited is not None:
         await_answer(work, command.principal, command.awaited)
-    if offer is not None or route.personal:
-        personal = route.personal if offer is None else offer.pii
+    personal = command.personal or route.personal or (offer is not None and offer.pii)
+    if personal or offer is not None:
         task = msgspec.structs.replace(task, contract=command.contract, personal=personal)
     if task.personal:  # the record of who had to do with personal data (a2acp-D13)
         about = task.contract or task.id
