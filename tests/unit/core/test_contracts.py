@@ -20,6 +20,7 @@ from dragoman.core.commands import (
     RemoveAgent,
     ReportError,
     ReportFault,
+    Retry,
     RevokeToken,
     RotateKey,
     SetDomainPolicy,
@@ -121,6 +122,29 @@ async def test_both_sides_are_held_to_it(world):
     assert fault.kind is Kind.CONTRACT
     failed = await world.task(broken.id)
     assert (failed.status, failed.fault.kind) == (Status.FAILED, Kind.CONTRACT)
+
+
+async def test_so_is_a_person_who_edits_what_was_asked(world):
+    await world.connect("data")
+    contract = await agreed(world)
+    ask = {"principal": "lab", "protocol": "a2acp", "type": "provision", "contract": contract.id}
+    task = await world.submit(None, **ask, input={"rows": 3})
+    await world.ask(Cancel(principal=ADMIN, task_id=task.id))
+    fault = await world.refused(Retry(principal=ADMIN, task_id=task.id, input=b'{"rows":"many"}'))
+    assert (fault.kind, fault.facts["faults"][0]["pointer"]) == (Kind.CONTRACT, "/rows")
+    assert (await world.task(task.id)).status is Status.CANCELLED
+    assert (await world.ask(Retry(principal=ADMIN, task_id=task.id, input=b'{"rows":4}'))).owner == "data"
+
+
+async def test_nobody_puts_words_into_the_place_of_a_ciphertext(world):
+    """They would leave in clear, in an envelope that says they are sealed."""
+    await world.connect("data")
+    contract = await agreed(world, end_to_end=True, secret=Secret(kid="k1", source_key="sk"))
+    ask = {"principal": "lab", "protocol": "a2acp", "type": "provision", "contract": contract.id, "sealed": True}
+    task = await world.submit(None, **ask, input={"ciphertext": "c"})
+    await world.ask(Cancel(principal=ADMIN, task_id=task.id))
+    assert (await world.refused(Retry(principal=ADMIN, task_id=task.id, input=b"{}"))).kind is Kind.FORBIDDEN
+    assert (await world.ask(Retry(principal=ADMIN, task_id=task.id))).owner == "data"
 
 
 async def test_a_caller_of_another_protocol_is_held_to_the_offer(world):

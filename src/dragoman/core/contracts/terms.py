@@ -150,9 +150,23 @@ def sifted(work: Work, command: Submit, route: Route) -> Route:
 
 
 def check_input(command: Submit, offer: Offer | None, contract: Contract | None) -> None:
-    if offer is None or offer.input_schema is True or command.sealed:
-        return
-    content = msgspec.json.decode(command.body).get("input")
+    if offer is not None and offer.input_schema is not True and not command.sealed:
+        check_content(msgspec.json.decode(command.body).get("input"), offer, contract)
+
+
+def check_edited(work: Work, task: Task, edited: bytes) -> None:
+    """What people put in the place of a task's input is held to its terms, and cannot take that of a ciphertext."""
+    contract = None if task.contract is None else work.contract(task.contract)
+    if contract is not None and contract.end_to_end:
+        what = "only the two agents can read what was asked, or write it; try it again as it is"
+        raise refuse(Kind.FORBIDDEN, what, field="input", contract_id=contract.id)
+    target = None if task.pinned is None else work.agent(task.pinned)
+    offer = contract.offer if contract is not None else None if target is None else target.offer(task.type)
+    if offer is not None and offer.input_schema is not True:
+        check_content(msgspec.json.decode(edited), offer, contract)
+
+
+def check_content(content: Any, offer: Offer, contract: Contract | None) -> None:
     terms = LIBRARY.compiled(offer.input_schema, key=key(contract, "input"))
     if not terms.accepts(content):
         found = misfits(terms, content, hidden=is_private(offer, contract))

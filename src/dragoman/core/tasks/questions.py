@@ -263,12 +263,12 @@ def go_on(work: Work, task: Task | None, question: Question, *, tell: bool = Tru
         offer_answer(work, question)
 
 
-LASTING = ("hints", "attachments", "context", "handover", "beyond")
+LASTING = ("hints", "attachments", "context", "handover", "beyond", "extra", "envelope")
 
 
 def lasting(source: dict[str, Any]) -> dict[str, Any]:
     """What of an order holds for its later rounds, too: what it may take, the files that came with it, what is known
-    around it, and what its protocol says beyond the hub's form."""
+    around it, what its protocol says beyond the hub's form, and what a ciphertext is bound to."""
     return {name: source[name] for name in LASTING if source.get(name)}
 
 
