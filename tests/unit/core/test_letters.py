@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from tests.support.world import World
 
-from dragoman.core.commands import Redrive, Sweep
+from dragoman.core.commands import Beat, Pause, Redrive, Resume, Sweep
 from dragoman.core.delivery.model import Cargo, Delivery, Heard
 from dragoman.core.errors import Kind
-from dragoman.core.ids import ADMIN, DAY, HOUR, SECOND, Instant, TaskId
+from dragoman.core.ids import ADMIN, DAY, HOUR, SECOND, AgentId, Instant, TaskId
 from dragoman.core.lookups import PAGE
 from dragoman.core.rules import Rules
 from dragoman.core.tasks.model import Priority, Status
@@ -196,6 +196,21 @@ async def test_nor_does_an_offer_of_work(world):
     bob = await world.connect("bob", acknowledges=True)
     await world.advance(20)
     assert [parcel.delivery.attempt for parcel in bob.take()] == [1, 2, 3, 4]
+
+
+async def test_work_that_was_paused_before_anybody_acknowledged_it_is_given_out_again_when_it_goes_on(world):
+    """Its agent is well and knows nothing of it: its heartbeats are no sign of that work."""
+    bob = await world.connect("bob", acknowledges=True)
+    task = await world.submit(None, pinned="bob")
+    await world.ask(Pause(principal=ADMIN, task_id=task.id))
+    for _ in range(3):
+        await world.advance(20)
+        await world.ask(Beat(principal=AgentId("bob")))
+    bob.take()
+    await world.ask(Resume(principal=ADMIN, task_id=task.id))
+    await world.advance(6)
+    assert bob.work == [task.id]
+    assert (await world.task(task.id)).attempts == 2
 
 
 async def test_a_poll_that_never_acknowledges_gets_it_again(world):

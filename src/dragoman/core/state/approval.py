@@ -29,7 +29,7 @@ def answer(work: Work, command: Answer) -> Question:
     said = msgspec.json.encode({"question_id": question.id, "answer": command.answer})
     task = work.record(task, EventKind.ANSWERED, body=msgspec.Raw(said))
     if command.answer == APPROVE:
-        place(work, msgspec.structs.replace(task, approved=True, deadline=task.due_after_waiting(work.now)))
+        place(work, msgspec.structs.replace(task, approved=True, deadline=task.due(work.now)))
     else:
         fault = Fault(
             kind=Kind.FORBIDDEN,

@@ -89,12 +89,14 @@ def resume(work: Work, command: Resume) -> Task:
     if command.has_answer:
         return resume_with(work, task, command.answer)
     task = work.record(unasked(work, task), EventKind.RESUMED)
-    task = msgspec.structs.replace(task, deadline=task.due_after_waiting(work.now), last_sign_at=work.now)
-    owner = task.owner
+    task = msgspec.structs.replace(task, deadline=task.due(work.now), last_sign_at=work.now)
+    owner, lost = task.owner, task.lost_at is not None
     if owner is None:
         return place(work, task, prefer=task.prefers)
-    wake_at = min(task.deadline, Instant(work.now + task.idle_limit))
-    task = move(task, Status.RUNNING, work.now, waiting=None, wake_at=wake_at)
+    patience = work.rules.grace if lost else task.idle_limit  # who was lost before has the grace time from now on
+    wake_at = min(task.deadline, Instant(work.now + patience))
+    lost_at = work.now if lost else None
+    task = move(task, Status.RUNNING, work.now, waiting=None, wake_at=wake_at, lost_at=lost_at)
     work.put(task)
     offer(work, task, owner, Cargo.RESUME, task.seq)
     return task

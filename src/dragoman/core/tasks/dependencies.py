@@ -39,7 +39,7 @@ def release(work: Work, dependent: Task, done: Task) -> None:
     if blocked_by:
         work.put(dependent)
         return
-    dependent = msgspec.structs.replace(dependent, deadline=dependent.due_after_waiting(work.now))
+    dependent = msgspec.structs.replace(dependent, deadline=dependent.due(work.now))
     place(work, work.record(dependent, EventKind.RELEASED))
 
 

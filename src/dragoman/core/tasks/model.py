@@ -199,10 +199,11 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     def final(self) -> bool:
         return self.status in FINAL
 
-    def due_after_waiting(self, now: Instant) -> Instant:
-        """Its deadline, when it stood still from the last word on it until now."""
-        waited = now - (self.last_sign_at or self.created_at)
-        return self.deadline if self.firm else Instant(self.deadline + waited)
+    def due(self, now: Instant) -> Instant:
+        """Its deadline as it is now: where it stands still, that has moved since the last word on it."""
+        if self.firm or self.status is not Status.WAITING:
+            return self.deadline
+        return Instant(self.deadline + now - (self.last_sign_at or self.created_at))
 
     def outlived(self, now: Instant) -> bool:
         """Whether nobody is to be given it any more (agentmsg-D6)."""

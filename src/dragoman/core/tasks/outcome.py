@@ -155,8 +155,7 @@ def fail_attempt(
         task = budget.release(work, task)
         make_room(work)
     paused = task.waiting is Waiting.HELD
-    if task.status is Status.WAITING:  # no clock ran
-        task = msgspec.structs.replace(task, deadline=task.due_after_waiting(work.now), last_sign_at=work.now)
+    task = msgspec.structs.replace(task, deadline=task.due(work.now), last_sign_at=work.now)
     attempts = task.attempts if spent else task.attempts - 1
     delays = work.rules.retry_delays
     retry_at = Instant(work.now + delays[min(attempts, len(delays) - 1)])

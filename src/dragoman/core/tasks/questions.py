@@ -285,7 +285,7 @@ def resume_with(work: Work, task: Task, answer: Any, *, expired: bool = False) -
         question=None,
         round=task.round + 1,
         source=task.seq,
-        deadline=task.due_after_waiting(work.now),
+        deadline=task.due(work.now),
         attempts=0,
         total_limit=None,
     )

@@ -17,7 +17,7 @@ from dragoman.core.ids import AgentId, SessionId
 from dragoman.core.lookups import Row
 from dragoman.core.policy.ratelimit import Key, Minute
 from dragoman.core.state.model import Change, Entity
-from dragoman.core.tasks.model import Event, EventKind, Question, Status, Task
+from dragoman.core.tasks.model import Event, EventKind, Question, Task
 from dragoman.core.work.notes import Entry
 from dragoman.core.work.scene import Scene
 
@@ -162,12 +162,17 @@ class Writing(Scene):
         Where the link that it was given over is gone it hangs on the agent's next one from now on: that one vouches for
         it, and when it breaks, too, the task is missed. Where it stands still its deadline has moved along.
         """
-        deadline = task.due_after_waiting(self.now) if task.status is Status.WAITING else task.deadline
         session = task.session
         if session is not None and task.owner is not None and self.link(session) is None:
             session = next((link.session for link in self.links_to(task.owner) if link.ordered), session)
         return msgspec.structs.replace(
-            task, last_sign_at=self.now, lost_at=None, session=session, expires_at=None, deadline=deadline, **fields
+            task,
+            last_sign_at=self.now,
+            deadline=task.due(self.now),
+            lost_at=None,
+            session=session,
+            expires_at=None,
+            **fields,
         )
 
     def audit(

@@ -131,8 +131,11 @@ def order_again(work: Work, order: Delivery, link: Link, task: Task | None) -> D
     polled = order.state is DeliveryState.LEASED and not order.ordered
     if polled and order.wake_at is None and not converses(work, order.receiver):
         return None  # whoever polled it has it until the task's clocks say otherwise
-    wake_at = min(task.deadline, Instant(work.now + task.idle_limit))
-    task = msgspec.structs.replace(task, session=link.session, last_sign_at=work.now, wake_at=wake_at)
+    deadline = task.due(work.now)
+    wake_at = min(deadline, Instant(work.now + task.idle_limit))
+    task = msgspec.structs.replace(
+        task, session=link.session, last_sign_at=work.now, deadline=deadline, wake_at=wake_at
+    )
     work.put(task)
     return lease(work, order, link, task)
 
