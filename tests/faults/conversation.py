@@ -1,9 +1,11 @@
 """Agents that talk with each other, under a simulated clock, network and disk: same seed, same trace.
 
 They write letters in lanes, ask for help, hand tasks over; they forget to acknowledge, vanish, come back by another
-door; the hub is killed, its disk fails. What they saw is written down outside of the hub, and held against its
-promises: at most once is never twice, at least once is never lost, no lane is inverted, a task has one owner, and in
-the end everybody is done.
+door; some of them speak another protocol, and help by doing a task. Tasks depend on others, are parts of others, and
+must be done in time; people cancel, pause and retry them, and remove agents and add others under their names. The hub
+is killed, its disk fails. What they saw is written down outside of the hub, and held against its promises: at most once
+is never twice, at least once is never lost, no lane is inverted, a task has one owner and one end, its story has no
+gap, and in the end everybody is done.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from dragoman.core.commands import (
     Answer,
     AnswerHandover,
     AskHelp,
+    Cancel,
     CloseLink,
     Finish,
     GiveHelp,
@@ -29,18 +32,25 @@ from dragoman.core.commands import (
     HandOver,
     HelpVerdict,
     OpenLink,
+    Pause,
+    RemoveAgent,
     ReportStatus,
+    Resume,
+    Retry,
     Tell,
 )
 from dragoman.core.delivery.model import Cargo, Parcel
-from dragoman.core.errors import Refused
+from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, SessionId, TaskId
 from dragoman.core.ports import StoreFailed, TaskFilter
-from dragoman.core.tasks.model import Priority, QuestionStatus, Task
+from dragoman.core.tasks.model import Event, EventKind, Priority, QuestionStatus, Task, Waiting
 from dragoman.stores.memory import MemoryStore
 
-WEIGHTS = (14, 3, 16, 5, 3, 1, 1, 1)
-"""How often, among each other: write, submit, act, link, time, crash, break the disk, answer."""
+WEIGHTS = (20, 3, 26, 7, 4, 1, 1, 1, 2, 1)
+"""How often, among each other: write, submit, act, link, time, crash, break the disk, answer, govern, replace."""
+
+
+ENDS = (EventKind.COMPLETED, EventKind.FAILED, EventKind.CANCELLED)
 
 
 class Witness:
@@ -50,6 +60,7 @@ class Witness:
         self.kept: dict[str, tuple[str, str, int]] = {}  # message id → receiver, lane, number: accepted, to arrive
         self.once: set[str] = set()
         self.seen: dict[str, int] = defaultdict(int)
+        self.arrived: set[str] = set()  # of these, whatever was not lost on its way
         self.lanes: dict[tuple[str, str], list[int]] = defaultdict(list)
         self.finished: dict[TaskId, set[str]] = defaultdict(set)
         self.broken: str | None = None
@@ -71,6 +82,8 @@ class Witness:
 
 
 class Talker:
+    protocol = "agentmsg"
+
     def __init__(self, talk: Conversation, id: str) -> None:
         self.talk = talk
         self.id = AgentId(id)
@@ -86,6 +99,8 @@ class Talker:
                 self.talk.witness.saw(self.id, parcel)
             if not lossy:
                 self.tray.append(parcel)
+                if parcel.delivery.cargo is Cargo.LETTER:
+                    self.talk.witness.arrived.add(parcel.event.message_id)
 
     def hang_up(self, reason: str) -> None:
         self.session = None
@@ -166,12 +181,36 @@ class Talker:
             self.mine.pop(task, None)  # it forgets: only the clocks can save it
 
 
+class Child(Talker):
+    """One that has no word for letters: it does tasks, asks for help and hands over. Its link vouches for it, and when
+    that ends its head is empty."""
+
+    protocol = "forge"
+
+    async def connect(self, *, polls: bool) -> None:
+        world, session = self.talk.world, SessionId(self.talk.world.mint())
+        self.tray, self.mine = [], {}
+        world.intake.attach(session, self)
+        opened = OpenLink(principal=self.id, session=session, ordered=True, fresh=True, vouches=True)
+        if await self.talk.try_ask(opened) is not None:
+            self.session = session
+
+    async def disconnect(self) -> None:
+        if self.session is not None:
+            session, self.session = self.session, None
+            self.talk.world.intake.detach(session)
+            gone = Fault(kind=Kind.UNAVAILABLE, message="its process ended", retryable=True)
+            await self.talk.try_ask(CloseLink(principal=self.id, session=session, fault=gone))
+
+
 class Conversation:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.world = World(MemoryStore(immediate=bool(seed % 2)), seed=seed)
         self.witness = Witness()
-        self.talkers = [Talker(self, f"t{n}") for n in range(3)]
+        self.writers = [Talker(self, f"t{n}") for n in range(3)]
+        self.talkers = [*self.writers, *(Child(self, f"c{n}") for n in range(2))]
+        self.tasks: list[TaskId] = []
         self.lanes = [TaskId(self.world.uuid()) for _ in range(3)]
         self.count = 0
         self.passed: list[Tell] = []
@@ -189,11 +228,10 @@ class Conversation:
         await self.world.start()
         await self.world.add("boss", "orchestrator", work_types=())
         for talker in self.talkers:
-            await self.world.add(
-                talker.id, "talker", protocol="agentmsg", capabilities=("review",), concurrent=self.rng.choice([1, 4])
-            )
+            await self.admit(talker)
         doings = [
-            self.write, self.submit, self.act, self.link, self.time, self.crash, self.break_disk, self.answer
+            self.write, self.submit, self.act, self.link, self.time, self.crash, self.break_disk, self.answer,
+            self.govern, self.replace,
         ]  # fmt: skip
         for doing in self.rng.choices(doings, WEIGHTS, k=steps) if script is None else map(doings.__getitem__, script):
             await doing()
@@ -203,7 +241,7 @@ class Conversation:
 
     async def write(self) -> None:
         """A letter; where the hub died over it, its sender says it again before it says anything else."""
-        sender, receiver = self.rng.sample(self.talkers, 2)
+        sender, receiver = self.rng.sample(self.writers, 2)
         lane = self.rng.choice([None, *self.lanes])
         once = self.rng.random() < 0.4
         self.count += 1
@@ -229,11 +267,39 @@ class Conversation:
         if self.rng.random() < 0.2:
             await self.try_ask(told)
 
+    async def admit(self, talker: Talker) -> None:
+        how = {"protocol": talker.protocol, "capabilities": ("review",), "concurrent": self.rng.choice([1, 4])}
+        await self.world.add(talker.id, "talker", **how)
+
     async def submit(self) -> None:
-        request = self.world.request("talker", principal="boss", follows=True)
+        rng, more = self.rng, {}
+        if rng.random() < 0.2:
+            more = {"deadline": Instant(self.world.time + rng.choice([5, 60]) * SECOND), "firm": True}
+        if self.tasks and rng.random() < 0.3:
+            more["dependencies"] = tuple({rng.choice(self.tasks) for _ in range(2)})
+        if self.tasks and rng.random() < 0.3:
+            more["parent"] = rng.choice(self.tasks)
+        request = self.world.request("talker", principal="boss", follows=True, **more)
         for _ in range(3):
             if await self.try_ask(request) is not None:
+                self.tasks.append(request.task_id)
                 return
+
+    async def govern(self) -> None:
+        """A person does something to a task."""
+        if self.tasks:
+            task, how = self.rng.choice(self.tasks), self.rng.choice([Cancel, Pause, Resume, Retry])
+            await self.try_ask(how(principal=ADMIN, task_id=task))
+
+    async def replace(self) -> None:
+        """An agent is removed, and another has its name, at once or a little later."""
+        talker = self.rng.choice(self.talkers)
+        await talker.disconnect()
+        talker.tray, talker.mine = [], {}
+        if await self.try_ask(RemoveAgent(principal=ADMIN, agent=talker.id)) is None:
+            return
+        await self.world.advance(self.rng.choice([0.001, 5]))
+        await self.admit(talker)
 
     async def act(self) -> None:
         await self.rng.choice(self.talkers).act(healthy=False)
@@ -291,6 +357,9 @@ class Conversation:
                 while talker.tray or talker.mine:
                     await talker.act(healthy=True)
             await self.answer()
+            for task in self.world.store.rows(Task):
+                if task.waiting is Waiting.HELD:
+                    await self.try_ask(Resume(principal=ADMIN, task_id=task.id))
             await self.world.advance(7)
             if not await self.pending():
                 return
@@ -311,12 +380,21 @@ class Conversation:
             r.subject for r in await self.world.store.audit(after=0, limit=100_000) if r.action == "letter.expire"
         }
         for id, (receiver, lane, number) in self.witness.kept.items():
-            if not self.witness.seen[id] and id not in dead and id not in expired:
+            if id not in self.witness.arrived and id not in dead and id not in expired:
                 raise Violation(f"letter {number} in lane {lane} to {receiver} was accepted and never arrived")
         for task, by in self.witness.finished.items():
             if len(by) > 1:
                 raise Violation(f"{task} was finished by {sorted(by)}")
+        stories: dict[TaskId, list[Event]] = defaultdict(list)
+        for event in self.world.store.rows(Event):
+            stories[event.task].append(event)
         for task in self.world.store.rows(Task):
+            story = sorted(stories[task.id], key=lambda event: event.seq)
+            if [event.seq for event in story] != list(range(1, task.seq + 1)):
+                raise Violation(f"the story of {task.id} has gaps: {[event.seq for event in story]}")
+            kinds = [event.kind for event in story]
+            if sum(map(kinds.count, ENDS)) != 1 + kinds.count(EventKind.RETRIED):
+                raise Violation(f"{task.id} did not end once: {kinds}")
             if len(task.handed) > 8:
                 raise Violation(f"{task.id} went through {len(task.handed)} hands")
 
