@@ -24,7 +24,7 @@ from dragoman.core.delivery.outbox.leases import (
 )
 from dragoman.core.delivery.retry import LONGEST
 from dragoman.core.ids import DeliveryId, Instant, TaskId
-from dragoman.core.lookups import PAGE, Inbox, Lane, LeasedTo, Unacknowledged
+from dragoman.core.lookups import FIRST, PAGE, Inbox, Lane, LeasedTo, Unacknowledged
 from dragoman.core.rules import Rules
 from dragoman.core.state.model import Registry
 from dragoman.core.state.policy import NAME
@@ -32,7 +32,7 @@ from dragoman.core.work import Work
 
 MANY = 512
 
-NOTHING_YET = (-(1 << 62), "")
+NOTHING_YET = (FIRST, "")
 """The place before everything that may have left for a receiver (`Link.behind`)."""
 
 
