@@ -78,6 +78,23 @@ async def test_who_says_yes_and_never_acknowledges_the_work_is_given_it_again(wo
     assert [dead.cargo for dead in await world.store.dead_letters(limit=10)] == [Cargo.YOURS]
 
 
+async def test_the_time_that_a_task_waited_for_help_is_not_taken_from_who_takes_it_over(world):
+    bob = await world.connect("bob", acknowledges=True)
+    _, task = await working(world)
+    await world.ask(asks(world, "ann", task.id, to=AgentId("bob")))
+    request = hands(world, "ann", task.id, to=AgentId("bob"), deadline=Instant(world.time + 300 * SECOND))
+    for round_ in range(20):
+        if round_ == 10:
+            await world.ask(request)
+        await bob.ack(*bob.take())
+        await world.advance(10)
+        for id in ("ann", "bob"):
+            await world.ask(Beat(principal=AgentId(id)))
+    await world.ask(takes(world, "bob", request))
+    theirs = await world.task(task.id)
+    assert (theirs.owner, theirs.deadline) == ("bob", task.deadline + 200 * SECOND)
+
+
 async def test_with_a_no_the_owner_keeps_it(world):
     bob = await world.connect("bob", acknowledges=True)
     ann, task = await working(world)

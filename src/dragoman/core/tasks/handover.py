@@ -301,7 +301,8 @@ def told_whole(work: Work, task: Task, question: Question, to: AgentId) -> Task:
         if other.id != question.id:
             call_off(work, other)
     task = work.record(task, EventKind.HANDED_OVER, agent=to, body=msgspec.Raw(msgspec.json.encode(body)))
-    deadline = sooner(task.deadline, limits.get("deadline"))
+    due = task.due(work.now)
+    deadline = sooner(due, limits.get("deadline"))
     return msgspec.structs.replace(
         task,
         handed=(*task.handed, (question.agent, to)),
@@ -312,7 +313,8 @@ def told_whole(work: Work, task: Task, question: Question, to: AgentId) -> Task:
         delivery=None,
         constraints=tightened(task.constraints, limits),
         deadline=deadline,
-        firm=task.firm or deadline < task.deadline,
+        last_sign_at=work.now,
+        firm=task.firm or deadline < due,
         metadata=None if task.metadata is None else task.metadata | metadata,
     )
 
