@@ -41,7 +41,8 @@ def open_link(work: Work, command: OpenLink) -> int:
                 lose(work, old)
     work.put_link(link)
     if command.ordered or work.now - (agent.last_seen_at or 0) > SEEN_EVERY:
-        agent = msgspec.structs.replace(agent, connected=command.ordered, last_seen_at=work.now)
+        connected = any(one.ordered for one in work.links_to(agent.id))
+        agent = msgspec.structs.replace(agent, connected=connected, last_seen_at=work.now)
         work.put(agent)
     sent = pump(work, link)
     if command.fresh:

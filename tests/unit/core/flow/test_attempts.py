@@ -284,6 +284,18 @@ async def test_who_does_not_come_back_after_a_restart_is_not_waited_for_longer_t
         assert (await world.refused_finish("i1", task.id)).kind is Kind.NOT_FOUND
 
 
+async def test_who_was_connected_when_the_hub_died_is_missed_also_if_it_polled_beside(world):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit(idle_seconds=3600)
+    await world.progress("i1", task.id)
+    await world.advance(20)
+    await world.poll("i1")
+    await world.restart()
+    await world.advance(31)
+    assert (await world.task(task.id)).status is Status.QUEUED
+
+
 async def test_the_time_in_which_the_hub_was_stopped_is_nobodys_silence(world):
     await world.add("i1", "infra")
     i1 = await world.connect("i1")
