@@ -57,9 +57,19 @@ FIELDS: Mapping[str, str] = {
     "constraints.memory": "budget.memory",
     "constraints.max_memory_mb": "hints.max_memory_mb",
     "to_agent": "agent",
+    "contract_id": "agent",
     "work_type": "type",
+    "payload": "input",
+    "request_id": "Idempotency-Key",
 }
-"""What this API calls the limits of a task, whom it is for, and what is to be done."""
+"""What this API calls the limits of a task, whom it is for, what is to be done, and which request it is. It asks on no
+contract: what would need one is for another agent."""
+
+MESSAGES: Mapping[str, str] = {"request_id": "this Idempotency-Key was used before with other content"}
+"""By what the core calls a field: what it says in words that nobody here has sent."""
+
+ADVICE: Mapping[str, str] = {"contract_id": "`dragoman call --via a2acp` shakes hands and asks on a contract."}
+"""Likewise, what to do where its own advice is for agents."""
 
 
 def status_of(kind: Kind) -> int:
@@ -69,7 +79,7 @@ def status_of(kind: Kind) -> int:
 def status_for(fault: Fault) -> int:
     """As the table says; but a task that asks for more than it may have is no better later (`core.state.budget`), and
     one for somebody who is not known here waits for nobody."""
-    if fault.field not in FIELDS:
+    if fault.field is None:
         return status_of(fault.kind)
     instead = {Kind.RESOURCES: Kind.INVALID, Kind.UNAVAILABLE: Kind.NOT_FOUND}
     return status_of(instead.get(fault.kind, fault.kind))
@@ -131,10 +141,11 @@ def misshapen(error: msgspec.ValidationError, *, where: str, type: Any) -> Probl
 def detail(fault: Fault, next: str | None) -> str:
     """The fault in sentences, the last of which says what to do. As in the error map, a message that ends with a
     full stop is taken to say it itself, unless there is better advice."""
-    advice = next or NEXT.get(fault.kind)
+    field = fault.field or ""
+    advice = next or ADVICE.get(field) or NEXT.get(fault.kind)
     if advice is None:
         return errormap.sentence(fault)
-    message = fault.message.strip().rstrip(".")
+    message = MESSAGES.get(field, fault.message).strip().rstrip(".")
     return f"{errormap.sentence(msgspec.structs.replace(fault, message=f'{message}.'))} {advice}"
 
 

@@ -37,7 +37,7 @@ async def find_task(desk: Desk, id: str, *, field: str | None = None) -> Task:
     if len(matches) > 1:
         raise _ambiguous("tasks", id, [match.id for match in matches], field)
     if not matches:
-        raise no_task(id, field)
+        raise no_task(id, field) if len(id) >= SHORTEST_PREFIX else _too_short("task", id, field)
     return matches[0]
 
 
@@ -62,6 +62,8 @@ async def find_question(desk: Desk, id: str) -> Question:
         found = [one for one in nearest if one.id.startswith(id.lower())]
     if len(found) > 1:
         raise _ambiguous("questions", id, [one.id for one in found])
+    if not found and len(id) < SHORTEST_PREFIX:
+        raise _too_short("question", id)
     if not found:
         raise Problem(Kind.NOT_FOUND, f"no question {id[:80]!r}", next="List them with GET /api/v1/questions.")
     return found[0]
@@ -77,6 +79,8 @@ async def find_letter(desk: Desk, id: str) -> DeadLetter:
         found = [letter for letter in nearest if letter.id.startswith(wanted)]
     if len(found) > 1:
         raise _ambiguous("dead letters", id, [letter.id for letter in found])
+    if not found and len(id) < SHORTEST_PREFIX:
+        raise _too_short("dead letter", id)
     if not found:
         raise Problem(Kind.NOT_FOUND, f"no dead letter {id[:80]!r}", next="List them with GET /api/v1/deadletters.")
     return found[0]
@@ -85,6 +89,15 @@ async def find_letter(desk: Desk, id: str) -> DeadLetter:
 def _ambiguous(what: str, id: str, matches: list[str], field: str | None = None) -> Problem:
     return Problem(
         Kind.INVALID, f"several {what} begin with {id!r}", field=field, next="Give more of the id.", matches=matches
+    )
+
+
+def _too_short(what: str, id: str, field: str | None = None) -> Problem:
+    return Problem(
+        Kind.NOT_FOUND,
+        f"no {what} is called {id!r}",
+        field=field,
+        next=f"The beginning of an id has at least {SHORTEST_PREFIX} characters.",
     )
 
 

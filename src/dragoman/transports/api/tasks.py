@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Cancel, Pause, Resume, Retry, Submit
-from dragoman.core.errors import Kind
+from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import ADMIN, HUB, SECOND, AgentId, TaskId, instant
 from dragoman.core.ports import TaskFilter
 from dragoman.core.queries import AgentFacts, TaskOut, WhyOut, task_out, why
@@ -22,6 +22,7 @@ from dragoman.core.state.budget import USED_UP, Account, account_in, memory_need
 from dragoman.core.state.model import Registry
 from dragoman.core.state.standing import standing_of
 from dragoman.core.tasks.model import Question, Status, Task
+from dragoman.transports.api import problems
 from dragoman.transports.api.bodies import (
     Budget,
     CancelIn,
@@ -84,33 +85,42 @@ async def submit(desk: Desk, request: Request) -> Response:
     # A deadline alone says how long it may take, also where that is longer than the hub's own patience.
     total = max(0.0, (deadline - desk.intake.now()) / SECOND) if deadline is not None and seconds is None else seconds
     trace = _TRACEPARENT.fullmatch(request.headers.get("traceparent", ""))
-    task: Task = await desk.intake.ask(
-        Submit(
-            principal=ADMIN,
-            protocol=PROTOCOL,
-            request_id=key or desk.intake.mint(),
-            digest=hashlib.sha256(_sorted(tree)).hexdigest(),
-            type=wish.type,
-            body=msgspec.json.encode(body),
-            name=wish.name,
-            description=wish.description,
-            kind=wish.kind,
-            pinned=None if wish.agent is None else AgentId(wish.agent),
-            required_capabilities=wish.required_capabilities,
-            priority=wish.priority,
-            dependencies=tuple([await _reference(desk, id, "dependencies") for id in wish.dependencies]),
-            deadline=deadline,
-            firm=deadline is not None,
-            idle_seconds=seconds,
-            total_seconds=total,
-            trace_id=trace[1] if trace else None,
-            parent=None if wish.parent is None else await _reference(desk, wish.parent, "parent"),
-            thread=wish.thread,
-            constraints=constraints,
-            files=files,
-        )
+    command = Submit(
+        principal=ADMIN,
+        protocol=PROTOCOL,
+        request_id=key or desk.intake.mint(),
+        digest=hashlib.sha256(_sorted(tree)).hexdigest(),
+        type=wish.type,
+        body=msgspec.json.encode(body),
+        name=wish.name,
+        description=wish.description,
+        kind=wish.kind,
+        pinned=None if wish.agent is None else AgentId(wish.agent),
+        required_capabilities=wish.required_capabilities,
+        priority=wish.priority,
+        dependencies=tuple([await _reference(desk, id, "dependencies") for id in wish.dependencies]),
+        deadline=deadline,
+        firm=deadline is not None,
+        idle_seconds=seconds,
+        total_seconds=total,
+        trace_id=trace[1] if trace else None,
+        parent=None if wish.parent is None else await _reference(desk, wish.parent, "parent"),
+        thread=wish.thread,
+        constraints=constraints,
+        files=files,
     )
+    try:
+        task: Task = await desk.intake.ask(command)
+    except Refused as refused:
+        raise Refused(_as_asked(refused.fault, wish)) from None
     return respond(202, await whole_task(desk, task), {"Location": f"/api/v1/tasks/{task.id}"})
+
+
+def _as_asked(fault: Fault, wish: TaskIn) -> Fault:
+    """Whom a task is for was said as a kind, where no agent was named."""
+    if problems.FIELDS.get(fault.field or "") != "agent" or wish.agent is not None or wish.kind is None:
+        return fault
+    return msgspec.structs.replace(fault, field="kind")
 
 
 def _budget(budget: float | Budget | None, said: Any) -> dict[str, Any]:

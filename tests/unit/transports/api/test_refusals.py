@@ -91,6 +91,27 @@ async def test_a_task_for_somebody_who_is_not_known_is_no_failure_of_the_hub(wor
     assert assert_problem(answer, 422, "unsupported_work")["field"] == "type"
 
 
+async def test_whom_a_task_is_for_is_called_as_the_caller_said_it(world: Any) -> None:
+    world.intake.script[Submit] = Fault(kind=Kind.UNAVAILABLE, message="no agent of kind 'x'", field="to_agent")
+    answer = await world.client.post("/api/v1/tasks", json={"type": "a", "kind": "x"})
+    assert assert_problem(answer, 404, "unavailable")["field"] == "kind"
+
+
+async def test_an_input_that_does_not_fit_is_called_so(world: Any) -> None:
+    world.intake.script[Submit] = Fault(kind=Kind.INVALID, message="it does not fit", field="payload")
+    answer = await world.client.post("/api/v1/tasks", json={"type": "a", "agent": "x"})
+    assert assert_problem(answer, 422, "invalid")["field"] == "input"
+
+
+async def test_what_needs_a_contract_says_how_to_have_one(world: Any) -> None:
+    message = "scan is personal, and x takes it encrypted only; shake hands with it for a key"
+    world.intake.script[Submit] = Fault(kind=Kind.FORBIDDEN, message=message, field="contract_id")
+    answer = await world.client.post("/api/v1/tasks", json={"type": "scan", "agent": "x"})
+    told = assert_problem(answer, 403, "forbidden")
+    assert told["field"] == "agent"
+    assert told["detail"].endswith("for a key. `dragoman call --via a2acp` shakes hands and asks on a contract.")
+
+
 def test_advice_is_not_repeated() -> None:
     whole = Fault(kind=Kind.CONFLICT, message="The task is done. Retry it first.")
     assert detail(whole, None) == "The task is done. Retry it first."

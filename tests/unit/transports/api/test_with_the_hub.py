@@ -51,7 +51,11 @@ async def test_a_task_lives_its_life_over_the_api(client: httpx2.AsyncClient) ->
     again = await client.post("/api/v1/tasks", json=wish, headers=key)
     assert (again.status_code, again.json()["id"]) == (202, task["id"])
     other = await client.post("/api/v1/tasks", json={**wish, "input": {}}, headers=key)
-    assert (other.status_code, other.json()["kind"]) == (409, "mismatch")
+    assert (other.status_code, other.json()["kind"], other.json()["field"]) == (409, "mismatch", "Idempotency-Key")
+    said = "This Idempotency-Key was used before with other content. Use a new Idempotency-Key for a new request."
+    assert other.json()["detail"] == said
+    short = (await client.get(f"/api/v1/tasks/{task['id'][:3]}")).json()
+    assert "at least 4 characters" in short["detail"]
     told = (await client.get(f"/api/v1/tasks/{task['id'][:13]}/why")).json()
     assert [reason["code"] for reason in told["candidates"][0]["reasons"]] == ["offline"]
 
