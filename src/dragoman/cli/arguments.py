@@ -72,12 +72,23 @@ def _is_text(argument: str) -> bool:
 
 def _object(text: str, place: str) -> dict[str, Any]:
     try:
-        parsed = json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
+        parsed = json.loads(text, parse_constant=_refuse, object_pairs_hook=_once)
+    except RecursionError:
+        raise Stop(Exit.USAGE, f"{line(place)} is nested too deeply", next="nest it less") from None
+    except ValueError as error:
         raise Stop(Exit.USAGE, f"{line(place)} is not JSON: {line(error)}", next=HOW) from error
     if not isinstance(parsed, dict):
         raise Stop(Exit.USAGE, f"{line(place)} does not hold a JSON object", next=HOW)
     return parsed
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of a key that is there twice, the hub would never see the first."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for place, (key, _) in enumerate(pairs) if key in dict(pairs[:place]))
+        raise ValueError(f"the key {twice!r} is there twice")
+    return found
 
 
 def _refuse(constant: str) -> Any:

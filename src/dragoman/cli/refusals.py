@@ -26,6 +26,9 @@ _ABOUT = re.compile(r"/api/v1/(?P<what>[a-z]+)(?:/(?P<id>[^/]+))?")
 _LISTED = re.compile(r"\.? List them with GET /api/v1/([a-z/]+)\.")
 _SHAPE = re.compile(r"(?P<where>Query|Body): (?P<what>.*?)\.? Correct the message and send it again\.\Z", re.DOTALL)
 _AGAIN = " Correct the message and send it again."
+_TOKEN = re.compile(r"POST /api/v1/agents/([^/\s]+)/token")
+_BEARER = re.compile(r" Send the admin token as `[^`]*`\.\Z")
+_UNKNOWN = " Look at GET /openapi.json for what there is."
 
 
 def told(status: int, problem: Any) -> Stop:
@@ -41,6 +44,14 @@ def told(status: int, problem: Any) -> Stop:
         next = _look(str(problem.get("instance") or ""))
     elif problem.get("kind") == "unavailable" and field:  # it is about whom was asked for, not about the hub
         next = LISTS["agents"]
+    facts = problem.get("facts")
+    if isinstance(facts, Mapping) and isinstance(matches := facts.get("matches"), list):
+        sentence = f"{sentence.removesuffix('.')}, as in {', '.join(map(str, matches))}"
+        about = _ABOUT.match(str(problem.get("instance") or ""))
+        next = None if about is None else LISTS.get(about["what"])
+    if sentence.endswith(_UNKNOWN):
+        sentence, next = "what answers there has no such address", "check --hub / DRAGOMAN_URL"
+    sentence = _TOKEN.sub(r"`dragoman agent token \1`", _BEARER.sub("", sentence))
     if listed := _LISTED.search(sentence):
         what, more = sentence[: listed.start()], sentence[listed.end() :]
         sentence, next = f"{what}.{more}" if more else what, LISTS.get(listed[1], next)

@@ -207,18 +207,28 @@ def test_a_value_is_json_where_it_parses(text: str, value: Any) -> None:
     assert arguments.read([f"key={text}"]) == {"key": value}
 
 
+def test_what_is_nested_too_deeply_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "deep.json").write_text("[" * 200_000)
+    with pytest.raises(Stop) as stopped:
+        arguments.read([f"@{tmp_path}/deep.json"])
+    assert (stopped.value.code, stopped.value.sentence) == (2, f"{tmp_path}/deep.json is nested too deeply")
+
+
 def test_files_stdin_and_pairs_are_merged_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "in.json").write_text('{"a": 1, "b": 1}')
     monkeypatch.setattr(sys, "stdin", StringIO('{"b": 2, "c": 2}'))
     assert arguments.read([f"@{tmp_path}/in.json", "-", "c=3"]) == {"a": 1, "b": 2, "c": 3}
 
 
-@pytest.mark.parametrize("typed", ["plain", "=3", "@nowhere.json", "@list.json", "@bad.json", "@nan.json"])
+@pytest.mark.parametrize(
+    "typed", ["plain", "=3", "@nowhere.json", "@list.json", "@bad.json", "@nan.json", "@twice.json"]
+)
 def test_other_input_is_a_usage_error(typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("list.json").write_text("[1]")
     Path("bad.json").write_text("{")
     Path("nan.json").write_text('{"a": NaN}')
+    Path("twice.json").write_text('{"a": {"b": 1, "b": 2}}')
     with pytest.raises(Stop) as stopped:
         arguments.read([typed])
     assert (stopped.value.code, stopped.value.next) == (2, "write key=value, @file.json, or - for JSON on stdin")

@@ -147,6 +147,13 @@ def test_a_hub_that_does_not_hold_a_clause_is_told_so(hub: Any, run: Any) -> Non
     assert "✗ the hub: 0 of 13 clauses hold, 13 do not" in ran.err
 
 
+def test_without_the_right_token_no_clause_is_tried(hub: Any, run: Any) -> None:
+    hub.answers["POST /api/v1/agents"] = (401, {"detail": "this is not the admin token of this hub."})
+    ran = run("conformance", "hub")
+    assert (ran.code, ran.out) == (4, "")
+    assert ran.err.splitlines()[0] == "error: this is not the admin token of this hub."
+
+
 def test_an_agent_to_be_tried_needs_a_command(hub: Any, run: Any) -> None:
     ran = run("conformance", "agent")
     assert (ran.code, "dragoman conformance agent --fresh -- node agent.js" in ran.err) == (2, True)

@@ -63,6 +63,37 @@ def test_chiffons_own_refusals_are_told_too(hub: Any, run: Any) -> None:
             "dragoman task show 7f",
         ),
         (
+            409,
+            {
+                "detail": "w1 speaks chiffon. Give it a new one with POST /api/v1/agents/w1/token.",
+                "instance": "/api/v1/agents/w1/revocations",
+            },
+            "w1 speaks chiffon. Give it a new one with `dragoman agent token w1`.",
+            "dragoman agent ls",
+        ),
+        (
+            422,
+            {
+                "detail": "Several tasks begin with '7f'. Give more of the id.",
+                "facts": {"matches": ["7f01", "7f02"]},
+                "instance": "/api/v1/tasks/7f",
+            },
+            "Several tasks begin with '7f'. Give more of the id, as in 7f01, 7f02",
+            "dragoman task ls",
+        ),
+        (
+            404,
+            {"detail": "Nothing lives at this address. Look at GET /openapi.json for what there is."},
+            "what answers there has no such address",
+            "check --hub / DRAGOMAN_URL",
+        ),
+        (
+            401,
+            {"detail": "This is not the admin token. Send the admin token as `Authorization: Bearer …`."},
+            "This is not the admin token.",
+            "set DRAGOMAN_TOKEN to the hub's admin token (it is in admin.token of its data directory)",
+        ),
+        (
             404,
             {"detail": "No agent of kind 'x'.", "field": "to_agent", "kind": "unavailable"},
             "No agent of kind 'x'. (field to_agent)",

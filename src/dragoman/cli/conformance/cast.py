@@ -119,7 +119,8 @@ class Cast:
                 self.hub.delete("agents", id)
             except Stop as stop:
                 words(f"  {id} could not be put out ({stop.sentence}): dragoman agent rm {id}")
-        self._tidy(set(self._in))
+        if self._in:
+            self._tidy(set(self._in))
 
     def _tidy(self, gone: set[str]) -> None:
         """What was on its way to one of them is dead now, a moment after it left, and worth nothing to anybody."""

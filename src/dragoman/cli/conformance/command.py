@@ -29,6 +29,9 @@ ALL: tuple[Spoken, ...] = ("chiffon", "coven", "forge", "agentmsg", "a2acp")
 DOORS = {"chiffon": "chiffon+http", "agentmsg": "agentmsg+http", "a2acp": "a2acp+http", "coven": "coven"}
 """What an agent's address begins with, by what it speaks."""
 
+ENDS = (Exit.NOT_ALLOWED, Exit.UNREACHABLE)
+"""What keeps us from letting anybody in: no clause has been tried then."""
+
 Fresh = Annotated[bool, Parameter(negative=(), help="Against a hub of its own, which ends with the checks.")]
 
 
@@ -116,6 +119,8 @@ def _hub_checks(cast: Cast, protocols: Iterable[str], grpc: GrpcPort | None) -> 
         try:
             scene = module.Scene(cast, grpc) if protocol == "coven" else module.Scene(cast)
         except (NotTried, Stop) as why:
+            if isinstance(why, Stop) and why.code in ENDS:
+                raise
             said = why.sentence if isinstance(why, Stop) else str(why)
             good = False if isinstance(why, Stop) else None
             yield from (Tried(protocol, one.id, one.says, good, said, 0.0) for one in module.checks.checks)
