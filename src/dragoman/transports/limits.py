@@ -7,6 +7,8 @@
     keeps a connection without a request        after `idle_seconds`
     does not read what we write                 when nothing could be written for `write_seconds`, also on a WebSocket
     sends more header bytes than `header_bytes` at once, 431
+    sends as many behind its body (trailers,
+    which nobody reads) or between its chunks   at once, 431
     goes on sending a body that was refused     after `discard_bytes` more
     is one too many                             at once, 503
     sends what the memory has no room for       at once, 503
@@ -57,6 +59,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return self.message_bytes * 2
 
 
+FRAMING = 8
+"""Bytes that a byte of a body may cost: in a chunk of its own it costs six."""
+
 OFFER = frozenset({b"connection", b"upgrade", b"http2-settings"})
 """The headers of an offer to go on in another protocol, and what `Connection` says of it."""
 
@@ -86,6 +91,7 @@ class GuardedHttp(HttpToolsProtocol):
         self._in_headers = True  # of a request, or of the next
         self._header_bytes = 0
         self._body_got = 0
+        self._around = 0  # bytes behind the headers that are no body
         self._discarded = 0
         self._offered = False  # its headers offer a protocol that is not spoken here
         self._leaving = False  # answered for the last time, while the client still sends
@@ -105,9 +111,14 @@ class GuardedHttp(HttpToolsProtocol):
             return
         if self._in_headers:
             self._header_bytes += len(data)
+        else:
+            self._around += len(data)
         self._feed(data)
-        if self._in_headers and self._header_bytes > self.limits.header_bytes and not self.transport.is_closing():
-            self.transport.write(_plain(b"431 Request Header Fields Too Large", _HEADERS))
+        self._around = max(0, self._around)
+        much = self._header_bytes if self._in_headers else self._around
+        if much > self.limits.header_bytes and not self.transport.is_closing():
+            if self._in_headers or not self.cycle.response_started:
+                self.transport.write(_plain(b"431 Request Header Fields Too Large", _HEADERS))
             self.transport.close()
 
     def _feed(self, data: bytes) -> None:
@@ -149,7 +160,7 @@ class GuardedHttp(HttpToolsProtocol):
         self._offered = self.parser.should_upgrade() and self._get_upgrade() not in (None, b"websocket")
         if self._offered:
             return
-        self._in_headers, self._header_bytes = False, 0
+        self._in_headers, self._header_bytes, self._around = False, 0, 0
         size = len(self.url)
         for name, value in self.headers:
             size += len(name) + len(value)
@@ -159,11 +170,13 @@ class GuardedHttp(HttpToolsProtocol):
         before = self.cycle
         super().on_headers_complete()
         if self.cycle is not before:  # it was no upgrade
+            self.headers = []  # what comes behind the body is no header of the request
             self.cycle.transport = cast(asyncio.Transport, _Joined(self.transport, self.loop, self.leave))
             self.cycle.__class__ = OpenEnded if self.scope["http_version"] == "1.0" else Cycle
 
     def on_body(self, body: bytes) -> None:
         self._body_got += len(body)
+        self._around -= FRAMING * len(body)
         if self._answered():
             self._discarded += len(body)
             if self._discarded > self.limits.discard_bytes:

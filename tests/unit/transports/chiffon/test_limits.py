@@ -137,6 +137,42 @@ async def test_large_headers_are_refused_whether_they_end_or_not(
         assert status in await raw.closed()
 
 
+CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "around",
+    {
+        "one trailer": b"2\r\n{}\r\n0\r\nx: " + b"y" * 20_000,
+        "many trailers": b"2\r\n{}\r\n0\r\n" + b"x: y\r\n" * 4000,
+        "an extension of a chunk": b"2;" + b"y" * 20_000,
+    }.items(),
+    ids=lambda case: case[0],
+)
+async def test_what_is_sent_around_a_body_has_an_end(around: tuple[str, bytes], opened: Any, kit: Any) -> None:
+    async with opened(header_bytes=10_000, body_seconds=1000) as serving, Raw(kit, serving.port) as raw:
+        raw.writer.write(raw.head(CHUNKED))
+        await kit.soon(
+            seen(lambda: [one.cycle is not None for one in serving._server.server_state.connections] == [True])
+        )
+        raw.writer.write(around[1])
+        assert b" 431 " in await raw.closed()
+
+
+async def test_a_body_in_chunks_of_one_byte_is_read(opened: Any, kit: Any) -> None:
+    async with opened(header_bytes=10_000) as serving, Raw(kit, serving.port) as raw:
+        raw.writer.write(raw.head(CHUNKED) + b"1\r\nx\r\n" * 20_000 + b"0\r\n\r\n")
+        assert b" 400 " in await kit.soon(raw.reader.readline())
+
+
+async def test_a_trailer_is_no_header(opened: Any, kit: Any) -> None:
+    token = kit.tokens["orch-1"].encode()
+    said = b"POST /api/agent/ack HTTP/1.1\r\nhost: x\r\n" + CHUNKED
+    async with opened() as serving, Raw(kit, serving.port) as raw:
+        raw.writer.write(said + b"2\r\n{}\r\n0\r\nauthorization: Bearer " + token + b"\r\n\r\n")
+        assert b" 401 " in await kit.soon(raw.reader.readline())
+
+
 @pytest.mark.parametrize("version", [b"HTTP/1.1", b"HTTP/1.0"])
 async def test_a_client_that_sends_before_it_reads_and_wants_to_leave_hears_why_it_is_refused(
     version: bytes, opened: Any, kit: Any
