@@ -14,6 +14,9 @@ A link that ends because of what the peer sent ends with a code that says so. Th
 the rest, and a socket that is closed with something unread resets the connection, which overtakes the code. So what
 still comes is thrown away, until nothing comes for `QUIET_SECONDS`.
 
+Tiny frames cost a thousand times what their bytes do, and one read may bring forty thousand. So frames are heard for
+`TURN_SECONDS` at a time, and others have their turn in between; while some wait, no more are read.
+
 Compression costs memory and time for each connection, so only the paths that want it offer it. What a peer sends is
 inflated no further than the largest message allowed: a bomb ends its link with 1009.
 """
@@ -21,8 +24,10 @@ inflated no further than the largest message allowed: a bomb ends its link with 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Iterable
 from http import HTTPStatus
+from time import monotonic
 from typing import Any, Protocol
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -38,6 +43,12 @@ EXTENSION = "dragoman.socket"
 
 MARK = b"dragoman"
 VERSION = "13"
+
+TURN_SECONDS = 0.005
+SLICE = 512
+"""Bytes that are given to the library at once where we cannot tell where frames begin: at most 85 of them."""
+FRAGMENTS = 65_536
+"""Frames that one message may come in."""
 
 QUIET_SECONDS = 0.5
 LINGER_SECONDS = 5.0
@@ -80,6 +91,13 @@ class Socket(WebSocketsSansIOProtocol):
     """Once we gave the peer up."""
     _unwritten = 0
     _stalled: asyncio.TimerHandle | None = None
+    _held = False
+    """Whether we read no more because there are `_unheard` pieces."""
+    _turning = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._unheard: deque[tuple[bytes, bool | None]] = deque()
 
     def handle_connect(self, event: Request) -> None:
         if event.path.partition("?")[0] in COMPRESSED_PATHS:
@@ -111,16 +129,59 @@ class Socket(WebSocketsSansIOProtocol):
         if self._lingers_until is not None:
             self._linger(self._lingers_until)
             return
-        if self._cutter is None:
+        if not self.handshake_initiated:
             super().data_received(data)
             return
-        for piece, is_text in self._cutter.cut(data):
+        if self._cutter is None:
+            self._unheard.extend((data[at : at + SLICE], None) for at in range(0, len(data), SLICE))
+        else:
+            self._unheard.extend(self._cutter.cut(data))
+        if not self._turning:
+            self._turn()
+
+    def _turn(self) -> None:
+        """Hear what came, for a while."""
+        self._turning = False
+        until = monotonic() + TURN_SECONDS
+        while self._unheard and not self._waits:
             if self.transport.is_closing() or self._lingers_until is not None:
-                return
+                self._unheard.clear()
+                break
+            piece, is_text = self._unheard.popleft()
             if is_text is None:
                 super().data_received(piece)
             elif not self.close_sent:
                 self._hear(piece, is_text)
+            if monotonic() > until:
+                self._turn_soon()
+                break
+        self._hold(bool(self._unheard))
+
+    async def receive(self) -> Any:
+        message = await super().receive()
+        self._turn_soon()  # uvicorn may have gone on reading
+        return message
+
+    def _turn_soon(self) -> None:
+        if self._unheard and not self._turning:
+            self._turning = True
+            self.loop.call_soon(self._turn)
+
+    @property
+    def _waits(self) -> bool:
+        """Whether the listener wants nothing more for now."""
+        return self.read_paused and self.listener is not None
+
+    def _hold(self, held: bool) -> None:
+        if held is self._held:
+            return
+        self._held = held
+        if self.read_paused or self.transport.is_closing():
+            return
+        if held:
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
 
     def send_receive_event_to_app(self) -> None:
         if self.listener is None:
@@ -163,15 +224,30 @@ class Socket(WebSocketsSansIOProtocol):
             self.close_timer.cancel()
         self.close_timer = self.loop.call_at(min(self.loop.time() + QUIET_SECONDS, until), self.transport.close)
 
+    def handle_cont(self, event: Frame) -> None:
+        if len(self.frames) >= FRAGMENTS:
+            self.conn.fail(CloseCode.MESSAGE_TOO_BIG, "a message in too many fragments")
+            self.handle_parser_exception()
+            return
+        super().handle_cont(event)
+
+    def handle_ping(self) -> None:
+        answer = b"".join(self.conn.data_to_send())
+        if self.has_room:  # one that does not read its answers gets no more of them
+            self.transport.write(answer)
+
     def stop_reading(self) -> None:
         if not self.read_paused and not self.transport.is_closing():
             self.read_paused = True
-            self.transport.pause_reading()
+            if not self._held:
+                self.transport.pause_reading()
 
     def go_on_reading(self) -> None:
         if self.read_paused and not self.transport.is_closing():
             self.read_paused = False
-            self.transport.resume_reading()
+            if not self._held:
+                self.transport.resume_reading()
+            self._turn_soon()
 
     # -- out
 
@@ -248,6 +324,7 @@ class Socket(WebSocketsSansIOProtocol):
             self._watch_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._unheard.clear()
         self._stop_watching()
         super().connection_lost(exc)
 
@@ -260,7 +337,7 @@ class Socket(WebSocketsSansIOProtocol):
     # -- keepalive
 
     def keepalive_timeout(self) -> None:
-        if self.read_paused and not self.close_sent:
+        if (self.read_paused or self._held) and not self.close_sent:
             self.pong_timer = None
             self.pending_ping_payload = None
             self.schedule_ping()
