@@ -8,7 +8,7 @@ import subprocess
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -271,6 +271,28 @@ def test_a_watch_over_the_websocket_follows_the_state(hub: HubProcess) -> None:
         assert watcher.next("STATE_UPDATE", resumed["id"])["payload"]["cursor"] == cursor
     told = hub.admin.get(f"/api/v1/agents/{bob.id}").json["reported"]
     assert told["status"]["state"] == "MAINTENANCE"
+
+
+def test_what_waits_for_an_allocation_of_all_together_goes_on_when_that_expires(hub: HubProcess) -> None:
+    ada, bob = Speaker(hub), Speaker(hub)
+    expires_at = (datetime.now(UTC) + timedelta(seconds=2)).isoformat()
+    made = hub.admin.post("/agentmsg/state", {
+        "operation": "CREATE", "entity_type": "RESOURCE", "entity_id": "hub:cpu", "version": 0, "timestamp": now(),
+        "changes": {"limit": 100, "expires_at": expires_at},
+    })  # fmt: skip
+    assert made.status == 200, made
+    with ada.link() as boss, bob.link() as worker:
+        for task in (str(uuid.uuid4()), str(uuid.uuid4())):
+            context = {
+                "task_id": task, "task_type": "review", "priority": "normal", "metadata": {"cpu": 60},
+                "dependencies": [], "history": [],
+            }  # fmt: skip
+            boss.acked(boss.say("TASK_ASSIGNMENT", bob.id, assignment(task, context=context)))
+            order = worker.next("TASK_ASSIGNMENT")
+            worker.ack(order)
+            worker.say("HEARTBEAT", "hub", {"agent_id": bob.id})
+        account = hub.admin.get("/agentmsg/state/RESOURCE/hub:cpu").json["value"]
+        assert (account["limit"], "expires_at" in account) == (1e15, False)
 
 
 def test_a_newer_link_replaces_the_older(hub: HubProcess) -> None:

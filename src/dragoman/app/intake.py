@@ -25,7 +25,7 @@ from dragoman.core.delivery import outbox
 from dragoman.core.delivery.model import Parcel
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.hub import decide
-from dragoman.core.ids import HOUR, MINUTE, Instant, Moment, SessionId
+from dragoman.core.ids import HOUR, HUB, MINUTE, Instant, Moment, SessionId
 from dragoman.core.lookups import Lookup
 from dragoman.core.ports import Changes, LinkEnd, Store, StoreFailed
 from dragoman.core.rules import Rules
@@ -354,6 +354,11 @@ class Intake(Overview):
             *(Wake(question=id) for id in due.questions),
         ]
         self.next_wake = due.next_at
+        lapses = self._floor.totals_lapse_at
+        if lapses is not None and lapses <= self.now():
+            commands.append(Wake(agent=HUB))
+        elif lapses is not None:
+            self.next_wake = min(lapses, due.next_at or lapses)
         for future in [self.post(command) for command in commands]:
             try:
                 await future

@@ -68,6 +68,7 @@ from dragoman.core.contracts import domains, handshake, parting
 from dragoman.core.delivery import deadletters, letters, outbox
 from dragoman.core.delivery.receipts import note, receipt
 from dragoman.core.errors import Refused
+from dragoman.core.ids import HUB
 from dragoman.core.lookups import DeliveryById, QuestionById
 from dragoman.core.policy import replay
 from dragoman.core.policy.chain import check, count
@@ -96,6 +97,8 @@ def wake(work: Work, command: Wake) -> None:
         outbox.lease_expired(work, delivery)
     if command.agent is not None and (agent := work.agent(command.agent)) is not None:
         registry.agent_woke(work, agent)
+    if command.agent == HUB:
+        status.totals_lapse(work)
     if command.question is not None and (question := work.one(QuestionById(command.question))) is not None:
         questions.expire(work, question)
 

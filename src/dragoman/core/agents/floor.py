@@ -13,7 +13,7 @@ from itertools import islice
 import msgspec
 
 from dragoman.core.agents.model import Agent
-from dragoman.core.ids import AgentId, Instant, SessionId
+from dragoman.core.ids import HUB, AgentId, Instant, SessionId
 from dragoman.core.policy.ratelimit import Key, Minute
 from dragoman.core.ports import PASSED, Recovered
 from dragoman.core.state import policy
@@ -170,6 +170,12 @@ class Floor:
             self.allotted.setdefault(entity.value["agent_id"], set()).add(entity.value["resource_type"])
         else:
             self.policy = policy.read(entity.value)
+
+    @property
+    def totals_lapse_at(self) -> Instant | None:
+        """When the next of what is allotted to all together ends."""
+        totals = (self.entities.get(f"{Registry.RESOURCE.value}/{HUB}:{kind}") for kind in self.allotted.get(HUB, ()))
+        return min((entity.wake_at for entity in totals if entity and entity.wake_at is not None), default=None)
 
     def drop_entity(self, entity: Entity) -> None:
         self.entities.pop(entity.id, None)

@@ -286,14 +286,28 @@ def look_again(work: Work, id: AgentId) -> None:
         work.put(now)
 
 
-def woke(work: Work, agent: Agent) -> Agent:
-    """Whatever of an agent's times is due, save for its breaker."""
-    for kind in RESOURCES if work.allotted(agent.id) else ():
-        entity = work.entity(Registry.RESOURCE, f"{agent.id}:{kind}")
+def totals_lapse(work: Work) -> None:
+    """What was allotted to all together may have ended."""
+    if lapse(work, HUB):
+        make_room(work, everybody=True)
+
+
+def lapse(work: Work, whose: AgentId) -> bool:
+    """End those of somebody's allocations whose time is over. True if there was one."""
+    ended = False
+    for kind in RESOURCES:
+        entity = work.entity(Registry.RESOURCE, f"{whose}:{kind}")
         ends = None if entity is None else moment_of(entity.value.get("expires_at"))
         if entity is not None and ends is not None and ends <= work.now:
             budget.lapsed(work, entity)
-            make_room(work)
+            ended = True
+    return ended
+
+
+def woke(work: Work, agent: Agent) -> Agent:
+    """Whatever of an agent's times is due, save for its breaker."""
+    if work.allotted(agent.id) and lapse(work, agent.id):
+        make_room(work)
     agent = look(work, agent)
     work.put(waking(work, agent))
     fill(work, agent.id)

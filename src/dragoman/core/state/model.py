@@ -18,7 +18,8 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.ids import AgentId, Instant
+from dragoman.core.ids import HUB, AgentId, Instant
+from dragoman.core.state.standing import moment_of
 
 
 class Registry(enum.StrEnum):
@@ -50,6 +51,14 @@ class Entity(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     @property
     def id(self) -> str:
         return f"{self.registry.value}/{self.name}"
+
+    @property
+    def wake_at(self) -> Instant | None:
+        """When the hub must look at it again: the end of what is allotted to all together. What is allotted to one
+        agent ends at one of that agent's times (`waking`)."""
+        if self.registry is not Registry.RESOURCE or self.value.get("agent_id") != HUB:
+            return None
+        return moment_of(self.value.get("expires_at"))
 
 
 class Change(msgspec.Struct, frozen=True, gc=False, array_like=True):

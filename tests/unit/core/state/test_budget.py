@@ -169,6 +169,25 @@ async def test_an_allocation_expires(paid):
     assert (await paid.submit(constraints={"max_tokens": 170})).status is Status.ASSIGNED
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_what_waits_for_all_together_goes_on_when_their_allocation_expires(paid, restarts):
+    from dragoman.core.ids import SECOND, Instant, rfc3339
+
+    end = Instant(paid.time + 10 * SECOND)
+    await paid.allot("hub:tokens", limit=100, expires_at=rfc3339(end))
+    first, second = [await paid.submit(constraints={"max_tokens": 60}) for _ in range(2)]
+    assert (first.status, second.status) == (Status.ASSIGNED, Status.QUEUED)
+    if restarts:
+        await paid.restart()
+        await paid.connect("i1")
+    await paid.intake.wake_due()
+    assert paid.intake.next_wake == end
+    await paid.advance(10)
+    assert (await paid.task(second.id)).status is Status.ASSIGNED
+    account = await paid.account("hub:tokens")
+    assert (account["allocated"], account["limit"], "expires_at" in account) == (120, 1e15, False)
+
+
 async def test_an_agents_own_figure_never_lowers_nor_doubles_what_its_tasks_used(paid):
     async def report(tokens: int) -> float:
         await paid.ask(ReportStatus(principal=AgentId("i1"), status={"state": "IDLE"}, usage={"tokens_used": tokens}))
