@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.e2e.a2acp.speaking import INTENT, Json, Key, Speaker, until
+from tests.e2e.a2acp.speaking import BROKER, INTENT, Json, Key, Speaker, until
 from tests.support.hubproc import HubProcess
 
 
@@ -26,6 +26,10 @@ def test_what_is_retried_has_the_fields_that_only_its_agents_know_and_is_held_to
     assert hub.admin.post(f"{path}/retry", {"input": {"rows": 4}}).status < 300
     again = bob.next("request", "provision")
     assert (again["payload"]["rows"], again["x_note"]) == (4, {"kept": True})
+    cancelled(hub, again)
+    assert bob.ask(BROKER, "terminate_collaboration", {"contract_id": contract})[0] == 200
+    over = hub.admin.post(f"{path}/retry", {})
+    assert (over.status, over.json["facts"]["standing"]) == (422, "terminated")
 
 
 def test_a_ciphertext_of_the_two_is_retried_as_it_is_or_not_at_all(hub: HubProcess) -> None:

@@ -136,6 +136,24 @@ async def test_so_is_a_person_who_edits_what_was_asked(world):
     assert (await world.ask(Retry(principal=ADMIN, task_id=task.id, input=b'{"rows":4}'))).owner == "data"
 
 
+@pytest.mark.parametrize("over", ["ended", "expired", "closed"])
+async def test_a_contract_that_is_over_lets_nothing_be_begun_anew(world, over):
+    await world.connect("data")
+    contract = await agreed(world)
+    ask = {"principal": "lab", "protocol": "a2acp", "type": "provision", "contract": contract.id}
+    task = await world.submit(None, **ask, input={"rows": 3})
+    await world.ask(Cancel(principal=ADMIN, task_id=task.id))
+    if over == "ended":
+        await world.ask(EndContract(principal=AgentId("data"), collaboration=contract.collaboration))
+    elif over == "expired":
+        world.time = Instant(world.time + 25 * HOUR)
+    else:
+        await world.ask(SetDomainPolicy(principal=ADMIN, source="research", target="clinic", allow=False))
+    fault = await world.refused(Retry(principal=ADMIN, task_id=task.id))
+    assert fault.kind is (Kind.FORBIDDEN if over == "closed" else Kind.CONTRACT)
+    assert (await world.task(task.id)).status is Status.CANCELLED
+
+
 async def test_nobody_puts_words_into_the_place_of_a_ciphertext(world):
     """They would leave in clear, in an envelope that says they are sealed."""
     await world.connect("data")

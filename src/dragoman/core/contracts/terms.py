@@ -51,6 +51,19 @@ def agreed(work: Work, command: Submit) -> Contract | None:
     if contract is None or contract.source.agent != command.principal:
         what = "the contract is not yours to ask on; shake hands for one"
         raise refuse(Kind.CONTRACT, what, field="contract_id", contract_id=command.contract)
+    check_in_force(work, contract)
+    for field, said, meant in (("intent", command.type, contract.intent),):
+        if said != meant:
+            what = f"the contract is about {meant!r}, not {said!r}; shake hands for that"
+            raise refuse(Kind.CONTRACT, what, field=field, contract_id=contract.id)
+    if contract.encrypted and contract.end_to_end and not command.sealed:
+        what = "the contract wants payloads that only the two agents can read; send it as aes256"
+        raise refuse(Kind.FORBIDDEN, what, field="security.encryption", contract_id=contract.id)
+    return contract
+
+
+def check_in_force(work: Work, contract: Contract) -> None:
+    """Whether anything may be asked on a contract now."""
     if not contract.honoured(work.now):
         standing = contract.at(work.now).value
         what = f"the contract is {standing}; shake hands for a new one"
@@ -59,15 +72,7 @@ def agreed(work: Work, command: Submit) -> Contract | None:
         what = "one of the two who agreed was removed; shake hands for a new contract"
         standing = Standing.TERMINATED.value
         raise refuse(Kind.CONTRACT, what, field="contract_id", contract_id=contract.id, standing=standing)
-    for field, said, meant in (("intent", command.type, contract.intent),):
-        if said != meant:
-            what = f"the contract is about {meant!r}, not {said!r}; shake hands for that"
-            raise refuse(Kind.CONTRACT, what, field=field, contract_id=contract.id)
     borders.check_standing(work, contract)
-    if contract.encrypted and contract.end_to_end and not command.sealed:
-        what = "the contract wants payloads that only the two agents can read; send it as aes256"
-        raise refuse(Kind.FORBIDDEN, what, field="security.encryption", contract_id=contract.id)
-    return contract
 
 
 def between_the_same(work: Work, contract: Contract) -> bool:
@@ -154,9 +159,14 @@ def check_input(command: Submit, offer: Offer | None, contract: Contract | None)
         check_content(msgspec.json.decode(command.body).get("input"), offer, contract)
 
 
-def check_edited(work: Work, task: Task, edited: bytes) -> None:
-    """What people put in the place of a task's input is held to its terms, and cannot take that of a ciphertext."""
+def check_again(work: Work, task: Task, edited: bytes | None) -> None:
+    """Whether work that ended may be begun anew: it asks its agent once more, so its contract must be in force. What
+    people put in the place of its input is held to its terms, and cannot take that of a ciphertext."""
     contract = None if task.contract is None else work.contract(task.contract)
+    if contract is not None:
+        check_in_force(work, contract)
+    if edited is None:
+        return
     if contract is not None and contract.end_to_end:
         what = "only the two agents can read what was asked, or write it; try it again as it is"
         raise refuse(Kind.FORBIDDEN, what, field="input", contract_id=contract.id)

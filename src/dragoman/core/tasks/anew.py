@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dragoman.core.contracts.terms import check_edited
+from dragoman.core.contracts.terms import check_again
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.ids import Instant
 from dragoman.core.lookups import DeadLettersOf
@@ -17,8 +17,7 @@ from dragoman.core.work import Work
 
 def begin_anew(work: Work, task: Task, edited: bytes | None) -> Task:
     """A new round, which has another request id: an agent that remembers its result does the work all the same."""
-    if edited is not None:
-        check_edited(work, task, edited)
+    check_again(work, task, edited)
     task = retried(work, task, edited)
     again = task.round + 1
     return set_back(work, msgspec.structs.replace(task, round=again, anew=again, source=task.seq))
