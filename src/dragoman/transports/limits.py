@@ -9,6 +9,7 @@
     sends more header bytes than `header_bytes` at once, 431
     sends as many behind its body (trailers,
     which nobody reads) or between its chunks   at once, 431
+    asks much more before it reads the answers  at once, 400, when more than `PIPELINED` requests wait for their turn
     goes on sending a body that was refused     after `discard_bytes` more
     is one too many                             at once, 503
     sends what the memory has no room for       at once, 503
@@ -58,6 +59,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         """Frames up to here get a refusal in the protocol's own words; longer ones end the link with 1009."""
         return self.message_bytes * 2
 
+
+PIPELINED = 1000
+"""Each costs much more than its bytes, and one read may bring ten thousand."""
 
 FRAMING = 8
 """Bytes that a byte of a body may cost: in a chunk of its own it costs six."""
@@ -166,6 +170,9 @@ class GuardedHttp(HttpToolsProtocol):
             size += len(name) + len(value)
         if size > self.limits.header_bytes:
             raise httptools.HttpParserError("headers too large")
+        if len(self.pipeline) >= PIPELINED:
+            self.pipeline.clear()
+            raise httptools.HttpParserError("too many requests at once")
         self.deadline = self.loop.time() + self.limits.body_seconds
         before = self.cycle
         super().on_headers_complete()
@@ -213,11 +220,12 @@ class GuardedHttp(HttpToolsProtocol):
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
-        self.flow.resume_reading()
         if self.pipeline:
             cycle, app = self.pipeline.pop()
             self._start_asgi_task(cycle, app)
-        elif self._awaiting:
+            return
+        self.flow.resume_reading()
+        if self._awaiting:
             self.deadline = self.loop.time() + self.limits.idle_seconds
 
     def eof_received(self) -> bool:  # type: ignore[override]

@@ -173,6 +173,14 @@ async def test_a_trailer_is_no_header(opened: Any, kit: Any) -> None:
         assert b" 401 " in await kit.soon(raw.reader.readline())
 
 
+async def test_only_so_many_requests_wait_for_their_turn(opened: Any, kit: Any) -> None:
+    async with opened() as serving, Raw(kit, serving.port) as raw:
+        raw.writer.write(b"GET /livez HTTP/1.1\r\n\r\n" * 5000)
+        told = await raw.closed()
+        assert b"HTTP/1.1 400 " in told
+        assert told.count(b"HTTP/1.1 ") < 5000
+
+
 @pytest.mark.parametrize("version", [b"HTTP/1.1", b"HTTP/1.0"])
 async def test_a_client_that_sends_before_it_reads_and_wants_to_leave_hears_why_it_is_refused(
     version: bytes, opened: Any, kit: Any
