@@ -204,6 +204,7 @@ def test_every_door_is_open_to_a_command_beside_the_hub(hub: HubProcess, tmp_pat
 
 def test_the_clauses_of_every_protocol_are_tried_over_tls(hub: HubProcess) -> None:
     said = dragoman("conformance", "hub", "-o", "json", "--data", str(hub.data))
+    assert said.out, said.err
     tried = {one["protocol"]: one["good"] for one in json.loads(said.out)["checks"] if one["good"] is not True}
     assert (said.code, tried) == (0, {}), said.out
 
