@@ -33,6 +33,7 @@ from dragoman.core.work.notes import Entry, Notes, NotLoaded, key_of
 
 R = TypeVar("R", Task, Event, Delivery, DeadLetter, Question, Entity, Heard, Contract)
 
+OF_A_TASK = frozenset({Lane, LaneEnd, Underway})
 BY_ID = frozenset({TaskById, DeliveryById, DeadLetterById, QuestionById, EntityById, HeardById, ContractById})
 
 
@@ -63,7 +64,7 @@ class Rows(Notes):
             entry = dirty.get(lookup.id)  # type: ignore[attr-defined]
             return None if entry is None else [] if entry.row is None else [entry.row]
         keys: Iterable[Any]
-        if kind is Lane or kind is LaneEnd or kind is Underway:
+        if kind in OF_A_TASK:
             keys = self._lanes.get(lookup.task, ())  # type: ignore[attr-defined]
         elif kind is Claims:
             asked = self._requests.get((lookup.principal, lookup.request_id))  # type: ignore[attr-defined]
@@ -83,9 +84,16 @@ class Rows(Notes):
                     base[row.id if table is not Event else key_of(row)] = row
             return rows
         loaded = self._loaded.get(lookup)
-        if loaded is None:
-            raise NotLoaded(lookup)
-        return loaded
+        if loaded is not None:
+            return loaded
+        if type(lookup) in OF_A_TASK and self._is_new(lookup.task):  # type: ignore[attr-defined]
+            return ()  # nor could it be asked for: run again, the decision makes the task under another id
+        raise NotLoaded(lookup)
+
+    def _is_new(self, task: TaskId) -> bool:
+        """Whether this unit made the task: then nothing of it is in the store."""
+        entry = self._dirty[Task].get(task)
+        return entry is not None and entry.base is None
 
     def together(self, lookups: Sequence[Lookup[Any]]) -> None:
         """These will be asked for, one by one: where an answer takes a way, all are asked for at once."""
