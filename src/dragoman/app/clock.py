@@ -33,18 +33,22 @@ class Mint:
         self._now = now
         self._millis = 0
         self._counter = 0
+        self._head = ""
         self._mine = os.urandom(5).hex()
 
     def __call__(self) -> str:
         millis = self._now() // 1000
         if millis > self._millis:
-            self._millis = millis
-            self._counter = int.from_bytes(os.urandom(3)) & 0x3F_FFFF
-        else:  # the same millisecond, or one that has been used up
+            self._begin(millis, int.from_bytes(os.urandom(3)) & 0x3F_FFFF)
+        elif self._counter < 0x3FF_FFFF:  # the same millisecond, or one that has been used up
             self._counter += 1
-            if self._counter > 0x3FF_FFFF:
-                self._millis += 1
-                self._counter = 0
-        head, counter = f"{self._millis:012x}", self._counter  # 26 bits: 12 after the version, 14 after the variant
-        tail = f"{self._mine}{(self._millis * 31 + counter) & 0xFF:02x}"
-        return f"{head[:8]}-{head[8:]}-7{counter >> 14:03x}-{0x8000 | counter & 0x3FFF:04x}-{tail}"
+        else:
+            self._begin(self._millis + 1, 0)
+        counter = self._counter  # 26 bits: 12 after the version, 14 after the variant
+        check = (self._millis * 31 + counter) & 0xFF
+        return f"{self._head}{counter >> 14:03x}-{0x8000 | counter & 0x3FFF:04x}-{self._mine}{check:02x}"
+
+    def _begin(self, millis: int, counter: int) -> None:
+        self._millis, self._counter = millis, counter
+        text = f"{millis:012x}"
+        self._head = f"{text[:8]}-{text[8:]}-7"
