@@ -16,9 +16,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.support.chiffon import Door, kinds, task_of, work_request, work_result, work_status
+from tests.support.chiffon import Door, kinds, new_id, task_of, work_request, work_result, work_status
 from tests.support.fleet import BROKEN
 from tests.support.hubproc import HubProcess, running, until
+
+from dragoman.protocols.chiffon import chunks
 
 
 @pytest.fixture(scope="module")
@@ -254,4 +256,33 @@ def test_the_outcome_is_had_again_by_repeating_the_request(hub: HubProcess) -> N
     assert boss.send(request).status == 202
     second = boss.next()
     assert second["payload"] == first["payload"]
+    assert worker.poll() == []
+
+
+@pytest.mark.parametrize("exit_code", [0, 3])
+@pytest.mark.parametrize("socket", [False, True])
+def test_an_outcome_that_came_in_pieces_is_had_again_whole(hub: HubProcess, socket: bool, exit_code: int) -> None:
+    """The last piece alone would be of no use to a caller that lost what it had (all-D5)."""
+    kind = f"pieces-{socket}-{exit_code}"
+    boss, worker = hub.orchestrator(f"boss-{kind}"), hub.worker(kind, kind)
+    request, _ = boss.submit(to_agent=kind)
+    work = worker.work()
+    output = "é\n" * 300_000
+    for block in chunks.split(output):
+        placed = {"output_chunk": str(block.label), "unknown": "kept"}
+        assert worker.send(work_result(work, block.text, exit_code, payload=placed)).status == 202
+    told = [boss.next() for _ in chunks.split(output)]
+    assert "".join(message["payload"]["output"] for message in told) == output
+    assert boss.poll() == []
+    for _ in range(2):
+        assert boss.send({**request, "message_id": new_id()}).status == 202
+        if socket:
+            with boss.websocket() as link:
+                again = [link.recv() for _ in told]
+                link.ack(again[-1])
+        else:
+            again = boss.take()
+        assert [message["payload"] for message in again] == [message["payload"] for message in told]
+        assert {message["request_id"] for message in again} == {request["request_id"]}
+        assert len({message["message_id"] for message in again}) == len(told)
     assert worker.poll() == []

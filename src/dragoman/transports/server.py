@@ -120,8 +120,8 @@ class Serving:
         self._store = store
         self._tls = tls
         self.refusals = Refusals(hub)
-        desk = ChiffonDesk(hub, limits=limits, admin_hash=admin_token_hash, refusals=self.refusals, files=files)
-        self.push = Push(hub, allowed=callback_networks, resolve=resolve)
+        desk = ChiffonDesk(hub, store, limits=limits, admin_hash=admin_token_hash, refusals=self.refusals, files=files)
+        self.push = Push(hub, desk.carry, allowed=callback_networks, resolve=resolve)
         self.http = ChiffonHttp(desk, callbacks=self.push, negotiation=negotiation)
         self.ws = ChiffonWs(desk)
         routes: dict[str, ASGIApp] = {**self.http.routes(), **self.ws.routes()}

@@ -2,7 +2,7 @@
 
 inbound     a message of an agent becomes a command        exchange   ids and names both directions agree on
 outbound    a parcel becomes one or more messages          failures   faults become `error` payloads, and back
-registration  an agent's introduction becomes a command
+registration  an agent's introduction becomes a command    again      a split result, told once more
 
 What chiffon has no word for travels in `x_custom_fields`, which the document leaves to extensions:
 
@@ -34,6 +34,7 @@ Our codes 5900-5902 (`bindings.errormap`) say to an agent "stop this task", and 
 (`running`).
 """
 
+from dragoman.bindings.chiffon.again import in_pieces, wire_again
 from dragoman.bindings.chiffon.exchange import wire_name, wire_request_id
 from dragoman.bindings.chiffon.failures import fault_of, refusal, status_of
 from dragoman.bindings.chiffon.inbound import command_of, files_named, with_files
@@ -44,10 +45,12 @@ __all__ = [
     "command_of",
     "fault_of",
     "files_named",
+    "in_pieces",
     "refusal",
     "registered",
     "registration_of",
     "status_of",
+    "wire_again",
     "wire_name",
     "wire_of",
     "wire_request_id",

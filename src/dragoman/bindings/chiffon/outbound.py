@@ -130,7 +130,7 @@ def _attempt(task: Task) -> dict[str, Any]:
 def _progress(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
     event: Event = parcel.event
     if event.raw is not None and event.protocol == PROTOCOL:
-        return (_reissued(parcel, receiver),)
+        return (reissued(parcel, receiver),)
     body = _body(event)
     status: Literal["running", "step_completed", "paused"] = "paused" if event.kind in _PAUSED else "running"
     if body.get("status") in ("step_completed", "paused"):
@@ -193,7 +193,7 @@ def _aside_step(body: dict[str, Any]) -> str | None:
 def _result(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
     event: Event = parcel.event
     if event.raw is not None and event.protocol == PROTOCOL:
-        return (_reissued(parcel, receiver),)
+        return (reissued(parcel, receiver),)
     body = _body(event)
     failed = event.kind is EventKind.FAILED
     code = body.get("exit_code")
@@ -241,7 +241,7 @@ def _failure(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]
     task: Task = parcel.task
     event: Event = parcel.event
     if event.raw is not None and event.protocol == PROTOCOL:
-        return (_reissued(parcel, receiver),)
+        return (reissued(parcel, receiver),)
     body = _body(event)
     fault = fault_told(body, task, event)
     if fault.kind is Kind.WORK_FAILED:
@@ -304,7 +304,7 @@ _WORDS: dict[Cargo, Callable[[Parcel, Agent, Instant], tuple[bytes, ...]]] = {
 }
 
 
-def _reissued(parcel: Parcel, receiver: Agent) -> bytes:
+def reissued(parcel: Parcel, receiver: Agent) -> bytes:
     """What the agent said, for the one who asked: under the ids that the asker knows."""
     task: Task = parcel.task
     assert parcel.event.raw is not None

@@ -6,14 +6,11 @@ The hub takes note that what it sent arrived, by the socket's own pings; whoever
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
-import structlog
 
 from dragoman.bindings import a2acp
 from dragoman.bindings.a2acp.names import PROTOCOL, delivery_named
@@ -26,10 +23,8 @@ from dragoman.core.ports import StoreFailed
 from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.errors import A2acpError
 from dragoman.transports.a2acp.desk import A2acpDesk, About
-from dragoman.transports.tongue import LATER, Heard
-from dragoman.transports.unspeakable import unspeakable
-
-log = structlog.get_logger("dragoman.transports")
+from dragoman.transports.tongue import Heard
+from dragoman.transports.turns import Turns
 
 MOST_ACKS = 10_000
 
@@ -48,11 +43,7 @@ class A2acpTongue:
 
     def __init__(self, desk: A2acpDesk, agent: Agent) -> None:
         self._desk = desk
-        self._agent = agent.id
-        self._tell: Callable[..., bool] | None = None
-        self._room = asyncio.Event()
-        self._turns: deque[tuple[Parcel, Agent]] = deque()
-        self._speaking: asyncio.Task[None] | None = None
+        self._turns = Turns(desk.hub, agent.id, self._put)
 
     # -- in
 
@@ -101,51 +92,25 @@ class A2acpTongue:
     # -- out
 
     def meet(self, tell: Callable[..., bool]) -> None:
-        self._tell = tell
+        self._turns.meet(tell)
 
     def room(self) -> None:
-        self._room.set()
+        self._turns.room()
 
     def part(self) -> None:
-        self._tell = None
-        self._room.set()
-        if self._speaking is not None:
-            self._speaking.cancel()
+        self._turns.part()
 
     def say(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
-        """At once where everything is at hand; else in its turn, when its contract or its output was read. What comes
-        after such a one waits behind it: a link keeps its order."""
-        if self._speaking is None and not self._desk.is_long(parcel):
+        """At once where everything is at hand; else in its turn, when its contract or its output was read."""
+        if self._turns.free and not self._desk.is_long(parcel):
             wanted = a2acp.wanted(parcel)
             row = None if wanted is None else self._desk.seals.known(wanted)
             if wanted is None or row is not None:
                 return (self._desk.put(parcel, agent, now, row),)
-        self._turns.append((parcel, agent))
-        if self._speaking is None:
-            self._speaking = asyncio.ensure_future(self._speak())
-        return LATER
+        return self._turns.take(parcel, agent)
 
-    async def _speak(self) -> None:
-        try:
-            while self._turns:
-                parcel, agent = self._turns[0]
-                try:
-                    await self._write(await self._desk.carry(parcel, agent, self._desk.hub.now()), parcel)
-                except StoreFailed:
-                    log.warning("unread", task=parcel.delivery.task)  # it was not acknowledged: it is offered again
-                except Exception as error:
-                    unspeakable(self._desk.hub, self._agent, parcel, error)
-                self._turns.popleft()
-        finally:
-            self._speaking = None
-
-    async def _write(self, frame: bytes, parcel: Parcel) -> None:
-        """Waits until there is room."""
-        while self._tell is not None:
-            self._room.clear()
-            if self._tell([frame], parcel):
-                return
-            await self._room.wait()
+    async def _put(self, parcel: Parcel, agent: Agent) -> Sequence[bytes]:
+        return (await self._desk.carry(parcel, agent, self._desk.hub.now()),)
 
 
 def is_ack(frame: bytes) -> bool:

@@ -5,7 +5,7 @@ HTTP and WebSocket share it, so that the same message is understood, refused and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,16 +18,18 @@ from dragoman.core.commands import Command
 from dragoman.core.delivery.model import Parcel
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import ADMIN, AgentId, DeliveryId, Instant
-from dragoman.core.ports import Files, Intake
+from dragoman.core.ports import Files, Intake, Store
 from dragoman.protocols.chiffon import codec
 from dragoman.protocols.chiffon.errors import ChiffonError
 from dragoman.protocols.chiffon.types import Correlation
 from dragoman.transports import identity
+from dragoman.transports.account import account
 from dragoman.transports.asgi import Scope
 from dragoman.transports.identity import UNKNOWN
 from dragoman.transports.limits import Limits
 from dragoman.transports.refusals import Refusals
 from dragoman.transports.tongue import Heard
+from dragoman.transports.turns import Turns
 from dragoman.wire import guard
 
 MOST_ACKS = 10_000
@@ -47,6 +49,7 @@ class ChiffonDesk:
     def __init__(
         self,
         hub: Intake,
+        store: Store,
         *,
         limits: Limits,
         admin_hash: str | None,
@@ -54,6 +57,7 @@ class ChiffonDesk:
         files: Files | None = None,
     ) -> None:
         self.hub = hub
+        self.store = store
         self.files = files
         self.limits = limits
         self.refusals = refusals
@@ -107,6 +111,15 @@ class ChiffonDesk:
         except ChiffonError as error:
             raise Refused(chiffon.fault_of(error)) from None
 
+    # -- parcels
+
+    async def carry(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
+        """A parcel as its messages."""
+        if not chiffon.in_pieces(parcel):
+            return chiffon.wire_of(parcel, agent, now)
+        whole = (await account(self.store, parcel.delivery.task, parcel.event.seq)).output
+        return chiffon.wire_again(parcel, agent, whole)
+
     # -- no
 
     def no(self, fault: Fault, *, agent: Agent | None = None, about: Correlation | None = None) -> bytes:
@@ -119,8 +132,18 @@ class ChiffonTongue:
 
     protocol = PROTOCOL
 
-    def __init__(self, desk: ChiffonDesk) -> None:
+    def __init__(self, desk: ChiffonDesk, agent: Agent) -> None:
         self._desk = desk
+        self._turns = Turns(desk.hub, agent.id, self._put)
+
+    def meet(self, tell: Callable[..., bool]) -> None:
+        self._turns.meet(tell)
+
+    def room(self) -> None:
+        self._turns.room()
+
+    def part(self) -> None:
+        self._turns.part()
 
     def hear(self, agent: Agent, frame: bytes) -> Heard:
         if frame.startswith(b'{"ack"'):
@@ -148,7 +171,12 @@ class ChiffonTongue:
             return None
 
     def say(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
-        return chiffon.wire_of(parcel, agent, now)
+        if self._turns.free and not chiffon.in_pieces(parcel):
+            return chiffon.wire_of(parcel, agent, now)
+        return self._turns.take(parcel, agent)
+
+    async def _put(self, parcel: Parcel, agent: Agent) -> Sequence[bytes]:
+        return await self._desk.carry(parcel, agent, self._desk.hub.now())
 
     def answer(self, heard: Heard, outcome: Any, agent: Agent) -> Sequence[bytes]:
         return ()

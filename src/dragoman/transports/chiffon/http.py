@@ -91,7 +91,7 @@ class ChiffonHttp(HttpDoor):
         return self._desk.json(data)
 
     async def frames(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
-        return chiffon.wire_of(parcel, agent, now)
+        return await self._desk.carry(parcel, agent, now)
 
     # -- POST /api/agent/message
 

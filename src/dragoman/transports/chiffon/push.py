@@ -20,17 +20,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from dragoman.bindings import chiffon
 from dragoman.bindings.chiffon.exchange import PROTOCOL, traceparent
+from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Acknowledge, CloseLink, OpenLink, ReportFault
 from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind, Refused
-from dragoman.core.ids import AgentId, SessionId, TaskId
+from dragoman.core.ids import AgentId, Instant, SessionId, TaskId
 from dragoman.core.ports import Intake
 from dragoman.security.redaction import disclosed
 from dragoman.security.urls import Network, Pinned, Resolve, UrlRefused, pin
@@ -48,6 +48,9 @@ LONGEST_PAUSE = 60.0
 ANSWER_BYTES = 64 * 1024
 """So much of an answer is read, to keep the connection; its content says nothing to us."""
 
+Carry = Callable[[Parcel, Agent, Instant], Awaitable[Sequence[bytes]]]
+"""A parcel as its messages (`ChiffonDesk.carry`)."""
+
 
 class Push(Callbacks):
     """All the couriers."""
@@ -55,6 +58,7 @@ class Push(Callbacks):
     def __init__(
         self,
         hub: Intake,
+        carry: Carry,
         *,
         allowed: Sequence[Network] = (),
         resolve: Resolve | None = None,
@@ -62,6 +66,7 @@ class Push(Callbacks):
         first_pause: float = FIRST_PAUSE,
     ) -> None:
         self._hub = hub
+        self.carry = carry
         self._allowed = tuple(allowed)
         self._resolve = resolve
         self._seconds = seconds
@@ -247,7 +252,7 @@ class _Courier:
             return False
         delivery = parcel.delivery.id
         about = {"x-delivery-id": delivery, "traceparent": traceparent(parcel.task, delivery)}  # all-D7
-        for frame in chiffon.wire_of(parcel, agent, self._hub.now()):
+        for frame in await self._push.carry(parcel, agent, self._hub.now()):
             if not await self._push.post(self._to, frame, about):
                 return False
         return True

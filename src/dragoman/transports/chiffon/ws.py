@@ -43,7 +43,7 @@ class ChiffonWs(WsDoor):
         return chiffon.status_of(fault)
 
     def tongue(self, agent: Agent, subprotocol: str) -> Tongue:
-        return ChiffonTongue(self._desk)
+        return ChiffonTongue(self._desk, agent)
 
     def receipts(self, scope: Scope) -> bool:
         return parse_qs(scope["query_string"].decode("latin-1")).get("receipts", ["0"])[-1] in ("1", "true")

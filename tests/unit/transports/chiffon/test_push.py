@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import httpx2
@@ -12,12 +12,17 @@ import msgspec
 import pytest
 
 from dragoman.bindings import chiffon
+from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Acknowledge, CloseLink, OpenLink, ReportFault
-from dragoman.core.delivery.model import Cargo
+from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Kind
-from dragoman.core.ids import TaskId
+from dragoman.core.ids import Instant, TaskId
 from dragoman.security.urls import PRIVATE, UrlRefused
 from dragoman.transports.chiffon.push import Push
+
+
+async def carry(parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
+    return chiffon.wire_of(parcel, agent, now)
 
 
 class Callback:
@@ -60,7 +65,7 @@ async def callback() -> AsyncIterator[Callback]:
 
 @pytest.fixture
 async def push(hub: Any, callback: Callback) -> AsyncIterator[Push]:
-    push = Push(hub, allowed=PRIVATE, first_pause=0.01, seconds=60)
+    push = Push(hub, carry, allowed=PRIVATE, first_pause=0.01, seconds=60)
     url = f"http://localhost:{callback.port}/hook?x=1"
     hub.known["infra-1"] = msgspec.structs.replace(hub.known["infra-1"], callback_url=url)
     yield push
@@ -216,7 +221,7 @@ async def test_a_name_that_leads_elsewhere_meanwhile_changes_nothing(hub: Any, c
     """Nobody but our own name server knows it: it is called at the address that was checked, or not at all."""
     called_at(hub, callback, "rebinding.invalid")
     names = Names("127.0.0.1", "169.254.169.254")
-    push = Push(hub, allowed=PRIVATE, resolve=names, first_pause=0.01, seconds=60)
+    push = Push(hub, carry, allowed=PRIVATE, resolve=names, first_pause=0.01, seconds=60)
     push.start()
     (await link(hub)).deliver([kit.parcel(1), kit.parcel(2)])
     await hub.until(lambda: len(hub.asked_for(Acknowledge)) == 2)
@@ -231,7 +236,7 @@ async def test_an_address_is_checked_whenever_a_link_opens(hub: Any, callback: C
     """It was registered when such addresses were allowed, or when its name led somewhere else."""
     called_at(hub, callback, "moved.invalid")
     names = Names("127.0.0.1")
-    push = Push(hub, resolve=names, first_pause=0.001)
+    push = Push(hub, carry, resolve=names, first_pause=0.001)
     push.start()
     await kit.soon(names.often.wait())
     assert (hub.asked_for(OpenLink), callback.got) == ([], [])
@@ -252,10 +257,10 @@ async def test_a_proxy_of_the_environment_gets_nothing(
 
 
 async def test_private_addresses_are_refused_unless_opened(hub: Any) -> None:
-    shut = Push(hub)
+    shut = Push(hub, carry)
     with pytest.raises(UrlRefused):
         await shut.check("http://127.0.0.1:1/")
-    await Push(hub, allowed=PRIVATE).check("http://127.0.0.1:1/")
+    await Push(hub, carry, allowed=PRIVATE).check("http://127.0.0.1:1/")
 
 
 async def test_a_registration_with_a_callback_opens_the_link(

@@ -1,0 +1,46 @@
+"""How work ended whose output came in pieces (D4), told again.
+
+The first time each piece was told as it came, and the event of the ending has only the last one. Whoever asks again has
+perhaps none of them, and the last one alone is no outcome (all-D5): all of it is told, in blocks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dragoman.bindings.chiffon.exchange import PROTOCOL, derived
+from dragoman.bindings.chiffon.outbound import reissued
+from dragoman.core.agents.model import Agent
+from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.protocols.chiffon import chunks, codec
+
+_ENDINGS = frozenset({Cargo.RESULT, Cargo.FAILURE})
+_parse = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def in_pieces(parcel: Parcel) -> bool:
+    """Whether it needs the whole output (`wire_again`). What is told the first time is told in the commit of its
+    event."""
+    delivery, event = parcel.delivery, parcel.event
+    if delivery.cargo not in _ENDINGS or delivery.created_at == event.at or event.protocol != PROTOCOL:
+        return False
+    place = _parse(bytes(event.body)).get("chunk")
+    return place is not None and place[0] > 0
+
+
+def wire_again(parcel: Parcel, receiver: Agent, whole: str) -> tuple[bytes, ...]:
+    """What the agent said last, once for each block of all that it said."""
+    last = reissued(parcel, receiver)
+    payload = _parse(last)["payload"]
+    return tuple(
+        codec.reissue(
+            last,
+            {
+                "message_id": derived(parcel.delivery.id, index),
+                "payload": {**payload, "output": block.text, "output_chunk": str(block.label)},
+            },
+        )
+        for index, block in enumerate(chunks.split(whole))
+    )
