@@ -280,8 +280,11 @@ def resume_with(work: Work, task: Task, answer: Any, *, expired: bool = False) -
     if expired:
         body["expired"] = True
     task = work.record(task, EventKind.ANSWERED, body=msgspec.Raw(msgspec.json.encode(body)))
-    task = msgspec.structs.replace(
+    task = move(
         task,
+        Status.QUEUED,
+        work.now,
+        waiting=None,
         question=None,
         round=task.round + 1,
         source=task.seq,
@@ -289,4 +292,5 @@ def resume_with(work: Work, task: Task, answer: Any, *, expired: bool = False) -
         attempts=0,
         total_limit=None,
     )
+    work.put(task)  # the turn is over: the seat it had is free, for itself before anybody else
     return place(work, task, prefer=task.owner)

@@ -105,6 +105,24 @@ async def test_what_an_agent_says_of_an_earlier_round_does_not_count_for_the_one
     assert (await world.task(task.id)).status is Status.COMPLETED
 
 
+@pytest.mark.parametrize("others", [0, 1])
+@pytest.mark.parametrize("paused_by", ["its agent", "a person"])
+async def test_an_answer_goes_at_once_to_an_agent_whose_only_seat_the_task_has(world, paused_by, others):
+    """The seat counted as taken, by the very task that was to go on: it stood in a queue beside its idle agent."""
+    await world.add("i1", "infra", concurrent=1)
+    i1 = await world.connect("i1")
+    task = await world.submit()
+    if paused_by == "its agent":
+        await world.ask(ReportProgress(principal=AgentId("i1"), task_id=task.id, paused=True))
+    else:
+        await world.ask(Pause(principal=ADMIN, task_id=task.id))
+    behind = [await world.submit() for _ in range(others)]
+    again = await world.ask(Resume(principal=ADMIN, task_id=task.id, answer="yes", has_answer=True))
+    assert (again.status, again.holder) == (Status.ASSIGNED, "i1")
+    assert [(await world.task(other.id)).status for other in behind] == [Status.QUEUED] * others
+    assert i1.work == [task.id, task.id]
+
+
 async def test_after_an_answer_an_agent_may_go_on_under_the_request_it_began_with(world):
     await world.add("i1", "infra")
     await world.connect("i1")
