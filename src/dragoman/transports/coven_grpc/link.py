@@ -238,6 +238,8 @@ class AgentLink:
         elif self.connection.request == task.request_id and self.connection.resume():
             self._task = task.id  # it was given up and is asked for again, while the agent is still at it
         else:
+            if task.id == self._task:  # the agent is still at the turn before: what it says of that is not of this one
+                self._abandon("the task goes on in another turn")
             self._work.append(parcel)
 
     def _cancel(self, task: TaskId) -> None:

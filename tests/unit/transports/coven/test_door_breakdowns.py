@@ -10,7 +10,7 @@ import msgspec
 from tests.support import coven as outside
 from tests.support.coven_world import RULES, gateway
 
-from dragoman.core.commands import Cancel, Finish
+from dragoman.core.commands import Cancel, Finish, Pause, Resume
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.ports import StoreFailed
 from dragoman.stores.memory import MemoryStore
@@ -152,6 +152,23 @@ async def test_an_agent_that_works_on_what_is_over_is_heard_no_more() -> None:
         await agent.respond((await agent.work()).request_id, done={})
         await hub.status(following.id, "completed")
         assert hub.door.counts["ignored.abandoned_request"] == 1
+
+
+async def test_what_an_agent_still_says_of_a_turn_that_a_person_ended_is_not_taken_for_the_next() -> None:
+    async with gateway() as hub:
+        agent = await hub.agent("worker")
+        task = await hub.submit(input={"content": "go"})
+        first = await agent.work()
+        await hub.intake.ask(Pause(principal=ADMIN, task_id=task.id))
+        await hub.intake.ask(Resume(principal=ADMIN, task_id=task.id, answer="left", has_answer=True))
+        await agent.respond(first.request_id, text="straight on")
+        await agent.respond(first.request_id, done={})
+        second = await agent.work()
+        assert (second.content, second.request_id == first.request_id) == ("left", False)
+        await agent.respond(second.request_id, done={"full_response": "turned left"})
+        await hub.status(task.id, "completed")
+        ends = [event for event in await hub.store.events(task.id) if event.kind == "completed"]
+        assert [msgspec.json.decode(bytes(end.body)) for end in ends] == [{"output": "turned left"}]
 
 
 async def test_an_agent_that_never_ends_a_cancelled_request_is_let_go_when_other_work_waits() -> None:
