@@ -23,10 +23,13 @@ _trace = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}").fullmatch
 _write = msgspec.json.Encoder().encode
 
 
+def answer_of(body: dict[str, Any]) -> str:
+    """What whoever asked reads: nothing but the answer (B3)."""
+    return "(nobody answered)" if body.get("expired") else as_text(body["answer"])
+
+
 def content_of(task: Task, body: dict[str, Any]) -> str:
-    """What an agent reads. The whole input travels beside it, in `input_json`, for those who can read that."""
-    if "answer" in body:
-        return "(nobody answered)" if body.get("expired") else as_text(body["answer"])
+    """What an agent reads of work. The whole input travels beside it, in `input_json`, for those who can read that."""
     given = body.get("input")
     if isinstance(given, dict):
         for name in WORDS:

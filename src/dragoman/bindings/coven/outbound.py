@@ -23,11 +23,12 @@ from typing import Any
 import msgspec
 
 from dragoman.bindings import errormap
-from dragoman.bindings.coven.exchange import PROTOCOL, as_json, as_text, content_of, traceparent
+from dragoman.bindings.coven.exchange import PROTOCOL, answer_of, as_json, as_text, content_of, traceparent
 from dragoman.bindings.coven.failures import fault_out
 from dragoman.bindings.told import context_told, fault_told
 from dragoman.core.delivery.model import Parcel
 from dragoman.core.files import FileRef, shown_name
+from dragoman.core.ids import AgentId
 from dragoman.core.tasks.model import Event, EventKind, Task
 from dragoman.protocols.coven.types import (
     Done,
@@ -66,7 +67,7 @@ def message_of(parcel: Parcel, attachments: tuple[FileData, ...] = ()) -> SendMe
         request_id=task.request_id,
         thread_id=task.thread or task.id,
         sender=task.origin.principal,
-        content=_content(task, body),
+        content=_content(task, body, parcel.delivery.receiver),
         attachments=attachments,
         task_id=task.id,
         work_type=task.type,
@@ -78,12 +79,18 @@ def message_of(parcel: Parcel, attachments: tuple[FileData, ...] = ()) -> SendMe
     )
 
 
-def _content(task: Task, body: dict[str, Any]) -> str:
-    """What an agent reads. What is known around the work stands behind, as JSON, not with every answer; and where
-    somebody else began it, all that is known of that."""
-    around = None if "answer" in body else context_told(task, body)
-    behind = {"context": around, "handover": body.get("handover")}
-    return "\n\n".join((content_of(task, body), *(as_json({name: it}) for name, it in behind.items() if it)))
+def _content(task: Task, body: dict[str, Any], reader: AgentId) -> str:
+    """What an agent reads. Who asked reads the answer alone. Behind work stands what is known around it, as JSON;
+    where somebody else began it, all that is known of that; and what was asked and answered meanwhile."""
+    if "answer" in body and body.get("asked_by", reader) == reader:
+        return answer_of(body)
+    around, handover = context_told(task, body), body.get("handover")
+    behind = ({"context": around} if around else {}, {"handover": handover} if handover else {}, _answered(body))
+    return "\n\n".join((content_of(task, body), *(as_json(it) for it in behind if it)))
+
+
+def _answered(body: dict[str, Any]) -> dict[str, Any]:
+    return {name: body[name] for name in ("question", "answer") if name in body} if "answer" in body else {}
 
 
 def attached(file: FileRef, data: bytes) -> FileData:

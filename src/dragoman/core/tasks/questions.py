@@ -273,10 +273,15 @@ def lasting(source: dict[str, Any]) -> dict[str, Any]:
 
 
 def resume_with(work: Work, task: Task, answer: Any, *, expired: bool = False) -> Task:
-    """Send the task back to work, with an answer."""
+    """Send the task back to work, with an answer. Who asked may be gone by then, so whoever gets it is told what was
+    asked, too."""
+    asked = None if task.question is None else work.one(QuestionById(task.question))
     task = unasked(work, task)
     source = msgspec.json.decode(work.event(task.id, task.source).body)
     body: dict[str, Any] = {"input": source.get("input", {}), "answer": answer, **lasting(source)}
+    body["asked_by"] = task.owner if asked is None else asked.agent
+    if asked is not None:
+        body["question"] = asked.question
     if expired:
         body["expired"] = True
     task = work.record(task, EventKind.ANSWERED, body=msgspec.Raw(msgspec.json.encode(body)))

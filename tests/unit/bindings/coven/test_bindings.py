@@ -92,10 +92,20 @@ def body_of(command: Any) -> Any:
         ({"input": {"content": "hi"}, "answer": "blue"}, "blue"),
         ({"input": {}, "answer": {"n": 1}}, '{"n":1}'),
         ({"input": {}, "answer": None, "expired": True}, "(nobody answered)"),
+        ({"input": {"content": "hi"}, "answer": "blue", "asked_by": "me", "question": "Which?"}, "blue"),
     ],
 )
 def test_what_an_agent_reads(body: Any, content: str) -> None:
-    assert content_of(task(), body) == content
+    assert coven.message_of(parcel(body)).content == content
+
+
+def test_who_did_not_ask_reads_the_work_and_what_was_asked_and_answered_meanwhile() -> None:
+    body = {"input": {"content": "paint it", "n": 1}, "answer": {"colour": "blue"}, "asked_by": "gone"}
+    words = 'paint it\n\n{"n":1}\n\n'
+    assert coven.message_of(parcel(body)).content == words + '{"answer":{"colour":"blue"}}'
+    told = coven.message_of(parcel({**body, "question": "Which?"}))
+    assert told.content == words + '{"question":"Which?","answer":{"colour":"blue"}}'
+    assert told.answer_json == '{"colour":"blue"}'
 
 
 def test_work_without_words_says_its_type_name_and_description() -> None:
