@@ -199,3 +199,14 @@ async def test_a_child_that_closed_its_stdin_is_told_nothing_more(mouth: Mouth) 
     mouth.inlet.write([b"no"])
     mouth.inlet.mark()
     assert mouth.inlet.unwritten == 0
+
+
+async def test_nobody_waits_for_room_at_a_child_that_will_never_read(mouth: Mouth) -> None:
+    while mouth.inlet.has_room:
+        mouth.inlet.write([b"z" * 10_000])
+    os.close(mouth.end)
+    mouth.end = os.open(os.devnull, os.O_RDONLY)
+    async with asyncio.timeout(PATIENCE):
+        await mouth.drained.wait()
+    assert not mouth.inlet.open
+    assert mouth.inlet.has_room

@@ -105,6 +105,25 @@ def test_a_log_is_read_by_its_end_by_level_and_on_from_a_line(hub: HubProcess) -
     assert hub.admin.get(f"{path}?level=loud").status == 422
 
 
+HASTY = """
+import json, select, sys
+def say(type, **payload):
+    said = {'type': type, 'id': type, 'timestamp': '2026-01-01T00:00:00Z', 'payload': payload}
+    print(json.dumps(said), flush=True)
+id = json.loads(sys.stdin.readline())['payload']['taskId']
+say('request:get-task', taskId=id)
+select.select([0], [], [])
+say('request:update-task', taskId=id, status='completed', result='done')
+"""
+
+
+def test_what_a_child_said_counts_though_it_ended_before_it_read_a_long_answer(hub: HubProcess) -> None:
+    ask(hub, {"command": [sys.executable, "-c", HASTY], "restart": "never"}, 201, id="hasty")
+    task = hub.admin.post("/api/v1/tasks", {"type": "x", "agent": "hasty", "input": {"long": "y" * 500_000}}).json["id"]
+    until(lambda: hub.admin.get("/api/v1/agents/hasty").json["child"]["state"] == "stopped")
+    assert hub.status(task) == "completed"
+
+
 # -- the command line
 
 

@@ -168,8 +168,9 @@ class Outlet:
 
 
 class Inlet:
-    """Stdin. `drained` is called when there is room again, `arrived` when the child has read all that was written
-    before the last `mark`, `refused` when it turns out that nobody will read there any more."""
+    """Stdin. `drained` is called when there is room again, or nothing that could need it; `arrived` when the child has
+    read all that was written before the last `mark`; `refused` when it turns out that nobody will read there any more.
+    """
 
     def __init__(
         self,
@@ -260,9 +261,10 @@ class Inlet:
         self._look = self._loop.call_later(self._pause, self._look_whether_read)
 
     def close(self) -> None:
+        """Whoever waits for room need not any more: what is said from now on is lost."""
         if not self.open:
             return
-        self.open = False
+        had_room, self.open = self.has_room, False
         self._loop.remove_reader(self._descriptor)
         if self._writing:
             self._loop.remove_writer(self._descriptor)
@@ -271,3 +273,5 @@ class Inlet:
         os.close(self._descriptor)
         self._unwritten.clear()
         self._size = 0
+        if not had_room:
+            self._drained()
