@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 
 from dragoman.cli import arguments, printing
 from dragoman.cli.absence import Absence
-from dragoman.cli.escaping import line
+from dragoman.cli.escaping import as_json, line
 from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Hub, deadline
 from dragoman.cli.options import BREATH, HERE, Cursor, For, Interval, Limit, Output, OutputLines, Reach
@@ -27,7 +27,7 @@ COLUMNS = (
     Column("status", lambda question: None if question.get("status") == "open" else question.get("status"), rare=True),
     Column("waits", lambda question: printing.age(question.get("created_at")), right=True, spare=True),
     col("question"),
-    Column("answers", lambda question: question.get("options") or "any"),
+    Column("answers", lambda question: _choices(question) or "any"),
     Column("left", lambda question: printing.left(question.get("deadline")), right=True, spare=True),
 )
 
@@ -57,8 +57,7 @@ def ls(
     if more:
         printing.following(more)
     elif open_ones:
-        options = open_ones[0].get("options") or ["ANSWER"]
-        printing.following(f"dragoman ask answer {line(open_ones[0]['id'])} {shlex.quote(printing.cell(options[0]))}")
+        printing.following(_how_to_answer(open_ones[0]))
     else:
         printing.following("dragoman ask watch" if status == "open" else "dragoman ask ls")
 
@@ -80,9 +79,8 @@ def answer(
     try:
         done = hub.post("questions", str(question["id"]), "answer", body={"answer": _meant(question, said)})
     except Stop as stop:
-        options = question.get("options") or ()
-        if stop.code is Exit.USAGE and options:
-            stop.next = f"dragoman ask answer {line(question['id'])} {shlex.quote(printing.cell(options[0]))}"
+        if stop.code is Exit.USAGE and question.get("options"):
+            stop.next = _how_to_answer(question)
         elif stop.code is Exit.NOT_ALLOWED and question.get("task_id"):
             stop.next = f"dragoman task show {line(question['task_id'])}"
         raise
@@ -165,22 +163,54 @@ def _take(hub: Hub, question: Mapping[str, Any]) -> None:
     printing.verdict(True, f"answered {line(question.get('agent'))}: {line(said)}")
 
 
-def _meant(question: Mapping[str, Any], said: str) -> Any:
-    """An option by what it looks like; anything else as JSON, or text."""
+def _value(option: Any) -> Any:
+    """What the agent is told; beside it some options have a label for people."""
+    return option["value"] if isinstance(option, Mapping) and "value" in option else option
+
+
+def _typed(option: Any) -> str:
+    """How a person says which option is meant."""
+    value = _value(option)
+    return value if isinstance(value, str) else as_json(value)
+
+
+def _label(option: Any) -> str | None:
+    label = option.get("label") if isinstance(option, Mapping) and "value" in option else None
+    return label if isinstance(label, str) else None
+
+
+def _choices(question: Mapping[str, Any]) -> str:
+    """What can be answered, each with its label where that says more."""
+    said = []
     for option in question.get("options") or ():
-        if said == (option if isinstance(option, str) else printing.cell(option)):
-            return option
+        typed, label = _typed(option), _label(option)
+        said.append(line(typed if label in (None, typed) else f"{typed} ({label})"))
+    return ", ".join(said)
+
+
+def _how_to_answer(question: Mapping[str, Any]) -> str:
+    options = question.get("options") or ("ANSWER",)
+    return f"dragoman ask answer {line(question['id'])} {shlex.quote(line(_typed(options[0])))}"
+
+
+def _meant(question: Mapping[str, Any], said: str) -> Any:
+    """An option by what it looks like, or by its label; anything else as JSON, or text."""
+    options = question.get("options") or ()
+    for looks in (_typed, lambda option: line(_typed(option)), _label):
+        for option in options:
+            if said == looks(option):
+                return _value(option)
     return arguments.value(said)
 
 
 def _prompt(question: Mapping[str, Any]) -> str:
     if not sys.stdin.isatty():
         raise Stop(Exit.USAGE, "the answer is missing", next=f"dragoman ask answer {line(question['id'])} ANSWER")
-    options = question.get("options") or ()
+    choices = _choices(question)
     printing.words(f"{line(question.get('agent'))} asks: {line(question.get('question'))}")
     if question.get("context"):
         printing.words(f"  context: {printing.cell(question['context'])}")
-    if options:
-        printing.words(f"  one of: {printing.cell(options)}")
+    if choices:
+        printing.words(f"  one of: {choices}")
     print("answer: ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip()

@@ -38,6 +38,28 @@ def test_an_answer_is_the_option_it_looks_like(hub: Any, run: Any, options: Any,
     assert hub.asked[-1].body == {"answer": meant}
 
 
+LABELLED = [{"label": "OAuth 2.0", "value": "oauth"}, {"label": "No", "value": False}, {"label": "2", "value": "2"}]
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"), [("oauth", "oauth"), ("OAuth 2.0", "oauth"), ("false", False), ("No", False), ("2", "2")]
+)
+def test_an_option_with_a_label_is_answered_by_its_value_or_its_label(
+    hub: Any, run: Any, said: str, meant: Any
+) -> None:
+    hub.answers["GET /api/v1/questions/q1"] = (200, {**QUESTION, "options": LABELLED})
+    hub.answers["POST /api/v1/questions/q1/answer"] = (200, QUESTION)
+    assert run("ask", "answer", "q1", said).code == 0
+    assert hub.asked[-1].body == {"answer": meant}
+
+
+def test_options_with_labels_are_listed_as_they_are_typed(hub: Any, run: Any) -> None:
+    hub.answers["GET /api/v1/questions"] = (200, {"questions": [{**QUESTION, "options": LABELLED}]})
+    listed = run("ask", "ls")
+    assert "  oauth (OAuth 2.0), false (No), 2  " in listed.out
+    assert listed.err.splitlines()[-1] == "  next: dragoman ask answer q1 oauth"
+
+
 def test_no_prompt_off_a_terminal(hub: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.answers["GET /api/v1/questions/q1"] = (200, QUESTION)
     monkeypatch.setattr(sys, "stdin", StringIO("yes\n"))
