@@ -17,6 +17,7 @@ from dragoman.cli import printing
 from dragoman.cli.absence import Absence
 from dragoman.cli.escaping import block, line
 from dragoman.cli.exits import Exit, Stop
+from dragoman.cli.follow import logged
 from dragoman.cli.hubclient import Hub
 from dragoman.cli.options import HERE, Output, Reach
 
@@ -201,15 +202,14 @@ def _show(one: Mapping[str, Any], output: Output) -> None:
     if output != "table":
         printing.document(one, "jsonl")
         return
-    mark = {"stderr": "!", "hub": "•", "event": "›"}.get(str(one.get("stream")), " ")
-    level = f"{line(one['level'])}: " if one.get("level") in ("warn", "error") and one.get("stream") == "event" else ""
+    stream, level = one.get("stream"), one.get("level")
     kind, text = str(one.get("kind") or "log"), str(one.get("text") or "")
     if kind == "log":
-        print(f"{line(one.get('at'))} {mark} {level}{line(text)}", flush=True)
+        print(f"{line(one.get('at'))} {logged(stream, level, text)}", flush=True)
         return
     head, _, output_ = text.partition("\n")  # an event of a task: which one, what, and what it put out
-    task = f"…{line(one['task_id'])[-4:]}  " if one.get("task_id") else ""
-    said = line(" · ".join(part for part in (kind.replace("_", " "), head) if part))
-    print(f"{line(one.get('at'))} {mark} {task}{level}{said}", flush=True)
+    task = f"…{str(one['task_id'])[-4:]}  " if one.get("task_id") else ""
+    said = " · ".join(part for part in (kind.replace("_", " "), head) if part)
+    print(f"{line(one.get('at'))} {logged(stream, level, task + said)}", flush=True)
     if output_:
         print("\n".join(f"    {each}" for each in block(output_).rstrip("\n").split("\n")), flush=True)

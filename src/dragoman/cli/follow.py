@@ -84,6 +84,13 @@ def in_words(event: Event) -> str:
     return line(" · ".join(part for part in parts if part))
 
 
+def logged(stream: object, level: object, text: object) -> str:
+    """A line of a log, marked by where it came from."""
+    mark = {"stderr": "!", "hub": "•", "event": "›"}.get(str(stream), " ")
+    grave = f"{line(level)}: " if level in ("warn", "error") and stream == "event" else ""
+    return f"{mark} {grave}{line(text or '')}"
+
+
 def _part(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     part = body.get(name)
     return part if isinstance(part, Mapping) else {}

@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 from dragoman.cli import arguments, printing, story
 from dragoman.cli.escaping import block, line
 from dragoman.cli.exits import Exit
-from dragoman.cli.follow import body_of, follow, in_words
+from dragoman.cli.follow import body_of, follow, in_words, logged
 from dragoman.cli.hubclient import Hub
 from dragoman.cli.options import HERE, Cursor, Limit, Output, Reach, Seconds
 from dragoman.cli.printing import Column, col
@@ -113,7 +113,7 @@ def logs(
     output: Output = "table",
     reach: Reach = HERE,
 ) -> int:
-    """Print what happened to a task, with its output as it came."""
+    """Print what happened to a task, with its output as it came and what was logged beside it."""
     hub = Hub.find(reach)
     task = hub.get("tasks", id)
     newest = int(task.get("events") or 0)
@@ -157,6 +157,9 @@ def _log(at: Any, words: str, body: Mapping[str, Any]) -> None:
     print(f"{line(at)}  {words}", flush=True)
     if isinstance(body.get("output"), str) and body["output"]:
         print("\n".join(f"    {text}" for text in block(body["output"]).rstrip("\n").split("\n")), flush=True)
+    for entry in body.get("lines") or ():
+        stream = (entry.get("context") or {}).get("stream", "event")
+        print(f"    {logged(stream, entry.get('level'), entry.get('message'))}", flush=True)
 
 
 @app.command

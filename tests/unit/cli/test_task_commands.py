@@ -121,6 +121,24 @@ def test_the_logs_of_an_agent_elsewhere_say_what_happened(hub: Any, run: Any) ->
     )
 
 
+def test_task_logs_show_what_was_logged_beside_the_work(hub: Any, run: Any, make_task: Any, make_stream: Any) -> None:
+    hub.answers[f"GET /api/v1/tasks/{ID}"] = (200, make_task(events=1))
+    printed = [
+        {"level": "info", "message": "begun", "context": {"stream": "stdout"}},
+        {"level": "warn", "message": "\x1b[31mslow", "context": {"stream": "stderr"}},
+        {"level": "error", "message": "no such table", "context": {"stream": "event", "table": "users"}},
+        {"level": "error", "message": "said by an agent elsewhere"},
+    ]
+    hub.answers[f"GET /api/v1/tasks/{ID}/events"] = (200, make_stream((1, "log", {"lines": printed})))
+    assert run("task", "logs", ID).out.splitlines() == [
+        "2026-01-19T04:21:04Z  log",
+        "      begun",
+        "    ! \\e[31mslow",
+        "    › error: no such table",
+        "    › error: said by an agent elsewhere",
+    ]
+
+
 def test_task_logs_stops_at_the_newest_event_unless_followed(
     hub: Any, run: Any, make_task: Any, make_stream: Any
 ) -> None:
