@@ -195,8 +195,9 @@ def test_times_have_an_offset_and_ours_are_utc() -> None:
 @pytest.mark.requirement("forge-D2")
 def test_ids_are_any_text_of_1_to_200_characters() -> None:
     said = {"type": "request:query-tasks", "timestamp": "2026-02-04T14:30:00Z", "payload": {}}
-    for good in ("1", "no prefix at all", "é" * 200):
+    for good in ("1", "no prefix at all", "é" * 200, "a\tb", "1\u00a0000"):
         assert heard({**said, "id": good}).message.id == good
+        assert heard({**said, "id": good, "payload": {"limit": 0}}).about == good
     for bad in ("", "x" * 201, 7, None):
         event = heard({**said, "id": bad})
         assert (event.field, event.about) == ("id", None)

@@ -82,6 +82,7 @@ _encode = msgspec.json.Encoder().encode
 _SEEMS = re.compile(rb'"type"\s*:\s*"((?:request|event):[^"\\]{1,100})"').search
 _SEEMS_ID = re.compile(rb'"id"\s*:\s*"([^"\\]{1,200})"').search
 _GLANCE = 4096
+_HALF = re.compile("[\ud800-\udfff]").search
 _BLANK = re.compile(r"[ \t\r\n]*")
 _lenient = json.JSONDecoder(parse_int=str)
 
@@ -314,7 +315,8 @@ def _glimpse(data: bytes, stage: Stage) -> tuple[str | None, str | None]:
 def _id(tree: Mapping[str, Any]) -> str | None:
     """The id an answer names, if it is a good one (D2) and can be written again: half a surrogate cannot."""
     value = tree.get("id")
-    return value if type(value) is str and 0 < len(value) <= 200 and value.isprintable() else None
+    good = type(value) is str and 0 < len(value) <= 200 and not _HALF(value)
+    return value if good else None
 
 
 def _words(tree: Any, data: bytes | None, encoding: Encoding) -> str:
