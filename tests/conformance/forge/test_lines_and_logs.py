@@ -50,7 +50,8 @@ def test_what_is_no_message_is_a_log_line(line: str) -> None:
 
 
 def test_bytes_that_are_no_text_are_a_log_line_too() -> None:
-    assert codec.read(b"\xff\xfe\x00", Role.HUB) == [LogReceived("��\x00")]
+    assert codec.read(b"\xff\xfe\x00", Role.HUB) == [LogReceived("\\xff\\xfe\x00")]
+    assert codec.read(b'{"type": "caf\xe9', Role.HUB) == [LogReceived('{"type": "caf\\xe9')]
     assert codec.read(b"  \t ", Role.HUB) == []
 
 

@@ -102,7 +102,7 @@ def read(
     if encoding is Encoding.JSON:
         start = data[:64].lstrip()[:1]
         if start not in (b"{", b"["):
-            text = data.decode("utf-8", "replace")
+            text = _spelt(data)
             return [LogReceived(text)] if text.strip() else []
     try:
         tree = guard.check(data, limits) if encoding is Encoding.JSON else packed.unpack(data, limits)[0]
@@ -292,7 +292,7 @@ def _broken(data: bytes, error: RemoteProtocolError, reader: Role, encoding: Enc
     if kind is None or SAID_BY[_FAMILIES[kind.partition(":")[0]]] is reader:
         if error.stage is Stage.SIZE:
             return Dropped(len(data))
-        return LogReceived(data.decode("utf-8", "replace"))
+        return LogReceived(_spelt(data))
     asks = kind.startswith("request:")
     return Invalid.of(ForgeError(error.what, stage=error.stage, field=error.field, about=about, asks=asks))
 
@@ -322,4 +322,9 @@ def _id(tree: Mapping[str, Any]) -> str | None:
 def _words(tree: Any, data: bytes | None, encoding: Encoding) -> str:
     if data is None or encoding is Encoding.MSGPACK:
         data = _encode(tree)
-    return data.decode("utf-8", "replace")
+    return _spelt(data)
+
+
+def _spelt(data: bytes) -> str:
+    """A line as it came; bytes that are no text are spelt out, so that nothing of it is lost (D13)."""
+    return data.decode("utf-8", "backslashreplace")
