@@ -168,11 +168,18 @@ def _resume(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
 
 def _answer(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
     question: Question = parcel.event
+    if question.status is QuestionStatus.OPEN:
+        return ()  # its task had ended, and was begun anew: it is asked again, and this is about the first time
     answered = question.status is QuestionStatus.ANSWERED or question.has_default
     at = None if question.answered_at is None else rfc3339(question.answered_at)
     mark = stamp(parcel.delivery.id, now)
     if question.blocking:
         request_id = question.request_id or question.id
+        if question.status is QuestionStatus.WITHDRAWN:
+            message = "The task ended before anybody answered; stop working on it."
+            details = {"questionId": question.id, "reason": Kind.CANCELLED.value, "retryable": False}
+            error = ErrorBody(code=Code.INVALID_REQUEST, message=message, details=details)
+            return (codec.failure(request_id, error, mark),)
         if not answered:
             message = "Nobody answered the question in time. Ask again, or give a default."
             details = {"questionId": question.id, "reason": Kind.TIMEOUT.value, "retryable": True}

@@ -21,6 +21,8 @@ class Manners(msgspec.Struct, frozen=True, kw_only=True):
     """Its agents are promised that personal data reaches them encrypted (a2acp-D13)."""
     limited: bool = False
     """Its messages are counted (a2acp-D16)."""
+    answers_always: bool = False
+    """What its agents ask and wait for has an answer in any case, also where the task ended first."""
     hub: str | None = None
     """What it calls the hub, where it has a name for it."""
 
@@ -28,6 +30,7 @@ class Manners(msgspec.Struct, frozen=True, kw_only=True):
 MANNERS = {
     "agentmsg": Manners(converses=True, reads_letters=True),
     "a2acp": Manners(reads_letters=True, shakes_hands=True, seals=True, limited=True, hub="protocol-broker-agent"),
+    "forge": Manners(answers_always=True),
 }
 
 CONVERSES = frozenset(name for name, of in MANNERS.items() if of.converses)
@@ -35,6 +38,7 @@ READS_LETTERS = frozenset(name for name, of in MANNERS.items() if of.reads_lette
 SHAKES_HANDS = frozenset(name for name, of in MANNERS.items() if of.shakes_hands)
 SEALS = frozenset(name for name, of in MANNERS.items() if of.seals)
 LIMITED = frozenset(name for name, of in MANNERS.items() if of.limited)
+ANSWERS_ALWAYS = frozenset(name for name, of in MANNERS.items() if of.answers_always)
 
 RESERVED = frozenset({HUB, ADMIN, NOBODY, AgentId("*"), *(AgentId(of.hub) for of in MANNERS.values() if of.hub)})
 """The names that no agent may have."""

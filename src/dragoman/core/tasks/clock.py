@@ -15,14 +15,15 @@ import msgspec
 from dragoman.core.agents.floor import Floor
 from dragoman.core.agents.registry import probe
 from dragoman.core.commands import AwaitReturn
-from dragoman.core.delivery.model import Cargo, Letter
-from dragoman.core.delivery.outbox import offer, tell_sender
+from dragoman.core.delivery.model import Letter
+from dragoman.core.delivery.outbox import tell_sender
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import HUB, Instant, rfc3339
 from dragoman.core.routing.dispatch import fill, place
 from dragoman.core.routing.routes import addressed, last_heard, present, route_of, serves
 from dragoman.core.tasks.model import HELD, Status, Task
 from dragoman.core.tasks.outcome import end, end_children, fail_attempt, failed, give_up, still_held
+from dragoman.core.tasks.questions import call_back, stood_still_for
 from dragoman.core.work import Work
 
 
@@ -92,10 +93,11 @@ def deadline_passed(work: Work, task: Task, *, blame: bool) -> None:
         retryable=True,
         facts={"attempted_retries": max(0, task.attempts - 1), "last_attempt": rfc3339(task.last_attempt)},
     )
+    waited_for = stood_still_for(work, task)
     task = give_up(work, task, fault)
     end_children(work, task, "timed out")
     if owner is not None and held:
-        offer(work, task, owner, Cargo.CANCEL, task.seq)
+        call_back(work, task, owner, waited_for)
         if blame and at_work:
             failed(work, owner)
         fill(work, owner)

@@ -25,6 +25,7 @@ from dragoman.core.tasks.dependencies import settle_dependents
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import HELD, Asking, EventKind, Status, Task, Waiting
 from dragoman.core.tasks.output import RESULT, check_complete, take_output
+from dragoman.core.tasks.questions import call_back, stood_still_for
 from dragoman.core.work import Work
 
 
@@ -346,9 +347,10 @@ def is_hopeless(work: Work, task: Task) -> bool:
 def end_with_children(work: Work, task: Task, fault: Fault, *, tell_owner: bool = True) -> Task:
     """Cancel a task and everything it had asked others to do."""
     owner, busy = task.owner, task.status in (Status.ASSIGNED, Status.RUNNING, Status.WAITING)
+    waited_for = stood_still_for(work, task)
     task = end(work, task, Status.CANCELLED, fault=fault)
     if tell_owner and busy and owner is not None:
-        offer(work, task, owner, Cargo.CANCEL, task.seq)
+        call_back(work, task, owner, waited_for)
     end_children(work, task, "was cancelled")
     if owner is not None:
         fill(work, owner)

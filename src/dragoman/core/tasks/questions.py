@@ -16,21 +16,26 @@ its words. So when the agent dies and does the task again, it comes to the same 
 request that comes again has the place it had, whatever was asked since; one that has the id of an earlier request and
 asks something else is refused, if anybody waits for its answer. That nobody answered in time is no answer: who asks
 again has a person asked again.
+
+Questions are withdrawn with their task. Where every question has an answer (`manners`), whoever stood still for one is
+told that there will be none, behind the word that the task is over.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID, uuid5
 
 import msgspec
 
+from dragoman.core.agents.manners import ANSWERS_ALWAYS
 from dragoman.core.commands import Answer, Ask, AskPerson
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.delivery.outbox import offer, offer_answer, withdraw
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import ADMIN, HUB, SECOND, AgentId, Instant, QuestionId
-from dragoman.core.lookups import QuestionById
+from dragoman.core.lookups import OpenQuestions, QuestionById
 from dragoman.core.routing.dispatch import place
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import HELD, Asking, EventKind, Question, QuestionStatus, Status, Task, Waiting
@@ -261,6 +266,30 @@ def go_on(work: Work, task: Task | None, question: Question, *, tell: bool = Tru
     work.put(task)
     if tell:
         offer_answer(work, question)
+
+
+def stood_still_for(work: Work, task: Task) -> list[QuestionId]:
+    """The questions to people whose answers the owner of a task waits for, and must not wait for in vain."""
+    agent = None if task.owner is None else work.agent(task.owner)
+    if not task.asked or agent is None or agent.protocol not in ANSWERS_ALWAYS:
+        return []
+    return [
+        question.id
+        for question in work.find(OpenQuestions(task.id))
+        if question.about is Asking.ANSWER
+        and question.request_id is not None
+        and question.blocking
+        and question.agent == agent.id
+    ]
+
+
+def call_back(work: Work, task: Task, owner: AgentId, waited_for: Sequence[QuestionId]) -> None:
+    """Tell the owner of an ended task to stop, and that nobody answers any more what it stood still for."""
+    offer(work, task, owner, Cargo.CANCEL, task.seq)
+    for id in waited_for:
+        question = work.one(QuestionById(id))
+        if question is not None:
+            offer_answer(work, question)
 
 
 LASTING = ("hints", "attachments", "context", "handover", "beyond", "extra", "envelope")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.support.forge import PATIENCE, ForgeHub, ForgePeer, soon
 
-from dragoman.core.commands import Answer
-from dragoman.core.ids import ADMIN, QuestionId
+from dragoman.core.commands import Answer, Cancel
+from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, QuestionId
 from dragoman.core.tasks.model import QuestionStatus, Status
 
 OPTIONS = [{"label": "OAuth 2.0", "value": "oauth"}, {"label": "JWT", "value": "jwt"}]
@@ -84,6 +84,24 @@ async def test_a_question_without_a_time_of_its_own_is_a_request_like_any_other(
     id = await asked(hub, worker)
     await hub.world.advance(6)
     assert (await worker.response(id))["code"] == "TIMEOUT"
+
+
+@pytest.mark.parametrize("end", ["cancelled", "timed out"])
+async def test_whoever_waits_for_an_answer_is_told_that_its_task_ended_first(hub: ForgeHub, end: str) -> None:
+    worker = await hub.connect("worker-1")
+    due = Instant(hub.world.time + 600 * SECOND)
+    task = await hub.world.submit(None, principal=ADMIN, pinned=AgentId("worker-1"), deadline=due, firm=True)
+    await worker.notice("task-assigned")
+    id = await asked(hub, worker, timeout=3_600_000)
+    if end == "cancelled":
+        await hub.world.ask(Cancel(principal=ADMIN, task_id=task.id, reason="no longer wanted"))
+    else:
+        await hub.world.advance(601)
+    assert (await worker.notice("task-cancelled"))["taskId"] == task.id
+    assert worker.heard == []  # first why, then what comes of it
+    refused = await worker.response(id)
+    assert (refused["code"], refused["details"]["reason"]) == ("INVALID_REQUEST", "cancelled")
+    assert (await question(hub)).status is QuestionStatus.WITHDRAWN
 
 
 async def test_a_default_stands_in(hub: ForgeHub) -> None:
