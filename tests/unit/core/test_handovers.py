@@ -294,21 +294,46 @@ async def test_a_task_that_a_person_took_over_holds_nothing_of_its_agents_budget
     assert world.intake.entity("RESOURCE/hub:budget").value["reserved"] == 0
 
 
-async def test_who_has_used_up_all_it_may_takes_over_nothing(world):
-    bob = await world.connect("bob", acknowledges=True)
+async def allots(world, name, **changes):
     await world.ask(
         ChangeState(
-            principal=ADMIN, operation=Operation.CREATE, entity=Registry.RESOURCE, entity_id="bob:tokens",
-            changes={"limit": 10, "consumed": 10}, version=0,
+            principal=ADMIN, operation=Operation.CREATE, entity=Registry.RESOURCE, entity_id=name, changes=changes,
+            version=0,
         )
     )  # fmt: skip
+
+
+async def test_who_has_used_up_all_it_may_takes_over_nothing(world):
+    bob = await world.connect("bob", acknowledges=True)
     _, task = await working(world)
     request = hands(world, "ann", task.id, to=AgentId("bob"))
     await world.ask(request)
     await bob.ack(*bob.take())
+    await allots(world, "bob:tokens", limit=10, consumed=10)
     fault = await world.refused(takes(world, "bob", request))
     assert (fault.kind, fault.facts["limit"], fault.facts["remaining"]) == (Kind.RESOURCES, 10, 0)
     assert (await world.task(task.id)).owner == "ann"
+
+
+async def test_who_has_no_room_for_a_task_is_not_asked_to_take_it_over(world):
+    bob, cid = [await world.connect(id, acknowledges=True) for id in ("bob", "cid")]
+    _, task = await working(world, constraints={"budget_usd": 1})
+    await allots(world, "bob:budget", limit=0.5)
+    await world.submit(None, pinned="cid")  # else idle agents come first
+    cid.take()
+    asked = await world.ask(hands(world, "ann", task.id))
+    assert (asked.asked_of, asked.asked_before, bob.take()) == ("cid", ("bob",), [])
+
+
+async def test_a_named_agent_without_room_is_answered_for_at_once(world):
+    bob = await world.connect("bob", acknowledges=True)
+    ann, task = await working(world, constraints={"budget_usd": 1})
+    await allots(world, "bob:budget", limit=0.5)
+    await world.ask(hands(world, "ann", task.id, to=AgentId("bob")))
+    [told] = ann.take()
+    assert (told.event.answer["accepted"], bob.take()) == (False, [])
+    assert told.event.answer["error"] == "bob has no budget for it now; the task stays yours"
+    await world.finish("ann", task.id)
 
 
 async def test_work_under_a_contract_stays_where_its_caller_may_ask(world):

@@ -184,18 +184,18 @@ def ask_next(work: Work, question: Question, said: str | None = None) -> Questio
     obstacle = "seat"
     for agent in candidates(work, question, task):
         question = msgspec.structs.replace(question, asked_of=agent.id)
-        if agent.converses:
+        if not agent.converses and seat(work, agent) is None:
+            obstacle = "seat"
+        elif not budget.can_move(work, task, agent.id, needs_then(work, task, question)):
+            obstacle = "budget for it"  # a yes could not count
+        elif agent.converses:
             assert question.letter is not None
             turn = len(question.asked_before)
             carry(work, question.letter, agent.id, Priority(question.details["priority"]), task.id, turn=turn)
             work.put(question)
             return question
-        if seat(work, agent) is None:
-            obstacle = "seat"
-        elif budget.can_move(work, task, agent.id, needs_then(work, task, question)):
-            return taken(work, question, task, agent, {})
         else:
-            obstacle = "budget for it"
+            return taken(work, question, task, agent, {})
         question = passed_over(question)
     if Handing(question.details["reason"]) is Handing.ESCALATION:
         return to_a_person(work, question, task)
