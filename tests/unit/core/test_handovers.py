@@ -15,6 +15,7 @@ from dragoman.core.commands import (
     ChangeState,
     Handing,
     RegisterAgent,
+    ReportStatus,
     Retry,
     SetDomainPolicy,
     ShakeHands,
@@ -334,6 +335,23 @@ async def test_a_named_agent_without_room_is_answered_for_at_once(world):
     assert (told.event.answer["accepted"], bob.take()) == (False, [])
     assert told.event.answer["error"] == "bob has no budget for it now; the task stays yours"
     await world.finish("ann", task.id)
+
+
+async def test_who_said_that_it_takes_no_work_now_is_not_asked_to_take_any_over(world):
+    for id in ("bob", "cid"):
+        await world.connect(id, acknowledges=True)
+    later = Instant(world.time + 60 * SECOND)
+    await world.ask(ReportStatus(principal=AgentId("bob"), status={"state": "IDLE"}, next_available=later))
+    _, task = await working(world)
+    assert (await world.ask(hands(world, "ann", task.id))).asked_of == "cid"
+
+
+async def test_of_equals_who_fails_least_is_asked_to_take_a_task_over(world):
+    for id, rate in (("bob", 0.5), ("cid", 0.1)):
+        await world.connect(id, acknowledges=True)
+        await world.ask(ReportStatus(principal=AgentId(id), status={"state": "IDLE", "error_rate": rate}))
+    _, task = await working(world)
+    assert (await world.ask(hands(world, "ann", task.id))).asked_of == "cid"
 
 
 async def test_work_under_a_contract_stays_where_its_caller_may_ask(world):

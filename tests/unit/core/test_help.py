@@ -7,13 +7,23 @@ import pytest
 from tests.support.conversations import asks, hands, helps, question, three_who_converse, working
 
 from dragoman.core.agents.model import Offer
-from dragoman.core.commands import Answer, Beat, Cancel, HelpVerdict, RegisterAgent, RemoveAgent, SetDomainPolicy
+from dragoman.core.commands import (
+    Answer,
+    Beat,
+    Cancel,
+    HelpVerdict,
+    RegisterAgent,
+    RemoveAgent,
+    ReportStatus,
+    SetDomainPolicy,
+)
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, TaskId
 from dragoman.core.tasks.model import EventKind, QuestionStatus, Status, Waiting
 from dragoman.stores.memory import MemoryStore
 
+LATER = Instant(2**52)
 ANSWERED, ESCALATED, UNABLE = HelpVerdict.ANSWERED, HelpVerdict.ESCALATED, HelpVerdict.UNABLE
 
 
@@ -77,6 +87,23 @@ async def test_who_is_unable_is_passed_over_and_in_the_end_a_person_is_asked(wor
     [told] = ann.take()
     assert (told.delivery.cargo, told.event.answer) == (Cargo.ANSWER, "right")
     assert (await world.task(task.id)).status is Status.RUNNING
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"status": {"state": "MAINTENANCE"}},
+        {"status": {"state": "IDLE"}, "next_available": LATER},
+        {"status": {"state": "IDLE", "error_rate": 0.9}},
+    ],
+    ids=["away", "later", "fails often"],
+)
+async def test_who_said_that_it_takes_no_work_or_fails_often_is_not_asked_first(world, said):
+    for id in ("bob", "cid"):
+        await world.connect(id, acknowledges=True)
+    await world.ask(ReportStatus(principal=AgentId("bob"), **said))
+    _, task = await working(world)
+    assert (await world.ask(asks(world, "ann", task.id))).asked_of == "cid"
 
 
 async def test_an_escalated_request_goes_to_a_person_at_once(world):

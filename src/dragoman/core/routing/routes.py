@@ -171,10 +171,11 @@ def reads_soon(work: Work, agent: Agent) -> bool:
 def can_be_asked(work: Work, agent: Agent) -> bool:
     """Whether an agent would hear of something soon and may have a seat for it. One that converses is asked by letter,
     which waits for its next poll; any other must be given the work now."""
+    if absent(work, work.standing(agent.id)):
+        return False
     if not agent.converses:
         return seat(work, agent) is not None
-    standing = work.standing(agent.id)
-    if agent.silent_since is not None or (standing is not None and standing.away):
+    if agent.silent_since is not None:
         return False
     free = agent.breaker.state is BreakerState.CLOSED and work.load_of(agent.id) < agent.max_concurrent
     return free and reads_soon(work, agent)
@@ -193,11 +194,10 @@ def choose(work: Work, route: Route, asked: Amounts = NOTHING) -> tuple[Agent, L
             load += UNDECLARED
         if load > least or (load == least and not reports) or not serves(agent, route):
             continue
-        weight = UNSAID
-        if reports and (standing := work.standing(agent.id)) is not None:
-            if absent(work, standing):
-                continue
-            weight = (standing.error_rate, -standing.level)
+        standing = work.standing(agent.id) if reports else None
+        if absent(work, standing):
+            continue
+        weight = weight_of(standing)
         if load == least and weight >= lightest:
             continue
         link = seat(work, agent)
@@ -209,14 +209,19 @@ def choose(work: Work, route: Route, asked: Amounts = NOTHING) -> tuple[Agent, L
     return best
 
 
-def absent(work: Work, standing: Standing) -> bool:
+def absent(work: Work, standing: Standing | None) -> bool:
     """It said that it takes no work now."""
-    return standing.away or (standing.until is not None and standing.until > work.now)
+    return standing is not None and (standing.away or (standing.until is not None and standing.until > work.now))
+
+
+def weight_of(standing: Standing | None) -> tuple[float, float]:
+    """Of those with the same load who has the least is asked: who fails least, then who is most capable."""
+    return UNSAID if standing is None else (standing.error_rate, -standing.level)
 
 
 def ready(work: Work, agent: Agent) -> Link | None:
     """`seat`, for an agent that has not said otherwise, and has something left to spend."""
-    if work.reports and (standing := work.standing(agent.id)) is not None and absent(work, standing):
+    if work.reports and absent(work, work.standing(agent.id)):
         return None
     return None if work.limits and not may_take(work, agent.id, NOTHING) else seat(work, agent)
 

@@ -15,7 +15,8 @@ A request for help is a `Question` that is put to one after the other, until som
     unable, or never heard of       to the asker                 the next is asked, in the end a person
 
 An agent that falls silent or is removed over a request is never heard of; one that was named and is only silent may
-come back. Whoever declared the topic as a capability (in any spelling), or `help`, can help. Meanwhile the task waits.
+come back. Whoever declared the topic as a capability (in any spelling), or `help`, can help, unless it said that it
+takes no work now; the least loaded is asked first, then who fails least. Meanwhile the task waits.
 If it ends or changes hands first, the request is called off; who has not read it will not, and who works on it is told
 to stop.
 """
@@ -38,7 +39,7 @@ from dragoman.core.delivery.receipts import note, other_words, receipt
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import Claims, Lane, PutTo, QuestionById
-from dragoman.core.routing.routes import present, reads_soon
+from dragoman.core.routing.routes import absent, present, reads_soon, weight_of
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import Asking, Priority, Question, QuestionStatus, Status, Task, Waiting
 from dragoman.core.tasks.questions import close, go_on, told_of
@@ -151,10 +152,21 @@ def helpers(work: Work, question: Question) -> Iterator[Agent]:
         agent = work.agent(AgentId(named))
         return iter(() if agent is None or agent.id in tried else (agent,))
     topic = spelled(question.details["topic"])
-    able = [a for a in work.all_agents() if a.id not in tried and can_help(a, topic) and reads_soon(work, a)]
+    able = [
+        agent
+        for agent in work.all_agents()
+        if agent.id not in tried
+        and can_help(agent, topic)
+        and reads_soon(work, agent)
+        and not absent(work, work.standing(agent.id))
+    ]
     borders = view(work, question.agent, topic)
     able = [agent for agent in able if is_open(borders, domain_of(agent))]
-    return iter(sorted(able, key=lambda agent: (not present(work, agent.id), work.load_of(agent.id), agent.id)))
+
+    def place(agent: Agent) -> tuple[Any, ...]:
+        return (not present(work, agent.id), work.load_of(agent.id), *weight_of(work.standing(agent.id)), agent.id)
+
+    return iter(sorted(able, key=place))
 
 
 def spelled(topic: str) -> str:

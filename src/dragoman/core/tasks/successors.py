@@ -8,7 +8,9 @@
     error_recovery     who failed least
     escalation         planners, then who failed least
 
-Before all that come those who have not had the task: whoever gave it away had its reasons. Whoever asked for it wanted
+Before all that come those who have not had the task: whoever gave it away had its reasons. Among equals comes first who
+fails least by its own word. Nobody is asked who said that it takes no work now, or has no room for the task in its
+allocations (`handover.ask_next`). Whoever asked for it wanted
 others to do it, and is not chosen, save for a planner to whom it is escalated. Work stays where its
 caller may ask for it (a2acp-D19).
 """
@@ -25,14 +27,14 @@ from dragoman.core.contracts import borders
 from dragoman.core.contracts.borders import domain_of
 from dragoman.core.errors import Kind, Refused, refuse
 from dragoman.core.ids import AgentId
-from dragoman.core.routing.routes import can_be_asked, present
+from dragoman.core.routing.routes import can_be_asked, present, weight_of
 from dragoman.core.state import budget
 from dragoman.core.tasks.model import Question, Task
 from dragoman.core.work import Work
 
 
 def _trouble(work: Work, agent: Agent) -> tuple[Any, ...]:
-    return (agent.breaker.failures, work.load_of(agent.id))
+    return (agent.breaker.failures, *weight_of(work.standing(agent.id)), work.load_of(agent.id))
 
 
 def _thrift(work: Work, agent: Agent) -> tuple[Any, ...]:
@@ -70,7 +72,12 @@ def candidates(work: Work, question: Question, task: Task) -> list[Agent]:
     ]
     order = ORDER[reason]
     had = {giver for giver, _ in task.handed}
-    return sorted(able, key=lambda agent: (not present(work, agent.id), agent.id in had, *order(work, agent), agent.id))
+
+    def place(agent: Agent) -> tuple[Any, ...]:
+        said = weight_of(work.standing(agent.id))
+        return (not present(work, agent.id), agent.id in had, *order(work, agent), *said, agent.id)
+
+    return sorted(able, key=place)
 
 
 def check_border(work: Work, task: Task, agent: Agent) -> None:
