@@ -42,7 +42,7 @@ from dragoman.core.lookups import Claims, Lane, PutTo, QuestionById
 from dragoman.core.routing.routes import absent, present, reads_soon, weight_of
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import Asking, Priority, Question, QuestionStatus, Status, Task, Waiting
-from dragoman.core.tasks.questions import close, go_on, told_of
+from dragoman.core.tasks.questions import close, go_on, held_or, told_of
 from dragoman.core.tasks.submit import submit
 from dragoman.core.work import Work
 
@@ -122,8 +122,8 @@ def waits_for(work: Work, task: Task, question: Question) -> None:
     task = told_of(work, task, question)
     offer(work, task, task.origin.principal, Cargo.PROGRESS, task.seq)
     task = move(
-        work.sign_of_life(task, delivery=None), Status.WAITING, work.now, waiting=Waiting.HELP, question=question.id,
-        queue=None, wake_at=None,
+        work.sign_of_life(task, delivery=None), Status.WAITING, work.now, waiting=held_or(task, Waiting.HELP),
+        question=question.id, queue=None, wake_at=None,
     )  # fmt: skip
     work.put(task)
 

@@ -16,7 +16,7 @@ from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import EventKind, Status, Task, Waiting
 from dragoman.core.tasks.outcome import end_with_children
 from dragoman.core.tasks.parts import governs
-from dragoman.core.tasks.questions import resume_with, unasked
+from dragoman.core.tasks.questions import resume_with, unasked, waits_for
 from dragoman.core.work import Work
 
 
@@ -96,7 +96,11 @@ def resume(work: Work, command: Resume) -> Task:
     patience = work.rules.grace if lost else task.idle_limit  # who was lost before has the grace time from now on
     wake_at = min(task.deadline, Instant(work.now + patience))
     lost_at = work.now if lost else None
-    task = move(task, Status.RUNNING, work.now, waiting=None, wake_at=wake_at, lost_at=lost_at)
+    waiting = None if lost else waits_for(work, task)
+    if waiting is not None:  # its agent asked meanwhile, and stands still until it hears the answer
+        task = move(task, Status.WAITING, work.now, waiting=waiting, wake_at=None)
+    else:
+        task = move(task, Status.RUNNING, work.now, waiting=None, wake_at=wake_at, lost_at=lost_at)
     work.put(task)
     offer(work, task, owner, Cargo.RESUME, task.seq)
     return task

@@ -15,7 +15,8 @@ What is escalated and no agent can do, a person takes over. Where an error is th
 tried against it, and a failure of the owner counts against the owner.
 
 What the last owner had asked about the task, people or agents, is withdrawn when it changes hands: whoever has it now
-asks for itself. What it had asked others to do as parts of the task goes on, and goes along with it (`heirs`).
+asks for itself. What it had asked others to do as parts of the task goes on, and goes along with it (`heirs`). What a
+person paused changes no hands until they let it go on.
 """
 
 from __future__ import annotations
@@ -181,6 +182,8 @@ def ask_next(work: Work, question: Question, said: str | None = None) -> Questio
     not."""
     assert question.task is not None
     task = work.known_task(question.task)
+    if task.waiting is Waiting.HELD:
+        return kept(work, question, "a person paused it; it stays yours, so hand it over when it goes on")
     obstacle = "seat"
     for agent in candidates(work, question, task):
         question = msgspec.structs.replace(question, asked_of=agent.id)
@@ -223,6 +226,9 @@ def answer_handover(work: Work, command: AnswerHandover) -> Question | None:
     task = work.known_task(question.task)
     if task.owner != question.agent or task.status not in HELD:
         message = f"the task is {task.status.value} and not offered any more; leave it"
+        raise refuse(Kind.CONFLICT, message, task_id=task.id)
+    if command.accepted and task.waiting is Waiting.HELD:
+        message = "a person paused the task meanwhile, so it stays where it is; leave it"
         raise refuse(Kind.CONFLICT, message, task_id=task.id)
     if command.accepted:
         agent = work.agent(command.principal)

@@ -132,12 +132,26 @@ def ask_person(work: Work, command: AskPerson) -> Question:
         task = work.sign_of_life(task, delivery=None)
         if command.blocking and question.status is QuestionStatus.OPEN:
             task = move(
-                task, Status.WAITING, work.now, waiting=Waiting.PERSON, question=question.id, queue=None, wake_at=None
-            )
+                task, Status.WAITING, work.now, waiting=held_or(task, Waiting.PERSON), question=question.id, queue=None,
+                wake_at=None,
+            )  # fmt: skip
         work.put(task)
     if question.status is not QuestionStatus.OPEN:
         offer_answer(work, question)
     return question
+
+
+def held_or(task: Task, why: Waiting) -> Waiting:
+    """For what a task waits whose agent waits for an answer: what a person paused stays so until they say otherwise."""
+    return Waiting.HELD if task.waiting is Waiting.HELD else why
+
+
+def waits_for(work: Work, task: Task) -> Waiting | None:
+    """For whose answer the agent of a task stands still, if it asked and has none yet."""
+    question = None if task.question is None else work.one(QuestionById(task.question))
+    if question is None or question.request_id is None or question.status not in ASKED or question.agent != task.owner:
+        return None
+    return Waiting.HELP if question.about is Asking.HELP else Waiting.PERSON
 
 
 def still_asked(work: Work, command: AskPerson, id: QuestionId) -> bool:
@@ -259,7 +273,9 @@ def go_on(work: Work, task: Task | None, question: Question, *, tell: bool = Tru
     said = {"question_id": question.id, "answer": question.answer}
     task = work.record(task, EventKind.ANSWERED, body=msgspec.Raw(msgspec.json.encode(said)))
     offer(work, task, task.origin.principal, Cargo.PROGRESS, task.seq)
-    if task.question == question.id:
+    if task.question == question.id and task.waiting is Waiting.HELD:
+        task = msgspec.structs.replace(task, question=None)
+    elif task.question == question.id:
         task = work.sign_of_life(task)
         wake_at = min(task.deadline, Instant(work.now + task.idle_limit))
         task = move(task, Status.RUNNING, work.now, waiting=None, question=None, wake_at=wake_at)
