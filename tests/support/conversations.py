@@ -7,14 +7,16 @@ from typing import Any
 from dragoman.core.commands import (
     AnswerHandover,
     AskHelp,
+    ChangeState,
     GiveHelp,
     Handing,
     HandOver,
     HelpVerdict,
 )
-from dragoman.core.ids import SECOND, AgentId, Instant, TaskId
+from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, TaskId
 from dragoman.core.ports import Store
 from dragoman.core.rules import Rules
+from dragoman.core.state.model import Operation, Registry
 from dragoman.core.tasks.model import Question, Task
 from tests.support.world import Peer, World
 
@@ -59,6 +61,16 @@ async def working(world: World, agent: str = "ann", **fields: Any) -> tuple[Peer
     task = await world.submit(None, pinned=agent, **fields)
     await peer.ack(*peer.take())
     return peer, task
+
+
+async def allots(world: World, name: str, **account: Any) -> None:
+    """What somebody may use of something, as a person says."""
+    await world.ask(
+        ChangeState(
+            principal=ADMIN, operation=Operation.CREATE, entity=Registry.RESOURCE, entity_id=name, changes=account,
+            version=0,
+        )
+    )  # fmt: skip
 
 
 async def question(world: World, id) -> Question:

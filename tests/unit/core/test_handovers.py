@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.support.conversations import asks, hands, question, takes, three_who_converse, working
+from tests.support.conversations import allots, asks, hands, question, takes, three_who_converse, working
 
 from dragoman.core.agents.model import Offer
 from dragoman.core.commands import (
@@ -12,10 +12,8 @@ from dragoman.core.commands import (
     Ask,
     AskPerson,
     Beat,
-    ChangeState,
     Handing,
     RegisterAgent,
-    ReportStatus,
     Retry,
     SetDomainPolicy,
     ShakeHands,
@@ -24,7 +22,6 @@ from dragoman.core.delivery.model import Cargo
 from dragoman.core.delivery.retry import Backoff
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, TaskId
-from dragoman.core.state.model import Operation, Registry
 from dragoman.core.tasks.model import EventKind, QuestionStatus, Status, Waiting
 from dragoman.stores.memory import MemoryStore
 
@@ -152,22 +149,6 @@ async def test_an_agent_of_another_protocol_is_given_the_work(world):
     assert (await world.task(task.id)).status is Status.COMPLETED
 
 
-@pytest.mark.parametrize(
-    ("reason", "chosen"),
-    [(Handing.LOAD_BALANCING, "cid"), (Handing.CAPABILITY_LIMIT, "bob"), (Handing.ERROR_RECOVERY, "cid")],
-)
-async def test_the_reason_decides_who_is_asked(world, reason, chosen):
-    await world.connect("bob", acknowledges=True)
-    await world.connect("cid", acknowledges=True)
-    await world.ask(msgspec.structs.replace(world.registration("bob"), capabilities=("code_review", "python", "sql")))
-    await world.submit(None, pinned="bob")
-    _, task = await working(world)
-    fault = Fault(kind=Kind.TIMEOUT, message="slow") if reason is Handing.ERROR_RECOVERY else None
-    asked = await world.ask(hands(world, "ann", task.id, reason, fault=fault))
-    assert asked.asked_of == chosen
-    assert world.intake.agent("ann").breaker.failures == (1 if fault else 0)
-
-
 async def test_an_escalation_that_no_agent_can_take_ends_at_a_person(world):
     ann, task = await working(world)
     await world.ask(hands(world, "ann", task.id, Handing.ESCALATION))
@@ -194,19 +175,6 @@ async def test_the_same_hand_to_the_same_hand_again_is_a_loop(world):
         await peer.ack(*peer.take())
     fault = await world.refused(hands(world, "ann", task.id, to=AgentId("bob")))
     assert (fault.kind, fault.facts["path"]) == (Kind.CONFLICT, "ann → bob → ann")
-
-
-async def test_where_it_is_left_open_who_has_not_had_it_comes_before_who_gave_it_away(world):
-    bob = await world.connect("bob", acknowledges=True)
-    await world.connect("cid", acknowledges=True)
-    _, task = await working(world)
-    request = hands(world, "ann", task.id, to=AgentId("bob"))
-    await world.ask(request)
-    await bob.ack(*bob.take())
-    await world.ask(takes(world, "bob", request))
-    await world.submit(None, pinned="cid")  # else idle agents come first
-    asked = await world.ask(hands(world, "bob", task.id))
-    assert asked.asked_of == "cid"
 
 
 async def test_after_eight_hands_it_fails(world):
@@ -295,15 +263,6 @@ async def test_a_task_that_a_person_took_over_holds_nothing_of_its_agents_budget
     assert world.intake.entity("RESOURCE/hub:budget").value["reserved"] == 0
 
 
-async def allots(world, name, **changes):
-    await world.ask(
-        ChangeState(
-            principal=ADMIN, operation=Operation.CREATE, entity=Registry.RESOURCE, entity_id=name, changes=changes,
-            version=0,
-        )
-    )  # fmt: skip
-
-
 async def test_who_has_used_up_all_it_may_takes_over_nothing(world):
     bob = await world.connect("bob", acknowledges=True)
     _, task = await working(world)
@@ -314,44 +273,6 @@ async def test_who_has_used_up_all_it_may_takes_over_nothing(world):
     fault = await world.refused(takes(world, "bob", request))
     assert (fault.kind, fault.facts["limit"], fault.facts["remaining"]) == (Kind.RESOURCES, 10, 0)
     assert (await world.task(task.id)).owner == "ann"
-
-
-async def test_who_has_no_room_for_a_task_is_not_asked_to_take_it_over(world):
-    bob, cid = [await world.connect(id, acknowledges=True) for id in ("bob", "cid")]
-    _, task = await working(world, constraints={"budget_usd": 1})
-    await allots(world, "bob:budget", limit=0.5)
-    await world.submit(None, pinned="cid")  # else idle agents come first
-    cid.take()
-    asked = await world.ask(hands(world, "ann", task.id))
-    assert (asked.asked_of, asked.asked_before, bob.take()) == ("cid", ("bob",), [])
-
-
-async def test_a_named_agent_without_room_is_answered_for_at_once(world):
-    bob = await world.connect("bob", acknowledges=True)
-    ann, task = await working(world, constraints={"budget_usd": 1})
-    await allots(world, "bob:budget", limit=0.5)
-    await world.ask(hands(world, "ann", task.id, to=AgentId("bob")))
-    [told] = ann.take()
-    assert (told.event.answer["accepted"], bob.take()) == (False, [])
-    assert told.event.answer["error"] == "bob has no budget for it now; the task stays yours"
-    await world.finish("ann", task.id)
-
-
-async def test_who_said_that_it_takes_no_work_now_is_not_asked_to_take_any_over(world):
-    for id in ("bob", "cid"):
-        await world.connect(id, acknowledges=True)
-    later = Instant(world.time + 60 * SECOND)
-    await world.ask(ReportStatus(principal=AgentId("bob"), status={"state": "IDLE"}, next_available=later))
-    _, task = await working(world)
-    assert (await world.ask(hands(world, "ann", task.id))).asked_of == "cid"
-
-
-async def test_of_equals_who_fails_least_is_asked_to_take_a_task_over(world):
-    for id, rate in (("bob", 0.5), ("cid", 0.1)):
-        await world.connect(id, acknowledges=True)
-        await world.ask(ReportStatus(principal=AgentId(id), status={"state": "IDLE", "error_rate": rate}))
-    _, task = await working(world)
-    assert (await world.ask(hands(world, "ann", task.id))).asked_of == "cid"
 
 
 async def test_work_under_a_contract_stays_where_its_caller_may_ask(world):

@@ -10,9 +10,8 @@
 
 Before all that come those who have not had the task: whoever gave it away had its reasons. Among equals comes first who
 fails least by its own word. Nobody is asked who said that it takes no work now, or has no room for the task in its
-allocations (`handover.ask_next`). Whoever asked for it wanted
-others to do it, and is not chosen, save for a planner to whom it is escalated. Work stays where its
-caller may ask for it (a2acp-D19).
+allocations (`handover.ask_next`). What its caller wanted still holds (others than itself, of such a role, with such
+capabilities), save for a planner to whom it is escalated; and work stays where its caller may ask for it (a2acp-D19).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from dragoman.core.contracts import borders
 from dragoman.core.contracts.borders import domain_of
 from dragoman.core.errors import Kind, Refused, refuse
 from dragoman.core.ids import AgentId
-from dragoman.core.routing.routes import can_be_asked, present, weight_of
+from dragoman.core.routing.routes import can_be_asked, present, route_of, weight_of
 from dragoman.core.state import budget
 from dragoman.core.tasks.model import Question, Task
 from dragoman.core.work import Work
@@ -62,7 +61,7 @@ def candidates(work: Work, question: Question, task: Task) -> list[Agent]:
         agent
         for agent in work.all_agents()
         if agent.id not in tried
-        and (agent.id != task.origin.principal or (reason is Handing.ESCALATION and agent.role == PLANNER))
+        and (is_as_asked_for(task, agent) or (reason is Handing.ESCALATION and agent.role == PLANNER))
         and (question.agent, agent.id) not in task.handed
         and agent.can_do(task.type)
         and all(capability in agent.capabilities for capability in needed)
@@ -78,6 +77,14 @@ def candidates(work: Work, question: Question, task: Task) -> list[Agent]:
         return (not present(work, agent.id), agent.id in had, *order(work, agent), *said, agent.id)
 
     return sorted(able, key=place)
+
+
+def is_as_asked_for(task: Task, agent: Agent) -> bool:
+    """Whether somebody is whom its caller wanted for a task, apart from a name: that is up to whoever hands it over."""
+    role = route_of(task.route).role
+    if agent.id == task.origin.principal or (role is not None and agent.role != role):
+        return False
+    return all(capability in agent.capabilities for capability in task.required_capabilities)
 
 
 def check_border(work: Work, task: Task, agent: Agent) -> None:
