@@ -11,6 +11,7 @@ from tests.conformance.agentmsg import words
 from tests.conformance.agentmsg.stage import ADMIN_TOKEN, Speaker, Stage, reopened
 
 from dragoman.core.ids import AgentId
+from dragoman.core.tasks.model import Status
 
 
 @pytest.fixture
@@ -119,6 +120,23 @@ async def test_what_came_before_is_known_after_a_restart_of_the_door(
         assert (await ada.send(letter)).status_code == 202
         assert (await ada.send({**letter, "payload": note(ada, "other")})).status_code == 409
         assert await bob.hear() == []
+
+
+@pytest.mark.requirement("agentmsg/all-D5", "AM-DLV-5")
+@pytest.mark.parametrize("kind", ["TASK_FAILED", "ERROR_REPORT"])
+async def test_a_failure_that_is_told_again_after_a_crash_ends_no_second_attempt(
+    stage: Stage, pair: tuple[Speaker, Speaker], kind: str
+) -> None:
+    ada, bob = pair
+    await bob.works(ada, "t-1")
+    error = words.error("bob", "t-1", error_type="TIMEOUT", severity="critical")
+    failure = await bob.say(kind, "hub", error if kind == "ERROR_REPORT" else {"task_id": "t-1", "error": error})
+    await stage.pass_time(1)
+    assert (await bob.hears("TASK_ASSIGNMENT"))["payload"]["task"]["attempt"] == 2
+    async with reopened(stage):
+        assert (await bob.send(failure)).status_code == 202
+        assert ((await stage.named("t-1")).status, (await stage.named("t-1")).attempts) == (Status.ASSIGNED, 2)
+        assert stage.intake.agent(AgentId("bob")).breaker.failures == 1  # type: ignore[union-attr]
 
 
 @pytest.mark.requirement("agentmsg/all-D5", "AM-DLV-5")

@@ -173,6 +173,7 @@ def _fault(said: Said, id: TaskId, fault: Fault, report: dict[str, Any] | None =
         fault=fault,
         task_id=id,
         message_id=said.message.id,
+        digest=said.digest,
         body=encode({"fault": fault} if report is None else {"fault": fault, "report": report}),
         raw=said.data,
     )

@@ -318,6 +318,7 @@ def _error(agent: Agent, message: Envelope[Payload], error: ErrorPayload, raw: b
         task_id=task_id_in(message.x_custom_fields, "task_id"),
         request_id=message.request_id,
         message_id=message.message_id,
+        digest=_digest(("error", message.request_id, fault)),
         body=_encode({"fault": fault}),
         raw=raw,
     )

@@ -190,7 +190,7 @@ class ReportFault(Command, frozen=True, gc=False, kw_only=True):
     """An agent answers a request with an error: found by task id, or by the request id it was given.
 
     Retryable faults are tried again, others end the task (chiffon-D11). Outcome: the task, or None if the fault
-    was about nothing we know.
+    was about nothing we know. With a `digest`, the same message again ends no other attempt.
     """
 
     action: ClassVar = "task.fault"
@@ -198,6 +198,7 @@ class ReportFault(Command, frozen=True, gc=False, kw_only=True):
     task_id: TaskId | None = None
     request_id: str | None = None
     message_id: str | None = None
+    digest: str = ""
     body: bytes = b"{}"
     raw: bytes | None = None
 

@@ -12,6 +12,7 @@ from dragoman.core.commands import Finish, ReportFault
 from dragoman.core.contracts.terms import kept
 from dragoman.core.delivery.model import Cargo, DeadLetter
 from dragoman.core.delivery.outbox import OUTCOME_CARGO, offer, withdraw
+from dragoman.core.delivery.receipts import note, receipt
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import HUB, AgentId, DeliveryId, Instant, rfc3339
 from dragoman.core.lookups import PAGE, AskedBy, Children, OpenQuestions, Ready
@@ -72,7 +73,11 @@ def break_contract(work: Work, task: Task, agent: AgentId, fault: Fault) -> Task
 
 
 def report_fault(work: Work, command: ReportFault) -> Task | None:
-    """An agent answers a work order with an error."""
+    """An agent answers a work order with an error. Said again, it is the same: it may be at the next attempt by now."""
+    if command.digest and command.message_id is not None:
+        if receipt(work, command.principal, command.message_id, command.digest) is not None:
+            return None if command.task_id is None else work.task(command.task_id)
+        note(work, command.principal, command.message_id, command.digest)
     task = task_at_fault(work, command)
     if task is None or task.final:
         return task

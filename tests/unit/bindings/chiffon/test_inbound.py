@@ -265,12 +265,16 @@ def test_an_error_is_a_fault_of_the_request_it_names(
 ) -> None:
     message = envelope("error", error_code=code)
     fault = Fault(kind=kind, message="no GPU", retryable=retryable, facts={"limit_name": "gpu_vram_mb", "code": code})
-    assert heard(infra, message) == ReportFault(
+    command = heard(infra, message)
+    assert command == ReportFault(
         principal=infra.id,
         protocol="chiffon",
         fault=fault,
         request_id=message["request_id"],
         message_id=message["message_id"],
+        digest=command.digest,
         body=msgspec.json.encode({"fault": fault}),
         raw=json.dumps(message).encode(),
     )
+    other = {**message, "payload": {**message["payload"], "error_message": "no disk"}}
+    assert len({command.digest, heard(infra, message).digest, heard(infra, other).digest}) == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dragoman.core.commands import RemoveAgent, Retry
+from dragoman.core.commands import RemoveAgent, ReportFault, Retry
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, SECOND, AgentId, rfc3339
 from dragoman.core.ports import TaskFilter
@@ -52,6 +52,23 @@ async def test_retries_come_after_one_two_and_four_seconds(world):
     assert waits == [1, 2, 4]
     await world.fault("i1", task.id, Kind.RESOURCES)
     assert (await world.task(task.id)).status is Status.FAILED
+
+
+async def test_an_error_that_is_said_again_ends_no_other_attempt(world):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    task = await world.submit()
+    i1.take()
+    fault = Fault(kind=Kind.RESOURCES, message="full")
+    said = ReportFault(principal=AgentId("i1"), request_id=task.request_id, fault=fault, message_id="m1", digest="d1")
+    await world.ask(said)
+    await world.advance(1)
+    assert i1.work == [task.id]
+    await world.ask(said)
+    assert ((await world.task(task.id)).status, (await world.task(task.id)).attempts) == (Status.ASSIGNED, 2)
+    assert (await world.refused(msgspec.structs.replace(said, digest="d2"))).kind is Kind.MISMATCH
+    await world.ask(msgspec.structs.replace(said, message_id="m2"))
+    assert (await world.task(task.id)).status is Status.QUEUED
 
 
 @pytest.mark.requirement("chiffon-D6")
