@@ -139,6 +139,21 @@ async def test_budgets_are_reserved_before_dispatch_and_settled_after(
 
 
 @pytest.mark.requirement("agentmsg-D10")
+@pytest.mark.parametrize("error_type", ["TIMEOUT", "VALIDATION_ERROR"], ids=["tried again", "final"])
+async def test_what_a_failed_attempt_used_counts_once(
+    stage: Stage, pair: tuple[Speaker, Speaker], error_type: str
+) -> None:
+    ada, bob = pair
+    await bob.works(ada, "t-1", constraints=words.constraints(budget_usd=5))
+    error = words.error("bob", "t-1", error_type=error_type)
+    failure = await bob.say("TASK_FAILED", "ada", {"task_id": "t-1", "error": error, "usage": {"cost_usd": 2.5}})
+    assert (await bob.send(failure)).status_code == 202
+    for whose in ("bob", "hub"):
+        value = (await stage.get(f"/state/RESOURCE/{whose}:budget")).json()["value"]
+        assert (value["allocated"], value["consumed"]) == (0, 2.5)
+
+
+@pytest.mark.requirement("agentmsg-D10")
 async def test_what_an_agent_reports_to_have_used_is_taken_from_its_budget_before_it_is_given_more(
     stage: Stage, pair: tuple[Speaker, Speaker]
 ) -> None:

@@ -149,8 +149,11 @@ def complete(said: Said, done: TaskComplete) -> tuple[Command, ...]:
 
 
 def failed(said: Said, failure: TaskFailed) -> tuple[Command, ...]:
-    fault = fault_in(failure.error, said.payload["error"])
-    return (_fault(said, task_id(failure.task_id), fault, said.payload["error"]),)
+    payload = said.payload
+    fault, beside = fault_in(failure.error, payload["error"]), {"report": payload["error"]}
+    if failure.usage is not None:
+        beside["usage"] = payload["usage"]
+    return (_fault(said, task_id(failure.task_id), fault, **beside),)
 
 
 def _finish(said: Said, id: TaskId, body: dict[str, Any], text: str) -> Finish:
@@ -166,7 +169,7 @@ def _finish(said: Said, id: TaskId, body: dict[str, Any], text: str) -> Finish:
     )
 
 
-def _fault(said: Said, id: TaskId, fault: Fault, report: dict[str, Any] | None = None) -> ReportFault:
+def _fault(said: Said, id: TaskId, fault: Fault, **beside: Any) -> ReportFault:
     return ReportFault(
         principal=said.agent.id,
         protocol=PROTOCOL,
@@ -174,7 +177,7 @@ def _fault(said: Said, id: TaskId, fault: Fault, report: dict[str, Any] | None =
         task_id=id,
         message_id=said.message.id,
         digest=said.digest,
-        body=encode({"fault": fault} if report is None else {"fault": fault, "report": report}),
+        body=encode({"fault": fault, **beside}),
         raw=said.data,
     )
 

@@ -143,6 +143,7 @@ class TaskComplete(Record, frozen=True, kw_only=True):
 class TaskFailed(Record, frozen=True, kw_only=True):
     task_id: Id
     error: ErrorReport
+    usage: Usage | None = None
 
 
 class TaskHandoffRequest(Record, frozen=True, kw_only=True):

@@ -247,15 +247,15 @@ class AgentmsgLink:
 
     def _finish(self, outcome: Outcome) -> None:
         task_id = outcome.errand.task_id
+        usage = None if outcome.usage is None else Usage(**outcome.usage)
         if outcome.exit_code:
-            self._say(outcome, TaskFailed(task_id=task_id, error=_failed(outcome, self._name)))
+            self._say(outcome, TaskFailed(task_id=task_id, error=_failed(outcome, self._name), usage=usage))
             return
         result: Any = msgspec.json.decode(outcome.result) if outcome.result else (outcome.output or None)
         if not outcome.result and len(outcome.output) > PIECE:
             result = None  # who reads it finds the pieces joined
             for number, piece in enumerate(_pieces(outcome.output), start=1):
                 self._say(outcome, TaskUpdate(task_id=task_id, output=piece), part(outcome.id, number), priority="high")
-        usage = None if outcome.usage is None else Usage(**outcome.usage)
         # The words beside a structured result, where there are any but its own JSON.
         has_words = bool(outcome.result) and outcome.output.encode() != bytes(outcome.result)
         beside = {"output": outcome.output} if has_words else {}

@@ -75,13 +75,15 @@ async def test_the_trace_of_the_work_goes_on(agent: Agent, hub: FakeAgentmsg, wo
 
 async def test_a_failure_is_a_whole_report(agent: Agent, hub: FakeAgentmsg) -> None:
     @agent.on("break")
-    async def fail() -> None:
+    async def fail(task: Task) -> None:
+        task.used(tokens=7)
         raise ValueError("no such file")
 
     async with Serving(agent, hub):
         order = hub.assign("break")
         failed = await hub.next(FAILED)
     said = plain(failed.payload)
+    assert said.pop("usage") == {"tokens_used": 7, "cost_usd": 0}
     assert said.pop("task_id") == said["error"].pop("task_id") == order.payload.task.task_id
     assert said["error"].pop("error_id")
     assert said["error"] == {
