@@ -18,7 +18,7 @@ from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.options import Config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from dragoman.app.datadir import Whereabouts
     from dragoman.app.settings import Settings
@@ -54,12 +54,23 @@ def dev(
         "coven.guests": True,
         "data": str(data) if data is not None else None,
     }
-    return _start(load_settings(flags, config), demo=demo, ready_json=ready_json, command="dev")
+    typed = {
+        "--demo": demo,
+        "--config": config,
+        "--host": host,
+        "--certificate": certificate,
+        "--key": key,
+        "--allow-plain": allow_plain,
+        "--data": data,
+        "--port": port,
+        "--grpc-port": grpc_port,
+    }
+    return _start(load_settings(flags, config), demo=demo, ready_json=ready_json, typed=typed)
 
 
 def serve(*, config: Config = None, ready_json: ReadyJson = False) -> int:
     """Start a hub as its settings file says."""
-    return _start(load_settings({}, config), demo=False, ready_json=ready_json, command="serve")
+    return _start(load_settings({}, config), demo=False, ready_json=ready_json, typed=None)
 
 
 def load_settings(flags: dict[str, Any], config: Path | None) -> Settings:
@@ -84,7 +95,8 @@ def settings_stop(problems: list[str]) -> Stop:
     )
 
 
-def _start(settings: Settings, *, demo: bool, ready_json: bool, command: str) -> int:
+def _start(settings: Settings, *, demo: bool, ready_json: bool, typed: Mapping[str, Any] | None) -> int:
+    """`typed`: the options of `dev`, by which the same hub is started again; None where a file says it all."""
     from dragoman.app.datadir import DataDir, DataDirError
     from dragoman.security.keys import KeyProblem
     from dragoman.security.private import PrivateFileError
@@ -92,12 +104,11 @@ def _start(settings: Settings, *, demo: bool, ready_json: bool, command: str) ->
     from dragoman.stores.sqlite.errors import StoreRefused
 
     host, port = settings.server.host, settings.server.port
-    again = _again(settings, demo=demo) if command == "dev" else None
     try:
         _refuse_a_second(DataDir(settings.data))
-        _refuse_a_busy_port(host, port, again, "--port", "server.port")
+        _refuse_a_busy_port(host, port, typed, "--port", "server.port")
         if settings.coven.enabled:
-            _refuse_a_busy_port(host, settings.server.grpc_port, again, "--grpc-port", "server.grpc_port")
+            _refuse_a_busy_port(host, settings.server.grpc_port, typed, "--grpc-port", "server.grpc_port")
 
         from dragoman.app.wiring import run
 
@@ -111,14 +122,20 @@ def _start(settings: Settings, *, demo: bool, ready_json: bool, command: str) ->
         if error.errno == errno.EADDRINUSE:
             if "gRPC" in str(error):
                 raise Stop(Exit.USAGE, str(error.strerror)) from error
-            raise _busy(host, port, again, "--port", "server.port") from error
+            raise _busy(host, port, typed, "--port", "server.port") from error
         raise
 
 
-def _again(settings: Settings, *, demo: bool) -> str:
-    """How to start the same hub once more."""
-    data = "" if Path(settings.data) == Path(".dragoman") else f" --data {shlex.quote(settings.data)}"
-    return f"{program()} dev{' --demo' if demo else ''}{data}"
+def _again(typed: Mapping[str, Any], but: str, value: int) -> str:
+    """How to start the same hub once more, with one option that is another. Whatever else was typed stays: a port that
+    is left out would be the default one again, which may be what is taken."""
+    options = {**{option: given for option, given in typed.items() if option != but}, but: value}
+    words = [
+        option if given is True else f"{option} {shlex.quote(str(given))}"
+        for option, given in options.items()
+        if given is not None and given is not False
+    ]
+    return " ".join((program(), "dev", *words))
 
 
 def _greeting(settings: Settings, *, demo: bool, ready_json: bool) -> Callable[[Whereabouts], None]:
@@ -161,7 +178,7 @@ def _refuse_a_second(directory: Any) -> None:
     )
 
 
-def _refuse_a_busy_port(host: str, port: int, again: str | None, flag: str, setting: str) -> None:
+def _refuse_a_busy_port(host: str, port: int, typed: Mapping[str, Any] | None, flag: str, setting: str) -> None:
     if port == 0:
         return
     try:
@@ -171,7 +188,7 @@ def _refuse_a_busy_port(host: str, port: int, again: str | None, flag: str, sett
             probe.bind(address)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise _busy(host, port, again, flag, setting) from error
+            raise _busy(host, port, typed, flag, setting) from error
         if error.errno == errno.EACCES:
             raise Stop(
                 Exit.NOT_ALLOWED,
@@ -185,10 +202,10 @@ def _refuse_a_busy_port(host: str, port: int, again: str | None, flag: str, sett
         ) from error
 
 
-def _busy(host: str, port: int, again: str | None, flag: str, setting: str) -> Stop:
+def _busy(host: str, port: int, typed: Mapping[str, Any] | None, flag: str, setting: str) -> Stop:
     other = (
-        f"{again} {flag} {port + 1 if port < 65535 else 0}   (or {flag} 0 for any free one)"
-        if again is not None
+        f"{_again(typed, flag, port + 1 if port < 65535 else 0)}   (or {flag} 0 for any free one)"
+        if typed is not None
         else f"set {setting} in the settings file to another one"
     )
     return Stop(Exit.USAGE, f"port {port} on {host} is taken by another program", next=other)

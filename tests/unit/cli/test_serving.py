@@ -85,6 +85,20 @@ def test_a_busy_port_is_a_sentence_with_the_fix(started: Any, run: Any) -> None:
     ]
 
 
+def test_the_fix_of_a_busy_port_keeps_the_other_options(started: Any, run: Any) -> None:
+    """Else the next port that is taken, or the settings that are missing, lead back to where one was."""
+    with socket.create_server(("127.0.0.1", 0)) as other, socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port, taken = free.getsockname()[1], other.getsockname()[1]
+        free.close()
+        Path("my.toml").write_text("")
+        done = run("dev", "-c", "my.toml", "--port", str(port), "--grpc-port", str(taken), "--allow-plain", "--no-demo")
+    assert done.err.splitlines()[-1] == (
+        f"  next: dragoman dev --config my.toml --allow-plain --port {port} --grpc-port {taken + 1}"
+        "   (or --grpc-port 0 for any free one)"
+    )
+
+
 def test_a_port_taken_at_the_last_moment_is_the_same_sentence(
     started: Any, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
