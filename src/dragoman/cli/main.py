@@ -95,6 +95,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read us has seen enough; Python must not complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.OK
+    except SystemExit:  # rich, which prints the help, has done the same and would end us as if a task had failed
+        return Exit.OK
     except OSError as error:  # a full disk behind stdout, a file that cannot be written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         place = f"{error.filename!r}" if error.filename else "what was to be printed"

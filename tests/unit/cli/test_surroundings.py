@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -107,3 +108,14 @@ def test_an_argument_that_is_no_text_is_refused(hub: Any, run: Any) -> None:
     ran = run("call", "infra", "run", "name=\udcff")
     assert ran.code == 2
     assert "is not UTF-8" in ran.err
+
+
+@pytest.mark.parametrize("tokens", [["--help"], ["task", "--help"], ["version"]])
+def test_a_reader_that_has_seen_enough_is_no_failure(tokens: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as gone:
+        done = subprocess.run(
+            [sys.executable, "-m", "dragoman.cli", *tokens], stdout=gone, stderr=subprocess.PIPE, timeout=60
+        )
+    assert (done.returncode, done.stderr) == (0, b"")
