@@ -269,10 +269,16 @@ def must_exist(hub: Hub, name: str, *, only_kind: bool = False) -> str:
     import difflib  # only for who is lost
 
     close = difflib.get_close_matches(name, kinds if only_kind else [*names, *kinds], n=1)
-    there = f"agents: {', '.join(names[:8]) or 'none'}; kinds: {', '.join(kinds[:8]) or 'none'}"
+    there = f"agents: {_some(names)}; kinds: {_some(kinds)}"
     add = f"dragoman agent add {'ID --kind ' if only_kind else ''}{line(name)} --protocol chiffon"
     raise Stop(
         Exit.NOT_FOUND,
         f"there is no {'' if only_kind else 'agent and no '}kind of agent called {line(name)} ({line(there)})",
         next=f"did you mean {line(close[0])}? If not: {add}" if close else add,
     )
+
+
+def _some(names: list[str], most: int = 8) -> str:
+    """The first of them, and that there are more if there are."""
+    more = [f"and {len(names) - most} more"] if len(names) > most else []
+    return ", ".join([*names[:most], *more]) or "none"

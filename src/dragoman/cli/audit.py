@@ -33,7 +33,7 @@ def query(
     *,
     principal: Annotated[str | None, Parameter(help="Only what this agent (or admin) asked for.")] = None,
     subject: Annotated[str | None, Parameter(help="Only what is about this task, agent or question.")] = None,
-    outcome: Annotated[Literal["accepted", "refused"] | None, Parameter()] = None,
+    outcome: Annotated[Literal["accepted", "refused"] | None, Parameter(help="Only what came to this.")] = None,
     limit: Limit = 50,
     cursor: Annotated[str | None, Parameter(help="The number of the last record seen.")] = None,
     output: Output = "table",

@@ -19,7 +19,7 @@ from dragoman.cli.escaping import block, line
 from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.follow import logged
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import HERE, Output, Reach
+from dragoman.cli.options import HERE, Lines, Output, Reach
 
 PAGE = 500
 WAIT = 20.0
@@ -109,7 +109,7 @@ def logs(
     id: Id,
     /,
     *,
-    lines: Annotated[int, Parameter(name=["--lines", "-n"], help="How many of the newest lines.")] = 100,
+    lines: Annotated[Lines, Parameter(help=f"How many of the newest lines, at most {PAGE}.")] = 100,
     level: Level = None,
     follow: Annotated[bool, Parameter(name=["--follow", "-f"], negative=(), help="Go on as more come.")] = False,
     output: Output = "table",

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 from dragoman.app.datadir import DataDir, DataDirError, alive
+from dragoman.app.program import program
 from dragoman.cli import escaping, refusals
 from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.http1 import Answer, Connection, Garbled
@@ -23,11 +25,11 @@ from dragoman.cli.options import Reach
 
 if TYPE_CHECKING:
     import ssl
+    from pathlib import Path
 
 API = "/api/v1"
 PATIENCE = 30.0
 """Seconds for an ordinary answer."""
-START_IT = "start one with: dragoman dev   (or name one with --hub URL and DRAGOMAN_TOKEN)"
 LOOK_THERE = "see that a hub runs there, and that --hub / DRAGOMAN_URL names it as http://HOST:8420"
 CHILDS = "stdio:"
 """What DRAGOMAN_URL says to an agent that the hub runs: no place that a command could ask."""
@@ -80,9 +82,10 @@ class Hub:
                 return cls(reach.hub, token or here.admin_token, here.certificate)
             return hub
         if here is None:
-            raise Stop(Exit.UNREACHABLE, f"no hub is running in {directory.path}", next=START_IT)
+            raise Stop(Exit.UNREACHABLE, f"no hub is running in {directory.path}", next=_start_it(reach.data))
         if not alive(here.pid):
-            raise Stop(Exit.UNREACHABLE, f"the hub of {directory.path} has ended (process {here.pid})", next=START_IT)
+            said = f"the hub of {directory.path} has ended (process {here.pid})"
+            raise Stop(Exit.UNREACHABLE, said, next=_start_it(reach.data))
         return cls(here.http, token or here.admin_token, here.certificate)
 
     def under(self, token: str) -> Hub:
@@ -216,7 +219,7 @@ class Hub:
         if self._secure and (stop := self._mistrust(error)):
             return stop
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        fix = START_IT if self._host in LOOPBACK else LOOK_THERE
+        fix = _start_it() if self._host in LOOPBACK else LOOK_THERE
         if not self._secure and isinstance(error, Garbled | ConnectionResetError):  # somebody is there
             fix = f"if it speaks TLS: --hub https{self.url.removeprefix('http')}"
         return Stop(Exit.UNREACHABLE, f"no hub answers at {self.url} ({escaping.line(why)})", next=fix)
@@ -244,6 +247,12 @@ class Hub:
 
 class Lull(Exception):
     """Nothing came for a while. The stream may be resumed."""
+
+
+def _start_it(data: Path | None = None) -> str:
+    """For where there is no hub; `data` if it was looked for in a directory that was named."""
+    there = "" if data is None else f" --data {escaping.line(shlex.quote(str(data)))}"
+    return f"start one with: {program()} dev{there}   (or name one with --hub URL and DRAGOMAN_TOKEN)"
 
 
 def deadline(seconds: float | None) -> float:

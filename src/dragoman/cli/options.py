@@ -20,6 +20,7 @@ def _not_below_zero(type_: object, value: float | None) -> None:
 
 
 Seconds = Annotated[float, Parameter(validator=_not_below_zero)]
+Lines = Annotated[int, Parameter(name=["--lines", "-n"], validator=_not_below_zero)]
 
 Interval = Annotated[Seconds, Parameter(help="Seconds between two looks.")]
 For = Annotated[Seconds | None, Parameter(name="--for", help="Stop after so many seconds.")]
@@ -47,7 +48,9 @@ Config = Annotated[
 class Reach:
     """How to find the hub: by its address, or by what `dragoman dev` left in its data directory."""
 
-    hub: Annotated[str | None, Parameter(env_var="DRAGOMAN_URL", help="The hub's URL.")] = None
+    hub: Annotated[
+        str | None, Parameter(env_var="DRAGOMAN_URL", help="The hub's URL; its token in DRAGOMAN_TOKEN.")
+    ] = None
     data: Annotated[
         Path | None, Parameter(env_var="DRAGOMAN_DATA", help="The data directory of a local hub [.dragoman].")
     ] = None

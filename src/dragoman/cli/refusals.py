@@ -44,11 +44,12 @@ def told(status: int, problem: Any) -> Stop:
         next = _look(str(problem.get("instance") or ""))
     elif problem.get("kind") == "unavailable" and field:  # it is about whom was asked for, not about the hub
         next = LISTS["agents"]
+    elif status == 404:
+        next = _list(problem)
     facts = problem.get("facts")
     if isinstance(facts, Mapping) and isinstance(matches := facts.get("matches"), list):
         sentence = f"{sentence.removesuffix('.')}, as in {', '.join(map(str, matches))}"
-        about = _ABOUT.match(str(problem.get("instance") or ""))
-        next = None if about is None else LISTS.get(about["what"])
+        next = _list(problem)
     if sentence.endswith(_UNKNOWN):
         sentence, next = "what answers there has no such address", "check --hub / DRAGOMAN_URL"
     sentence = _TOKEN.sub(r"`dragoman agent token \1`", _BEARER.sub("", sentence))
@@ -60,6 +61,12 @@ def told(status: int, problem: Any) -> Stop:
         sentence, field = f"{name}: {shape['what'][:1].lower()}{shape['what'][1:]}", None
     sentence = escaping.line(sentence.removesuffix(_AGAIN))
     return Stop(code, f"{sentence} (field {escaping.line(field)})" if field else sentence, next=next)
+
+
+def _list(problem: Mapping[str, Any]) -> str | None:
+    """The command that lists what there is of the sort that was asked for."""
+    about = _ABOUT.match(str(problem.get("instance") or ""))
+    return None if about is None else LISTS.get(about["what"])
 
 
 def _look(instance: str) -> str | None:

@@ -13,7 +13,7 @@ from dragoman.cli.absence import Absence
 from dragoman.cli.escaping import line
 from dragoman.cli.exits import Stop
 from dragoman.cli.hubclient import Hub, deadline
-from dragoman.cli.options import BREATH, HERE, For, Interval, OutputLines, Reach
+from dragoman.cli.options import BREATH, HERE, For, Interval, Lines, OutputLines, Reach
 
 PAGE = 100
 
@@ -22,7 +22,7 @@ def tail(
     what: Annotated[Literal["tasks", "audit"], Parameter(help="Changes of tasks, or the audit record.")] = "tasks",
     /,
     *,
-    lines: Annotated[int, Parameter(name=["--lines", "-n"], help="How much of the past to begin with.")] = 10,
+    lines: Annotated[Lines, Parameter(help="How much of the past to begin with.")] = 10,
     interval: Interval = 1.0,
     seconds: For = None,
     output: OutputLines = "table",

@@ -81,6 +81,11 @@ def test_nobody_of_the_name_is_not_found_and_says_who_there_is(working: Any, run
     assert "no agent and no kind of agent called nobody (agents: deployer; kinds: infra)" in ran.err
 
 
+def test_a_list_of_who_there_is_says_where_it_was_cut(hub: Any, run: Any) -> None:
+    hub.answers["GET /api/v1/agents"] = (200, {"agents": [{"id": f"w{n}", "kind": "infra"} for n in range(1, 11)]})
+    assert "(agents: w1, w2, w3, w4, w5, w6, w7, w8, and 2 more; kinds: infra)" in run("call", "nobody", "x").err
+
+
 def test_a_kind_may_be_called_one_and_must_have_an_agent(working: Any, run: Any) -> None:
     assert run("call", "infra", "run_playbook", "--kind", "--detach").code == 0
     assert submitted(working).body["kind"] == "infra"

@@ -83,6 +83,15 @@ def test_chiffons_own_refusals_are_told_too(hub: Any, run: Any) -> None:
         ),
         (
             404,
+            {
+                "detail": "No task is called '7f'. The beginning of an id has at least 4 characters.",
+                "instance": "/api/v1/tasks/7f",
+            },
+            "No task is called '7f'. The beginning of an id has at least 4 characters.",
+            "dragoman task ls",
+        ),
+        (
+            404,
             {"detail": "Nothing lives at this address. Look at GET /openapi.json for what there is."},
             "what answers there has no such address",
             "check --hub / DRAGOMAN_URL",
@@ -123,6 +132,8 @@ def test_a_wrong_token_says_where_the_right_one_is(hub: Any, run: Any) -> None:
         ("task", "ls", "-o", "xml"),
         ("task", "ls", "--status", "bogus"),
         ("call", "a", "b", "--timeout", "-1"),
+        ("tail", "-n", "-1", "--for", "0"),
+        ("agent", "logs", "w1", "-n", "-1"),
     ],
 )
 def test_a_usage_error_is_2_and_leads_to_the_help(hub: Any, run: Any, tokens: tuple[str, ...]) -> None:
@@ -230,6 +241,13 @@ def test_without_any_trace_of_a_hub_it_is_5(run: Any, monkeypatch: pytest.Monkey
     ran = run("task", "ls")
     assert ran.code == 5
     assert ran.err.startswith("error: no hub is running in .dragoman\n  next: start one with: dragoman dev")
+
+
+def test_the_hub_to_start_is_the_one_that_was_looked_for(
+    run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "start one with: dragoman dev --data 'my data'   (or" in run("task", "ls", "--data", "my data").err
 
 
 def test_a_hub_that_died_is_named_as_such(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
