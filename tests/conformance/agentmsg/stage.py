@@ -217,8 +217,13 @@ class Link:
         await self.say("ACK", "hub", {"message_ids": ids} if len(ids) > 1 else {}, correlation_id=ids[0])
 
     async def told(self) -> dict[str, dict[str, Any]]:
-        """All that came until now, by id: a question that the hub answers at once marks the end."""
+        """All that came until now, by id; what was said on this link before has been heard and decided by then."""
+        heard = await self._until_now()
         await self.agent.stage.rest()
+        return heard | await self._until_now()
+
+    async def _until_now(self) -> dict[str, dict[str, Any]]:
+        """What came, up to the answer to a question that the hub answers at once and in its turn."""
         mark = await self.say("STATE_QUERY", "hub", {"entity_type": "POLICY"})
         heard: dict[str, dict[str, Any]] = {}
         while (one := await self.hear())["metadata"].get("correlation_id") != mark["id"]:
