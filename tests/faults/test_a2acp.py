@@ -15,6 +15,7 @@ hub killed in the middle of a handshake        the handshake goes on
 contract ends while a request is under way     what was asked in time is answered; nothing new is asked
 key rotated while messages are on their way    what was sealed before opens; also after a restart
 nonce used again after a restart               refused
+caller repeats a name after a restart          its target can tell the two requests apart, and so can the hub
 """
 
 from __future__ import annotations
@@ -313,3 +314,22 @@ def test_a_nonce_is_used_once_also_across_a_restart(hub: HubProcess, pair: tuple
     told = bond.source.refused(bond.request({**WANTED, "record_count": 1}, nonce=nonce))
     assert (told["code"], told["details"]["reason"]) == ("SECURITY_POLICY_VIOLATION", "nonce")
     bond.source.say(bond.request())
+
+
+@pytest.mark.parametrize("way", ["inbox", "link"])
+def test_a_name_that_is_taken_since_before_a_kill_is_given_to_nothing_else(
+    hub: HubProcess, bond: Bond, way: str
+) -> None:
+    """A caller may call a whole conversation by one name; its target must tell the requests apart all the same."""
+    first = bond.ask(thread="conversation")
+    hub.restart()
+    if way == "link":
+        with bond.target.link() as link:
+            bond.source.say(bond.request({**WANTED, "record_count": 2}, thread="conversation"))
+            second = link.hears("request", INTENT)
+    else:
+        second = bond.ask({**WANTED, "record_count": 2}, thread="conversation")
+    assert second["payload"]["correlation_id"] == second["task"]["id"]
+    for work, answer in ((first, "d-1"), (second, "d-2")):
+        finishes(bond, work, answer)
+        assert hub.task(work["task"]["id"])["result"] == {"dataset_id": answer}

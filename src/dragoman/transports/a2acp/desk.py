@@ -204,6 +204,7 @@ class A2acpDesk:
 
     async def carry(self, parcel: Parcel, agent: Agent, now: Instant) -> bytes:
         """A parcel as its message."""
+        await self.threads.recall(agent.id)
         wanted = a2acp.wanted(parcel)
         row = None if wanted is None else await self.hub.contract(wanted)
         if row is not None:

@@ -221,6 +221,8 @@ class Reading:
         row = None if named is None else await self.hub.contract(named)
         if task is not None:
             mine = task.owner == me
+            if not mine and task.owner is not None:
+                await self.threads.recall(task.owner)
             said = said._replace(task=task.id, thread=a2acp.thread_of(task) if mine else self.threads.name(task))
             asker = self._desk.party(task.origin.principal).agent_id
             if mine and message.target_agent.agent_id == asker:

@@ -1,6 +1,6 @@
 """What agents were asked, and by which names they may answer it.
 
-Both are remembered as they leave. After a restart work is found in the store; proposals are over by then.
+Both are remembered as they leave. After a restart work is found in the store (`recall`); proposals are over by then.
 
 An answer names what it answers by its `correlation_id`. The document never says so, and shows answers without one, so
 whatever can only mean one thing is understood:
@@ -61,6 +61,26 @@ class Threads:
         """By who works on it, and what it is called there."""
         self._proposed: dict[AgentId, dict[QuestionId, str]] = {}
         """Handshakes that an agent was asked about, with the id of the message."""
+        self._recalled: set[AgentId] = set()
+        """Whose work of before the start is called as it was then."""
+
+    # -- what left before the hub was started
+
+    def remembers(self, agent: AgentId) -> bool:
+        return agent in self._recalled
+
+    async def recall(self, agent: AgentId) -> None:
+        """Before an agent is told of more work, or answers any: what it has at hand keeps its names, the oldest first,
+        so that nothing else gets them. Raises `StoreFailed`."""
+        if agent in self._recalled:
+            return
+        at_hand = await self._at_hand(agent)
+        self._recalled.add(agent)
+        for task in sorted(at_hand, key=lambda one: one.last_attempt):
+            self.name(task)
+
+    async def _at_hand(self, agent: AgentId) -> list[Task]:
+        return [one for id in self._hub.load_of(agent) if (one := await self._store.task(id)) is not None]
 
     # -- what leaves
 
@@ -99,6 +119,7 @@ class Threads:
 
     async def answered(self, me: AgentId, message: Message) -> Given:
         """What an agent answers; raises `Refused`, in the same words for what is not there and what is not its own."""
+        await self.recall(me)
         named = message.correlation_id
         exact = None if named is None else self._given.get(named)
         if exact is not None and exact.owner == me:
@@ -109,7 +130,7 @@ class Threads:
         task = None if named is None else await self._store.task(TaskId(named))
         if task is not None and task.owner == me:
             return self.give(task)
-        in_hand = [one for id in self._hub.load_of(me) if (one := await self._store.task(id)) is not None]
+        in_hand = await self._at_hand(me)
         if named is not None:
             in_hand = [one for one in in_hand if named in (a2acp.thread_of(one), one.origin.request_id)]
             if not in_hand and known is not None:

@@ -102,7 +102,8 @@ class A2acpTongue:
 
     def say(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
         """At once where everything is at hand; else in its turn, when its contract or its output was read."""
-        if self._turns.free and not self._desk.is_long(parcel):
+        at_hand = self._desk.threads.remembers(agent.id) and not self._desk.is_long(parcel)
+        if self._turns.free and at_hand:
             wanted = a2acp.wanted(parcel)
             row = None if wanted is None else self._desk.seals.known(wanted)
             if wanted is None or row is not None:

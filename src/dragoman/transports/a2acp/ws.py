@@ -51,6 +51,7 @@ class A2acpWs(WsDoor):
 
     async def _serve(self, agent: Agent, scope: Scope, receive: Receive, send: Send, subprotocol: str | None) -> None:
         with contextlib.suppress(StoreFailed):  # then they are read one by one
+            await self._desk.threads.recall(agent.id)
             for row in await self._desk.store.contracts(agent=agent.id, limit=WARM):
                 self._desk.seals.terms(row)
         await super()._serve(agent, scope, receive, send, subprotocol)
