@@ -95,8 +95,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read us has seen enough; Python must not complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.OK
-    except SystemExit:  # rich, which prints the help, has done the same and would end us as if a task had failed
-        return Exit.OK
+    except SystemExit as end:
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        return Exit.OK  # rich, which prints the help, has done the same, and would end us as if a task had failed
     except OSError as error:  # a full disk behind stdout, a file that cannot be written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         place = f"{error.filename!r}" if error.filename else "what was to be printed"
