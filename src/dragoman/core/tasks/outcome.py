@@ -25,7 +25,7 @@ from dragoman.core.tasks.assistance import call_off, helped
 from dragoman.core.tasks.dependencies import settle_dependents
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import HELD, Asking, EventKind, Status, Task, Waiting
-from dragoman.core.tasks.output import RESULT, check_complete, take_output
+from dragoman.core.tasks.output import RESULT, check_complete, forget_output, take_output
 from dragoman.core.tasks.questions import call_back, stood_still_for
 from dragoman.core.work import Work
 
@@ -171,7 +171,7 @@ def fail_attempt(
         return give_up(work, task, fault)
     body = msgspec.json.encode({"fault": fault, "attempt": task.attempts, "retry_at": rfc3339(retry_at)})
     task = move(
-        work.record(task, EventKind.ATTEMPT_FAILED, agent=owner, body=msgspec.Raw(body)),
+        work.record(forget_output(task), EventKind.ATTEMPT_FAILED, agent=owner, body=msgspec.Raw(body)),
         Status.WAITING if paused else Status.QUEUED,
         work.now,
         queue=None,

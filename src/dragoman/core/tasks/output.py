@@ -17,6 +17,8 @@ from dragoman.core.work import Work
 UNNAMED = "personal"
 RESULT = "result"
 """The stream of a result's own pieces; any other belongs to a step."""
+PIECE = "piece:"
+"""How those of a task's `recent` begin that name a message with a piece of output."""
 
 
 def field_of(stream: str) -> str:
@@ -47,6 +49,13 @@ def take_output(work: Work, task: Task, stream: str, text: str, span: Span | Non
     if total is not None and span.end == total:
         return msgspec.structs.replace(task, output=rest)
     return msgspec.structs.replace(task, output=(*rest, OutputCursor(stream=stream, received=span.end, total=total)))
+
+
+def forget_output(task: Task) -> Task:
+    """The task as if nothing of its output had come: an attempt failed, and the next one tells all of it, perhaps in
+    the same messages (not yet put)."""
+    recent = tuple(mark for mark in task.recent if not mark.startswith(PIECE))
+    return msgspec.structs.replace(task, output=(), output_bytes=0, recent=recent)
 
 
 def take_files(work: Work, task: Task, files: tuple[FileRef, ...]) -> Task:

@@ -14,7 +14,7 @@ from dragoman.core.routing.dispatch import fill
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import EventKind, Status, Task, Waiting
 from dragoman.core.tasks.outcome import heard, owned
-from dragoman.core.tasks.output import take_files, take_output
+from dragoman.core.tasks.output import PIECE, take_files, take_output
 from dragoman.core.tasks.questions import put_question, unasked
 from dragoman.core.work import Work
 
@@ -72,7 +72,8 @@ def report_progress(work: Work, command: ReportProgress) -> Task:
 
 def _mark(command: ReportProgress) -> str:
     """What the message is remembered by."""
-    return f"{command.message_id} {command.digest}" if command.digest else command.message_id or ""
+    said = f"{command.message_id} {command.digest}" if command.digest else command.message_id or ""
+    return said if command.span is None else PIECE + said
 
 
 def _heard_already(task: Task, command: ReportProgress) -> bool:

@@ -208,6 +208,41 @@ async def test_a_result_before_its_outputs_pieces_is_refused_and_drops_them(worl
     assert (await world.finish("i1", task.id)).status is Status.COMPLETED
 
 
+async def test_an_attempt_that_failed_leaves_nothing_of_its_output_to_the_next(world):
+    """Half of a set would keep the next result out, or be continued by somebody who never sent the first half; and
+    what is read of the task begins anew with each attempt."""
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit()
+    half = {"output": "abc", "stream": "step-1", "span": Span(0, 3, 6), "message_id": "m1"}
+    rest = {"output": "def", "stream": "step-1", "span": Span(3, 6, 6), "message_id": "m2"}
+    await world.progress("i1", task.id, **half)
+    await world.fault("i1", task.id, Kind.RESOURCES)
+    await world.advance(1)
+    with pytest.raises(Refused) as refused:
+        await world.progress("i1", task.id, **rest)
+    assert refused.value.fault.field == "step.output_chunk"
+    for piece in (half, half, rest):  # the same messages again, of which one repeats itself
+        await world.progress("i1", task.id, **piece)
+    await world.progress("i1", task.id, **half | {"message_id": "m3"})
+    await world.fault("i1", task.id, Kind.RESOURCES)
+    await world.advance(2)
+    assert (await world.finish("i1", task.id)).status is Status.COMPLETED
+
+
+async def test_every_attempt_may_use_the_whole_quota_of_output(world):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit()
+    most = "x" * world.rules.output_quota
+    await world.progress("i1", task.id, output=most)
+    with pytest.raises(Refused):
+        await world.progress("i1", task.id, output="x")
+    await world.fault("i1", task.id, Kind.RESOURCES)
+    await world.advance(1)
+    await world.progress("i1", task.id, output=most)
+
+
 async def test_a_failed_commit_refuses_everybody_and_changes_nothing(world):
     await world.add("i1", "infra")
     i1 = await world.connect("i1")
