@@ -63,7 +63,10 @@ class Call(Followed):
         output = result.output
         if result.output_chunk is not None:
             try:
-                self._blocks = self._blocks.feed(chunks.Block(chunks.parse(result.output_chunk), result.output))
+                place = chunks.parse(result.output_chunk)
+                if place.start == 0:  # whoever tried before, if anybody, broke off in the middle
+                    self._blocks = chunks.Reassembly()
+                self._blocks = self._blocks.feed(chunks.Block(place, result.output))
                 if not chunks.is_last(result):
                     return
                 output = self._blocks.finish()

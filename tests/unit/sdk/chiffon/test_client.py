@@ -215,6 +215,19 @@ async def test_a_split_result_comes_whole(client: Client, hub: FakeHub) -> None:
         assert await calling == text
 
 
+async def test_a_split_result_that_begins_anew_comes_whole(client: Client, hub: FakeHub) -> None:
+    """Who tried first broke off in the middle; the next one has more to say, or cuts it elsewhere."""
+    first, text = "é" * 800_000, "ü" * 900_000
+    async with client, asyncio.timeout(PATIENCE):
+        calling = asyncio.ensure_future(client.call("deployer", "dump"))
+        request = await hub.next()
+        for part in list(chunks.split_result(success(request, first)))[:3]:
+            answer(hub, request, part)
+        for part in chunks.split_result(success(request, text)):
+            answer(hub, request, part)
+        assert await calling == text
+
+
 async def test_a_call_inside_a_handler_carries_the_trace_on(client: Client, hub: FakeHub) -> None:
     async with client, asyncio.timeout(PATIENCE):
         trace.enter(trace.Span("550e8400e29b41d4a716446655440002", "00f067aa0ba902b7"))
