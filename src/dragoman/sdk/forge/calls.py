@@ -36,6 +36,8 @@ class Call(Followed):
         self._heard.add(notice.id)
         part = notice.meta.get("part")
         if isinstance(part, list) and part and isinstance(part[0], int):
+            if part[0] == 0:  # whoever tried before, if anybody, broke off in the middle
+                self._parts.clear()
             self._parts[part[0]] = said.output or ""
             if not said.final:
                 return

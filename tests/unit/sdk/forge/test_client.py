@@ -306,3 +306,14 @@ async def test_parts_of_the_last_word_are_joined_by_the_bytes_they_are() -> None
         call.hear(notice, said)
     assert await call.done == "one two three"
     assert [event.kind for event in call.events] == ["completed"]
+
+
+async def test_parts_that_begin_anew_leave_nothing_of_those_before() -> None:
+    """Who tried first broke off in the middle of its last word; the next one has less to say."""
+    call = Call(forge.SubmitTask(type="x"), forge.Stamp("r", NOON), None)
+    told = (("D1", 0, "one ", False), ("D2", 4, "two ", False), ("D3", 0, "a", False), ("D4", 1, "b", True))
+    for id, start, text, final in told:
+        said = TaskUpdated(task_id="t1", status="completed" if final else "running", final=final, output=text)
+        notice = Message(type="notify:task-updated", id=id, timestamp=NOON, payload=said, meta={"part": [start, 0, 2]})
+        call.hear(notice, said)
+    assert await call.done == "ab"
