@@ -10,6 +10,7 @@ cheap bound that settles ordinary input, and an exact check for whatever the bou
     strict JSON       msgspec parses the whole text                -
     repeated keys     colons before parsing = colons after         stdlib json, pairs kept
     huge integers     a run of twenty digits, anywhere             stdlib json, integers kept as text
+    huge numbers      msgspec refuses them                         stdlib json, to say where it is
 
 Why counting colons is exact: parsing keeps the last of two equal keys, so encoding the parsed tree again loses
 at least the colon after the dropped key, and nothing else adds or removes a colon, save the escape `\\u003a`. When that
@@ -24,7 +25,9 @@ would fail on it or round it silently.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import re
 from itertools import accumulate, islice
 from typing import Any
@@ -58,6 +61,8 @@ _SLICE = 4096
 
 _DIGITS = bytes(0x30 if 0x30 <= byte <= 0x39 else 0x20 for byte in range(256))
 _TWENTY_DIGITS = b"0" * 20
+_MOST_DIGITS = 21
+"""Of 64 bits, and a sign. Python makes no integer of thousands of digits."""
 
 # What comes after half of a pair is missing: to msgspec the text ends there.
 _HALF_PAIR = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
@@ -75,11 +80,14 @@ def check(data: bytes, limits: Limits) -> Any:
     try:
         tree = _parse(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if "out of range" in str(error):
+            with contextlib.suppress(ValueError):  # it is no JSON in other respects, either
+                _look_exactly(data)
         halved = "truncated" in str(error) and _HALF_PAIR.search(data) is not None
         why = "half of a surrogate pair stands alone in a string" if halved else error
         raise RemoteProtocolError(f"not strict JSON: {why}", stage=Stage.JSON) from None
     if data.count(b":") != _write(tree).count(b":") or b"\\u003" in data or _TWENTY_DIGITS in data.translate(_DIGITS):
-        _check_keys_and_integers(data)
+        _look_exactly(data)
     return tree
 
 
@@ -102,11 +110,16 @@ class _Object(list[tuple[str, Any]]):
     """A JSON object with every pair it had, repeated keys included."""
 
 
-def _check_keys_and_integers(data: bytes) -> None:
-    """Look exactly. The text is known to be valid JSON of bounded depth, so recursion is safe here."""
-    tree = json.loads(str(data, "utf-8"), object_pairs_hook=_Object, parse_int=_Digits)
+def _look_exactly(data: bytes) -> None:
+    """Name the key or the number that is at fault, if one is. The depth is known to be bounded, so recursion is safe
+    here."""
+    tree = json.loads(str(data, "utf-8"), object_pairs_hook=_Object, parse_int=_Digits, parse_constant=_no_number)
     for path, fault in _faults(tree, ""):
         raise RemoteProtocolError(fault, stage=Stage.JSON, field=path)
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 class _Digits(str):
@@ -127,5 +140,7 @@ def _faults(value: Any, path: str) -> Any:
     elif isinstance(value, list):
         for index, inner in enumerate(value):
             yield from _faults(inner, f"{path}[{index}]")
-    elif isinstance(value, _Digits) and abs(int(value)) >= INTEGER_MAGNITUDE:
+    elif isinstance(value, _Digits) and (len(value) > _MOST_DIGITS or abs(int(value)) >= INTEGER_MAGNITUDE):
         yield path or None, "integer of more than 64 bits"
+    elif isinstance(value, float) and math.isinf(value):
+        yield path or None, "number beyond what a double holds"

@@ -130,6 +130,23 @@ def test_an_integer_beyond_64_bits_is_refused_and_its_place_told(digits: bytes) 
     assert (caught.value.stage, caught.value.field) == (Stage.JSON, "a[1].b")
 
 
+@pytest.mark.parametrize(
+    ("number", "what"),
+    [(b"1e400", "double"), (b"-1E+309", "double"), (b"1" * 400 + b".5", "double"), (b"1" * 5000, "64 bits")],
+)
+def test_a_number_beyond_a_double_is_refused_and_its_place_told(number: bytes, what: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=what) as caught:
+        check(b'{"a":[0,{"b":' + number + b"}]}", LIMITS)
+    assert (caught.value.stage, caught.value.field) == (Stage.JSON, "a[1].b")
+
+
+@pytest.mark.parametrize("data", [b'{"a":1e400', b"[1e400,NaN]", b'[1e400,"\xff"]', b"1e400"])
+def test_a_number_beyond_a_double_in_what_is_no_json_either_is_refused(data: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match=r"double|out of range") as caught:
+        check(data, LIMITS)
+    assert (caught.value.stage, caught.value.field) == (Stage.JSON, None)
+
+
 def test_integers_up_to_64_bits_and_long_fractions_pass() -> None:
     assert check(b"[18446744073709551615, 0.12345678901234567890123]", LIMITS)[0] == 2**64 - 1
     assert check(b'["99999999999999999999999"]', LIMITS) == ["9" * 23]
