@@ -51,7 +51,12 @@ DECODERS: dict[MessageType, msgspec.json.Decoder[Envelope[Payload]]] = {
     "work_result": msgspec.json.Decoder(cast(Any, Envelope[WorkResult])),
     "error": msgspec.json.Decoder(cast(Any, Envelope[ErrorPayload])),
 }
-_OPTIONAL = (("x_custom_fields",), ("payload", "error_context"), ("payload", "step", "output"))
+_OPTIONAL = (
+    ("x_custom_fields",),
+    ("payload", "hints"),
+    ("payload", "error_context"),
+    ("payload", "step", "output"),
+)
 _OPTIONAL_IN_REGISTRATION = (("work_types",), ("limits",))
 _REGISTRATION = msgspec.json.Decoder(Registration)
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
