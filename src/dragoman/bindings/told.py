@@ -7,12 +7,49 @@ from typing import Any
 
 import msgspec
 
+from dragoman.core.brevity import in_short
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.files import FileRef, shown_name
 from dragoman.core.tasks.model import Event, EventKind, Task
 
 ASIDES = ("name", "thread", "parent_task_id")
 """What a task's metadata may say and the hub knows by itself: there is another place for it."""
+
+
+BESIDE = ("thinking", "message", "question", "step", "tool_use", "tool_result")
+"""What is said on the way beside output and files, which have ways of their own."""
+LONGEST = 4 * 1024 * 1024
+"""Bytes of each: half of a message of most protocols, for JSON may need more bytes than the text has."""
+
+_parse = msgspec.json.Decoder(dict[str, Any]).decode
+_write = msgspec.json.Encoder().encode
+
+
+def progress_told(event: Event) -> dict[str, Any]:
+    """What an event says on the way, within what a message holds: agents may say more at once than others can hear."""
+    data = bytes(event.body)
+    body = _parse(data)
+    if len(data) > LONGEST:
+        body |= {name: _shortened(body[name]) for name in BESIDE if name in body}
+    return body
+
+
+def output_told(body: Mapping[str, Any]) -> str:
+    """An output where it has to be in one message: all of it, or its beginning."""
+    return in_short(str(body.get("output") or ""), LONGEST)
+
+
+def _shortened(value: Any) -> Any:
+    if type(value) is dict:
+        return {name: _cut(part) for name, part in value.items()}
+    return _cut(value)
+
+
+def _cut(value: Any) -> Any:
+    """A part as it is, or the beginning of its text."""
+    text = value if type(value) is str else _write(value).decode()
+    short = in_short(text, LONGEST)
+    return value if short == text else short
 
 
 def context_told(task: Task, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,10 +73,10 @@ def limits_told(task: Task, body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fault_told(body: dict[str, Any], task: Task, event: Event) -> Fault:
-    """The fault that an event tells of."""
+    """The fault that an event tells of, within what a message of any protocol holds."""
     said = body.get("fault")
     if said is not None:
-        return msgspec.convert(said, Fault)
+        return msgspec.convert(said, Fault).in_short()
     if event.kind is EventKind.CANCELLED:
         return Fault(kind=Kind.CANCELLED, message=str(body.get("reason") or "cancelled on request"))
     return task.fault or Fault(kind=Kind.WORK_FAILED, message=str(body.get("reason") or "the work failed"))

@@ -12,6 +12,13 @@ from typing import Any
 
 import msgspec
 
+from dragoman.core.brevity import in_short
+
+LONGEST = 64 * 1024
+"""Bytes of a fault's words, and of its facts, that stand in rows and are told."""
+
+_encode = msgspec.json.Encoder().encode
+
 
 class Kind(enum.StrEnum):
     """The closed list of faults. Adding one means adding a row to the error map; a test insists."""
@@ -47,6 +54,17 @@ class Fault(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     facts: dict[str, Any] = {}
     named: Kind | None = None
     """What whoever reported it called it, where the hub treats it as another kind: its word in other protocols."""
+
+    def in_short(self) -> Fault:
+        """As it stands in a task's row, which is written again and again and listed by the hundred, and as it is told.
+        Agents give reasons of any length; the event has the whole."""
+        facts, room = {}, LONGEST
+        for name, value in self.facts.items():
+            room -= len(name) + len(_encode(value))
+            if room < 0:
+                break
+            facts[name] = value
+        return msgspec.structs.replace(self, message=in_short(self.message, LONGEST), facts=facts)
 
     def __str__(self) -> str:
         where = f" ({self.field})" if self.field else ""

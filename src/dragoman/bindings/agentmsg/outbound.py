@@ -37,7 +37,7 @@ from dragoman.bindings.agentmsg.answers import handoff_response, help_response
 from dragoman.bindings.agentmsg.failures import report
 from dragoman.bindings.agentmsg.names import PROTOCOL, called, derived_v4, doer, is_uuid
 from dragoman.bindings.agentmsg.views import constraints_of, context_of, story_of, update_status
-from dragoman.bindings.told import fault_told, file_told, limits_told
+from dragoman.bindings.told import fault_told, file_told, limits_told, output_told, progress_told
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Cargo, Letter, Parcel
 from dragoman.core.errors import Fault, Kind
@@ -210,7 +210,7 @@ def _progress(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
     if own is not None:
         # at most once, whatever its agent wanted for its own way to the hub
         return _report(MessageType.TASK_UPDATE, _retold(own, task), parcel, agent, own, priority="normal")
-    body = _parse(event.body)
+    body = progress_told(event)
     percent, words = body.get("percent"), body.get("message")
     if event.kind is EventKind.ASKED:
         words = f"Waiting for an answer: {body.get('question')}"
@@ -222,7 +222,7 @@ def _progress(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
     if words:
         said["message"] = str(words)
     if body.get("output"):
-        said["output"] = str(body["output"])
+        said["output"] = output_told(body)
         if body.get("chunk") is not None:
             said["chunk"], said["stream"] = body["chunk"], body.get("stream")
     for name in ASIDES:
@@ -256,7 +256,7 @@ def _result(parcel: Parcel, agent: Agent, whole: str | None) -> tuple[bytes, str
             payload["result"] = whole
         return _report(MessageType.TASK_COMPLETE, payload, parcel, agent, own)
     body = _parse(event.body)
-    output = whole or str(body.get("output") or "")
+    output = whole or output_told(body)
     result = body.get("result")
     said: dict[str, Any] = {"task_id": called(task), "result": output or None if result is None else result}
     if output and result is not None and result != output:
@@ -285,9 +285,8 @@ def _failure(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
         agent_id=doer(event.agent or HUB),
     )
     said: dict[str, Any] = {"task_id": called(task), "error": error, "status": _ended(event, fault)}
-    output = body.get("output")
-    if output:
-        said["output"] = str(output)
+    if output := output_told(body):
+        said["output"] = output
     return _report(MessageType.TASK_FAILED, said, parcel, agent)
 
 

@@ -36,7 +36,7 @@ from dragoman.bindings.chiffon.exchange import (
 )
 from dragoman.bindings.chiffon.failures import OURS, is_told, payload_of
 from dragoman.bindings.errormap import TASK_CANCELLED
-from dragoman.bindings.told import context_told, fault_told, fitting, limits_told
+from dragoman.bindings.told import context_told, fault_told, fitting, limits_told, progress_told
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind
@@ -131,7 +131,7 @@ def _progress(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...
     event: Event = parcel.event
     if event.raw is not None and event.protocol == PROTOCOL:
         return (reissued(parcel, receiver),)
-    body = _body(event)
+    body = progress_told(event)
     status: Literal["running", "step_completed", "paused"] = "paused" if event.kind in _PAUSED else "running"
     if body.get("status") in ("step_completed", "paused"):
         status = body["status"]

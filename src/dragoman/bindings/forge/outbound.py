@@ -28,7 +28,7 @@ import msgspec
 from dragoman.bindings.forge.failures import error_of
 from dragoman.bindings.forge.views import file_view, task_view
 from dragoman.bindings.forge.vocabulary import ASSIGNED_MESSAGE, PROTOCOL, status_of
-from dragoman.bindings.told import context_told, fault_told, fitting, limits_told
+from dragoman.bindings.told import context_told, fault_told, fitting, limits_told, progress_told
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Kind
@@ -88,7 +88,7 @@ def _work(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
 
 def _progress(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
     task: Task = parcel.task
-    body = _parse(bytes(parcel.event.body))
+    body = progress_told(parcel.event)
     percent, step, file = body.get("percent"), body.get("step"), body.get("file")
     if type(step) is str:
         step = {"name": step}

@@ -224,7 +224,7 @@ OURS = frozenset({Kind.TIMEOUT, Kind.UNAVAILABLE, Kind.DEPENDENCY, Kind.CONTRACT
 def hushed(task: Task, fault: Fault | None) -> Fault | None:
     """A fault as a task's row shows it. What agents say about personal work is in its events, which are shut."""
     if fault is None or not task.personal or fault.kind in OURS:
-        return fault
+        return fault and fault.in_short()
     return unsaid(fault)
 
 

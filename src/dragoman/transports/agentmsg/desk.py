@@ -25,6 +25,7 @@ import msgspec
 from dragoman.bindings import agentmsg
 from dragoman.bindings.agentmsg.names import PROTOCOL, derived_v4
 from dragoman.core.agents.model import Agent
+from dragoman.core.brevity import CUT, in_short
 from dragoman.core.commands import Beat
 from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Refused
@@ -294,7 +295,9 @@ class AgentmsgDesk:
     async def whole(self, parcel: Parcel) -> str:
         """The output of a task that came in pieces."""
         most = self.limits.message_bytes // 2
-        return (await account(self.store, parcel.delivery.task, parcel.event.seq, most)).output
+        told = await account(self.store, parcel.delivery.task, parcel.event.seq, most)
+        short = in_short(told.output, most)
+        return short + CUT if told.truncated and short == told.output else short
 
     # -- no
 

@@ -1,0 +1,15 @@
+"""Words that are too long for where they are to stand: a row that is written again and again, some protocol's message.
+
+They are cut, and say so. The whole is in the task's events, where people find it.
+"""
+
+from __future__ import annotations
+
+CUT = "… (cut here; the whole is kept with the task)"
+
+
+def in_short(words: str, most: int) -> str:
+    """At most so many bytes of them, in UTF-8, never cut inside a character; and the mark."""
+    if len(words) * 4 <= most or len(data := words.encode("utf-8", "surrogatepass")) <= most:
+        return words
+    return data[:most].decode("utf-8", "ignore") + CUT
