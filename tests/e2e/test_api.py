@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.support.chiffon import Orchestrator, new_id, task_of, work_result, work_status
+from tests.support.coven_process import AgentProcess
 from tests.support.hubproc import HubProcess, until
 
 BLOCK = 262_144
@@ -325,3 +327,20 @@ def test_operations_answer(hub: HubProcess) -> None:
     assert {"/api/v1/tasks", "/api/agent/message"} <= document["paths"].keys()
     assert hub.admin.get("/schemas/chiffon.json").status == 200
     assert hub.admin.get("/nowhere").status == 404
+
+
+def test_what_a_coven_agent_says_of_no_request_is_counted_for_whoever_looks(hub: HubProcess) -> None:
+    before = unasked_for(hub)
+    agent = AgentProcess(hub.ready["grpc"]).register("babbler", "chat")
+    try:
+        for _ in range(3):
+            agent.respond({"request_id": "nobody-asked"}, text="hello?")
+        until(lambda: unasked_for(hub) == before + 3, "they are counted")
+    finally:
+        agent.kill()
+
+
+def unasked_for(hub: HubProcess) -> float:
+    told = hub.admin.get("/metrics").body.decode()
+    counted = re.search(r'^dragoman_coven_total\{what="ignored\.unknown_request"\} (\S+)$', told, re.MULTILINE)
+    return float(counted[1]) if counted else 0

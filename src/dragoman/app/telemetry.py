@@ -18,6 +18,7 @@ looks.
     dragoman_breaker_transitions_total{state}      breakers that changed to this state
     dragoman_tasks_forgotten_total                 finished tasks that were removed after their time
     dragoman_files_dropped_total                   files that belonged to no task any more
+    dragoman_coven_total{what}                     what coven's door met: streams, what it ignored, whom it refused
     dragoman_links_open, dragoman_intake_depth     as of the scrape
     dragoman_tasks{status}, dragoman_deliveries{state}, dragoman_dead_letters, dragoman_questions_open    from the store
 """
@@ -169,6 +170,8 @@ class Metrics(Observer):
         self.registry = CollectorRegistry(auto_describe=False)
         self.links_open: Callable[[], int] = _none
         self.intake_depth: Callable[[], int] = _none
+        self.coven: Mapping[str, int] = {}
+        """What coven's door counts."""
         self._commands: Counter[tuple[str, str]] = Counter()
         self._events: Counter[str] = Counter()
         self._sent: Counter[str] = Counter()
@@ -246,6 +249,7 @@ class Metrics(Observer):
         yield CounterMetricFamily("dragoman_tasks_forgotten", "Finished tasks that were removed", self._forgotten)
         yield CounterMetricFamily("dragoman_files_dropped", "Files that belonged to no task any more", self._dropped)
         yield CounterMetricFamily("dragoman_commit_failures", "Units that could not be committed", self._failures)
+        yield _labelled("dragoman_coven", "What coven's door met", "what", self.coven)
         yield GaugeMetricFamily("dragoman_links_open", "Links open now", self.links_open())
         yield GaugeMetricFamily("dragoman_intake_depth", "Commands waiting to be decided", self.intake_depth())
         yield from self._gauges()

@@ -169,6 +169,7 @@ async def hub(
             tls=certificates.http,
         )
         coven = open_coven(settings, intake, store, files, admin_hash, certificates)
+        metrics.coven = {} if coven is None else coven.counts
         try:
             await serving.start()
             grpc = await start_coven(coven, settings)

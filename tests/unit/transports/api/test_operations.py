@@ -52,6 +52,7 @@ async def test_metrics_count_without_naming_anybody(world: Any, make: Any) -> No
     metrics.dropped_files(2)
     metrics.failed(1)
     metrics.sent(3, "chiffon")
+    metrics.coven = {"ignored.unknown_request": 2}
     metrics.links_open = lambda: 4
     metrics.intake_depth = lambda: 5
     await world.put(task)
@@ -69,6 +70,7 @@ async def test_metrics_count_without_naming_anybody(world: Any, make: Any) -> No
         "dragoman_files_dropped_total 2.0",
         'dragoman_breaker_transitions_total{state="open"} 1.0',
         'dragoman_deliveries_sent_total{protocol="chiffon"} 3.0',
+        'dragoman_coven_total{what="ignored.unknown_request"} 2.0',
         "dragoman_links_open 4.0",
         "dragoman_intake_depth 5.0",
         'dragoman_tasks{status="queued"} 1.0',
