@@ -138,7 +138,7 @@ async def test_quotas_hold_and_what_was_refused_takes_no_room(hub: HubProcess) -
             assert await outcome(call) is not Code.OK
         until(lambda: bytes_kept(hub) == full, "what was refused is dropped again")
         many = SendMessage(
-            request_id="many", content="x", attachments=(FileData("a", "b/c", b""),) * 65, to_agent="honest"
+            request_id="many", content="x", attachments=(FileData("a", "b/c", b""),) * 101, to_agent="honest"
         )
         call = channel.unary_stream(SEND)(codec.encode_send(many))
         assert await outcome(call) in (Code.INVALID_ARGUMENT, Code.RESOURCE_EXHAUSTED)

@@ -52,7 +52,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     message_bytes: int = 16 * MIB
     name_length: int = 200
     names: int = 256
-    attachments: int = 64
+    attachments: int = 100
     text_bytes: int = 16 * MIB
 
 

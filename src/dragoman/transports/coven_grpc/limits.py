@@ -27,7 +27,8 @@ MIB = 1024 * 1024
 
 class CovenLimits(msgspec.Struct, frozen=True, kw_only=True):
     message_bytes: int = 16 * MIB
-    attachments: int = 64
+    attachments: int = 100
+    """As many files as a task may have, whoever brings them."""
     metadata_bytes: int = 16 * 1024
     register_seconds: float = 10.0
     handshake_seconds: float = 10.0

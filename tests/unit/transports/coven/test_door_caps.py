@@ -10,6 +10,19 @@ import pytest
 from tests.support import coven as outside
 from tests.support.coven_world import gateway
 
+from dragoman.core.rules import Rules
+from dragoman.protocols.coven import codec
+from dragoman.protocols.coven.types import FileData, SendMessage
+from dragoman.transports.coven_grpc import CovenLimits
+
+
+def test_as_many_files_as_a_task_may_have_are_read_on_both_sides() -> None:
+    """An agent of ours took 64, and broke its stream over a task with more of them until that had failed."""
+    most = Rules().files_per_task
+    message = SendMessage(request_id="r", attachments=(FileData("a", "b/c", b""),) * most)
+    assert codec.decode_server(codec.encode_server(message)) == message
+    assert CovenLimits().attachments == most
+
 
 async def test_only_so_many_streams_are_served_at_once() -> None:
     async with gateway(limits={"streams": 2}) as hub:
