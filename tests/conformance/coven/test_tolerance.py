@@ -10,7 +10,7 @@ from tests.support.coven import document
 from dragoman.protocols.coven import codec, coven_pb2
 from dragoman.protocols.coven.codec import Limits
 from dragoman.protocols.coven.errors import Malformed, Oddity
-from dragoman.protocols.coven.events import Completed, Ignored, Invalid, Responded
+from dragoman.protocols.coven.events import Completed, Ignored, Invalid, MessageReceived, Responded
 from dragoman.protocols.coven.types import Done, FileData, MessageResponse, Progress, SendMessage, Text, Thinking
 from dragoman.wire import Stage
 
@@ -167,6 +167,19 @@ def test_size_is_looked_at_first_and_every_bound_names_its_field() -> None:
     with pytest.raises(Malformed) as refused:
         codec.decode_send(codec.encode_send(crowded), limits)
     assert refused.value.field == "attachments"
+
+
+@pytest.mark.requirement("CO-SND-1")
+@pytest.mark.parametrize("thread", ["Project\u00a0X", "two\nlines", "\U0001f468\u200d\U0001f469 family", "x" * 300])
+def test_an_agent_reads_whatever_names_its_gateway_gives(link: Any, thread: str) -> None:
+    """Callers of other protocols name their threads as they like: that is no reason to end a stream."""
+    link.open()
+    message = SendMessage(request_id="r1", thread_id=thread, work_type=thread)
+    (event,) = link.agent.receive(link.hub.send(message))
+    assert event == MessageReceived(message)
+    with pytest.raises(Malformed) as refused:
+        codec.decode_send(codec.encode_send(message))
+    assert refused.value.field == "thread_id"
 
 
 @pytest.mark.requirement("coven/all-D3")

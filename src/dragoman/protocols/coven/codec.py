@@ -80,7 +80,7 @@ def decode_server(data: bytes, limits: Limits = LIMITS) -> ServerMessage | None:
     message = _parse(pb.ServerMessage, data, limits)
     match message.WhichOneof("payload"):
         case "send_message":
-            return _send_message(message.send_message, limits)
+            return _send_message(message.send_message)  # its names and numbers are the gateway's to choose
         case "cancel":
             return Cancel(request_id=message.cancel.request_id, reason=message.cancel.reason)
         case "welcome":
@@ -97,7 +97,12 @@ def decode_response(data: bytes, limits: Limits = LIMITS) -> MessageResponse:
 
 def decode_send(data: bytes, limits: Limits = LIMITS) -> SendMessage:
     """A message as callers send it: without the gateway's wrapper."""
-    return _send_message(_parse(pb.SendMessage, data, limits), limits)
+    said = _parse(pb.SendMessage, data, limits)
+    if len(said.attachments) > limits.attachments:
+        raise Malformed(f"more than {limits.attachments} attachments", stage=Stage.SIZE, field="attachments")
+    for field in _NAMES:
+        _name(getattr(said, field), field, limits)
+    return _send_message(said)
 
 
 def decode_follow(data: bytes, limits: Limits = LIMITS) -> FollowRequest:
@@ -191,23 +196,24 @@ def _done(said: pb.Done) -> Done:
     return Done(full_response=said.full_response, result_json=said.result_json, question=question)
 
 
-def _send_message(said: pb.SendMessage, limits: Limits) -> SendMessage:
-    if len(said.attachments) > limits.attachments:
-        raise Malformed(f"more than {limits.attachments} attachments", stage=Stage.SIZE, field="attachments")
+_NAMES = ("request_id", "thread_id", "sender", "task_id", "work_type", "traceparent", "to_agent", "priority")
+
+
+def _send_message(said: pb.SendMessage) -> SendMessage:
     return SendMessage(
-        request_id=_name(said.request_id, "request_id", limits),
-        thread_id=_name(said.thread_id, "thread_id", limits),
-        sender=_name(said.sender, "sender", limits),
+        request_id=said.request_id,
+        thread_id=said.thread_id,
+        sender=said.sender,
         content=said.content,
         attachments=tuple(FileData(one.filename, one.mime_type, one.data) for one in said.attachments),
-        task_id=_name(said.task_id, "task_id", limits),
-        work_type=_name(said.work_type, "work_type", limits),
+        task_id=said.task_id,
+        work_type=said.work_type,
         input_json=said.input_json,
         answer_json=said.answer_json,
         attempt=said.attempt,
-        traceparent=_name(said.traceparent, "traceparent", limits),
-        to_agent=_name(said.to_agent, "to_agent", limits),
-        priority=_name(said.priority, "priority", limits),
+        traceparent=said.traceparent,
+        to_agent=said.to_agent,
+        priority=said.priority,
         unknown=_unknown(pb.SendMessage, said),
     )
 
