@@ -121,11 +121,11 @@ async def test_cancel_is_told_to_agents_that_hear_it_and_the_result_is_ignored(h
         work = await agent.work()
         await agent.respond(work.request_id, text="on it")
         await hub.status(first.id, "running")
-        await hub.intake.ask(Cancel(principal=ADMIN, task_id=first.id))
+        await hub.intake.ask(Cancel(principal=ADMIN, task_id=first.id, reason="too expensive"))
         second = await hub.submit(input={"content": "2"})
         if hears:
             told = coven_pb2.ServerMessage.FromString(await outside.soon(agent.call.read()))
-            assert told.cancel.request_id == work.request_id
+            assert (told.cancel.request_id, told.cancel.reason) == (work.request_id, "too expensive")
         await agent.respond(work.request_id, text="too late")
         await agent.respond(work.request_id, done={"full_response": "too late"})
         following = await agent.work()

@@ -77,7 +77,7 @@ async def test_names_and_times_are_the_messages_own() -> None:
 
 async def test_cancel_help_and_questions_find_their_words() -> None:
     cancel = {"id": ID, "type": "request:cancel-task", "timestamp": AT, "payload": {"taskId": TASK, "reason": "no use"}}
-    assert [one.get("cancel") is not None for one in (await told("forge", "coven", cancel)).arrives] == [True]
+    assert [one["cancel"]["reason"] for one in (await told("forge", "coven", cancel)).arrives] == ["no use"]
     assert (await told("forge", "chiffon", cancel)).arrives[0]["payload"]["error_code"] == 5900
     ask = {
         "id": ID, "type": "request:ask-user", "timestamp": AT, "agentId": "a",

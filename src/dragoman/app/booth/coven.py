@@ -51,7 +51,7 @@ def say(parcel: Parcel, receiver: Agent, now: Instant, files: Shelf) -> list[Any
         attached = tuple(coven.attached(file, files.get(file.id, b"")) for file in coven.attachments_in(parcel.event))
         return [readable.written(coven.message_of(parcel, attached))]
     if parcel.delivery.cargo is Cargo.CANCEL:  # to agents that declare the extension
-        return [readable.written(Cancel(request_id=parcel.task.request_id))]
+        return [readable.written(Cancel(request_id=parcel.task.request_id, reason=coven.reason_of(parcel)))]
     return []
 
 

@@ -19,6 +19,7 @@ from dragoman.bindings.coven.outbound import (
     ends_in_pieces,
     file_in,
     message_of,
+    reason_of,
     responses_of,
 )
 from dragoman.bindings.coven.registration import registration_of, speaks_for_itself
@@ -35,6 +36,7 @@ __all__ = [
     "file_in",
     "message_of",
     "progress_of",
+    "reason_of",
     "registration_of",
     "responses_of",
     "speaks_for_itself",

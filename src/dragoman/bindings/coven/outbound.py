@@ -79,6 +79,11 @@ def message_of(parcel: Parcel, attachments: tuple[FileData, ...] = ()) -> SendMe
     )
 
 
+def reason_of(parcel: Parcel) -> str:
+    """Why nobody waits any more for what a parcel tells the end of."""
+    return fault_told(_parse(bytes(parcel.event.body)), parcel.task, parcel.event).message
+
+
 def _content(task: Task, body: dict[str, Any], reader: AgentId) -> str:
     """What an agent reads. Who asked reads the answer alone. Behind work stands what is known around it, as JSON;
     where somebody else began it, all that is known of that; and what was asked and answered meanwhile."""

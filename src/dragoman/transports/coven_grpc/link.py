@@ -224,7 +224,7 @@ class AgentLink:
             else:
                 heard.append(parcel.delivery.id)
                 if cargo is Cargo.CANCEL:
-                    self._cancel(parcel.delivery.task)
+                    self._cancel(parcel)
         if heard:  # coven has no words for the rest, and nothing to lose by not hearing it
             self._hub.mention(Acknowledge(principal=self.agent, deliveries=tuple(heard), session=self.session))
         self._stir.set()
@@ -242,9 +242,10 @@ class AgentLink:
                 self._abandon("the task goes on in another turn")
             self._work.append(parcel)
 
-    def _cancel(self, task: TaskId) -> None:
+    def _cancel(self, parcel: Parcel) -> None:
+        task = parcel.delivery.task
         if task == self._task:
-            self._abandon("cancelled on request")
+            self._abandon(coven.reason_of(parcel))
             return
         if self._composing is not None and self._composing.task.id == task:
             self._composing = None
