@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,49 @@ def test_what_a_child_said_counts_though_it_ended_before_it_read_a_long_answer(h
     task = hub.admin.post("/api/v1/tasks", {"type": "x", "agent": "hasty", "input": {"long": "y" * 500_000}}).json["id"]
     until(lambda: hub.admin.get("/api/v1/agents/hasty").json["child"]["state"] == "stopped")
     assert hub.status(task) == "completed"
+
+
+STEADY = """
+import json, sys
+for line in sys.stdin:
+    heard = json.loads(line)
+    if heard['type'] == 'notify:shutdown':
+        break
+    if heard['type'] == 'notify:task-assigned':
+        task = heard['payload']['task']
+        if task['payload'].get('until'):
+            open(task['payload']['until']).read()
+        done = {'taskId': task['id'], 'status': 'completed'}
+        said = {'type': 'request:update-task', 'id': task['id'], 'timestamp': '2026-01-01T00:00:00Z', 'payload': done}
+        print(json.dumps(said), flush=True)
+"""
+
+
+def test_a_child_that_was_asked_to_end_finishes_what_it_has_and_is_given_nothing_more(
+    hub: HubProcess, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "go on")
+    ask(hub, {"command": [sys.executable, "-c", STEADY]}, 201, id="steady")
+
+    def give(**input: str) -> str:
+        return str(hub.admin.post("/api/v1/tasks", {"type": "x", "agent": "steady", "input": input}).json["id"])
+
+    def tries(task: str) -> tuple[str, int]:
+        found = hub.admin.get(f"/api/v1/tasks/{task}").json
+        return found["status"], found["attempts"]
+
+    first = give(until=str(tmp_path / "go on"))
+    until(lambda: tries(first) == ("assigned", 1))
+    with ThreadPoolExecutor() as others:
+        restarted = others.submit(dragoman, "agent", "restart", "steady", hub=hub)
+        until(lambda: hub.admin.get("/api/v1/agents/steady").json["status"] == "stopping")
+        second = give()
+        assert tries(second) == ("queued", 0)
+        with open(tmp_path / "go on", "w"):
+            pass
+        until(lambda: hub.status(first) == hub.status(second) == "completed")
+        assert tries(first) == tries(second) == ("completed", 1)
+        assert restarted.result().code == 0
 
 
 # -- the command line

@@ -9,7 +9,7 @@ import msgspec
 from dragoman.core.agents.floor import Link
 from dragoman.core.agents.model import BreakerState
 from dragoman.core.agents.registry import known, probe
-from dragoman.core.commands import CloseLink, OpenLink, PaceLink, RefillLink
+from dragoman.core.commands import CloseLink, OpenLink, PaceLink, PartLink, RefillLink
 from dragoman.core.delivery.outbox import NOTHING_YET, pump
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import SECOND, Instant
@@ -66,6 +66,12 @@ def pace_link(work: Work, command: PaceLink) -> int:
     paced = msgspec.structs.replace(link, written=command.written)
     work.put_link(paced)
     return pump(work, paced) if link.full and not paced.full else 0
+
+
+def part_link(work: Work, command: PartLink) -> None:
+    link = work.link(command.session)
+    if link is not None:
+        work.put_link(msgspec.structs.replace(link, parting=True))
 
 
 def close_link(work: Work, command: CloseLink) -> None:

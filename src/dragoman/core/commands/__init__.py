@@ -38,7 +38,7 @@ from dragoman.core.commands.housekeeping import (
     WaitAnew,
     Wake,
 )
-from dragoman.core.commands.links import Acknowledge, CloseLink, OpenLink, PaceLink, RefillLink, TellAgain
+from dragoman.core.commands.links import Acknowledge, CloseLink, OpenLink, PaceLink, PartLink, RefillLink, TellAgain
 from dragoman.core.commands.state import ChangeState
 from dragoman.core.commands.tasks import (
     AboutTask,
@@ -93,6 +93,7 @@ __all__ = (
     "OpenLink",
     "Outcome",
     "PaceLink",
+    "PartLink",
     "Past",
     "Pause",
     "Redrive",

@@ -51,6 +51,12 @@ class CloseLink(Command, frozen=True, gc=False, kw_only=True):
     """The agent itself is gone, for this reason: what it held over the link fails at once, without a grace time."""
 
 
+class PartLink(Command, frozen=True, gc=False, kw_only=True):
+    """The agent at the other end of a link was asked to end: it may finish what it has, and is given nothing new."""
+
+    session: SessionId
+
+
 class RefillLink(Command, frozen=True, gc=False, kw_only=True):
     """An ordered link has room again: more of what waits may leave."""
 

@@ -122,7 +122,8 @@ def seat(work: Work, agent: Agent) -> Link | None:
         return None
     if agent.breaker.state is not BreakerState.CLOSED or work.load_of(agent.id) >= agent.max_concurrent:
         return None
-    return reach(work, agent.id)
+    link = reach(work, agent.id)
+    return None if link is not None and link.parting else link
 
 
 def has_memory(work: Work, agent: Agent, route: Route) -> bool:

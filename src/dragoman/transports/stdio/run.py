@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from dragoman.core.commands import CloseLink, OpenLink, ReportFault
+from dragoman.core.commands import CloseLink, OpenLink, PartLink, ReportFault
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import AgentId, Instant, SessionId, TaskId
 from dragoman.core.ports import Intake
@@ -193,6 +193,8 @@ class Run:
             return
         self.ending = True
         ended = self._handle.ended
+        parting = self._hub.post(PartLink(principal=self._child.agent, session=self._session))
+        parting.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._stdin.write([self._tongue.shutdown(int(grace * 1000), reason, self._hub.now(), self._hub.mint())])
         await asyncio.wait({ended}, timeout=grace)
         for number in (signal.SIGTERM, signal.SIGKILL):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dragoman.core.commands import RemoveAgent, ReportFault, Retry
+from dragoman.core.commands import PartLink, RemoveAgent, ReportFault, Retry
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, SECOND, AgentId, rfc3339
 from dragoman.core.ports import TaskFilter
@@ -499,3 +499,17 @@ async def test_an_agent_that_ends_spends_the_attempt_of_what_it_was_at_and_no_ot
         assert (await world.task(deadly.id)).attempts == attempt
         assert [(await world.task(task.id)).attempts for task in tasks] == [0] * len(tasks)
     assert (await world.task(deadly.id)).status is Status.FAILED
+
+
+async def test_an_agent_that_was_asked_to_end_finishes_what_it_has_and_is_given_nothing_new(world):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    begun = await world.submit()
+    await world.ask(PartLink(principal=AgentId("i1"), session=i1.session))
+    later = await world.submit()
+    assert (later.status, later.attempts) == (Status.QUEUED, 0)
+    await world.finish("i1", begun.id)
+    await i1.close()
+    again = await world.connect("i1")
+    assert [order.delivery.task for order in again.take()] == [later.id]
+    assert (await world.task(later.id)).attempts == 1
