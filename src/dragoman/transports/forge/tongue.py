@@ -17,7 +17,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -26,7 +27,7 @@ import msgspec
 from dragoman.bindings import forge
 from dragoman.bindings.forge.inbound import progress, update
 from dragoman.core.agents.model import Agent
-from dragoman.core.commands import Command, NoteRead, ReportFault
+from dragoman.core.commands import Command, NoteRead, NoteRefusal, ReportFault
 from dragoman.core.delivery.model import Parcel
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.files import FileRef
@@ -216,23 +217,39 @@ class ForgeTongue:
         self, agent: Agent, message: Message, about: str | None, read: Callable[[], Awaitable[dict[str, Any]]]
     ) -> Sequence[bytes]:
         """Every request is in the audit record, also one that only reads."""
+        async with self._noting(agent, message, about):
+            found = await read()
         await self._hub.ask(self._note(agent, message, about))
-        return [self._success(message.id, await read())]
+        return [self._success(message.id, found)]
 
     def _note(self, agent: Agent, message: Message, about: str | None, **more: Any) -> NoteRead:
-        what = message.type.replace("request:", "forge.")
-        return NoteRead(principal=agent.id, protocol=self.protocol, what=what, about=about, **more)
+        return NoteRead(principal=agent.id, protocol=self.protocol, what=_audited(message), about=about, **more)
+
+    @asynccontextmanager
+    async def _noting(self, agent: Agent, message: Message, about: str | None) -> AsyncIterator[None]:
+        """What is refused here never becomes a command, so nobody else puts it into the audit record."""
+        try:
+            yield
+        except Refused as refused:
+            what = _audited(message)
+            await self._hub.ask(
+                NoteRefusal(principal=agent.id, protocol=self.protocol, what=what, fault=refused.fault, about=about)
+            )
+            raise
 
     async def _take_up(self, agent: Agent, message: Message, said: UpdateTask, tree: dict[str, Any]) -> Command:
         """`running`: on one's own task that is progress; one in the queue is claimed first."""
-        task = await reading.seen(self._desk, agent, said.task_id)
+        async with self._noting(agent, message, said.task_id):
+            task = await reading.seen(self._desk, agent, said.task_id)
         if task.owner != agent.id and task.status is Status.QUEUED:
             task = await self._hub.ask(forge.claim(agent, task.id))
-        return update(agent, message, said, tree, await self._keep(agent, message, task, said.file))
+        async with self._noting(agent, message, said.task_id):
+            return update(agent, message, said, tree, await self._keep(agent, message, task, said.file))
 
     async def _take_file(self, agent: Agent, message: Message, said: Progress, tree: dict[str, Any]) -> Command:
-        task = await reading.seen(self._desk, agent, said.task_id)
-        return progress(agent, message, said, tree, await self._keep(agent, message, task, said.file))
+        async with self._noting(agent, message, said.task_id):
+            task = await reading.seen(self._desk, agent, said.task_id)
+            return progress(agent, message, said, tree, await self._keep(agent, message, task, said.file))
 
     async def _keep(self, agent: Agent, message: Message, task: Task, file: Attachment | None) -> FileRef | None:
         """A file of one's own work; nobody else's is kept, even for a moment."""
@@ -246,6 +263,12 @@ class ForgeTongue:
         return kept
 
     async def _submit(self, agent: Agent, message: Message, said: SubmitTask, tree: dict[str, Any]) -> Command:
+        async with self._noting(agent, message, None):
+            files = await self._taken_along(agent, message, said)
+        return forge.submission(agent, message, tree, files)
+
+    async def _taken_along(self, agent: Agent, message: Message, said: SubmitTask) -> tuple[FileRef, ...]:
+        """The files of a new task, kept; but only if it hangs on nothing that its submitter may not see."""
         for name, ids in (("dependencies", said.dependencies), ("parentId", (said.parent_id,))):
             for id in ids:
                 if id is not None:
@@ -260,7 +283,7 @@ class ForgeTongue:
                 data, name=attachment.filename, mime_type=attachment.mime_type, owner=agent.id
             )
             files.append(kept)
-        return forge.submission(agent, message, tree, tuple(files))
+        return tuple(files)
 
     def _drop_unused(self, about: About, used: Task | None) -> None:
         """Files that came with a request which was refused, or said before, belong to nothing."""
@@ -274,8 +297,9 @@ class ForgeTongue:
     async def _publish(self, agent: Agent, message: Message, said: Publish, tree: dict[str, Any]) -> Sequence[bytes]:
         """At most once, also if it is said again because the answer got lost: it is noted before it is told."""
         topic, bus = said.topic, self._desk.bus
-        if ANY in topic:
-            raise refuse(Kind.INVALID, "a topic has no `*`; that is for subscriptions", field="payload.topic")
+        async with self._noting(agent, message, topic):
+            if ANY in topic:
+                raise refuse(Kind.INVALID, "a topic has no `*`; that is for subscriptions", field="payload.topic")
         once = {"message_id": message.id, "digest": forge.digest(("publish", tree["payload"]))}
         delivered = await self._hub.ask(self._note(agent, message, topic, count=bus.audience(topic), **once))
         if delivered is None:
@@ -363,6 +387,11 @@ def _too_late(task: Task) -> Fault:
     """For whoever says that a task failed which it has completed."""
     message = f"the task is already {task.status.value}, and its result cannot change; assign a new task for another"
     return Fault(kind=Kind.CONFLICT, message=message, field="task_id", facts={"task_id": task.id})
+
+
+def _audited(message: Message) -> str:
+    """What the audit record calls a request that is no command."""
+    return message.type.replace("request:", "forge.")
 
 
 def _content(field: str, data: str) -> bytes:

@@ -120,3 +120,20 @@ async def test_every_request_is_in_the_audit_record(hub: ForgeHub) -> None:
         ("forge.frame", "refused"),
         ("task.cancel", "accepted"),
     ]
+
+
+@pytest.mark.requirement("FG-SEC-5")
+async def test_what_an_agent_may_not_see_is_in_the_audit_record_as_refused(hub: ForgeHub) -> None:
+    planner, worker = await hub.connect("planner-1"), await hub.connect("worker-1")
+    theirs = (await planner.ask("submit-task", type="x", requiredRole="reviewer"))["task"]["id"]
+    await worker.ask("get-task", taskId=theirs)
+    await worker.ask("get-file", taskId=theirs, fileId="f")
+    await worker.ask("update-task", taskId=theirs, status="running")
+    await worker.ask("submit-task", **JOB, dependencies=[theirs])
+    await worker.ask("subscribe", topic="a*b")
+    await worker.ask("publish", topic="*")
+    told = [(action, outcome) for who, action, outcome in await hub.audited() if who == "worker-1"]
+    assert told == [
+        (f"forge.{request}", "refused")
+        for request in ("get-task", "get-file", "update-task", "submit-task", "subscribe", "publish")
+    ]
