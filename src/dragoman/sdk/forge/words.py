@@ -57,6 +57,8 @@ from dragoman.sdk.world import World
 
 UNTIL_ANSWERED_MS = 365 * 24 * 3600 * 1000.0
 """A question without a time would be given up as any request is (D8): who asks the SDK for none means none."""
+ENDED_FIRST = "cancelled"
+"""Why nobody answers a question any more whose task has ended."""
 
 log = logging.getLogger("dragoman.sdk")
 
@@ -311,7 +313,7 @@ class ForgeLink:
                 self._answer(query, response.payload.get("answer"))
             elif response.error.code == Code.TIMEOUT:  # nobody answered in time
                 self._answer(query, None if query.default is UNSET else query.default)
-            else:
+            elif (response.error.details or {}).get("reason") != ENDED_FIRST:  # a notice of its own says so
                 self._refused(query.errand, response)
 
         self.talk.request(said, then, stamp=Stamp(query.id, query.at), meta=_meta(query.errand, query.id))

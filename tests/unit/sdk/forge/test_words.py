@@ -225,6 +225,23 @@ async def test_a_question_that_nobody_answers_has_its_default(
     assert update.payload.result == {"answer": answer}
 
 
+async def test_a_question_whose_task_was_cancelled_is_no_surprise(
+    agent: Agent, forge_hub: FakeForge, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A response is heard before the notices that came along with it."""
+    asking(agent)
+    agent.on("say")(lambda: "hello")
+    async with Serving(agent, forge_hub):
+        id = forge_hub.assign("deploy")
+        over = ErrorBody(code="INVALID_REQUEST", message="The task ended first.", details={"reason": "cancelled"})
+        forge_hub.fail(await forge_hub.next(ASK), over)
+        forge_hub.notify(forge.TaskCancelled(task_id=id, reason="cancelled on request"))
+        forge_hub.assign("say")
+        update = await forge_hub.next(UPDATE)
+    assert update.payload.output == "hello"
+    assert caplog.text == ""
+
+
 async def test_a_question_is_asked_again_over_the_next_link_under_the_same_id(
     agent: Agent, forge_hub: FakeForge
 ) -> None:
