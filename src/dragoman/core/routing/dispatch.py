@@ -14,12 +14,13 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Claim, RefillLink
 from dragoman.core.delivery.model import Cargo, Delivery
 from dragoman.core.delivery.outbox import lease
-from dragoman.core.errors import Kind, refuse
+from dragoman.core.errors import Kind, Refused, refuse
 from dragoman.core.ids import HUB, AgentId, DeliveryId, Instant
 from dragoman.core.lookups import PAGE, Ready
 from dragoman.core.routing.routes import addressed, choose, could_claim, has_memory, queues_for, ready, route_of, serves
+from dragoman.core.state import admission
 from dragoman.core.state.admission import hold, must_be_approved
-from dragoman.core.state.budget import NOTHING, fits, may_take, needs, reserve
+from dragoman.core.state.budget import NOTHING, check_task, fits, may_take, needs, reserve
 from dragoman.core.tasks.heirs import inherit
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import EventKind, Status, Task
@@ -31,8 +32,8 @@ def place(work: Work, task: Task, *, prefer: AgentId | None = None) -> Task:
     chosen = None
     asked = NOTHING
     if task.constraints:
-        if must_be_approved(work, task):
-            return hold(work, task)
+        if (kept := kept_back(work, task)) is not None:
+            return kept
         asked = needs(task.constraints)
     if prefer is not None:
         agent = work.agent(prefer)
@@ -60,6 +61,23 @@ def place(work: Work, task: Task, *, prefer: AgentId | None = None) -> Task:
         fill(work, somebody[0].id)
         return work.known_task(task.id)
     return queued
+
+
+def kept_back(work: Work, task: Task) -> Task | None:
+    """The task waiting for a person, or failed, where the policy as it is now lets nobody begin it; else None."""
+    try:
+        admit(work, task)
+    except Refused as refusal:
+        from dragoman.core.tasks.outcome import end  # what ends makes room for others, and so builds on this
+
+        return end(work, task, Status.FAILED, fault=refusal.fault)
+    return hold(work, task) if must_be_approved(work, task) else None
+
+
+def admit(work: Work, task: Task) -> None:
+    """Refuse what the policy does not allow any more; it may have changed since the task was asked for."""
+    admission.check(work, task.constraints)
+    check_task(work, needs(task.constraints))
 
 
 def assign(work: Work, task: Task, agent: Agent, link: Link) -> Task:
@@ -126,6 +144,10 @@ def claim(work: Work, command: Claim) -> Task:
     agent, task = work.agent(command.principal), work.task(command.task_id)
     if agent is None or task is None or task.queue is None or not could_claim(agent, route_of(task.route)):
         raise refuse(Kind.NOT_FOUND, "no such task in the queue", field="task_id", task_id=command.task_id)
+    if task.constraints:
+        admit(work, task)
+        if must_be_approved(work, task):
+            raise refuse(Kind.FORBIDDEN, "a person must approve the task first", field="task_id", task_id=task.id)
     link = ready(work, agent)
     room = may_take(work, agent.id, needs(task.constraints)) and has_memory(work, agent, route_of(task.route))
     if link is not None and not room:
@@ -145,7 +167,10 @@ def fill(work: Work, agent_id: AgentId) -> int:
         waiting = [task for queue in queues_for(work, agent) if (task := next_for(work, agent, queue)) is not None]
         if not waiting:
             break
-        assign(work, min(waiting, key=lambda task: (task.rank, task.id)), agent, link)
+        best = min(waiting, key=lambda task: (task.rank, task.id))
+        if best.constraints and kept_back(work, best) is not None:
+            continue
+        assign(work, best, agent, link)
         given += 1
     return given
 

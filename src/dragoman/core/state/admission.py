@@ -7,7 +7,9 @@
     risk          from `low` on                its story says so
     risk          from `high` on               it waits until a person approves; refused, it has failed
 
-The approval is asked for when the task is ready, and once: what was approved stays so when it is tried again.
+The approval is asked for when the task is ready, and once: what was approved stays so when it is tried again. The
+policy may change while a task waits: it is looked at again whenever the task is to be given to somebody, and what is
+not allowed any more has failed.
 """
 
 from __future__ import annotations

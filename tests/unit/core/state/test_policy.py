@@ -32,6 +32,46 @@ async def test_a_chain_that_is_not_enabled_is_refused_with_those_that_are(talkin
     assert (fault.kind, fault.facts["enabled_chains"]) == (Kind.FORBIDDEN, ["A", "C"])
 
 
+@pytest.mark.parametrize(
+    ("constraints", "changes", "kind"),
+    [
+        ({"chain": "B"}, {"enabled_chains": ["A"]}, Kind.FORBIDDEN),
+        ({"budget_usd": 5}, {"budget_limits": {"per_task": 1}}, Kind.RESOURCES),
+    ],
+)
+@pytest.mark.parametrize("waits", ["for a seat", "for another task", "to be tried again"])
+async def test_what_is_not_allowed_any_more_when_its_turn_comes_is_given_to_nobody(
+    talking, constraints, changes, kind, waits
+):
+    first = await ask(talking) if waits == "for another task" else None
+    seats = [await ask(talking) for _ in range(8)] if waits == "for a seat" else []
+    task = await ask(talking, constraints=constraints, dependencies=() if first is None else (first.id,))
+    if waits == "to be tried again":
+        await talking.fault("i1", task.id, Kind.TIMEOUT)
+    talking.i1.take()
+    await talking.policy(**changes)
+    for done in (first, *seats[:1]):
+        if done is not None:
+            await talking.finish("i1", done.id)
+    await talking.advance(1)
+    ended = await talking.task(task.id)
+    assert (ended.status, ended.fault.kind, task.id in talking.i1.work) == (Status.FAILED, kind, False)
+
+
+async def test_what_is_risky_by_now_waits_for_a_person_when_its_turn_comes(talking):
+    seats = [await ask(talking) for _ in range(8)]
+    task, other = await ask(talking, constraints={"risk": 0.5}), await ask(talking)
+    talking.i1.take()
+    await talking.policy(risk_thresholds={"high": 0.4})
+    await talking.finish("i1", seats[0].id)
+    held = await talking.task(task.id)
+    assert (held.status, held.waiting, talking.i1.work) == (Status.WAITING, Waiting.PERSON, [other.id])
+    [question] = await talking.store.questions(status=QuestionStatus.OPEN, limit=10)
+    await talking.ask(Answer(principal=ADMIN, question=question.id, answer="approve"))
+    await talking.finish("i1", seats[1].id)
+    assert (await talking.task(task.id)).owner == "i1"
+
+
 async def test_the_policys_own_version_follows_its_changes(talking):
     assert (await talking.view.one(Registry.POLICY, "policy")).version == 1
     changed = await talking.policy(enabled_chains=[])
