@@ -23,9 +23,13 @@ from dragoman.core.delivery.model import Cargo, DeadLetter
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.ports import Changes, StoreFailed
-from dragoman.core.tasks.model import EventKind, Question, Status
+from dragoman.core.tasks.model import EventKind, Question, Status, Waiting
 from dragoman.transports.api.doors import A2ACP, AGENTMSG, CHIFFON, FORGE
 from dragoman.transports.api.table import ENDPOINTS, SERVED
+
+needs_node = pytest.mark.skipif(
+    shutil.which("node") is None, reason="runs the page's script in node, which is not here"
+)
 
 
 async def test_a_hub_is_alive_even_when_it_is_not_ready(world: Any) -> None:
@@ -212,7 +216,21 @@ async def test_head_is_answered_like_get(world: Any, path: str) -> None:
     assert (await world.stranger.head(path)).status_code == 200
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="runs the page's script in node, which is not here")
+async def read_page(world: Any) -> Any:
+    """What the page shows of this hub, and what it asked for: its script, run in a document of ours."""
+    answers = {
+        name: (await world.client.get(f"/api/v1/{name}")).json()
+        for name in ("agents", "tasks", "questions", "deadletters")
+    }
+    script = resources.files("dragoman.transports.api") / "status" / "status.js"
+    run = subprocess.run(
+        ["node", str(Path(__file__).with_name("page_dom.js")), str(script)],
+        input=json.dumps(answers), capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    return json.loads(run.stdout)
+
+
+@needs_node
 async def test_hostile_names_are_shown_as_text(world: Any, make: Any) -> None:
     evil = "<img src=x onerror=alert(1)>"
     fault = Fault(kind=Kind.TIMEOUT, message=evil)
@@ -223,16 +241,7 @@ async def test_hostile_names_are_shown_as_text(world: Any, make: Any) -> None:
     )
     await world.put(task, question, letter)
     world.know(make.agent(evil, kind=evil))
-    answers = {
-        name: (await world.client.get(f"/api/v1/{name}")).json()
-        for name in ("agents", "tasks", "questions", "deadletters")
-    }
-    script = resources.files("dragoman.transports.api") / "status" / "status.js"
-    run = subprocess.run(
-        ["node", str(Path(__file__).with_name("page_dom.js")), str(script)],
-        input=json.dumps(answers), capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
-    told = json.loads(run.stdout)
+    told = await read_page(world)
     for place in ("agents", "tasks", "questions", "deadletters"):
         assert evil in told["shown"][place], place
     assert told["shown"]["verdict"] == ["1 question waits for a person"]
@@ -241,6 +250,14 @@ async def test_hostile_names_are_shown_as_text(world: Any, make: Any) -> None:
     assert [(path, json.loads(body)) for path, _, body in told["asked"] if body] == [
         ("/api/v1/questions/q/answer", {"answer": evil})
     ]
+
+
+@needs_node
+async def test_the_page_shows_who_asked_whom_in_which_protocol(world: Any, make: Any) -> None:
+    world.know(make.agent("scribe", protocol="forge"))
+    await world.put(make.task(owner=AgentId("scribe"), status=Status.WAITING, waiting=Waiting.PERSON))
+    shown = (await read_page(world))["shown"]["tasks"]
+    assert shown[shown.index("waiting: person") :][:3] == ["waiting: person", "planner · chiffon", "scribe · forge"]
 
 
 def test_the_guide_names_every_route() -> None:

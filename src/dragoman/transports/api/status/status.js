@@ -8,13 +8,16 @@ let timer = 0;
 
 function cell(row, text, name) {
   const td = row.insertCell();
-  td.textContent = text === null || text === undefined || text === "" ? "–" : String(text);
-  if (name) td.className = name;
+  const none = text === null || text === undefined || text === "";
+  td.textContent = none ? "–" : String(text);
+  if (name || none) td.className = name || "nothing";
 }
 
 const STATES = new Set(["completed", "running", "assigned", "waiting", "failed", "cancelled", "queued", "idle",
   "busy", "offline", "connecting", "open", "half_open", "closed"]);
 const state = (text) => (STATES.has(text) ? text : "");
+// Who speaks what: that is where a task crosses from one protocol to another.
+const speaker = (name, protocol) => (name && protocol ? name + " · " + protocol : name);
 const short = (id) => String(id).slice(0, 13);
 const clock = (at) => {
   if (!at) return "";
@@ -99,9 +102,12 @@ function draw(agents, tasks, questions, letters) {
     cell(row, a.current_tasks.length + "/" + a.max_concurrent);
     cell(row, a.breaker.state, a.breaker.state === "closed" ? "closed" : "open"); cell(row, clock(a.last_seen), "time");
   }, "No agent yet. Let one in: dragoman agent add ID --protocol chiffon");
-  table("tasks", ["Task", "Type", "Status", "Agent", "Progress", "Updated", "Error"], tasks.tasks, (row, t) => {
-    cell(row, short(t.id), "id"); cell(row, t.name || t.type); cell(row, t.status, state(t.status));
-    cell(row, t.agent); cell(row, t.progress + " %"); cell(row, clock(t.updated_at), "time");
+  table("tasks", ["Task", "Type", "Status", "From", "To", "Progress", "Updated", "Error"], tasks.tasks, (row, t) => {
+    cell(row, short(t.id), "id"); cell(row, t.name || t.type);
+    cell(row, t.waiting ? "waiting: " + t.waiting : t.status, state(t.status));
+    cell(row, speaker(t.requested_by, t.protocol_in), "speaker");
+    cell(row, speaker(t.agent, t.protocol_out), "speaker");
+    cell(row, t.progress + " %"); cell(row, clock(t.updated_at), "time");
     cell(row, t.error ? cut(t.error.message) : "");
   }, "No task yet. Give one: dragoman call AGENT WORK", tasks.next);
   table("deadletters", ["At", "Task", "For", "Attempts", "Why"], letters.deadletters, (row, d) => {
