@@ -94,6 +94,8 @@ def _by_another_door(
 def _watch(hub: Hub, task: Mapping[str, Any], timeout: float | None, output: Output) -> int:
     id = str(task["id"])
     printing.verdict(None, f"task {line(id)}  {story.road(task)}")
+    if task.get("status") in ("queued", "waiting"):
+        _explain(hub, id)
     try:
         for event in follow(hub, id, timeout=timeout):
             _tell(event, output)
@@ -102,6 +104,16 @@ def _watch(hub: Hub, task: Mapping[str, Any], timeout: float | None, output: Out
         printing.following(f"dragoman task logs {line(id)} --follow", f"dragoman task cancel {line(id)}")
         raise
     return finish(hub.get("tasks", id), output)
+
+
+def _explain(hub: Hub, id: str) -> None:
+    """Why nobody is at it yet. Nothing else may come for as long as an attempt lasts."""
+    try:
+        reasons = hub.get("tasks", id, "why").get("reasons") or ()
+    except Stop:
+        return  # it only was to be said along the way
+    for reason in reasons:
+        printing.words(f"  {line(reason.get('text'))}")
 
 
 def _tell(event: Event, output: Output) -> None:

@@ -70,6 +70,17 @@ def test_who_was_asked_is_named_be_it_an_agent_or_a_person(working: Any, run: An
     ]
 
 
+def test_a_task_that_nobody_takes_at_once_says_why_while_one_waits(working: Any, run: Any) -> None:
+    reasons = [{"text": "it stands in its queue with 0 before it"}, {"text": "deployer: \x1b[31moffline"}]
+    working.answers[f"GET /api/v1/tasks/{ID}/why"] = (200, {"status": "queued", "reasons": reasons})
+    assert run("call", "deployer", "run_playbook").err.splitlines()[:4] == [
+        f"• task {ID}  admin ─api→ hub ─chiffon→ deployer",
+        "  it stands in its queue with 0 before it",
+        "  deployer: \\e[31moffline",
+        "  assigned · to deployer · attempt 1",
+    ]
+
+
 def test_a_kind_is_found_when_no_agent_has_the_name(working: Any, run: Any) -> None:
     assert run("call", "infra", "run_playbook").code == 0
     assert submitted(working).body == {"type": "run_playbook", "input": {}, "kind": "infra"}
