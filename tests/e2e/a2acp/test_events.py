@@ -80,6 +80,29 @@ def test_an_event_about_a_request_names_it_as_its_receiver_does(pair: tuple[Spea
     assert ada.next("response", INTENT["intent"])["payload"]["correlation_id"] == "r-1"
 
 
+@pytest.mark.requirement("a2acp/B4")
+def test_of_two_requests_of_one_name_an_event_means_the_one_on_its_contract(pair: tuple[Speaker, Speaker]) -> None:
+    ada, bob = pair
+    eve = Speaker(ada.hub, "lab")
+    eve.serve(INTENT)
+    contracts = {}
+    for target in (bob, eve):
+        with target.working(lambda request: None):
+            contracts[target.id] = ada.shake_hands(target, INTENT["intent"])["contract"]["contract_id"]
+        wish = {"rows": 1, "contract_id": contracts[target.id], "correlation_id": "conversation"}
+        assert ada.post(ada.message("request", target, INTENT["intent"], wish), prefer="respond-async")[0] == 202
+        target.next("request", INTENT["intent"])
+    around = {"correlation_id": "conversation", "contract_id": contracts[bob.id]}
+    for target, said in ((eve, around), (bob, {**around, "contract_id": contracts[eve.id]})):
+        astray = ada.post(ada.message("event", target, "cancel", said))
+        assert (astray[0], code(astray[1])) == (404, "CAPABILITY_NOT_FOUND"), said
+    assert ada.post(ada.message("event", bob, "hurry", around))[0] == 202
+    assert bob.next("event", "hurry")["payload"] == around
+    assert ada.post(ada.message("event", bob, "cancel", around))[0] == 202
+    assert bob.next("event", "cancel")["payload"]["contract_id"] == contracts[bob.id]
+    assert eve.poll(0) == []  # it works on
+
+
 def test_whoever_asked_in_another_protocol_hears_of_an_event_as_progress(
     hub: HubProcess, pair: tuple[Speaker, Speaker]
 ) -> None:

@@ -247,9 +247,12 @@ class Reading:
         if thread is None:
             return None
         try:
-            return await self.store.task((await self.threads.answered(said.agent.id, said.message)).task)
+            given = await self.threads.answered(said.agent.id, said.message)
         except Refused:
-            found = await self._own(said.agent.id, thread, pages=1)
+            given = None
+        if given is not None and said.message.contract_id in (None, given.contract):
+            return await self.store.task(given.task)
+        found = await self._own(said, thread, pages=1)
         return None if found is None or found.owner is None else found
 
     # -- handshakes
@@ -285,26 +288,40 @@ class Reading:
     async def _asked(self, said: a2acp.Said) -> TaskId:
         """The task that a caller means by its correlation id."""
         thread = said.message.correlation_id
-        found = None if thread is None else await self._own(said.agent.id, thread, pages=MOST_PAGES)
+        found = None if thread is None else await self._own(said, thread, pages=MOST_PAGES)
         if found is None:
-            raise refuse(Kind.NOT_FOUND, "no request of yours has that correlation id", field="correlation_id")
+            what = "no request of yours to that agent, and on that contract, has that correlation id"
+            raise refuse(Kind.NOT_FOUND, what, field="correlation_id")
         return found.id
 
-    async def _own(self, me: AgentId, thread: str, *, pages: int) -> Task | None:
+    async def _own(self, said: a2acp.Said, thread: str, *, pages: int) -> Task | None:
         """A caller's own request of that name: the newest that is open, else the newest. A name may serve a whole
-        conversation."""
+        conversation, with several agents."""
         newest: Task | None = None
         after: str | None = None
         for _ in range(pages):
-            page, after = await self.store.tasks(TaskFilter(principal=me), after=after, limit=PAGE)
+            page, after = await self.store.tasks(TaskFilter(principal=said.agent.id), after=after, limit=PAGE)
             for task in page:
-                if thread in (task.id, task.origin.called, task.origin.request_id):
+                named = thread in (task.id, task.origin.called, task.origin.request_id)
+                if named and await self._concerns(said.message, task):
                     if not task.final:
                         return task
                     newest = newest or task
             if after is None:
                 break
         return newest
+
+    async def _concerns(self, message: Message, task: Task) -> bool:
+        """Whether what a caller says is to whom it asked (or to the broker, who passes it on), and on those terms or on
+        what they were renewed as."""
+        asked_on = None if task.contract is None else await self.hub.contract(task.contract)
+        receivers = {self._desk.broker.agent_id, task.owner, None if asked_on is None else asked_on.target.agent}
+        if message.target_agent.agent_id not in receivers:
+            return False
+        if message.contract_id in (None, task.contract):
+            return True
+        said_on = await self.hub.contract(message.contract_id)
+        return asked_on is not None and said_on is not None and asked_on.collaboration == said_on.collaboration
 
 
 def compiled(schema: Any, field: str) -> None:
