@@ -346,6 +346,8 @@ def _progress(said: Said) -> ReportProgress:
     beyond = {name: value for name, value in told.items() if name not in body or body[name] != value}
     if beyond:
         body["extra"] = beyond
+    if said.sealed:
+        body["envelope"] = _bound(said.message)
     return ReportProgress(
         principal=said.agent.id,
         protocol=PROTOCOL,

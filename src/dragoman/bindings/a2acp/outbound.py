@@ -213,7 +213,7 @@ def _failure(said: Saying) -> bytes:
 def _progress(said: Saying) -> bytes:
     task, event = said.task, said.event
     body = _parse(event.body)
-    beyond = body.pop("extra", {})
+    beyond, envelope = body.pop("extra", {}), body.pop("envelope", None)
     told = {name: value for name, value in body.items() if name not in ("chunk", "stream") and value is not None}
     if "file" in told:
         told["file"] = file_told(told["file"], task)
@@ -225,6 +225,10 @@ def _progress(said: Saying) -> bytes:
     source = said.voice.party(event.agent) if event.agent is not None else said.voice.broker
     extra = {name: value for name, value in came(event, EVENT).items() if name not in ENVELOPE}
     if said.contract is not None and said.contract.end_to_end:
+        if envelope is not None:
+            message = said.forward(EVENT, beyond, envelope, source=source, extra=extra, intent="progress")
+            if not oversize(message, ADDED):
+                return message
         told = {name: value for name, value in told.items() if name == "percent"}
         payload = {**told, "correlation_id": thread_of(task), "contract_id": said.contract.id}
         return said.say(EVENT, "progress", payload, source=source, extra=extra)

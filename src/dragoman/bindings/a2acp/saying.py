@@ -154,11 +154,18 @@ class Saying:
         return self.say(kind, intent, {**sealed, **around}, source=source, encryption="aes256", extra=extra)
 
     def forward(
-        self, kind: str, sealed: Any, envelope: dict[str, Any], *, source: Agent, extra: Mapping[str, Any]
+        self,
+        kind: str,
+        sealed: Any,
+        envelope: dict[str, Any],
+        *,
+        source: Agent,
+        extra: Mapping[str, Any],
+        intent: str | None = None,
     ) -> bytes:
         """A ciphertext that only the two agents can open, in the envelope that it was made for."""
         named = {name: value for name, value in envelope.items() if name != "message_id"}
-        id, intent = envelope["message_id"], self.task.type
+        id, intent = envelope["message_id"], intent or self.task.type
         message = b""
         for around in ({"traceparent": self.traceparent}, {}):
             payload = {**sealed, **named, **around}

@@ -120,6 +120,7 @@ def test_fields_nobody_knows_come_with_progress_and_errors(cast: tuple[Plain, Pl
     bob.say({**(seal(bond.keys[bond.kid], bond.kid, told, {"percent": 5}) if sealed else told), "x_beside": [1]})
     heard = ada.hears("event", "progress", lambda one: one["payload"]["contract_id"] == bond.id)
     assert (heard["x_beside"], heard["payload"].get("x_told")) == ([1], None if sealed else 1)
+    assert bond.content(heard) == ({"percent": 5} if sealed else {"percent": 5, "x_told": 1})
     error = {"code": "INTERNAL_ERROR", "message": "no", "retry_after": 3, "details": {"a": 1}, "x_in": "here"}
     failed = bob.message("error", ada, "provision_test_dataset", {**thread, "error": error, "x_around": [2]})
     bob.say({**failed, "x_beside": {"deep": [3]}})
