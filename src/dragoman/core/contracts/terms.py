@@ -83,6 +83,12 @@ def between_the_same(work: Work, contract: Contract) -> bool:
     return source.created_at <= contract.created_at and target.created_at <= contract.created_at
 
 
+def still_agreed(work: Work, task: Task) -> bool:
+    """Whether a task may be given to anybody: not if one of the two is gone who agreed on what it is done on."""
+    contract = None if task.contract is None else work.contract(task.contract)
+    return contract is None or between_the_same(work, contract)
+
+
 def offer_for(work: Work, command: Submit, contract: Contract | None) -> Offer | None:
     """The terms that a new task stands under."""
     if contract is not None:

@@ -12,6 +12,7 @@ import msgspec
 from dragoman.core.agents.floor import Link
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Claim, RefillLink
+from dragoman.core.contracts.terms import still_agreed
 from dragoman.core.delivery.model import Cargo, Delivery
 from dragoman.core.delivery.outbox import lease
 from dragoman.core.errors import Kind, Refused, refuse
@@ -81,8 +82,9 @@ def admit(work: Work, task: Task) -> None:
 
 
 def assign(work: Work, task: Task, agent: Agent, link: Link) -> Task:
-    """Give a task to an agent over a link: the next attempt begins. One whose time to live is over wakes at once."""
-    if task.outlived(work.now):
+    """Give a task to an agent over a link: the next attempt begins. One whose time to live is over, or whose contract
+    went with one of the two, wakes at once."""
+    if task.outlived(work.now) or not still_agreed(work, task):
         task = move(task, Status.QUEUED, work.now, queue=None, waiting=None, wake_at=work.now)
         work.put(task)
         return task

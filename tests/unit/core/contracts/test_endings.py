@@ -109,6 +109,28 @@ async def test_another_agent_of_the_name_inherits_no_contract(world, gone):
     assert (await world.refused(ends)).facts["standing"] == "terminated"
 
 
+@pytest.mark.parametrize(("gone", "status"), [
+    ("lab", Status.QUEUED), ("data", Status.QUEUED), ("data", Status.ASSIGNED),
+])  # fmt: skip
+async def test_what_was_asked_on_a_contract_is_given_to_nobody_after_one_of_the_two_was_removed(world, gone, status):
+    """Not to another agent of the name either: that one agreed to nothing, and may be of another domain."""
+    contract = await agreed(world)
+    if status is Status.ASSIGNED:
+        await world.connect("data")
+    ask = {"principal": "lab", "protocol": "a2acp", "type": "provision", "contract": contract.id, "pinned": "data"}
+    task = await world.submit(None, **ask, input={"rows": 3})
+    assert task.status is status
+    await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId(gone)))
+    world.time = Instant(world.time + 1)
+    await world.add(gone, protocol="a2acp", domain="elsewhere", offers=(PROVISION,))
+    peer = await world.connect("data")
+    await world.advance(2)
+    assert peer.work == []
+    over = await world.task(task.id)
+    assert (over.status, over.fault.kind) == (Status.FAILED, Kind.CONTRACT)
+    assert over.fault.facts == {"contract_id": contract.id, "standing": "terminated"}
+
+
 async def test_who_ends_a_collaboration_ends_all_its_contracts(world):
     first = await agreed(world)
     for _ in range(10):
