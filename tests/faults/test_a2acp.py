@@ -15,6 +15,7 @@ hub killed in the middle of a handshake        the handshake goes on
 contract ends while a request is under way     what was asked in time is answered; nothing new is asked
 key rotated while messages are on their way    what was sealed before opens; also after a restart
 nonce used again after a restart               refused
+target answers again after a restart           taken as what it is, and nobody hears it twice
 caller repeats a name after a restart          its target can tell the two requests apart, and so can the hub
 """
 
@@ -333,3 +334,14 @@ def test_a_name_that_is_taken_since_before_a_kill_is_given_to_nothing_else(
     for work, answer in ((first, "d-1"), (second, "d-2")):
         finishes(bond, work, answer)
         assert hub.task(work["task"]["id"])["result"] == {"dataset_id": answer}
+
+
+@pytest.mark.requirement("a2acp/all-D5")
+def test_an_answer_may_come_again_after_a_kill(hub: HubProcess, bond: Bond) -> None:
+    work = bond.ask()
+    finishes(bond, work)
+    hub.restart()  # the target may not have heard that its answer was taken
+    bond.target.say(bond.response(work, {"dataset_id": "d-1"}))
+    other = bond.target.refused(bond.response(work, {"dataset_id": "d-2"}))
+    assert other["code"] == "CONTRACT_VIOLATION"
+    assert bond.source.hear() == []

@@ -27,6 +27,7 @@ from dragoman.bindings import a2acp
 from dragoman.bindings.a2acp.names import PROTOCOL
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import AgentId, QuestionId, TaskId
+from dragoman.core.ports import TaskFilter
 from dragoman.core.tasks.model import QuestionStatus, Task
 from dragoman.protocols.a2acp.types import Message, MessageType
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 MOST_GIVEN = 100_000
 MOST_PROPOSED = 256
 """Proposals of one agent that are remembered; each is open for five seconds."""
+MOST_ANSWERED = 100
+"""Requests, the newest first, among which an answer that comes again is looked for after a restart."""
 
 
 class Given(msgspec.Struct, frozen=True):
@@ -135,6 +138,8 @@ class Threads:
             in_hand = [one for one in in_hand if named in (a2acp.thread_of(one), one.origin.request_id)]
             if not in_hand and known is not None:
                 return known  # it was answered before
+            if not in_hand and (over := await self._answered_before(me, message)) is not None:
+                return self.give(over)
             if not in_hand:
                 raise refuse(Kind.NOT_FOUND, "no request of that correlation id, or not yours", field="correlation_id")
         meant = [one for one in in_hand if self._fits(one, message)]
@@ -142,6 +147,12 @@ class Threads:
             what = f"missing, and {len(meant)} requests are open that it may mean; say the request's correlation_id"
             raise refuse(Kind.INVALID, what, field="payload.correlation_id")
         return self.give((meant or in_hand)[0])
+
+    async def _answered_before(self, me: AgentId, message: Message) -> Task | None:
+        """What it answered before the hub was started, and answers again: it may not have heard that it did."""
+        page, _ = await self._store.tasks(TaskFilter(agent=me), after=None, limit=MOST_ANSWERED)
+        names = ((task, (a2acp.thread_of(task), task.origin.request_id)) for task in page)
+        return next((one for one, named in names if message.correlation_id in named and self._fits(one, message)), None)
 
     def _fits(self, task: Task, message: Message) -> bool:
         """Whether a message is to whoever asked for a task, and says nothing that another was meant."""
