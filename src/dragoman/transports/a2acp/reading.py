@@ -258,14 +258,17 @@ class Reading:
     # -- handshakes
 
     def _completed(self, message: Message, tree: dict[str, Any]) -> tuple[Message, dict[str, Any]]:
-        """The document's answer to a proposal says `accepted` and no intent."""
-        if (
-            message.message_type is not MessageType.RESPONSE
-            or message.intent is not None
-            or message.target_agent.agent_id != self._desk.broker.agent_id
-            or type((message.payload or {}).get("accepted")) is not bool
-            or not self.threads.has_proposals(AgentId(message.source_agent.agent_id))
-        ):
+        """The document's answer to a proposal says `accepted` and no intent; its error says no intent either, and which
+        proposal it is about."""
+        me, named = AgentId(message.source_agent.agent_id), message.correlation_id
+        match message.message_type:
+            case MessageType.RESPONSE:
+                decides = type((message.payload or {}).get("accepted")) is bool and self.threads.has_proposals(me)
+            case MessageType.ERROR:
+                decides = named is not None and self.threads.is_proposal(me, named)
+            case _:
+                decides = False
+        if not decides or message.intent is not None or message.target_agent.agent_id != self._desk.broker.agent_id:
             return message, tree
         tree = {**tree, "intent": intents.ACCEPT}
         try:

@@ -165,6 +165,11 @@ class Threads:
     def has_proposals(self, me: AgentId) -> bool:
         return bool(self._proposed.get(me))
 
+    def is_proposal(self, me: AgentId, named: str) -> bool:
+        """Whether an agent was asked by that message, or about that handshake."""
+        asked = self._proposed.get(me, {})
+        return named in asked or named in asked.values()
+
     async def proposal(self, me: AgentId, named: str | None) -> QuestionId:
         """The handshake that an agent answers; raises `Refused`."""
         asked = self._proposed.get(me, {})

@@ -150,6 +150,20 @@ def test_a_handshake_is_accepted_as_the_document_shows_it(cast: tuple[Plain, Pla
     assert (answer.status, set(answer.json["payload"]) >= {"collaboration_id", "contract"}) == (200, True)
 
 
+@pytest.mark.requirement("A2-HSK-4")
+@pytest.mark.parametrize("name", ["handshake_id", "message_id"])
+def test_a_handshake_is_declined_by_an_error_as_the_document_shows_it(cast: tuple[Plain, Plain], name: str) -> None:
+    """The document's error has no intent; its `correlation_id` stands in the error."""
+    ada, bob = cast
+    with ada.sending(ada.initiate(bob, "provision_test_dataset")) as sending:
+        proposal = bob.hears("request", "accept_handshake")
+        about = proposal.get(name) or proposal["payload"][name]
+        error = {"code": "INTERNAL_ERROR", "message": "no disk", "retry_after": 1, "correlation_id": about}
+        bob.say(bob.message("error", BROKER, None, {"error": error}))
+        told = error_of(sending.result())
+    assert (told["code"], told["details"]["reason"]) == ("CONTRACT_VIOLATION", "INTERNAL_ERROR: no disk")
+
+
 @pytest.mark.requirement("A2-HSK-4", "A2-HSK-6")
 def test_an_answer_that_may_mean_two_handshakes_is_refused(cast: tuple[Plain, Plain]) -> None:
     ada, bob = cast
