@@ -191,6 +191,8 @@ def choose(work: Work, route: Route, asked: Amounts = NOTHING) -> tuple[Agent, L
     anybody = route.kind is None and route.pinned is None
     for agent in addressed(work, route):
         load = work.load_of(agent.id)
+        if load >= agent.max_concurrent:
+            continue  # no seat; among many, most of those who are asked first are at work
         if anybody and agent.work_types is None:
             load += UNDECLARED
         if load > least or (load == least and not reports) or not serves(agent, route):
