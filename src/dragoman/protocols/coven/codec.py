@@ -376,13 +376,8 @@ def _send_of(message: SendMessage) -> pb.SendMessage:
     said = pb.SendMessage()
     if message.unknown:
         said.ParseFromString(message.unknown)
-    said.MergeFrom(
-        pb.SendMessage(
-            attachments=[
-                pb.FileAttachment(filename=one.filename, mime_type=one.mime_type, data=one.data)
-                for one in message.attachments
-            ]
-        )
+    said.attachments.extend(
+        pb.FileAttachment(filename=one.filename, mime_type=one.mime_type, data=one.data) for one in message.attachments
     )
     said.request_id = message.request_id
     said.thread_id = message.thread_id

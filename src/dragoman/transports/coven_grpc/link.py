@@ -177,9 +177,10 @@ class AgentLink:
         self._reports.other(coven.progress_of(self.agent, task, message, kept))
 
     def _over(self) -> TaskId | None:
-        """The open request ended: the next may leave."""
+        """The open request ended: the next may leave, if one waits."""
         task, self._task = self._task, None
-        self._stir.set()
+        if self._work:
+            self._stir.set()
         return task
 
     def _refused(self, command: Command, refused: Refused) -> None:
@@ -227,7 +228,8 @@ class AgentLink:
                     self._cancel(parcel)
         if heard:  # coven has no words for the rest, and nothing to lose by not hearing it
             self._hub.mention(Acknowledge(principal=self.agent, deliveries=tuple(heard), session=self.session))
-        self._stir.set()
+        if self._work:
+            self._stir.set()
 
     def _take(self, parcel: Parcel) -> None:
         task = parcel.task
