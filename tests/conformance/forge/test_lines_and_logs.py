@@ -55,6 +55,14 @@ def test_bytes_that_are_no_text_are_a_log_line_too() -> None:
     assert codec.read(b"  \t ", Role.HUB) == []
 
 
+@pytest.mark.parametrize("blanks", [b" ", b"\t" * 64, b" \r" * 500])
+def test_blanks_before_a_message_are_no_words(blanks: bytes) -> None:
+    [asked] = codec.read(blanks + json.dumps(ASKED).encode(), Role.HUB)
+    assert isinstance(asked, RequestReceived)
+    each = codec.read(blanks + json.dumps([ASKED, PROGRESS]).encode(), Role.HUB)
+    assert list(map(type, each)) == [RequestReceived, EventReceived]
+
+
 @pytest.mark.requirement("forge-D3")
 def test_an_unknown_request_is_answered_and_an_unknown_event_is_a_log_line() -> None:
     [event] = codec.read(json.dumps({**ASKED, "type": "request:make-coffee"}).encode(), Role.HUB)

@@ -214,10 +214,19 @@ def answer(work: Work, command: Answer) -> Question:
             status=question.status.value,
         )
     allowed = [o["value"] if isinstance(o, dict) and "value" in o else o for o in question.options]
-    if allowed and command.answer not in allowed:
-        choices = "its options" if question.personal else ", ".join(repr(choice) for choice in allowed)
+    if allowed and not any(is_same(command.answer, choice) for choice in allowed):
+        choices = (
+            "its options"
+            if question.personal
+            else ", ".join(msgspec.json.encode(choice).decode() for choice in allowed)
+        )
         raise refuse(Kind.INVALID, f"the answer must be one of {choices}", field="answer")
     return close(work, question, QuestionStatus.ANSWERED, command.answer, command.principal)
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two values of JSON are one: to Python, true is 1."""
+    return one == other and isinstance(one, bool) is isinstance(other, bool)
 
 
 def expire(work: Work, question: Question) -> Question:

@@ -84,6 +84,7 @@ _SEEMS_ID = re.compile(rb'"id"\s*:\s*"([^"\\]{1,200})"').search
 _GLANCE = 4096
 _HALF = re.compile("[\ud800-\udfff]").search
 _BLANK = re.compile(r"[ \t\r\n]*")
+_FIRST = re.compile(rb"[ \t\r\n]*(.?)", re.DOTALL).match
 _lenient = json.JSONDecoder(parse_int=str)
 
 
@@ -100,8 +101,7 @@ def read(
     `agent_id` is who is at the other end: it overwrites whatever the message says about that (D4).
     """
     if encoding is Encoding.JSON:
-        start = data[:64].lstrip()[:1]
-        if start not in (b"{", b"["):
+        if _first(data) not in (b"{", b"["):
             text = _spelt(data)
             return [LogReceived(text)] if text.strip() else []
     try:
@@ -125,7 +125,7 @@ def read(
 def split(data: bytes, *, encoding: Encoding = Encoding.JSON, limits: Limits = LIMITS) -> list[bytes]:
     """The messages of a batch, each in the same encoding; nothing if it is none that `read` would take apart."""
     packs = encoding is Encoding.MSGPACK
-    if (data[:1] < b"\x90" or b"\xa0" <= data[:1] < b"\xdc") if packs else data[:64].lstrip()[:1] != b"[":
+    if (data[:1] < b"\x90" or b"\xa0" <= data[:1] < b"\xdc") if packs else _first(data) != b"[":
         return []
     try:
         tree = packed.unpack(data, limits)[0] if packs else guard.check(data, limits)
@@ -134,6 +134,11 @@ def split(data: bytes, *, encoding: Encoding = Encoding.JSON, limits: Limits = L
     if type(tree) is not list or len(tree) > MOST_BATCHED or not any(map(_family, tree)):
         return []
     return [packed.pack(item) if packs else _encode(item) for item in tree if type(item) is not list]
+
+
+def _first(data: bytes) -> bytes:
+    """The first byte of a line that is no blank, or nothing."""
+    return _FIRST(data)[1]  # type: ignore[index]
 
 
 def _cut(data: bytes) -> list[bytes]:

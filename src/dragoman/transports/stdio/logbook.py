@@ -261,12 +261,11 @@ def older(path: Path) -> Path:
 def _append(batches: Iterable[tuple[Path, bytes]]) -> None:
     for path, data in batches:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        size = path.stat().st_size if path.exists() else 0
+        if size and size + len(data) > GENERATION:
+            os.replace(path, older(path))
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            if os.fstat(descriptor).st_size + len(data) > GENERATION and os.fstat(descriptor).st_size:
-                os.replace(path, older(path))
-                os.close(descriptor)
-                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             os.write(descriptor, data)
         finally:
             os.close(descriptor)

@@ -275,6 +275,18 @@ async def test_a_question_is_answered_once_and_the_answer_goes_back_as_work(worl
     assert (await world.refused(Answer(principal=ADMIN, question=question.id, answer="yes"))).kind is Kind.CONFLICT
 
 
+@pytest.mark.parametrize(("option", "other"), [(True, 1), (0, False), ("1", 1)])
+async def test_an_answer_that_only_python_takes_for_an_option_is_none(world, option, other):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit()
+    await world.progress("i1", task.id, paused=True, ask=Ask(question="Restart?", options=(option, None)))
+    [question] = await world.store.questions(status=QuestionStatus.OPEN)
+    refused = await world.refused(Answer(principal=ADMIN, question=question.id, answer=other))
+    assert refused.message == f"the answer must be one of {msgspec.json.encode(option).decode()}, null"
+    assert (await world.ask(Answer(principal=ADMIN, question=question.id, answer=option))).answer == option
+
+
 @pytest.mark.parametrize("others", [0, 99])
 async def test_an_agent_may_give_up_while_its_question_waits(world, others):
     await world.add("i1", "infra")
