@@ -103,9 +103,18 @@ def test_an_answer_goes_on_and_a_retry_forgets_the_result() -> None:
     assert (retried.output, retried.exit_code) == ("", None)
 
 
-def test_more_than_the_bound_is_left_out_and_said_so() -> None:
+def test_more_than_the_bound_is_cut_off_and_said_so() -> None:
+    """What was too long was left out in the middle, and what came behind it stood beside what came before."""
     account = read(piece("aaaa"), piece("bbbb"), piece("cc"), most=6)
-    assert (account.output, account.truncated) == ("aaaacc", True)
+    assert (account.output, account.truncated) == ("aaaabb", True)
+    split = [piece("aaaa", 0, 4, 10), piece("bbbb", 4, 8, 10)]
+    done = (EventKind.COMPLETED, {"exit_code": 0})
+    account = read(*split, piece("cc", 8, 10, 10), done, most=6)
+    assert (account.output, account.truncated) == ("aaaabb", True)
+    assert read(*split, piece("dd", 0, 2, 2), done, most=6).output == "dd"  # it began again
+    failed = (EventKind.ATTEMPT_FAILED, {"fault": {"kind": "timeout", "message": "m"}, "attempt": 1})
+    account = read(piece("aaaa"), piece("bbbb"), failed, piece("cc"), most=6)
+    assert (account.output, account.truncated) == ("cc", False)
 
 
 @given(st.lists(st.text(max_size=5), max_size=8), st.integers(1, 4))

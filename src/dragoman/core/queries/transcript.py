@@ -120,12 +120,13 @@ class Transcript:
         part = self._part(piece.stream or stream, start) if piece.chunk else self._new_part()
         if start in part.pieces:
             return
-        if self._size + len(piece.output) > self._most:
-            self._truncated = True
-            return
-        part.pieces[start] = piece.output
         part.total, part.whole = total, end == total
-        self._size += len(piece.output)
+        if self._truncated:  # nothing stands behind what was cut off
+            return
+        text = piece.output[: self._most - self._size]
+        self._truncated = len(text) < len(piece.output)
+        part.pieces[start] = text
+        self._size += len(text)
 
     def _new_part(self) -> _Part:
         self._parts.append(_Part())
@@ -139,6 +140,7 @@ class Transcript:
         elif start == 0:
             self._size -= sum(map(len, part.pieces.values()))
             part.pieces.clear()
+            self._truncated = False
         return part
 
     @property
