@@ -20,7 +20,7 @@ from dragoman.core.commands import (
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, TaskId
-from dragoman.core.tasks.model import EventKind, QuestionStatus, Status, Waiting
+from dragoman.core.tasks.model import EventKind, QuestionStatus, Status, Task, Waiting
 from dragoman.stores.memory import MemoryStore
 
 LATER = Instant(2**52)
@@ -265,6 +265,23 @@ async def test_who_helps_by_doing_a_task_is_told_when_nobody_needs_it_any_more(w
     await world.finish("ann", task.id)
     assert (await world.task(order.task.id)).status is Status.CANCELLED
     assert [parcel.delivery.cargo for parcel in rev.take()] == [Cargo.CANCEL]
+
+
+async def test_help_that_gets_its_turn_because_other_help_is_called_off_is_called_off_as_well(world):
+    """All in one decision: what the next one is by then is not what the store says of it."""
+    await world.add("i1", "infra", concurrent=1)
+    await world.connect("i1")
+    _, task = await working(world)
+    for _ in range(6):
+        await world.ask(asks(world, "ann", task.id, to=AgentId("i1")))
+    helping = [row for row in world.store.rows(Task) if row.helps is not None]
+    assert [row.status for row in helping] == [Status.ASSIGNED] + 5 * [Status.QUEUED]
+    await world.finish("ann", task.id)
+    for row in helping:
+        ended = await world.task(row.id)
+        assert ended.status is Status.CANCELLED
+        assert [event.seq for event in await world.store.events(row.id)] == list(range(1, ended.seq + 1))
+    assert [d for d in await world.store.deliveries() if d.cargo is Cargo.WORK] == []
 
 
 async def test_when_a_deadline_ends_a_task_nobody_else_is_asked_to_help_with_it(world):

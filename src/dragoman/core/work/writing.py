@@ -46,8 +46,8 @@ class Writing(Scene):
             # The shortcuts of `_changed`. They are not undone: what they name is looked up among the dirty rows.
             if table is Delivery:
                 self._lanes.setdefault((row or base).task, []).append(id)  # type: ignore[union-attr,arg-type]
-            elif table is Task and base is None:
-                origin = row.origin  # type: ignore[union-attr]
+            elif table is Task:
+                origin = (row or base).origin  # type: ignore[union-attr]
                 self._requests[origin.principal, origin.request_id] = id
         else:
             old = entry.row
@@ -58,8 +58,6 @@ class Writing(Scene):
         if table is Question:
             self.touched_tasks.add(id)
         if table is Task:
-            if row is None:
-                self._requests[old.origin.principal, old.origin.request_id] = id
             self._count(old, row)  # type: ignore[arg-type]
             self.touched_tasks.add(id)
 
