@@ -54,6 +54,7 @@ FIELDS = {
     "correlation_id": "payload.correlation_id",
     "target_agent_id": "payload.target_agent_id",
     "requested_intent": "payload.requested_intent",
+    "target_version": "payload.target_version",
     "request_schema": "payload.request_schema",
     "response_schema": "payload.response_schema",
     "public_key": "payload.public_key",

@@ -102,7 +102,7 @@ def served(work: Work, command: ShakeHands) -> tuple[Agent, Offer]:
     actual = target.version or "1.0.0"
     if command.target_version is not None and major(command.target_version) != major(actual):
         message = f"{target.id} is version {actual}, not {command.target_version}; they are not compatible"
-        raise refuse(Kind.UNSUPPORTED_VERSION, message, field="target_agent.version", supported_versions=[actual])
+        raise refuse(Kind.UNSUPPORTED_VERSION, message, field="target_version", supported_versions=[actual])
     return target, offer
 
 

@@ -98,6 +98,8 @@ def test_a_handshake_that_cannot_be_is_refused_before_its_target_hears_of_it(
         "payload": {"target_agent_id": bob.id, "requested_intent": PROVISION["intent"], **changed}
     }, later=False)  # fmt: skip
     assert told["code"] == code, told
+    if "target_version" in changed:
+        assert told["details"]["field"] == "payload.target_version"
     assert all(one.hear() == [] for one in watchers)
 
 
