@@ -8,7 +8,8 @@ import pytest
 from tests.support.contracts import PROVISION, agreed, lab_and_clinic, shakes
 from tests.support.world import World
 
-from dragoman.core.commands import Finish, NoteRead
+from dragoman.core.commands import EndContract, Finish, NoteRead
+from dragoman.core.contracts.model import Standing
 from dragoman.core.errors import Kind
 from dragoman.core.ids import SECOND, AgentId, Instant
 from dragoman.core.rules import Rules
@@ -149,4 +150,20 @@ async def test_naming_somebody_elses_contract_takes_nothing_from_its_minute():
         await world.ask(asks("lab"))
     fault = await world.refused(asks("lab"))
     assert (fault.kind, fault.facts["scope"]) == (Kind.RATE_LIMITED, "collaboration")
+    await world.intake.stop()
+
+
+async def test_a_party_may_leave_a_collaboration_that_the_other_floods():
+    world = await World(rules=Rules(per_minute=(100, 2, 1000))).start()
+    await world.add("lab", protocol="a2acp", domain="d")
+    await world.add("data", protocol="a2acp", domain="d", offers=(PROVISION,))
+    contract = await agreed(world, domain="d")
+    said = {"principal": AgentId("lab"), "protocol": "a2acp", "type": "provision", "contract": contract.id}
+    for _ in range(2):
+        await world.ask(world.request(None, input={"rows": 1}, **said))
+    assert (await world.refused(world.request(None, input={"rows": 1}, **said))).kind is Kind.RATE_LIMITED
+    over = await world.ask(
+        EndContract(principal=AgentId("data"), protocol="a2acp", collaboration=contract.collaboration)
+    )
+    assert over.standing is Standing.TERMINATED
     await world.intake.stop()

@@ -14,7 +14,6 @@ from dragoman.core.commands import (
     AdmitGuest,
     Command,
     Discard,
-    EndContract,
     NoteRefusal,
     Redrive,
     RemoveAgent,
@@ -92,14 +91,15 @@ class RateLimit:
         return agent is not None and agent.protocol in limited
 
     def _collaboration(self, work: Work, command: Command) -> str | None:
-        """Whose messages are counted, too. Naming somebody else's contract takes nothing from those two."""
+        """Whose messages are counted, too. Naming somebody else's contract takes nothing from those two; to end one is
+        not counted here, so that nobody is kept in a collaboration by whoever floods it."""
         if type(command) is Submit:
             contract = None if command.contract is None else work.contract(command.contract)
             return None if contract is None or contract.source.agent != command.principal else contract.collaboration
         if type(command) is Tell:
             contract = None if command.letter.contract is None else work.contract(command.letter.contract)
             return None if contract is None or command.principal not in contract.parties else contract.collaboration
-        return command.collaboration if isinstance(command, (EndContract, RotateKey)) else None
+        return command.collaboration if type(command) is RotateKey else None
 
 
 @lru_cache(maxsize=4)
