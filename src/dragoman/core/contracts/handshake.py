@@ -204,7 +204,9 @@ def agree(work: Work, question: Question, public_key: str | None) -> Question:
     if old is not None and question.details.get("same_key"):
         contract = msgspec.structs.replace(contract, secret=old.secret)  # it may have been rotated since
     if contract.secret is not None and public_key is not None:
-        secret = msgspec.structs.replace(contract.secret, target_key=public_key)
+        changes = contract.end_to_end and contract.secret.target_key not in (None, public_key)
+        kid = work.mint() if changes else contract.secret.kid  # between the two alone, that is another key
+        secret = msgspec.structs.replace(contract.secret, kid=kid, target_key=public_key)
         contract = msgspec.structs.replace(contract, secret=secret)
     if contract.secret is not None and contract.secret.target_key is None and needs_key(work, contract):
         fault = Fault(kind=Kind.FORBIDDEN, message="the target sent no public_key, and what passes must be encrypted")

@@ -131,6 +131,17 @@ async def test_a_renewal_in_another_mode_needs_a_key_of_its_own(world):
     assert (await world.refused(late)).kind is Kind.CONFLICT  # made for the contract before
 
 
+@pytest.mark.parametrize(("brings", "same"), [(None, True), ("tk", True), ("tk-2", False)])
+async def test_a_key_that_the_target_changes_in_a_renewal_has_a_name_of_its_own(world, brings, same):
+    """Between the two alone the key follows from both public ones; what is on its way is sealed with the former."""
+    old = await agreed(world, intent="patient", end_to_end=True, secret=Secret(kid="k0", source_key="sk"))
+    renewal = {"intent": "patient", "collaboration": old.collaboration, "end_to_end": True}
+    asked = await world.ask(shakes(world, **renewal))
+    answer = AnswerHandshake(principal=AgentId("data"), question=asked.id, accepted=True, public_key=brings)
+    new = await world.store.contract((await world.ask(answer)).answer["contract_id"])
+    assert (new.secret.kid == "k0", new.secret.source_key, new.secret.target_key) == (same, "sk", brings or "tk")
+
+
 async def test_a_key_that_was_rotated_during_a_renewal_stays_rotated(world):
     old = await agreed(world, intent="patient", secret=SECRET)
     asked = await world.ask(shakes(world, intent="patient", collaboration=old.collaboration))
