@@ -61,6 +61,7 @@ def build() -> App:
         result_action="return_value",
         exit_on_error=False,
         print_error=False,
+        suppress_keyboard_interrupt=False,  # how we end is said in one place: `main`
         default_parameter=Parameter(show_default=_worth_showing),
     )
     for name, path, group, help in COMMANDS:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dragoman.app.datadir import DataDir, Whereabouts
-from dragoman.cli import arguments
+from dragoman.cli import arguments, hubclient
 from dragoman.cli.exits import Stop
 from dragoman.cli.main import main
 
@@ -108,6 +108,14 @@ def test_an_argument_that_is_no_text_is_refused(hub: Any, run: Any) -> None:
     ran = run("call", "infra", "run", "name=\udcff")
     assert ran.code == 2
     assert "is not UTF-8" in ran.err
+
+
+def test_ctrl_c_is_no_success(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(hubclient.Hub, "find", interrupted)
+    assert run("task", "ls") == (130, "", "")
 
 
 @pytest.mark.parametrize("tokens", [["--help"], ["task", "--help"], ["version"]])
