@@ -100,10 +100,9 @@ def read(
 
     `agent_id` is who is at the other end: it overwrites whatever the message says about that (D4).
     """
-    if encoding is Encoding.JSON:
-        if _first(data) not in (b"{", b"["):
-            text = _spelt(data)
-            return [LogReceived(text)] if text.strip() else []
+    if encoding is Encoding.JSON and _first(data) not in (b"{", b"["):
+        text = _spelt(data)
+        return [LogReceived(text)] if text.strip() else []
     try:
         tree = guard.check(data, limits) if encoding is Encoding.JSON else packed.unpack(data, limits)[0]
     except RemoteProtocolError as error:
