@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 
 import pytest
 import trustme
-from websockets.sync.client import connect as websocket
+from websockets.asyncio.client import ClientConnection
+from websockets.asyncio.client import connect as websocket
 
 from dragoman import Agent, Client, HubUnreachable, Misconfigured, Task
 from dragoman.sdk.address import parse
@@ -321,9 +322,17 @@ def test_a_renewed_certificate_is_shown_to_new_connections_and_old_ones_go_on(tm
         kept = http.client.HTTPSConnection("localhost", ports[0], timeout=PATIENCE, context=trusting())
         kept.connect()
         token = dragoman("agent", "add", "w", "--protocol", "agentmsg", "-o", "json", hub=hub).json["token"]
-        headers = {"Authorization": f"Bearer {token}"}
-        link = f"wss://localhost:{ports[0]}/agentmsg/ws"
-        with websocket(link, ssl=trusting(), additional_headers=headers, open_timeout=PATIENCE) as open_link:
+
+        async def linked() -> ClientConnection:
+            headers = {"Authorization": f"Bearer {token}"}
+            link = f"wss://localhost:{ports[0]}/agentmsg/ws"
+            return await websocket(link, ssl=trusting(), additional_headers=headers, open_timeout=PATIENCE)
+
+        async def answered(link: ClientConnection) -> float:
+            return await asyncio.wait_for(await link.ping(), PATIENCE)
+
+        with asyncio.Runner() as loop:  # and no second thread that reads: Python's TLS does not bear that
+            open_link = loop.run(linked())
             files.put(CA.issue_cert(*NAMES))
             after = [
                 until(lambda port=port, old=old: (new := shaken(port, trusting())[1]) != old and new, "renewed")
@@ -332,7 +341,8 @@ def test_a_renewed_certificate_is_shown_to_new_connections_and_old_ones_go_on(tm
             assert after[0] == after[1]
             kept.request("GET", "/livez")
             assert kept.getresponse().read() != b""
-            assert open_link.ping().wait(PATIENCE)
+            assert loop.run(answered(open_link)) > 0
+            loop.run(open_link.close())
         kept.close()
         said = dragoman("agent", "ls", hub=hub)  # hub.json tells of the new one
         assert said.code == 0, said.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 import uuid
@@ -12,24 +13,33 @@ from dragoman.cli.conformance.cast import PATIENCE, Cast, Player, now
 from dragoman.cli.conformance.checklist import Checklist, Unmet, expect
 
 if TYPE_CHECKING:
-    from websockets.sync.client import ClientConnection
+    from websockets.asyncio.client import ClientConnection
 
 checks: Checklist[Scene] = Checklist("forge")
 
 
 class Link:
-    """One WebSocket, and what came over it."""
+    """One WebSocket, and what came over it.
+
+    It has a loop of its own, which runs while somebody waits. The library's client without one reads in a second
+    thread, and Python's TLS loses what is written meanwhile: one handshake in hundreds was never heard.
+    """
 
     def __init__(self, player: Player) -> None:
-        from websockets.sync.client import connect
-
         self.player = player
         self._heard: list[dict[str, Any]] = []
-        self._socket: ClientConnection = connect(
-            f"ws{player.hub.url.removeprefix('http')}/forge/ws",
-            ssl=player.hub.tls(),
+        self._loop = asyncio.Runner()
+        self._socket = self._loop.run(self._open())
+
+    async def _open(self) -> ClientConnection:
+        from websockets.asyncio.client import connect
+
+        hub = self.player.hub
+        return await connect(
+            f"ws{hub.url.removeprefix('http')}/forge/ws",
+            ssl=hub.tls(),
             subprotocols=["forge.v1.json"],  # type: ignore[list-item]
-            additional_headers={"Authorization": f"Bearer {player.token}"},
+            additional_headers={"Authorization": f"Bearer {self.player.token}"},
             open_timeout=PATIENCE,
         )
 
@@ -39,7 +49,7 @@ class Link:
         return id
 
     def text(self, line: str) -> None:
-        self._socket.send(line)
+        self._loop.run(self._socket.send(line))
 
     def hear(self, wanted: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
         end = time.monotonic() + PATIENCE
@@ -48,7 +58,7 @@ class Link:
                 if wanted(one):
                     return self._heard.pop(place)
             try:
-                said = json.loads(self._socket.recv(max(0.0, end - time.monotonic())))
+                said = json.loads(self._loop.run(asyncio.wait_for(self._socket.recv(), end - time.monotonic())))
             except TimeoutError:
                 raise Unmet(f"{what} did not come within {PATIENCE:g} s") from None
             self._heard += said if isinstance(said, list) else [said]
@@ -59,7 +69,8 @@ class Link:
         return self.hear(lambda one: one.get("correlationId") == id, f"the response to {kind}")
 
     def close(self) -> None:
-        self._socket.close()
+        self._loop.run(self._socket.close())
+        self._loop.close()
 
 
 class Scene:
