@@ -58,10 +58,14 @@ class Link:
                 if wanted(one):
                     return self._heard.pop(place)
             try:
-                said = json.loads(self._loop.run(asyncio.wait_for(self._socket.recv(), end - time.monotonic())))
+                said = json.loads(self._loop.run(self._next(end - time.monotonic())))
             except TimeoutError:
                 raise Unmet(f"{what} did not come within {PATIENCE:g} s") from None
             self._heard += said if isinstance(said, list) else [said]
+
+    async def _next(self, seconds: float) -> str | bytes:
+        async with asyncio.timeout(seconds):
+            return await self._socket.recv()
 
     def ask(self, kind: str, payload: Any) -> dict[str, Any]:
         """The response to a request."""
