@@ -39,7 +39,7 @@ run: $(STAMP)    ## start the hub with demo agents on loopback
 	@$(BIN)/dragoman dev $(if $(filter --no-demo,$(ARGS)),,--demo) $(ARGS)
 
 test: $(STAMP)   ## the whole test suite
-	@$(BIN)/python -m pytest -n 3 --dist worksteal -m "not soak" $(ARGS)
+	@$(BIN)/python -m pytest -n 4 --dist worksteal -m "not soak" $(ARGS)
 
 soak: $(STAMP)   ## the long runs
 	$(call install,dev$(comma)fuzz)
