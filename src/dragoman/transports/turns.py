@@ -7,8 +7,9 @@ after them waits behind, so that no lane is overtaken.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -21,29 +22,28 @@ from dragoman.transports.unspeakable import unspeakable
 
 log = structlog.get_logger("dragoman.transports")
 
-Put = Callable[[Parcel, Agent], Awaitable[Sequence[bytes]]]
-"""A parcel as its frames, after whatever has to be read."""
 
+class TakingTurns(ABC):
+    """The out side of a tongue that has to read some of what it says (`tongue.Streaming`); one for each link."""
 
-class Turns:
-    """The out side of a tongue (`tongue.Streaming`); one for each link."""
-
-    def __init__(self, hub: Intake, agent: AgentId, put: Put) -> None:
+    def __init__(self, hub: Intake, agent: AgentId) -> None:
         self._hub = hub
         self._agent = agent
-        self._put = put
         self._tell: Callable[..., bool] | None = None
         self._room = asyncio.Event()
         self._waiting: deque[tuple[Parcel, Agent]] = deque()
         self._speaking: asyncio.Task[None] | None = None
+
+    @abstractmethod
+    async def put(self, parcel: Parcel, agent: Agent) -> Sequence[bytes]:
+        """A parcel as its frames, after whatever has to be read."""
 
     @property
     def free(self) -> bool:
         """Whether nobody waits: what is at hand may be said at once."""
         return self._speaking is None
 
-    def take(self, parcel: Parcel, agent: Agent) -> Sequence[bytes]:
-        """It is said in its turn."""
+    def say_in_turn(self, parcel: Parcel, agent: Agent) -> Sequence[bytes]:
         self._waiting.append((parcel, agent))
         if self._speaking is None:
             self._speaking = asyncio.ensure_future(self._speak())
@@ -70,7 +70,7 @@ class Turns:
             while self._waiting:
                 parcel, agent = self._waiting[0]
                 try:
-                    await self._write(await self._put(parcel, agent), parcel)
+                    await self._write(await self.put(parcel, agent), parcel)
                 except StoreFailed:
                     log.warning("unread", task=parcel.delivery.task)  # it was not acknowledged: it is offered again
                 except Exception as error:

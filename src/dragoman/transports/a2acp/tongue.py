@@ -6,7 +6,7 @@ The hub takes note that what it sent arrived, by the socket's own pings; whoever
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.errors import A2acpError
 from dragoman.transports.a2acp.desk import A2acpDesk, About
 from dragoman.transports.tongue import Heard
-from dragoman.transports.turns import Turns
+from dragoman.transports.turns import TakingTurns
 
 MOST_ACKS = 10_000
 
@@ -36,14 +36,14 @@ class _Acks(msgspec.Struct, frozen=True):
 _acks = msgspec.json.Decoder(_Acks).decode
 
 
-class A2acpTongue:
+class A2acpTongue(TakingTurns):
     """One for each link."""
 
     protocol = PROTOCOL
 
     def __init__(self, desk: A2acpDesk, agent: Agent) -> None:
+        super().__init__(desk.hub, agent.id)
         self._desk = desk
-        self._turns = Turns(desk.hub, agent.id, self._put)
 
     # -- in
 
@@ -91,26 +91,17 @@ class A2acpTongue:
 
     # -- out
 
-    def meet(self, tell: Callable[..., bool]) -> None:
-        self._turns.meet(tell)
-
-    def room(self) -> None:
-        self._turns.room()
-
-    def part(self) -> None:
-        self._turns.part()
-
     def say(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
         """At once where everything is at hand; else in its turn, when its contract or its output was read."""
         at_hand = self._desk.threads.remembers(agent.id) and not self._desk.is_long(parcel)
-        if self._turns.free and at_hand:
+        if self.free and at_hand:
             wanted = a2acp.wanted(parcel)
             row = None if wanted is None else self._desk.seals.known(wanted)
             if wanted is None or row is not None:
                 return (self._desk.put(parcel, agent, now, row),)
-        return self._turns.take(parcel, agent)
+        return self.say_in_turn(parcel, agent)
 
-    async def _put(self, parcel: Parcel, agent: Agent) -> Sequence[bytes]:
+    async def put(self, parcel: Parcel, agent: Agent) -> Sequence[bytes]:
         return (await self._desk.carry(parcel, agent, self._desk.hub.now()),)
 
 

@@ -5,7 +5,7 @@ HTTP and WebSocket share it, so that the same message is understood, refused and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,7 @@ from dragoman.transports.identity import UNKNOWN
 from dragoman.transports.limits import Limits
 from dragoman.transports.refusals import Refusals
 from dragoman.transports.tongue import Heard
-from dragoman.transports.turns import Turns
+from dragoman.transports.turns import TakingTurns
 from dragoman.wire import guard
 
 MOST_ACKS = 10_000
@@ -127,23 +127,14 @@ class ChiffonDesk:
         return chiffon.refusal(fault, to_agent=to_agent, now=self.hub.now(), message_id=self.hub.mint(), about=about)
 
 
-class ChiffonTongue:
+class ChiffonTongue(TakingTurns):
     """Chiffon's words on an ordered link: envelopes, `{"ack": […]}` from the peer, `{"accepted": […]}` to it."""
 
     protocol = PROTOCOL
 
     def __init__(self, desk: ChiffonDesk, agent: Agent) -> None:
+        super().__init__(desk.hub, agent.id)
         self._desk = desk
-        self._turns = Turns(desk.hub, agent.id, self._put)
-
-    def meet(self, tell: Callable[..., bool]) -> None:
-        self._turns.meet(tell)
-
-    def room(self) -> None:
-        self._turns.room()
-
-    def part(self) -> None:
-        self._turns.part()
 
     def hear(self, agent: Agent, frame: bytes) -> Heard:
         if frame.startswith(b'{"ack"'):
@@ -171,11 +162,11 @@ class ChiffonTongue:
             return None
 
     def say(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
-        if self._turns.free and not chiffon.in_pieces(parcel):
+        if self.free and not chiffon.in_pieces(parcel):
             return chiffon.wire_of(parcel, agent, now)
-        return self._turns.take(parcel, agent)
+        return self.say_in_turn(parcel, agent)
 
-    async def _put(self, parcel: Parcel, agent: Agent) -> Sequence[bytes]:
+    async def put(self, parcel: Parcel, agent: Agent) -> Sequence[bytes]:
         return await self._desk.carry(parcel, agent, self._desk.hub.now())
 
     def answer(self, heard: Heard, outcome: Any, agent: Agent) -> Sequence[bytes]:
