@@ -26,7 +26,7 @@ from dragoman.core.tasks.dependencies import settle_dependents
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import HELD, Asking, EventKind, Status, Task, Waiting
 from dragoman.core.tasks.output import RESULT, check_complete, forget_output, take_output
-from dragoman.core.tasks.questions import call_back, stood_still_for
+from dragoman.core.tasks.questions import call_back, leave_unanswered, stood_still_for
 from dragoman.core.work import Work
 
 
@@ -48,6 +48,7 @@ def finish(work: Work, command: Finish) -> Task:
     if isinstance(result, Fault):
         return break_contract(work, task, command.principal, result)
     work_failed = command.fault is not None
+    waited_for = stood_still_for(work, task)
     task = end(
         work,
         task,
@@ -60,6 +61,7 @@ def finish(work: Work, command: Finish) -> Task:
         protocol=command.protocol,
         raw=command.raw,
     )
+    leave_unanswered(work, waited_for)
     heard(work, command.principal, probe=task.origin.principal == HUB)
     fill(work, command.principal)
     return task

@@ -295,8 +295,8 @@ def go_on(work: Work, task: Task | None, question: Question, *, tell: bool = Tru
 
 def stood_still_for(work: Work, task: Task) -> list[QuestionId]:
     """The questions to people whose answers the owner of a task waits for, and must not wait for in vain."""
-    agent = None if task.owner is None else work.agent(task.owner)
-    if not task.asked or agent is None or agent.protocol not in ANSWERS_ALWAYS:
+    agent = work.agent(task.owner) if task.asked and task.owner is not None else None
+    if agent is None or agent.protocol not in ANSWERS_ALWAYS:
         return []
     return [
         question.id
@@ -311,6 +311,11 @@ def stood_still_for(work: Work, task: Task) -> list[QuestionId]:
 def call_back(work: Work, task: Task, owner: AgentId, waited_for: Sequence[QuestionId]) -> None:
     """Tell the owner of an ended task to stop, and that nobody answers any more what it stood still for."""
     offer(work, task, owner, Cargo.CANCEL, task.seq)
+    leave_unanswered(work, waited_for)
+
+
+def leave_unanswered(work: Work, waited_for: Sequence[QuestionId]) -> None:
+    """Their task ended, by its owner's own word or another's: nobody answers them any more."""
     for id in waited_for:
         question = work.one(QuestionById(id))
         if question is not None:

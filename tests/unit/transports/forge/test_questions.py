@@ -104,6 +104,15 @@ async def test_whoever_waits_for_an_answer_is_told_that_its_task_ended_first(hub
     assert (await question(hub)).status is QuestionStatus.WITHDRAWN
 
 
+async def test_an_agent_that_ends_its_task_over_its_own_question_has_an_answer_to_both(hub: ForgeHub) -> None:
+    worker, task = await at_work(hub)
+    id = await asked(hub, worker, timeout=3_600_000)
+    done = await worker.ask("update-task", taskId=task, status="completed", result={"ok": True})
+    assert done["task"]["status"] == "completed"
+    refused = await worker.response(id)
+    assert (refused["code"], refused["details"]["reason"]) == ("INVALID_REQUEST", "cancelled")
+
+
 async def test_a_default_stands_in(hub: ForgeHub) -> None:
     worker, _ = await at_work(hub)
     id = await asked(hub, worker, timeout=60_000, default="jwt")
