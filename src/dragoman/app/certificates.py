@@ -31,6 +31,8 @@ log = structlog.get_logger("dragoman")
 DAY = 86_400
 SOON = 14 * DAY
 """Before a certificate expires, so that there is time to renew it."""
+AGAIN = 1.0
+"""Seconds until files that will not do are looked at again."""
 
 
 class Certificates:
@@ -40,6 +42,8 @@ class Certificates:
         of, coven = settings.tls, settings.coven
         self._every = of.renew_seconds
         self._told: dict[Path, object] = {}
+        self._doubted: dict[Path, str] = {}
+        """What was wrong with the files at the last look."""
         self.http = _open(settings, of.certificate, of.key)
         self.coven = self.http
         if coven.enabled and coven.tls_certificate:
@@ -63,16 +67,20 @@ class Certificates:
             changed = [await asyncio.to_thread(self.look, one, int(time())) for one in watched.values()]
             if any(changed):
                 renewed()
-            await asyncio.sleep(self._every)
+            await asyncio.sleep(min(self._every, AGAIN) if self._doubted else self._every)
 
     def look(self, renewal: Renewal, now: int) -> bool:
-        """Whether its files are new, good, and in use from now on."""
+        """Whether its files are new, good, and in use from now on. What is wrong with them is told if it still is at
+        the next look: they are two, and somebody may be about to write the other."""
         file = renewal.files.certificate
         try:
             changed = renewal.renew(now)
         except TlsProblem as problem:
-            self._tell(file, str(problem), "a renewed certificate is not used", why=str(problem))
+            if self._doubted.get(file) == str(problem):
+                self._tell(file, str(problem), "a renewed certificate is not used", why=str(problem))
+            self._doubted[file] = str(problem)
             return False
+        self._doubted.pop(file, None)
         if changed:
             self._told.pop(file, None)
             log.info("certificate renewed", file=str(file), days=(renewal.not_after - now) // DAY)

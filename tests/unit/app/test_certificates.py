@@ -100,6 +100,20 @@ def test_what_is_wrong_is_said_once_and_again_when_it_changes(tmp_path: Path) ->
     ]
 
 
+def test_a_look_between_the_two_files_of_a_renewal_is_no_complaint(tmp_path: Path) -> None:
+    certificates = Certificates(settings(tmp_path))
+    assert certificates.http is not None
+    old = (tmp_path / "server.pem").read_bytes()
+    put(tmp_path, days=90)
+    new = (tmp_path / "server.pem").read_bytes()
+    (tmp_path / "server.pem").write_bytes(old)
+    with structlog.testing.capture_logs() as logs:
+        assert certificates.look(certificates.http, NOW) is False  # the new key, and not yet its certificate
+        (tmp_path / "server.pem").write_bytes(new)
+        assert certificates.look(certificates.http, NOW) is True
+    assert [line["event"] for line in logs] == ["certificate renewed"]
+
+
 async def test_it_is_told_when_new_connections_see_another(tmp_path: Path) -> None:
     certificates = Certificates(settings(tmp_path, **{"tls.renew_seconds": 0.01}))
     told = asyncio.Event()
