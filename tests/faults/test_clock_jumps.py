@@ -15,27 +15,81 @@ from tests.support.world import World
 from dragoman.app.clock import Mint, SystemClock
 from dragoman.core.agents.model import BreakerState
 from dragoman.core.errors import Kind
-from dragoman.core.ids import HOUR, Instant
+from dragoman.core.ids import HOUR, SECOND, Instant
 from dragoman.core.tasks.model import Status
 
 DAY = 24 * HOUR
+SECOND_NS = 10**9
 
 
-@pytest.mark.parametrize("jump", [DAY, -DAY, 365 * DAY])
-def test_the_hubs_clock_does_not_follow_a_jump(jump: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SystemClock()
-    before = clock()
-    real = time.time_ns
-    monkeypatch.setattr(time, "time_ns", lambda: real() + jump * 1000)
-    monkeypatch.setattr(time, "time", lambda: real() / 1e9 + jump / 1e6)
-    assert 0 <= clock() - before < HOUR
+class Machine:
+    """Its wall clock, which may be set or go wrong, and its steady one. In nanoseconds."""
+
+    def __init__(self) -> None:
+        self.steady, self.wall = 5_000 * SECOND_NS, 1_800_000_000 * SECOND_NS
+        self.told: list[int] = []
+        self.clock = SystemClock(self.told.append, wall=lambda: self.wall, steady=lambda: self.steady)
+
+    def goes_on(self, seconds: float, wall_seconds: float | None = None, *, looks: int = 1000) -> list[Instant]:
+        """What the hub's clock said meanwhile."""
+        told = []
+        for _ in range(looks):
+            self.steady += int(seconds * SECOND_NS) // looks
+            self.wall += int((seconds if wall_seconds is None else wall_seconds) * SECOND_NS) // looks
+            told.append(self.clock())
+        return told
+
+    @property
+    def wrong(self) -> int:
+        """By how many microseconds the hub's clock is behind the wall."""
+        return self.wall // 1000 - self.clock()
 
 
-def test_ids_keep_growing_over_a_jump_back_and_a_restart_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    mint = Mint(SystemClock())
+@pytest.mark.parametrize("jump", [DAY, -DAY, 365 * DAY, 30 * SECOND, -30 * SECOND])
+def test_the_hubs_clock_does_not_follow_a_jump(jump: int) -> None:
+    machine = Machine()
+    before = machine.clock()
+    machine.wall += jump * 1000
+    assert machine.clock() == before
+    told = machine.goes_on(60)
+    assert told == sorted(told)
+    assert 59.4 * SECOND <= told[-1] - before <= 60.6 * SECOND  # it steers there, by a hundredth
+
+
+@pytest.mark.parametrize("jump", [30 * SECOND, -30 * SECOND])
+def test_the_hubs_clock_is_where_the_wall_is_in_time(jump: int) -> None:
+    machine = Machine()
+    machine.wall += jump * 1000
+    machine.goes_on(3100)
+    assert machine.wrong == 0
+
+
+@pytest.mark.parametrize("pace", [0.995, 1.005], ids=["slow", "fast"])
+@pytest.mark.parametrize("looks", [1, 100_000], ids=["idle", "busy"])
+def test_a_hub_that_runs_for_months_agrees_with_everybody_on_the_time(pace: float, looks: int) -> None:
+    """The steady clock and the wall part by half a hundredth: after a day that would be seven minutes, and every a2acp
+    message too old or too new."""
+    machine = Machine()
+    machine.goes_on(30 * 86_400, 30 * 86_400 * pace, looks=looks)
+    assert abs(machine.wrong) < 1000
+
+
+def test_a_clock_that_is_set_by_more_than_a_minute_is_told_of_once() -> None:
+    machine = Machine()
+    machine.goes_on(60)
+    machine.wall += 50 * SECOND_NS
+    machine.goes_on(60)
+    assert machine.told == []
+    machine.wall -= 3600 * SECOND_NS
+    machine.goes_on(60)
+    assert machine.told == [-3551]
+
+
+def test_ids_keep_growing_over_a_jump_back_and_a_restart_of_the_clock() -> None:
+    machine = Machine()
+    mint = Mint(machine.clock)
     ids = [mint() for _ in range(1000)]
-    real = time.time_ns
-    monkeypatch.setattr(time, "time_ns", lambda: real() - 3600 * 10**9)
+    machine.wall -= 3600 * SECOND_NS
     ids += [mint() for _ in range(1000)]
     assert ids == sorted(ids)
     assert len(set(ids)) == len(ids)
@@ -99,6 +153,7 @@ def test_a_real_hubs_leases_end_neither_early_nor_late_when_its_clock_is_set(tmp
         (told,) = boss.poll(wait=60)  # and not acknowledged: its lease is short
         (tmp_path / "wall").write_text(str(ahead))
         (again,) = until(boss.poll, "the same again when its lease has ended: not a day late")
+        assert "this machine's clock was set" in hub.log.read_text()
         boss.ack(again)
         assert again["message"] == told["message"]
         assert task_of(again["message"]) == task_of(done)

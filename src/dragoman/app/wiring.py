@@ -104,7 +104,7 @@ async def hub(
     data.prepare()
     Keys(settings).check()
     admin_token = data.admin_token()
-    clock = clock or SystemClock()
+    clock = clock or SystemClock(_clock_was_set)
     metrics = metrics or Metrics()
     store = open_store(settings, clock)
     mint = Mint(clock)
@@ -201,6 +201,13 @@ async def turning(clockwork: Coroutine[Any, Any, None], name: str) -> AsyncItera
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+def _clock_was_set(seconds: int) -> None:
+    log.warning(
+        "this machine's clock was set: the hub follows it by 1 %; restart the hub to take it over at once",
+        seconds=seconds,
+    )
 
 
 def open_store(settings: Settings, clock: Callable[[], Instant]) -> Store:
