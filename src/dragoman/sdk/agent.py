@@ -14,14 +14,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any
 
 from dragoman.sdk.address import Address, resolve_agent
-from dragoman.sdk.conversation.listening import HELP_TYPES, Listeners
+from dragoman.sdk.declared import Declared, several
 from dragoman.sdk.engine import Engine
 from dragoman.sdk.errors import DragomanError, HubUnreachable, Misconfigured
 from dragoman.sdk.links import Bring, Fetch, Introduction, Link, dialler
-from dragoman.sdk.peers import HelpKind, State, Urgency
+from dragoman.sdk.peers import State, Urgency
 from dragoman.sdk.work.journal import Journal, path_for
 from dragoman.sdk.work.signature import Handler
 from dragoman.sdk.world import RealWorld, World
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from dragoman.sdk.client import Client
     from dragoman.sdk.shared import SharedState
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
 NAMES = "use letters, digits and . _ : @ + -, the first a letter or a digit, at most 128 of them"
 
@@ -41,7 +39,7 @@ FETCHING = frozenset({"chiffon", "agentmsg", "a2acp"})
 """Protocols that say of a file only where it is."""
 
 
-class Agent:
+class Agent(Declared):
     """A worker at the hub, under one id.
 
     `skills` are what it can do beside its kinds of work, for whoever asks for capabilities. `concurrency` is how much
@@ -68,11 +66,11 @@ class Agent:
         world: World | None = None,
     ) -> None:
         _check(id, concurrency, memory_mb, grace)
-        self.id = id
+        super().__init__(id)
         self.version = version
         self.kind = kind
         self.domain = domain
-        self.skills = _several("skills", skills)
+        self.skills = several("skills", skills)
         self.concurrency = concurrency
         self.memory_mb = memory_mb
         self._token = token
@@ -82,72 +80,11 @@ class Agent:
         self._through: Callable[[Link], Link] | None = None
         self._fetch: Fetch | None = None
         self._bring: Bring | None = None
-        self._handlers: dict[str, Handler] = {}
-        self._listeners = Listeners()
         self._engine: Engine | None = None
         self._state: SharedState | None = None
         self._persona: Persona | None = None
 
-    def __repr__(self) -> str:
-        return f"Agent({self.id!r}, does {', '.join(self._handlers) or 'nothing yet'})"
-
-    def on(self, work_type: str, *, timeout: float | None = None) -> Callable[[F], F]:
-        """Declare the function that does this work. It may be a coroutine function or a plain one (run in a thread).
-
-        `timeout` is how many seconds it may take; time spent waiting for a person does not count.
-        """
-
-        self._declarable("on", work_type, timeout)
-
-        def declare(function: F) -> F:
-            if work_type in self._handlers:
-                raise Misconfigured(f"{self.id} already does {work_type}")
-            self._handlers[work_type] = Handler(work_type, function, timeout=timeout)
-            return function
-
-        return declare
-
-    def _declarable(self, decorator: str, work_type: object, timeout: object) -> None:
-        if not isinstance(work_type, str) or not work_type:
-            raise Misconfigured(f'say which work it does: @agent.{decorator}("run_playbook"), not {work_type!r}')
-        if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
-            raise Misconfigured(f"the timeout of {work_type} is {timeout!r}: give a number of seconds above 0, or None")
-
-    def task(
-        self,
-        intent: str,
-        *,
-        pii: bool = False,
-        requires: Sequence[str] = (),
-        timeout: float = 30.0,
-        version: str = "1.0.0",
-    ) -> Callable[[F], F]:
-        """Declare the function that serves an intent, with the terms of a2acp's contracts: what it `requires` of who
-        asks, and whether it deals with personal data (`pii`), which is then always encrypted.
-
-        The type hints become the schemas to which the hub holds both sides. Over other protocols it is as `on`.
-        """
-
-        self._declarable("task", intent, timeout)
-        terms = {"pii": pii, "requires": _several("requires", requires), "version": version}
-
-        def declare(function: F) -> F:
-            if intent in self._handlers:
-                raise Misconfigured(f"{self.id} already does {intent}")
-            self._handlers[intent] = Handler(intent, function, timeout=timeout, terms=terms)
-            return function
-
-        return declare
-
     # --- other agents (a2acp) ---
-
-    def on_handshake(self, function: F) -> F:
-        """Declare the function that decides with whom to work: it gets a `HandshakeRequest` and returns True or False,
-        or `Reject("why")`. Without one, the agent agrees with whoever the hub lets through."""
-        if self._listeners.handshake is not None:
-            raise Misconfigured(f"{self.id} already decides on handshakes")
-        self._listeners.handshake = function
-        return function
 
     @property
     def client(self) -> Client:
@@ -161,54 +98,6 @@ class Agent:
         return Client(backend=self._persona.caller, world=self._world)
 
     # --- other agents (agentmsg) ---
-
-    @overload
-    def on_help(self, function: F, /) -> F: ...
-
-    @overload
-    def on_help(self, /, *help_types: HelpKind) -> Callable[[F], F]: ...
-
-    def on_help(self, /, *declared: Any) -> Any:
-        """Declare the function that helps other agents: with everything (`@agent.on_help`), or with some
-        (`@agent.on_help("CODE_REVIEW")`).
-
-        It gets a `HelpRequest` and returns text or a `Help`, or raises `Unable` or `Escalate`; an asynchronous
-        generator may give several answers, all but the last with `follow_up_required`. Over a protocol that has no word
-        for help the hub asks for it as work, and several answers are one.
-        """
-
-        def declare(function: F, help_types: Sequence[str]) -> F:
-            for help_type in help_types:
-                if help_type not in HELP_TYPES:
-                    raise Misconfigured(f"there is no help called {help_type}; there are {', '.join(HELP_TYPES)}")
-                if help_type in self._listeners.help:
-                    raise Misconfigured(f"{self.id} already helps with {help_type}")
-                self._listeners.help[help_type] = function
-            return function
-
-        if len(declared) == 1 and callable(declared[0]):
-            return declare(declared[0], HELP_TYPES)
-        return lambda function: declare(function, declared or HELP_TYPES)
-
-    def on_handoff(self, function: F) -> F:
-        """Declare the function that decides whether to take over a task: it gets a `HandoffRequest` and returns True or
-        False, `Accept(…)` or `Reject("why")`. Without one, the agent accepts what it does and has room for."""
-        if self._listeners.handoff is not None:
-            raise Misconfigured(f"{self.id} already decides on handoffs")
-        self._listeners.handoff = function
-        return function
-
-    def on_message(self, type: str | None = None) -> Callable[[F], F]:
-        """Declare the function that hears what others tell this agent directly, as a `Letter`: of one type, or all that
-        nobody else hears."""
-
-        def declare(function: F) -> F:
-            if type in self._listeners.letters:
-                raise Misconfigured(f"{self.id} already hears {type or 'every message'}")
-            self._listeners.letters[type] = function
-            return function
-
-        return declare
 
     async def tell(
         self,
@@ -298,10 +187,6 @@ class Agent:
         return self._engine
 
     # --- its life ---
-
-    def capabilities(self) -> list[dict[str, Any]]:
-        """What the agent does, each with the JSON Schema of its input and output."""
-        return [handler.capability() for handler in self._handlers.values()]
 
     def run(self, url: str | None = None) -> None:
         """Work until SIGINT or SIGTERM: then take no more, let running work end, and return. A second one ends it.
@@ -446,9 +331,3 @@ def _check(id: Any, concurrency: Any, memory_mb: Any, grace: Any) -> None:
         raise Misconfigured(f"the memory_mb of {id} is {memory_mb!r}: give a whole number of at least 1, or None")
     if not isinstance(grace, int | float) or not grace >= 0:
         raise Misconfigured(f"the grace of {id} is {grace!r}: give a number of seconds, 0 or more")
-
-
-def _several(what: str, names: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(names, str):
-        raise Misconfigured(f"{what} is a list of names, not one: {what}=[{names!r}]")
-    return tuple(names)

@@ -1,0 +1,142 @@
+"""What an agent does, declared by functions: its work, and how it meets other agents.
+
+How it lives is `sdk.agent`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, overload
+
+from dragoman.sdk.conversation.listening import HELP_TYPES, Listeners
+from dragoman.sdk.errors import Misconfigured
+from dragoman.sdk.peers import HelpKind
+from dragoman.sdk.work.signature import Handler
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Declared:
+    """What an agent under this id was declared to do."""
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self._handlers: dict[str, Handler] = {}
+        self._listeners = Listeners()
+
+    def __repr__(self) -> str:
+        return f"Agent({self.id!r}, does {', '.join(self._handlers) or 'nothing yet'})"
+
+    def capabilities(self) -> list[dict[str, Any]]:
+        """What the agent does, each with the JSON Schema of its input and output."""
+        return [handler.capability() for handler in self._handlers.values()]
+
+    def on(self, work_type: str, *, timeout: float | None = None) -> Callable[[F], F]:
+        """Declare the function that does this work. It may be a coroutine function or a plain one (run in a thread).
+
+        `timeout` is how many seconds it may take; time spent waiting for a person does not count.
+        """
+
+        self._declarable("on", work_type, timeout)
+
+        def declare(function: F) -> F:
+            if work_type in self._handlers:
+                raise Misconfigured(f"{self.id} already does {work_type}")
+            self._handlers[work_type] = Handler(work_type, function, timeout=timeout)
+            return function
+
+        return declare
+
+    def _declarable(self, decorator: str, work_type: object, timeout: object) -> None:
+        if not isinstance(work_type, str) or not work_type:
+            raise Misconfigured(f'say which work it does: @agent.{decorator}("run_playbook"), not {work_type!r}')
+        if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
+            raise Misconfigured(f"the timeout of {work_type} is {timeout!r}: give a number of seconds above 0, or None")
+
+    def task(
+        self,
+        intent: str,
+        *,
+        pii: bool = False,
+        requires: Sequence[str] = (),
+        timeout: float = 30.0,
+        version: str = "1.0.0",
+    ) -> Callable[[F], F]:
+        """Declare the function that serves an intent, with the terms of a2acp's contracts: what it `requires` of who
+        asks, and whether it deals with personal data (`pii`), which is then always encrypted.
+
+        The type hints become the schemas to which the hub holds both sides. Over other protocols it is as `on`.
+        """
+
+        self._declarable("task", intent, timeout)
+        terms = {"pii": pii, "requires": several("requires", requires), "version": version}
+
+        def declare(function: F) -> F:
+            if intent in self._handlers:
+                raise Misconfigured(f"{self.id} already does {intent}")
+            self._handlers[intent] = Handler(intent, function, timeout=timeout, terms=terms)
+            return function
+
+        return declare
+
+    def on_handshake(self, function: F) -> F:
+        """Declare the function that decides with whom to work: it gets a `HandshakeRequest` and returns True or False,
+        or `Reject("why")`. Without one, the agent agrees with whoever the hub lets through."""
+        if self._listeners.handshake is not None:
+            raise Misconfigured(f"{self.id} already decides on handshakes")
+        self._listeners.handshake = function
+        return function
+
+    @overload
+    def on_help(self, function: F, /) -> F: ...
+
+    @overload
+    def on_help(self, /, *help_types: HelpKind) -> Callable[[F], F]: ...
+
+    def on_help(self, /, *declared: Any) -> Any:
+        """Declare the function that helps other agents: with everything (`@agent.on_help`), or with some
+        (`@agent.on_help("CODE_REVIEW")`).
+
+        It gets a `HelpRequest` and returns text or a `Help`, or raises `Unable` or `Escalate`; an asynchronous
+        generator may give several answers, all but the last with `follow_up_required`. Over a protocol that has no word
+        for help the hub asks for it as work, and several answers are one.
+        """
+
+        def declare(function: F, help_types: Sequence[str]) -> F:
+            for help_type in help_types:
+                if help_type not in HELP_TYPES:
+                    raise Misconfigured(f"there is no help called {help_type}; there are {', '.join(HELP_TYPES)}")
+                if help_type in self._listeners.help:
+                    raise Misconfigured(f"{self.id} already helps with {help_type}")
+                self._listeners.help[help_type] = function
+            return function
+
+        if len(declared) == 1 and callable(declared[0]):
+            return declare(declared[0], HELP_TYPES)
+        return lambda function: declare(function, declared or HELP_TYPES)
+
+    def on_handoff(self, function: F) -> F:
+        """Declare the function that decides whether to take over a task: it gets a `HandoffRequest` and returns True or
+        False, `Accept(…)` or `Reject("why")`. Without one, the agent accepts what it does and has room for."""
+        if self._listeners.handoff is not None:
+            raise Misconfigured(f"{self.id} already decides on handoffs")
+        self._listeners.handoff = function
+        return function
+
+    def on_message(self, type: str | None = None) -> Callable[[F], F]:
+        """Declare the function that hears what others tell this agent directly, as a `Letter`: of one type, or all that
+        nobody else hears."""
+
+        def declare(function: F) -> F:
+            if type in self._listeners.letters:
+                raise Misconfigured(f"{self.id} already hears {type or 'every message'}")
+            self._listeners.letters[type] = function
+            return function
+
+        return declare
+
+
+def several(what: str, names: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(names, str):
+        raise Misconfigured(f"{what} is a list of names, not one: {what}=[{names!r}]")
+    return tuple(names)
