@@ -229,7 +229,7 @@ class Desk:
             if handler.takes_task:
                 return await handler.function(Task(self.speech, task), **arguments)
             return await handler.function(**arguments)
-        first = (SyncTask(Task(self.speech, task), self._loop),) if handler.takes_task else ()
+        first = (SyncTask(Task(self.speech, task), task, self._loop),) if handler.takes_task else ()
         return await self.in_thread(lambda: handler.function(*first, **arguments))
 
     async def in_thread(self, call: Callable[[], Any]) -> Any:

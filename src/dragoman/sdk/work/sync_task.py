@@ -9,67 +9,25 @@ from typing import Any, TypeVar
 
 from msgspec import UNSET, UnsetType
 
-from dragoman.sdk import words
 from dragoman.sdk.errors import Rejected
-from dragoman.sdk.peers import Handoff, HandoffReason, Handover, Help, HelpKind, Urgency
+from dragoman.sdk.peers import Handoff, HandoffReason, Help, HelpKind, Urgency
+from dragoman.sdk.work.facts import Facts
+from dragoman.sdk.work.job import Job
 from dragoman.sdk.work.task import HANDOFF_DEADLINE, Task
 
 T = TypeVar("T")
 
 
-class SyncTask:
+class SyncTask(Facts):
     """The task of a plain function: the same words, and each waits until it is done."""
 
-    def __init__(self, task: Task, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, task: Task, job: Job, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(job)
         self._task = task
         self._loop = loop
 
-    @property
-    def id(self) -> str:
-        return self._task.id
-
-    @property
-    def type(self) -> str:
-        return self._task.type
-
-    @property
-    def input(self) -> dict[str, Any]:
-        return self._task.input
-
-    @property
-    def trace_id(self) -> str:
-        return self._task.trace_id
-
-    @property
-    def attempt(self) -> int:
-        return self._task.attempt
-
-    @property
-    def cancelled(self) -> bool:
-        return self._task.cancelled
-
-    @property
-    def is_held(self) -> bool:
-        return self._task.is_held
-
     def progress(self, percent: float, step: str | None = None, output: str | None = None) -> None:
         self._wait(self._task.progress(percent, step, output))
-
-    @property
-    def files(self) -> tuple[words.File, ...]:
-        return self._task.files
-
-    @property
-    def context(self) -> dict[str, Any]:
-        return self._task.context
-
-    @property
-    def history(self) -> tuple[dict[str, Any], ...]:
-        return self._task.history
-
-    @property
-    def handover(self) -> Handover | None:
-        return self._task.handover
 
     def log(self, text: str) -> None:
         self._wait(self._task.log(text))
@@ -140,7 +98,7 @@ class SyncTask:
         return self._task.reject(reason)
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        if self._task.cancelled:
+        if self.cancelled:
             coroutine.close()
             raise Rejected("the task was cancelled")
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()

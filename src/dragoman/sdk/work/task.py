@@ -15,7 +15,8 @@ from msgspec import UNSET, UnsetType
 
 from dragoman.sdk import words
 from dragoman.sdk.errors import Rejected
-from dragoman.sdk.peers import Handoff, HandoffReason, Handover, Help, HelpKind, Urgency
+from dragoman.sdk.peers import Handoff, HandoffReason, Help, HelpKind, Urgency
+from dragoman.sdk.work.facts import Facts
 from dragoman.sdk.work.outcome import clean, data_of, encoded, text_of
 
 if TYPE_CHECKING:
@@ -26,81 +27,14 @@ HANDOFF_DEADLINE = 60.0
 """Seconds that others have to take a task over."""
 
 
-class Task:
+class Task(Facts):
     """One piece of work. Handlers read and speak."""
 
-    __slots__ = ("_job", "_speech")
+    __slots__ = ("_speech",)
 
     def __init__(self, speech: Speech, job: Job) -> None:
+        super().__init__(job)
         self._speech = speech
-        self._job = job
-
-    @property
-    def id(self) -> str:
-        return self._job.id
-
-    @property
-    def type(self) -> str:
-        return self._job.type
-
-    @property
-    def input(self) -> dict[str, Any]:
-        """The input as it came."""
-        return self._job.input
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether the work is no longer wanted. A coroutine is cancelled as well; a plain function should look."""
-        return self._job.cancelled
-
-    @property
-    def handed_to(self) -> str | None:
-        """Whose the task is after a handoff. Then nothing more is said about it from here."""
-        return self._job.handed_to
-
-    @property
-    def trace_id(self) -> str:
-        """The trace this work belongs to: 32 hex characters."""
-        return self._job.trace_id
-
-    @property
-    def attempt(self) -> int:
-        """1 at first; more when the hub had to give the work out again."""
-        return self._job.work.attempt or 1
-
-    @property
-    def files(self) -> tuple[words.File, ...]:
-        """The files that came with the work: `name` (for display only), `mime_type`, `data`."""
-        return self._job.work.files
-
-    @property
-    def context(self) -> dict[str, Any]:
-        """What else is known of the task, where its protocol carries such: its metadata."""
-        return {} if self._job.work.terms is None else self._job.work.terms.metadata
-
-    @property
-    def history(self) -> tuple[dict[str, Any], ...]:
-        """What happened to the task before, where its protocol tells: `timestamp`, `event_type`, `details`, …"""
-        return () if self._job.work.terms is None else self._job.work.terms.history
-
-    @property
-    def handover(self) -> Handover | None:
-        """From whom the task came and why, if somebody handed it over to us."""
-        said = None if self._job.work.terms is None else self._job.work.terms.handover
-        if said is None:
-            return None
-        return Handover(
-            from_agent=str(said.get("from") or said.get("from_agent") or ""),
-            reason=str(said.get("reason") or "").upper(),
-            error=said.get("error"),
-            recovery_attempts=tuple(said.get("recovery_attempts") or ()),
-            parts=tuple(said.get("parts") or ()),
-        )
-
-    @property
-    def is_held(self) -> bool:
-        """Whether a person paused it."""
-        return self._job.is_held
 
     @property
     def held(self) -> asyncio.Event:
