@@ -41,7 +41,7 @@ class SystemClock:
         self._wall = wall
         self._steady = steady
         self._read = steady(), wall()
-        self._far = False
+        self._is_far = False
 
     def __call__(self) -> Instant:
         then, time_then = self._read
@@ -50,13 +50,19 @@ class SystemClock:
         straight = time_then + passed
         gap = self._wall() - straight
         room = passed // STEERING
-        time_now = straight + max(-room, min(gap, room))
+        if -room <= gap <= room:
+            time_now = straight + gap
+        else:
+            time_now = straight + room if gap > 0 else straight - room
+            self._notice(gap)
         self._read = now, time_now
-        if (abs(gap) > FAR) is not self._far:
-            self._far = not self._far
-            if self._far:
-                self._tell_far(gap // 10**9)
         return Instant(time_now // 1000)
+
+    def _notice(self, gap: int) -> None:
+        if (abs(gap) > FAR) is not self._is_far:
+            self._is_far = not self._is_far
+            if self._is_far:
+                self._tell_far(gap // 10**9)
 
 
 class Mint:
