@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -44,12 +43,6 @@ from dragoman.sdk.coven.calls import Hearing
 from dragoman.sdk.words import File
 
 TASK = "01a1e1d3-5637-7055-87bd-b96698488266"
-
-
-@pytest.fixture
-async def gateway() -> AsyncIterator[Gateway]:
-    async with Gateway() as gateway:
-        yield gateway
 
 
 def response(event: Any, cursor: int, **more: Any) -> MessageResponse:

@@ -20,6 +20,8 @@ from dragoman.sdk.forge.words import ForgeLink
 from dragoman.sdk.links import Link, LinkDown
 from dragoman.wire.role import Role
 
+UPDATE, ASK, PROGRESS = "request:update-task", "request:ask-user", "event:progress"
+
 
 class FakeWire:
     """One link to the fake orchestrator."""

@@ -1,0 +1,85 @@
+"""Agents as the broker in memory knows them, and the channels by which they speak with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dragoman.protocols.a2acp import claims
+from dragoman.protocols.a2acp.contracts import Capability, Contract, Held
+from dragoman.protocols.a2acp.types import Agent as Party
+from dragoman.sdk.links import LinkDown
+from dragoman.sdk.network.pipe import Frame
+from dragoman.security.sealing import CollaborationKey
+
+if TYPE_CHECKING:
+    from tests.unit.sdk.a2acp.harness import MemoryBroker
+
+
+class Member:
+    """One agent, as the broker knows it."""
+
+    def __init__(self, party: Party, allowed: tuple[str, ...]) -> None:
+        self.party = party
+        self.allowed = allowed
+        self.capabilities: dict[str, Capability] = {}
+        self.ear: MemoryEar | None = None
+        self.owed: list[bytes] = []
+
+
+class Bond:
+    """A contract in force, with its keys, the newest first."""
+
+    def __init__(self, contract: Contract, now: Any) -> None:
+        self.held = Held(contract=contract, since=now)
+        self.keys: list[CollaborationKey] = []
+        self.public: dict[str, str] = {}
+
+
+class MemoryEar:
+    def __init__(self, broker: MemoryBroker, member: Member) -> None:
+        self._broker, self._member = broker, member
+        self.frames: asyncio.Queue[Frame | None] = asyncio.Queue()
+
+    async def open(self) -> None:
+        if self._broker.is_down:
+            raise LinkDown("nobody there")
+        self._member.ear = self
+        for frame in self._member.owed:
+            self.frames.put_nowait(Frame(frame, "again"))
+        self._member.owed.clear()
+
+    async def receive(self) -> Sequence[Frame]:
+        frame = await self.frames.get()
+        if frame is None:
+            self.frames.put_nowait(None)
+            raise LinkDown("the line went dead")
+        return (frame,)
+
+    async def acknowledge(self, receipts: Sequence[str]) -> None:
+        self._broker.acked.extend(receipts)
+
+    async def close(self) -> None:
+        if self._member.ear is self:
+            self._member.ear = None
+
+
+class MemoryPost:
+    def __init__(self, broker: MemoryBroker, member: Member) -> None:
+        self._broker, self._member = broker, member
+
+    async def token(self, request: claims.TokenRequest) -> claims.TokenGrant:
+        return self._broker.token(self._member, request)
+
+    async def register(self, registration: bytes) -> None:
+        said = msgspec.json.decode(registration)
+        self._broker.registrations.append(said)
+        self._member.capabilities = {one["intent"]: msgspec.convert(one, Capability) for one in said["capabilities"]}
+
+    async def send(self, frame: bytes) -> tuple[bool, bytes]:
+        return self._broker.heard(self._member, frame)
+
+    async def close(self) -> None: ...
