@@ -307,6 +307,10 @@ class Pump:
 
     # -- writing
 
+    def add(self, frames: Sequence[bytes]) -> None:
+        """Frames of the door's own, behind all that waits for room."""
+        self._write(frames)
+
     def _write(self, frames: Sequence[bytes]) -> None:
         if self._held or not self._wire.has_room:
             self._held.extend((frame, 0) for frame in frames)

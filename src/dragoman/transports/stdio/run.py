@@ -38,6 +38,8 @@ from dragoman.wire.lines import Line, Overlong
 
 TERM_SECONDS = 5.0
 """Between SIGTERM and SIGKILL."""
+PART_SECONDS = 5.0
+"""So long the hub is waited for to give a child no more work, before it is told to end."""
 LAST_WORDS_SECONDS = 10.0
 """What an ended child printed last is read for so long."""
 HUNG_UP_SECONDS = 1.0
@@ -195,7 +197,10 @@ class Run:
         ended = self._handle.ended
         parting = self._hub.post(PartLink(principal=self._child.agent, session=self._session))
         parting.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._stdin.write([self._tongue.shutdown(int(grace * 1000), reason, self._hub.now(), self._hub.mint())])
+        # Until that is decided it may be given work: by its own link that opens, or by a unit that is under way.
+        either: set[asyncio.Future[Any]] = {asyncio.ensure_future(parting), ended}
+        await asyncio.wait(either, timeout=PART_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        self._pump.add([self._tongue.shutdown(int(grace * 1000), reason, self._hub.now(), self._hub.mint())])
         await asyncio.wait({ended}, timeout=grace)
         for number in (signal.SIGTERM, signal.SIGKILL):
             if ended.done():
