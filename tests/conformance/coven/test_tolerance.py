@@ -79,6 +79,27 @@ def test_events_about_unknown_and_finished_requests_are_dropped_and_counted(link
     assert link.hub.ignored == {Oddity.UNKNOWN_REQUEST: 4, Oddity.FINISHED_REQUEST: 2}
 
 
+@pytest.mark.requirement("coven-D3")
+@pytest.mark.parametrize(
+    "again",
+    [
+        {"agent_id": "other"},
+        {"agent_id": ""},
+        {"agent_id": "x" * 300},
+        {"agent_id": "a\nb"},
+        {"agent_id": "a1", "name": "x" * 300},
+        {"agent_id": "a1", "capabilities": [str(number) for number in range(300)]},
+        {"agent_id": "a1", "capabilities": ["x" * 300]},
+    ],
+)
+def test_a_second_register_is_ignored_whatever_it_says(link: Any, again: dict[str, Any]) -> None:
+    link.open()
+    said = bytes(document().AgentMessage(register=again).SerializeToString())
+    assert link.hub.receive(said) == [Ignored(Oddity.SECOND_REGISTER)]
+    link.message()
+    assert isinstance(link.respond(Done()), Completed)
+
+
 @pytest.mark.requirement("coven-D7")
 def test_presence_counts_even_for_an_empty_string(link: Any) -> None:
     link.open()

@@ -56,6 +56,12 @@ from dragoman.wire.role import Role
 REMEMBERED = 64
 """Finished requests that are told from unknown ones."""
 
+HARMLESS = {"request_id": Oddity.UNKNOWN_REQUEST} | dict.fromkeys(
+    RegisterAgent.__struct_fields__, Oddity.SECOND_REGISTER
+)
+"""Fields of which a registered agent may say what it likes: no request of ours has such an id (D7), and what it says of
+itself was said (D3)."""
+
 
 class Connection(BaseConnection[Event, AgentMessage | ServerMessage]):
     """A coven stream as seen from one end."""
@@ -104,9 +110,10 @@ class Connection(BaseConnection[Event, AgentMessage | ServerMessage]):
             decode = codec.decode_agent if self.role is Role.HUB else codec.decode_server
             return [self._hear(decode(data, self.limits))]
         except RemoteProtocolError as error:
-            if error.field == "request_id" and self.role is Role.HUB and self.state is not State.OPENED:
-                return [self._ignore(Oddity.UNKNOWN_REQUEST)]  # no request of ours has such an id (D7)
-            return [Invalid(error)]
+            harmless = HARMLESS.get(error.field or "")
+            if harmless is None or self.role is Role.AGENT or self.state is State.OPENED:
+                return [Invalid(error)]
+            return [self._ignore(harmless)]
 
     def end_of_stream(self) -> list[Event]:
         """The stream is over, however it ended. Reported once, and only if a request was open (D6)."""
