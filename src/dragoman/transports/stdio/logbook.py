@@ -184,8 +184,19 @@ class Logbook:
             self._writing = None
 
 
+class _Share(msgspec.Struct):
+    """What one task has been given of an agent's lines."""
+
+    lines: int = 0
+    bytes: int = 0
+
+    def used_up(self) -> bool:
+        return self.lines > LINES_A_TASK or self.bytes > BYTES_A_TASK
+
+
 class Scribe:
-    """Keeps what an agent prints with the one task it holds: many lines to a command, one command at a time."""
+    """Keeps what an agent prints with the one task it holds, or with the one that it names: many lines to a command,
+    one command at a time."""
 
     def __init__(self, hub: Intake, agent: AgentId) -> None:
         self._hub = hub
@@ -195,7 +206,7 @@ class Scribe:
         self._size = 0
         self._left_out = 0
         self._busy = False
-        self._kept_lines = self._kept_bytes = 0  # of this task
+        self._shares: dict[TaskId, _Share] = {}  # of the tasks that the agent holds, and the one it wrote of last
 
     def current(self) -> TaskId | None:
         held = self._hub.load_of(self._agent)
@@ -204,17 +215,19 @@ class Scribe:
     def add(self, task: TaskId, entry: Entry) -> None:
         if task != self._task:
             self._send()
-            self._task, self._kept_lines, self._kept_bytes = task, 0, 0
-        if self._kept_lines > LINES_A_TASK or self._kept_bytes > BYTES_A_TASK:
+            held = self._hub.load_of(self._agent)
+            self._task, self._shares = task, {id: share for id, share in self._shares.items() if id in held}
+        share = self._shares.setdefault(task, _Share())
+        if share.used_up():
             return
         message = entry.message if len(entry.message) <= LINE_WITH_TASK else f"{entry.message[:LINE_WITH_TASK]} …"
         if len(self._lines) >= GATHERED_LINES or self._size > GATHERED_BYTES:
             self._left_out += 1
             return
         self._size += len(message)
-        self._kept_lines += 1
-        self._kept_bytes += len(message)
-        if self._kept_lines > LINES_A_TASK or self._kept_bytes > BYTES_A_TASK:
+        share.lines += 1
+        share.bytes += len(message)
+        if share.used_up():
             message = "this task has enough lines; what follows is only in the agent's log"
         context = {"stream": entry.stream, **entry.context}
         self._lines.append(LogEntry(at=entry.at, level=entry.level, message=message, context=context))

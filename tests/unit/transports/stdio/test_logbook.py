@@ -191,3 +191,21 @@ async def test_a_task_takes_so_many_lines_and_no_more(tmp_path: Path, monkeypatc
     scribe.add(TaskId("t2"), log.add(NOW, "stdout", "another task"))
     scribe.flush()
     assert hub.given[-1][0].task_id == "t2"
+
+
+async def test_naming_tasks_by_turns_gets_none_of_them_more_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logbook, "LINES_A_TASK", 10)
+    hub = Hub()
+    hub.held = ["t1", "t2"]
+    scribe = Scribe(hub, A1)  # type: ignore[arg-type]
+    log = Logbook(tmp_path / "logs").of(A1)
+    for number in range(60):
+        for task in ("t1", "not its own", "t2"):
+            scribe.add(TaskId(task), log.add(NOW, "event", f"{number}"))
+    scribe.flush()
+    lines = {"t1": 0, "t2": 0, "not its own": 0}
+    for command, _ in hub.given:
+        lines[command.task_id] += len(command.lines)
+    assert (lines["t1"], lines["t2"]) == (11, 11)
