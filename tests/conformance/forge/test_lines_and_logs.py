@@ -6,6 +6,7 @@ import json
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from dragoman.protocols.forge import codec
 from dragoman.protocols.forge.connection import Connection
 from dragoman.protocols.forge.errors import Code
 from dragoman.protocols.forge.events import Dropped, EventReceived, Invalid, LogReceived, RequestReceived
+from dragoman.protocols.forge.types import Encoding
 from dragoman.wire import Role, Stage
 
 MIB = 1024 * 1024
@@ -132,6 +134,32 @@ def test_a_broken_message_in_a_batch_is_refused_and_the_others_are_heard(payload
     assert (refused.about, refused.asks) == ("broken", True)
     assert [before, after] == codec.read(good, Role.HUB) * 2
     assert codec.split(batch) == [good, broken, good]
+
+
+@pytest.mark.requirement("FG-FUT-3", "forge-all-D3")
+@pytest.mark.parametrize("encoding", Encoding)
+@pytest.mark.parametrize(("nested", "asks"), [([[ASKED]], True), ([PROGRESS, 1], False), ([[[PROGRESS], ASKED]], True)])
+def test_a_batch_in_a_batch_is_refused_and_the_others_are_heard(nested: Any, asks: bool, encoding: Encoding) -> None:
+    frame = msgspec.msgpack.encode if encoding is Encoding.MSGPACK else msgspec.json.encode
+    batch = frame([ASKED, nested, PROGRESS])
+    before, refused, after = codec.read(batch, Role.HUB, encoding=encoding)
+    assert isinstance(refused, Invalid)
+    assert (refused.about, refused.asks, refused.answer.code) == (None, asks, "INVALID_REQUEST")
+    assert refused.what == "an array inside a batch; put all messages into one array"
+    assert [type(before), type(after)] == [RequestReceived, EventReceived]
+    parts = codec.split(batch, encoding=encoding)
+    assert [event for part in parts for event in codec.read(part, Role.HUB, encoding=encoding)] == [
+        before, refused, after,
+    ]  # fmt: skip
+    assert [codec.split(part, encoding=encoding) for part in parts] == [[], [], []]
+    assert codec.read(frame([nested]), Role.HUB, encoding=encoding) == [refused]
+
+
+@pytest.mark.requirement("forge-D3")
+def test_an_array_without_messages_is_a_log_line_also_in_a_batch() -> None:
+    batch = json.dumps([ASKED, [1, [2]]]).encode()
+    assert codec.read(batch, Role.HUB)[1] == LogReceived("[1,[2]]")
+    assert codec.read(codec.split(batch)[1], Role.HUB) == [LogReceived("[1,[2]]")]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ A program's output is not all protocol, so the first question is whether somethi
     knows, or that only the other side may say                 a log line, with its type
     `request:…` that nobody here knows                         INVALID_MESSAGE_TYPE
     a message that breaks a rule (strict JSON, shape)          INVALID_REQUEST, naming the field
-    a JSON array with messages in it                           each of them, in order (D12), also if some are broken
+    a JSON array with messages in it                           each of them, in order (D12), also if some are broken;
+                                                               an array of messages in there is a broken one
 
 Once it is a message, the checks run in the order of all-D3. Text that a lenient parser would read (NaN, a key twice)
 but the guard refuses is a broken message rather than a log line, if it has a type: whoever sent it waits for an answer.
@@ -88,6 +89,10 @@ _FIRST = re.compile(rb"[ \t\r\n]*(.?)", re.DOTALL).match
 _lenient = json.JSONDecoder(parse_int=str)
 
 
+class Part(bytes):
+    """One message of a batch, which is none itself, whatever it looks like."""
+
+
 def read(
     data: bytes,
     reader: Role,
@@ -111,28 +116,28 @@ def read(
             return [_broken(data, error, reader, encoding)]
         each = (read(part, reader, encoding=encoding, limits=limits, agent_id=agent_id) for part in parts)
         return [event for events in each for event in events]
-    if type(tree) is not list:
+    if type(tree) is not list or isinstance(data, Part) or not _families(tree):
         return [_one(tree, data, reader, encoding, agent_id)]
-    if not any(_family(item) for item in tree):
-        return [LogReceived(_words(tree, data, encoding))]
     if len(tree) > MOST_BATCHED:
         what = f"a batch of {len(tree)} messages; send at most {MOST_BATCHED} at a time"
         return [Invalid.of(ForgeError(what, stage=Stage.SIZE, asks=True))]
     return [_one(item, None, reader, encoding, agent_id) for item in tree]
 
 
-def split(data: bytes, *, encoding: Encoding = Encoding.JSON, limits: Limits = LIMITS) -> list[bytes]:
+def split(data: bytes, *, encoding: Encoding = Encoding.JSON, limits: Limits = LIMITS) -> list[Part]:
     """The messages of a batch, each in the same encoding; nothing if it is none that `read` would take apart."""
     packs = encoding is Encoding.MSGPACK
     if (data[:1] < b"\x90" or b"\xa0" <= data[:1] < b"\xdc") if packs else _first(data) != b"[":
+        return []
+    if isinstance(data, Part):
         return []
     try:
         tree = packed.unpack(data, limits)[0] if packs else guard.check(data, limits)
     except RemoteProtocolError as error:
         return [] if packs or error.stage is Stage.SIZE else _cut(data)
-    if type(tree) is not list or len(tree) > MOST_BATCHED or not any(map(_family, tree)):
+    if type(tree) is not list or len(tree) > MOST_BATCHED or not _families(tree):
         return []
-    return [packed.pack(item) if packs else _encode(item) for item in tree if type(item) is not list]
+    return [Part(packed.pack(item) if packs else _encode(item)) for item in tree]
 
 
 def _first(data: bytes) -> bytes:
@@ -140,7 +145,7 @@ def _first(data: bytes) -> bytes:
     return _FIRST(data)[1]  # type: ignore[index]
 
 
-def _cut(data: bytes) -> list[bytes]:
+def _cut(data: bytes) -> list[Part]:
     """The messages of a batch that is not strict JSON, each as it stands there: those that are not strict are refused
     one by one, and the others are heard."""
     text = data.decode("utf-8", "surrogateescape").strip()
@@ -156,9 +161,9 @@ def _cut(data: bytes) -> list[bytes]:
                 return []
     except (ValueError, IndexError, RecursionError):
         return []
-    if at != len(text) - 1 or not any(_family(item) for item, _ in items):
+    if at != len(text) - 1 or not _families([item for item, _ in items]):
         return []
-    return [raw.encode("utf-8", "surrogateescape") for item, raw in items if type(item) is not list]
+    return [Part(raw.encode("utf-8", "surrogateescape")) for _, raw in items]
 
 
 def message(
@@ -241,6 +246,9 @@ def _never_null(form: type[Payload]) -> frozenset[str]:
 
 def _one(tree: Any, data: bytes | None, reader: Role, encoding: Encoding, agent_id: str | None) -> Event:
     family = _family(tree)
+    if family is None and (within := _families(tree)):
+        what = "an array inside a batch; put all messages into one array"
+        return Invalid.of(ForgeError(what, stage=Stage.SHAPE, asks=Family.REQUEST in within))
     if family is None:
         return LogReceived(_words(tree, data, encoding))
     kind: str = tree["type"]
@@ -283,6 +291,19 @@ def _family(tree: Any) -> Family | None:
         return None
     head, colon, _ = kind.partition(":")
     return _FAMILIES.get(head) if colon else None
+
+
+def _families(tree: Any) -> set[Family]:
+    """What kinds of messages an array has, in arrays of its own as well."""
+    found: set[Family] = set()
+    waiting = [tree] if type(tree) is list else []
+    while waiting:
+        for item in waiting.pop():
+            if type(item) is list:
+                waiting.append(item)
+            elif (family := _family(item)) is not None:
+                found.add(family)
+    return found
 
 
 def _broken(data: bytes, error: RemoteProtocolError, reader: Role, encoding: Encoding) -> Event:

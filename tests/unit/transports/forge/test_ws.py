@@ -77,10 +77,13 @@ async def test_a_batch_is_answered_message_by_message_in_order(hub: ForgeHub, su
         {"no": "message"},
         planner.message("event:log", {"level": "info", "message": "x"}),
         planner.message("request:query-agents", {}),
+        [planner.message("request:query-agents", {})],
     ]
     await planner.say(*batch)
-    answers = [await planner.hear() for _ in range(4)]
-    by_id = {answer["correlationId"]: answer for answer in answers}
+    answers = [await planner.hear() for _ in range(5)]
+    [nested] = [answer for answer in answers if answer.get("correlationId") is None]
+    assert nested["error"]["message"].startswith("An array inside a batch")
+    by_id = {answer.get("correlationId"): answer for answer in answers}
     assert [by_id[batch[n]["id"]]["type"] for n in (0, 1, 2, 5)] == [
         "response:success", "response:success", "response:error", "response:success",
     ]  # fmt: skip
