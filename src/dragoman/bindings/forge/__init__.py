@@ -5,7 +5,7 @@ outbound    a parcel becomes one or more messages          failures      faults 
 vocabulary  statuses, priorities, names, side by side      registration  what an agent says of itself
 """
 
-from dragoman.bindings.forge.failures import error_of, fault_in
+from dragoman.bindings.forge.failures import error_of, fault_in, fields_in
 from dragoman.bindings.forge.inbound import claim, command_of, digest, submission
 from dragoman.bindings.forge.outbound import messages_of, stamp
 from dragoman.bindings.forge.views import agent_view, file_view, is_kept_from, may_see, shown_to, task_view
@@ -20,6 +20,7 @@ __all__ = [
     "digest",
     "error_of",
     "fault_in",
+    "fields_in",
     "file_view",
     "is_kept_from",
     "may_see",

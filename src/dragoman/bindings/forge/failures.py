@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from dragoman.bindings import errormap
 from dragoman.core.errors import Fault, Kind
 from dragoman.protocols.forge.errors import RATE_LIMITED, Code
-from dragoman.protocols.forge.types import ErrorBody
+from dragoman.protocols.forge.types import ErrorBody, SubmitTask
 
 FIELDS = {
     "task_id": "payload.taskId",
@@ -18,9 +19,12 @@ FIELDS = {
     "parent": "payload.parentId",
     "work_type": "payload.type",
     "to_agent": "payload.agent",
+    "agent": "payload.agent",
     "question": "payload.question",
 }
 """The hub's names for fields, as forge writes them."""
+BY_KIND = {**FIELDS, "to_agent": "payload.kind"}
+"""Where whom a task is for was said as a kind."""
 
 LONGEST_STACK = 32 * 1024
 
@@ -28,9 +32,14 @@ _OURS = frozenset({"stage"})
 """Facts that say nothing outside the hub."""
 
 
-def error_of(fault: Fault, said: ErrorBody | None = None) -> ErrorBody:
+def fields_in(payload: Any) -> Mapping[str, str]:
+    """The hub's names for fields, as they stand in this payload."""
+    return BY_KIND if isinstance(payload, SubmitTask) and payload.agent is None and payload.kind is not None else FIELDS
+
+
+def error_of(fault: Fault, said: ErrorBody | None = None, fields: Mapping[str, str] | None = None) -> ErrorBody:
     """What an agent is told of a fault: the code, a sentence that says what to do next, and the facts. `said` is what
-    the codec has to say of a message that it could not read."""
+    the codec has to say of a message that it could not read; `fields` is what this one calls them (`fields_in`)."""
     details: dict[str, Any] = {
         name: value for name, value in fault.facts.items() if value is not None and name not in _OURS
     }
@@ -39,7 +48,7 @@ def error_of(fault: Fault, said: ErrorBody | None = None) -> ErrorBody:
     else:
         details.setdefault("reason", fault.kind.value)
     if fault.field is not None and not errormap.over_budget(fault):
-        details["field"] = FIELDS.get(fault.field, fault.field)
+        details["field"] = (fields or FIELDS).get(fault.field, fault.field)
     details["retryable"] = errormap.retryable(fault)
     if said is None:
         kind = Kind.TIMEOUT if fault.named is Kind.TIMEOUT else fault.kind

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -68,12 +68,13 @@ SUBMIT = TYPE_OF[SubmitTask]
 
 
 class About(msgspec.Struct, frozen=True):
-    """What an answer answers: the request's id, its type, and whether anybody waits."""
+    """What an answer answers: the request's id, its type, whether anybody waits, and what it calls fields."""
 
     id: str | None
     type: str
     asks: bool
     answer: ErrorBody | None = None
+    fields: Mapping[str, str] | None = None
 
 
 class ForgeTongue:
@@ -131,7 +132,7 @@ class ForgeTongue:
             return self._invalid(event)
         assert isinstance(event, RequestReceived | EventReceived)
         message = event.message
-        about = About(message.id, message.type, asks)
+        about = About(message.id, message.type, asks, fields=forge.fields_in(message.payload))
         look = self._look_of(agent, message, event.tree)
         if look is not None:
             return Heard(look=look, message_id=message.id, about=about)
@@ -362,7 +363,7 @@ class ForgeTongue:
     def refuse(self, fault: Fault, about: Any, agent: Agent, now: Instant, message_id: str) -> bytes:
         said: About = about
         self._drop_unused(said, None)
-        error = forge.error_of(fault, said.answer)
+        error = forge.error_of(fault, said.answer, said.fields)
         if not said.asks:
             self._log("warn", f"{said.type} was refused: {fault}", {"code": error.code, **_told(said)})
             return b""

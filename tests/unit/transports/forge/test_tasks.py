@@ -314,6 +314,26 @@ async def test_what_the_hub_cannot_place_is_refused_in_forges_words(hub: ForgeHu
     assert refused["details"]["field"] == "payload.agent"
 
 
+@pytest.mark.requirement("forge-all-D3")
+@pytest.mark.parametrize(
+    ("whom", "field"),
+    [
+        ({"kind": "typist"}, "payload.kind"),
+        ({"agent": "nobody"}, "payload.agent"),
+        ({"agent": "nobody", "kind": "typist"}, "payload.agent"),
+        ({"agent": "typist-1", "kind": "clerk"}, "payload.agent"),
+        ({"kind": "typist", "dependencies": []}, "payload.kind"),
+    ],
+)
+async def test_whom_a_task_is_for_is_called_as_the_sender_said_it(
+    hub: ForgeHub, whom: dict[str, Any], field: str
+) -> None:
+    await hub.add("typist-1", kind="secretary")
+    planner = await hub.connect("planner-1")
+    refused = await planner.ask("submit-task", type="x", **whom)
+    assert refused["details"]["field"] == field
+
+
 async def test_somebody_elses_task_cannot_be_ended(hub: ForgeHub) -> None:
     planner, _, id = await at_work(hub)
     other = await hub.connect("worker-2")
