@@ -83,19 +83,24 @@ def command_of(
             return _lost(agent, message, said, tree)
         case AskUser() | QuestionEvent() as said:
             return _question(agent, message, said, request_seconds)
-        case CancelTask() as said:
-            return Cancel(
-                principal=agent.id,
-                protocol=PROTOCOL,
-                task_id=TaskId(said.task_id),
-                reason=said.reason or "cancelled on request",
-                message_id=message.id,
-                digest=digest(("cancel-task", tree["payload"])),
-            )
+        case CancelTask():
+            return cancellation(agent, message, tree)
         case Register() as said:
             return registration_of(agent, said)
         case _:
             return None
+
+
+def cancellation(agent: Agent, message: Message, tree: dict[str, Any]) -> Cancel:
+    said: CancelTask = message.payload
+    return Cancel(
+        principal=agent.id,
+        protocol=PROTOCOL,
+        task_id=TaskId(said.task_id),
+        reason=said.reason or "cancelled on request",
+        message_id=message.id,
+        digest=digest(("cancel-task", tree["payload"])),
+    )
 
 
 def submission(agent: Agent, message: Message, tree: dict[str, Any], files: tuple[FileRef, ...] = ()) -> Submit:

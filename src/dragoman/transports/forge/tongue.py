@@ -7,7 +7,8 @@ A batch is heard message by message. The pump keeps the order of requests; each 
     a request or event that changes something a command; the response follows its commit
     a request that reads                      a look into the store, and a note in the audit record
     a new task with attachments, dependencies
-    or a parent; a file that comes of work    a look (files are kept, names checked), then the command
+    or a parent; a file that comes of work;
+    a cancel                                  a look (files are kept, names checked), then the command
     a line that is no message, an event:log   a line in the agent's log
     too much (D9)                             RATE_LIMITED for a request; a count for an event
 """
@@ -25,7 +26,7 @@ from typing import Any
 import msgspec
 
 from dragoman.bindings import forge
-from dragoman.bindings.forge.inbound import progress, update
+from dragoman.bindings.forge.inbound import cancellation, progress, update
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command, NoteRead, NoteRefusal, ReportFault
 from dragoman.core.delivery.model import Parcel
@@ -39,6 +40,7 @@ from dragoman.protocols.forge.types import (
     TYPE_OF,
     Anything,
     Attachment,
+    CancelTask,
     Encoding,
     ErrorBody,
     ErrorEvent,
@@ -205,6 +207,8 @@ class ForgeTongue:
                 return partial(self._read, agent, message, topic, partial(self._subscribe, message.payload))
             case Publish() as said:
                 return partial(self._publish, agent, message, said, tree)
+            case CancelTask(task_id=id):
+                return partial(self._cancel, agent, message, id, tree)
             case UpdateTask(status="running") as said:
                 return partial(self._take_up, agent, message, said, tree)
             case Progress(file=Attachment()) as said:
@@ -237,6 +241,11 @@ class ForgeTongue:
                 NoteRefusal(principal=agent.id, protocol=self.protocol, what=what, fault=refused.fault, about=about)
             )
             raise
+
+    async def _cancel(self, agent: Agent, message: Message, task_id: str, tree: dict[str, Any]) -> Command:
+        async with self._noting(agent, message, task_id):
+            await reading.steered(self._desk, agent, task_id)
+        return cancellation(agent, message, tree)
 
     async def _take_up(self, agent: Agent, message: Message, said: UpdateTask, tree: dict[str, Any]) -> Command:
         """`running`: on one's own task that is progress; one in the queue is claimed first."""

@@ -344,3 +344,19 @@ async def test_somebody_elses_task_cannot_be_ended(hub: ForgeHub) -> None:
     assert (await other.ask("cancel-task", taskId=id))["code"] == "NOT_FOUND"
     assert (await planner.ask("get-task", taskId=id))["task"]["status"] == "assigned"
     await hub.world.ask(Cancel(principal=ADMIN, task_id=TaskId(id)))
+
+
+@pytest.mark.requirement("forge-D5", "FG-ERR-1")
+async def test_who_sees_a_task_that_is_not_its_own_to_cancel_is_told_so(hub: ForgeHub) -> None:
+    """NOT_FOUND is for whoever may not know of it."""
+    _, worker, id = await at_work(hub)
+    await hub.add("planner-2", role="planner")
+    for peer in (await hub.connect("planner-2"), worker):
+        refused = await peer.ask("cancel-task", id=f"cancel-{peer.id}", taskId=id)
+        assert (refused["code"], refused["details"]["field"]) == ("UNAUTHORIZED", "payload.taskId")
+        assert "planner-1" in refused["message"]
+    stranger = await hub.connect("worker-2")
+    assert (await stranger.ask("cancel-task", taskId=id))["code"] == "NOT_FOUND"
+    noted = [(who, outcome) for who, action, outcome in await hub.audited() if action == "forge.cancel-task"]
+    assert noted == [(who, "refused") for who in ("planner-2", "worker-1", "worker-2")]
+    assert (await worker.ask("get-task", taskId=id))["task"]["status"] == "assigned"
