@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import msgspec
-from tests.faults.simulation import Violation
+from tests.faults.simulation import Violation, given_while_paused
 from tests.support.world import World
 
 from dragoman.core.commands import (
@@ -97,6 +97,8 @@ class Talker:
         for parcel in parcels:
             if parcel.delivery.cargo is Cargo.LETTER:
                 self.talk.witness.saw(self.id, parcel)
+            elif given_while_paused(parcel):
+                self.talk.witness.broken = f"{parcel.delivery.task} was given to {self.id} while it was paused"
             if not lossy:
                 self.tray.append(parcel)
                 if parcel.delivery.cargo is Cargo.LETTER:

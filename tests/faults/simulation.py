@@ -25,21 +25,23 @@ from dragoman.core.commands import (
     CloseLink,
     Finish,
     OpenLink,
+    Pause,
     ReportFault,
     ReportProgress,
+    Resume,
     Submit,
 )
 from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import ADMIN, SECOND, AgentId, SessionId, TaskId
 from dragoman.core.ports import StoreFailed, TaskFilter
-from dragoman.core.tasks.model import Event, QuestionStatus, Task
+from dragoman.core.tasks.model import Event, QuestionStatus, Task, Waiting
 from dragoman.stores.memory import MemoryStore
 
 BOSS = AgentId("boss")
 
 WEIGHTS = (6, 2, 12, 4, 4, 1, 1, 1, 1)
-"""How often, among each other: submit, repeat, work, link, time, crash, break the disk, cancel, answer."""
+"""How often, among each other: submit, repeat, work, link, time, crash, break the disk, steer, answer."""
 
 BUSY_LANES = (2, 0, 24, 8, 1, 0, 0, 0, 0)
 """Few tasks with much to tell, over links that come and go."""
@@ -47,6 +49,10 @@ BUSY_LANES = (2, 0, 24, 8, 1, 0, 0, 0, 0)
 
 class Violation(AssertionError):
     """The hub broke a promise."""
+
+
+def given_while_paused(parcel: Parcel) -> bool:
+    return parcel.delivery.cargo is Cargo.WORK and parcel.task.waiting is Waiting.HELD
 
 
 class Ledger:
@@ -59,8 +65,11 @@ class Ledger:
         self.broken: str | None = None
 
     def left(self, parcel: Parcel, store: MemoryStore) -> None:
-        """Nothing leaves before what caused it is committed: the store has the event that a parcel tells of."""
+        """Nothing leaves before what caused it is committed: the store has the event that a parcel tells of. And nobody
+        is given work that was paused."""
         delivery = parcel.delivery
+        if given_while_paused(parcel):
+            self.broken = f"{delivery.task} was given to {delivery.receiver} while it was paused"
         if delivery.event and (delivery.task, delivery.event) not in store._tables[Event]:
             self.broken = f"{delivery.cargo} of {delivery.task} left before it was committed"
 
@@ -262,7 +271,7 @@ class Simulation:
             await rng.choices(
                 [
                     self.submit, self.repeat, self.work, self.link, self.time, self.crash, self.break_disk,
-                    self.cancel, self.answer,
+                    self.steer, self.answer,
                 ],
                 weights,
             )[0]()  # fmt: skip
@@ -305,9 +314,11 @@ class Simulation:
     async def time(self) -> None:
         await self.world.advance(self.rng.choice([0.5, 3, 12, 35, 70]))
 
-    async def cancel(self) -> None:
-        if self.ledger.acked and self.rng.random() < 0.3:
-            await self.try_ask(Cancel(principal=BOSS, task_id=self.rng.choice(list(self.ledger.acked))))
+    async def steer(self) -> None:
+        """Whoever asked for a task has second thoughts."""
+        if self.ledger.acked:
+            how, task = self.rng.choice([Cancel, Pause, Pause, Resume]), self.rng.choice(list(self.ledger.acked)[-3:])
+            await self.try_ask(how(principal=BOSS, task_id=task))
 
     async def answer(self) -> None:
         """A person answers whatever is open, sometimes twice: only what was accepted counts."""
@@ -370,6 +381,9 @@ class Simulation:
                 while actor.tray:
                     await actor.act(self.rng, healthy=True)
             await self.answer()
+            for task in world.store.rows(Task):
+                if task.waiting is Waiting.HELD:
+                    await self.try_ask(Resume(principal=BOSS, task_id=task.id))
             await world.advance(7)
             if not await self.pending():
                 return

@@ -8,7 +8,7 @@ from tests.support.conversations import asks, hands, helps, takes, three_who_con
 from dragoman.core.commands import Answer, Ask, AskPerson, HelpVerdict, Pause, Resume
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.errors import Kind
-from dragoman.core.ids import ADMIN, AgentId
+from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant
 from dragoman.core.tasks.model import Status, Waiting
 from dragoman.stores.memory import MemoryStore
 
@@ -107,3 +107,72 @@ async def test_so_it_is_with_a_question_to_a_person(world, answered_first):
     assert await stands(world, task.id) == first[1]
     await world.ask(second[0])
     assert await stands(world, task.id) == RUNNING
+
+
+# -- its work order
+
+
+@pytest.fixture
+async def infra(world):
+    await world.add("i1", "infra")
+    return world
+
+
+async def gone_and_back(world, how, peer):
+    """Its agent's link after the hub died, or after the link broke, with the order unacknowledged."""
+    if how == "hub killed":
+        world.time = Instant(world.time + SECOND)
+        await world.restart()
+    else:
+        await peer.close()
+    return await world.connect(peer.agent, acknowledges=True)
+
+
+def cargo(parcels):
+    return [parcel.delivery.cargo for parcel in parcels]
+
+
+@pytest.mark.parametrize("agent", ["i1", "bob"])
+@pytest.mark.parametrize("how", ["hub killed", "link broken"])
+async def test_the_order_of_a_paused_task_leaves_again_only_when_it_goes_on(infra, how, agent):
+    peer = await infra.connect(agent, acknowledges=True)
+    task = await infra.submit(None, pinned=agent)
+    assert cargo(peer.take()) == [Cargo.WORK]
+    await steer(infra, Pause, task.id)
+    peer = await gone_and_back(infra, how, peer)
+    await infra.advance(20)
+    assert (peer.take(), await stands(infra, task.id)) == ([], HELD)
+    await steer(infra, Resume, task.id)
+    told = []
+    while taken := peer.take():  # one after the other, to one who converses
+        told += taken
+        await peer.ack(*taken)
+    assert cargo(told) == [Cargo.WORK, Cargo.PAUSE, Cargo.RESUME]
+    now = await infra.task(task.id)
+    assert (now.status, now.attempts, now.delivery) == (Status.RUNNING, 1, None)
+    assert await infra.store.deliveries() == []
+
+
+@pytest.mark.parametrize("how", ["hub killed", "link broken"])
+async def test_whoever_has_the_order_of_a_paused_task_is_told_to_hold_when_it_says_so(infra, how):
+    i1 = await infra.connect("i1")
+    task = await infra.submit(None, pinned="i1")
+    await steer(infra, Pause, task.id)
+    i1 = await gone_and_back(infra, how, i1)
+    await infra.progress("i1", task.id)
+    assert (cargo(i1.take()), await stands(infra, task.id)) == ([Cargo.PAUSE], HELD)
+    await steer(infra, Resume, task.id)
+    assert (cargo(i1.take()), await stands(infra, task.id)) == ([Cargo.RESUME], RUNNING)
+
+
+async def test_the_order_of_a_paused_task_that_a_poll_lost_is_offered_again_only_when_it_goes_on(infra):
+    await infra.poll("i1")
+    task = await infra.submit(None, pinned="i1", idle_seconds=600)
+    assert cargo(await infra.poll("i1")) == [Cargo.WORK]
+    await steer(infra, Pause, task.id)
+    await infra.advance(300)
+    assert await infra.poll("i1") == []
+    await steer(infra, Resume, task.id)
+    await infra.advance(30)
+    assert cargo(await infra.poll("i1")) == [Cargo.WORK]
+    assert (await infra.task(task.id)).attempts == 1

@@ -6,7 +6,7 @@ import msgspec
 
 from dragoman.core.commands import Cancel, Pause, Resume, Retry
 from dragoman.core.delivery.model import Cargo
-from dragoman.core.delivery.outbox import offer
+from dragoman.core.delivery.outbox import offer, order_goes_on
 from dragoman.core.delivery.receipts import note, receipt
 from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId
@@ -102,6 +102,7 @@ def resume(work: Work, command: Resume) -> Task:
     else:
         task = move(task, Status.RUNNING, work.now, waiting=None, wake_at=wake_at, lost_at=lost_at)
     work.put(task)
+    task = order_goes_on(work, task)
     offer(work, task, owner, Cargo.RESUME, task.seq)
     return task
 

@@ -27,7 +27,14 @@ Each imports only from those above it.
 
 from __future__ import annotations
 
-from dragoman.core.delivery.outbox.again import NOTHING_YET, after_a_stop, lease_expired, pump, wait_anew
+from dragoman.core.delivery.outbox.again import (
+    NOTHING_YET,
+    after_a_stop,
+    lease_expired,
+    order_goes_on,
+    pump,
+    wait_anew,
+)
 from dragoman.core.delivery.outbox.ends import bury, give_up, tell_sender
 from dragoman.core.delivery.outbox.lanes import acknowledge, put_on_its_way, settle, withdraw
 from dragoman.core.delivery.outbox.leases import lease, leaves_once, waiting_again
@@ -56,6 +63,7 @@ __all__ = (
     "leaves_once",
     "offer",
     "offer_answer",
+    "order_goes_on",
     "pump",
     "put_on_its_way",
     "repeat",

@@ -24,10 +24,11 @@ from dragoman.core.delivery.outbox.leases import (
 )
 from dragoman.core.delivery.retry import LONGEST
 from dragoman.core.ids import DeliveryId, Instant, TaskId
-from dragoman.core.lookups import FIRST, PAGE, Inbox, Lane, LeasedTo, Unacknowledged
+from dragoman.core.lookups import FIRST, PAGE, DeliveryById, Inbox, Lane, LeasedTo, Unacknowledged
 from dragoman.core.rules import Rules
 from dragoman.core.state.model import Registry
 from dragoman.core.state.policy import NAME
+from dragoman.core.tasks.model import Task, Waiting
 from dragoman.core.work import Work
 
 MANY = 512
@@ -162,6 +163,9 @@ def ordered_in_vain(work: Work, order: Delivery) -> None:
     if task is None or task.delivery != order.id:
         work.remove(order)
         return
+    if task.waiting is Waiting.HELD:
+        work.put(msgspec.structs.replace(order, wake_at=Instant(work.now + work.rules.poll_lease)))
+        return
     if task.outlived(work.now) or order.attempt >= attempts_of(work, order):
         work.put(msgspec.structs.replace(order, wake_at=None))
         work.put(msgspec.structs.replace(task, lost_at=work.now, wake_at=Instant(work.now + work.rules.grace)))
@@ -173,3 +177,20 @@ def ordered_in_vain(work: Work, order: Delivery) -> None:
     other = way_out(work, order, ())
     if other is None or order_again(work, order, other, task) is None:
         work.put(waiting_again(order, head=order.head))
+
+
+def order_goes_on(work: Work, task: Task) -> Task:
+    """A person lets a task go on: a work order that was kept back leaves, and what stands behind it. Whoever may still
+    have it keeps it; who converses has one more wait to acknowledge it in. Returns the task as it is then."""
+    order = None if task.delivery is None else work.one(DeliveryById(task.delivery))
+    if order is None:
+        return task
+    if held(work, order):
+        if order.wake_at is not None and converses(work, order.receiver):
+            soon = due_at(work, order, order.attempt, work.now, task)
+            work.put(msgspec.structs.replace(order, wake_at=min(order.wake_at, soon)))
+        return task
+    link = way_out(work, order, ())
+    if link is not None and order_again(work, unheard(work, order), link, task) is not None:
+        advance(work, lane_of(work, order))
+    return work.known_task(task.id)

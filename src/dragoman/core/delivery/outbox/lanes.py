@@ -12,7 +12,7 @@ from dragoman.core.delivery.model import Cargo, Delivery, DeliveryState
 from dragoman.core.delivery.outbox.leases import converses, held, is_alone, lease, unheard, waiting_again, way_out
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.lookups import DeliveryById, Lane
-from dragoman.core.tasks.model import Task
+from dragoman.core.tasks.model import Task, Waiting
 from dragoman.core.work import Work
 
 LANE = 64
@@ -124,9 +124,12 @@ def order_again(work: Work, order: Delivery, link: Link, task: Task | None) -> D
     it and let its lease end. None if it is not to be.
 
     Where a link did break while we looked on (`lost_at`), the agent has the grace time, and then it was an attempt.
-    An agent that did get it recognises the request id.
+    An agent that did get it recognises the request id. What a person paused is given to nobody until it goes on
+    (`order_goes_on`).
     """
     if task is None or task.delivery != order.id or task.lost_at is not None or task.outlived(work.now):
+        return None
+    if task.waiting is Waiting.HELD:
         return None
     polled = order.state is DeliveryState.LEASED and not order.ordered
     if polled and order.wake_at is None and not converses(work, order.receiver):
