@@ -318,7 +318,8 @@ class Simulation:
         """Whoever asked for a task has second thoughts."""
         if self.ledger.acked:
             how, task = self.rng.choice([Cancel, Pause, Pause, Resume]), self.rng.choice(list(self.ledger.acked)[-3:])
-            await self.try_ask(how(principal=BOSS, task_id=task))
+            more = {"has_answer": True, "answer": 1} if how is Resume and self.rng.random() < 0.3 else {}
+            await self.try_ask(how(principal=BOSS, task_id=task, **more))
 
     async def answer(self) -> None:
         """A person answers whatever is open, sometimes twice: only what was accepted counts."""

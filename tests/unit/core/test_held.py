@@ -176,3 +176,16 @@ async def test_the_order_of_a_paused_task_that_a_poll_lost_is_offered_again_only
     await infra.advance(30)
     assert cargo(await infra.poll("i1")) == [Cargo.WORK]
     assert (await infra.task(task.id)).attempts == 1
+
+
+@pytest.mark.parametrize("how", [None, "hub killed", "link broken"])
+async def test_an_order_of_the_round_before_an_answer_does_not_stay_for_ever(infra, how):
+    i1 = await infra.connect("i1")
+    task = await infra.submit(None, pinned="i1")
+    await steer(infra, Pause, task.id)
+    if how is not None:
+        i1 = await gone_and_back(infra, how, i1)
+    await infra.ask(Resume(principal=ADMIN, task_id=task.id, answer="left", has_answer=True))
+    await infra.finish("i1", task.id)
+    await i1.ack(*i1.take())
+    assert {row.receiver for row in await infra.store.deliveries()} <= {"boss"}

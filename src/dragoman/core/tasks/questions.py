@@ -336,6 +336,8 @@ def resume_with(work: Work, task: Task, answer: Any, *, expired: bool = False) -
     asked, too."""
     asked = None if task.question is None else work.one(QuestionById(task.question))
     task = unasked(work, task)
+    if task.owner is not None:
+        withdraw(work, task, task.owner)  # an order that nobody acknowledged is of the round that is over
     source = msgspec.json.decode(work.event(task.id, task.source).body)
     body: dict[str, Any] = {"input": source.get("input", {}), "answer": answer, **lasting(source)}
     body["asked_by"] = task.owner if asked is None else asked.agent
@@ -350,6 +352,7 @@ def resume_with(work: Work, task: Task, answer: Any, *, expired: bool = False) -
         work.now,
         waiting=None,
         question=None,
+        delivery=None,
         round=task.round + 1,
         source=task.seq,
         deadline=task.due(work.now),
