@@ -263,16 +263,37 @@ async def test_a_task_that_a_person_took_over_holds_nothing_of_its_agents_budget
     assert world.intake.entity("RESOURCE/hub:budget").value["reserved"] == 0
 
 
-async def test_who_has_used_up_all_it_may_takes_over_nothing(world):
+async def test_who_has_used_up_all_it_may_takes_over_nothing_and_the_owner_hears_it_at_once(world):
     bob = await world.connect("bob", acknowledges=True)
-    _, task = await working(world)
+    ann, task = await working(world)
     request = hands(world, "ann", task.id, to=AgentId("bob"))
-    await world.ask(request)
+    asked = await world.ask(request)
     await bob.ack(*bob.take())
     await allots(world, "bob:tokens", limit=10, consumed=10)
     fault = await world.refused(takes(world, "bob", request))
     assert (fault.kind, fault.facts["limit"], fault.facts["remaining"]) == (Kind.RESOURCES, 10, 0)
     assert (await world.task(task.id)).owner == "ann"
+    [told] = ann.take()
+    assert told.event.answer == {
+        "accepted": False,
+        "agent_id": "bob",
+        "error": "bob has no budget for it any more; the task stays yours",
+    }
+    assert (await question(world, asked.id)).status is QuestionStatus.ANSWERED
+
+
+async def test_after_a_yes_that_cannot_count_the_next_is_asked(world):
+    bob = await world.connect("bob", acknowledges=True)
+    cid = await world.connect("cid", acknowledges=True)
+    _, task = await working(world)
+    request = hands(world, "ann", task.id)
+    await world.ask(request)
+    await bob.ack(*bob.take())
+    await allots(world, "bob:tokens", limit=10, consumed=10)
+    assert (await world.refused(takes(world, "bob", request))).kind is Kind.RESOURCES
+    await cid.ack(*cid.take())
+    await world.ask(takes(world, "cid", request))
+    assert (await world.task(task.id)).owner == "cid"
 
 
 async def test_work_under_a_contract_stays_where_its_caller_may_ask(world):

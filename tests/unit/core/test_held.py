@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.conversations import asks, hands, helps, takes, three_who_converse, working
+from tests.support.conversations import asks, hands, helps, question, takes, three_who_converse, working
 
 from dragoman.core.commands import Answer, Ask, AskPerson, HelpVerdict, Pause, Resume
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant
-from dragoman.core.tasks.model import Status, Waiting
+from dragoman.core.tasks.model import QuestionStatus, Status, Waiting
 from dragoman.stores.memory import MemoryStore
 
 HELD, RUNNING, HELP, PERSON = (
@@ -36,17 +36,26 @@ async def steer(world, command, id):
     await world.ask(command(principal=ADMIN, task_id=id))
 
 
-async def test_a_yes_moves_no_task_that_a_person_paused_meanwhile(world):
+@pytest.mark.parametrize("to", ["bob", None])
+async def test_a_yes_to_what_a_person_paused_meanwhile_is_an_end_of_it(world, to):
     bob = await world.connect("bob", acknowledges=True)
-    _, task = await working(world)
-    request = hands(world, "ann", task.id, to=AgentId("bob"))
-    await world.ask(request)
+    ann, task = await working(world)
+    request = hands(world, "ann", task.id, to=None if to is None else AgentId(to))
+    asked = await world.ask(request)
     await bob.ack(*bob.take())
     await steer(world, Pause, task.id)
+    await ann.ack(*ann.take())
     assert (await world.refused(takes(world, "bob", request))).kind is Kind.CONFLICT
     assert (await stands(world, task.id), (await world.task(task.id)).owner) == (HELD, "ann")
+    [told] = ann.take()
+    assert (told.event.answer["accepted"], "paused" in told.event.answer["error"]) == (False, True)
+    closed = await question(world, asked.id)
+    assert (closed.status, closed.wake_at) == (QuestionStatus.ANSWERED, None)
     await steer(world, Resume, task.id)
-    await world.ask(takes(world, "bob", request))
+    assert (await world.refused(takes(world, "bob", request))).kind is Kind.CONFLICT
+    again = hands(world, "ann", task.id, to=AgentId("bob"))
+    await world.ask(again)
+    await world.ask(takes(world, "bob", again))
     assert (await stands(world, task.id), (await world.task(task.id)).owner) == (RUNNING, "bob")
 
 

@@ -262,25 +262,23 @@ def release(work: Work, task: Task) -> Task:
 
 
 def moved(work: Work, task: Task, agent: AgentId) -> Task:
-    """A task changes hands: what was set aside is the new owner's (not yet put). Refused if it has no room."""
-    asked = needs(task.constraints)
-    task = release(work, task)
-    if not may_take(work, agent, asked):
-        for whose in (agent, HUB):
-            for kind in dict.fromkeys((*USED_UP, *asked)):
-                of = account(work, whose, kind)
-                if is_short(of, asked.get(kind, 0)):
-                    raise exceeds(kind, whose, asked.get(kind, 0), of)
-    return reserve(work, task, agent)
+    """A task changes hands: what was set aside is the new owner's (not yet put). Whether it has room was asked before
+    (`no_room`)."""
+    return reserve(work, release(work, task), agent)
 
 
-def can_move(work: Work, task: Task, agent: AgentId, asked: Amounts) -> bool:
-    """Whether a task could change hands and ask for this much then: what it has of everybody's, it has already."""
+def no_room(work: Work, task: Task, agent: AgentId, asked: Amounts) -> Refused | None:
+    """Why a task cannot change hands and ask for this much then. What it has of everybody's, it has already."""
     if not asked and not work.limits:
-        return True
-    held = NOTHING if task.reserved is None else task.reserved.amounts
-    more = {kind: max(0.0, _rounded(amount - held.get(kind, 0))) for kind, amount in asked.items()}
-    return fits(work, agent, asked) and fits(work, HUB, more)
+        return None
+    had = NOTHING if task.reserved is None else task.reserved.amounts
+    more = {kind: max(0.0, _rounded(amount - had.get(kind, 0))) for kind, amount in asked.items()}
+    for whose, amounts in ((agent, asked), (HUB, more)):
+        for kind in dict.fromkeys((*USED_UP, *asked)):
+            of = account(work, whose, kind)
+            if is_short(of, amounts.get(kind, 0)):
+                return exceeds(kind, whose, amounts.get(kind, 0), of)
+    return None
 
 
 def spend(work: Work, agent: AgentId | None, body: bytes) -> bool:

@@ -32,7 +32,7 @@ from dragoman.core.delivery.letters import carry
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.delivery.outbox import offer, offer_answer, withdraw
 from dragoman.core.delivery.receipts import note
-from dragoman.core.errors import Fault, Kind, refuse
+from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import ADMIN, AgentId, Instant, QuestionId, instant, rfc3339
 from dragoman.core.lookups import OpenQuestions, QuestionById, Story
 from dragoman.core.routing.dispatch import assign, fill, make_room
@@ -61,6 +61,8 @@ from dragoman.core.work import Work
 
 PERSON = AgentId("person")
 """Who has a task that a person took over, in the words for agents."""
+
+PAUSED = "a person paused it; it stays yours, so hand it over when it goes on"
 
 CALLERS = ("chain", "risk")
 """Constraints that only whoever asked for a task sets."""
@@ -183,13 +185,13 @@ def ask_next(work: Work, question: Question, said: str | None = None) -> Questio
     assert question.task is not None
     task = work.known_task(question.task)
     if task.waiting is Waiting.HELD:
-        return kept(work, question, "a person paused it; it stays yours, so hand it over when it goes on")
+        return kept(work, question, PAUSED)
     obstacle = "seat"
     for agent in candidates(work, question, task):
         question = msgspec.structs.replace(question, asked_of=agent.id)
         if not agent.converses and seat(work, agent) is None:
             obstacle = "seat"
-        elif not budget.can_move(work, task, agent.id, needs_then(work, task, question)):
+        elif budget.no_room(work, task, agent.id, needs_then(work, task, question)) is not None:
             obstacle = "budget for it"  # a yes could not count
         elif agent.converses:
             assert question.letter is not None
@@ -227,10 +229,8 @@ def answer_handover(work: Work, command: AnswerHandover) -> Question | None:
     if task.owner != question.agent or task.status not in HELD:
         message = f"the task is {task.status.value} and not offered any more; leave it"
         raise refuse(Kind.CONFLICT, message, task_id=task.id)
-    if command.accepted and task.waiting is Waiting.HELD:
-        message = "a person paused the task meanwhile, so it stays where it is; leave it"
-        raise refuse(Kind.CONFLICT, message, task_id=task.id)
     if command.accepted:
+        check_yes(work, question, task, command.principal)
         agent = work.agent(command.principal)
         assert agent is not None
         question = taken(work, question, task, agent, command.terms, tell=False)
@@ -242,6 +242,21 @@ def answer_handover(work: Work, command: AnswerHandover) -> Question | None:
     question = closed(work, question, {"accepted": False, "agent_id": command.principal, **command.terms})
     carry(work, command.letter, question.agent, Priority.HIGH, task.id)
     return question
+
+
+def check_yes(work: Work, question: Question, task: Task, taker: AgentId) -> None:
+    """Refuse a yes that cannot count any more. It was their answer all the same: the next is asked, or nobody, and who
+    hands the task over hears that now and not at its deadline."""
+    if task.waiting is Waiting.HELD:
+        message = "a person paused the task meanwhile, so it stays where it is; leave it"
+        no, why = refuse(Kind.CONFLICT, message, task_id=task.id), PAUSED
+    else:
+        short = budget.no_room(work, task, taker, needs_then(work, task, question))
+        if short is None:
+            return
+        no, why = short, f"{taker} has no budget for it any more; the task stays yours"
+    refused(work, question, why)
+    raise Refused(no.fault, keep=True)
 
 
 def closed(work: Work, question: Question, answer: dict[str, Any]) -> Question:
