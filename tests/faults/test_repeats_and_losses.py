@@ -286,3 +286,25 @@ def test_an_outcome_that_came_in_pieces_is_had_again_whole(hub: HubProcess, sock
         assert {message["request_id"] for message in again} == {request["request_id"]}
         assert len({message["message_id"] for message in again}) == len(told)
     assert worker.poll() == []
+
+
+def test_whoever_acknowledges_one_block_of_an_outcome_and_dies_gets_all_of_them_again(hub: HubProcess) -> None:
+    boss, worker = hub.orchestrator("boss-blocks"), hub.worker("blocks", "blocks")
+    request, _ = boss.submit(to_agent="blocks")
+    work = worker.work()
+    blocks = list(chunks.split("x" * 1_200_000))
+    for block in blocks:
+        assert worker.send(work_result(work, block.text, payload={"output_chunk": str(block.label)})).status == 202
+    told = [boss.next()["payload"] for _ in blocks]
+    assert boss.send({**request, "message_id": new_id()}).status == 202
+    for read in (1, len(told) - 1):
+        with boss.websocket() as link:
+            for _ in range(read):
+                link.ack(link.recv())
+    hub.restart()
+    boss = hub.orchestrator("boss-blocks")
+    with boss.websocket() as link:
+        again = [link.recv() for _ in told]
+        assert [message["payload"] for message in again] == told
+        link.ack(again[-1])
+    assert boss.poll() == []

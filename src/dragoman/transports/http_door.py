@@ -93,17 +93,21 @@ class HttpDoor(ABC):
     async def frames(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
         """What a poll gets for one parcel; raises `Refused` where no message of the protocol holds it."""
 
+    def receipts(self, parcel: Parcel, count: int) -> Sequence[str]:
+        """What to acknowledge each of so many frames by."""
+        return (parcel.delivery.id,) * count
+
     # -- endpoints
 
     async def poll(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
         wait, count = self._wishes(scope["query_string"])
         parcels = await self._take(agent.id, wait, count, receive)
         now = self._hub.now()
-        entries = [
-            b'{"delivery_id":"%b","message":%b}' % (parcel.delivery.id.encode(), frame)
-            for parcel in parcels
-            for frame in await self._said(parcel, agent, now)
-        ]
+        entries = []
+        for parcel in parcels:
+            frames = await self._said(parcel, agent, now)
+            for id, frame in zip(self.receipts(parcel, len(frames)), frames, strict=True):
+                entries.append(b'{"delivery_id":"%b","message":%b}' % (id.encode(), frame))
         await answer(send, 200, b'{"messages":[%b]}' % b",".join(entries))
 
     async def _said(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:

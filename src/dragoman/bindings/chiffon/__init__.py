@@ -10,7 +10,7 @@ What chiffon has no word for travels in `x_custom_fields`, which the document le
     ----------------  ---------------------  ---------------------------------------------------------------------
     agent_id          requests in            the one instance that shall do it (D8)
     agent_id          everything out         the instance that does the work
-    delivery_id       everything out         what to acknowledge
+    delivery_id       everything out         what to acknowledge; of a split output, the last one counts
     attempt           requests out           which attempt this is, from the second on
     priority          requests in            low | normal | high | critical
     parent_task_id    requests in            the task that this one is part of
@@ -35,7 +35,7 @@ Our codes 5900-5902 (`bindings.errormap`) say to an agent "stop this task", and 
 """
 
 from dragoman.bindings.chiffon.again import in_pieces, wire_again
-from dragoman.bindings.chiffon.exchange import wire_name, wire_request_id
+from dragoman.bindings.chiffon.exchange import receipts, wire_name, wire_request_id
 from dragoman.bindings.chiffon.failures import fault_of, refusal, status_of
 from dragoman.bindings.chiffon.inbound import command_of, files_named, with_files
 from dragoman.bindings.chiffon.outbound import wire_of
@@ -46,6 +46,7 @@ __all__ = [
     "fault_of",
     "files_named",
     "in_pieces",
+    "receipts",
     "refusal",
     "registered",
     "registration_of",

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.bindings.chiffon.exchange import PROTOCOL, derived
+from dragoman.bindings.chiffon.exchange import PROTOCOL, derived, receipts
 from dragoman.bindings.chiffon.outbound import reissued
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Cargo, Parcel
@@ -34,6 +34,8 @@ def wire_again(parcel: Parcel, receiver: Agent, whole: str) -> tuple[bytes, ...]
     """What the agent said last, once for each block of all that it said."""
     last = reissued(parcel, receiver)
     payload = _parse(last)["payload"]
+    blocks = list(chunks.split(whole))
+    ids = receipts(parcel.delivery.id, len(blocks))
     return tuple(
         codec.reissue(
             last,
@@ -41,6 +43,7 @@ def wire_again(parcel: Parcel, receiver: Agent, whole: str) -> tuple[bytes, ...]
                 "message_id": derived(parcel.delivery.id, index),
                 "payload": {**payload, "output": block.text, "output_chunk": str(block.label)},
             },
+            {"delivery_id": ids[index]},
         )
-        for index, block in enumerate(chunks.split(whole))
+        for index, block in enumerate(blocks)
     )

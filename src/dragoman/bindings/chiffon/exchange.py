@@ -46,6 +46,12 @@ def derived(*parts: object) -> str:
     return str(uuid5(_NAMESPACE, "/".join(map(str, parts))))
 
 
+def receipts(delivery_id: str, count: int) -> tuple[str, ...]:
+    """What to acknowledge of a delivery that is so many messages, each by its own id. Only the last has the delivery's:
+    whoever acknowledges one before it and dies gets all of them again, for the hub knows no delivery of that name."""
+    return (*(derived(delivery_id, "part", index) for index in range(count - 1)), delivery_id)[:count]
+
+
 def trace_uuid(trace_id: str) -> str:
     """A trace id in chiffon's form (all-D7).
 

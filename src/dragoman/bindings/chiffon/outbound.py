@@ -29,6 +29,7 @@ from dragoman.bindings.chiffon.exchange import (
     HUB_NAME,
     PROTOCOL,
     derived,
+    receipts,
     trace_uuid,
     traceparent,
     wire_name,
@@ -145,8 +146,16 @@ def _progress(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...
     asides = {name: body[name] for name in ASIDES if body.get(name) is not None}
     if event.kind is EventKind.ASKED:
         asides["question"] = {"question": body.get("question"), "options": body.get("options") or []}
+    ids = receipts(parcel.delivery.id, len(blocks))
     return tuple(
-        _say(_status_payload(parcel.task, body, status, text, label), parcel, receiver, now, index=index, extra=asides)
+        _say(
+            _status_payload(parcel.task, body, status, text, label),
+            parcel,
+            receiver,
+            now,
+            index=index,
+            extra={**asides, "delivery_id": ids[index]},
+        )
         for index, (text, label) in enumerate(blocks)
     )
 
@@ -207,7 +216,7 @@ def _result_messages(
     blocks: list[tuple[str, str | None]] = [(output, None)]
     if chunks.must_split(output):
         blocks = [(block.text, str(block.label)) for block in chunks.split(output)]
-    last = len(blocks) - 1
+    last, ids = len(blocks) - 1, receipts(parcel.delivery.id, len(blocks))
     said = body.get("usage")
     usage = fitting(said, ResourcesUsed) or ResourcesUsed()
     if usage.duration_seconds is None:  # other protocols do not say it, and every result of this one does
@@ -231,7 +240,7 @@ def _result_messages(
             receiver,
             now,
             index=index,
-            extra=extra if index == last else {},
+            extra={**(extra if index == last else {}), "delivery_id": ids[index]},
         )
         for index, (text, label) in enumerate(blocks)
     )

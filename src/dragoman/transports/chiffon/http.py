@@ -93,6 +93,9 @@ class ChiffonHttp(HttpDoor):
     async def frames(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
         return await self._desk.carry(parcel, agent, now)
 
+    def receipts(self, parcel: Parcel, count: int) -> Sequence[str]:
+        return chiffon.receipts(parcel.delivery.id, count)
+
     # -- POST /api/agent/message
 
     async def message(self, scope: Scope, receive: Receive, send: Send) -> None:

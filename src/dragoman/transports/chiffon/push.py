@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from dragoman.bindings.chiffon.exchange import PROTOCOL, traceparent
+from dragoman.bindings.chiffon.exchange import PROTOCOL, receipts, traceparent
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Acknowledge, CloseLink, OpenLink, ReportFault
 from dragoman.core.delivery.model import Cargo, Parcel
@@ -251,8 +251,10 @@ class _Courier:
         if agent is None or self._to is None:
             return False
         delivery = parcel.delivery.id
-        about = {"x-delivery-id": delivery, "traceparent": traceparent(parcel.task, delivery)}  # all-D7
-        for frame in await self._push.carry(parcel, agent, self._hub.now()):
+        trace = traceparent(parcel.task, delivery)  # all-D7
+        frames = await self._push.carry(parcel, agent, self._hub.now())
+        for id, frame in zip(receipts(delivery, len(frames)), frames, strict=True):
+            about = {"x-delivery-id": id, "traceparent": trace}
             if not await self._push.post(self._to, frame, about):
                 return False
         return True

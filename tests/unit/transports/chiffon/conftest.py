@@ -165,11 +165,20 @@ def parcel(number: int = 1, cargo: Cargo = Cargo.PROGRESS, task: TaskId = TASK) 
     return Parcel(delivery, head, event)
 
 
+def split_result() -> Parcel:
+    """A result of an agent of another protocol that is too long for one message."""
+    said = parcel(1, Cargo.RESULT)
+    body = msgspec.Raw(json.dumps({"output": "x" * 1_200_000}).encode())
+    event = Event(task=TASK, seq=1, at=NOW, kind=EventKind.COMPLETED, protocol="forge", body=body)
+    return Parcel(said.delivery, said.task, event)
+
+
 class Kit:
     """The makers above, for tests: importlib mode lets no test import its conftest."""
 
     message = staticmethod(message)
     parcel = staticmethod(parcel)
+    split_result = staticmethod(split_result)
     soon = staticmethod(soon)
     tokens = TOKENS
     admin = ADMIN_TOKEN

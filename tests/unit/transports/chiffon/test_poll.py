@@ -43,6 +43,19 @@ async def test_what_waits_is_answered_at_once(client: Any, hub: Any, kit: Any) -
     assert hub.asked_for(Acknowledge) == []
 
 
+@pytest.mark.requirement("chiffon-D4")
+async def test_only_the_last_block_of_a_split_output_is_acknowledged_as_the_delivery(
+    client: Any, hub: Any, kit: Any
+) -> None:
+    """Whoever acknowledged a block that came before it, and died, had lost the rest."""
+    split = kit.split_result()
+    hub.script[OpenLink] = lambda link: hub.ends[link.session].deliver([split])
+    messages = (await client("GET", POLL)).json()["messages"]
+    ids = [entry["delivery_id"] for entry in messages]
+    assert (len(ids), len(set(ids)), ids.index(split.delivery.id)) == (5, 5, 4)
+    assert [entry["message"]["x_custom_fields"]["delivery_id"] for entry in messages] == ids
+
+
 @pytest.mark.requirement("chiffon-D10")
 async def test_a_parked_poll_is_answered_when_something_comes(client: Any, hub: Any, kit: Any) -> None:
     poll = asyncio.ensure_future(client("GET", f"{POLL}?wait=30", token=kit.tokens["infra-1"]))

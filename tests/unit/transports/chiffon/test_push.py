@@ -94,6 +94,19 @@ async def test_a_parcel_is_posted_and_2xx_acknowledges_it(push: Push, hub: Any, 
     assert (message["type"], message["x_custom_fields"]["delivery_id"]) == ("work_request", parcel.delivery.id)
 
 
+async def test_each_block_of_a_split_output_has_an_id_of_its_own(
+    push: Push, hub: Any, callback: Callback, kit: Any
+) -> None:
+    push.start()
+    split = kit.split_result()
+    (await link(hub)).deliver([split])
+    await hub.until(lambda: bool(hub.asked_for(Acknowledge)))
+    assert [ack.deliveries for ack in hub.asked_for(Acknowledge)] == [(split.delivery.id,)]
+    ids = [message["x_custom_fields"]["delivery_id"] for _, message in callback.got]
+    assert (len(set(ids)), ids[-1]) == (5, split.delivery.id)
+    assert all(f"x-delivery-id: {id}".encode() in head.lower() for id, (head, _) in zip(ids, callback.got, strict=True))
+
+
 async def test_parcels_of_one_task_arrive_in_order(push: Push, hub: Any, callback: Callback, kit: Any) -> None:
     push.start()
     end = await link(hub)
