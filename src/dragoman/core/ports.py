@@ -193,7 +193,13 @@ class Store(Protocol):
     ) -> Sequence[DeadLetter]: ...
 
     async def questions(
-        self, *, status: QuestionStatus | None = None, task: TaskId | None = None, after: str = "", limit: int = 100
+        self,
+        *,
+        status: QuestionStatus | None = None,
+        task: TaskId | None = None,
+        asked_of: AgentId | None = None,
+        after: str = "",
+        limit: int = 100,
     ) -> Sequence[Question]:
         """By their ids, those after `after`."""
         ...

@@ -277,9 +277,19 @@ class MemoryStore:
         return sorted(found, key=lambda row: row.id, reverse=True)[:limit]
 
     async def questions(
-        self, *, status: QuestionStatus | None = None, task: TaskId | None = None, after: str = "", limit: int = 100
+        self,
+        *,
+        status: QuestionStatus | None = None,
+        task: TaskId | None = None,
+        asked_of: AgentId | None = None,
+        after: str = "",
+        limit: int = 100,
     ) -> Sequence[Question]:
-        found = [row for row in self.rows(Question) if status in (None, row.status) and task in (None, row.task)]
+        found = [
+            row
+            for row in self.rows(Question)
+            if status in (None, row.status) and task in (None, row.task) and asked_of in (None, row.asked_of)
+        ]
         return sorted((row for row in found if row.id > after), key=lambda row: row.id)[:limit]
 
     async def question(self, id: QuestionId) -> Question | None:

@@ -125,7 +125,8 @@ async def test_a_higher_event_is_never_seen_before_a_lower_one(store: Store) -> 
 async def test_deliveries_dead_letters_and_questions_are_listed_with_their_filters(store: Store) -> None:
     d1, d2, d3 = delivery("d1", "t"), delivery("d2", "t", "cy", seq=2), delivery("d3", "u", seq=3)
     x1, x2, x3 = dead_letter("x1", "t"), dead_letter("x2", "u", receiver=None), dead_letter("x3", "t")
-    q1, q2 = question("q1", "t"), question("q2", "u", status=QuestionStatus.ANSWERED, answer={"a": [1]})
+    q1 = question("q1", "t")
+    q2 = question("q2", "u", status=QuestionStatus.ANSWERED, answer={"a": [1]}, asked_of=AgentId("cy"))
     await commit(store, task("t"), task("u"), d3, d1, d2, x2, x1, x3, q2, q1)
     assert list(await store.deliveries()) == [d1, d2, d3]
     assert list(await store.deliveries(task=TaskId("t"))) == [d1, d2]
@@ -137,6 +138,8 @@ async def test_deliveries_dead_letters_and_questions_are_listed_with_their_filte
     assert list(await store.questions(after="q1")) == [q2]
     assert list(await store.questions(status=QuestionStatus.ANSWERED)) == [q2]
     assert list(await store.questions(status=QuestionStatus.OPEN, task=TaskId("u"))) == []
+    assert list(await store.questions(asked_of=AgentId("cy"))) == [q2]
+    assert list(await store.questions(status=QuestionStatus.OPEN, asked_of=AgentId("cy"))) == []
     assert (await store.question(q2.id), await store.question(d1.id)) == (q2, None)
 
 

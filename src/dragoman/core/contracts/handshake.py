@@ -76,8 +76,10 @@ def shake_hands(work: Work, command: ShakeHands) -> Question:
         await_answer(work, command.principal, command.awaited)
     if target.protocol not in SHAKES_HANDS:
         return agree(work, question, None)
+    proposal = DeliveryId(work.mint())
+    question = msgspec.structs.replace(question, details=question.details | {"proposal": proposal})
     work.put(question)
-    tell(work, target.id, Cargo.PROPOSAL, question=question.id)
+    tell(work, target.id, Cargo.PROPOSAL, question=question.id, id=proposal)
     return question
 
 
@@ -311,7 +313,13 @@ def rotate_key(work: Work, command: RotateKey) -> Contract:
 
 
 def tell(
-    work: Work, receiver: AgentId, cargo: Cargo, *, question: QuestionId | None = None, contract: str | None = None
+    work: Work,
+    receiver: AgentId,
+    cargo: Cargo,
+    *,
+    question: QuestionId | None = None,
+    contract: str | None = None,
+    id: DeliveryId | None = None,
 ) -> None:
     """News of a question or a contract, for an agent that has words for them."""
     agent = work.agent(receiver)
@@ -320,7 +328,7 @@ def tell(
     lane_id = TaskId(question or contract or "")
     lane = work.find(Lane(lane_id, receiver))
     delivery = Delivery(
-        id=DeliveryId(work.mint()), task=lane_id, receiver=receiver, seq=lane[-1].seq + 1 if lane else 1, cargo=cargo,
-        event=0, rank=work.now, created_at=work.now, head=not lane, question=question, contract=contract,
+        id=id or DeliveryId(work.mint()), task=lane_id, receiver=receiver, seq=lane[-1].seq + 1 if lane else 1,
+        cargo=cargo, event=0, rank=work.now, created_at=work.now, head=not lane, question=question, contract=contract,
     )  # fmt: skip
     put_on_its_way(work, delivery, lane)

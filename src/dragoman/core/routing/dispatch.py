@@ -111,6 +111,7 @@ def assign(work: Work, task: Task, agent: Agent, link: Link) -> Task:
         prefers=None,
         session=link.session,
         delivery=delivery_id,
+        order=delivery_id,
         attempts=attempt,
         attempted_at=work.now,
         asks=0,

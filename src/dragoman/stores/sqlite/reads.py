@@ -108,9 +108,17 @@ def dead_letters(connection: apsw.Connection, task: TaskId | None, after: str | 
 
 
 def questions(
-    connection: apsw.Connection, status: QuestionStatus | None, task: TaskId | None, after: str, limit: int
+    connection: apsw.Connection,
+    status: QuestionStatus | None,
+    task: TaskId | None,
+    asked_of: AgentId | None,
+    after: str,
+    limit: int,
 ) -> list[Question]:
     terms, values = _where(status=status and status.value, task=task)
+    if asked_of is not None:
+        terms.append("json_extract(body, '$.asked_of') = ?")
+        values.append(asked_of)
     sql = _select("body", "question", ["id > ?", *terms], "id")
     return [question_from(body) for (body,) in connection.execute(sql, (after, *values, limit))]
 

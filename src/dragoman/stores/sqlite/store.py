@@ -294,9 +294,15 @@ class SqliteStore:
         return personal.opened(found, self._vault)
 
     async def questions(
-        self, *, status: QuestionStatus | None = None, task: TaskId | None = None, after: str = "", limit: int = 100
+        self,
+        *,
+        status: QuestionStatus | None = None,
+        task: TaskId | None = None,
+        asked_of: AgentId | None = None,
+        after: str = "",
+        limit: int = 100,
     ) -> Sequence[Question]:
-        found = await self._list(lambda connection: reads.questions(connection, status, task, after, limit))
+        found = await self._list(lambda connection: reads.questions(connection, status, task, asked_of, after, limit))
         return personal.opened(found, self._vault)
 
     async def question(self, id: QuestionId) -> Question | None:

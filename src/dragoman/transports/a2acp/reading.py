@@ -62,6 +62,8 @@ class Reading:
         size: int,
     ) -> Command | Sequence[bytes]:
         """The command that a message is, or, for what only reads, its answer; raises `Refused`."""
+        if message.message_type in (MessageType.RESPONSE, MessageType.ERROR):
+            await self.threads.recall(agent.id)
         message, tree = self._completed(message, tree)
         said = a2acp.Said(agent, message, tree, self.hub.now(), granted=granted, traceparent=traceparent, size=size)
         match message.message_type, message.intent:

@@ -1,6 +1,6 @@
 """What agents were asked, and by which names they may answer it.
 
-Both are remembered as they leave. After a restart work is found in the store (`recall`); proposals are over by then.
+Both are remembered as they leave. After a restart they are found in the store (`recall`).
 
 An answer names what it answers by its `correlation_id`. The document never says so, and shows answers without one, so
 whatever can only mean one thing is understood:
@@ -28,7 +28,7 @@ from dragoman.bindings.a2acp.names import PROTOCOL
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import AgentId, QuestionId, TaskId
 from dragoman.core.ports import TaskFilter
-from dragoman.core.tasks.model import QuestionStatus, Task
+from dragoman.core.tasks.model import Asking, QuestionStatus, Task
 from dragoman.protocols.a2acp.types import Message, MessageType
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 MOST_GIVEN = 100_000
 MOST_PROPOSED = 256
-"""Proposals of one agent that are remembered; each is open for five seconds."""
+"""Proposals to one agent that are remembered; each is open for five seconds."""
 MOST_ANSWERED = 100
 """Requests, the newest first, among which an answer that comes again is looked for after a restart."""
 
@@ -65,7 +65,7 @@ class Threads:
         self._proposed: dict[AgentId, dict[QuestionId, str]] = {}
         """Handshakes that an agent was asked about, with the id of the message."""
         self._recalled: set[AgentId] = set()
-        """Whose work of before the start is called as it was then."""
+        """Whose work and proposals of before the start are called as they were then."""
 
     # -- what left before the hub was started
 
@@ -73,14 +73,18 @@ class Threads:
         return agent in self._recalled
 
     async def recall(self, agent: AgentId) -> None:
-        """Before an agent is told of more work, or answers any: what it has at hand keeps its names, the oldest first,
-        so that nothing else gets them. Raises `StoreFailed`."""
+        """Before an agent is told of more work, or answers anything: what it has at hand keeps its names, the oldest
+        first, so that nothing else gets them. Raises `StoreFailed`."""
         if agent in self._recalled:
             return
         at_hand = await self._at_hand(agent)
+        asked = await self._store.questions(status=QuestionStatus.WITH_AGENT, asked_of=agent, limit=MOST_PROPOSED)
         self._recalled.add(agent)
         for task in sorted(at_hand, key=lambda one: one.last_attempt):
             self.name(task)
+        for question in asked:
+            if question.about is Asking.HANDSHAKE:
+                self.propose(agent, question.id, a2acp.message_id(question.details.get("proposal", question.id)))
 
     async def _at_hand(self, agent: AgentId) -> list[Task]:
         return [one for id in self._hub.load_of(agent) if (one := await self._store.task(id)) is not None]
@@ -135,7 +139,7 @@ class Threads:
             return self.give(task)
         in_hand = await self._at_hand(me)
         if named is not None:
-            in_hand = [one for one in in_hand if named in (a2acp.thread_of(one), one.origin.request_id)]
+            in_hand = [one for one in in_hand if named in names_of(one)]
             if not in_hand and known is not None:
                 return known  # it was answered before
             if not in_hand and (over := await self._answered_before(me, message)) is not None:
@@ -151,8 +155,8 @@ class Threads:
     async def _answered_before(self, me: AgentId, message: Message) -> Task | None:
         """What it answered before the hub was started, and answers again: it may not have heard that it did."""
         page, _ = await self._store.tasks(TaskFilter(agent=me), after=None, limit=MOST_ANSWERED)
-        names = ((task, (a2acp.thread_of(task), task.origin.request_id)) for task in page)
-        return next((one for one, named in names if message.correlation_id in named and self._fits(one, message)), None)
+        named = message.correlation_id
+        return next((one for one in page if named in names_of(one) and self._fits(one, message)), None)
 
     def _fits(self, task: Task, message: Message) -> bool:
         """Whether a message is to whoever asked for a task, and says nothing that another was meant."""
@@ -185,3 +189,9 @@ class Threads:
             what = f"missing, and {len(asked)} handshakes are open that it may mean; say the proposal's handshake_id"
             raise refuse(Kind.INVALID, what, field="payload.correlation_id")
         return next(iter(asked))
+
+
+def names_of(task: Task) -> tuple[str, ...]:
+    """What whoever works on a task may call it, beside its id: as its caller does, or by what brought it."""
+    brought_by = () if task.order is None else (a2acp.message_id(task.order),)
+    return (a2acp.thread_of(task), task.origin.request_id, *brought_by)

@@ -69,6 +69,11 @@ class Vault:
 
 
 @pytest.fixture
+def vault() -> Vault:
+    return Vault()
+
+
+@pytest.fixture
 def hub() -> BrokerHub:
     hub = BrokerHub()
     for id, protocol in (("ada", "a2acp"), ("bob", "a2acp"), ("chi", "chiffon")):
