@@ -26,7 +26,7 @@ from dragoman.core.contracts.model import Contract, Party, Secret, Standing
 from dragoman.core.contracts.terms import between_the_same
 from dragoman.core.delivery.model import Cargo, Delivery
 from dragoman.core.delivery.outbox import NOBODY, await_answer, offer_answer, put_on_its_way, settle
-from dragoman.core.errors import Fault, Kind, refuse
+from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import ADMIN, SECOND, AgentId, DeliveryId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import Lane, QuestionById, Terms
 from dragoman.core.tasks.assistance import question_id
@@ -188,7 +188,10 @@ def answer_handshake(work: Work, command: AnswerHandshake) -> Question:
         reason = command.reason or "no reason given"
         fault = Fault(kind=Kind.CONTRACT, message=f"{command.principal} declined: {reason}", facts={"reason": reason})
         return failed(work, question, fault)
-    return agree(work, question, command.public_key)
+    question = agree(work, question, command.public_key)
+    if "fault" in question.answer:  # both are told: who said yes must not take itself for bound
+        raise Refused(msgspec.convert(question.answer["fault"], Fault), keep=True)
+    return question
 
 
 def agree(work: Work, question: Question, public_key: str | None) -> Question:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from tests.support.contracts import SECRET, agreed, shakes
 
@@ -91,8 +92,18 @@ async def test_an_agent_of_another_protocol_agreed_when_it_declared(world):
 async def test_a_handshake_with_an_agent_that_was_removed_meanwhile_comes_to_nothing(world):
     question = await world.ask(shakes(world))
     await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId("lab")))
-    done = await world.ask(AnswerHandshake(principal=AgentId("data"), question=question.id, accepted=True))
-    assert (done.answer["fault"]["kind"], await world.store.contracts()) == ("contract", [])
+    fault = await world.refused(AnswerHandshake(principal=AgentId("data"), question=question.id, accepted=True))
+    assert (fault.kind, await world.store.contracts()) == (Kind.CONTRACT, [])
+    assert (await world.store.question(question.id)).status is QuestionStatus.ANSWERED
+
+
+async def test_a_target_that_brings_no_key_where_one_is_needed_is_told_so_as_well(world):
+    lab = await world.connect("lab")
+    question = await world.ask(shakes(world, intent="patient", secret=SECRET))
+    fault = await world.refused(AnswerHandshake(principal=AgentId("data"), question=question.id, accepted=True))
+    [told] = lab.take()
+    assert (fault.kind, told.event.answer["fault"]) == (Kind.FORBIDDEN, msgspec.to_builtins(fault))
+    assert await world.store.contracts() == []
 
 
 async def test_renewal_keeps_the_relation_and_the_old_terms_for_what_is_on_its_way(world):
@@ -115,9 +126,13 @@ async def test_what_is_over_when_a_renewal_is_agreed_on_is_not_brought_back(worl
         await world.ask(EndContract(principal=AgentId("lab"), collaboration=old.collaboration))
     else:
         await agreed(world, collaboration=old.collaboration)
-    done = await world.ask(AnswerHandshake(principal=AgentId("data"), question=asked.id, accepted=True))
+    lab = await world.connect("lab")
+    lab.take()
+    fault = await world.refused(AnswerHandshake(principal=AgentId("data"), question=asked.id, accepted=True))
     standing = Standing.TERMINATED if ended else Standing.SUPERSEDED
-    assert (done.answer["fault"]["kind"], done.answer["fault"]["facts"]) == ("contract", {"standing": standing})
+    assert (fault.kind, fault.facts) == (Kind.CONTRACT, {"standing": standing})
+    [told] = lab.take()
+    assert told.event.answer["fault"] == msgspec.to_builtins(fault)  # both are told the same
 
 
 async def test_a_renewal_in_another_mode_needs_a_key_of_its_own(world):
