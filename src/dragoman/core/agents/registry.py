@@ -17,7 +17,7 @@ from dragoman.core.commands import (
     RevokeToken,
     RotateToken,
 )
-from dragoman.core.contracts.parting import end_contracts_of
+from dragoman.core.contracts.parting import end_contracts_of, end_handshakes_with, is_bound_to, part
 from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import HUB, AgentId, Instant, TaskId
 from dragoman.core.lookups import AskedBy
@@ -87,7 +87,10 @@ def remove(work: Work, command: RemoveAgent) -> Agent:
         facts={"agent_id": agent.id, "last_heartbeat": None},
     )
     for task in still_held(work, work.tasks(work.tasks_of(agent.id))):
-        fail_attempt(work, task, fault, counts=False)
+        if is_bound_to(work, task, agent.id):
+            part(work, task)
+        else:
+            fail_attempt(work, task, fault, counts=False)
     for question in work.find(AskedBy(agent.id)):
         if question.task is None:  # what is asked in the course of a task, whoever does it next comes to as well
             work.put(msgspec.structs.replace(question, status=QuestionStatus.WITHDRAWN, wake_at=None))
@@ -102,6 +105,7 @@ def remove(work: Work, command: RemoveAgent) -> Agent:
             versions.delete(work, entity, command.principal)
     work.remove(agent)
     pass_on(work, agent.id, fault.message, for_good=True)
+    end_handshakes_with(work, agent.id)
     work.ask_afterwards(ClearOut(agent=agent.id))
     end_contracts_of(work, EndContractsOf(agent=agent.id, until=work.now, by=command.principal))
     return agent

@@ -15,7 +15,7 @@ import msgspec
 from dragoman.core.agents.floor import Floor
 from dragoman.core.agents.registry import probe
 from dragoman.core.commands import AwaitReturn
-from dragoman.core.contracts.model import Standing
+from dragoman.core.contracts.parting import part
 from dragoman.core.contracts.terms import still_agreed
 from dragoman.core.delivery.model import Letter
 from dragoman.core.delivery.outbox import tell_sender
@@ -80,14 +80,6 @@ def expire(work: Work, task: Task) -> None:
     )  # fmt: skip
     tell_sender(work, said, fault, task.rank)
     end(work, task, Status.FAILED, fault=fault)
-
-
-def part(work: Work, task: Task) -> None:
-    """Nobody may do it any more: whoever comes under the name of one who agreed to its terms did not."""
-    facts = {"contract_id": task.contract, "standing": Standing.TERMINATED.value}
-    what = "one of the two who agreed was removed, and nobody else may do it; shake hands for a new contract"
-    task = end(work, task, Status.FAILED, fault=Fault(kind=Kind.CONTRACT, message=what, facts=facts))
-    end_children(work, task, "failed")
 
 
 def heard_until(work: Work, task: Task) -> Instant | None:

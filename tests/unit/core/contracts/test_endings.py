@@ -131,6 +131,35 @@ async def test_what_was_asked_on_a_contract_is_given_to_nobody_after_one_of_the_
     assert over.fault.facts == {"contract_id": contract.id, "standing": "terminated"}
 
 
+@pytest.mark.parametrize("status", [Status.QUEUED, Status.ASSIGNED, Status.RUNNING])
+async def test_whoever_asked_is_told_at_once_that_its_target_was_removed(world, status):
+    lab = await world.connect("lab")
+    contract = await agreed(world)
+    if status is not Status.QUEUED:
+        await world.connect("data")
+    ask = {"principal": "lab", "protocol": "a2acp", "type": "provision", "contract": contract.id, "pinned": "data"}
+    tasks = [await world.submit(None, **ask, input={"rows": n + 1}) for n in range(100 if status == "queued" else 3)]
+    for task in tasks if status is Status.RUNNING else ():
+        await world.progress("data", task.id)
+    lab.take()
+    await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId("data")))
+    await world.settle()
+    told = {parcel.task.id: parcel.task.fault for parcel in lab.take() if parcel.delivery.cargo is Cargo.FAILURE}
+    assert set(told) == {task.id for task in tasks}
+    assert {(fault.kind, fault.facts["standing"]) for fault in told.values()} == {(Kind.CONTRACT, "terminated")}
+
+
+async def test_a_handshake_ends_at_once_with_the_agent_that_it_was_put_to(world):
+    lab = await world.connect("lab")
+    question = await world.ask(shakes(world))
+    await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId("data")))
+    [told] = lab.take()
+    assert (told.delivery.cargo, told.event.id) == (Cargo.ANSWER, question.id)
+    assert told.event.answer["fault"]["kind"] == (await world.refused(shakes(world))).kind == Kind.NOT_FOUND
+    await world.advance(10)
+    assert lab.take() == []  # and not again when its time is over
+
+
 async def test_who_ends_a_collaboration_ends_all_its_contracts(world):
     first = await agreed(world)
     for _ in range(10):
