@@ -32,7 +32,7 @@ def ls(*, output: Output = "table", reach: Reach = HERE) -> None:
     found = printing.listing(Hub.find(reach).get("keys"), "keys", COLUMNS, output)
     if output == "table":
         _told(found)
-        printing.following("dragoman key rotate")
+        printing.following("dragoman agent ls --protocol a2acp")
 
 
 @app.command

@@ -93,6 +93,6 @@ def ls(*, output: Output = "table", reach: Reach = HERE) -> None:
     if output == "table":
         printing.verdict(True if found else None, f"{printing.count(len(found), 'pair')} of domains")
         if found:
-            printing.following(f"dragoman policy rm {line(found[0]['source'])} {line(found[0]['target'])}")
+            printing.following("dragoman contract ls")
         else:
             printing.following("dragoman policy allow FROM_DOMAIN TO_DOMAIN")

@@ -64,6 +64,15 @@ def test_policies_say_for_what_and_whom_they_hold(hub: Any, run: Any) -> None:
     ]
 
 
+def test_a_look_at_policies_and_keys_leads_to_another_look(hub: Any, run: Any) -> None:
+    """What takes something away is no next step for somebody who wanted to see what there is."""
+    entry = {"source": "a", "target": "b", "allow": True, "intents": [], "encrypt": False}
+    hub.answers["GET /api/v1/policies/domains"] = (200, {"domains": [entry]})
+    hub.answers["GET /api/v1/keys"] = (200, {"keys": [{"kid": "k1", "use": "signs"}]})
+    assert run("policy", "ls").err == "✓ 1 pair of domains\n  next: dragoman contract ls\n"
+    assert run("key", "ls").err == "✓ k1 signs\n  next: dragoman agent ls --protocol a2acp\n"
+
+
 def test_audit_query_and_verify(hub: Any, run: Any) -> None:
     hub.answers["GET /api/v1/audit"] = (200, {"records": [RECORD], "next": "7"})
     ran = run("audit", "query", "--outcome", "refused", "--principal", "deployer")
