@@ -31,6 +31,14 @@ COLUMNS = (
     Column("left", lambda question: printing.left(question.get("deadline")), right=True, spare=True),
 )
 
+NO_MORE = {
+    "answered": "somebody has answered it already",
+    "expired": "nobody answered in time; it is over",
+    "withdrawn": "its task ended first; nobody waits for an answer any more",
+    "with_agent": "an agent is asked; people are only if no agent can help",
+}
+"""Why nobody is asked to type an answer to a question that is not open."""
+
 
 @app.command
 def ls(
@@ -75,23 +83,22 @@ def answer(
     hub = Hub.find(reach)
     question: Mapping[str, Any] = hub.get("questions", id)
     if said is None:
+        if over := NO_MORE.get(str(question.get("status"))):
+            raise Stop(Exit.NOT_ALLOWED, over, next=_afterwards(question))
         said = _prompt(question)
     try:
         done = hub.post("questions", str(question["id"]), "answer", body={"answer": _meant(question, said)})
     except Stop as stop:
         if stop.code is Exit.USAGE and question.get("options"):
             stop.next = _how_to_answer(question)
-        elif stop.code is Exit.NOT_ALLOWED and question.get("task_id"):
-            stop.next = f"dragoman task show {line(question['task_id'])}"
+        elif stop.code is Exit.NOT_ALLOWED:
+            stop.next = _afterwards(question)
         raise
     if output != "table":
         printing.document(done, output)
         return
     printing.verdict(True, f"answered {line(question.get('agent'))}: {line(said)}")
-    if question.get("task_id"):
-        printing.following(f"dragoman task show {line(question['task_id'])}")
-    else:
-        printing.following("dragoman ask ls")
+    printing.following(_afterwards(question))
 
 
 @app.command
@@ -191,6 +198,10 @@ def _choices(question: Mapping[str, Any]) -> str:
 def _how_to_answer(question: Mapping[str, Any]) -> str:
     options = question.get("options") or ("ANSWER",)
     return f"dragoman ask answer {line(question['id'])} {shlex.quote(line(_typed(options[0])))}"
+
+
+def _afterwards(question: Mapping[str, Any]) -> str:
+    return f"dragoman task show {line(question['task_id'])}" if question.get("task_id") else "dragoman ask ls"
 
 
 def _meant(question: Mapping[str, Any], said: str) -> Any:

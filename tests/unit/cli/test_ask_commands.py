@@ -77,6 +77,25 @@ def test_a_prompt_on_a_terminal(hub: Any, run: Any, monkeypatch: pytest.MonkeyPa
     assert "deployer asks: Restart prod?" in ran.err
 
 
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ("answered", "somebody has answered it already"),
+        ("expired", "nobody answered in time; it is over"),
+        ("withdrawn", "its task ended first; nobody waits for an answer any more"),
+        ("with_agent", "an agent is asked; people are only if no agent can help"),
+    ],
+)
+def test_a_question_that_nobody_may_answer_says_so_before_anybody_types(
+    hub: Any, run: Any, monkeypatch: pytest.MonkeyPatch, status: str, said: str
+) -> None:
+    hub.answers["GET /api/v1/questions/q1"] = (200, {**QUESTION, "status": status})
+    monkeypatch.setattr(sys, "stdin", Terminal("yes\n"))
+    ran = run("ask", "answer", "q1")
+    assert (ran.code, [asked.method for asked in hub.asked]) == (4, ["GET"])
+    assert ran.err == f"error: {said}\n  next: dragoman task show {ID}\n"
+
+
 def test_a_long_list_of_questions_names_its_next_page_and_is_watched_to_its_end(
     hub: Any, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
