@@ -22,6 +22,9 @@ LISTS = {
 }
 """Where to look for what is not there."""
 
+SHOWN = {"tasks": "dragoman task show", "contracts": "dragoman contract show"}
+"""How to look at one whose state stands in the way."""
+
 _ABOUT = re.compile(r"/api/v1/(?P<what>[a-z]+)(?:/(?P<id>[^/]+))?")
 _LISTED = re.compile(r"\.? List them with GET /api/v1/([a-z/]+)\.")
 _SHAPE = re.compile(r"(?P<where>Query|Body): (?P<what>.*?)\.? Correct the message and send it again\.\Z", re.DOTALL)
@@ -74,6 +77,6 @@ def _look(instance: str) -> str | None:
     about = _ABOUT.match(instance)
     if about is None:
         return None
-    if about["what"] == "tasks" and about["id"]:
-        return f"dragoman task show {escaping.line(about['id'])}"
+    if about["id"] and (show := SHOWN.get(about["what"])):
+        return f"{show} {escaping.line(about['id'])}"
     return LISTS.get(about["what"])

@@ -65,6 +65,15 @@ def test_chiffons_own_refusals_are_told_too(hub: Any, run: Any) -> None:
         (
             409,
             {
+                "detail": "The contract is already terminated. Look at its present state first.",
+                "instance": "/api/v1/contracts/c1/end",
+            },
+            "The contract is already terminated. Look at its present state first.",
+            "dragoman contract show c1",
+        ),
+        (
+            409,
+            {
                 "detail": "w1 speaks chiffon. Give it a new one with POST /api/v1/agents/w1/token.",
                 "instance": "/api/v1/agents/w1/revocations",
             },

@@ -257,23 +257,30 @@ def told(work: Work, question: Question, status: QuestionStatus, answer: dict[st
 # -- afterwards ----------------------------------------------------------------------------------------------------
 
 
-def in_force(work: Work, collaboration: str, principal: AgentId) -> Contract:
-    """The contract of a collaboration, for one of its parties (or a person)."""
+def newest(work: Work, collaboration: str, principal: AgentId) -> tuple[Contract, Standing]:
+    """The contract of a collaboration as it stands now, for one of its parties (or a person)."""
     found = work.find(Terms(collaboration))
     if not found or principal not in (*found[0].parties, ADMIN):
         raise refuse(Kind.NOT_FOUND, "no such collaboration, or not yours", field="collaboration_id")
     standing = found[0].at(work.now)
     if principal != ADMIN and not between_the_same(work, found[0]):
         standing = Standing.TERMINATED
+    return found[0], standing
+
+
+def in_force(work: Work, collaboration: str, principal: AgentId) -> Contract:
+    contract, standing = newest(work, collaboration, principal)
     if standing is not Standing.ACTIVE:
         what = f"the contract is {standing.value}; shake hands for a new one"
         raise refuse(Kind.CONTRACT, what, standing=standing.value)
-    return found[0]
+    return contract
 
 
 def end_contract(work: Work, command: EndContract) -> Contract:
     """The collaboration is over, and with it the contracts that were renewed within the overlap."""
-    contract = in_force(work, command.collaboration, command.principal)
+    contract, standing = newest(work, command.collaboration, command.principal)
+    if standing is not Standing.ACTIVE:
+        raise refuse(Kind.CONFLICT, f"the contract is already {standing.value}", standing=standing.value)
     ended = {"standing": Standing.TERMINATED, "since": work.now, "by": command.principal, "reason": command.reason}
     for former in superseded(work, command.collaboration):
         work.put(msgspec.structs.replace(former, **ended))

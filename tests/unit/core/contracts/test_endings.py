@@ -170,6 +170,18 @@ async def test_who_ends_a_collaboration_ends_all_its_contracts(world):
     assert (await world.refused(ask)).facts["standing"] == "terminated"
 
 
+@pytest.mark.parametrize("over", ["terminated", "expired"])
+async def test_ending_what_is_over_already_is_a_conflict_as_with_a_task(world, over):
+    contract = await agreed(world)
+    ends = EndContract(principal=ADMIN, collaboration=contract.collaboration)
+    if over == "terminated":
+        await world.ask(ends)
+    else:
+        world.time = Instant(world.time + 25 * HOUR)
+    fault = await world.refused(ends)
+    assert (fault.kind, fault.message) == (Kind.CONFLICT, f"the contract is already {over}")
+
+
 async def test_a_revoked_token_is_remembered_over_a_restart_and_forgotten_when_it_would_be_over():
     world = await World().start()
     await world.add("lab", protocol="a2acp", domain="research")
