@@ -1,8 +1,9 @@
 """`dragoman play FILE`: a conversation that is written down, played by real agents at a real hub.
 
 The parties are let in under the names that the file gives them, their domains are allowed to work together, every
-message is sent as it is written, and what comes is compared with what is expected. At the end they are put out again
-and the policies are taken back, so a hub is as it was; `--fresh` plays at a hub of its own, which ends with the play.
+message is sent as it is written, and what comes is compared with what is expected. At the end what they left is
+cleared away (`cli.curtain`), they are put out again and the policies are taken back; `--fresh` plays at a hub of its
+own, which ends with the play.
 
     → said        ✓ heard, as expected        ✗ not as expected: the play ends there        • heard, but in no step
 """
@@ -25,6 +26,7 @@ from cyclopts import Parameter
 
 from dragoman.app.datadir import DataDir
 from dragoman.cli import printing
+from dragoman.cli.curtain import at_rest, no_dead_letters
 from dragoman.cli.escaping import line
 from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Hub
@@ -71,9 +73,12 @@ def play(
                     raise Stop(stop.code, stop.sentence, next=fix) from stop
                 raise
             verify = _trusted(hub, reach)
-        secrets = {name: after.enter_context(_let_in(hub, player, file)) for name, player in told.parties.items()}
+        ids = {name: player.agent.agent_id for name, player in told.parties.items()}
+        after.enter_context(no_dead_letters(hub, frozenset(ids.values())))
         for policy in told.policies:
             after.enter_context(_allowed(hub, policy))
+        secrets = {name: after.enter_context(_let_in(hub, player, file)) for name, player in told.parties.items()}
+        after.enter_context(at_rest(hub, {ids[name]: secret for name, secret in secrets.items()}))
         return _perform(told, hub.url, secrets, verify, expired, patience, output, file)
 
 
