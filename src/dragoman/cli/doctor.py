@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 OLDEST_PYTHON = (3, 11)
 SCARCE_SPACE = 1 << 30
 NO_SPACE = 64 << 20
+APART = 10.0
+"""Seconds between two clocks that are more than a slow answer and a date without fractions make up. From a minute on,
+messages are refused as too old or of the future."""
 
 
 Verdict = Literal["ok", "warning", "problem"]
@@ -172,8 +175,25 @@ def _hub(reach: Reach, directory: DataDir) -> tuple[list[Finding], bool]:
         hub.ask("GET", base="/readyz", patience=5.0)
     except Stop as stop:
         found.append(Finding("ready", "problem", f"it takes no work: {stop.sentence}", "look at the hub's log"))
-    found += _token_and_version(hub)
+    found += (*_clock(hub), *_token_and_version(hub))
     return found, True
+
+
+def _clock(hub: Hub) -> Iterator[Finding]:
+    try:
+        ahead = hub.ahead(patience=5.0)
+    except Stop:
+        return  # it has just been asked whether it answers
+    if ahead is None:
+        return
+    if abs(ahead) <= APART:
+        yield Finding("clock", "ok", "the hub's and this machine's agree")
+        return
+    said = f"the hub's is {printing.duration(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} this machine's"
+    fix = (
+        "set the one that is wrong, then restart the hub: while it runs it follows a clock that was set by 36 s an hour"
+    )
+    yield Finding("clock", "warning", said, fix)
 
 
 def _token_and_version(hub: Hub) -> Iterator[Finding]:

@@ -27,10 +27,11 @@ class Garbled(Exception):
 
 
 class Answer:
-    """The status at once, the body as it is read."""
+    """Status and headers (in lower case) at once, the body as it is read."""
 
-    def __init__(self, status: int, body: io.BufferedReader) -> None:
+    def __init__(self, status: int, headers: Mapping[bytes, bytes], body: io.BufferedReader) -> None:
         self.status = status
+        self.headers = headers
         self._body = body
 
     def read(self) -> bytes:
@@ -96,7 +97,7 @@ def _answer(source: io.BufferedReader) -> Answer:
     status, headers = _status(source), _headers(source)
     while status < 200:  # 100 Continue and its like come before the answer
         status, headers = _status(source), _headers(source)
-    return Answer(status, io.BufferedReader(_body(source, status, headers)))
+    return Answer(status, headers, io.BufferedReader(_body(source, status, headers)))
 
 
 def _body(source: io.BufferedReader, status: int, headers: Mapping[bytes, bytes]) -> io.RawIOBase:

@@ -149,6 +149,19 @@ class Hub:
         finally:
             connection.close()
 
+    def ahead(self, *, patience: float = PATIENCE) -> float | None:
+        """By how many seconds the hub's clock is ahead of ours, by the date of an answer; None if that has none."""
+        from email.utils import parsedate_to_datetime  # for the one command that compares
+
+        connection = self._connect(patience)
+        try:
+            dated = self._send(connection, "GET", "/livez", None, {}).headers.get(b"date", b"").decode("latin-1")
+            return parsedate_to_datetime(dated).timestamp() - time.time()
+        except ValueError:
+            return None
+        finally:
+            connection.close()
+
     def stream(self, *path: str, after: str | None = None, patience: float = PATIENCE) -> Iterator[Event]:
         """Events as they come, until the hub ends the stream. Raises `Lull` after `patience` seconds of silence and
         `Stop` if the connection breaks; whoever follows may come back with `after`."""

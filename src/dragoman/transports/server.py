@@ -15,12 +15,12 @@ import asyncio
 import socket
 from collections.abc import Mapping, Sequence
 from email.utils import formatdate
-from time import time
 from typing import Any, Literal, Protocol
 
 import structlog
 import uvicorn
 
+from dragoman.core.ids import SECOND
 from dragoman.core.ports import Files, Intake, Store
 from dragoman.security.tls import Renewal
 from dragoman.security.urls import Network, Resolve
@@ -118,6 +118,7 @@ class Serving:
         self.port = port
         self.limits = limits
         self._store = store
+        self._now = hub.now
         self._tls = tls
         self.refusals = Refusals(hub)
         desk = ChiffonDesk(hub, store, limits=limits, admin_hash=admin_token_hash, refusals=self.refusals, files=files)
@@ -240,7 +241,8 @@ class Serving:
             self._tick(server)
 
     def _tick(self, server: uvicorn.Server) -> None:
-        server.server_state.default_headers = [(b"date", formatdate(time(), usegmt=True).encode())]
+        """Answers are dated by the hub's clock, so that whoever wonders why their messages are too old can see it."""
+        server.server_state.default_headers = [(b"date", formatdate(self._now() // SECOND, usegmt=True).encode())]
 
 
 def _listen(host: str, port: int) -> socket.socket:

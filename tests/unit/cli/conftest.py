@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -32,6 +33,8 @@ class FakeHub:
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}
+        self.ahead = 0.0
+        """Seconds by which its clock is ahead of ours."""
         self.asked: list[Asked] = []
         hub = self
 
@@ -56,6 +59,9 @@ class FakeHub:
                     self.send_header("Content-Length", str(len(payload)))
                 self.end_headers()
                 self.wfile.write(payload)
+
+            def date_time_string(self, timestamp: float | None = None) -> str:
+                return super().date_time_string(time.time() + hub.ahead)
 
             do_GET = do_POST = do_DELETE = _answer
 

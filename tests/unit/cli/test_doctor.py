@@ -67,6 +67,23 @@ def test_with_a_hub_it_asks_the_hub(hub: Any, run: Any) -> None:
     assert "this command is" in ran.out
 
 
+@pytest.mark.parametrize(
+    ("ahead", "said"),
+    [
+        (0, "✓ clock: the hub's and this machine's agree"),
+        (-3, "✓ clock: the hub's and this machine's agree"),
+        (300, "• clock: the hub's is 5 min ahead of this machine's"),
+        (-7230, "• clock: the hub's is 2 h behind this machine's"),
+    ],
+)
+def test_a_hub_whose_clock_is_another_is_told(hub: Any, run: Any, ahead: float, said: str) -> None:
+    hub.answers["GET /livez"] = hub.answers["GET /readyz"] = (200, {"status": "ok"})
+    hub.ahead = ahead
+    ran = run("doctor")
+    assert said in ran.out
+    assert ("restart the hub" in ran.out) is (abs(ahead) > 10)
+
+
 def test_a_hub_that_was_named_and_does_not_answer_is_a_problem(alone: Path, run: Any) -> None:
     ran = run("doctor", "--hub", "http://127.0.0.1:1", "-o", "json")
     assert (ran.code, verdicts(ran.out)["hub"]) == (1, "problem")

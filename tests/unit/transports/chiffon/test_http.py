@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx2
 import pytest
+from tests.support.scripted import NOW
 
 from dragoman.core.commands import (
     Acknowledge,
@@ -21,7 +23,7 @@ from dragoman.core.commands import (
     Submit,
 )
 from dragoman.core.errors import Fault, Kind
-from dragoman.core.ids import ADMIN
+from dragoman.core.ids import ADMIN, SECOND
 from dragoman.core.tasks.model import Task
 from dragoman.protocols.chiffon import codec
 from dragoman.protocols.chiffon.types import ErrorPayload
@@ -322,3 +324,9 @@ async def test_no_token_is_in_any_command_note_or_log(
     for text in (repr(hub.asked), repr(hub.noted), caplog.text, printed.out, printed.err):
         assert canary not in text
         assert kit.tokens["orch-1"] not in text
+
+
+async def test_an_answer_is_dated_by_the_hubs_clock(client: Any) -> None:
+    """Whoever compares it with their own sees by which clock the hub judges what is too old."""
+    answer = await client("GET", "/api/agent/messages", token=None)
+    assert parsedate_to_datetime(answer.headers["date"]).timestamp() == NOW // SECOND
