@@ -24,7 +24,7 @@ from time import time
 import structlog
 
 from dragoman.app.settings import Settings
-from dragoman.security.tls import GRPC_SUITES, Files, Renewal, TlsProblem, grpc_cipher_suites
+from dragoman.security.tls import GRPC_SUITES, Files, Renewal, TlsProblem, grpc_cipher_suites, how_to_renew
 
 log = structlog.get_logger("dragoman")
 
@@ -86,7 +86,7 @@ class Certificates:
             log.info("certificate renewed", file=str(file), days=(renewal.not_after - now) // DAY)
         elif renewal.not_after - now < SOON:
             left = (renewal.not_after - now) // DAY
-            self._tell(file, left, "a certificate expires soon", days=left, fix="renew it: dragoman cert")
+            self._tell(file, left, "a certificate expires soon", days=left, fix=f"renew it: {how_to_renew(file)}")
         return changed
 
     def _tell(self, file: Path, what: object, words: str, **facts: object) -> None:

@@ -24,7 +24,10 @@ def cert(
     ),
     host: Annotated[
         list[str] | None,
-        Parameter(negative=(), help="A name or address that clients use, repeatable [this machine's own]."),
+        Parameter(
+            negative=(),
+            help="A name or address that clients use, repeatable [those of the last one, else this machine's own].",
+        ),
     ] = None,
     client: Annotated[str | None, Parameter(help="Make a client's certificate of this name instead.")] = None,
     days: Annotated[int, Parameter(help="How long it lasts.")] = 397,
@@ -32,9 +35,10 @@ def cert(
 ) -> None:
     """Make a certificate for TLS, signed by a CA of your own.
 
-    The CA in the directory is made at the first time and used again after that.
+    The CA in the directory is made at the first time and used again after that. Without --host, a certificate that is
+    made again keeps its names.
     """
-    from dragoman.security.certificates import HOSTS, Authority, CertificateProblem
+    from dragoman.security.certificates import Authority, CertificateProblem
     from dragoman.security.private import PrivateFileError
     from dragoman.security.trust import CA, CERTIFICATE, KEY
 
@@ -47,7 +51,7 @@ def cert(
         if client is not None:
             made = authority.client(client, now=now, days=days)
         else:
-            made = authority.server(host or HOSTS, now=now, days=days)
+            made = authority.server(host or authority.hosts, now=now, days=days)
     except (CertificateProblem, PrivateFileError) as error:
         raise Stop(Exit.USAGE, line(str(error))) from error
 

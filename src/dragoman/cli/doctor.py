@@ -294,7 +294,7 @@ def keys(settings: Settings, directory: DataDir) -> Iterator[Finding]:
 def certificates(certificate: Path, key: Path, client_ca: Path | None) -> Finding:
     """Readable, a pair, closed to others, and good for a while yet."""
     from dragoman.app.certificates import DAY, SOON
-    from dragoman.security.tls import Files, TlsProblem, read_pair, server_context
+    from dragoman.security.tls import Files, TlsProblem, how_to_renew, read_pair, server_context
 
     now = int(time.time())
     files = Files(certificate=certificate, key=key, client_ca=client_ca)
@@ -306,5 +306,6 @@ def certificates(certificate: Path, key: Path, client_ca: Path | None) -> Findin
         return Finding("tls", "problem", said or str(problem), fix)
     said = f"{certificate} is good for {printing.count(left // DAY, 'day')}"
     if left < SOON:
-        return Finding("tls", "warning", said, "renew it; the hub takes it without a restart: dragoman cert")
+        fix = f"renew it; the hub takes it without a restart: {how_to_renew(certificate)}"
+        return Finding("tls", "warning", said, fix)
     return Finding("tls", "ok", said)

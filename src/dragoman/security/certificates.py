@@ -85,6 +85,16 @@ class Authority:
             )
         self._key = key
 
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The names of the server's certificate that is there; without one, of this machine."""
+        try:
+            [made, *_] = x509.load_pem_x509_certificates((self.directory / "server.pem").read_bytes())
+            names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        except (OSError, ValueError, x509.ExtensionNotFound):
+            return HOSTS
+        return tuple(str(name.value) for name in names)
+
     def server(self, hosts: Sequence[str], *, now: datetime.datetime, days: int = DAYS) -> Made:
         """A certificate for these names and addresses; one that is there is replaced."""
         names = [_name(host) for host in hosts]

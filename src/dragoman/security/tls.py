@@ -19,6 +19,7 @@ suites that the certificate cannot serve, which leaves 1.3.
 from __future__ import annotations
 
 import os
+import shlex
 import ssl
 import tempfile
 from collections.abc import Iterator
@@ -42,6 +43,8 @@ GRPC_SUITES = "GRPC_SSL_CIPHER_SUITES"
 """The environment variable that gRPC reads once, before its first TLS connection, in either role."""
 
 _MAKE = "Make one: dragoman cert"
+HOME = Path(".dragoman/tls")
+"""Where `dragoman cert` makes them, if nobody says otherwise."""
 
 
 class TlsProblem(Exception):
@@ -85,10 +88,19 @@ def read_pair(files: Files, now: int) -> Pair:
     if _public(_private_key(files.key, key_pem)) != _public(leaf):
         raise TlsProblem(f"the key {files.key} is not that of {files.certificate}. Name the two that belong together.")
     if now >= leaf.not_valid_after_utc.timestamp():
-        raise TlsProblem(f"{files.certificate} expired on {leaf.not_valid_after_utc:%Y-%m-%d}. Renew it: dragoman cert")
+        over = f"{leaf.not_valid_after_utc:%Y-%m-%d}"
+        raise TlsProblem(f"{files.certificate} expired on {over}. Renew it: {how_to_renew(files.certificate)}")
     if now < leaf.not_valid_before_utc.timestamp():
         raise TlsProblem(f"{files.certificate} is valid from {leaf.not_valid_before_utc:%Y-%m-%d}. Check the clock.")
     return Pair(chain=chain, key=key_pem, not_after=int(leaf.not_valid_after_utc.timestamp()), names=_names(leaf))
+
+
+def how_to_renew(certificate: Path) -> str:
+    """The command, if it is one that `dragoman cert` made: the CA is beside it."""
+    if certificate.name != "server.pem" or not (certificate.parent / "ca.key").exists():
+        return "have it signed anew"
+    there = "" if certificate.parent == HOME else f" --dir {shlex.quote(str(certificate.parent))}"
+    return f"dragoman cert{there}"
 
 
 def server_context(files: Files, now: int) -> ssl.SSLContext:

@@ -333,6 +333,30 @@ def test_the_same_ca_signs_again_and_clients_too(tmp_path: Path) -> None:
     assert ca.public_bytes(serialization.Encoding.PEM) == (place / "ca.pem").read_bytes()
 
 
+def test_a_certificate_that_is_made_again_keeps_its_names(tmp_path: Path) -> None:
+    """`doctor` and the log say `dragoman cert`, and a hub takes what that makes at once: nobody may be locked out."""
+    place = tmp_path / "tls"
+    named = ["hub.example", "10.0.0.7", "::1"]
+    for hosts, made in ((named, named), ([], named), (["other"], ["other"])):
+        options = [word for host in hosts for word in ("--host", host)]
+        assert dragoman("cert", "--dir", str(place), *options, "-o", "json").json["names"] == made
+    (place / "server.pem").write_text("noise")
+    assert dragoman("cert", "--dir", str(place), "-o", "json").json["names"] == ["localhost", "127.0.0.1", "::1"]
+
+
+def test_who_renews_a_certificate_is_told_how_by_who_made_it(tmp_path: Path, ca: trustme.CA) -> None:
+    place = tmp_path / "tls"
+    ours = Authority(place, TODAY - 9 * DAY).server(["a"], now=TODAY - 9 * DAY, days=8)
+    theirs = put(tmp_path, ca.issue_cert("localhost", not_before=TODAY - 9 * DAY, not_after=TODAY - DAY), "over")
+    for certificate, key, fix in (
+        (ours.certificate, ours.key, f"dragoman cert --dir {place}"),
+        (theirs.certificate, theirs.key, "have it signed anew"),
+    ):
+        with pytest.raises(TlsProblem) as problem:
+            server_context(Files(certificate=certificate, key=key), NOW)
+        assert str(problem.value).endswith(f"Renew it: {fix}")
+
+
 @pytest.mark.parametrize("host", ["", "a b", "x\n", "-a", "http://x", "1.2.3", "a" * 64, "é", "*", "a..b", "/etc"])
 def test_what_is_no_host_gets_no_certificate(tmp_path: Path, host: str) -> None:
     with pytest.raises(CertificateProblem, match="neither a host name nor an address"):
