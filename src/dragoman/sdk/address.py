@@ -87,6 +87,10 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
         return f"{next((name for name, known in SCHEMES.items() if known == ours), scheme)}://{place}"
 
     @property
+    def is_secure(self) -> bool:
+        return self.base.startswith("https:")
+
+    @property
     def is_loopback(self) -> bool:
         """Proxies of the environment are for the world outside."""
         return urlsplit(self.base).hostname in LOOPBACK

@@ -16,7 +16,8 @@ import pytest
 from dragoman import Agent, Client, HubUnreachable, Misconfigured, SyncClient
 from dragoman.sdk.address import parse, resolve, resolve_agent
 from dragoman.sdk.calling.online import unreachable
-from dragoman.sdk.network.misdialled import not_made
+from dragoman.sdk.links import LinkDown
+from dragoman.sdk.network.misdialled import not_made, sentence
 
 
 @pytest.mark.parametrize(
@@ -91,6 +92,20 @@ def test_who_speaks_at_the_wrong_door_is_told_of_the_right_one(said: str, what: 
     assert what in str(down)
     assert str(unreachable(down)) == f"no link to the hub: {down}."
     assert str(unreachable(not_made(parse("chiffon+ws://h:1", "t"), Exception("gone")))).endswith("running there?")
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("forge+wss://h:1", "did not receive a valid HTTP response"),
+        ("covens://h:1", "failed to connect to all addresses; last error: UNAVAILABLE: Socket closed"),
+        ("chiffon+https://h:1", "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate required"),
+    ],
+)
+def test_who_speaks_tls_and_shows_no_certificate_is_told_how_to(url: str, said: str) -> None:
+    down = not_made(parse(url, "t"), Exception(said))
+    assert str(down).endswith("name yours in DRAGOMAN_CLIENT_CERTIFICATE and DRAGOMAN_CLIENT_KEY")
+    assert "say so in the address" not in str(unreachable(LinkDown(sentence(down))))
 
 
 def test_an_agent_that_the_hub_starts_needs_no_token_and_gives_none_away() -> None:

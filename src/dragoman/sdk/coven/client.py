@@ -37,6 +37,7 @@ from dragoman.sdk.errors import (
     RequestRefused,
 )
 from dragoman.sdk.events import Event, Question, TaskInfo
+from dragoman.sdk.network.misdialled import advised
 from dragoman.sdk.words import File
 from dragoman.sdk.world import World
 
@@ -245,7 +246,7 @@ class CovenClient:
             self._patience.was_reached = True
             return Passing(words)
         if fault is None and code in TRANSPORT:
-            return Passing(words or code.name)
+            return Passing(advised(words, secure=self._address.is_secure) or code.name)
         if fault in CONFLICTS:
             return Conflict(words)
         raised = RAISED.get(code)

@@ -146,7 +146,8 @@ class CovenLink:
             return final(said or f"the hub ended the stream: {code.name}")
         if code is grpc.StatusCode.ALREADY_EXISTS:
             return LinkDown(said, retry_after=STILL_THERE)
-        return LinkDown(advised(said) or ("the stream ended" if code is grpc.StatusCode.OK else code.name))
+        said = advised(said, secure=self._address.is_secure)
+        return LinkDown(said or ("the stream ended" if code is grpc.StatusCode.OK else code.name))
 
     async def close(self) -> None:
         """Everything said is read by the hub before the stream ends, if there is still one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,8 +17,9 @@ MOST_EVENT = 16 * 1024 * 1024
 
 
 class _Client(httpx2.AsyncClient):
-    """Under uvloop the socket of a connection that was reset before anybody looked at it is None, which its libraries
-    do not expect: a hub that dies then is a connection that failed, and no mistake in a program."""
+    """What its libraries let through, as the failures of a connection that they are: under uvloop the socket of one
+    that was reset before anybody looked at it is None, which they do not expect; and in TLS 1.3 a client reads that
+    the hub does not take its certificate where it reads an answer."""
 
     async def send(self, request: httpx2.Request, **how: Any) -> httpx2.Response:
         try:
@@ -26,6 +28,8 @@ class _Client(httpx2.AsyncClient):
             if error.obj is not None:
                 raise
             raise httpx2.ConnectError("the connection was reset", request=request) from None
+        except ssl.SSLError as error:
+            raise httpx2.ReadError(str(error), request=request) from None
 
 
 def http_client(

@@ -12,10 +12,13 @@ from dragoman.sdk.links import LinkDown
 
 _TLS = "if the hub speaks TLS, say so in the address: wss, https or covens"
 _PLAIN = "no TLS is spoken there: write ws, http or coven"
+_SHOW = "if the hub asks for a certificate, name yours in DRAGOMAN_CLIENT_CERTIFICATE and DRAGOMAN_CLIENT_KEY"
 
 ADVICE: tuple[tuple[str, str], ...] = (
     ("CERTIFICATE_VERIFY_FAILED", "name the hub's CA in SSL_CERT_FILE, and the hub as its certificate does"),
     ("WRONG_VERSION_NUMBER", _PLAIN),
+    ("ALERT_CERTIFICATE_REQUIRED", _SHOW),
+    ("ALERT_UNKNOWN_CA", _SHOW),
     ("http1.x server", "coven is spoken on the hub's gRPC port (50051), not on this one"),
     ("illegal request line", "that may be the gRPC port: this is spoken on the hub's HTTP port (8420)"),
     ("Server disconnected without sending a response", _TLS),
@@ -24,11 +27,17 @@ ADVICE: tuple[tuple[str, str], ...] = (
 )
 """A part of what is said → what to do."""
 
+SECURE = {_TLS: _SHOW}
+"""What to do instead where TLS was spoken."""
 
-def advised(text: str) -> str:
-    """What is said of a failure, with what to do about it where that is known."""
+
+def advised(text: str, *, secure: bool = False) -> str:
+    """What is said of a failure, with what to do about it where that is known and not said yet."""
     said = text.rstrip(".")
-    return next((f"{said}; {what}" for part, what in ADVICE if part in said and what not in said), said)
+    if any(what in said for what in (*SECURE.values(), *(what for _, what in ADVICE))):
+        return said
+    what = next((what for part, what in ADVICE if part in said), None)
+    return said if what is None else f"{said}; {SECURE.get(what, what) if secure else what}"
 
 
 def asks(text: str, question: str) -> str:
@@ -45,5 +54,5 @@ def sentence(error: BaseException) -> str:
 def not_made(address: Address, error: BaseException) -> LinkDown:
     """Nobody answers at an address."""
     is_known = isinstance(error, OSError) and error.errno is not None
-    why = advised(os.strerror(error.errno)) if is_known else sentence(error)  # type: ignore[attr-defined]
-    return LinkDown(f"{address.shown}: {why}")
+    said = os.strerror(error.errno) if is_known else str(error) or type(error).__name__  # type: ignore[attr-defined]
+    return LinkDown(f"{address.shown}: {advised(said, secure=address.is_secure)}")

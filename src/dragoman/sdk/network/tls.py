@@ -25,7 +25,7 @@ class Files(NamedTuple):
 
 def context(address: Address, environ: Mapping[str, str] = os.environ) -> ssl.SSLContext | None:
     """What to speak TLS with, or None where it is not spoken."""
-    if not address.base.startswith("https:"):
+    if not address.is_secure:
         return None
     note = read_note(environ)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -310,5 +311,18 @@ async def test_a_hub_that_dies_over_a_new_connection_is_waited_for() -> None:
 
     pipe = HttpPipe(parse("chiffon+http://127.0.0.1:8420"), transport=httpx2.MockTransport(gone))
     with pytest.raises(LinkDown, match="the connection was reset"):
+        await pipe.open(b"{}")
+    await pipe.close()
+
+
+async def test_a_hub_that_breaks_tls_off_is_waited_for() -> None:
+    """Whoever shows no certificate where one is required hears so only by the first answer; an agent ended with an
+    SSLError."""
+
+    def refused(request: httpx2.Request) -> httpx2.Response:
+        raise ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate required")
+
+    pipe = HttpPipe(parse("chiffon+https://127.0.0.1:8420"), transport=httpx2.MockTransport(refused))
+    with pytest.raises(LinkDown, match="name yours in DRAGOMAN_CLIENT_CERTIFICATE"):
         await pipe.open(b"{}")
     await pipe.close()
