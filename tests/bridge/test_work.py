@@ -165,6 +165,19 @@ async def test_the_same_request_twice_is_done_once(scene: Scene) -> None:
     assert again[-1]["text"] == "once"
 
 
+@pytest.mark.parametrize("pair", [pair for pair in REPEATED if "a2acp" not in pair], ids="-to-".join)
+async def test_who_asks_again_is_told_a_long_answer_whole(scene: Scene) -> None:
+    """Also where it came in parts, and only the last of them with the outcome."""
+    text = "".join(f"{number:06} ü\n" for number in range(2 * MEBIBYTE // 10))
+    order = Order(to=scene.worker.id)
+    handle = await scene.caller.submit(order)
+    await scene.worker.finish(await scene.worker.take(), text=text)
+    assert (await scene.caller.story(handle))[-1]["text"] == text
+    handle = await scene.caller.submit(order)
+    end = (await scene.caller.story(handle))[-1]
+    assert (end["final"], end["text"]) == ("completed", text)
+
+
 @pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair[0] == "a2acp"], ids="-to-".join)
 async def test_a2acp_takes_a_message_once_and_never_again(scene: Scene) -> None:
     """Also with the same content (a2acp-D15): whoever asks again writes a new message."""

@@ -59,6 +59,7 @@ LONGEST_PIECE = 150_000
 RESULT_STREAM = "result"
 """The stream of a final output that its agent sent in pieces."""
 
+_ENDINGS = frozenset({Cargo.RESULT, Cargo.FAILURE})
 _parse = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -66,9 +67,19 @@ LIMITS = {"max_memory_mb": "maxMemoryMb", "quality_threshold": "qualityThreshold
 """Limits of other protocols' callers, as forge would write them."""
 
 
-def messages_of(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[Anything, ...]:
-    """The messages of a parcel, in order; nearly always one."""
-    return _WORDS[parcel.delivery.cargo](parcel, now)
+def messages_of(parcel: Parcel, receiver: Agent, now: Instant, whole: str | None = None) -> tuple[Anything, ...]:
+    """The messages of a parcel, in order; nearly always one. `whole` is the output of one that is `in_pieces`."""
+    return _WORDS[parcel.delivery.cargo](parcel, now) if whole is None else _result(parcel, now, whole)
+
+
+def in_pieces(parcel: Parcel) -> bool:
+    """Whether an ending that has only the last piece of its output is told once more: the first time each piece was
+    told as it came, in the commit of its event, and whoever asks again has perhaps none of them."""
+    delivery, event = parcel.delivery, parcel.event
+    if delivery.cargo not in _ENDINGS or delivery.created_at == event.at or b'"chunk"' not in bytes(event.body):
+        return False
+    place = _parse(bytes(event.body)).get("chunk")
+    return place is not None and place[0] > 0
 
 
 def stamp(id: str, now: Instant) -> Stamp:
@@ -109,7 +120,7 @@ def _progress(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
     return _with_output(said, output, parcel, now, place)
 
 
-def _result(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
+def _result(parcel: Parcel, now: Instant, whole: str | None = None) -> tuple[Anything, ...]:
     task: Task = parcel.task
     event: Event = parcel.event
     body = _parse(bytes(event.body))
@@ -122,8 +133,9 @@ def _result(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
         result=body.get("result", msgspec.UNSET),
         error=msgspec.to_builtins(error_of(fault_told(body, task, event))) if failed else None,
     )
-    output = str(body.get("output") or "")
-    place = body.get("chunk")
+    output, place = str(body.get("output") or ""), body.get("chunk")
+    if whole is not None:
+        output, place = whole, None
     if place is None and len(output) > LONGEST_PIECE:
         size = len(output.encode())
         place = (0, size, size)

@@ -59,9 +59,11 @@ from dragoman.protocols.forge.types import (
     Unsubscribe,
     UpdateTask,
 )
+from dragoman.transports.account import account
 from dragoman.transports.forge import reading
 from dragoman.transports.forge.desk import Excess, ForgeDesk, LogSink, Subscriptions, TaskLog
 from dragoman.transports.tongue import Heard
+from dragoman.transports.turns import TakingTurns
 from dragoman.wire.guard import Limits
 from dragoman.wire.role import Role
 
@@ -79,7 +81,7 @@ class About(msgspec.Struct, frozen=True):
     fields: Mapping[str, str] | None = None
 
 
-class ForgeTongue:
+class ForgeTongue(TakingTurns):
     """One for each link. `log` takes the agent's log lines; without one they are kept with its task, or, where they
     belong to none, in its own log."""
 
@@ -94,8 +96,8 @@ class ForgeTongue:
         encoding: Encoding = Encoding.JSON,
         limits: Limits = codec.LIMITS,
     ) -> None:
+        super().__init__(desk.hub, agent)
         self._desk = desk
-        self._hub = desk.hub
         self._log: LogSink = log or TaskLog(desk.hub, agent, desk.notebook(agent))
         self._counts_lines = log is None  # a sink of somebody else's has its own measure
         self._encoding = encoding
@@ -103,7 +105,6 @@ class ForgeTongue:
         self._kept: dict[str, list[FileRef]] = {}  # with requests that are not decided yet
         self._dropping: set[asyncio.Task[None]] = set()
         self._excess = Excess(self._log)
-        self._tell: Callable[[Sequence[bytes]], bool] | None = None
         self._subscriptions: Subscriptions | None = None
 
     # -- in
@@ -328,11 +329,8 @@ class ForgeTongue:
 
     # -- the bus
 
-    def meet(self, tell: Callable[[Sequence[bytes]], bool]) -> None:
-        self._tell = tell
-
     def part(self) -> None:
-        self._tell = None
+        super().part()
         if self._subscriptions is not None:
             self._subscriptions.leave()
             self._subscriptions = None
@@ -343,12 +341,23 @@ class ForgeTongue:
             return False
         said = Published(topic=topic, publisher=publisher, data=data, missed=missed)
         stamp = forge.stamp(self._hub.mint(), self._hub.now())
-        return self._tell([self._write(codec.message(said, stamp))])
+        return self._tell([self._frame(codec.message(said, stamp))])
 
     # -- out
 
     def say(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
-        return [self._write(said) for said in forge.messages_of(parcel, agent, now)]
+        if self.free and not forge.in_pieces(parcel):
+            return self._words(parcel, agent, now)
+        return self.say_in_turn(parcel, agent)
+
+    async def put(self, parcel: Parcel, agent: Agent) -> Sequence[bytes]:
+        whole = None
+        if forge.in_pieces(parcel):
+            whole = (await account(self._desk.store, parcel.delivery.task, parcel.event.seq)).output
+        return self._words(parcel, agent, self._hub.now(), whole)
+
+    def _words(self, parcel: Parcel, agent: Agent, now: Instant, whole: str | None = None) -> Sequence[bytes]:
+        return [self._frame(said) for said in forge.messages_of(parcel, agent, now, whole)]
 
     def answer(self, heard: Heard, outcome: Any, agent: Agent) -> Sequence[bytes]:
         about: About = heard.about
@@ -376,7 +385,7 @@ class ForgeTongue:
         if not said.asks:
             self._log("warn", f"{said.type} was refused: {fault}", {"code": error.code, **_told(said)})
             return b""
-        return self._write(codec.failure(said.id, error, forge.stamp(message_id, now)))
+        return self._frame(codec.failure(said.id, error, forge.stamp(message_id, now)))
 
     def receipt(self, message_ids: Sequence[str]) -> bytes:
         return b""  # forge answers requests, and nothing else
@@ -384,13 +393,13 @@ class ForgeTongue:
     def shutdown(self, grace_ms: int, reason: str, now: Instant, message_id: str) -> bytes:
         """The farewell before a link is closed (D10)."""
         said = Shutdown(grace_period=grace_ms, reason=reason)
-        return self._write(codec.message(said, forge.stamp(message_id, now)))
+        return self._frame(codec.message(said, forge.stamp(message_id, now)))
 
-    def _write(self, said: Anything) -> bytes:
+    def _frame(self, said: Anything) -> bytes:
         return codec.write(said, self._encoding)
 
     def _success(self, request_id: str, payload: dict[str, Any]) -> bytes:
-        return self._write(codec.success(request_id, payload, forge.stamp(self._hub.mint(), self._hub.now())))
+        return self._frame(codec.success(request_id, payload, forge.stamp(self._hub.mint(), self._hub.now())))
 
 
 def _too_late(task: Task) -> Fault:
