@@ -12,10 +12,13 @@ from tests.support.coven_world import RULES, gateway
 
 from dragoman.core.commands import Answer, Cancel
 from dragoman.core.ids import ADMIN
-from dragoman.protocols.coven import coven_pb2
+from dragoman.protocols.coven import codec, coven_pb2
 from dragoman.protocols.coven.types import Done, Error, FileData, SendMessage, Text, Thinking, ToolResult, ToolUse
 
 Code = grpc.StatusCode
+MIB = 1024 * 1024
+LONG = "x" * (MIB * 6 // 10)
+"""More than half of a message."""
 
 
 @pytest.mark.requirement("coven-D6")
@@ -197,3 +200,24 @@ async def test_a_reader_that_does_not_read_loses_nothing_and_holds_up_nobody() -
         await hub.status(await call.task_id(), "completed")  # the agent was not held up by the caller
         heard = await call.rest()
         assert "".join(one.event.text for one in heard if isinstance(one.event, Text)) == "".join(pieces)
+
+
+@pytest.mark.requirement("coven-D9", "coven-D8")
+@pytest.mark.parametrize("streamed", [LONG, LONG + LONG, ""], ids=["text", "more text than a message holds", "none"])
+@pytest.mark.parametrize("result", [{"is": LONG}, LONG, None], ids=["object", "words", "no result"])
+async def test_no_message_to_a_caller_is_longer_than_one_may_be(streamed: str, result: object) -> None:
+    async with gateway(limits={"message_bytes": MIB}) as hub:
+        agent = await hub.agent("worker")
+        call = await hub.call(SendMessage(request_id="q1", content="x", to_agent="worker"))
+        request = (await agent.work()).request_id
+        for start in range(0, len(streamed), len(LONG)):
+            await agent.respond(request, text=streamed[start : start + len(LONG)])
+        done = coven_pb2.Done(result_json="" if result is None else msgspec.json.encode(result).decode())
+        await agent.raw(coven_pb2.AgentMessage(response={"request_id": request, "done": done}).SerializeToString())
+        heard = await call.rest()
+        assert max(len(codec.encode_response(one)) for one in heard) <= MIB
+        end = heard[-1].event
+        assert isinstance(end, Done)
+        text = end.full_response or "".join(one.event.text for one in heard if isinstance(one.event, Text))
+        assert text == streamed or (not streamed and text == result)
+        assert end.result_json in (done.result_json, "" if text == result else done.result_json)

@@ -2,6 +2,7 @@
 
 inbound       an agent's event or a caller's message becomes a command
 outbound      work becomes a message to an agent, a task's events become responses to a caller
+measure       what is too long for a message to a caller
 registration  an agent's introduction becomes a command
 failures      faults become `error` and gRPC statuses, and back
 exchange      names, and how the hub's JSON becomes text
@@ -12,6 +13,7 @@ What coven has no word for travels in fields numbered from 1001 on; `protocols/c
 from dragoman.bindings.coven.exchange import CHAT, PROTOCOL, traceparent
 from dragoman.bindings.coven.failures import fault_of, status_of
 from dragoman.bindings.coven.inbound import end_of, progress_of, submit_of, text_of
+from dragoman.bindings.coven.measure import in_measure
 from dragoman.bindings.coven.outbound import (
     ENDINGS,
     attached,
@@ -34,6 +36,7 @@ __all__ = [
     "ends_in_pieces",
     "fault_of",
     "file_in",
+    "in_measure",
     "message_of",
     "progress_of",
     "reason_of",

@@ -194,7 +194,13 @@ class Callers:
         data = None if file is None else await self._keeping.fetch(file.id)
         whole = await self._whole(task) if coven.ends_in_pieces(event) else None
         for response in coven.responses_of(event, task, request_id=request_id, data=data, whole=whole):
-            await context.write(codec.encode_response(response))
+            message = codec.encode_response(response)
+            if len(message) <= self._limits.message_bytes:
+                await context.write(message)
+                continue
+            told = (await account(self._store, task.id, event.seq - 1)).output
+            for part in coven.in_measure(response, self._limits.message_bytes, told):
+                await context.write(codec.encode_response(part))
 
     async def _whole(self, task: Task) -> str:
         """An output that came in pieces: who reads only `full_response` is to have all of it."""
