@@ -72,13 +72,15 @@ SUBMIT = TYPE_OF[SubmitTask]
 
 
 class About(msgspec.Struct, frozen=True):
-    """What an answer answers: the request's id, its type, whether anybody waits, and what it calls fields."""
+    """What an answer answers: the request's id, its type, whether anybody waits, and what it calls fields. `kept` are
+    its files: until it is decided they belong to nothing else."""
 
     id: str | None
     type: str
     asks: bool
     answer: ErrorBody | None = None
     fields: Mapping[str, str] | None = None
+    kept: list[FileRef] = msgspec.field(default_factory=list)
 
 
 class ForgeTongue(TakingTurns):
@@ -102,7 +104,6 @@ class ForgeTongue(TakingTurns):
         self._counts_lines = log is None  # a sink of somebody else's has its own measure
         self._encoding = encoding
         self._limits = limits
-        self._kept: dict[str, list[FileRef]] = {}  # with requests that are not decided yet
         self._dropping: set[asyncio.Task[None]] = set()
         self._excess = Excess(self._log)
         self._subscriptions: Subscriptions | None = None
@@ -136,7 +137,7 @@ class ForgeTongue(TakingTurns):
         assert isinstance(event, RequestReceived | EventReceived)
         message = event.message
         about = About(message.id, message.type, asks, fields=forge.fields_in(message.payload))
-        look = self._look_of(agent, message, event.tree)
+        look = self._look_of(agent, message, event.tree, about.kept)
         if look is not None:
             return Heard(look=look, message_id=message.id, about=about)
         message = self._about_its_task(agent, message)
@@ -192,7 +193,7 @@ class ForgeTongue(TakingTurns):
     # -- what needs a look
 
     def _look_of(
-        self, agent: Agent, message: Message, tree: dict[str, Any]
+        self, agent: Agent, message: Message, tree: dict[str, Any], kept: list[FileRef]
     ) -> Callable[[], Awaitable[Sequence[bytes] | Command]] | None:
         desk = self._desk
         match message.payload:
@@ -211,11 +212,11 @@ class ForgeTongue(TakingTurns):
             case CancelTask(task_id=id):
                 return partial(self._cancel, agent, message, id, tree)
             case UpdateTask(status="running") as said:
-                return partial(self._take_up, agent, message, said, tree)
+                return partial(self._take_up, agent, message, said, tree, kept)
             case Progress(file=Attachment()) as said:
-                return partial(self._take_file, agent, message, said, tree)
+                return partial(self._take_file, agent, message, said, tree, kept)
             case SubmitTask() as task if task.attachments or task.dependencies or task.parent_id:
-                return partial(self._submit, agent, message, task, tree)
+                return partial(self._submit, agent, message, task, tree, kept)
             case _:
                 return None
 
@@ -248,37 +249,43 @@ class ForgeTongue(TakingTurns):
             await reading.steered(self._desk, agent, task_id)
         return cancellation(agent, message, tree)
 
-    async def _take_up(self, agent: Agent, message: Message, said: UpdateTask, tree: dict[str, Any]) -> Command:
+    async def _take_up(
+        self, agent: Agent, message: Message, said: UpdateTask, tree: dict[str, Any], kept: list[FileRef]
+    ) -> Command:
         """`running`: on one's own task that is progress; one in the queue is claimed first."""
         async with self._noting(agent, message, said.task_id):
             task = await reading.seen(self._desk, agent, said.task_id)
         if task.owner != agent.id and task.status is Status.QUEUED:
             task = await self._hub.ask(forge.claim(agent, task.id))
         async with self._noting(agent, message, said.task_id):
-            return update(agent, message, said, tree, await self._keep(agent, message, task, said.file))
+            return update(agent, message, said, tree, await self._keep(agent, task, said.file, kept))
 
-    async def _take_file(self, agent: Agent, message: Message, said: Progress, tree: dict[str, Any]) -> Command:
+    async def _take_file(
+        self, agent: Agent, message: Message, said: Progress, tree: dict[str, Any], kept: list[FileRef]
+    ) -> Command:
         async with self._noting(agent, message, said.task_id):
             task = await reading.seen(self._desk, agent, said.task_id)
-            return progress(agent, message, said, tree, await self._keep(agent, message, task, said.file))
+            return progress(agent, message, said, tree, await self._keep(agent, task, said.file, kept))
 
-    async def _keep(self, agent: Agent, message: Message, task: Task, file: Attachment | None) -> FileRef | None:
+    async def _keep(self, agent: Agent, task: Task, file: Attachment | None, kept: list[FileRef]) -> FileRef | None:
         """A file of one's own work; nobody else's is kept, even for a moment."""
         if file is None:
             return None
         if task.owner != agent.id:
             raise refuse(Kind.NOT_FOUND, "no such task, or not yours", field="payload.taskId", taskId=task.id)
         data = _content("payload.file.data", file.data)
-        kept = await self._desk.files.keep(data, name=file.filename, mime_type=file.mime_type, owner=agent.id)
-        self._kept[message.id] = [kept]
-        return kept
+        ref = await self._desk.files.keep(data, name=file.filename, mime_type=file.mime_type, owner=agent.id)
+        kept.append(ref)
+        return ref
 
-    async def _submit(self, agent: Agent, message: Message, said: SubmitTask, tree: dict[str, Any]) -> Command:
+    async def _submit(
+        self, agent: Agent, message: Message, said: SubmitTask, tree: dict[str, Any], kept: list[FileRef]
+    ) -> Command:
         async with self._noting(agent, message, None):
-            files = await self._taken_along(agent, message, said)
-        return forge.submission(agent, message, tree, files)
+            await self._take_along(agent, said, kept)
+        return forge.submission(agent, message, tree, tuple(kept))
 
-    async def _taken_along(self, agent: Agent, message: Message, said: SubmitTask) -> tuple[FileRef, ...]:
+    async def _take_along(self, agent: Agent, said: SubmitTask, kept: list[FileRef]) -> None:
         """The files of a new task, kept; but only if it hangs on nothing that its submitter may not see."""
         for name, ids in (("dependencies", said.dependencies), ("parentId", (said.parent_id,))):
             for id in ids:
@@ -288,18 +295,17 @@ class ForgeTongue(TakingTurns):
             _content(f"payload.attachments[{index}].data", attachment.data)
             for index, attachment in enumerate(said.attachments)
         ]
-        files = self._kept[message.id] = []
         for attachment, data in zip(said.attachments, contents, strict=True):
-            kept = await self._desk.files.keep(
+            ref = await self._desk.files.keep(
                 data, name=attachment.filename, mime_type=attachment.mime_type, owner=agent.id
             )
-            files.append(kept)
-        return tuple(files)
+            kept.append(ref)
 
     def _drop_unused(self, about: About, used: Task | None) -> None:
         """Files that came with a request which was refused, or said before, belong to nothing."""
         theirs = set() if used is None else {file.id for file in used.files}
-        for file in self._kept.pop(about.id or "", ()):
+        while about.kept:
+            file = about.kept.pop()
             if file.id not in theirs:
                 dropping = asyncio.ensure_future(self._desk.files.drop(file.id))
                 self._dropping.add(dropping)

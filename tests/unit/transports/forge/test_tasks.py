@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import Any
 
@@ -259,6 +260,26 @@ async def test_files_that_come_of_work_are_kept_and_told(hub: ForgeHub) -> None:
     events = await hub.world.store.events(TaskId(id))
     assert not any(event.raw is not None and file["data"].encode() in event.raw for event in events)
     assert len(hub.files._kept) == 2
+
+
+async def test_files_are_kept_whatever_ids_a_program_gives_its_events(hub: ForgeHub) -> None:
+    """Also if the next has come before the one of the same id is committed."""
+    _, worker, id = await at_work(hub)
+    contents = [f"plot {number}".encode() for number in range(3)]
+    hub.desk.hub.hand_in, hand_in = lambda *given: held.append(given), hub.desk.hub.hand_in  # type: ignore[method-assign]
+    held: list[Any] = []
+    for content in contents:
+        file = {"filename": "plot.png", "data": base64.b64encode(content).decode()}
+        await worker.say({**worker.message("event:progress", {"taskId": id, "file": file}), "id": "evt-1"})
+    async with asyncio.timeout(60):
+        while len(held) < len(contents):
+            await asyncio.sleep(0)
+    hub.desk.hub.hand_in = hand_in  # type: ignore[method-assign]
+    for given in held:
+        hand_in(*given)
+    files = (await worker.ask("get-task", taskId=id))["task"]["files"]
+    got = [await worker.ask("get-file", taskId=id, fileId=file["id"]) for file in files]
+    assert [base64.b64decode(one["data"]) for one in got] == contents
 
 
 @pytest.mark.requirement("forge-all-D7")
