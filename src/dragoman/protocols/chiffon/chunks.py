@@ -23,7 +23,11 @@ BLOCK = 262_144
 QUOTA = 64 * MIB
 MOST_BLOCKS = 4096
 
-_LABEL = re.compile(r"bytes ([0-9]{1,15})(k?)-([0-9]{1,15})(k?)(?: of ([0-9]{1,15})(k?))?")
+_RANGE = "bytes ([0-9]{1,15})(k?)-([0-9]{1,15})(k?)"
+_TOTAL = " of ([0-9]{1,15})(k?)"
+LABEL_PATTERN = f"^{_RANGE}(?:{_TOTAL})?$"
+RESULT_LABEL_PATTERN = f"^{_RANGE}{_TOTAL}$"
+_LABEL = re.compile(LABEL_PATTERN)
 
 
 class ChunkError(ValueError):
