@@ -129,7 +129,6 @@ def _submit(agent: Agent, message: Envelope[Payload], work: WorkRequest, tree: d
     if pinned is not None and type(pinned) is not str:
         raise refuse(Kind.INVALID, "expected the id of an agent", field="x_custom_fields.agent_id")
     seconds = work.hints.max_duration_seconds if work.hints is not None else None
-    priority = custom.get("priority")
     body: dict[str, Any] = {"input": said["parameters"]}
     if work.hints is not None:
         body["hints"] = said["hints"]
@@ -147,7 +146,7 @@ def _submit(agent: Agent, message: Envelope[Payload], work: WorkRequest, tree: d
         raw=raw,
         kind=message.to_agent,
         pinned=AgentId(pinned) if pinned else None,
-        priority=_PRIORITIES.get(priority, Priority.NORMAL) if type(priority) is str else Priority.NORMAL,
+        priority=_priority(custom.get("priority")),
         dependencies=task_ids_in(custom, "dependencies"),
         own_dependencies=True,
         parent=task_id_in(custom, "parent_task_id"),
@@ -158,6 +157,13 @@ def _submit(agent: Agent, message: Envelope[Payload], work: WorkRequest, tree: d
         forgets_errors=True,
         answer=_encode(work.parameters["answer"]) if "answer" in work.parameters else None,
     )
+
+
+def _priority(said: object) -> Priority:
+    known = _PRIORITIES.get(said) if type(said) is str else None
+    if known is None and said is not None:
+        raise refuse(Kind.INVALID, f"expected one of {', '.join(_PRIORITIES)}", field="x_custom_fields.priority")
+    return known or Priority.NORMAL
 
 
 def _constraints(work: WorkRequest) -> dict[str, Any]:

@@ -122,6 +122,10 @@ def test_a_version_other_than_the_registered_one_is_refused(envelope: Make, hear
         ({"dependencies": "no"}, "dependencies"),
         ({"dependencies": ["no"]}, "dependencies"),
         ({"parent_task_id": 5}, "parent_task_id"),
+        ({"priority": "whenever"}, "priority"),
+        ({"priority": "High"}, "priority"),
+        ({"priority": 1}, "priority"),
+        ({"priority": ["high"]}, "priority"),
     ],
 )
 def test_custom_fields_of_ours_must_make_sense(
@@ -132,10 +136,9 @@ def test_custom_fields_of_ours_must_make_sense(
     assert (refused.value.fault.kind, refused.value.fault.field) == (Kind.INVALID, f"x_custom_fields.{field}")
 
 
-def test_a_priority_nobody_knows_is_kept_but_means_nothing(envelope: Make, heard: Make, orchestrator: Agent) -> None:
-    submit = heard(orchestrator, envelope(custom={"priority": "whenever"}))
-    assert submit.priority is Priority.NORMAL
-    assert b"whenever" in submit.raw
+def test_no_priority_is_the_normal_one(envelope: Make, heard: Make, orchestrator: Agent) -> None:
+    for custom in ({}, {"priority": None}):
+        assert heard(orchestrator, envelope(custom=custom)).priority is Priority.NORMAL
 
 
 @pytest.mark.requirement("all-D7")
