@@ -42,7 +42,7 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import EPOCH, HUB, SECOND, Instant
-from dragoman.core.tasks.model import Event, EventKind, Question, Task
+from dragoman.core.tasks.model import Event, EventKind, Question, Status, Task
 from dragoman.protocols.chiffon import chunks, codec
 from dragoman.protocols.chiffon.types import (
     PROTOCOL_VERSION,
@@ -169,7 +169,7 @@ def _status_payload(
 ) -> WorkStatus:
     percent = body.get("percent")
     if type(percent) is not int:
-        percent = task.progress or 0
+        percent = _so_far(task)
     said: Any = body.get("step") or _aside_step(body)
     if type(said) is str:
         said = {"name": said}
@@ -184,6 +184,12 @@ def _status_payload(
             total=_count(said.get("total")),
         )
     return WorkStatus(task_id=task.id, status=status, progress_percent=max(0, min(100, percent)), step=step)
+
+
+def _so_far(task: Task) -> int:
+    """How far the work is, where a status does not say it itself. That of a completed task is of its end, of which the
+    result tells: what is told of the time before, late, would be running at 100 %."""
+    return 0 if task.status is Status.COMPLETED else task.progress or 0
 
 
 def _count(value: object) -> int | None:
@@ -295,7 +301,7 @@ def _control(
     extra: dict[str, Any] | None = None,
 ) -> tuple[bytes, ...]:
     task: Task = parcel.task
-    said = WorkStatus(task_id=task.id, status=status, progress_percent=task.progress or 0)
+    said = WorkStatus(task_id=task.id, status=status, progress_percent=_so_far(task))
     request_id = wire_request_id(task)
     return (_say(said, parcel, receiver, now, from_agent=HUB_NAME, request_id=request_id, extra=extra),)
 

@@ -13,7 +13,7 @@ from dragoman.bindings.chiffon import wire_of, wire_request_id
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.ids import ADMIN, Instant, QuestionId
-from dragoman.core.tasks.model import EventKind, Origin, Question, Task
+from dragoman.core.tasks.model import EventKind, Origin, Question, Status, Task
 from dragoman.core.tasks.questions import lasting
 from dragoman.protocols.chiffon import codec, errors
 from dragoman.protocols.chiffon.types import ErrorPayload
@@ -165,6 +165,25 @@ def test_a_result_from_elsewhere_is_put_into_words(
         "resources_used": {"duration_seconds": 0},  # as the hub saw it
     }  # fmt: skip
     assert message["x_custom_fields"].get("result") == result
+
+
+@pytest.mark.parametrize(
+    ("status", "progress", "told"),
+    [(Status.RUNNING, 40, 40), (Status.FAILED, 40, 40), (Status.COMPLETED, 100, 0), (Status.RUNNING, None, 0)],
+)
+def test_what_was_said_on_the_way_is_not_told_with_the_progress_of_the_end(
+    status: Status, progress: int | None, told: int, parcel: Make, task: Task, orchestrator: Agent, infra: Agent
+) -> None:
+    """Whoever fetches it late hears of the end by the result behind it, and not by a task that runs at 100 %."""
+    now = msgspec.structs.replace(task, status=status, progress=progress)
+    for cargo, body, receiver in (
+        (Cargo.PROGRESS, {"thinking": "hm"}, orchestrator),
+        (Cargo.RESUME, {}, infra),
+    ):
+        payload = said(parcel(cargo, EventKind.PROGRESS, body, of=now), receiver)["payload"]
+        assert (payload["status"], payload["progress_percent"]) == ("running", told)
+    payload = said(parcel(Cargo.PROGRESS, EventKind.PROGRESS, {"percent": 100}, of=now), orchestrator)["payload"]
+    assert payload["progress_percent"] == 100
 
 
 @pytest.mark.requirement("chiffon-D12")
