@@ -162,7 +162,7 @@ def newborn(work: Work, command: Submit, route: Route) -> Task:
         idle_limit=max(rules.idle_limit, idle),
         total_limit=total or rules.total_limit,
         rank=rank_of(work, command.priority),
-        trace_id=command.trace_id or work.mint().replace("-", ""),
+        trace_id=command.trace_id or (parent.trace_id if parent else work.mint().replace("-", "")),
         name=command.name,
         description=command.description,
         priority=command.priority,

@@ -318,3 +318,12 @@ async def test_a_task_that_makes_very_many_fills_a_queue_and_no_more():
     assert len(agent.work) == 3
     await world.submit()
     await world.intake.stop()
+
+
+async def test_a_part_of_a_task_is_in_its_trace_unless_its_caller_says_another(world):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    whole = await world.submit(trace_id="ab" * 16)
+    part = await world.submit(principal=AgentId("i1"), parent=whole.id)
+    other = await world.submit(principal=AgentId("i1"), parent=whole.id, trace_id="cd" * 16)
+    assert [task.trace_id for task in (whole, part, other)] == ["ab" * 16, "ab" * 16, "cd" * 16]
