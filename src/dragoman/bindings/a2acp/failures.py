@@ -113,6 +113,8 @@ def fault_in(error: ErrorBody, *, personal: bool, agreed: bool) -> Fault:
     if kind is Kind.RATE_LIMITED and not agreed:
         kind = Kind.RESOURCES
     facts: dict[str, Any] = {ERROR: said}
+    if kind is Kind.RESOURCES:
+        facts["retry_after"] = error.retry_after  # it is the hub who comes back
     code = error.details.get("exit_code")
     if type(code) is int:
         facts["exit_code"] = code  # where other protocols look for it

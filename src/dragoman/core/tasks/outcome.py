@@ -14,7 +14,7 @@ from dragoman.core.delivery.model import Cargo, DeadLetter
 from dragoman.core.delivery.outbox import OUTCOME_CARGO, offer, withdraw
 from dragoman.core.delivery.receipts import note, receipt
 from dragoman.core.errors import Fault, Kind, Refused, refuse
-from dragoman.core.ids import HUB, AgentId, DeliveryId, Instant, rfc3339
+from dragoman.core.ids import DAY, HUB, SECOND, AgentId, DeliveryId, Instant, rfc3339
 from dragoman.core.lookups import PAGE, AskedBy, Children, OpenQuestions, Ready
 from dragoman.core.routing.dispatch import fill, make_room
 from dragoman.core.routing.routes import addressed, last_heard, route_of, serves
@@ -166,7 +166,7 @@ def fail_attempt(
     task = msgspec.structs.replace(task, deadline=task.due(work.now), last_sign_at=work.now)
     attempts = task.attempts if spent else task.attempts - 1
     delays = work.rules.retry_delays
-    retry_at = Instant(work.now + delays[min(attempts, len(delays) - 1)])
+    retry_at = Instant(work.now + max(delays[min(attempts, len(delays) - 1)], rest(fault)))
     if task.origin.principal == HUB:
         return end(work, task, Status.FAILED, fault=fault)
     if fault.kind not in work.rules.retried or attempts >= len(delays) or retry_at >= task.deadline:
@@ -188,6 +188,12 @@ def fail_attempt(
     )
     work.put(task)
     return task
+
+
+def rest(fault: Fault) -> int:
+    """For how long an agent that failed wants to be left alone, if it says so."""
+    seconds: Any = fault.facts.get("retry_after")
+    return int(min(seconds * SECOND, DAY)) if type(seconds) in (int, float) and seconds > 0 else 0
 
 
 def still_held(work: Work, tasks: Iterable[Task]) -> Iterator[Task]:

@@ -108,6 +108,12 @@ def test_an_answer_ends_the_task_and_an_error_says_why(kit: Any) -> None:
     assert (failed.fault.kind, failed.fault.message, failed.fault.retryable) == (Kind.RATE_LIMITED, "busy", True)
 
 
+def test_whoever_has_no_word_for_it_leaves_the_waiting_to_the_hub(kit: Any) -> None:
+    error = {"code": "RATE_LIMIT_EXCEEDED", "message": "busy", "retry_after": 9, "details": {"a": 1}}
+    failed = kit.heard("error", by=kit.bob, **TO_ADA, payload={"error": error}, known={"task": kit.task_id})
+    assert (failed.fault.kind, failed.fault.facts["retry_after"]) == (Kind.RESOURCES, 9)
+
+
 def test_an_agents_words_about_personal_work_are_not_kept(kit: Any) -> None:
     row = kit.contract(encrypted=True, secret=kit.secret)
     error = {"code": "INTERNAL_ERROR", "message": "Zaphod!", "retry_after": 1, "details": {"who": "Zaphod"}}

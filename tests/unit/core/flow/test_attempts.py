@@ -53,6 +53,24 @@ async def test_retries_come_after_one_two_and_four_seconds(world):
     assert (await world.task(task.id)).status is Status.FAILED
 
 
+@pytest.mark.parametrize(("said", "waited"), [(9, 9), (2.5, 2.5), (0.2, 1), (-5, 1), ("soon", 1), (True, 1), (None, 1)])
+async def test_an_agent_that_wants_to_be_left_alone_for_longer_is(world, said, waited):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit()
+    await world.fault("i1", task.id, Kind.RESOURCES, facts={"retry_after": said})
+    assert (await world.task(task.id)).wake_at - world.time == waited * SECOND
+
+
+@pytest.mark.parametrize("said", [3600, 10**18, 1e300])
+async def test_one_that_wants_to_be_left_alone_beyond_the_deadline_is_not_waited_for(world, said):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit()
+    await world.fault("i1", task.id, Kind.RESOURCES, facts={"retry_after": said})
+    assert (await world.task(task.id)).status is Status.FAILED
+
+
 async def test_an_error_that_is_said_again_ends_no_other_attempt(world):
     await world.add("i1", "infra")
     i1 = await world.connect("i1")
