@@ -61,6 +61,7 @@ def set_back(work: Work, task: Task) -> Task:
         handed=(),
         output=(),
         output_bytes=0,
+        files_before=len(task.files),
         deadline=Instant(work.now + max(work.rules.total_limit, task.total_limit or 0)),
         firm=False,
     )

@@ -172,6 +172,8 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     output: tuple[OutputCursor, ...] = ()
     output_bytes: int = 0
     files: tuple[FileRef, ...] = ()
+    files_before: int = 0
+    """How many of them were there when the work was begun once more: what is measured is what came since."""
     recent: tuple[str, ...] = ()
     seq: int = 0
     constraints: dict[str, Any] = {}

@@ -53,9 +53,9 @@ def take_output(work: Work, task: Task, stream: str, text: str, span: Span | Non
 
 def forget_output(task: Task) -> Task:
     """The task as if nothing of its output had come: an attempt failed, and the next one tells all of it, perhaps in
-    the same messages (not yet put)."""
+    the same messages (not yet put). Its files stay, for whoever was told of them, and count no more."""
     recent = tuple(mark for mark in task.recent if not mark.startswith(PIECE))
-    return msgspec.structs.replace(task, output=(), output_bytes=0, recent=recent)
+    return msgspec.structs.replace(task, output=(), output_bytes=0, files_before=len(task.files), recent=recent)
 
 
 def take_files(work: Work, task: Task, files: tuple[FileRef, ...]) -> Task:
@@ -65,14 +65,14 @@ def take_files(work: Work, task: Task, files: tuple[FileRef, ...]) -> Task:
         return task
     if task.personal:
         files = tuple(msgspec.structs.replace(file, name=UNNAMED) for file in files)
-    held = (*task.files, *files)
-    if len(held) > work.rules.files_per_task:
+    measured = (*task.files[task.files_before :], *files)
+    if len(measured) > work.rules.files_per_task:
         message = f"more than {work.rules.files_per_task} files; put them into one archive"
         raise refuse(Kind.TOO_LARGE, message, field="file")
-    if sum(file.size for file in held) > work.rules.file_quota:
+    if sum(file.size for file in measured) > work.rules.file_quota:
         message = f"the task's files exceed {work.rules.file_quota} bytes; keep them elsewhere and send a reference"
         raise refuse(Kind.TOO_LARGE, message, field="file")
-    return msgspec.structs.replace(task, files=held)
+    return msgspec.structs.replace(task, files=(*task.files, *files))
 
 
 def misfit(cursor: OutputCursor, span: Span) -> str | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dragoman.core.commands import PartLink, RemoveAgent, ReportFault, Retry
+from dragoman.core.commands import Cancel, PartLink, RemoveAgent, ReportFault, ReportProgress, Retry
 from dragoman.core.errors import Fault, Kind
+from dragoman.core.files import FileRef
 from dragoman.core.ids import ADMIN, SECOND, AgentId, rfc3339
 from dragoman.core.tasks.model import Status
 
@@ -69,6 +70,32 @@ async def test_one_that_wants_to_be_left_alone_beyond_the_deadline_is_not_waited
     task = await world.submit()
     await world.fault("i1", task.id, Kind.RESOURCES, facts={"retry_after": said})
     assert (await world.task(task.id)).status is Status.FAILED
+
+
+async def test_files_of_an_attempt_that_failed_stay_and_count_no_more(world):
+    await world.add("i1", "infra")
+    i1 = await world.connect("i1")
+    task = await world.submit()
+    most = world.intake.rules.files_per_task
+
+    def plots(attempt):
+        return tuple(
+            FileRef(id=f"{attempt}-{number}", name="plot.png", mime_type="image/png", size=1, sha256="s")
+            for number in range(most)
+        )
+
+    for attempt in (1, 2):
+        i1.take()
+        await world.progress("i1", task.id, files=plots(attempt))
+        await world.fault("i1", task.id, Kind.RESOURCES)
+        await world.advance(2)
+    await world.ask(Cancel(principal=ADMIN, task_id=task.id))
+    await world.ask(Retry(principal=ADMIN, task_id=task.id))
+    assert i1.take()
+    held = (await world.progress("i1", task.id, files=plots(3))).files
+    assert held == (*plots(1), *plots(2), *plots(3))
+    one_more = ReportProgress(principal=AgentId("i1"), task_id=task.id, body=b"{}", files=plots(4)[:1])
+    assert (await world.refused(one_more)).kind is Kind.TOO_LARGE
 
 
 async def test_an_error_that_is_said_again_ends_no_other_attempt(world):
