@@ -12,7 +12,18 @@ from typing import Any
 
 import pytest
 
-from dragoman.bindings.losses import TO_AGENT, TO_CALLER, VOICES, Carriage, Feature, carried, matrix
+from dragoman.bindings.losses import (
+    LONGEST,
+    LONGEST_REASON,
+    TO_AGENT,
+    TO_CALLER,
+    VOICES,
+    Carriage,
+    Feature,
+    carried,
+    matrix,
+)
+from dragoman.core.brevity import CUT
 from tests.bridge.conftest import Scene
 from tests.bridge.players import PLAYERS
 from tests.bridge.players.neutral import PATIENCE, File, Order, Piece, Unsayable, heard
@@ -228,6 +239,53 @@ async def test_what_is_lost_is_what_the_table_says(scene: Scene, feature: Featur
     assert arrived == (cell.how is not Carriage.LOST), cell
 
 
+# -- what is cut
+
+
+async def cut_aside(scene: Scene, name: str, most: int) -> str:
+    handle, job = await scene.begin()
+    await scene.worker.say(job, **{name: "x" * (most + 1000)})
+    await scene.worker.finish(job, text="done")
+    return "".join(heard(await scene.caller.story(handle), name))
+
+
+async def cut_reason(scene: Scene, name: str, most: int) -> str:
+    handle, job = await scene.begin()
+    await scene.worker.fail(job, "x" * (most + 1000))
+    return str((await scene.caller.story(handle))[-1][name])
+
+
+async def cut_text(scene: Scene, name: str, most: int) -> str:
+    handle, job = await scene.begin()
+    await scene.worker.finish(job, text="x" * (most + 1000))
+    return str((await scene.caller.story(handle))[-1][name])
+
+
+CUT_SHORT: Mapping[Feature, tuple[Callable[[Scene, str, int], Awaitable[str]], str, int]] = {
+    F.MESSAGE: (cut_aside, "message", LONGEST),
+    F.THINKING: (cut_aside, "thinking", LONGEST),
+    F.FAILURE: (cut_reason, "error", LONGEST_REASON),
+    F.TEXT: (cut_text, "text", LONGEST),
+}
+WHOLE_LINES = {F.MESSAGE: ("a2acp",), F.THINKING: ("a2acp",), F.FAILURE: ("chiffon",), F.TEXT: ("a2acp", "chiffon")}
+"""Agents who cannot say so much at once, or whose words the hub sums up itself."""
+NOT_AT_ALL = ("a2acp",)
+"""Callers to whom what is longer than their messages is not told, but for reasons."""
+
+
+@pytest.mark.parametrize("feature", CUT_SHORT, ids=lambda feature: feature.name.lower())
+async def test_what_is_longer_than_the_table_says_is_cut_and_says_so(scene: Scene, feature: Feature) -> None:
+    caller, agent = scene.names
+    if agent in WHOLE_LINES[feature] or (caller in NOT_AT_ALL and feature is not F.FAILURE):
+        pytest.skip("no such words there")
+    trial, name, most = CUT_SHORT[feature]
+    told = await trial(scene, name, most)
+    if carried(feature, caller, agent).cut_above is None:
+        assert told == "x" * (most + 1000)
+    else:
+        assert told == "x" * carried(feature, caller, agent).cut_above + CUT
+
+
 async def test_every_feature_has_a_direction_and_a_trial() -> None:
     assert set(TRIALS) == set(Feature) == {*TO_AGENT, *TO_CALLER}
     assert not set(TO_AGENT) & set(TO_CALLER)
@@ -250,4 +308,6 @@ async def test_people_can_read_the_table(stage: Stage) -> None:
     served = {(pair["caller"], pair["agent"]): pair["losses"] for pair in answer.json()["pairs"]}
     for pair in matrix():
         told = served[pair.caller, pair.agent]
-        assert [(loss["feature"], loss["how"]) for loss in told] == [(loss.feature, loss.how) for loss in pair.losses]
+        assert [(loss["feature"], loss["how"], loss["cut_above"]) for loss in told] == [
+            (loss.feature, loss.how, loss.cut_above) for loss in pair.losses
+        ]

@@ -10,7 +10,8 @@ through every pair of protocols and compares what arrives with this table.
 What one agent asks of another (help, to take a task over, a letter) goes towards the agent, too: the caller is then
 whoever asks.
 
-A cell is `EXACT`, or `near(how)` where the meaning arrives in other words, or `lost(why)`. The raw original of every
+A cell is `EXACT`, or `near(how)` where the meaning arrives in other words, or `lost(why)`. What is longer than a
+message of the hearer holds is cut, and says so: `Voice.cuts` has from how many bytes on. The raw original of every
 message is kept with the task, so what is lost on the way is not lost to a person. The hub's own API hears everything.
 """
 
@@ -21,6 +22,9 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from dragoman.bindings.told import LONGEST
+from dragoman.core.errors import LONGEST as LONGEST_REASON
+
 
 class Carriage(enum.StrEnum):
     EXACT = "exact"
@@ -29,8 +33,11 @@ class Carriage(enum.StrEnum):
 
 
 class Cell(msgspec.Struct, frozen=True):
+    """`cut_above`: more bytes than these do not arrive."""
+
     how: Carriage
     words: str = ""
+    cut_above: int | None = None
 
 
 EXACT = Cell(Carriage.EXACT)
@@ -115,9 +122,18 @@ class Voice(msgspec.Struct, frozen=True, kw_only=True):
     agent_hears: Mapping[Feature, Cell] = {}
     agent_says: Mapping[Feature, Cell] = {}
     caller_hears: Mapping[Feature, Cell] = {}
+    cuts: Mapping[Feature, int] = {}
+    """Of what a caller hears: how many bytes of it, before it is cut."""
 
+
+REASONS = {F.FAILURE: LONGEST_REASON}
+ASIDES = dict.fromkeys((F.MESSAGE, F.STEP, F.THINKING, F.TOOL_USE, F.TOOL_RESULT, F.QUESTION), LONGEST)
+"""What is said on the way beside output and files: a message holds it with room to spare."""
+IN_ITS_BYTES = frozenset({"agentmsg", "chiffon"})
+"""Within these, what an agent says reaches a caller as it came, however long."""
 
 OUR_EVENT = near("in an event of ours")
+SHORT_EVENT = near("in an event of ours; what is above a megabyte is kept, and not told")
 SHORT = near("in a message of a megabyte at most")
 
 VOICES: Mapping[str, Voice] = {
@@ -169,12 +185,12 @@ VOICES: Mapping[str, Voice] = {
         },
         caller_hears={
             F.PERCENT: OUR_EVENT,
-            F.MESSAGE: OUR_EVENT,
+            F.MESSAGE: SHORT_EVENT,
             F.STEP: OUR_EVENT,
-            F.OUTPUT: OUR_EVENT,
-            F.THINKING: OUR_EVENT,
-            F.TOOL_USE: OUR_EVENT,
-            F.TOOL_RESULT: OUR_EVENT,
+            F.OUTPUT: SHORT_EVENT,
+            F.THINKING: SHORT_EVENT,
+            F.TOOL_USE: SHORT_EVENT,
+            F.TOOL_RESULT: SHORT_EVENT,
             F.FILE: near("as a reference in an event of ours, fetched over HTTP"),
             F.QUESTION: near("as the message of an event of ours"),
             F.RESULT: near("in a message of a megabyte at most; what is more is told as an error, and kept"),
@@ -182,6 +198,7 @@ VOICES: Mapping[str, Voice] = {
             F.EXIT_CODE: near("among the details of an error"),
             F.USAGE: lost("a2acp has no word for it"),
         },
+        cuts=REASONS,
     ),
     "agentmsg": Voice(
         caller_says={
@@ -218,6 +235,7 @@ VOICES: Mapping[str, Voice] = {
             F.TEXT: near("as the result, or beside it in a field of ours"),
             F.EXIT_CODE: near("among the details of an error report"),
         },
+        cuts=REASONS | ASIDES | {F.OUTPUT: LONGEST, F.TEXT: LONGEST},
     ),
     "chiffon": Voice(
         caller_says={
@@ -254,6 +272,7 @@ VOICES: Mapping[str, Voice] = {
             F.FILE: near("kept over HTTP first, then named in x_custom_fields"),
             F.QUESTION: near("as a paused status, with the question in x_custom_fields (B3)"),
             F.RESULT: near("in x_custom_fields, beside the text"),
+            F.FAILURE: near("of failed work, in the last line of the output, 300 characters of it at most"),
         },
         caller_hears={
             F.MESSAGE: near("as the name of a step, and in x_custom_fields"),
@@ -265,6 +284,7 @@ VOICES: Mapping[str, Voice] = {
             F.RESULT: near("in x_custom_fields, beside its text"),
             F.USAGE: near("in resources_used; what that has no field for, in x_custom_fields"),
         },
+        cuts=REASONS | ASIDES,
     ),
     "coven": Voice(
         caller_says={
@@ -314,6 +334,7 @@ VOICES: Mapping[str, Voice] = {
             F.EXIT_CODE: near("among the facts of a failure, in an extension field"),
             F.USAGE: lost("coven has no word for it"),
         },
+        cuts=REASONS,
     ),
     "forge": Voice(
         caller_says={F.BUDGET: lost(PEOPLE_MAY), F.PAUSE: lost(PEOPLE_MAY), **NOT_SAID_AROUND, **NOT_ASKED},
@@ -339,6 +360,7 @@ VOICES: Mapping[str, Voice] = {
             F.EXIT_CODE: near("among the details of a failure"),
             F.USAGE: lost("forge has no word for it"),
         },
+        cuts=REASONS | ASIDES,
     ),
 }
 
@@ -350,10 +372,21 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     towards: str
     how: Carriage
     why: str
+    cut_above: int | None = None
 
 
 def carried(feature: Feature, caller: str, agent: str) -> Cell:
     """How a feature fares between a caller and an agent."""
+    cell = said_and_heard(feature, caller, agent)
+    most = VOICES[caller].cuts.get(feature)
+    if most is None or cell.how is Carriage.LOST or (caller == agent and caller in IN_ITS_BYTES):
+        return cell
+    cut = f"what is above {most // 1024} KiB is cut, and says so"
+    return Cell(Carriage.NEAR, f"{cell.words}; {cut}" if cell.words else cut, most)
+
+
+def said_and_heard(feature: Feature, caller: str, agent: str) -> Cell:
+    """The same, however long it is."""
     to_agent = feature in TO_AGENT
     speaker, hearer = VOICES[caller if to_agent else agent], VOICES[agent if to_agent else caller]
     said = (speaker.caller_says if to_agent else speaker.agent_says).get(feature, EXACT)
@@ -368,15 +401,16 @@ def carried(feature: Feature, caller: str, agent: str) -> Cell:
 def losses(caller: str, agent: str) -> list[Loss]:
     """What does not arrive as it was said between a caller's protocol and an agent's.
 
-    Within one protocol messages pass in the bytes they came in, so nothing that it can say is lost there.
+    Within one protocol messages pass in its own words, so nothing that it can say is lost there, unless it is cut.
     """
     found = []
     for feature in Feature:
         cell = carried(feature, caller, agent)
-        if cell.how is Carriage.EXACT or (caller == agent and cell.how is Carriage.NEAR):
+        own_words = caller == agent and cell.how is Carriage.NEAR and cell.cut_above is None
+        if cell.how is Carriage.EXACT or own_words:
             continue
         towards = "agent" if feature in TO_AGENT else "caller"
-        found.append(Loss(feature=feature, towards=towards, how=cell.how, why=cell.words))
+        found.append(Loss(feature=feature, towards=towards, how=cell.how, why=cell.words, cut_above=cell.cut_above))
     return found
 
 

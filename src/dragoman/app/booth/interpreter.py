@@ -22,7 +22,7 @@ import msgspec
 from dragoman.app.booth.tongue import LISTENER, NOBODY_ELSE, Heard, agent, said_at, tongue, tree_of
 from dragoman.app.clock import Mint, SystemClock
 from dragoman.app.intake import Intake
-from dragoman.bindings.losses import Carriage, Feature, carried
+from dragoman.bindings.losses import Carriage, Feature, said_and_heard
 from dragoman.bindings.told import surroundings
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import (
@@ -108,7 +108,7 @@ async def translate(source: str, target: str, data: bytes) -> Translation:
         losses=[
             Lost(feature=feature, how=cell.how, why=cell.words)
             for feature in features(command)
-            if (cell := carried(feature, caller, worker)).how is not Carriage.EXACT
+            if (cell := said_and_heard(feature, caller, worker)).how is not Carriage.EXACT
             and not (source == target and cell.how is Carriage.NEAR)
         ],
     )
