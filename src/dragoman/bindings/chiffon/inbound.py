@@ -100,16 +100,17 @@ def command_of(
 
 
 def files_named(message: Envelope[Payload]) -> Sequence[str]:
-    """The ids of the files that a message brings; they were kept before (`/api/agent/files`). Raises nothing: what is
-    no id is found nowhere."""
+    """The ids of the files that a message brings; they were kept before (`/api/agent/files`). Raises `Refused`."""
     custom = message.x_custom_fields
-    if not custom:
-        return ()
-    if message.type == "work_request":
-        said = custom.get("files")
-        return [str(id) for id in said[:MOST_FILES]] if type(said) is list else ()
-    said = custom.get("file") if message.type == "work_status" else None
-    return () if said is None else [str(said)]
+    if message.type == "work_request" and (many := custom.get("files")) is not None:
+        if type(many) is not list or len(many) > MOST_FILES or not all(type(id) is str for id in many):
+            raise refuse(Kind.INVALID, f"expected a list of {MOST_FILES} ids at most", field="x_custom_fields.files")
+        return many
+    if message.type == "work_status" and (one := custom.get("file")) is not None:
+        if type(one) is not str:
+            raise refuse(Kind.INVALID, "expected the id of a file", field="x_custom_fields.file")
+        return (one,)
+    return ()
 
 
 def with_files(command: Command, files: tuple[FileRef, ...]) -> Command:

@@ -85,11 +85,11 @@ class ChiffonDesk:
             message = codec.interpret(tree, data)
             message_id, about = message.message_id, Correlation(message.request_id, message.trace_id)
             command: Command = chiffon.command_of(agent, message, tree, data, traceparent=traceparent)
+            named = chiffon.files_named(message)
         except ChiffonError as error:
             return Heard(fault=chiffon.fault_of(error), message_id=message_id, about=error.about)
         except Refused as refused:
             return Heard(fault=refused.fault, message_id=message_id, about=about)
-        named = chiffon.files_named(message)
         if named:
             return Heard(look=partial(self._with_files, agent, command, named), message_id=message_id, about=about)
         return Heard(command=command, message_id=message_id, about=about)

@@ -330,3 +330,25 @@ async def test_an_answer_is_dated_by_the_hubs_clock(client: Any) -> None:
     """Whoever compares it with their own sees by which clock the hub judges what is too old."""
     answer = await client("GET", "/api/agent/messages", token=None)
     assert parsedate_to_datetime(answer.headers["date"]).timestamp() == NOW // SECOND
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [
+        ("work_request", "files", "one"),
+        ("work_request", "files", {"id": "one"}),
+        ("work_request", "files", [7, None]),
+        ("work_request", "files", ["one"] * 101),
+        ("work_status", "file", ["one"]),
+        ("work_status", "file", 7),
+    ],
+)
+async def test_files_that_cannot_be_meant_are_refused_and_not_left_out(
+    kind: str, field: str, value: Any, client: Any, hub: Any, kit: Any
+) -> None:
+    """Of more than a hundred, the first hundred were taken, and what was no list was no files."""
+    token = kit.tokens["orch-1" if kind == "work_request" else "infra-1"]
+    response = await client.send(kit.message(kind, {field: value}), token=token)
+    assert error_in(response, 422, 5003)["field_name"] == f"x_custom_fields.{field}"
+    assert not hub.asked_for(Submit)
+    assert not hub.asked_for(ReportProgress)
