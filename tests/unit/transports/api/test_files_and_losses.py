@@ -73,5 +73,5 @@ async def test_the_loss_matrix_names_every_pair(api: httpx2.AsyncClient) -> None
     assert pairs == {(one, other) for one in told["protocols"] for other in told["protocols"]}
     one = (await api.get("/api/v1/losses?caller=chiffon&agent=forge")).json()["pairs"]
     assert [(pair["caller"], pair["agent"]) for pair in one] == [("chiffon", "forge")]
-    assert {"feature", "towards", "how", "why"} == set(one[0]["losses"][0])
+    assert {"feature", "towards", "how", "why", "cut_above"} == set(one[0]["losses"][0])
     assert (await api.get("/api/v1/losses?caller=morse")).status_code == 404
