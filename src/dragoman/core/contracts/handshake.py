@@ -186,7 +186,8 @@ def answer_handshake(work: Work, command: AnswerHandshake) -> Question:
         raise refuse(Kind.CONFLICT, "the handshake is over; nobody waits for this answer", status=question.status.value)
     if not command.accepted:
         reason = command.reason or "no reason given"
-        fault = Fault(kind=Kind.CONTRACT, message=f"{command.principal} declined: {reason}", facts={"reason": reason})
+        facts = {"reason": reason, "agent_id": command.principal}
+        fault = Fault(kind=Kind.CONTRACT, message=f"{command.principal} declined: {reason}", facts=facts)
         return failed(work, question, fault)
     question = agree(work, question, command.public_key)
     if "fault" in question.answer:  # both are told: who said yes must not take itself for bound
@@ -240,7 +241,8 @@ def failed(work: Work, question: Question, fault: Fault) -> Question:
 def too_late(work: Work, question: Question) -> None:
     """The target did not answer in time."""
     message = f"{question.asked_of} did not answer the handshake within {PATIENCE // SECOND} s; try again"
-    failed(work, question, Fault(kind=Kind.TIMEOUT, message=message, retryable=True))
+    facts = {"agent_id": question.asked_of}
+    failed(work, question, Fault(kind=Kind.TIMEOUT, message=message, retryable=True, facts=facts))
 
 
 def told(work: Work, question: Question, status: QuestionStatus, answer: dict[str, Any]) -> Question:

@@ -59,9 +59,10 @@ def end_what_waits_for(work: Work, agent: AgentId) -> int:
 def end_handshakes_with(work: Work, agent: AgentId) -> None:
     """Whoever waits for its answer hears what it would be told if it asked now."""
     message = f"{agent} was removed before it answered; discover who else serves the intent"
+    fault = Fault(kind=Kind.NOT_FOUND, message=message, field="target_agent_id", facts={"agent_id": agent})
     for question in work.find(PutTo(agent)):
         if question.about is Asking.HANDSHAKE:
-            failed(work, question, Fault(kind=Kind.NOT_FOUND, message=message, field="target_agent_id"))
+            failed(work, question, fault)
 
 
 def is_bound_to(work: Work, task: Task, agent: AgentId) -> bool:

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from tests.support.contracts import SECRET, agreed, shakes
 
+from dragoman.bindings.errormap import sentence
 from dragoman.core.commands import (
     AnswerHandshake,
     EndContract,
@@ -14,7 +15,7 @@ from dragoman.core.commands import (
 )
 from dragoman.core.contracts.model import Secret, Standing
 from dragoman.core.delivery.model import Cargo
-from dragoman.core.errors import Kind
+from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, MINUTE, AgentId, Instant
 from dragoman.core.tasks.model import QuestionStatus
 
@@ -44,6 +45,20 @@ async def test_a_no_and_no_answer(world):
     refused = AnswerHandshake(principal=AgentId("data"), question=late.id, accepted=True)
     assert (await world.refused(refused)).kind is Kind.CONFLICT
     assert (await world.store.question(late.id)).status is QuestionStatus.ANSWERED
+
+
+@pytest.mark.parametrize("how", ["declined", "late", "removed"])
+async def test_whoever_hears_that_it_came_to_nothing_reads_the_agents_id_as_it_is_written(world, how):
+    lab = await world.connect("lab")
+    question = await world.ask(shakes(world))
+    if how == "declined":
+        await world.ask(AnswerHandshake(principal=AgentId("data"), question=question.id, accepted=False))
+    elif how == "late":
+        await world.advance(5)
+    else:
+        await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId("data")))
+    [told] = lab.take()
+    assert sentence(msgspec.convert(told.event.answer["fault"], Fault)).startswith("data ")
 
 
 async def test_a_handshake_that_is_over_is_put_to_nobody_any_more(world):
