@@ -60,10 +60,20 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
         if self.failed is not None:
             return self.failed
         if self.signal is not None:
-            with contextlib.suppress(ValueError):
-                return f"killed by {signal.Signals(self.signal).name}"
-            return f"killed by signal {self.signal}"
-        return f"exit code {self.code}"
+            return f"killed by {_name(self.signal) or f'signal {self.signal}'}"
+        # Shells and bubblewrap say so of a program that was killed inside them.
+        inside = _name(self.code - KILLED_INSIDE) if self.code is not None and self.code > KILLED_INSIDE else None
+        return f"exit code {self.code}" + (f" (a program in it was killed by {inside})" if inside else "")
+
+
+KILLED_INSIDE = 128
+
+
+def _name(number: int) -> str | None:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return None
 
 
 class Handle(msgspec.Struct, frozen=True, eq=False):
