@@ -43,7 +43,7 @@ def backup(
     except Stop as stop:
         if stop.code is not Exit.UNREACHABLE or reach.hub:
             raise
-        _offline(reach.directory, path)
+        _offline(reach.directory, path, stop)
         by = "offline"
     size = path.stat().st_size if path.exists() else None
     data = DataDir(reach.directory)
@@ -64,11 +64,12 @@ def backup(
     printing.following("keep it on another disk; to restore: stop the hub and put it back as hub.sqlite")
 
 
-def _offline(directory: Path, target: Path) -> None:
-    """The store's own backup, under the store's own lock: a hub that starts meanwhile waits outside."""
+def _offline(directory: Path, target: Path, unreachable: Stop) -> None:
+    """The store's own backup, under the store's own lock: a hub that starts meanwhile waits outside. If one is there
+    after all, what it said counts."""
     from dragoman.app.settings import SettingsError
     from dragoman.cli.serving import load_settings
-    from dragoman.stores.sqlite.errors import StoreRefused
+    from dragoman.stores.sqlite.errors import StoreInUse, StoreRefused
 
     settings = load_settings({"data": str(directory)}, None)
     source = settings.store_path
@@ -81,6 +82,8 @@ def _offline(directory: Path, target: Path) -> None:
     os.umask(0o077)  # the copy holds everything that the store does
     try:
         asyncio.run(_copy(source, target))
+    except StoreInUse:
+        raise unreachable from None
     except (StoreRefused, SettingsError) as error:
         raise Stop(Exit.NOT_ALLOWED, str(error)) from error
     except OSError as error:

@@ -251,7 +251,8 @@ class Store(Protocol):
         ...
 
     async def backup(self, target: str) -> None:
-        """A consistent copy while everything goes on. `target` must not exist."""
+        """A consistent copy while everything goes on. `target` must not exist. Raises `OSError` if it cannot be
+        written."""
         ...
 
 

@@ -159,6 +159,15 @@ async def test_a_backup_taken_under_load_opens_and_is_a_moment_of_the_original(
 
 
 async def test_a_backup_that_fails_leaves_nothing(store: SqliteStore, tmp_path: Path) -> None:
-    with pytest.raises(StoreFailed):
+    with pytest.raises(OSError, match="cannot be opened"):
         await store.backup(str(tmp_path / "no such directory" / "hub.db"))
     assert not (tmp_path / "no such directory").exists()
+
+
+async def test_a_backup_to_a_full_disk_says_so_and_leaves_nothing(store: SqliteStore, small_disk: Path) -> None:
+    """It is the disk of the copy that is full: the store can be read as ever."""
+    await commit(store, task("a"), event("a", 1, raw=os.urandom(5 << 20)), audit=chain(1))
+    with pytest.raises(OSError, match="no space is left"):
+        await store.backup(str(small_disk / "copy.db"))
+    assert list(small_disk.iterdir()) == []
+    assert await stored(store) == {"a"}

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from dragoman.app.datadir import DataDir
+from dragoman.app.datadir import DataDir, Whereabouts
 from dragoman.cli.version import installed
+from dragoman.stores.sqlite import lock
 
 
 @pytest.fixture
@@ -181,6 +182,20 @@ def test_backup_never_overwrites_and_says_what_is_missing(alone: Path, run: Any)
     assert "there is no directory" in run("backup", "no/where").err
     nothing = run("backup", "copy")
     assert (nothing.code, "there is no store at .dragoman/hub.sqlite" in nothing.err) == (3, True)
+
+
+def test_a_hub_that_is_there_and_cannot_copy_is_believed(hub: Any, alone: Path, run: Any) -> None:
+    """Without a hub the command copies by itself, which no hub lets happen beside it."""
+    file = make_store(alone / ".dragoman")
+    here = Whereabouts(http=hub.url, grpc="", admin_token="0" * 32, pid=os.getpid())
+    DataDir(".dragoman").announce(here)
+    hub.answers["POST /api/v1/backup"] = (503, {"detail": "The store cannot be read now."})
+    held = asyncio.run(lock.acquire(file.parent))
+    try:
+        ran = run("backup", "copy.sqlite")
+    finally:
+        os.close(held)
+    assert (ran.code, ran.err.splitlines()[0]) == (5, "error: The store cannot be read now.")
 
 
 def test_backup_of_a_hub_that_was_named_does_not_fall_back(alone: Path, run: Any) -> None:
