@@ -135,7 +135,12 @@ def permissions(directory: DataDir) -> Iterator[Finding]:
         yield Finding("data", "warning", f"{path} does not exist yet", f"it is made by: dragoman dev{where}")
         return
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-        yield Finding("data", "problem", f"{path} is not yours to write", "become its owner, or give another --data")
+        yield Finding(
+            "data",
+            "problem",
+            f"{path} is not yours to write",
+            "see that its file system is writable, become its owner, or give another --data",
+        )
         return
     open_ones = [
         f"{file} ({stat.S_IMODE(file.stat().st_mode):04o})"
@@ -226,7 +231,7 @@ def store(directory: DataDir) -> Iterator[Finding]:
         import apsw
 
         from dragoman.stores.sqlite import lock, schema
-        from dragoman.stores.sqlite.errors import StoreInUse
+        from dragoman.stores.sqlite.errors import StoreInUse, StoreRefused
     except ImportError:
         return  # `sqlite` has said so already
 
@@ -240,8 +245,14 @@ def store(directory: DataDir) -> Iterator[Finding]:
         connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
         try:
             complaints = schema.integrity(connection)
+            if not complaints:
+                schema.known_version(connection, str(file))
         finally:
             connection.close()
+    except StoreRefused as error:
+        said, _, fix = str(error).rpartition(": ")
+        yield Finding("store", "problem", said, fix)
+        return
     except apsw.Error as error:
         complaints = [str(error)]
     finally:

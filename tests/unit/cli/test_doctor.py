@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,24 @@ def test_a_whole_store_is_checked_and_a_damaged_one_is_found(alone: Path, run: A
         damaged.write(b"\xff" * 8192)
     ran = run("doctor")
     assert (ran.code, "is damaged" in ran.out, "restore the newest backup" in ran.out) == (1, True, True)
+
+
+def test_of_much_damage_one_line_is_told(alone: Path, run: Any) -> None:
+    file = make_store(alone / ".dragoman")
+    with file.open("r+b") as damaged:
+        damaged.seek(3 * 4096)
+        damaged.write(b"\xff" * 20 * 4096)
+    [said] = [text for text in run("doctor").out.splitlines() if "is damaged" in text]
+    assert ("is damaged: Tree " in said, "\\n" in said) == (True, False)
+
+
+def test_a_store_that_no_hub_of_ours_would_open_is_a_problem(alone: Path, run: Any) -> None:
+    file = make_store(alone / ".dragoman")
+    with sqlite3.connect(file) as newer:
+        newer.execute("PRAGMA user_version = 999")
+    ran = run("doctor")
+    assert (ran.code, ran.err.splitlines()[-1]) == (1, "  next: use the Dragoman that wrote it, or a newer one")
+    assert "has schema version 999, this Dragoman knows versions up to" in ran.out
 
 
 def test_keys_are_named_by_a_backup_and_are_not_in_it(alone: Path, run: Any) -> None:

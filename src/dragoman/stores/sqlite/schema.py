@@ -224,7 +224,8 @@ def damaged(path: str, why: str) -> StoreRefused:
     return StoreRefused(f"{path} is damaged ({why}): restore from a backup, or move it aside to start empty")
 
 
-def migrate(connection: apsw.Connection, path: str, fresh: bool) -> None:
+def known_version(connection: apsw.Connection, path: str) -> int:
+    """The version of its schema. Raises `StoreRefused` if it is somebody else's, or newer than we are."""
     version = _pragma(connection, "user_version")
     owner = _pragma(connection, "application_id")
     if owner != APPLICATION_ID and not (owner == 0 and version == 0 and not _tables(connection)):
@@ -234,6 +235,11 @@ def migrate(connection: apsw.Connection, path: str, fresh: bool) -> None:
             f"{path} has schema version {version}, this Dragoman knows versions up to {VERSION}: "
             "use the Dragoman that wrote it, or a newer one"
         )
+    return version
+
+
+def migrate(connection: apsw.Connection, path: str, fresh: bool) -> None:
+    version = known_version(connection, path)
     for number in range(version, VERSION):
         with connection:
             connection.execute(MIGRATIONS[number])
@@ -279,7 +285,8 @@ def integrity(connection: apsw.Connection, *, quick: bool = False) -> list[str]:
         rows = connection.execute(f"PRAGMA {'quick_check' if quick else 'integrity_check'}(10)").fetchall()
     except (apsw.CorruptError, apsw.NotADBError) as error:
         return [str(error)]
-    return [str(text) for (text,) in rows if text != "ok"]
+    said = [line for (text,) in rows for line in str(text).splitlines()]
+    return [line for line in said if line != "ok" and not line.startswith("*** in database")]
 
 
 WAL_MAGIC = 0x377F0682
