@@ -69,6 +69,28 @@ async def test_ready_gives_the_best_first_even_when_there_are_many(store: Store)
     assert await load(store, Ready("code", 5)) == [best[1:6]]
 
 
+async def test_the_front_of_a_queue_is_right_while_it_grows_long_and_empties_again(store: Store) -> None:
+    standing: list[Task] = []
+
+    async def front() -> None:
+        assert await load(store, Ready("code", 4)) == [sorted(standing, key=lambda t: (t.rank, t.id))[:4]]
+
+    for start, stop in ((0, 3), (3, 90), (90, 91), (91, 400)):
+        added = [task(f"t{n:03}", queue="code", rank=-(n % 7)) for n in range(start, stop)]
+        await commit(store, *added)
+        standing += added
+        await front()
+    while standing:
+        standing.sort(key=lambda t: (t.rank, t.id))
+        taken = 40 if len(standing) > 50 else 1
+        await commit(store, changed=[msgspec.structs.replace(row, queue=None) for row in standing[:taken]])
+        del standing[:taken]
+        await front()
+    standing = [task("again", queue="code")]
+    await commit(store, *standing)
+    await front()
+
+
 async def test_an_inbox_gives_the_best_first_even_when_there_are_many(store: Store) -> None:
     await commit(store, task("t"))
     waiting = [delivery(f"d{n:03}", "t", seq=n, rank=-(n % 7)) for n in range(300)]

@@ -20,6 +20,7 @@ from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import Delivery, DeliveryState, Heard
 from dragoman.core.ids import AgentId, DeliveryId, TaskId
 from dragoman.core.lookups import (
+    PAGE,
     Claims,
     ContractById,
     DeliveryById,
@@ -69,6 +70,8 @@ class HotCache:
         self._event_bytes = 0
         self._contracts: dict[str, Contract] = {}
         self._ready: dict[str, dict[TaskId, Task]] = {}
+        self._long: set[str] = set()
+        """Queues that were too long for a shelf when SQLite was asked last."""
         self._of_task: dict[TaskId, dict[DeliveryId, Delivery]] = {}
         self._inbox: dict[AgentId, dict[DeliveryId, Delivery]] = {}
         self._leased: dict[AgentId, dict[DeliveryId, Delivery]] = {}
@@ -144,6 +147,12 @@ class HotCache:
 
     # Learning from what SQLite said.
 
+    def wider(self, lookup: Lookup[Any]) -> Lookup[Any]:
+        """What to ask SQLite for instead: all of a queue that may be short, so that it has its shelf from then on."""
+        if isinstance(lookup, Ready) and lookup.limit < PAGE and lookup.queue not in self._long:
+            return Ready(lookup.queue, PAGE)
+        return lookup
+
     def learn(self, lookup: Lookup[Any], rows: list[Any]) -> None:
         kind = type(lookup)
         if kind not in ASK:
@@ -165,10 +174,13 @@ class HotCache:
             shelf = {row.id: row for row in rows} if not isinstance(lookup, EventOf) else {}
             if isinstance(lookup, Ready):
                 self._ready[lookup.queue] = shelf
+                self._long.discard(lookup.queue)
             elif isinstance(lookup, Inbox):
                 self._inbox[lookup.receiver] = shelf
             elif isinstance(lookup, LeasedTo):
                 self._leased[lookup.receiver] = shelf
+        elif isinstance(lookup, Ready):
+            self._long.add(lookup.queue)
         self._trim()
 
     def learn_deliveries(self, task: TaskId, rows: list[Delivery]) -> None:
@@ -336,6 +348,8 @@ class HotCache:
             self._ready.clear()
             self._inbox.clear()
             self._leased.clear()
+        if len(self._long) > most:
+            self._long.clear()
 
 
 def oldest(known: dict[K, Any], most: int) -> list[K]:

@@ -196,9 +196,10 @@ class SqliteStore:
             if len(rows) <= SHORT:
                 cache.learn_deliveries(lookup.task, rows)
                 return sorted(filter(lookup.matches, rows), key=lookup.order)[: lookup.most]
-        rows = self._clear(lookup, answers.answer(self._read(), lookup))
-        cache.learn(lookup, rows)
-        return rows
+        wider = cache.wider(lookup)
+        rows = self._clear(lookup, answers.answer(self._read(), wider))
+        cache.learn(wider, rows)
+        return rows if wider is lookup else rows[: lookup.most]
 
     def _clear(self, lookup: Lookup[Any], rows: list[Any]) -> list[Any]:
         return personal.opened(rows, self._vault) if lookup.row in personal.KEPT else rows
