@@ -3,11 +3,12 @@
 inbound    a message of an agent becomes a command        outbound   a parcel becomes a message
 contracts  offers and contracts, and who offers what      failures   faults become errors, and back
 names      what agents, tasks and messages are called     saying     a message being made, sealed or not
+said       a message with what is known of it
 """
 
 from dragoman.bindings.a2acp.contracts import capability_of, discovered, held_of, moment, offer_of, patience, terms_of
 from dragoman.bindings.a2acp.failures import fault_of, refusal_of, refused, status_of
-from dragoman.bindings.a2acp.inbound import Said, command_of
+from dragoman.bindings.a2acp.inbound import command_of
 from dragoman.bindings.a2acp.names import (
     PROTOCOL,
     delivery_named,
@@ -24,6 +25,7 @@ from dragoman.bindings.a2acp.outbound import (
     wanted,
     wire_of,
 )
+from dragoman.bindings.a2acp.said import Said
 from dragoman.bindings.a2acp.saying import Voice
 
 __all__ = [

@@ -27,8 +27,8 @@ import msgspec
 
 from dragoman.bindings.a2acp.contracts import drafted, terms_of
 from dragoman.bindings.a2acp.failures import refusal_of
-from dragoman.bindings.a2acp.inbound import ENVELOPE
 from dragoman.bindings.a2acp.names import PROTOCOL, thread_of
+from dragoman.bindings.a2acp.said import ENVELOPE
 from dragoman.bindings.a2acp.saying import ADDED, EVENT, REQUEST, RESPONSE, Saying, Voice, came, oversize
 from dragoman.bindings.told import context_told, fault_told, file_told, limits_told
 from dragoman.core.contracts.model import Contract, Standing

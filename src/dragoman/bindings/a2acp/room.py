@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dragoman.bindings.a2acp.inbound import Said
+from dragoman.bindings.a2acp.said import Said
 from dragoman.bindings.a2acp.saying import REQUEST, Voice, oversize
 from dragoman.core.contracts.model import Contract
 from dragoman.core.errors import Fault, Kind, Refused

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from dragoman.bindings.a2acp.inbound import ENVELOPE
 from dragoman.bindings.a2acp.names import PROTOCOL, message_id, thread_of
+from dragoman.bindings.a2acp.said import ENVELOPE
 from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import Parcel
 from dragoman.core.ids import AgentId, Instant, rfc3339

@@ -1,11 +1,10 @@
 """What agents behind gateways (streams, child processes) ask of the hub: guests, links that vouch, agents that are
-gone, claims, files, logs, questions that an agent waits for."""
+gone, claims, files, logs."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.support.world import World
 
 from dragoman.core.agents.manners import RESERVED
 from dragoman.core.agents.model import Agent, BreakerState
@@ -14,41 +13,23 @@ from dragoman.core.commands import (
     AdmitGuest,
     Answer,
     Ask,
-    AskPerson,
     Claim,
     LogEntry,
     NoteRead,
     RegisterAgent,
     WriteLog,
 )
-from dragoman.core.delivery.model import Cargo
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.files import FileRef, shown_name
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.rules import Rules
-from dragoman.core.tasks.model import QuestionStatus, Status, Waiting
-from dragoman.stores.memory import MemoryStore
+from dragoman.core.tasks.model import Status, Waiting
 
 GONE = Fault(kind=Kind.UNAVAILABLE, message="the stream ended", retryable=True)
 
 
-@pytest.fixture(params=["loads first", "peeks"])
-async def world(request):
-    world = await World(MemoryStore(immediate=request.param == "peeks")).start()
-    await world.add("boss", "orchestrator")
-    yield world
-    await world.intake.stop()
-
-
 def guest(id: str, **fields) -> AdmitGuest:
     return AdmitGuest(principal=AgentId(id), protocol="coven", **fields)
-
-
-def asks(agent: str, text: str, request: str, **fields) -> AskPerson:
-    return AskPerson(principal=AgentId(agent), request_id=request, ask=Ask(question=text, **fields))
-
-
-# -- guests
 
 
 async def test_a_guest_is_let_in_again_and_cannot_take_the_place_of_an_agent_with_a_token(world):
@@ -86,9 +67,6 @@ async def test_an_agent_that_registers_without_its_number_of_tasks_takes_as_many
         assert agent.max_concurrent == takes
 
 
-# -- sandboxes
-
-
 async def test_a_task_keeps_the_level_it_was_given_at_whatever_its_agent_runs_in_later(world):
     await world.add("i1", "infra")
 
@@ -109,9 +87,6 @@ async def test_a_task_keeps_the_level_it_was_given_at_whatever_its_agent_runs_in
     assert (again.attempts, again.sandbox) == (2, "landlock+seccomp")
     await held_by(None)
     assert (await world.submit()).sandbox is None
-
-
-# -- links
 
 
 async def test_a_link_that_vouches_keeps_a_silent_agent_its_work_until_the_deadline(world):
@@ -167,9 +142,6 @@ async def test_a_question_that_ended_a_turn_survives_the_agent(world):
     assert i1.work == []
 
 
-# -- claims
-
-
 async def test_an_agent_claims_a_queued_task_it_could_do_and_no_other(world):
     await world.add("w1", concurrent=1, role="worker")
     w1 = await world.connect("w1")
@@ -185,9 +157,6 @@ async def test_an_agent_claims_a_queued_task_it_could_do_and_no_other(world):
     await world.connect("w2")
     assert (await world.task(queued.id)).owner == "w2"
     assert (await world.refused(claim)).kind is Kind.NOT_FOUND
-
-
-# -- files and logs
 
 
 def a_file(size: int = 10, name: str = "a.txt") -> FileRef:
@@ -251,178 +220,6 @@ async def test_a_caller_that_follows_by_itself_is_sent_nothing(world):
 async def test_a_look_is_in_the_audit_record(world):
     await world.ask(NoteRead(principal=AgentId("boss"), protocol="forge", what="forge.query-tasks"))
     assert (await world.store.audit())[-1].action == "forge.query-tasks"
-
-
-# -- questions an agent waits for
-
-
-async def test_an_agent_waits_for_an_answer_and_its_task_goes_on(world):
-    await world.add("i1", "infra")
-    i1 = await world.connect("i1")
-    task = await world.submit()
-    i1.take()
-    question = await world.ask(asks("i1", "Which?", "req-1", options=("a", "b")))
-    waiting = await world.task(task.id)
-    assert (waiting.status, waiting.waiting, question.task) == (Status.WAITING, Waiting.PERSON, task.id)
-    await world.advance(3000)
-    await world.ask(Answer(principal=ADMIN, question=question.id, answer="a"))
-    [parcel] = i1.take()
-    assert (parcel.delivery.cargo, parcel.event.answer, parcel.event.request_id) == (Cargo.ANSWER, "a", "req-1")
-    running = await world.task(task.id)
-    assert (running.status, running.attempts) == (Status.RUNNING, 1)
-    assert running.deadline > task.deadline
-    await world.finish("i1", task.id)
-
-
-async def test_an_answer_reaches_an_agent_that_was_away(world):
-    await world.add("i1", "infra")
-    i1 = await world.connect("i1")
-    await world.submit()
-    question = await world.ask(asks("i1", "Which?", "req-1"))
-    await world.restart()
-    await world.ask(Answer(principal=ADMIN, question=question.id, answer=7))
-    i1 = await world.connect("i1")
-    [parcel] = i1.take()
-    assert (parcel.delivery.cargo, parcel.event.answer) == (Cargo.ANSWER, 7)
-    await i1.ack(parcel)
-    assert (await (await world.connect("i1")).ack()) == 0
-
-
-async def test_an_agent_that_begins_anew_comes_to_the_same_questions(world):
-    await world.add("i1", "infra")
-    i1 = await world.connect("i1")
-    task = await world.submit()
-    first = await world.ask(asks("i1", "Which?", "req-1"))
-    await world.ask(Answer(principal=ADMIN, question=first.id, answer="a"))
-    second = await world.ask(asks("i1", "Which?", "req-2"))
-    assert second.id != first.id
-    await i1.close(fault=GONE)
-    i1 = await world.connect("i1", fresh=True)
-    await world.ask(Answer(principal=ADMIN, question=second.id, answer="b"))
-    await world.advance(1)
-    assert i1.work == [task.id]
-    i1.take()
-    for request, answer in (("req-3", "a"), ("req-4", "b")):
-        again = await world.ask(asks("i1", "Which?", request))
-        assert again.status is QuestionStatus.ANSWERED
-        [parcel] = i1.take()
-        assert (parcel.event.request_id, parcel.event.answer) == (request, answer)
-    assert len(await world.store.questions()) == 2
-    assert (await world.story(task.id)).count("asked") == 2
-
-
-async def test_the_same_request_is_the_same_question(world):
-    await world.add("i1", "infra")
-    await world.connect("i1")
-    await world.submit()
-    first = await world.ask(asks("i1", "Which?", "req-1"))
-    assert (await world.ask(asks("i1", "Which?", "req-1"))).id == first.id
-
-
-async def test_an_agent_that_begins_anew_under_the_same_ids_comes_to_the_same_questions(world):
-    await world.add("i1", "infra")
-    i1 = await world.connect("i1")
-    await world.submit()
-    first = await world.ask(asks("i1", "Which?", "ask-1"))
-    await world.ask(Answer(principal=ADMIN, question=first.id, answer="a"))
-    second = await world.ask(asks("i1", "Which?", "ask-2"))
-    assert (await world.ask(asks("i1", "Which?", "ask-1"))).id == first.id
-    await i1.close(fault=GONE)
-    await world.connect("i1", fresh=True)
-    await world.advance(1)
-    assert (await world.ask(asks("i1", "Which?", "ask-1"))).answer == "a"
-    assert (await world.ask(asks("i1", "Which?", "ask-2"))).id == second.id
-    assert (await world.ask(asks("i1", "Which?", "ask-3"))).id not in (first.id, second.id)
-    assert len(await world.store.questions()) == 3
-
-
-@pytest.mark.parametrize("at_work", [True, False])
-async def test_the_id_of_a_question_is_refused_for_another(world, at_work):
-    await world.add("i1", "infra")
-    await world.connect("i1")
-    if at_work:
-        await world.submit()
-    await world.ask(asks("i1", "Which?", "req-1"))
-    assert (await world.refused(asks("i1", "Why?", "req-1"))).kind is Kind.CONFLICT
-    assert len(await world.store.questions()) == 1
-
-
-@pytest.mark.parametrize("at_work", [True, False])
-async def test_questions_by_the_way_may_share_an_id(world, at_work):
-    await world.add("i1", "infra")
-    await world.connect("i1")
-    if at_work:
-        await world.submit()
-    one, two, again = [
-        await world.ask(msgspec.structs.replace(asks("i1", words, "evt-1"), blocking=False))
-        for words in ("Which?", "Why?", "Which?")
-    ]
-    assert one.id == again.id != two.id
-
-
-async def test_a_question_that_nobody_answered_in_time_is_asked_again(world):
-    await world.add("i1", "infra")
-    await world.connect("i1")
-    await world.submit()
-    first = await world.ask(asks("i1", "Which?", "req-1", timeout_seconds=10))
-    await world.advance(11)
-    again = await world.ask(asks("i1", "Which?", "req-1", timeout_seconds=10))
-    assert (again.id, again.status) == (first.id, QuestionStatus.OPEN)
-
-
-async def test_a_question_from_before_a_task_stays_the_one_it_was(world):
-    await world.add("i1", "infra")
-    await world.connect("i1")
-    first = await world.ask(asks("i1", "Which?", "req-1"))
-    task = await world.submit()
-    assert (await world.ask(asks("i1", "Which?", "req-1"))).id == first.id
-    assert (await world.task(task.id)).status is Status.ASSIGNED
-
-
-async def test_a_question_may_belong_to_no_task(world):
-    await world.add("i1", "infra")
-    i1 = await world.connect("i1")
-    question = await world.ask(asks("i1", "Anybody?", "req-1", timeout_seconds=10))
-    assert question.task is None
-    await i1.close()
-    await world.advance(11)
-    i1 = await world.connect("i1")
-    [parcel] = i1.take()
-    assert (parcel.task, parcel.event.status, parcel.event.has_default) == (None, QuestionStatus.EXPIRED, False)
-    await i1.ack(parcel)
-    assert (await world.connect("i1")).inbox == []
-
-
-async def test_a_question_by_the_way_does_not_stop_the_task(world):
-    await world.add("i1", "infra")
-    i1 = await world.connect("i1")
-    task = await world.submit()
-    i1.take()
-    by_the_way = msgspec.structs.replace(asks("i1", "Proceed?", "evt-1"), blocking=False)
-    question = await world.ask(by_the_way)
-    assert (await world.task(task.id)).status is Status.ASSIGNED
-    await world.progress("i1", task.id)
-    await world.ask(Answer(principal=ADMIN, question=question.id, answer="yes"))
-    [parcel] = i1.take()
-    assert (parcel.event.blocking, parcel.event.answer) == (False, "yes")
-
-
-async def test_somebody_elses_task_cannot_be_asked_about(world):
-    await world.add("i1", "infra")
-    await world.add("i2", "other")
-    await world.connect("i1")
-    task = await world.submit()
-    foreign = msgspec.structs.replace(asks("i2", "Which?", "r"), task_id=task.id)
-    assert (await world.refused(foreign)).kind is Kind.NOT_FOUND
-
-
-async def test_a_question_ends_with_its_task(world):
-    await world.add("i1", "infra")
-    await world.connect("i1")
-    task = await world.submit()
-    question = await world.ask(asks("i1", "Which?", "req-1"))
-    await world.finish("i1", task.id)
-    assert (await world.store.question(question.id)).status is QuestionStatus.WITHDRAWN
 
 
 async def test_idle_agents_of_a_kind_take_turns(world):
