@@ -83,50 +83,10 @@ def rates(ours: str, theirs: str, in_flight: int) -> Callable[[Figures], float |
     return value
 
 
-def best_rates(ours: str, theirs: str, in_flight: int) -> Callable[[Figures], float | None]:
-    """Rate of a family's fastest suite over the rate of another family's fastest, at the same level."""
-
-    def value(figures: Figures) -> float | None:
-        top, bottom = best(figures, ours, in_flight), best(figures, theirs, in_flight)
-        return top.rate / bottom.rate if top and bottom and bottom.rate else None
-
-    return value
-
-
-def share_of_raw(ours: str, in_flight: int) -> Callable[[Figures], float | None]:
-    """Durable rows a second, ours over bare SQLite's; with the hub's own mix where the run measured it."""
-
-    def value(figures: Figures) -> float | None:
-        raw = _sound(figures, "sqlite-hub", in_flight) or _sound(figures, "sqlite", in_flight)
-        hub = _sound(figures, ours, in_flight)
-        if not raw or not hub:
-            return None
-        rows = hub.extra.get("rows", raw.extra["rows"])
-        return 100 * hub.rate * rows / raw.extra["rows_rate"]
-
-    return value
-
-
 def tail(suite: str, in_flight: int) -> Callable[[Figures], float | None]:
     def value(figures: Figures) -> float | None:
         figure = _sound(figures, suite, in_flight)
         return figure.p99 / figure.p50 if figure and figure.p50 else None
-
-    return value
-
-
-def lonely(suite: str, echo: str) -> Callable[[Figures], float | None]:
-    """What one lonely round trip takes beyond the echoes that it contains, in the time of an fsync, per durable step.
-
-    The hub's figure says how many of each: extra["durable_steps"], extra["echoes"].
-    """
-
-    def value(figures: Figures) -> float | None:
-        hub, bare, fsync = _sound(figures, suite, 1), _sound(figures, echo, 1), _sound(figures, "fdatasync", 1)
-        if not hub or not bare or not fsync:
-            return None
-        added = hub.p50 - hub.extra.get("echoes", 1.0) * bare.p50
-        return added / (hub.extra["durable_steps"] * fsync.p50)
 
     return value
 
@@ -192,15 +152,10 @@ def _sound(figures: Figures, suite: str, in_flight: int) -> Figure | None:
 
 
 TARGETS = (
-    Target("durable round trips over WebSocket ÷ a2a-sdk, 32 in flight", rates("hub-ws", PEER, 32), "≥", 10),
-    Target("durable round trips over HTTP ÷ a2a-sdk, 32 in flight", rates("hub-http", PEER, 32), "≥", 4),
-    Target("share of the raw group commit, WebSocket, 32 in flight", share_of_raw("hub-ws", 32), "≥", 40, "%"),
     Target("p99 ÷ p50 over WebSocket, 32 in flight", tail("hub-ws", 32), "≤", 5),
     Target("p99 ÷ p50 over HTTP, 32 in flight", tail("hub-http", 32), "≤", 5),
     Target("fsyncs per durable step of a lonely task, WebSocket", noted("hub-lonely-ws", "fsyncs_a_step"), "≤", 1),
     Target("fsyncs per durable step of a lonely task, HTTP", noted("hub-lonely-http", "fsyncs_a_step"), "≤", 1),
-    Target("the same by time: what it takes beyond its echoes, WebSocket", lonely("hub-ws", "echo-ws"), "≤", 1),
-    Target("the same by time: what it takes beyond its echoes, HTTP", lonely("hub-http", "echo-http"), "≤", 1),
     Target(
         "rate with 1,000,000 finished tasks ÷ with 1,000",
         growth("hub-stored-1000", "hub-stored-1000000", 32),
@@ -213,26 +168,12 @@ TARGETS = (
     Target("start to serving", noted("hub-idle", "start_ms"), "≤", 1500, "ms"),
     Target("`dragoman task ls`", noted("hub-task-ls", "ms"), "≤", 250, "ms"),
     Target("p99 of a commit under a saturated loop", noted("hub-saturated", "commit_p99_ms"), "≤", 50, "ms"),
-    Target("coven ÷ AutoGen, 50 streams, 32 in flight", rates("hub-coven-50", "autogen-50", 32), "≥", 2),
-    Target("coven ÷ AutoGen, 50 streams, 256 in flight", rates("hub-coven-50", "autogen-50", 256), "≥", 2),
-    Target("coven ÷ AutoGen, 1 stream, 32 in flight", rates("hub-coven-1", "autogen-1", 32), "≥", 2),
-    Target("coven ÷ bare echo, 50 streams, 32 in flight", percent("hub-coven-50", "echo-grpc-50", 32), "≥", 35, "%"),
-    Target("coven ÷ bare echo, 50 streams, 256 in flight", percent("hub-coven-50", "echo-grpc-50", 256), "≥", 35, "%"),
-    Target("coven ÷ bare echo, 1 stream, 32 in flight", percent("hub-coven-1", "echo-grpc-1", 32), "≥", 35, "%"),
-    Target("forge ÷ Agent Client Protocol SDK, 32 in flight", best_rates("hub-forge", "acp-sdk", 32), "≥", 3),
-    Target("forge ÷ Agent Client Protocol SDK, 1 in flight", best_rates("hub-forge", "acp-sdk", 1), "≥", 3),
     Target("others' p99 while a child writes 1 GB without a newline ÷ quiet", noted("flood-bytes", "ratio"), "≤", 3),
     Target("others' p99 while a child writes lines without end ÷ quiet", noted("flood-lines", "ratio"), "≤", 3),
     Target(
         "pieces lost or doubled between 100 streaming coven agents and their callers", mistakes("fleet-100"), "≤", 0, ""
     ),
     Target("agentmsg at least once ÷ RabbitMQ, 256 in flight", rates("hub-agentmsg-kept", "rabbitmq", 256), "≥", 2),
-    Target(
-        "agentmsg at most once ÷ at least once, 256 in flight",
-        rates("hub-agentmsg-once", "hub-agentmsg-kept", 256),
-        "≥",
-        3,
-    ),
     Target(
         "p99 of a claim with 1,000,000 waiting in 10,000 lanes ÷ with 1,000",
         times("hub-lanes-1000000", "hub-lanes-1000"),
