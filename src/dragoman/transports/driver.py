@@ -4,7 +4,8 @@ It speaks no protocol. A `tongue.Tongue` turns a frame into what was heard and a
 promises that are the same for all:
 
 - *Order*: frames of one link reach the intake in the order in which they came. They do not wait for each other's
-  commits: many may be under way at once, and one commit takes them all.
+  commits: many may be under way at once, and one commit takes them all. Only a frame that reads what the ones before
+  it may have changed waits until they are committed, so a request sees the effect of every message sent before it.
 - *Backpressure, in*: beyond `unanswered` frames under way, or `BEHIND` bytes that wait for their turn, we stop reading,
   so a slow disk slows the sender. Who talks too fast is told so at once, where the protocol has a measure for that:
   `measured` frames are heard when they come, even if it is somebody else's turn, unless they are long.
@@ -105,6 +106,10 @@ class Pump:
         self._written = 0
         self._paced = 0
         self._looking: asyncio.Future[None] | None = None
+        self._undecided = 0
+        """Messages whose commands the hub has not decided and committed yet."""
+        self._all_decided: asyncio.Future[None] | None = None
+        """There while a frame that reads waits for them."""
         self._behind: deque[bytes | Heard] = deque()
         self._behind_bytes = 0
         self._accepted: list[str] = []
@@ -170,6 +175,7 @@ class Pump:
         self._hand_in(heard, command)
 
     def _hand_in(self, heard: Heard, command: Command) -> None:
+        self._undecided += 1
         then = partial(self._answered, heard)
         if not heard.also or heard.fault is not None:
             self._hub.hand_in(command, then)
@@ -194,6 +200,9 @@ class Pump:
     async def _look(self, heard: Heard, look: Callable[[], Awaitable[Sequence[bytes] | Command]]) -> None:
         """Answer what needs reading, or find the command it comes to; then go on with what came behind it."""
         try:
+            if heard.reads and self._undecided:
+                self._all_decided = asyncio.get_running_loop().create_future()
+                await self._all_decided
             found = await look()
             if isinstance(found, Command):
                 self._begin()
@@ -224,6 +233,10 @@ class Pump:
             if meant is not None:
                 self._hub.hand_in(meant, partial(self._answered, msgspec.structs.replace(heard, otherwise=None)))
                 return
+        self._undecided -= 1
+        if not self._undecided and self._all_decided is not None:
+            self._all_decided.set_result(None)
+            self._all_decided = None
         self._end()
         fault = heard.fault
         if fault is None and refusal is not None:

@@ -21,7 +21,8 @@ class Heard(msgspec.Struct, frozen=True):
     """What a frame meant: a command, or deliveries to acknowledge, or something to look up, or a fault.
 
     `look` is awaited and gives the frames to answer with, or a command to go on with (its file had to be kept first).
-    It may raise `Refused`. Frames that come after it do not overtake a command that comes out of it.
+    It may raise `Refused`. Frames that come after it do not overtake a command that comes out of it. `reads`: it reads
+    what earlier messages of the link may change, so it begins only when those are committed (forge-D14).
     `parts` are the messages of a frame that had several; each is heard in its turn. `answers` are written at once, for
     what is answered without the hub. `about` is the tongue's own.
 
@@ -38,6 +39,7 @@ class Heard(msgspec.Struct, frozen=True):
     acks: tuple[DeliveryId, ...] = ()
     fault: Fault | None = None
     look: Callable[[], Awaitable[Sequence[bytes] | Command]] | None = None
+    reads: bool = False
     parts: tuple[bytes, ...] = ()
     answers: tuple[bytes, ...] = ()
     about: Any = None

@@ -37,7 +37,7 @@ from dragoman.protocols.a2acp.errors import A2acpError
 from dragoman.protocols.a2acp.types import PROTOCOL_VERSION, Message, MessageType
 from dragoman.protocols.a2acp.types import Agent as Party
 from dragoman.transports import identity
-from dragoman.transports.a2acp.reading import Reading
+from dragoman.transports.a2acp.reading import Reading, reads_tasks
 from dragoman.transports.a2acp.seals import Seals
 from dragoman.transports.a2acp.threads import Threads
 from dragoman.transports.a2acp.tokens import AuthService
@@ -140,7 +140,7 @@ class A2acpDesk:
         except Refused as refused:
             return Heard(fault=refused.fault, message_id=about.id, about=about)
         look = partial(self._reading.meaning, agent, message, tree, granted, traceparent, len(data))
-        return Heard(look=look, message_id=message.message_id, about=about)
+        return Heard(look=look, reads=reads_tasks(message), message_id=message.message_id, about=about)
 
     def _check_spoken(self, message: Message, agent: Agent) -> None:
         wrong = misspoken(message, Role.AGENT, a2acp.party_of(agent), self.broker)

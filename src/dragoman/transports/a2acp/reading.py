@@ -329,6 +329,18 @@ class Reading:
         return asked_on is not None and said_on is not None and asked_on.collaboration == said_on.collaboration
 
 
+def reads_tasks(message: Message) -> bool:
+    """Whether its meaning depends on rows that the sender's earlier messages may change: an event is about a request of
+    its sender's, and the broker looks a collaboration up. What agents say most (requests, answers, progress) does not,
+    and waits for nothing."""
+    match message.message_type, message.intent:
+        case MessageType.REQUEST, intents.DISCOVER | intents.ROTATE | intents.TERMINATE:
+            return True
+        case MessageType.EVENT, intent:
+            return message.correlation_id is not None and intent not in (PROGRESS, QUESTION)
+    return False
+
+
 def compiled(schema: Any, field: str) -> None:
     """Look a stranger's schema through; raises `Refused`, by its place."""
     try:

@@ -191,7 +191,7 @@ class AgentmsgDesk:
         about = About(message.id, message=message)
         if message.type is MessageType.STATE_QUERY:
             self.alive(agent.id)
-            return Heard(look=partial(look, agent, message), message_id=message.id, about=about)
+            return Heard(look=partial(look, agent, message), reads=True, message_id=message.id, about=about)
         try:
             commands = agentmsg.commands_of(
                 agent,

@@ -69,6 +69,8 @@ from dragoman.wire.role import Role
 
 ANY = "*"
 SUBMIT = TYPE_OF[SubmitTask]
+INDEPENDENT = (Progress, Publish, Subscribe, Unsubscribe)
+"""Messages that look something up, but nothing that earlier ones of the same link may still be changing."""
 
 
 class About(msgspec.Struct, frozen=True):
@@ -139,7 +141,8 @@ class ForgeTongue(TakingTurns):
         about = About(message.id, message.type, asks, fields=forge.fields_in(message.payload))
         look = self._look_of(agent, message, event.tree, about.kept)
         if look is not None:
-            return Heard(look=look, message_id=message.id, about=about)
+            reads = not isinstance(message.payload, INDEPENDENT)
+            return Heard(look=look, reads=reads, message_id=message.id, about=about)
         message = self._about_its_task(agent, message)
         try:
             command = forge.command_of(agent, message, event.tree, self._desk.request_seconds)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.core.commands import Acknowledge, EndContract, ReportFault, Submit
+from dragoman.core.commands import Acknowledge, Cancel, EndContract, ReportFault, Submit
 from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Kind
 from dragoman.protocols.a2acp.types import PAYLOAD_BYTES
@@ -98,3 +98,33 @@ async def test_the_brokers_answer_follows_the_commit(connect: Any, hub: Any, cli
             "ada",
             "t",
         )
+
+
+async def test_a_cancel_finds_the_request_before_it_on_the_same_link(
+    connect: Any, hub: Any, store: Any, client: Any, kit: Any
+) -> None:
+    """Also while that is still being committed. Requests themselves wait for nothing."""
+    committed: list[Any] = []
+
+    def submitted(command: Submit) -> Any:
+        origin = msgspec.structs.replace(kit.task().origin, principal=command.principal, called="k")
+        committed.append(msgspec.structs.replace(kit.task(), origin=origin, contract="c-1"))
+        return committed[-1]
+
+    async def tasks(where: Any, *, after: Any, limit: int) -> Any:
+        return list(committed), None
+
+    store.tasks, hub.script[Submit] = tasks, submitted
+    async with connect() as link:
+        await link.end()
+        hub.held = []
+        for rows in range(3):
+            asked = {"rows": rows, "contract_id": "c-1", "correlation_id": "k"}
+            await link.say(client.message("request", "provision", asked))
+        await link.say(client.message("event", "cancel", {"correlation_id": "k"}))
+        await hub.until(lambda: len(hub.asked_for(Submit)) == 3)
+        await kit.soon(await link.socket.ping())  # all of it was heard
+        hub.release()
+        await hub.until(lambda: bool(hub.asked_for(Cancel)))
+    assert hub.asked_for(Cancel)[0].task_id == committed[0].id
+    assert hub.noted == []

@@ -77,6 +77,28 @@ async def test_who_asks_for_it_gets_one_ack_for_all_that_one_commit_took(connect
         assert len(hub.asked_for(Finish)) == 3
 
 
+async def test_a_query_sees_what_was_written_before_it_on_the_same_link(
+    connect: Any, hub: Any, state: Any, kit: Any
+) -> None:
+    """Also while that is still being committed; and also if it is refused: then it waits for nothing more."""
+    hub.script[ChangeState] = lambda command: state.put(Registry.RESOURCE, "ada:tokens", limit=5)
+    query = kit.message("STATE_QUERY", {"entity_type": "RESOURCE", "entity_id": "ada:tokens"})
+    async with connect() as peer:
+        await peer.link()
+        hub.held = []
+        await peer.say(kit.message("STATE_UPDATE"), query)
+        await kit.soon(await peer.socket.ping())  # both were heard
+        hub.release()
+        written, answer = await peer.hear(), await peer.hear()
+        assert (written["type"], answer["type"]) == ("ACK", "STATE_QUERY")
+        assert [one["value"] for one in answer["payload"]["entities"]] == [{"limit": 5}]
+        hub.held, hub.script[ChangeState] = [], Fault(kind=Kind.CONFLICT, message="somebody was faster")
+        await peer.say(kit.message("STATE_UPDATE"), {**query, "id": kit.message("ACK")["id"]})
+        await kit.soon(await peer.socket.ping())
+        hub.release()
+        assert [(await peer.hear())["type"] for _ in range(2)] == ["ERROR_REPORT", "STATE_QUERY"]
+
+
 async def test_what_is_refused_is_told_and_the_link_goes_on(connect: Any, hub: Any, kit: Any) -> None:
     async with connect() as peer:
         await peer.say(

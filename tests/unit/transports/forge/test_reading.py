@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.support.forge import ForgeHub
+from tests.support.forge import ForgeHub, soon
 
 JOB: dict[str, Any] = {"type": "implementation", "name": "Job", "requiredRole": "worker"}
 
@@ -63,6 +63,30 @@ async def test_tasks_are_found_by_status_role_and_limit(hub: ForgeHub) -> None:
     assert (task["name"], task["status"], task["requiredRole"], task["dependencies"]) == (
         "Job 2", "queued", "worker", [],
     )  # fmt: skip
+
+
+@pytest.mark.requirement("forge-D14-reads")
+@pytest.mark.parametrize("together", [False, True])
+async def test_a_request_sees_what_was_said_before_it_on_the_same_link(hub: ForgeHub, together: bool) -> None:
+    """Also while that is still being committed."""
+    worker, planner = await hub.connect("worker-1"), await hub.connect("planner-1")
+    id = (await planner.ask("submit-task", **JOB))["task"]["id"]
+    await worker.notice("task-assigned")
+    hub.desk.hub.hand_in, hand_in = lambda *given: held.append(given), hub.desk.hub.hand_in  # type: ignore[method-assign]
+    held: list[Any] = []
+    begun = worker.message("event:progress", {"taskId": id, "progress": 0.5})
+    asked = [worker.message("request:query-tasks", {}), worker.message("request:get-task", {"taskId": id})]
+    if together:
+        await worker.say(begun, *asked)
+    else:
+        for one in (begun, *asked):
+            await worker.say(one)
+    await soon(await worker.ws.ping())  # all of them were heard
+    hub.desk.hub.hand_in = hand_in  # type: ignore[method-assign]
+    for given in held:
+        hand_in(*given)
+    listed, shown = [await worker.response(one["id"]) for one in asked]
+    assert [task["status"] for task in (*listed["tasks"], shown["task"])] == ["running", "running"]
 
 
 @pytest.mark.requirement("FG-SEC-2", "forge-D5", "forge-all-D1")
