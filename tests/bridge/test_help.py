@@ -67,13 +67,25 @@ async def test_where_no_agent_can_help_a_person_does(scene: Scene) -> None:
     await finished(scene, asker, handle, job)
 
 
-@pytest.mark.parametrize("pair", TO_PEOPLE, ids=PLAYERS)
-async def test_help_that_is_escalated_comes_from_a_person(scene: Scene) -> None:
-    assert isinstance(scene.worker, AgentmsgWorker)
+@pytest.mark.parametrize("pair", [("agentmsg", name) for name in PLAYERS], ids=PLAYERS)
+async def test_what_a_helper_says_that_escalates_reaches_the_asker_the_next_helper_and_a_person(scene: Scene) -> None:
+    """Both helpers speak the same protocol, whichever that is; the second is the hub's choice."""
     asker, handle, job = await begun(scene)
+    second = await scene.enter(type(scene.worker), able=("technical_guidance",))
+    resources = [{"type": "tool", "url": "https://example.org/sonar", "title": "Sonar"}]
     request = await asker.ask_for_help(job, QUESTION, scene.worker.id)
-    await scene.worker.help("not mine to say", response_type="ESCALATION")
-    assert await scene.stage.answer((await scene.question(handle))["id"], "from the right") == 200
+    told: list[dict[str, object]] = []
+    for helper in (scene.worker, second):
+        assert await helper.escalate("not mine to say", resources) == told
+        told.append({"agent": helper.id, "content": "not mine to say", "resources": resources})
+        given = (await asker.answer(request))["payload"]
+        assert (given["response_type"], given["responder_id"]) == ("ESCALATION", helper.id)
+        assert (given["content"], given["resources"]) == ("not mine to say", resources)
+        waits = await scene.stage.task(handle.task_id)
+        assert (waits["status"], waits["waiting"]) == ("waiting", "help")
+    question = await scene.question(handle)
+    assert question["escalations"] == told
+    assert await scene.stage.answer(question["id"], "from the right") == 200
     given = (await asker.answer(request))["payload"]
     assert (given["response_type"], given["content"]) == ("DIRECT_ANSWER", "from the right")
     await finished(scene, asker, handle, job)

@@ -13,12 +13,14 @@ import pytest
 from dragoman import (
     Agent,
     Client,
+    Escalate,
     HandoffRequest,
     Help,
     HelpRequest,
     Letter,
     Reject,
     RequestRefused,
+    Resource,
     StateConflict,
     SyncClient,
     Task,
@@ -145,6 +147,37 @@ async def test_an_agent_helps_another_and_a_person_helps_in_the_end(hub: HubProc
         await admin.answer((await open_question(admin)).id, "slowly")
         result = await soon(admin.result(task_id))
     assert result == ["senior", "first for junior", "last", "person", "slowly"]
+
+
+@pytest.mark.parametrize("protocol", ["agentmsg", "chiffon", "forge", "coven", "a2acp"])
+async def test_what_a_helper_says_that_escalates_is_there_for_the_next_and_for_who_asked(
+    hub: HubProcess, protocol: str
+) -> None:
+    """The two helpers speak any protocol; the first is named, the second is the hub's choice."""
+    junior = Agent("junior", token=token(hub, "junior"))
+    first, second = (Agent(id, token=token(hub, id, protocol)) for id in ("first", "second"))
+    sonar = Resource("tool", "https://example.org/sonar", "Sonar")
+
+    @first.on_help("CODE_REVIEW")
+    async def escalate(request: HelpRequest) -> str:
+        raise Escalate("look below the water", resources=[sonar])
+
+    @second.on_help("CODE_REVIEW")
+    async def answer(request: HelpRequest) -> str:
+        [said] = request.escalations
+        return f"{said.responder} said {said.content!r}, with {said.resources[0].title}"
+
+    @junior.on("fix")
+    async def fix(task: Task) -> list[Any]:
+        given = await task.help("Is this right?", help_type="CODE_REVIEW", to="first")
+        [said] = given.escalations
+        return [given.responder, given.content, said.responder, said.content, said.resources[0].url]
+
+    at = f"coven://{hub.ready['grpc']}" if protocol == "coven" else hub.url.replace("http://", f"{protocol}+ws://")
+    async with serving(hub, junior), serving(hub, first, second, at=at), people(hub) as admin:
+        result = await soon(admin.call("junior", "fix"))
+    words = "look below the water"
+    assert result == ["second", f"first said {words!r}, with Sonar", "first", words, sonar.url]
 
 
 @pytest.mark.parametrize("transport", ["ws", "http"])

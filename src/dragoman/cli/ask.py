@@ -221,6 +221,9 @@ def _prompt(question: Mapping[str, Any]) -> str:
     printing.words(f"{line(question.get('agent'))} asks: {line(question.get('question'))}")
     if question.get("context"):
         printing.words(f"  context: {printing.cell(question['context'])}")
+    for said in question.get("escalations") or ():
+        more = f" {printing.cell(said['resources'])}" if said.get("resources") else ""
+        printing.words(f"  {line(said.get('agent'))} could not answer: {line(said.get('content'))}{more}")
     if choices:
         printing.words(f"  one of: {choices}")
     print("answer: ", end="", file=sys.stderr, flush=True)

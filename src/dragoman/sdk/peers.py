@@ -14,11 +14,11 @@ protocols can.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, ValidationError, convert
 
 from dragoman.sdk.errors import DragomanError
 
@@ -42,7 +42,8 @@ class Resource(Struct, frozen=True):
 class Help(Struct, frozen=True):
     """An answer to a request for help. As a handler's answer, text alone is a Help with that content.
 
-    `follow_up_required`: more will come for the same request, and `follow_ups` waits for it.
+    `follow_up_required`: more will come for the same request, and `follow_ups` waits for it. `escalations`: what the
+    agents said that were asked first and passed the request on, each a Help of its own.
     """
 
     content: str
@@ -51,6 +52,7 @@ class Help(Struct, frozen=True):
     follow_up_required: bool = False
     estimated_effort: float = 0
     responder: str = ""
+    escalations: tuple[Help, ...] = ()
     _more: asyncio.Queue[Help] | None = None
 
     @property
@@ -82,6 +84,8 @@ class HelpRequest(Struct, frozen=True, kw_only=True):
     """`current_state`, `attempted_solutions`, and `error_details` where there was an error."""
     urgency: str
     deadline: datetime | None = None
+    escalations: tuple[Help, ...] = ()
+    """What the agents said that were asked before and passed the request on."""
 
 
 class Unable(DragomanError):
@@ -89,7 +93,37 @@ class Unable(DragomanError):
 
 
 class Escalate(DragomanError):
-    """Raised by a help handler: somebody better should look at this; in the end a person."""
+    """Raised by a help handler: another agent should look at this; in the end a person. Who asked, and who is asked
+    next, reads the words, and finds the resources."""
+
+    def __init__(self, content: str = "", resources: Sequence[Resource] = ()) -> None:
+        super().__init__(content)
+        self.resources = tuple(resources)
+
+
+def as_help(escalate: Escalate) -> Help:
+    """What is said when a handler passes a request on."""
+    words = str(escalate) or "another helper should look at this"
+    return Help(words, "ESCALATION", resources=escalate.resources)
+
+
+def escalations_in(said: Any) -> tuple[Help, ...]:
+    """What came beside a request for help, in the hub's form (`agent`) or in agentmsg's (`responder_id`). What is in
+    neither is left out: a sender may use the name for anything."""
+    found: list[Help] = []
+    for one in said if isinstance(said, list | tuple) else ():
+        if isinstance(one, dict) and isinstance(one.get("content"), str):
+            resources = [resource for given in one.get("resources") or () if (resource := _resource(given)) is not None]
+            responder = str(one.get("responder_id") or one.get("agent") or "")
+            found.append(Help(one["content"], "ESCALATION", resources=tuple(resources), responder=responder))
+    return tuple(found)
+
+
+def _resource(given: Any) -> Resource | None:
+    try:
+        return convert(given, Resource)
+    except ValidationError:
+        return None
 
 
 class Handoff(Struct, frozen=True, kw_only=True):

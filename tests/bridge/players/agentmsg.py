@@ -236,6 +236,9 @@ class AgentmsgWorker(AgentmsgParty, Worker):
         return str(request["id"])
 
     async def help(self, text: str, response_type: str = "DIRECT_ANSWER") -> str:
+        return str((await self._respond(text, response_type))["description"])
+
+    async def _respond(self, text: str, response_type: str, **more: Any) -> dict[str, Any]:
         request = await soon(self.letters.get())
         assert request["type"] == "HELP_REQUEST"
         payload = {
@@ -245,12 +248,17 @@ class AgentmsgWorker(AgentmsgParty, Worker):
             "content": text,
             "follow_up_required": False,
             "estimated_effort": 1,
+            **more,
         }
         await self.deliver(self.message("HELP_RESPONSE", payload, to=request["from"]))
-        return str(request["payload"]["description"])
+        return dict(request["payload"])
 
     async def refuse_to_help(self, text: str) -> None:
         await self.help(text, response_type="UNABLE_TO_HELP")
+
+    async def escalate(self, text: str, resources: list[dict[str, str]]) -> list[dict[str, Any]]:
+        asked = await self._respond(text, "ESCALATION", resources=resources)
+        return [{"agent": one.pop("responder_id"), **one} for one in asked.get("escalations", ())]
 
     async def write(self, to: str, words: str) -> None:
         payload = {"task_id": "of-our-own", "message": words}

@@ -230,6 +230,12 @@ class Worker(Party):
     async def refuse_to_help(self, text: str) -> None:
         await self.fail(await self.take(), text)
 
+    async def escalate(self, text: str, resources: list[dict[str, str]]) -> list[dict[str, Any]]:
+        """Pass on what is asked; what those said who had passed it on before."""
+        job = await self.take()
+        await self.finish(job, result={"response_type": "ESCALATION", "content": text, "resources": resources})
+        return list(job.input["help"].get("escalations", ()))
+
     async def write(self, to: str, words: str) -> None:
         """A message that is no task."""
         raise Unsayable("letter")

@@ -96,6 +96,7 @@ REQUIREMENTS = [
     R("agentmsg-D5", "agentmsg-D5", "A task's messages are a lane; only its head is delivered; nobody starves.",
       level="hub"),
     R("agentmsg-D6", "agentmsg-D6", "Expired: dropped, and the sender of a critical or high one gets a TIMEOUT."),
+    R("agentmsg-D6a", "agentmsg-D6a", "An ESCALATION reaches the requester and the next helper with its content."),
     R("agentmsg-D7", "agentmsg-D7", "3 retries, 1000 ms doubling to 30000 with jitter, then a dead letter."),
     R("agentmsg-D8", "agentmsg-D8", "Acceptance moves a task atomically; the earlier deadline; at most 8 hops.",
       level="hub"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.conformance.agentmsg import words
 from tests.conformance.agentmsg.stage import Speaker, Stage
@@ -82,17 +84,52 @@ async def test_all_of_a_persons_answer_arrives(stage: Stage, cast: dict[str, Spe
     assert (told["content"], told["answer"]) == ("left", answer)
 
 
+@pytest.mark.requirement("AM-HLP-6", "agentmsg-D6a")
+@pytest.mark.parametrize("to", ["hub", "cid"])
+async def test_an_escalation_reaches_the_requester_and_the_next_who_can_and_in_the_end_a_person(
+    stage: Stage, cast: dict[str, Speaker], to: str
+) -> None:
+    """Content and resources, though the first was named; an answer of each of them leads on."""
+    bob = cast["bob"]
+    resources = [{"type": "code", "url": "https://example.org/x", "title": "X"}]
+    told: list[dict[str, Any]] = []
+    async with cast["cid"].link() as cid, cast["dot"].link() as dot:
+        request = await bob.say("HELP_REQUEST", to, words.help_request("bob", "t-1"))
+        for link in (cid, dot):
+            asked = await link.hears("HELP_REQUEST")
+            assert (asked["id"], asked["to"]) == (request["id"], link.agent.id)
+            assert asked["payload"] == request["payload"] | ({"escalations": told} if told else {})
+            await link.ack(asked)
+            said = words.help_response(
+                link.agent.id, request["id"], response_type="ESCALATION", content="?", resources=resources
+            )
+            sent = await link.say("HELP_RESPONSE", "bob", said)
+            await link.told()
+            escalation = await bob.hears("HELP_RESPONSE")
+            assert (escalation["id"], escalation["from"]) == (sent["id"], link.agent.id)
+            assert escalation["payload"] == said
+            told.append({"responder_id": link.agent.id, "content": "?", "resources": resources})
+    question = await to_a_person(stage)
+    assert question.request_id == request["id"]
+    assert [(one.agent, one.content, list(one.resources)) for one in question.escalations] == [
+        ("cid", "?", resources),
+        ("dot", "?", resources),
+    ]
+    assert await waiting(stage) == (Status.WAITING, Waiting.HELP)
+    await stage.ask(Answer(principal=ADMIN, question=question.id, answer="left"))
+    assert (await bob.hears("HELP_RESPONSE"))["payload"]["content"] == "left"
+    assert (await waiting(stage))[0] is Status.RUNNING
+
+
 @pytest.mark.requirement("AM-HLP-6")
-async def test_each_response_type_leads_on(stage: Stage, cast: dict[str, Speaker]) -> None:
-    """Unable: the next who can. Escalation: a person."""
+async def test_who_is_unable_makes_room_for_the_next(stage: Stage, cast: dict[str, Speaker]) -> None:
     bob = cast["bob"]
     async with cast["cid"].link() as cid, cast["dot"].link() as dot:
         request = await bob.say("HELP_REQUEST", "hub", words.help_request("bob", "t-1"))
-        for link, verdict in ((cid, "UNABLE_TO_HELP"), (dot, "ESCALATION")):
+        for link in (cid, dot):
             asked = await link.hears("HELP_REQUEST")
-            assert (asked["id"], asked["to"]) == (request["id"], link.agent.id)
             await link.ack(asked)
-            said = words.help_response(link.agent.id, request["id"], response_type=verdict, content="?")
+            said = words.help_response(link.agent.id, request["id"], response_type="UNABLE_TO_HELP", content="?")
             await link.say("HELP_RESPONSE", "bob", said)
             await link.told()
     assert (await to_a_person(stage)).request_id == request["id"]

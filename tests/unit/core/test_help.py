@@ -7,6 +7,7 @@ import pytest
 from tests.support.conversations import asks, hands, helps, question, three_who_converse, working
 
 from dragoman.core.agents.model import Offer
+from dragoman.core.brevity import CUT
 from dragoman.core.commands import (
     Answer,
     Beat,
@@ -17,9 +18,12 @@ from dragoman.core.commands import (
     ReportStatus,
     SetDomainPolicy,
 )
-from dragoman.core.delivery.model import Cargo
+from dragoman.core.delivery.model import ESCALATED as ESCALATED_LETTER
+from dragoman.core.delivery.model import Cargo, Escalation
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, TaskId
+from dragoman.core.queries import question_out
+from dragoman.core.tasks.escalations import LONGEST
 from dragoman.core.tasks.model import EventKind, QuestionStatus, Status, Task, Waiting
 from dragoman.stores.memory import MemoryStore
 
@@ -106,14 +110,85 @@ async def test_who_said_that_it_takes_no_work_or_fails_often_is_not_asked_first(
     assert (await world.ask(asks(world, "ann", task.id))).asked_of == "cid"
 
 
-async def test_an_escalated_request_goes_to_a_person_at_once(world):
+RESOURCES = [{"type": "code", "url": "https://example.org/x", "title": "X"}]
+PASSED_ON = {"content": "not mine to say", "resources": RESOURCES, "response_type": "ESCALATION"}
+
+
+async def test_an_escalated_request_goes_to_the_asker_and_with_its_words_to_the_next_helper(world):
     bob = await world.connect("bob", acknowledges=True)
-    await world.connect("cid", acknowledges=True)
+    cid = await world.connect("cid", acknowledges=True)
+    ann, task = await working(world)
+    request = asks(world, "ann", task.id, to=AgentId("bob"))
+    await world.ask(request)
+    await bob.ack(*bob.take())
+    passed = await world.ask(escalation := helps(world, "bob", request, ESCALATED, answer=PASSED_ON))
+    assert (passed.status, passed.asked_of, passed.asked_before) == (QuestionStatus.WITH_AGENT, "cid", ("bob",))
+    [told] = ann.take()
+    assert told.event.message_id == escalation.letter.message_id
+    assert (await world.task(task.id)).waiting is Waiting.HELP
+    said = Escalation(agent=AgentId("bob"), content="not mine to say", resources=tuple(RESOURCES))
+    [asked] = cid.take()
+    assert (asked.event.message_id, asked.event.escalations) == (request.letter.message_id, (said,))
+    assert await world.ask(escalation) == passed  # said again, it happens once
+    assert (ann.take(), cid.take()) == ([], [])
+    await ann.ack(told)
+    await cid.ack(asked)
+    await world.ask(helps(world, "cid", request, ANSWERED))
+    [answer] = ann.take()
+    assert answer.event.sender == "cid"
+    assert (await world.task(task.id)).status is Status.RUNNING
+
+
+async def test_where_nobody_else_can_help_an_escalated_request_is_a_persons_with_the_words(world):
+    bob = await world.connect("bob", acknowledges=True)
+    _, task = await working(world)
+    await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId("cid")))
+    request = asks(world, "ann", task.id, to=AgentId("bob"))
+    await world.ask(request)
+    await bob.ack(*bob.take())
+    passed = await world.ask(helps(world, "bob", request, ESCALATED, answer=PASSED_ON))
+    assert (passed.status, passed.asked_of) == (QuestionStatus.OPEN, None)
+    [shown] = question_out(passed).escalations
+    assert (shown.agent, shown.content, list(shown.resources)) == ("bob", "not mine to say", RESOURCES)
+    asked = [event for event in await world.store.events(task.id) if event.kind is EventKind.ASKED][-1]
+    assert msgspec.json.decode(asked.body)["escalated"]["content"] == "not mine to say"
+
+
+async def test_a_helper_of_another_protocol_escalates_by_its_result_and_is_told_of_earlier_ones(world):
+    """Forge has no word for help: it is asked by a task, and what its result says of itself counts."""
+    for id in ("rev", "ver"):
+        await world.add(id, "reviewer", protocol="forge", capabilities=("code-review",))
+    rev = await world.connect("rev")
+    ann, task = await working(world, "ann")
+    request = asks(world, "ann", task.id)
+    first = await world.ask(request)
+    [order] = rev.take()
+    ver = await world.connect("ver")
+    await world.finish("rev", order.task.id, body=msgspec.json.encode({"result": PASSED_ON}))
+    [told] = ann.take()
+    assert (told.delivery.cargo, told.event.kind, told.event.sender) == (Cargo.LETTER, ESCALATED_LETTER, "rev")
+    assert msgspec.json.decode(told.event.body) == {
+        "agent": "rev", "content": "not mine to say", "resources": RESOURCES, "request_id": request.letter.message_id,
+    }  # fmt: skip
+    assert (await world.task(task.id)).waiting is Waiting.HELP
+    [order] = ver.take()
+    asked = msgspec.json.decode(order.event.body)["input"]["help"]
+    assert asked["escalations"] == [{"agent": "rev", "content": "not mine to say", "resources": RESOURCES}]
+    await world.finish("ver", order.task.id, body=b'{"result":{"response_type":"UNABLE_TO_HELP","content":"no idea"}}')
+    now = await question(world, first.id)
+    assert (now.asked_of, now.asked_before) == ("bob", ("rev", "ver"))
+
+
+async def test_what_an_escalation_says_is_cut_where_it_would_not_fit(world):
+    bob = await world.connect("bob", acknowledges=True)
     _, task = await working(world)
     request = asks(world, "ann", task.id, to=AgentId("bob"))
     await world.ask(request)
     await bob.ack(*bob.take())
-    assert (await world.ask(helps(world, "bob", request, ESCALATED))).status is QuestionStatus.OPEN
+    long = {"content": "x" * 100_000, "resources": [{**RESOURCES[0], "title": "y" * 40_000}] * 3}
+    [said] = (await world.ask(helps(world, "bob", request, ESCALATED, answer=long))).escalations
+    assert said.content == "x" * LONGEST + CUT
+    assert len(said.resources) == 1
 
 
 async def test_who_was_named_and_is_unable_says_so_itself(world):

@@ -18,6 +18,7 @@ import msgspec
 
 from dragoman.bindings.agentmsg.names import PERSON, derived_v4, doer
 from dragoman.core.agents.model import Agent
+from dragoman.core.delivery.model import Escalation
 from dragoman.core.ids import Instant, rfc3339
 from dragoman.core.state.model import Change, Entity
 from dragoman.core.tasks.model import Question, QuestionStatus, Task
@@ -63,6 +64,14 @@ def help_response(question: Question) -> dict[str, Any]:
         told["answer"] = given["answer"]
     if _fit(given.get("resources"), tuple[ResourceReference, ...]):
         told["resources"] = given["resources"]
+    return told
+
+
+def escalation_view(escalation: Escalation) -> dict[str, Any]:
+    """What a helper said that passed a request on: those of a HelpResponse's fields that tell it."""
+    told: dict[str, Any] = {"responder_id": doer(escalation.agent), "content": escalation.content}
+    if escalation.resources and _fit(escalation.resources, tuple[ResourceReference, ...]):
+        told["resources"] = escalation.resources
     return told
 
 

@@ -33,20 +33,20 @@ from typing import Any, cast
 
 import msgspec
 
-from dragoman.bindings.agentmsg.answers import handoff_response, help_response
+from dragoman.bindings.agentmsg.answers import escalation_view, handoff_response, help_response
 from dragoman.bindings.agentmsg.failures import report
 from dragoman.bindings.agentmsg.names import PROTOCOL, called, derived_v4, doer, is_uuid
 from dragoman.bindings.agentmsg.views import constraints_of, context_of, story_of, update_status
 from dragoman.bindings.told import fault_told, file_told, limits_told, output_told, progress_told
 from dragoman.core.agents.model import Agent
-from dragoman.core.delivery.model import Cargo, Letter, Parcel
+from dragoman.core.delivery.model import ESCALATED, Cargo, Escalation, Letter, Parcel
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import Instant, rfc3339
 from dragoman.core.state.tasks import SHOWN
 from dragoman.core.tasks.model import Asking, Event, EventKind, Priority, Question, Task
 from dragoman.protocols.agentmsg.codec import lowered
 from dragoman.protocols.agentmsg.routing import PRIORITY
-from dragoman.protocols.agentmsg.types import HUB, MAX_RETRIES, MessageType
+from dragoman.protocols.agentmsg.types import HUB, MAX_RETRIES, HelpResponseType, MessageType
 
 ASIDES = ("step", "thinking", "tool_use", "tool_result")
 """What a task's story has and a TASK_UPDATE has no field for: fields of the same names."""
@@ -88,8 +88,11 @@ def ends_in_pieces(event: Event) -> bool:
 
 
 def _letter(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
-    """The same bytes, but for the metadata and, where the hub chose the receiver, its name."""
+    """The same bytes, but for the metadata and, where the hub chose the receiver, its name; and beside a request for
+    help what those said who passed it on."""
     letter: Letter = parcel.event
+    if (letter.protocol, letter.kind) == (HUB, ESCALATED):
+        return _escalated(parcel, letter, agent)
     if letter.protocol != PROTOCOL:
         return _foreign(parcel, letter, agent)
     delivery = parcel.delivery
@@ -102,7 +105,24 @@ def _letter(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
         fields["to"] = to
         if letter.kind == MessageType.TASK_HANDOFF and "to_agent" in (payload := _fields(fields["payload"])):
             fields["payload"] = {**payload, "to_agent": to}
+    if letter.escalations:
+        said = [escalation_view(one) for one in letter.escalations]
+        fields["payload"] = {**_fields(fields["payload"]), "escalations": said}
     return _encode(fields), letter.message_id
+
+
+def _escalated(parcel: Parcel, letter: Letter, agent: Agent) -> tuple[bytes, str]:
+    """An agent that was given a request for help as a task passed it on: what a helper of this protocol would say."""
+    body = _parse(letter.body)
+    payload = {
+        **escalation_view(msgspec.convert(body, Escalation)),
+        "request_id": body["request_id"],
+        "response_type": HelpResponseType.ESCALATION.value,
+        "follow_up_required": True,
+        "estimated_effort": 0,
+    }
+    own = {"from": _name(letter.sender), "id": _name(derived_v4(parcel.delivery.id))}
+    return _say(MessageType.HELP_RESPONSE, payload, parcel, agent, own=own, correlation=body["request_id"])
 
 
 def _foreign(parcel: Parcel, letter: Letter, agent: Agent) -> tuple[bytes, str]:

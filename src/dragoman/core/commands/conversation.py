@@ -71,7 +71,7 @@ class AskHelp(Command, frozen=True, gc=False, kw_only=True):
 
 class HelpVerdict(enum.StrEnum):
     ANSWERED = "answered"
-    ESCALATED = "escalated"  # somebody better should: a person
+    ESCALATED = "escalated"  # another agent should, or a person
     UNABLE = "unable"
 
 

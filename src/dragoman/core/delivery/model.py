@@ -47,13 +47,27 @@ class DeliveryState(enum.StrEnum):
     LEASED = "leased"
 
 
+class Escalation(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """What an agent said when it passed a request for help on to a better helper (agentmsg-D6a)."""
+
+    agent: AgentId
+    content: str
+    resources: tuple[Any, ...] = ()
+
+
+ESCALATED = "help.escalated"
+"""The kind of a letter that the hub writes in its own form (`protocol` is `HUB`): an agent whose protocol has no help
+responses escalated a request. Its body is an `Escalation`, with the `request_id` beside it."""
+
+
 class Letter(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A message between agents, word for word: the hub carries it. `message_id` is unique for its sender.
 
     `once`: at most once; it is gone when it leaves. Otherwise it is kept until it is acknowledged, and leaves again
     after growing waits, at most `attempts` times; `retry` is what its sender says of the waits. After `expires_at`
     nobody is bothered with it. `asks`: it puts a question, and if it does not arrive somebody else is asked. Stores
-    keep its words encrypted where they are `personal`. `contract`: it is said under that one.
+    keep its words encrypted where they are `personal`. `contract`: it is said under that one. `escalations` are there
+    when it leaves, never in a row: what the agents said who were asked before and passed the question on.
     """
 
     sender: AgentId
@@ -69,6 +83,7 @@ class Letter(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     personal: bool = False
     retry: Backoff | None = None
     contract: str | None = None
+    escalations: tuple[Escalation, ...] = ()
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

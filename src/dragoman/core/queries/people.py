@@ -53,9 +53,16 @@ class AgentOut(msgspec.Struct, frozen=True, kw_only=True):
     details: dict[str, Any]
 
 
+class EscalationOut(msgspec.Struct, frozen=True, kw_only=True):
+    agent: str
+    content: str
+    resources: tuple[Any, ...]
+
+
 class QuestionOut(msgspec.Struct, frozen=True, kw_only=True):
     """`asked_of` is the agent that is asked now, `asked_before` those that could not help; without one, a person is.
-    `context` is what the agent told beside its question."""
+    `context` is what the agent told beside its question; `escalations` what those of `asked_before` said who passed it
+    on to a better helper."""
 
     id: str
     task_id: str | None
@@ -67,6 +74,7 @@ class QuestionOut(msgspec.Struct, frozen=True, kw_only=True):
     about: Asking
     asked_of: str | None
     asked_before: tuple[str, ...]
+    escalations: tuple[EscalationOut, ...]
     deadline: str | None
     default: Any
     has_default: bool
@@ -158,6 +166,9 @@ def question_out(question: Question) -> QuestionOut:
         about=question.about,
         asked_of=question.asked_of,
         asked_before=question.asked_before,
+        escalations=tuple(
+            EscalationOut(agent=one.agent, content=one.content, resources=one.resources) for one in question.escalations
+        ),
         deadline=moment(question.wake_at),
         default=question.default,
         has_default=question.has_default,

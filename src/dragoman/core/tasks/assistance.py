@@ -11,7 +11,7 @@ A request for help is a `Question` that is put to one after the other, until som
     the answer says                 named helper                 whoever can help
     ------------------------------  ---------------------------  ---------------------------------------------------
     answered                        to the asker                 to the asker
-    escalated                       a person is asked            a person is asked
+    escalated                       to the asker, and the next is asked with it, in the end a person (`escalations`)
     unable, or never heard of       to the asker                 the next is asked, in the end a person
 
 An agent that falls silent or is removed over a request is never heard of; one that was named and is only silent may
@@ -40,6 +40,7 @@ from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import Claims, Lane, PutTo, QuestionById
 from dragoman.core.routing.routes import absent, present, reads_soon, weight_of
+from dragoman.core.tasks.escalations import content_of, letter_about, noted, spelled, verdict_of
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import Asking, Priority, Question, QuestionStatus, Status, Task, Waiting
 from dragoman.core.tasks.questions import close, go_on, held_or, told_of
@@ -129,7 +130,7 @@ def waits_for(work: Work, task: Task, question: Question) -> None:
 
 
 def ask_next(work: Work, question: Question) -> Question:
-    """The question in the hands of whoever can help best and was not asked before (not yet put)."""
+    """The question in the hands of whoever can help best and was not asked before (to be put once more)."""
     for helper in helpers(work, question):
         question = msgspec.structs.replace(question, status=QuestionStatus.WITH_AGENT, asked_of=helper.id)
         if helper.converses:
@@ -137,6 +138,7 @@ def ask_next(work: Work, question: Question) -> Question:
             about = question.details.get("task_id")
             priority = Priority(question.details["priority"])
             turn = len(question.asked_before)
+            work.put(question)  # the letter may leave at once, with what others said of the question
             carry(work, question.letter, helper.id, priority, about and TaskId(about), turn=turn)
             return question
         if give_as_task(work, question, helper):
@@ -167,10 +169,6 @@ def helpers(work: Work, question: Question) -> Iterator[Agent]:
         return (not present(work, agent.id), work.load_of(agent.id), *weight_of(work.standing(agent.id)), agent.id)
 
     return iter(sorted(able, key=place))
-
-
-def spelled(topic: str) -> str:
-    return topic.casefold().replace("-", "_").replace(" ", "_")
 
 
 def can_help(agent: Agent, topic: str) -> bool:
@@ -219,12 +217,12 @@ def passed_over(question: Question) -> Question:
     return msgspec.structs.replace(question, asked_of=None, asked_before=asked)
 
 
-def now_asked(work: Work, question: Question) -> Question:
-    """Somebody else is asked; whoever follows the task sees whom."""
+def now_asked(work: Work, question: Question, *, escalated: bool = False) -> Question:
+    """Somebody else is asked; whoever follows the task sees whom, and what the last one said who `escalated` it."""
     work.put(question)
     task = None if question.task is None else work.task(question.task)
     if task is not None and task.question == question.id:
-        work.put(told_of(work, task, question))
+        work.put(told_of(work, task, question, question.escalations[-1] if escalated else None))
     return question
 
 
@@ -232,13 +230,20 @@ def give_help(work: Work, command: GiveHelp) -> Question | None:
     if answered_before(work, command):
         return work.one(QuestionById(question_id(command.request_id)))
     question = put_to(work, command.request_id, command.principal, Asking.HELP)
-    unable = command.verdict is HelpVerdict.UNABLE and question.details.get("named") is None
-    if not unable and command.verdict is not HelpVerdict.ESCALATED:
-        return answered(work, question, command)
-    note(work, command.principal, command.letter.message_id, command.letter.digest)
-    if unable:
+    if command.verdict is HelpVerdict.ESCALATED:
+        return escalated(work, question, command.letter, command.answer)
+    if command.verdict is HelpVerdict.UNABLE and question.details.get("named") is None:
+        note(work, command.principal, command.letter.message_id, command.letter.digest)
         return now_asked(work, ask_next(work, passed_over(question)))
-    return now_asked(work, msgspec.structs.replace(passed_over(question), status=QuestionStatus.OPEN))
+    return answered(work, question, command)
+
+
+def escalated(work: Work, question: Question, letter: Letter, said: Any) -> Question:
+    """The agent that is asked passes the request on: its letter goes to the asker, and the next agent that can help is
+    asked, with what it said; a person, if there is none. The asker had named this one, not the next."""
+    about = question.details.get("task_id")
+    carry(work, letter, question.agent, Priority.HIGH, about and TaskId(about))
+    return now_asked(work, ask_next(work, passed_over(noted(question, said))), escalated=True)
 
 
 def answered_before(work: Work, command: GiveHelp | AnswerHandover) -> bool:
@@ -331,7 +336,13 @@ def helped(work: Work, task: Task) -> None:
         return
     said: dict[str, Any] = msgspec.json.decode(work.event(task.id, task.outcome or task.seq).body)
     answer = said.get("result", said.get("output"))
-    close(work, question, QuestionStatus.ANSWERED, answer, question.asked_of or question.agent)
+    match verdict_of(answer):
+        case HelpVerdict.ESCALATED:
+            escalated(work, question, letter_about(question, answer), answer)
+        case HelpVerdict.UNABLE:
+            unhelped(work, question, content_of(answer))
+        case HelpVerdict.ANSWERED:
+            close(work, question, QuestionStatus.ANSWERED, answer, question.asked_of or question.agent)
 
 
 def unhelped(work: Work, question: Question, why: str) -> None:

@@ -14,7 +14,7 @@ from uuid import UUID, uuid5
 
 import msgspec
 
-from dragoman.core.delivery.model import Letter
+from dragoman.core.delivery.model import Escalation, Letter
 from dragoman.core.delivery.retry import Backoff
 from dragoman.core.errors import Fault
 from dragoman.core.files import FileRef
@@ -324,3 +324,8 @@ class Question(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     letter: Letter | None = None
     personal: bool = False
     """It is about a task with personal data, so what it says may be, too: encrypted at rest."""
+
+    @property
+    def escalations(self) -> tuple[Escalation, ...]:
+        """What the agents said that were asked for help and passed the request on, in that order."""
+        return msgspec.convert(self.details.get("escalations", ()), tuple[Escalation, ...])

@@ -31,7 +31,7 @@ import msgspec
 
 from dragoman.core.agents.manners import ANSWERS_ALWAYS
 from dragoman.core.commands import Answer, Ask, AskPerson
-from dragoman.core.delivery.model import Cargo
+from dragoman.core.delivery.model import Cargo, Escalation
 from dragoman.core.delivery.outbox import offer, offer_answer, withdraw
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import ADMIN, HUB, SECOND, AgentId, Instant, QuestionId
@@ -84,11 +84,14 @@ def newly_asked(work: Work, id: QuestionId, task: Task | None, agent: AgentId, a
     )
 
 
-def told_of(work: Work, task: Task, question: Question) -> Task:
-    """The task with an event that says what is asked, and of whom if that is no person (not yet put)."""
+def told_of(work: Work, task: Task, question: Question, after: Escalation | None = None) -> Task:
+    """The task with an event that says what is asked, and of whom if that is no person (not yet put). `after`: another
+    agent was asked first, and said this when it passed the question on."""
     said: dict[str, Any] = {"question_id": question.id, "question": question.question, "options": question.options}
     if question.asked_of is not None:
         said["asked_of"] = question.asked_of
+    if after is not None:
+        said["escalated"] = after
     task = work.record(task, EventKind.ASKED, agent=question.agent, body=msgspec.Raw(msgspec.json.encode(said)))
     return msgspec.structs.replace(task, asked=True)
 

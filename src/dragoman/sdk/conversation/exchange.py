@@ -56,6 +56,8 @@ PASSING = (ErrorType.RATE_LIMIT, ErrorType.RESOURCE_EXHAUSTED)
 OURS_TO_MEND = (ErrorType.VALIDATION_ERROR, ErrorType.AUTHENTICATION_ERROR)
 """Refusals of a request that could never have been taken: they are raised."""
 
+ESCALATION = agentmsg.HelpResponseType.ESCALATION.value
+
 Deadline = datetime | timedelta | float | None
 
 
@@ -66,6 +68,7 @@ class Asked(Struct):
     waiting: asyncio.Future[Any]
     task: Job | None = None
     more: asyncio.Queue[Help] | None = None
+    escalations: tuple[Help, ...] = ()
     tries: int = 1
 
 
@@ -260,6 +263,10 @@ class Exchange:
             log.info("help came from %s that nobody waits for any more", response.responder_id)
             return self._mailbox.acknowledge(mail.receipt)
         given, id, task = _help(response), asked.letter.id, asked.task
+        if given.response_type == ESCALATION:  # no answer yet: the hub asks the next helper, and in the end a person
+            asked.escalations = (*asked.escalations, given)
+            return self._mailbox.acknowledge(mail.receipt)
+        given = msgspec.structs.replace(given, escalations=asked.escalations)
         if not given.follow_up_required:
             self._asked.pop(id, None)
         if asked.waiting.done():
@@ -304,7 +311,7 @@ class Exchange:
             asked.waiting.set_result(Handoff(accepted=False, error=said.message))
         elif isinstance(payload, agentmsg.HelpRequest) and said.error_type not in OURS_TO_MEND and asked.task:
             self._asked.pop(asked.letter.id, None)
-            given = Help(content=said.message, response_type="UNABLE_TO_HELP", responder=HUB)
+            given = Help(said.message, "UNABLE_TO_HELP", responder=HUB, escalations=asked.escalations)
             now, answer = self._world.now(), msgspec.to_builtins(given)
             asked.waiting.set_result(
                 Answered(

@@ -1,8 +1,9 @@
 """Help as work: where a protocol has no word for help, the hub asks for it as a task of that topic.
 
-{"content": the question, "help": {"help_type", "urgency", "context", "task"}}   becomes a HelpRequest
-text, Help(…)                                                                    {"content", "resources"?}
-Unable, Escalate                                                                 the task fails: the next is asked
+{"content": the question, "help": {"help_type", "urgency", "context", "task", "escalations"?}}   a HelpRequest
+text, Help(…)                               {"content", "resources"?}
+Escalate, Help(response_type="ESCALATION")  the same, with "response_type": the next is asked, with these words
+Unable                                      the task fails: the next is asked
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
 from dragoman.sdk.errors import Misconfigured
-from dragoman.sdk.peers import Escalate, Help, HelpRequest, Unable
+from dragoman.sdk.peers import Escalate, Help, HelpRequest, Unable, as_help, escalations_in
 from dragoman.sdk.work.signature import Handler
 from dragoman.sdk.work.task import Task
 
@@ -39,10 +40,13 @@ def _worker(help_type: str, function: Callable[..., Any]) -> Callable[..., Any]:
             description=content,
             context=said.get("context") or {"current_state": "", "attempted_solutions": []},
             urgency=str(said.get("urgency") or "medium"),
+            escalations=escalations_in(said.get("escalations")),
         )
         try:
             return _result([given async for given in _each(function, request)])
-        except (Unable, Escalate) as no:
+        except Escalate as escalate:
+            return _result([as_help(escalate)])
+        except Unable as no:
             raise task.reject(str(no) or "unable to help") from None
 
     give.__doc__ = inspect.getdoc(function) or f"Help: {help_type.lower().replace('_', ' ')}."
@@ -72,4 +76,9 @@ def _result(given: list[Any]) -> dict[str, Any]:
         raise Unable(next(one.content for one in helps if not one.helped))
     words = "\n\n".join(one.content for one in helps)
     resources = [resource for one in helps for resource in one.resources]
-    return {"content": words, "resources": resources} if resources else {"content": words}
+    told: dict[str, Any] = {"content": words}
+    if resources:
+        told["resources"] = resources
+    if helps and helps[-1].response_type == "ESCALATION":
+        told["response_type"] = "ESCALATION"
+    return told

@@ -39,6 +39,8 @@ from dragoman.sdk.peers import (
     Letter,
     Reject,
     Unable,
+    as_help,
+    escalations_in,
 )
 from dragoman.sdk.words import Letter as Outgoing
 from dragoman.sdk.words import Mail
@@ -156,7 +158,7 @@ class Reception:
 
     async def _help(self, mail: Mail, key: str | None) -> None:
         message, payload = mail.message, mail.message.payload
-        async for given in self._given(payload, message.id):
+        async for given in self._given(payload, message.id, mail.tree["payload"]):
             try:
                 self._answer(mail, self._response(given, message.id), None if given.follow_up_required else key)
             except (TypeError, ValueError) as error:  # nobody could read it; who asked must not wait for it
@@ -178,8 +180,8 @@ class Reception:
             resources=tuple(msgspec.convert(msgspec.to_builtins(one), Reference) for one in given.resources) or None,
         )
 
-    async def _given(self, payload: agentmsg.HelpRequest, id: str) -> AsyncIterator[Help]:
-        """What the handler gives, up to the first that is the last."""
+    async def _given(self, payload: agentmsg.HelpRequest, id: str, said: dict[str, Any]) -> AsyncIterator[Help]:
+        """What the handler gives, up to the first that is the last. `said` is the payload with all its fields."""
         handler = self._listeners.help.get(payload.help_type.value)
         if handler is None:
             yield Help(f"{self._who.agent_id} does not help with {payload.help_type.value}", "UNABLE_TO_HELP")
@@ -193,6 +195,7 @@ class Reception:
             context=msgspec.to_builtins(payload.context),
             urgency=payload.urgency,
             deadline=payload.deadline,
+            escalations=escalations_in(said.get("escalations")),
         )
         try:
             if inspect.isasyncgenfunction(handler):
@@ -204,7 +207,7 @@ class Reception:
         except Unable as unable:
             yield Help(str(unable) or "unable to help", "UNABLE_TO_HELP")
         except Escalate as escalate:
-            yield Help(str(escalate) or "somebody better should look at this", "ESCALATION")
+            yield as_help(escalate)
         except (Exception, SystemExit) as error:
             log.warning("helping %s failed", payload.requester_id, exc_info=error)
             yield Help(raised(error).output, "UNABLE_TO_HELP")

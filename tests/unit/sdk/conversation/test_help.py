@@ -15,6 +15,7 @@ from tests.unit.sdk.harness import PATIENCE, FakeHub, FakeWorld, Running, settle
 
 from dragoman import Agent, Escalate, Help, HelpRequest, Misconfigured, RequestRefused, Resource, SyncTask, Task, Unable
 from dragoman.protocols.agentmsg.records import ErrorType
+from dragoman.protocols.agentmsg.types import HelpResponseType
 
 
 async def test_a_task_asks_for_help_and_goes_on_with_the_answer(agent: Agent, hub: FakeAgentmsg) -> None:
@@ -86,6 +87,25 @@ async def test_answers_that_follow_are_heard_one_by_one(agent: Agent, hub: FakeA
         await settle()
     assert done.payload.result == ["first", "then", "last"]
     assert len(hub.acked) == 4
+
+
+async def test_an_escalation_is_no_answer_and_is_there_beside_the_one_that_follows(
+    agent: Agent, hub: FakeAgentmsg
+) -> None:
+    @agent.on("fix")
+    async def fix(task: Task) -> list[Any]:
+        given = await task.help("How?")
+        return [given.content, [(said.responder, said.content) for said in given.escalations]]
+
+    async with Serving(agent, hub):
+        hub.assign("fix")
+        asked = await hub.next(HELP)
+        hub.say(helped(asked, "ask the architects", HelpResponseType.ESCALATION), sender="senior")
+        hub.say(helped(asked, "so", by="architect"), sender="architect")
+        done = await hub.next(COMPLETE)
+        await settle()
+    assert done.payload.result == ["so", [["senior", "ask the architects"]]]
+    assert len(hub.acked) == 3
 
 
 @pytest.mark.parametrize(

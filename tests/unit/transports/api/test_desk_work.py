@@ -34,8 +34,8 @@ async def test_open_questions_are_listed_with_options_and_deadline(world: Any, m
             {
                 "id": asked.id, "task_id": "t-1", "agent": "mux-1", "question": "Restart prod?",
                 "context": {"files": 15}, "options": ["yes", "no"], "status": "open", "about": "answer",
-                "asked_of": None, "asked_before": [], "deadline": "2026-01-19T04:22:04Z", "default": None,
-                "has_default": False, "answer": None, "answered_at": None, "answered_by": None,
+                "asked_of": None, "asked_before": [], "escalations": [], "deadline": "2026-01-19T04:22:04Z",
+                "default": None, "has_default": False, "answer": None, "answered_at": None, "answered_by": None,
                 "created_at": "2026-01-19T04:21:04Z",
             }
         ],

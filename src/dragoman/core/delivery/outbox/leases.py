@@ -91,9 +91,14 @@ def send_over(work: Work, link: Link, parcel: Parcel, *, more: bool = False) -> 
 
 
 def news_of(work: Work, delivery: Delivery) -> Event | Question | Letter | Contract | None:
-    """What a delivery tells of."""
-    if delivery.letter is not None:
-        return delivery.letter
+    """What a delivery tells of. A letter that asks has with it what those said who passed the question on."""
+    letter = delivery.letter
+    if letter is not None:
+        asked = None if letter.asks is None else work.one(QuestionById(letter.asks))
+        if asked is None or not asked.escalations:
+            return letter
+        others = tuple(one for one in asked.escalations if one.agent != delivery.receiver)
+        return msgspec.structs.replace(letter, escalations=others)
     if delivery.question is not None:
         return work.one(QuestionById(delivery.question))
     if delivery.contract is not None:
