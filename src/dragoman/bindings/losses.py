@@ -308,7 +308,7 @@ VOICES: Mapping[str, Voice] = {
             F.HANDOVER: near("as work, with its story as JSON behind the words"),
             F.LETTER: NO_LETTERS,
             F.WORK_TYPE: near("in an extension field, and in the text where it says more than the text itself"),
-            F.INPUT: near("in an extension field, and as JSON in the text"),
+            F.INPUT: near("as JSON in the text; to agents that ask for it, in an extension field"),
             F.PRIORITY: near(HUB_KEEPS_IT),
             F.DEADLINE: near(HUB_KEEPS_IT),
             F.DEPENDENCIES: near(HUB_KEEPS_IT),

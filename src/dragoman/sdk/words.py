@@ -110,6 +110,7 @@ class Terms(Struct, frozen=True, kw_only=True):
     history: tuple[dict[str, Any], ...] = ()
     constraints: dict[str, Any] = {}
     handover: dict[str, Any] | None = None
+    thread: str | None = None
 
 
 def handed_over(said: object) -> Terms | None:
@@ -119,6 +120,23 @@ def handed_over(said: object) -> Terms | None:
     metadata, constraints = said.get("metadata") or {}, said.get("constraints") or {}
     history = (*(said.get("history") or ()), *(said.get("story") or ()))
     return Terms(metadata=metadata, constraints=constraints, history=history, handover=said)
+
+
+def around(told: object, handover: object = None, thread: object = None) -> Terms | None:
+    """What the hub tells around work: `metadata` and `history`, from whom the work came, and its thread."""
+    said = told if isinstance(told, dict) else {}
+    terms = handed_over(said.get("handover") if handover is None else handover)
+    thread = thread or said.get("thread")
+    metadata, history = said.get("metadata"), said.get("history")
+    if terms is None and not (metadata or history or thread):
+        return None
+    terms = terms or Terms()
+    return msgspec.structs.replace(
+        terms,
+        metadata=(metadata if isinstance(metadata, dict) else {}) | terms.metadata,
+        history=terms.history or (tuple(history) if isinstance(history, list) else ()),
+        thread=thread if isinstance(thread, str) else None,
+    )
 
 
 class Cancel(Struct, frozen=True, kw_only=True):

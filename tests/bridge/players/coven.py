@@ -209,7 +209,7 @@ class CovenWorker(CovenParty, Worker):
         return Job(
             id=message.task_id,
             type=message.work_type,
-            input=json.loads(message.input_json),
+            input=json.loads(message.input_json) if message.input_json else {"content": message.content},
             native=message,
             description=message.content,
             thread=message.thread_id,

@@ -58,7 +58,7 @@ REQUIREMENTS = [
       level="transport"),
     R("coven-D7", "coven-D7", "Events about unknown or finished requests are dropped and counted; presence counts."),
     R("coven-D8", "coven-D8", "full_response, or all text that came."),
-    R("coven-D9", "coven-D9", "Messages up to 16 MiB; attachments are bounded; missing heartbeats disconnect nobody.",
+    R("coven-D9", "coven-D9", "Messages up to 16 MiB, content once; attachments bounded; heartbeats are optional.",
       level="transport"),
     R("coven-D10", "coven-D10", "Shutdown, patience, then UNAVAILABLE.", level="transport"),
     R("coven-D11", "coven-D11", "A bearer token, save for guests on loopback.", level="transport"),

@@ -29,7 +29,7 @@ def answer_of(body: dict[str, Any]) -> str:
 
 
 def content_of(task: Task, body: dict[str, Any]) -> str:
-    """What an agent reads of work. The whole input travels beside it, in `input_json`, for those who can read that."""
+    """What an agent reads of work. Programs take the input from `input_json` instead."""
     given = body.get("input")
     if isinstance(given, dict):
         for name in WORDS:

@@ -31,6 +31,7 @@ from dragoman.core.errors import Kind, refuse
 from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.tasks.model import Priority
+from dragoman.protocols.coven import once
 from dragoman.protocols.coven.events import Completed
 from dragoman.protocols.coven.types import (
     Done,
@@ -126,8 +127,9 @@ def end_of(agent: AgentId, task: TaskId, ended: Completed) -> Finish | ReportFau
     body: dict[str, Any] = {}
     if ended.text is not None:
         body["output"] = ended.text
-    if event.result_json:
-        body["result"] = from_json(event.result_json)
+    result = once.result_json(event, ended.text or "")
+    if result:
+        body["result"] = from_json(result)
     return Finish(
         principal=agent,
         protocol=PROTOCOL,

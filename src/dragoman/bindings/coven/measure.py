@@ -80,11 +80,11 @@ def _done(event: Done, most: int, told: str) -> tuple[ResponseEvent, ...]:
     result = "" if text and result == as_json(text) else _json(result, most)
     room = most - len(result.encode())
     if len(text.encode()) <= room:
-        return (Done(full_response=text, result_json=result),)
+        return (Done(full_response=text, result_json=result, is_json=event.is_json),)
     if not text.startswith(told):
         return (Done(full_response=in_short(text, room), result_json=result),)
     rest = Text(text.removeprefix(told))
-    return (*_text(rest, most, told), Done(result_json=result))
+    return (*_text(rest, most, told), Done(result_json=result, is_json=event.is_json))
 
 
 def _json(text: str, most: int) -> str:

@@ -30,6 +30,7 @@ from dragoman.core.delivery.model import Parcel
 from dragoman.core.files import FileRef, shown_name
 from dragoman.core.ids import AgentId
 from dragoman.core.tasks.model import Event, EventKind, Task
+from dragoman.protocols.coven import once
 from dragoman.protocols.coven.types import (
     Done,
     Error,
@@ -57,22 +58,22 @@ def attachments_in(event: Event) -> tuple[FileRef, ...]:
     return msgspec.convert(said, tuple[FileRef, ...]) if said else ()
 
 
-def message_of(parcel: Parcel, attachments: tuple[FileData, ...] = ()) -> SendMessage:
-    """The work of a parcel, for its agent."""
+def message_of(parcel: Parcel, attachments: tuple[FileData, ...] = (), *, reads_input: bool = False) -> SendMessage:
+    """The work of a parcel, for its agent. One that `reads_input` gets it in fields; any other reads it in `content`,
+    and finds it in fields as well where they say more and are short (D9)."""
     task: Task = parcel.task
     event: Event = parcel.event
     body = _parse(bytes(event.body))
     own = event.raw if event.protocol == PROTOCOL and event.raw is not None else b""
+    fields = _fields(task, body) if reads_input else _text(task, body, parcel.delivery.receiver)
     return SendMessage(
         request_id=task.request_id,
         thread_id=task.thread or task.id,
         sender=task.origin.principal,
-        content=_content(task, body, parcel.delivery.receiver),
+        **fields,
         attachments=attachments,
         task_id=task.id,
         work_type=task.type,
-        input_json=as_json(body.get("input", {})),
-        answer_json=as_json(body["answer"]) if "answer" in body else "",
         attempt=task.attempts,
         traceparent=traceparent(task, parcel.delivery.id),
         unknown=own,
@@ -82,6 +83,33 @@ def message_of(parcel: Parcel, attachments: tuple[FileData, ...] = ()) -> SendMe
 def reason_of(parcel: Parcel) -> str:
     """Why nobody waits any more for what a parcel tells the end of."""
     return fault_told(_parse(bytes(parcel.event.body)), parcel.task, parcel.event).message
+
+
+def _fields(task: Task, body: dict[str, Any]) -> dict[str, str]:
+    """Work for a program: everything once, in a field of its own."""
+    given = dict(body.get("input") or {})
+    words = given.get("content")
+    content = given.pop("content") if isinstance(words, str) and words else ""
+    around = {"name": None if task.name == task.type else task.name, "description": task.description}
+    around |= {"thread": task.thread, **context_told(task, body)}
+    around |= {name: body.get(name) for name in ("handover", "question")}
+    known = {name: value for name, value in around.items() if value}
+    return {
+        "content": content,
+        "input_json": as_json(given) if given or not content else "",
+        "answer_json": as_json(body["answer"]) if "answer" in body else "",
+        "context_json": as_json(known) if known else "",
+    }
+
+
+def _text(task: Task, body: dict[str, Any], reader: AgentId) -> dict[str, str]:
+    """Work for a reader of the document's fields."""
+    content = _content(task, body, reader)
+    given = body.get("input", {})
+    beside = {} if given == {"content": content} else {"input_json": as_json(given)}
+    if "answer" in body:
+        beside["answer_json"] = as_json(body["answer"])
+    return {"content": content, **{name: text for name, text in beside.items() if once.fits_beside(text)}}
 
 
 def _content(task: Task, body: dict[str, Any], reader: AgentId) -> str:
@@ -161,7 +189,9 @@ def _done(body: dict[str, Any], whole: str | None) -> Done:
     output, result = whole or body.get("output"), body.get("result")
     if not output and isinstance(result, str):
         output = result
-    return Done(full_response=str(output or ""), result_json="" if result is None else as_json(result))
+    text = str(output or "")
+    is_text = result == text and not once.fits_beside(text)
+    return once.done(text, "" if result is None or is_text else as_json(result))
 
 
 def _parts(body: Mapping[str, Any], data: bytes | None) -> list[tuple[ResponseEvent | None, Progress | None]]:

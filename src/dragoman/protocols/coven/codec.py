@@ -193,7 +193,7 @@ def _done(said: pb.Done) -> Done:
             timeout_seconds=asked.timeout_seconds,
             default_json=asked.default_json,
         )
-    return Done(full_response=said.full_response, result_json=said.result_json, question=question)
+    return Done(full_response=said.full_response, result_json=said.result_json, question=question, is_json=said.is_json)
 
 
 _NAMES = ("request_id", "thread_id", "sender", "task_id", "work_type", "traceparent", "to_agent", "priority")
@@ -214,6 +214,7 @@ def _send_message(said: pb.SendMessage) -> SendMessage:
         traceparent=said.traceparent,
         to_agent=said.to_agent,
         priority=said.priority,
+        context_json=said.context_json,
         unknown=_unknown(pb.SendMessage, said),
     )
 
@@ -358,7 +359,7 @@ def _response_of(message: MessageResponse) -> pb.MessageResponse:
 
 
 def _done_of(event: Done) -> pb.Done:
-    said = pb.Done(full_response=event.full_response, result_json=event.result_json)
+    said = pb.Done(full_response=event.full_response, result_json=event.result_json, is_json=event.is_json)
     if event.question is not None:
         asked = event.question
         said.question.CopyFrom(
@@ -391,4 +392,5 @@ def _send_of(message: SendMessage) -> pb.SendMessage:
     said.traceparent = message.traceparent
     said.to_agent = message.to_agent
     said.priority = message.priority
+    said.context_json = message.context_json
     return said

@@ -37,6 +37,7 @@ from dragoman.protocols.coven.events import (
 from dragoman.protocols.coven.state import SPEAKER, STREAM, Said, State, said
 from dragoman.protocols.coven.types import (
     CANCEL_EXTENSION,
+    INPUT_EXTENSION,
     AgentMessage,
     Cancel,
     Done,
@@ -101,6 +102,11 @@ class Connection(BaseConnection[Event, AgentMessage | ServerMessage]):
     @property
     def understands_cancel(self) -> bool:
         return self.agent is not None and CANCEL_EXTENSION in self.agent.extensions
+
+    @property
+    def reads_input(self) -> bool:
+        """Whether the agent takes the input from `input_json`, and needs no copy of it in `content`."""
+        return self.agent is not None and INPUT_EXTENSION in self.agent.extensions
 
     # --- from the peer ---
 
@@ -286,7 +292,7 @@ class Connection(BaseConnection[Event, AgentMessage | ServerMessage]):
         capabilities: Iterable[str] = (),
         work_types: Iterable[str] = (),
         version: str = "",
-        extensions: Iterable[str] = (CANCEL_EXTENSION,),
+        extensions: Iterable[str] = (CANCEL_EXTENSION, INPUT_EXTENSION),
     ) -> bytes:
         """Introduce ourselves; the first message of a stream."""
         return self.send(

@@ -87,7 +87,7 @@ class Welcome(_message.Message):
     def __init__(self, server_id: _Optional[str] = ..., agent_id: _Optional[str] = ...) -> None: ...
 
 class SendMessage(_message.Message):
-    __slots__ = ("request_id", "thread_id", "sender", "content", "attachments", "task_id", "work_type", "input_json", "answer_json", "attempt", "traceparent", "to_agent", "priority")
+    __slots__ = ("request_id", "thread_id", "sender", "content", "attachments", "task_id", "work_type", "input_json", "answer_json", "attempt", "traceparent", "to_agent", "priority", "context_json")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     THREAD_ID_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
@@ -101,6 +101,7 @@ class SendMessage(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     TO_AGENT_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_JSON_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     thread_id: str
     sender: str
@@ -114,7 +115,8 @@ class SendMessage(_message.Message):
     traceparent: str
     to_agent: str
     priority: str
-    def __init__(self, request_id: _Optional[str] = ..., thread_id: _Optional[str] = ..., sender: _Optional[str] = ..., content: _Optional[str] = ..., attachments: _Optional[_Iterable[_Union[FileAttachment, _Mapping]]] = ..., task_id: _Optional[str] = ..., work_type: _Optional[str] = ..., input_json: _Optional[str] = ..., answer_json: _Optional[str] = ..., attempt: _Optional[int] = ..., traceparent: _Optional[str] = ..., to_agent: _Optional[str] = ..., priority: _Optional[str] = ...) -> None: ...
+    context_json: str
+    def __init__(self, request_id: _Optional[str] = ..., thread_id: _Optional[str] = ..., sender: _Optional[str] = ..., content: _Optional[str] = ..., attachments: _Optional[_Iterable[_Union[FileAttachment, _Mapping]]] = ..., task_id: _Optional[str] = ..., work_type: _Optional[str] = ..., input_json: _Optional[str] = ..., answer_json: _Optional[str] = ..., attempt: _Optional[int] = ..., traceparent: _Optional[str] = ..., to_agent: _Optional[str] = ..., priority: _Optional[str] = ..., context_json: _Optional[str] = ...) -> None: ...
 
 class FileAttachment(_message.Message):
     __slots__ = ("filename", "mime_type", "data")
@@ -161,14 +163,16 @@ class ToolResult(_message.Message):
     def __init__(self, id: _Optional[str] = ..., output: _Optional[str] = ..., is_error: _Optional[bool] = ...) -> None: ...
 
 class Done(_message.Message):
-    __slots__ = ("full_response", "result_json", "question")
+    __slots__ = ("full_response", "result_json", "question", "is_json")
     FULL_RESPONSE_FIELD_NUMBER: _ClassVar[int]
     RESULT_JSON_FIELD_NUMBER: _ClassVar[int]
     QUESTION_FIELD_NUMBER: _ClassVar[int]
+    IS_JSON_FIELD_NUMBER: _ClassVar[int]
     full_response: str
     result_json: str
     question: Question
-    def __init__(self, full_response: _Optional[str] = ..., result_json: _Optional[str] = ..., question: _Optional[_Union[Question, _Mapping]] = ...) -> None: ...
+    is_json: bool
+    def __init__(self, full_response: _Optional[str] = ..., result_json: _Optional[str] = ..., question: _Optional[_Union[Question, _Mapping]] = ..., is_json: _Optional[bool] = ...) -> None: ...
 
 class FileData(_message.Message):
     __slots__ = ("filename", "mime_type", "data")

@@ -22,6 +22,7 @@ CANCEL = f"/{CLIENT}/Cancel"
 DEFAULT_PORT = 50051
 
 CANCEL_EXTENSION = "cancel"
+INPUT_EXTENSION = "input"
 """In `RegisterAgent.extensions`: this agent understands `Cancel`."""
 
 
@@ -79,6 +80,7 @@ class Done(Struct, frozen=True, gc=False, kw_only=True):
     full_response: str = ""
     result_json: str = ""
     question: Question | None = None
+    is_json: bool = False
 
 
 class Error(Struct, frozen=True, gc=False):
@@ -186,6 +188,7 @@ class SendMessage(Struct, frozen=True, gc=False, kw_only=True):
     traceparent: str = ""
     to_agent: str = ""
     priority: str = ""
+    context_json: str = ""
     unknown: bytes = b""
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from dragoman.protocols.coven import once
 from dragoman.protocols.coven.types import (
     Done,
     Error,
@@ -78,7 +79,8 @@ class Hearing:
         assert self._end is not None
         event, fault, output = self._end.event, self._end.fault, "".join(self._pieces)
         if isinstance(event, Done):
-            return value_of(_json(event.result_json), event.full_response or output)
+            text = event.full_response or output
+            return value_of(_json(once.result_json(event, text)), text)
         assert isinstance(event, Error)
         kind = fault.kind if fault is not None else "work_failed"
         facts = _facts(fault)
@@ -121,7 +123,8 @@ def data_of(response: MessageResponse) -> dict[str, Any]:
             size = len(event.data)
             data["file"] = {"name": event.filename, "mime_type": event.mime_type, "size": size, "data": event.data}
         case Done():
-            data |= {"output": event.full_response, "result": _json(event.result_json)}
+            result = _json(once.result_json(event, event.full_response))
+            data |= {"output": event.full_response, "result": result}
     if response.progress is not None:
         data |= _figures(response.progress)
     if response.fault is not None:

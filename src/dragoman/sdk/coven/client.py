@@ -190,16 +190,18 @@ class CovenClient:
         if unknown:
             raise Misconfigured(f"coven has no word for {', '.join(sorted(unknown))}")
         span = trace.current()
-        content = given.get("content")
+        fields = dict(given)
+        words = fields.get("content")
+        content = fields.pop("content") if isinstance(words, str) and words else ""
         files = [msgspec.convert(file, File, from_attributes=True) for file in options.get("files") or ()]
         return SendMessage(
             request_id=self._world.mint(),
             thread_id=options.get("thread") or "",
             sender=self._id,
-            content=content if isinstance(content, str) else "",
+            content=content,
             attachments=tuple(FileData(file.name, file.mime_type, file.data) for file in files),
             work_type=work,
-            input_json=msgspec.json.encode(given).decode(),
+            input_json=msgspec.json.encode(fields).decode() if fields or not content else "",
             traceparent=span.traceparent if span is not None else "",
             to_agent=target or "",
             priority=options.get("priority") or "",

@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from dragoman.protocols.coven import once
 from dragoman.protocols.coven.codec import LIMITS
 from dragoman.protocols.coven.types import (
     Done,
@@ -96,7 +97,6 @@ def work_of(message: SendMessage, turn: Turn, mint: str, does: tuple[str, ...]) 
         answer = _json(message.answer_json)
     elif is_answer:
         answer = message.content
-    given = _json(message.input_json) if message.input_json else None
     return words.Work(
         errand=words.Errand(
             task_id=turn.task_id,
@@ -105,12 +105,23 @@ def work_of(message: SendMessage, turn: Turn, mint: str, does: tuple[str, ...]) 
             sender=message.sender,
         ),
         type=message.work_type or (does[0] if len(does) == 1 else CHAT),
-        input=given if isinstance(given, dict) else {"content": message.content},
+        input=_input(message),
         attempt=message.attempt or None,
         traceparent=message.traceparent or None,
         answer=answer,
         files=tuple(words.File(one.filename, one.mime_type, one.data) for one in message.attachments),
+        terms=words.around(_json(message.context_json) if message.context_json else None),
     )
+
+
+def _input(message: SendMessage) -> dict[str, Any]:
+    """What stands in `input_json`, and `content` as the field of that name: the same rule as for callers."""
+    given = _json(message.input_json) if message.input_json else {}
+    if not isinstance(given, dict):
+        return {"content": message.content}
+    if message.content or not message.input_json:
+        given["content"] = message.content
+    return given
 
 
 def _json(text: str) -> Any:
@@ -195,7 +206,7 @@ def _success(outcome: words.Outcome, turn: Turn) -> Iterator[MessageResponse]:
             for start in range(0, len(whole), PIECE):
                 yield _said(turn, Text(whole[start : start + PIECE]))
         whole = ""
-    yield _said(turn, Done(full_response=whole, result_json=result))
+    yield _said(turn, once.done(whole, result))
 
 
 def _failure(turn: Turn, kind: str, said: str, facts: dict[str, Any]) -> MessageResponse:

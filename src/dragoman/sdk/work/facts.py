@@ -58,8 +58,11 @@ class Facts:
 
     @property
     def context(self) -> dict[str, Any]:
-        """What else is known of the task, where its protocol carries such: its metadata."""
-        return {} if self._job.work.terms is None else self._job.work.terms.metadata
+        """What else is known of the task: its metadata, and its `thread`, if it has one."""
+        terms = self._job.work.terms
+        if terms is None:
+            return {}
+        return terms.metadata if terms.thread is None else {**terms.metadata, "thread": terms.thread}
 
     @property
     def history(self) -> tuple[dict[str, Any], ...]:

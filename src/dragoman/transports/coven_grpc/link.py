@@ -301,7 +301,7 @@ class AgentLink:
             attachments = await self._attachments(parcel)
             if not self._still_wanted(parcel):
                 return True
-            data = self.connection.send(coven.message_of(parcel, attachments))
+            data = self.connection.send(coven.message_of(parcel, attachments, reads_input=self.connection.reads_input))
         except Exception as error:  # one parcel that cannot be put into words must not hold up the others
             self._unspeakable(parcel, error)
             return True

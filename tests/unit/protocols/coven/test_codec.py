@@ -44,7 +44,7 @@ EVENTS = st.one_of(
     st.builds(ToolUse, TEXT, TEXT, TEXT),
     st.builds(ToolResult, TEXT, TEXT, st.booleans()),
     FILES,
-    st.builds(Done, full_response=TEXT, result_json=TEXT, question=st.none() | QUESTIONS),
+    st.builds(Done, full_response=TEXT, result_json=TEXT, question=st.none() | QUESTIONS, is_json=st.booleans()),
     st.builds(Error, TEXT),
 )
 RESPONSES = st.builds(
@@ -86,6 +86,7 @@ SENDS = st.builds(
     traceparent=NAMES,
     to_agent=NAMES,
     priority=NAMES,
+    context_json=TEXT,
 )
 SERVER = st.one_of(
     SENDS,

@@ -50,7 +50,7 @@ async def test_an_agent_says_who_it_is_what_it_does_and_brings_its_token(gateway
         capabilities=("steps",),
         work_types=("steps",),
         version="1.2",
-        extensions=("cancel",),
+        extensions=("cancel", "input"),
     )
 
 
