@@ -1,48 +1,25 @@
-"""What disks do: fill up, lose power, hold a file of another time, and be asked for by two hubs at once.
+"""What disks do: fill up, stand still, hold a file of another time, and be asked for by two hubs at once. What they do
+when the power goes is in `test_power_cuts.py`.
 
-Full and powerless disks are real filesystems on a loop device or in memory, so they need root; without it they are
-skipped. The power cut is judged twice: the hub as it is must lose nothing, and a hub that does not sync its log
-(`synchronous=NORMAL`) must be caught losing something. A test that cannot fail proves nothing.
+Full disks are real filesystems in memory, so they need root; without it they are skipped.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
-import struct
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import apsw
 import pytest
-from tests.support.chiffon import Orchestrator, kinds, task_of, work_request, work_result
+from tests.support.chiffon import kinds, task_of, work_result
 from tests.support.hubproc import HubProcess, running, until
-
-ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a filesystem needs root")
-FS_IOC_SHUTDOWN = 0x8004587D
-NO_LOG_FLUSH = 2
-
-
-def mount(*arguments: str | Path) -> None:
-    done = subprocess.run(["mount", *map(str, arguments)], capture_output=True, text=True, timeout=60)
-    if done.returncode:
-        pytest.skip(f"this machine mounts nothing for us: {done.stderr.strip()}")
-
-
-def unmount(place: Path) -> None:
-    """A writer whose hub was killed may need a moment to end."""
-
-    def gone() -> bool:
-        return subprocess.run(["umount", str(place)], capture_output=True, timeout=60).returncode == 0
-
-    until(gone, f"{place} is unmounted")
-
+from tests.support.machine import ROOT, mount, unmount
 
 # -- one file, two hubs; other times' files ---------------------------------------------------------------------
 
@@ -188,109 +165,6 @@ def test_a_full_disk_refuses_instead_of_acknowledging_and_recovers(small_disk: P
         assert {task["id"] for task in hub.tasks()} == {task_of(r) for r in acknowledged}
         worker.url = hub.url
         assert worker.work()["request_id"] == first["request_id"]
-
-
-# -- power cut --------------------------------------------------------------------------------------------------
-
-CARELESS = """
-import apsw
-
-class Careless(apsw.Connection):
-    def execute(self, sql, *args, **kwargs):
-        if sql == "PRAGMA synchronous":
-            sql = "SELECT 2"
-        return super().execute(sql.replace("synchronous = FULL", "synchronous = NORMAL"), *args, **kwargs)
-
-    def pragma(self, name, *args, **kwargs):
-        return 2 if name == "synchronous" else super().pragma(name, *args, **kwargs)
-
-apsw.Connection = Careless
-"""
-"""A `sitecustomize` under which no commit waits for the disk, and the hub believes it did."""
-
-
-class Machine:
-    """A disk whose power can be cut: ext4 on a loop device."""
-
-    def __init__(self, home: Path) -> None:
-        self.image = home / "disk.img"
-        self.place = home / "disk"
-        self.place.mkdir()
-        with self.image.open("wb") as file:
-            file.truncate(96 << 20)
-        made = subprocess.run(["mkfs.ext4", "-q", "-F", str(self.image)], capture_output=True, text=True, timeout=60)
-        if made.returncode:
-            pytest.skip(f"no ext4 can be made here: {made.stderr.strip()}")
-        self.mounted = False
-        self._starts = 0
-        self.power_on()
-
-    def power_on(self) -> None:
-        """With a copy of what is on the disk: where another test's sandbox has mounts of its own, the old file system
-        lives on in them, and the same image would be mounted as that one, without power."""
-        disk = self.image.with_name(f"{self.image.name}.{self._starts}")
-        subprocess.run(["cp", "--sparse=always", str(self.image), str(disk)], check=True, timeout=60)
-        self.image, self._starts = disk, self._starts + 1
-        mount("-o", "loop", self.image, self.place)
-        self.mounted = True
-
-    def cut_power(self) -> None:
-        """Nothing that was not on the disk gets there any more."""
-        descriptor = os.open(self.place, os.O_RDONLY)
-        try:
-            fcntl.ioctl(descriptor, FS_IOC_SHUTDOWN, struct.pack("I", NO_LOG_FLUSH))
-        except OSError as error:
-            pytest.skip(f"this kernel cuts no power: {error}")
-        finally:
-            os.close(descriptor)
-
-    def power_off(self) -> None:
-        if self.mounted:
-            unmount(self.place)
-            self.mounted = False
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    machine = Machine(tmp_path)
-    yield machine
-    machine.power_off()
-
-
-def lost_in_a_power_cut(machine: Machine, home: Path, **settings: Any) -> int:
-    """How many acknowledged requests are not there after it."""
-    with running(home, data=machine.place / "data", **settings) as hub:
-        hub.worker()
-        # Whoever sends the first requests is known to the disk before the power goes.
-        boss = Orchestrator(hub.url, hub.token("boss", "orchestrator"), keep=True)
-        os.sync()
-        acknowledged = []
-        end = time.monotonic() + 1.0
-        while time.monotonic() < end and len(acknowledged) < 400:
-            request = work_request()
-            if boss.send(request).status == 202:
-                acknowledged.append(task_of(request))
-        machine.cut_power()
-        hub.kill()
-        machine.power_off()
-        machine.power_on()
-        hub.start(PYTHONPATH=None)
-        there = {task["id"] for task in hub.tasks()}
-        assert apsw.Connection(str(hub.database), flags=apsw.SQLITE_OPEN_READONLY).pragma("integrity_check") == "ok"
-        assert hub.stop() == 0
-        return len(set(acknowledged) - there)
-
-
-@ROOT
-def test_nothing_acknowledged_is_lost_in_a_power_cut(machine: Machine, tmp_path: Path) -> None:
-    assert lost_in_a_power_cut(machine, tmp_path / "home") == 0
-
-
-@ROOT
-def test_a_hub_that_does_not_wait_for_the_disk_is_caught_by_the_power_cut(machine: Machine, tmp_path: Path) -> None:
-    (tmp_path / "careless").mkdir()
-    (tmp_path / "careless" / "sitecustomize.py").write_text(CARELESS)
-    assert lost_in_a_power_cut(machine, tmp_path / "home", PYTHONPATH=str(tmp_path / "careless")) > 0
 
 
 # -- slow -------------------------------------------------------------------------------------------------------

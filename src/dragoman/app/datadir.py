@@ -18,10 +18,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from pathlib import Path
 from typing import NamedTuple
 
+from dragoman import durable
 from dragoman.security import datahome, private
 
 DEFAULT = datahome.DEFAULT
@@ -30,6 +32,8 @@ KEYS = ("signing.json", "master.json")
 BESIDE = ("files", "vault")
 """Directories of `stores.files` and `transports.stdio.vault`, whose contents the store only names."""
 TOKEN_BYTES = 16  # 32 hex characters, as agents' tokens
+_TOKEN = re.compile(r"[!-~]+").fullmatch
+"""What a header can carry: an operator may have chosen another token."""
 
 
 class DataDirError(Exception):
@@ -57,7 +61,7 @@ class DataDir:
     def prepare(self) -> None:
         """Make sure that it is there, ours, and closed to others."""
         try:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            durable.make_directory(self.path)
             found = self.path.stat()
             if found.st_uid != os.geteuid():
                 raise DataDirError(f"{self.path} belongs to another user. Give a directory of your own with --data.")
@@ -78,13 +82,15 @@ class DataDir:
         self.path.chmod(0o700)
 
     def admin_token(self) -> str:
-        """The admin's token, made if there is none yet. The file appears whole or not at all."""
+        """The admin's token, made if there is none yet. The file appears whole or not at all; one that is empty, or
+        holds what no token can be, gives nobody access, so it is made anew."""
         token = self._read_token()
-        if token is None:
+        if token is None or not _TOKEN(token):
+            damaged = token is not None
             token = os.urandom(TOKEN_BYTES).hex()
             try:
-                self._write(self.token_file, token + "\n", replace=False)
-            except FileExistsError:  # somebody was faster: theirs it is
+                self._write(self.token_file, token + "\n", replace=damaged)
+            except FileExistsError:  # another process was faster: its token it is
                 token = self._read_token()
         if not token:
             raise DataDirError(f"{self.token_file} is empty. Remove it: a new token is made at the next start.")
@@ -145,10 +151,10 @@ class DataDir:
 
     def _read_token(self) -> str | None:
         try:
-            return self.token_file.read_text("ascii").strip()
+            return self.token_file.read_bytes().decode("latin-1").strip()
         except FileNotFoundError:
             return None
-        except (OSError, UnicodeDecodeError) as error:
+        except OSError as error:
             raise DataDirError(f"{self.token_file} cannot be read: {error}. Correct it, or remove it.") from error
 
     def _write(self, file: Path, text: str, *, replace: bool) -> None:

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dragoman import durable
 from dragoman.core.ids import SECOND, Instant
 from dragoman.core.ports import StoreFailed
 
@@ -42,7 +43,8 @@ class DataVault:
             )
         try:
             keys = file.open(self._now() // SECOND)
-            self._made.touch(mode=0o600)
+            if not self._made.exists():
+                durable.write(self._made)
         except (MasterKeyProblem, PrivateFileError, OSError) as problem:
             raise StoreFailed(f"personal data is shut: {problem}") from problem
         return keys

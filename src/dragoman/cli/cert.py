@@ -11,6 +11,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from dragoman import durable
 from dragoman.cli import printing
 from dragoman.cli.escaping import line
 from dragoman.cli.exits import Exit, Stop
@@ -45,7 +46,7 @@ def cert(
     now = datetime.now(UTC).replace(microsecond=0)
     with contextlib.suppress(OSError):  # told below
         # By default this is the data directory, which a hub does not take when it is open to others.
-        dir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        durable.make_directory(dir.parent)
     try:
         authority = Authority(dir, now)
         if client is not None:

@@ -33,6 +33,7 @@ import threading
 from pathlib import Path
 from typing import Any, NoReturn
 
+from dragoman import durable
 from dragoman.sandbox import launch, seccomp
 
 TIME, FUEL, REFUSED, TRAPPED = 124, 125, 126, 134
@@ -75,9 +76,7 @@ def load(engine: Any, file: str, cache: str | None, made_by: str) -> Any:
         return wasmtime.Module.deserialize_file(engine, str(kept))
     module = wasmtime.Module(engine, _binary(code))
     with contextlib.suppress(OSError):
-        beside = kept.with_suffix(f".{os.getpid()}")
-        beside.write_bytes(module.serialize())
-        beside.replace(kept)
+        durable.write(kept, module.serialize())  # code that a power cut tore would be run all the same
     return module
 
 

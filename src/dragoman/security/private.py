@@ -15,6 +15,8 @@ import os
 import stat
 from pathlib import Path
 
+from dragoman import durable
+
 LARGEST = 1 << 20
 
 
@@ -25,7 +27,7 @@ class PrivateFileError(Exception):
 def directory(path: Path) -> Path:
     """The directory, made if it is missing, and closed to others."""
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        durable.make_directory(path)
         found = path.stat()
     except OSError as error:
         raise PrivateFileError(f"{path} cannot be made: {error.strerror}. Name another directory.") from None
@@ -61,22 +63,8 @@ def read(path: Path) -> bytes:
 
 def write(path: Path, data: bytes, *, replace: bool) -> None:
     """Atomic and durable. Without `replace`, raises `FileExistsError` when somebody was faster."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            with os.fdopen(descriptor, "wb") as out:
-                os.fchmod(out.fileno(), 0o600)  # whatever the umask says
-                out.write(data)
-                out.flush()
-                os.fsync(out.fileno())
-            if replace:
-                os.replace(draft, path)
-            else:
-                os.link(draft, path)
-        finally:
-            draft.unlink(missing_ok=True)
-        _sync(path.parent)
+        durable.write(path, data, replace=replace)
     except FileExistsError:
         raise
     except OSError as error:
@@ -91,11 +79,3 @@ def _owned(path: Path, found: os.stat_result, mode: str) -> None:
             f"{path} can be read by others (mode {stat.S_IMODE(found.st_mode):04o}), so it is no secret."
             f" Replace what is in it if others may have looked, then: chmod {mode} {path}"
         )
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

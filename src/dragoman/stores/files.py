@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from dragoman import durable
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.files import FileRef, KeptFile, shown_name
 from dragoman.core.ids import Instant
@@ -93,7 +94,7 @@ class DirectoryFiles:
 
     def prepare(self) -> None:
         """Make the directory, remove what a crash left half written, and count what is there."""
-        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        durable.make_directory(self._path)
         with os.scandir(self._path) as entries:
             for entry in entries:
                 if entry.name.endswith(".part"):
@@ -117,24 +118,7 @@ class DirectoryFiles:
         return ref
 
     def _write(self, id: str, head: bytes, data: bytes, now: Instant) -> None:
-        target = self._path / id
-        part = self._path / f"{id}.part"
-        try:
-            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(head)
-                file.write(data)
-                file.flush()
-                _stamp(file.fileno(), now)
-                os.fsync(file.fileno())
-            os.rename(part, target)
-        except OSError:
-            part.unlink(missing_ok=True)
-            raise
-        directory = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        durable.write(self._path / id, head, data, draft=self._path / f"{id}.part", modified_ns=now * 1000)
 
     async def fetch(self, id: str) -> bytes | None:
         return await self._guarded(self._read, id) if _ours(id) else None

@@ -60,10 +60,13 @@ def test_the_admin_token_survives(directory: DataDir) -> None:
     assert DataDir(directory.path).admin_token() == token
 
 
-def test_an_empty_token_is_no_token(directory: DataDir) -> None:
-    directory.token_file.write_text("\n")
-    with pytest.raises(DataDirError, match="Remove it"):
-        directory.admin_token()
+@pytest.mark.parametrize("torn", [b"", b"\n", bytes(33), b"\xff\xfe", b"two words"])
+def test_a_torn_token_file_is_made_anew(directory: DataDir, torn: bytes) -> None:
+    directory.token_file.write_bytes(torn)
+    token = directory.admin_token()
+    assert re.fullmatch("[0-9a-f]{32}", token)
+    assert directory.token_file.read_text() == token + "\n"
+    assert directory.admin_token() == token
 
 
 def test_what_is_announced_is_found_and_withdrawn(directory: DataDir) -> None:

@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from dragoman import durable
 from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.words import Outcome
 from dragoman.sdk.world import World
@@ -129,7 +130,7 @@ class Journal:
         if self._path is None or self._file is not None:
             return []
         try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            durable.make_directory(self._path.parent)
             self._file = _lock(self._path)
         except OSError as error:
             raise Misconfigured(
@@ -345,11 +346,7 @@ def _rewrite(path: Path, old: int, lines: list[bytes]) -> int:
     _write_all(file, b"".join(line + b"\n" for line in lines))
     os.fsync(file)
     os.replace(draft, path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    durable.sync_directory(path.parent)
     os.close(old)
     return file
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import apsw
 
+from dragoman import durable
+
 NOT_WRITTEN: dict[type[apsw.Error], tuple[int, str]] = {
     apsw.FullError: (errno.ENOSPC, "no space is left there"),
     apsw.CantOpenError: (errno.ENOENT, "it cannot be opened"),
@@ -32,11 +34,7 @@ def backup(source: apsw.Connection, target: Path) -> None:
         finally:
             copy.close()
         os.link(part, target)  # unlike a rename, never over another file
-        directory = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        durable.sync_directory(target.parent)
     except tuple(NOT_WRITTEN) as error:
         raise OSError(*NOT_WRITTEN[type(error)]) from error
     finally:

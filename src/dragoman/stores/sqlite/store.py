@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import apsw
 import msgspec
 
+from dragoman import durable
 from dragoman.core.audit.chain import AuditRecord
 from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import DeadLetter, Delivery
@@ -66,7 +67,7 @@ class SqliteStore:
     async def open(self) -> Recovered:
         """`StoreInUse` or `StoreRefused` if that is not possible, with a sentence saying what to do."""
         schema.require_sqlite()
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        durable.make_directory(self._path.parent)
         self._lock = await lock.acquire(self._path.parent)
         try:
             self._writer = await Writer.start(self._path, self._lock)

@@ -23,11 +23,13 @@ import signal
 import socket
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import apsw
 import msgspec
 
+from dragoman import durable
 from dragoman.stores.sqlite import ops, schema
 from dragoman.stores.sqlite.columns import AuditColumns, DeliveryColumns, TaskColumns, TaskUpdates
 from dragoman.stores.sqlite.errors import StoreRefused
@@ -91,6 +93,7 @@ class Disk:
         try:
             schema.check_at_start(self.connection, self.path)
             sync(f"{self.path}-wal")
+            durable.sync_directory(Path(self.path).parent)  # SQLite does that for its log, not for the database
             self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         except apsw.BusyError:
             pass  # the hub reads: it was only the writer that died, and what it left is on the disk by now

@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from dragoman import durable
 from dragoman.core.agents.model import Agent, Offer, Profile
 from dragoman.core.commands import AddAgent, RemoveAgent
 from dragoman.core.errors import Refused
@@ -269,12 +270,15 @@ class Supervisor:
 
 
 def _mark(data: Path) -> str:
-    """What the descendants of this data directory's hubs are known by; made once."""
+    """The id by which a hub finds processes that an earlier hub of this data directory left behind; made once. A
+    damaged one finds none, so a new one is made: nothing is lost that was still there."""
     file = data / "brood.id"
-    data.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError), open(file, "x", encoding="ascii") as note:
-        note.write(os.urandom(12).hex())
-    mark = file.read_text("ascii").strip()
-    if not (mark.isalnum() and len(mark) >= 16):
-        raise ValueError(f"{file} is damaged. Remove it while no hub runs: a new one is made at the next start.")
+    durable.make_directory(data)
+    with contextlib.suppress(FileNotFoundError):
+        mark = file.read_bytes().decode("latin-1").strip()
+        if mark.isascii() and mark.isalnum() and len(mark) >= 16:
+            return mark
+        log.warning("the id of this data directory's processes was damaged, and is made anew", file=str(file))
+    mark = os.urandom(12).hex()
+    durable.write(file, mark.encode("ascii"))
     return mark

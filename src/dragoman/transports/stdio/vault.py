@@ -6,11 +6,12 @@ A file is written before the agent's row refers to it; one that no row refers to
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import msgspec
+
+from dragoman import durable
 
 _decode = msgspec.json.Decoder(dict[str, str]).decode
 
@@ -21,17 +22,8 @@ class Vault:
 
     def keep(self, values: Mapping[str, str], name: str) -> None:
         """Durably there when this returns."""
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(self._path(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(values))
-            file.flush()
-            os.fsync(file.fileno())
-        above = os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(above)
-        finally:
-            os.close(above)
+        durable.make_directory(self._directory)
+        durable.write(self._path(name), msgspec.json.encode(values), replace=False)
 
     def fetch(self, name: str) -> dict[str, str]:
         """Raises OSError if it is gone, ValueError if it is damaged."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dragoman import durable
 from dragoman.sandbox.model import BelowPolicy, Level, Limits, Policy, Sandbox, Unavailable, Workload
 from dragoman.transports.stdio import modules
 from dragoman.transports.stdio.channel import Launch
@@ -83,7 +84,7 @@ class Walls:
         from dragoman.sandbox.ladder import ladder  # only a hub with untrusted agents needs it
 
         cache = self._data / "modules"
-        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        durable.make_directory(cache)
         return ladder(cache=str(cache))
 
     def _built(self, rung: Rung, recipe: Recipe, home: str, env: dict[str, str]) -> Walled:

@@ -1,0 +1,276 @@
+"""The power goes, at any moment: the hub starts again by itself, with everything that it acknowledged before the cut.
+
+moment              chosen by
+------------------  ---------------------------------------------------------------------------------------------
+while it starts     how many files its data directory has, on a disk that has never seen a hub
+at its first work   how many acknowledgments there were, a few
+under load          likewise, some hundreds
+
+Nothing is synced before a cut but by the hub itself. Senders of several protocols write down when they were
+acknowledged, and only what was acknowledged before the cut began is held against the hub. It is judged twice: the hub
+as it is must lose nothing, and one that does not sync its log (`synchronous=NORMAL`) must be caught losing something.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from tests.conformance.a2acp.plain import PROVISION
+from tests.conformance.a2acp.plain import Plain as Contracted
+from tests.conformance.agentmsg import words
+from tests.conformance.agentmsg.plain import Plain
+from tests.support.chiffon import Door, Orchestrator, task_of
+from tests.support.fleet import BROKEN
+from tests.support.forge import ForgeClient
+from tests.support.hubproc import HubProcess, running, until
+from tests.support.machine import ROOT, Machine
+from websockets.exceptions import ConnectionClosed
+
+CUTS = 24
+MANY = 100
+ALWAYS = 3
+"""How many of them are made in every run: one of each kind."""
+SEEDS = [*range(ALWAYS), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(ALWAYS, CUTS))]
+JOB = {"type": "build", "requiredRole": "worker", "payload": {"n": 1}}
+GONE = (*BROKEN, ConnectionClosed, AssertionError, KeyError)
+"""What senders meet when the disk, and then the hub, is gone: no connection, or a refusal."""
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(tmp_path)
+    yield machine
+    machine.power_off()
+
+
+class Senders:
+    """Senders of several protocols. `acknowledged`: by sender, what was acknowledged to it, and when."""
+
+    def __init__(self, hub: HubProcess) -> None:
+        self.hub = hub
+        hub.worker()
+        self.boss = Orchestrator(hub.url, hub.token("boss", "orchestrator"), keep=True)
+        self.ada, self.bob = Plain(hub, "ada"), Plain(hub, "bob")
+        self._forge = {id: self._add(id, protocol="forge", role=role) for id, role in FORGE.items()}
+        self.bond = Contracted(hub, "una").shake(Contracted(hub, "vic").serves(PROVISION))
+        self.acknowledged: dict[str, dict[str, float]] = {}
+        self.files: dict[str, tuple[str, bytes]] = {}
+        """By task: the file that is attached to it, and what is in it."""
+        self._stop = threading.Event()
+        self._senders: dict[str, Callable[[], Iterator[str]]] = {
+            "chiffon": self._chiffon,
+            "agentmsg": self._letters,
+            "forge": self._forge_tasks,
+            "a2acp": self._requests,
+            "files": self._with_files,
+        }
+
+    def _add(self, id: str, **fields: str) -> str:
+        made = self.hub.admin.post("/api/v1/agents", {"agent_id": id, **fields})
+        assert made.status == 201, made
+        return str(made.json["token"])
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.acknowledged.values()))
+
+    @contextlib.contextmanager
+    def sending(self, *names: str) -> Iterator[None]:
+        threads = [threading.Thread(target=self._run, args=(name,)) for name in names or self._senders]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            for thread in threads:
+                thread.join(60)
+
+    def _run(self, name: str) -> None:
+        mine = self.acknowledged.setdefault(name, {})
+        with contextlib.suppress(*GONE):
+            for id in self._senders[name]():
+                mine[id] = time.monotonic()
+                if self._stop.is_set():
+                    return
+
+    def _chiffon(self) -> Iterator[str]:
+        while True:
+            request, answer = self.boss.submit()
+            assert answer.status == 202
+            yield task_of(request)
+
+    def _letters(self) -> Iterator[str]:
+        while True:
+            yield self.ada.say("ERROR_REPORT", "bob", words.error("ada", None, message="?"))["id"]
+
+    def _forge_tasks(self) -> Iterator[str]:
+        boss = ForgeClient(self.hub.url, "planner", self._forge["planner"])
+        while True:
+            yield boss.ask("submit-task", JOB)["task"]["id"]
+
+    def _requests(self) -> Iterator[str]:
+        while True:
+            request = self.bond.request()
+            self.bond.source.say(request)
+            yield request["payload"]["correlation_id"]
+
+    def _with_files(self) -> Iterator[str]:
+        admin = Door(self.hub.url, self.hub.ready["admin_token"], keep=True)
+        while True:
+            data = os.urandom(5000)
+            kept = admin.ask("POST", "/api/v1/files?name=x", data)
+            assert kept.status == 201, kept
+            wish = {"type": "build", "agent": "hand", "input": {}, "attachments": [kept.json["id"]]}
+            made = admin.post("/api/v1/tasks", wish)
+            assert made.status == 202, made
+            self.files[made.json["id"]] = kept.json["id"], data
+            yield made.json["id"]
+
+    # -- after the cut, with the hub on the same data
+
+    def lost(self, cut_at: float) -> dict[str, set[str]]:
+        """By sender: what was acknowledged before the cut and is not there."""
+        tasks = self.hub.tasks()
+        there = {task["id"] for task in tasks}
+        if "agentmsg" in self.acknowledged:
+            there |= {letter["id"] for letter in self.bob.hear()}
+        told = {name: {id for id, at in ids.items() if at < cut_at} for name, ids in self.acknowledged.items()}
+        asked = told.pop("a2acp", set())
+        lost = {name: ids - there for name, ids in told.items()}
+        if len(asked) > sum(task["protocol_in"] == "a2acp" for task in tasks):  # its tasks have names of their own
+            lost["a2acp"] = asked
+        for id in told.get("files", set()) - lost.get("files", set()):
+            file, data = self.files[id]
+            found = self.hub.admin.get(f"/api/v1/tasks/{id}/files/{file}")
+            if (found.status, found.body) != (200, data):
+                lost["files"].add(f"{file} of {id}")
+        return {name: ids for name, ids in lost.items() if ids}
+
+
+FORGE = {"planner": "planner", "hand": "worker"}
+
+
+def cut(machine: Machine, hub: HubProcess) -> float:
+    """When the cut began."""
+    began = time.monotonic()
+    machine.cut_power()
+    return began
+
+
+def back(machine: Machine, hub: HubProcess) -> None:
+    """The machine is on again, and its hub with it, without anybody's help."""
+    hub.kill()
+    machine.restart()
+    hub.start(PYTHONPATH=None)
+
+
+def files_of(data: Path) -> int:
+    return sum(len(files) for _, _, files in os.walk(data))
+
+
+def lost_in_a_power_cut(machine: Machine, home: Path, after: int, *names: str, **settings: Any) -> dict[str, set[str]]:
+    """What is gone after so many acknowledgments and a cut."""
+    with running(home, data=machine.place / "data", **settings) as hub:
+        senders = Senders(hub)
+        with senders.sending(*names):
+            until(lambda: senders.count >= after, f"{after} acknowledgments")
+            assert after < MANY or all(senders.acknowledged.values())
+            cut_at = cut(machine, hub)
+        token = hub.ready["admin_token"]
+        back(machine, hub)
+        assert hub.ready["admin_token"] == token
+        lost = senders.lost(cut_at)
+        assert apsw.Connection(str(hub.database), flags=apsw.SQLITE_OPEN_READONLY).pragma("integrity_check") == "ok"
+        assert hub.stop() == 0
+        return lost
+
+
+@ROOT
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_acknowledged_is_lost_in_a_power_cut(machine: Machine, tmp_path: Path, seed: int) -> None:
+    moment = random.Random(seed)
+    if seed % ALWAYS == 0:
+        hub = HubProcess(tmp_path / "home", data=machine.place / "new" / "data")
+        try:
+            hub.launch()
+            files = moment.randint(1, 7)
+            until(lambda: files_of(hub.data) >= files, f"{files} files of a hub that starts")
+            cut(machine, hub)
+            back(machine, hub)
+            assert hub.stop() == 0
+        finally:
+            hub.kill()
+        return
+    after = moment.randint(0, 20) if seed % ALWAYS == 1 else moment.randint(MANY, 800)
+    assert lost_in_a_power_cut(machine, tmp_path / "home", after) == {}
+
+
+@ROOT
+def test_a_hub_that_does_not_wait_for_the_disk_is_caught_by_the_power_cut(machine: Machine, tmp_path: Path) -> None:
+    (tmp_path / "careless").mkdir()
+    (tmp_path / "careless" / "sitecustomize.py").write_text(CARELESS)
+    careless = str(tmp_path / "careless")
+    assert lost_in_a_power_cut(machine, tmp_path / "home", 100, "chiffon", "forge", PYTHONPATH=careless)
+
+
+CARELESS = """
+import apsw
+
+class Careless(apsw.Connection):
+    def execute(self, sql, *args, **kwargs):
+        if sql == "PRAGMA synchronous":
+            sql = "SELECT 2"
+        return super().execute(sql.replace("synchronous = FULL", "synchronous = NORMAL"), *args, **kwargs)
+
+    def pragma(self, name, *args, **kwargs):
+        return 2 if name == "synchronous" else super().pragma(name, *args, **kwargs)
+
+apsw.Connection = Careless
+"""
+"""A `sitecustomize` under which no commit waits for the disk, and the hub believes it did."""
+
+
+# -- what a cut, or a hand, can leave of a small file
+
+
+TORN = [b"", bytes(64), b'{"ver']
+MADE_ANEW = ("admin.token", "brood.id", "hub.json", "lock", "hub.passed", "master.made")
+EXPLAINED = ("keys/signing.json",)
+
+
+@pytest.mark.parametrize("torn", TORN, ids=["empty", "zeros", "half"])
+def test_a_hub_starts_beside_a_torn_file_or_says_what_to_do(tmp_path: Path, torn: bytes) -> None:
+    with running(tmp_path) as hub:
+        agent = Contracted(hub, "una")
+        agent.token("vic")  # makes the keys that sign
+        assert hub.admin.ask("POST", "/api/v1/files?name=x", b"data").status == 201  # and the master key
+        hub.kill()
+        for name in MADE_ANEW:
+            assert (hub.data / name).exists(), name
+            (hub.data / name).write_bytes(torn)
+        hub.start()
+        assert hub.admin.get("/api/v1/agents").status == 200
+        assert hub.stop() == 0
+        for name in EXPLAINED:
+            whole = (hub.data / name).read_bytes()
+            (hub.data / name).write_bytes(torn)
+            hub.log.write_text("")
+            hub.launch()
+            assert hub.died() == 4
+            said = hub.log.read_text()
+            assert f"{name} is damaged" in said
+            assert "remove it" in said
+            assert "Traceback" not in said
+            (hub.data / name).write_bytes(whole)
+        hub.start()
+        assert "Traceback" not in hub.log.read_text()
