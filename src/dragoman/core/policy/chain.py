@@ -14,6 +14,7 @@ from dragoman.core.commands import (
     AdmitGuest,
     Command,
     Discard,
+    EndContract,
     NoteRefusal,
     Redrive,
     RemoveAgent,
@@ -62,13 +63,16 @@ class PeopleOnly:
 class RateLimit:
     """Not too often: so many messages in a sliding minute for an agent, a collaboration, and everybody together. One
     bucket for each principal, whatever it speaks; which protocols are limited is a rule. An agent of one of them is
-    limited at every door its token opens. Housekeeping is no message."""
+    limited at every door its token opens. Housekeeping is no message. To end a contract is never refused and never
+    counted, so that no limit keeps an agent in a collaboration (a2acp-D16)."""
 
     def check(self, work: Work, command: Command) -> None:
         rules = work.rules
         if command.principal in (ADMIN, HUB) or not self._limited(work, command):
             return
         if command.action is None and command.seen is None:  # a message that only reads is one all the same
+            return
+        if type(command) is EndContract:
             return
         wanted = ratelimit.keys(command.principal, self._collaboration(work, command))
         outcome = ratelimit.take(work.minute, wanted, _limits(rules.per_minute), work.now)
@@ -91,8 +95,7 @@ class RateLimit:
         return agent is not None and agent.protocol in limited
 
     def _collaboration(self, work: Work, command: Command) -> str | None:
-        """Whose messages are counted, too. Naming somebody else's contract takes nothing from those two; to end one is
-        not counted here, so that nobody is kept in a collaboration by whoever floods it."""
+        """Whose messages are counted, too. Naming somebody else's contract takes nothing from those two."""
         if type(command) is Submit:
             contract = None if command.contract is None else work.contract(command.contract)
             return None if contract is None or contract.source.agent != command.principal else contract.collaboration

@@ -1,8 +1,8 @@
 """A sliding minute, as a pure value (D16): how many messages in any 60 seconds, and when the next one may come.
 
-A `Minute` counts by slots of a second. A slot counts as long as any moment of it lies within the last 60 seconds, so no
-sliding minute ever holds more than the limit; a sender at the limit waits up to a second longer than it would have to.
-A minute takes 61 pairs of numbers at most, whatever the limit: small enough for a row.
+A `Minute` counts by slots of a second. A slot counts until 60 seconds after the last message in it, so no sliding
+minute ever holds more than the limit, and nobody is asked to wait for longer than 60 seconds; a sender at the limit
+waits up to a second longer than it would have to. A minute takes 61 pairs of numbers at most, whatever the limit.
 
     whose              default    key
     -----------------  ---------  --------------------------------------------------------------
@@ -37,27 +37,27 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class Minute(Struct, frozen=True):
-    """Immutable: `taken` gives the minute as it is afterwards. `past` are (second, how many), oldest first; `second` is
-    the last one that counted anything, and `count` how many it did."""
+    """Immutable: `taken` gives the minute as it is afterwards. A slot is (when the last message in it came, how many
+    did); `past` are those of former seconds, oldest first, `last` and `count` are the newest slot."""
 
     past: tuple[tuple[int, int], ...] = ()
-    second: int = 0
+    last: int = 0
     count: int = 0
     total: int = 0
 
     @property
     def slots(self) -> tuple[tuple[int, int], ...]:
-        return (*self.past, (self.second, self.count)) if self.count else self.past
+        return (*self.past, (self.last, self.count)) if self.count else self.past
 
     def at(self, now: int) -> Minute:
         """What still counts at `now`."""
-        first = now // SECOND - SPAN
-        if self.second < first:
+        over = now - SPAN * SECOND
+        if self.last <= over:
             return EMPTY
-        if not self.past or self.past[0][0] >= first:
+        if not self.past or self.past[0][0] > over:
             return self
-        kept = tuple(slot for slot in self.past if slot[0] >= first)
-        return Minute(kept, self.second, self.count, self.count + sum(count for _, count in kept))
+        kept = tuple(slot for slot in self.past if slot[0] > over)
+        return Minute(kept, self.last, self.count, self.count + sum(count for _, count in kept))
 
     def wait(self, limit: int, now: int, wanted: int = 1) -> int:
         """Microseconds until so many may pass: 0 is now."""
@@ -67,20 +67,19 @@ class Minute(Struct, frozen=True):
         excess = current.total + wanted - limit
         if excess <= 0:
             return 0
-        for second, count in current.slots:
+        for last, count in current.slots:
             excess -= count
             if excess <= 0:
-                return max(1, (second + SPAN + 1) * SECOND - now)
+                return max(1, last + SPAN * SECOND - now)
         return SPAN * SECOND  # more at once than a minute may hold
 
     def taken(self, now: int, wanted: int = 1) -> Minute:
         """The minute after so many passed. A clock that was set back counts them where the last ones were."""
-        second = now // SECOND
-        past, first = self.past, second - SPAN
-        current = self if self.second >= first and (not past or past[0][0] >= first) else self.at(now)
-        if second <= current.second:
-            return Minute(current.past, current.second, current.count + wanted, current.total + wanted)
-        return Minute(current.slots, second, wanted, current.total + wanted)
+        past, over = self.past, now - SPAN * SECOND
+        current = self if self.last > over and (not past or past[0][0] > over) else self.at(now)
+        if now // SECOND <= current.last // SECOND:
+            return Minute(current.past, max(now, current.last), current.count + wanted, current.total + wanted)
+        return Minute(current.slots, now, wanted, current.total + wanted)
 
 
 EMPTY = Minute()
@@ -95,8 +94,8 @@ class Exceeded(Struct, frozen=True, kw_only=True):
 
     @property
     def retry_after(self) -> int:
-        """Whole seconds, at least one."""
-        return max(1, -(-self.wait // SECOND))
+        """Whole seconds, 1 to 60, also where the clock was set back."""
+        return min(SPAN, max(1, -(-self.wait // SECOND)))
 
 
 def keys(principal: str, collaboration: str | None = None) -> tuple[Key, ...]:

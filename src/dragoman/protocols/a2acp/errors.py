@@ -1,6 +1,6 @@
 """The eight error codes of A2ACP, and a peer's broken message as an exception that knows its answer.
 
-`retry_after` follows from the code (D10): at least one second where trying again can help, 0 where it cannot. An error
+`retry_after` follows from the code (D10, D16): 1 to 60 seconds where trying again can help, 0 where it cannot. An error
 of a peer is read as it came, whatever it says there; what we send, or pass on, keeps the rule.
 """
 
@@ -14,6 +14,9 @@ from msgspec import Struct, field
 
 from dragoman.protocols.a2acp.types import Record, Seconds
 from dragoman.wire.errors import RemoteProtocolError, Stage
+
+LONGEST_WAIT = 60
+"""Seconds; `retry_after` never says more (D16)."""
 
 
 class Code(enum.StrEnum):
@@ -52,7 +55,7 @@ def retry_after(code: Code, seconds: float | None = None) -> int:
     rule = TABLE[code]
     if not rule.retry:
         return 0
-    return max(1, rule.after if seconds is None else math.ceil(seconds))
+    return min(LONGEST_WAIT, max(1, rule.after if seconds is None else math.ceil(seconds)))
 
 
 class ErrorBody(Record, frozen=True, kw_only=True, omit_defaults=False):

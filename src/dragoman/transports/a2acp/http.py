@@ -18,6 +18,7 @@ side and may have gone: one that reads on is told 202.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qs
@@ -33,7 +34,7 @@ from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import DeliveryId, Instant, SessionId
 from dragoman.core.ports import StoreFailed
 from dragoman.protocols.a2acp import codec
-from dragoman.protocols.a2acp.errors import A2acpError
+from dragoman.protocols.a2acp.errors import LONGEST_WAIT, A2acpError
 from dragoman.protocols.a2acp.types import HANDSHAKE_SECONDS, MESSAGE_BYTES
 from dragoman.transports.a2acp.agents import A2acpAgents
 from dragoman.transports.a2acp.auth import A2acpAuth
@@ -81,7 +82,7 @@ class A2acpHttp(HttpDoor):
     def seconds_to_wait(self, fault: Fault) -> int:
         """As many as the error says."""
         after = fault.facts.get("retry_after")
-        return max(1, int(after) if isinstance(after, int | float) else 1)
+        return min(LONGEST_WAIT, max(1, math.ceil(after) if isinstance(after, int | float) else 1))
 
     def fault_of(self, error: RemoteProtocolError) -> Fault:
         if isinstance(error, A2acpError):
