@@ -186,6 +186,52 @@ def test_everybody_is_held_to_the_limits(tmp_path: Path, scope: str) -> None:
         assert len(hub.tasks()) == len(answers) - 1  # nothing of what was refused went on
 
 
+@pytest.mark.requirement("A2-PII-1", "A2-PII-3", "a2acp-D13")
+@pytest.mark.parametrize("disguise", ["nothing sealed", "in the ciphertext's place", "in the ciphertext", "beside it"])
+def test_personal_data_in_clear_under_a_label_of_encryption_is_refused_and_audited(
+    hub: HubProcess, pair: tuple[Plain, Plain], disguise: str
+) -> None:
+    ada, bob = pair
+    bond = ada.shake(bob, "read_record", sealed=True)
+    sealed = bond.request({"patient": CANARY})
+    around = {name: sealed["payload"][name] for name in ("contract_id", "correlation_id")}
+    payload = {
+        "nothing sealed": {**around, "patient": CANARY},
+        "in the ciphertext's place": {**sealed["payload"], "ciphertext": f"patient {CANARY}"},
+        "in the ciphertext": {**sealed["payload"], "ciphertext": f"patient-{CANARY}-{CANARY}-{CANARY}"},
+        "beside it": {**sealed["payload"], "patient": CANARY},
+    }[disguise]
+    answer = ada.send({**sealed, "payload": payload}, later=True)
+    told = error_of(answer)
+    assert (answer.status, told["code"], told["retry_after"]) == (403, "SECURITY_POLICY_VIOLATION", 0), told
+    assert CANARY not in answer.body.decode()
+    until(lambda: audited(hub, ada).count(("pii.refused", "refused")) == 1, "the attempt is in the audit record")
+    assert bob.hear() == []
+    without = {name: value for name, value in payload.items() if name != "contract_id"}
+    told = ada.refused(ada.message("request", bob, "read_record", without, security={**sealed["security"]}))
+    wanted = "CONTRACT_VIOLATION" if disguise == "in the ciphertext" else "SECURITY_POLICY_VIOLATION"
+    assert told["code"] == wanted, told
+
+
+@pytest.mark.requirement("A2-LIM-2", "a2acp-D16")
+def test_an_agent_at_its_limit_may_end_a_collaboration_and_waits_a_minute_at_most(tmp_path: Path) -> None:
+    with running(tmp_path, DRAGOMAN_A2ACP__MESSAGES_PER_AGENT="5") as hub:
+        ada, bob = Plain(hub, "ada"), Plain(hub, "bob").serves(PROVISION)
+        bond = ada.shake(bob)
+        asked = [ada.send(ada.message("request", BROKER, "discover_capabilities", {})) for _ in range(6)]
+        assert (asked[-1].status, error_of(asked[-1])["code"]) == (429, "RATE_LIMIT_EXCEEDED")
+        assert 1 <= error_of(asked[-1])["retry_after"] <= 60
+        assert asked[-1].headers["retry-after"] == str(error_of(asked[-1])["retry_after"])
+        over = ada.send(
+            ada.message("request", BROKER, "terminate_collaboration", {"collaboration_id": bond.collaboration})
+        )
+        assert over.status == 200, over
+        again = ada.send(
+            ada.message("request", BROKER, "terminate_collaboration", {"collaboration_id": bond.collaboration})
+        )
+        assert error_of(again)["code"] != "RATE_LIMIT_EXCEEDED"
+
+
 @pytest.mark.requirement("A2-LIM-4", "a2acp-D16")
 def test_questions_count_like_everything_else(tmp_path: Path) -> None:
     with running(tmp_path, DRAGOMAN_A2ACP__MESSAGES_PER_AGENT="5") as hub:

@@ -265,6 +265,25 @@ def test_personal_data_in_clear_is_refused() -> None:
     assert "canary" not in repr(beside)
 
 
+@pytest.mark.requirement("A2-PII-1", "a2acp-D13")
+def test_a_label_of_encryption_is_held_against_the_payload() -> None:
+    def said(payload: dict[str, Any]) -> Any:
+        return codec.interpret(tree(payload=payload, security=ENCRYPTED), trust_label=True)
+
+    around = {"contract_id": "c-1", "correlation_id": "k-1"}
+    encrypted = held(kid="k", encrypt=True)
+    for terms, payload, code in (
+        (private(), {**around, "rows": 3}, Code.SECURITY_POLICY_VIOLATION),
+        (private(), {**SEALED, "ciphertext": "in so many words"}, Code.SECURITY_POLICY_VIOLATION),
+        (encrypted, {**around, "rows": 3}, Code.SECURITY_POLICY_VIOLATION),
+        (encrypted, {**SEALED, "alg": "A128GCM"}, Code.SCHEMA_MISMATCH),  # nothing is shown, it is only unreadable
+        (held(), {**around, "rows": 3}, Code.SCHEMA_MISMATCH),
+    ):
+        refusal = judge(terms, said(payload), START)
+        assert refusal is not None
+        assert (refusal.code, refusal.details.get("pii", False)) == (code, terms.contract.security.pii)
+
+
 @pytest.mark.requirement("a2acp-D12")
 def test_a_key_is_rotated_and_the_old_one_opens_what_was_on_its_way() -> None:
     turned = rotate(private(), "k2", after(10))

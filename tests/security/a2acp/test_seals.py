@@ -38,7 +38,7 @@ SEALS: dict[str, tuple[str, Callable[[Bond], Json]]] = {
     "other thread": ("SECURITY_POLICY_VIOLATION", lambda b: changed(b, correlation_id=lambda one: "other")),
     "downgraded": ("SECURITY_POLICY_VIOLATION", lambda b: b.request(clear=True)),
     "downgraded in words": ("SECURITY_POLICY_VIOLATION", lambda b: plainly(b.request(), "none")),
-    "sealed in words only": ("SCHEMA_MISMATCH", lambda b: plainly(b.request(clear=True), "aes256")),
+    "sealed in words only": ("SECURITY_POLICY_VIOLATION", lambda b: plainly(b.request(clear=True), "aes256")),
 }
 
 

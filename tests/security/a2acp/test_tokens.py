@@ -128,6 +128,30 @@ def test_the_brokers_word_serves_nobody_but_the_broker(bond: Bond, cast: dict[st
     bob.say(bond.response(work, {"dataset_id": "d"}))
 
 
+@pytest.mark.requirement("a2acp/all-D1", "a2acp-D3")
+def test_a_refusal_carries_a_token_for_who_is_there_and_never_for_whom_the_message_names(
+    cast: dict[str, Plain],
+) -> None:
+    eve, bob = cast["eve"], cast["bob"]
+
+    def audience(told: dict[str, Any]) -> tuple[str, str]:
+        claims = json.loads(unb64(told["security"]["auth_token"].split(".")[1]))
+        return claims["aud"], told["target_agent"]["agent_id"]
+
+    as_bob = eve.message("request", BROKER, "discover_capabilities", {}, token="no.such.token", source_agent=bob.party)
+    broken = {**as_bob, "message_id": "none"}
+    for said in (as_bob, broken):
+        assert audience(eve.send(said).json) == ("unknown", "bob")  # a stranger that calls itself bob
+    with eve.link() as link:
+        for said in (as_bob, broken):
+            link.say(said)
+            assert audience(link.hears("error")) == ("eve", "eve")
+    own = eve.message("request", BROKER, "discover_capabilities", {"limit": 0})
+    with eve.link() as link:
+        link.say(own)
+        assert audience(link.hears("error")) == ("eve", "eve")
+
+
 @pytest.mark.requirement("a2acp/all-D1")
 @pytest.mark.parametrize("id", [BROKER["agent_id"], "hub", "admin"])
 def test_nobody_is_added_under_the_brokers_name(hub: HubProcess, id: str) -> None:

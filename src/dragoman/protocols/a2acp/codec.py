@@ -20,7 +20,7 @@ import msgspec
 
 from dragoman.protocols.a2acp import intents, versions
 from dragoman.protocols.a2acp.errors import A2acpError, Code, ErrorBody, Refusal
-from dragoman.protocols.a2acp.sealing import Sealed
+from dragoman.protocols.a2acp.sealing import FORMS, misshapen
 from dragoman.protocols.a2acp.types import (
     MESSAGE_BYTES,
     PAYLOAD_BYTES,
@@ -58,8 +58,7 @@ _FORMS: dict[str, str] = {
     "version": "expected a version MAJOR.MINOR.PATCH",
     "target_version": "expected a version MAJOR.MINOR.PATCH",
     "capability_version": "expected a version like 1, 1.0 or 1.0.0",
-    "nonce": "expected 12 bytes as base64url without padding",
-    "ciphertext": "expected at least 16 bytes as base64url without padding",
+    **FORMS,
     "wrapped": "expected at least 16 bytes as base64url without padding",
     "public_key": "expected 32 bytes as base64url without padding",
 }
@@ -87,12 +86,16 @@ def parse(data: bytes, limits: Limits = LIMITS) -> dict[str, Any]:
     return tree
 
 
-def interpret(tree: dict[str, Any], translations: Translations = TRANSLATIONS) -> Message:
-    """A JSON object as a message: its version, its shape and its meaning."""
+def interpret(tree: dict[str, Any], translations: Translations = TRANSLATIONS, *, trust_label: bool = False) -> Message:
+    """A JSON object as a message: its version, its shape and its meaning. `trust_label`: whether a payload labelled
+    aes256 is sealed is not looked at, since that is judged with its contract (`contracts.judge`, D13)."""
     tree = understood(tree, translations)
     try:
         message = _shaped(tree, Message, "")
         _check_payload(message)
+        flaw = misshapen(message.payload or {}) if not trust_label and _claims_seal(message) else None
+        if flaw is not None:
+            raise _Misfit(flaw[1], flaw[0], Stage.SHAPE)
         return msgspec.structs.replace(
             message, message_id=message.message_id.lower(), timestamp=message.timestamp.astimezone(UTC)
         )
@@ -141,6 +144,9 @@ def message(
     )
     try:
         _check_payload(_shaped(msgspec.to_builtins(made), Message, ""))
+        flaw = misshapen(body or {}) if _claims_seal(made) else None
+        if flaw is not None:
+            raise _Misfit(flaw[1], flaw[0], Stage.SHAPE)
     except _Misfit as misfit:
         raise LocalProtocolError(misfit.what, field=misfit.field) from None
     return made
@@ -320,8 +326,12 @@ def _check_payload(message: Message) -> None:
         asked = _shaped(payload, found[1], "payload")
         if isinstance(asked, intents.Terminate) and asked.collaboration_id is None and asked.contract_id is None:
             raise _Misfit("missing required field", "payload.collaboration_id", Stage.SHAPE)
-    elif message.security.encryption == "aes256":
-        _shaped(payload, Sealed, "payload")
+
+
+def _claims_seal(message: Message) -> bool:
+    """Whether a message says that its payload is encrypted. Errors travel in clear, and so do the broker's intents."""
+    kind = message.message_type
+    return message.security.encryption == "aes256" and kind is not MessageType.ERROR and not intents.is_brokers(message)
 
 
 class _Routing(Record, frozen=True, kw_only=True):

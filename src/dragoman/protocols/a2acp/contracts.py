@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import Meta, structs
 
 from dragoman.protocols.a2acp.errors import Code, Refusal
-from dragoman.protocols.a2acp.sealing import Sealed
+from dragoman.protocols.a2acp.sealing import is_in_clear, misshapen
 from dragoman.protocols.a2acp.types import (
     RESERVED,
     ROUTING_SECONDS,
@@ -35,7 +35,7 @@ from dragoman.protocols.a2acp.types import (
     SchemaVersion,
     Seconds,
 )
-from dragoman.wire.errors import LocalProtocolError
+from dragoman.wire.errors import LocalProtocolError, Stage
 from dragoman.wire.machine import Table
 from dragoman.wire.schema.library import Library, Schema
 
@@ -48,9 +48,6 @@ LONGEST_DESCRIPTION = 100_000
 Patience: TypeAlias = Annotated[int, Meta(gt=0, le=10**9)] | Annotated[float, Meta(gt=0, le=10**9)]
 """Seconds for an answer: none at all would be no offer."""
 Mode: TypeAlias = Literal["broker", "end-to-end"]
-
-_SEALED = RESERVED | frozenset(Sealed.__struct_fields__)
-"""What may stand in an encrypted payload."""
 
 
 class Standing(enum.StrEnum):
@@ -284,17 +281,32 @@ def _sealed(held: Held, message: Message, now: datetime) -> Refusal | None:
         )
     if message.security.encryption == "aes256":
         payload = message.payload or {}
+        lies = _unsealed(terms, payload)
+        if lies is not None:
+            return lies
         if payload.get("kid") not in held.keys(now):
             what = (
                 "the payload is sealed with a key that this contract does not have; use its newest, or ask for one in"
                 " the handshake (encrypt: true)"
             )
             return _violation(what, contract_id=terms.contract_id, field="payload.kid")
-        if not _SEALED.issuperset(payload):
-            details = {"contract_id": terms.contract_id, "field": "payload", "pii": terms.security.pii}
-            what = "something stands in clear beside what is sealed: seal the whole payload"
-            return Refusal(code=Code.SECURITY_POLICY_VIOLATION, message=what, details=details)
     return None
+
+
+def _unsealed(terms: Contract, payload: Mapping[str, Any]) -> Refusal | None:
+    """Why a payload is not what its label `aes256` says. Content in clear breaks the policy of a contract that wants
+    encryption; of personal work, everything does that is not sealed (D13): nobody can tell what stands there."""
+    flaw = misshapen(payload)
+    if flaw is None and not is_in_clear(payload):
+        return None
+    encrypted, pii = terms.security.encryption == "aes256", terms.security.pii
+    if encrypted and (pii or is_in_clear(payload)):
+        details = {"contract_id": terms.contract_id, "field": "payload", "pii": pii}
+        what = "the payload is labelled aes256 and not, or not all of it, sealed: seal the whole payload"
+        return Refusal(code=Code.SECURITY_POLICY_VIOLATION, message=what, details=details)
+    field, why = flaw or ("payload", "something stands in clear beside what is sealed")
+    details = {"stage": Stage.SHAPE.value, "contract_id": terms.contract_id, "field": field}
+    return Refusal(code=Code.SCHEMA_MISMATCH, message=f"{field}: {why}", details=details)
 
 
 def conform(terms: Contract, message: Message, payload: Mapping[str, Any], library: Library) -> Refusal | None:

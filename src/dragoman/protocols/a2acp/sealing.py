@@ -16,12 +16,14 @@ This module has the bytes that go into these functions. The functions themselves
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
-from dragoman.protocols.a2acp.types import Id, Message, Record
+from dragoman.protocols.a2acp.types import RESERVED, Id, Message, Record
+from dragoman.wire.misfit import explain
 
 ALGORITHM = "A256GCM"
 KEY_BYTES = 32
@@ -56,6 +58,31 @@ class Sealed(Record, frozen=True, kw_only=True):
     contract_id: Id | None = None
     correlation_id: Id | None = None
     traceparent: str | None = None
+
+
+BESIDE = RESERVED | frozenset(Sealed.__struct_fields__)
+"""What may stand in an encrypted payload."""
+#: What a pattern above means, by the field's name.
+FORMS: dict[str, str] = {
+    "nonce": "expected 12 bytes as base64url without padding",
+    "ciphertext": "expected at least 16 bytes as base64url without padding",
+}
+
+
+def is_in_clear(payload: Mapping[str, Any]) -> bool:
+    """Whether a payload shows content, whatever its label says: it has no ciphertext, or more beside it."""
+    return "ciphertext" not in payload or not BESIDE.issuperset(payload)
+
+
+def misshapen(payload: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The field of an encrypted payload that has not the form above, and why; None if all have. Never any content."""
+    try:
+        msgspec.convert(payload, Sealed)
+    except msgspec.ValidationError as error:
+        what, field = explain(error, "payload")
+        field = field or "payload"
+        return field, FORMS.get(field.rpartition(".")[2], what) if "matching regex" in what else what
+    return None
 
 
 def associated_data(message: Message, kid: str) -> bytes:

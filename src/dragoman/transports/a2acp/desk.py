@@ -120,7 +120,7 @@ class A2acpDesk:
         try:
             tree = codec.parse(data)
             tree = codec.understood(tree)
-            message = codec.interpret(tree)
+            message = codec.interpret(tree, trust_label=True)
             about = About(
                 id=message.message_id,
                 thread=message.thread,
@@ -177,10 +177,12 @@ class A2acpDesk:
     def complaint(self, fault: Fault, about: About | None) -> bytes:
         """The error message about a refused one."""
         about = about or About()
-        to = about.sender or (NOBODY if about.agent is None else a2acp.party_of(about.agent))
+        agent, to = about.agent, about.sender or NOBODY
+        if agent is not None and to.agent_id != agent.id:
+            to = a2acp.party_of(agent)  # the agent that is connected, whatever the message says of its sender
         payload = a2acp.refusal_of(fault).payload(about.thread)
-        # Whoever did not show who they are gets no word of ours for the agent they name.
-        audience = NOBODY.agent_id if about.agent is None else to.agent_id
+        # A caller that did not show who it is gets no token of the broker's for the agent that it names.
+        audience = NOBODY.agent_id if agent is None else agent.id
         return self._say(MessageType.ERROR, about.intent, payload, to, audience)
 
     def _say(

@@ -23,7 +23,7 @@ from dragoman.core.errors import Kind, Refused, refuse
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.ports import StoreFailed, TaskFilter
 from dragoman.core.tasks.model import Task
-from dragoman.protocols.a2acp import codec, contracts, intents, versions
+from dragoman.protocols.a2acp import codec, contracts, intents, sealing, versions
 from dragoman.protocols.a2acp.errors import A2acpError
 from dragoman.protocols.a2acp.types import PAYLOAD_BYTES, RESERVED, Message, MessageType
 from dragoman.security.redaction import handling
@@ -159,7 +159,7 @@ class Reading:
         """Personal data without a contract and in clear is refused for the worse of the two reasons."""
         target = self.hub.agent(AgentId(message.target_agent.agent_id))
         offer = None if target is None else target.offer(message.intent or "")
-        if offer is not None and offer.pii and message.security.encryption == "none":
+        if offer is not None and offer.pii and not is_sealed(message):
             what = f"{message.intent} carries personal data: shake hands for a key, and send it as aes256"
             raise refuse(Kind.FORBIDDEN, what, field="security.encryption", pii=True)
 
@@ -201,6 +201,7 @@ class Reading:
             if message.target_agent.agent_id != asker:
                 what = f"the answer is for {asker}, who asked; send it there"
                 raise refuse(Kind.CONTRACT, what, field="target_agent.agent_id")
+            check_label(message)
             schema = True if owner is None else owner.output_schema
             return said._replace(content=without(schema, said.payload, None))
         if message.contract_id not in (None, row.id):
@@ -231,6 +232,7 @@ class Reading:
                 receiver = self.hub.agent(AgentId(asker))
                 said = said._replace(reports=receiver is None or receiver.protocol != PROTOCOL)
                 if message.contract_id is None and (row is None or me not in row.parties):  # it came without one
+                    check_label(message)
                     return said._replace(content=without(True, said.payload, None))
         terms = None if row is None else self.seals.terms(row)
         begun = task is not None and row is not None and task.contract == row.id and not task.final
@@ -339,6 +341,20 @@ def reads_tasks(message: Message) -> bool:
         case MessageType.EVENT, intent:
             return message.correlation_id is not None and intent not in (PROGRESS, QUESTION)
     return False
+
+
+def is_sealed(message: Message) -> bool:
+    """Whether a payload is labelled as encrypted, and has the form of one."""
+    payload = message.payload or {}
+    labelled = message.security.encryption == "aes256"
+    return labelled and sealing.misshapen(payload) is None and not sealing.is_in_clear(payload)
+
+
+def check_label(message: Message) -> None:
+    """Of a message without a contract: a payload in clear must not be labelled as encrypted."""
+    if message.security.encryption == "aes256" and not is_sealed(message):
+        what = "the payload is labelled aes256 and not sealed; without a contract there is no key: send it as none"
+        raise refuse(Kind.FORBIDDEN, what, field="security.encryption")
 
 
 def compiled(schema: Any, field: str) -> None:

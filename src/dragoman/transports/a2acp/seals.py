@@ -120,7 +120,8 @@ class Seals:
         if isinstance(opened, Unopened):
             reason = opened.flaw.value
             field = f"payload.{opened.field or 'ciphertext'}"
-            raise refuse(Kind.FORBIDDEN, opened.message, field=field, reason=reason, contract_id=row.id)
+            personal = {"pii": True} if row.offer.pii else {}
+            raise refuse(Kind.FORBIDDEN, opened.message, field=field, reason=reason, contract_id=row.id, **personal)
         return opened
 
 
