@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from dragoman.cli import printing
+from dragoman.cli.arguments import offers
 from dragoman.cli.escaping import line
 from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Hub
@@ -57,6 +58,14 @@ def add(
         list[str] | None, Parameter(negative=(), help="What it may be asked to do; may be repeated.")
     ] = None,
     role: Annotated[str | None, Parameter(help="worker, planner, reviewer, …")] = None,
+    offer: Annotated[
+        list[str] | None,
+        Parameter(
+            negative=(),
+            help="Work that a2acp agents may agree on with it under a contract, whatever it speaks itself: an intent,"
+            " a JSON object with its schemas, or @file.json; may be repeated.",
+        ),
+    ] = None,
     untrusted: Annotated[
         bool,
         Parameter(negative=(), help="Nobody vouches for it. (One that the hub runs is put in a sandbox: agent run.)"),
@@ -73,6 +82,7 @@ def add(
         "version": version,
         "role": role,
         "capabilities": capability or None,
+        "offers": [one for text in offer or () for one in offers(text)] or None,
         "untrusted": untrusted or None,
     }
     made = Hub.find(reach).post("agents", body={key: value for key, value in body.items() if value is not None})
@@ -151,6 +161,7 @@ def show(id: AgentName, /, *, output: Output = "table", reach: Reach = HERE) -> 
             ("protocol", " ".join(str(agent[key]) for key in ("protocol", "protocol_version") if agent.get(key))),
             *((name, agent.get(name)) for name in ("kind", "role", "name", "domain", "version", "capabilities")),
             ("work types", agent.get("work_types")),
+            ("offers", [one.get("intent") for one in agent.get("offers") or ()]),
             ("trusted", "no" if agent.get("untrusted") else None),
             ("sandbox", _sandbox(agent)),
             ("breaker", _breaker(agent.get("breaker"))),

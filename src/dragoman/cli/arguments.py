@@ -18,6 +18,7 @@ from dragoman.cli.escaping import line
 from dragoman.cli.exits import Exit, Stop
 
 HOW = "write key=value, @file.json, or - for JSON on stdin"
+OFFERED = """write an intent, {"intent": …, "input_schema": …, "output_schema": …}, or @file.json"""
 
 
 def read(arguments: Sequence[str]) -> dict[str, Any]:
@@ -37,6 +38,27 @@ def read(arguments: Sequence[str]) -> dict[str, Any]:
                 raise Stop(Exit.USAGE, f"{line(argument)!r} is no argument", next=HOW)
             found[key] = value(text)
     return found
+
+
+def offers(text: str) -> list[Any]:
+    """The offers that one `--offer` means: an intent that takes anything, a JSON object, or a file with one or a list
+    of them. What they may contain, the hub knows."""
+    place = "--offer"
+    if text.startswith("@"):
+        place = text[1:]
+        text = _read(partial(Path(place).read_text, "utf-8-sig"), place)
+    elif not text.lstrip().startswith(("{", "[")):
+        if not text.strip() or not _is_text(text):
+            raise Stop(Exit.USAGE, "--offer names no intent", next=OFFERED)
+        return [{"intent": text, "input_schema": True}]
+    try:
+        found = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise Stop(Exit.USAGE, f"{line(place)} is no JSON: {line(error)}", next=OFFERED) from None
+    listed = found if isinstance(found, list) else [found]
+    if not listed or not all(isinstance(one, dict) for one in listed):
+        raise Stop(Exit.USAGE, f"{line(place)} holds no offer", next=OFFERED)
+    return [{"input_schema": True, **one} for one in listed]
 
 
 def value(text: str) -> Any:

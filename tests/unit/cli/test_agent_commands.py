@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from tests.unit.cli.answers import AGENT
@@ -21,6 +22,25 @@ def test_agent_add_prints_id_and_token_as_json(hub: Any, run: Any) -> None:
         "capabilities": ["run", "stop"], "untrusted": True,
     }  # fmt: skip
     assert asked.headers["authorization"] == "Bearer 0123456789abcdef0123456789abcdef"
+
+
+def test_agent_add_offers_work_to_a2acp_agents(hub: Any, run: Any, tmp_path: Path) -> None:
+    hub.answers["POST /api/v1/agents"] = (201, {"agent_id": "deployer", "token": "ab" * 16})
+    listed = tmp_path / "offers.json"
+    listed.write_text('[{"intent": "count", "input_schema": {"type": "object"}}, {"intent": "sum", "pii": true}]')
+    given = ("--offer", "paint", "--offer", '{"intent": "echo"}', "--offer", f"@{listed}")
+    assert run("agent", "add", "deployer", "--protocol", "coven", *given).code == 0
+    assert hub.asked[0].body["offers"] == [
+        {"intent": "paint", "input_schema": True},
+        {"intent": "echo", "input_schema": True},
+        {"intent": "count", "input_schema": {"type": "object"}},
+        {"intent": "sum", "input_schema": True, "pii": True},
+    ]
+    for wrong in ("{", "[1]", "", "@nowhere.json"):
+        ran = run("agent", "add", "deployer", "--protocol", "coven", "--offer", wrong)
+        assert ran.code == 2
+        assert "offer" in ran.err or "nowhere.json" in ran.err
+    assert len(hub.asked) == 1
 
 
 def test_agent_add_prints_only_the_token_on_stdout(hub: Any, run: Any) -> None:

@@ -6,7 +6,7 @@ contract is told whole, to both sides alike; its key is granted to each apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
@@ -14,14 +14,16 @@ import msgspec
 from dragoman.bindings.a2acp.names import party_of, schema_version_of, version_of
 from dragoman.core.agents.model import Agent, Offer
 from dragoman.core.contracts import model
+from dragoman.core.contracts.borders import are_open, domain_of
+from dragoman.core.contracts.served import listed
 from dragoman.core.ids import EPOCH, SECOND, Instant
+from dragoman.core.state.policy import ANY, Border
 from dragoman.protocols.a2acp.contracts import Capability, Contract, Held, SecurityPolicy, Standing
 from dragoman.protocols.a2acp.intents import Discover, Discovered, Offering
 from dragoman.protocols.a2acp.types import PAYLOAD_BYTES, RESERVED, SANDBOX_SECONDS
 from dragoman.protocols.a2acp.types import Agent as Party
 from dragoman.protocols.a2acp.versions import compatible
 
-ANYTHING = True
 AROUND = 1000
 """Bytes of an answer beside what was discovered."""
 _encode = msgspec.json.Encoder().encode
@@ -115,19 +117,33 @@ def _party(party: model.Party) -> Party:
 # -- who can do it? ----------------------------------------------------------------------------------------------
 
 
-def discovered(asked: Discover, agents: Iterable[tuple[Agent, bool]]) -> Discovered:
-    """Who serves what is asked for; agents come with whether they can be reached. Those of other protocols count too:
-    what they declared no schema for takes anything."""
+def discovered(
+    asked: Discover, asker: Agent, agents: Iterable[tuple[Agent, bool]], drawn: Sequence[Border] = ()
+) -> Discovered:
+    """What the asker could shake hands on with others: agents come with whether they can be reached, `drawn` are the
+    domain policies. Those of other protocols count too: what they declared no schema for takes anything."""
+    source = domain_of(asker)
     found = [
-        Offering(agent=party_of(agent), capability=capability, available=available)
+        Offering(
+            agent=party_of(agent),
+            capability=capability_of(offer),
+            available=available,
+            allowed=are_open(drawn, source, domain_of(agent), asked.intent or offer.intent),
+        )
         for agent, available in agents
-        if asked.agent_id in (None, agent.id) and asked.domain in (None, agent.domain or "default")
-        for capability in _served(agent)
-        if _fits(asked, capability)
+        if agent.id != asker.id and asked.agent_id in (None, agent.id) and asked.domain in (None, domain_of(agent))
+        for offer in listed(agent, asked.intent)
+        if _fits(asked, offer)
     ]
-    found.sort(key=lambda one: (not one.available, one.capability.intent, one.agent.agent_id))
+    found.sort(key=_best_first)
     told = tuple(_within(PAYLOAD_BYTES - AROUND, found[: asked.limit]))
     return Discovered(capabilities=told, more=len(found) > len(told), correlation_id=asked.correlation_id)
+
+
+def _best_first(one: Offering) -> tuple[bool, bool, bool, str, str]:
+    """What the asker may ask for before the rest, and who named the intent before who takes any."""
+    intent = one.capability.intent
+    return not one.allowed, intent == ANY, not one.available, intent, one.agent.agent_id
 
 
 def _within(room: int, found: Iterable[Offering]) -> Iterator[Offering]:
@@ -139,19 +155,9 @@ def _within(room: int, found: Iterable[Offering]) -> Iterator[Offering]:
         yield one
 
 
-def _served(agent: Agent) -> list[Capability]:
-    offers = [capability_of(offer) for offer in agent.offers]
-    named = {offer.intent for offer in offers}
-    return offers + [
-        Capability(intent=name, input_schema=ANYTHING) for name in agent.work_types or () if name not in named
-    ]
-
-
-def _fits(asked: Discover, capability: Capability) -> bool:
-    return (
-        asked.intent in (None, capability.intent)
-        and (asked.capability is None or asked.capability in capability.required_capabilities)
-        and (asked.version is None or compatible(asked.version, capability.version))
+def _fits(asked: Discover, offer: Offer) -> bool:
+    return (asked.capability is None or asked.capability in offer.required_capabilities) and (
+        asked.version is None or compatible(asked.version, schema_version_of(offer.version))
     )
 
 

@@ -12,11 +12,13 @@ for contracts that stand, too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dragoman.core.agents.model import Agent
 from dragoman.core.contracts.model import Contract
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import ADMIN, HUB, AgentId
-from dragoman.core.state.policy import ANY
+from dragoman.core.state.policy import ANY, Border
 from dragoman.core.work import Work
 
 HOME = "default"
@@ -30,10 +32,16 @@ def domain_of(agent: Agent) -> str:
     return agent.domain or HOME
 
 
+def are_open(drawn: Sequence[Border], source: str, target: str, intent: str) -> bool:
+    """Whether the policies let two domains work together under a contract."""
+    found = [border for border in drawn if border.covers(source, target, intent)]
+    return all(border.allow for border in found) and (bool(found) or source == target)
+
+
 def check(work: Work, source: str, target: str, intent: str) -> bool:
     """Whether what passes must be encrypted; refused if no policy lets them work together."""
-    found = [border for border in work.policy.borders if border.covers(source, target, intent)]
-    if not all(border.allow for border in found) or not (found or source == target):
+    drawn = work.policy.borders
+    if not are_open(drawn, source, target, intent):
         raise refuse(
             Kind.FORBIDDEN,
             f"no domain policy lets {source} ask {target} for {intent}; see `dragoman policy allow`",
@@ -41,7 +49,7 @@ def check(work: Work, source: str, target: str, intent: str) -> bool:
             target_domain=target,
             intent=intent,
         )
-    return any(border.encrypt for border in found)
+    return any(border.encrypt for border in drawn if border.covers(source, target, intent))
 
 
 def check_standing(work: Work, contract: Contract) -> None:

@@ -23,6 +23,7 @@ from dragoman.core.commands import AnswerHandshake, EndContract, RotateKey, Shak
 from dragoman.core.contracts import borders
 from dragoman.core.contracts.borders import domain_of
 from dragoman.core.contracts.model import Contract, Party, Secret, Standing
+from dragoman.core.contracts.served import intents_of, terms_for
 from dragoman.core.contracts.terms import between_the_same
 from dragoman.core.delivery.model import Cargo, Delivery
 from dragoman.core.delivery.outbox import NOBODY, await_answer, offer_answer, put_on_its_way, settle
@@ -88,11 +89,9 @@ def served(work: Work, command: ShakeHands) -> tuple[Agent, Offer]:
     if target is None or target.id == command.principal:
         message = f"there is no other agent {command.target!r}; discover who serves the intent"
         raise refuse(Kind.NOT_FOUND, message, field="target_agent_id")
-    offer = target.offer(command.intent)
-    if offer is None and target.protocol not in SHAKES_HANDS and target.can_do(command.intent):
-        offer = Offer(intent=command.intent)  # it declared no schema: anything goes
+    offer = terms_for(target, command.intent)
     if offer is None:
-        intents = sorted(offer.intent for offer in target.offers)
+        intents = sorted(intents_of(target))
         message = f"{target.id} does not serve {command.intent!r}; it serves {', '.join(intents) or 'nothing'}"
         raise refuse(
             Kind.UNSUPPORTED_WORK,

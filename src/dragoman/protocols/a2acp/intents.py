@@ -56,11 +56,13 @@ class Discover(Body, frozen=True, kw_only=True):
 
 
 class Offering(Record, frozen=True, kw_only=True, omit_defaults=False):
-    """One agent and what it serves. `available` is whether it can be reached now."""
+    """One agent and what it serves; the intent `*` is any. `available` is whether it can be reached now, `allowed`
+    whether the domain policies let the asker shake hands on it (D19)."""
 
     agent: Agent
     capability: Capability
     available: bool = True
+    allowed: bool = True
 
 
 class Discovered(Body, frozen=True, kw_only=True, omit_defaults=False):

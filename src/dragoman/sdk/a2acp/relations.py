@@ -87,6 +87,10 @@ class Relations:
 
     async def _shake_hands(self, terms: Terms, former: Contract | None, more: dict[str, Any]) -> Contract:
         found = await self.discover(agent_id=terms.target, intent=terms.intent)
+        if (
+            terms.target is None
+        ):  # an agent that takes any intent is asked by its name, or a misspelt one would reach it
+            found = [one for one in found if one.capability.intent == terms.intent]
         if not found:
             whom = terms.target or "nobody"
             raise CapabilityNotFound(

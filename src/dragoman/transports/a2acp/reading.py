@@ -96,7 +96,8 @@ class Reading:
         asked = msgspec.convert(said.message.payload, intents.Discover)
         note = NoteRead(principal=said.agent.id, protocol=PROTOCOL, what=intents.DISCOVER, seen=said.message.message_id)
         await self.hub.ask(note)
-        found = a2acp.discovered(asked, ((agent, self.hub.reachable(agent.id)) for agent in self.hub.agents()))
+        agents = ((agent, self.hub.reachable(agent.id)) for agent in self.hub.agents())
+        found = a2acp.discovered(asked, said.agent, agents, self.hub.policy.borders)
         told = {name: value for name, value in intents.payload(found).items() if value is not None}
         return {**told, "correlation_id": said.message.thread}
 

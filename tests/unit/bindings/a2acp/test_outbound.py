@@ -22,6 +22,7 @@ from dragoman.core.contracts.model import Standing
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import SECOND
+from dragoman.core.state.policy import Border
 from dragoman.core.tasks.model import EventKind
 from dragoman.protocols.a2acp.errors import TABLE, retry_after
 from dragoman.protocols.a2acp.intents import Discover
@@ -147,7 +148,9 @@ def test_nor_is_a_ciphertext_that_goes_on(kit: Any, cargo: Cargo) -> None:
 def test_discovery_tells_as_much_as_a_message_holds(kit: Any) -> None:
     long = {"description": "x" * 90_000}
     offers = tuple(Offer(intent=f"i-{n:02}", input_schema=long, output_schema=long) for n in range(6))
-    found = discovered(Discover(), [(kit.agent("bob", "ward", "2.1.0", offers=offers), True)])
+    found = discovered(
+        Discover(), kit.agent("ada", "ward", "1.0.0"), [(kit.agent("bob", "ward", "2.1.0", offers=offers), True)]
+    )
     assert ([one.capability.intent for one in found.capabilities], found.more) == (
         ["i-00", "i-01", "i-02", "i-03"],
         True,
@@ -207,21 +210,32 @@ def test_a_contract_is_judged_by_the_documents_own_rules(kit: Any) -> None:
 
 
 def test_discovery_finds_by_everything_that_is_given(kit: Any) -> None:
+    ada = kit.agent("ada", "lab", "1.0.0", offers=(kit.offer,))
     bob = kit.agent("bob", "ward", "2.1.0", offers=(kit.offer, Offer(intent="other", timeout=SECOND)))
     cat = kit.agent("cat", "lab", "x", protocol="chiffon", work_types=("echo",))
-    agents = [(bob, True), (cat, False)]
+    dan = kit.agent("dan", "lab", "x", protocol="coven")
+    eve = kit.agent("eve", "lab", "x", work_types=("echo",))
+    agents = [(dan, True), (ada, True), (bob, True), (cat, False), (eve, True)]
+    drawn: tuple[Border, ...] = (Border("lab", "ward"),)
 
     def found(**asked: Any) -> list[tuple[str, str]]:
-        told = discovered(Discover(**asked), agents).capabilities
-        return [(one.agent.agent_id, one.capability.intent) for one in told]
+        told = discovered(Discover(**asked), ada, agents, drawn).capabilities
+        return [(one.agent.agent_id, one.capability.intent) for one in told if one.allowed]
 
-    assert found() == [("bob", "other"), ("bob", "provision"), ("cat", "echo")]
+    assert found() == [("bob", "other"), ("bob", "provision"), ("cat", "echo"), ("dan", "*")]
     assert found(intent="provision", version="1.0.0", capability="write:datasets", domain="ward") == [
         ("bob", "provision")
     ]
+    assert found(intent="provision") == [("bob", "provision"), ("dan", "*")]
     assert found(version="2.0.0") == found(domain="elsewhere") == found(capability="fly") == []
     assert found(agent_id="cat") == [("cat", "echo")]
-    assert discovered(Discover(limit=1), agents).more
+    assert discovered(Discover(limit=1), ada, agents, drawn).more
+    drawn = (Border("lab", "ward", intents=("other",)),)
+    assert found(domain="ward") == [("bob", "other")]
+    drawn = ()
+    assert found() == [("cat", "echo"), ("dan", "*")]
+    told = discovered(Discover(domain="ward"), ada, agents, drawn).capabilities
+    assert [(one.capability.intent, one.allowed) for one in told] == [("other", False), ("provision", False)]
 
 
 @pytest.mark.parametrize("kind", list(Kind))

@@ -23,6 +23,8 @@ from dragoman.core.contracts.model import Contract, Party
 from dragoman.core.delivery.model import Cargo, Delivery, Parcel
 from dragoman.core.ids import EPOCH, SECOND, AgentId, DeliveryId, Instant, TaskId, uuid7
 from dragoman.core.ports import StoreFailed
+from dragoman.core.rules import Rules
+from dragoman.core.state.policy import default
 from dragoman.core.tasks.model import Event, EventKind, Origin, Status, Task
 from dragoman.protocols.a2acp.types import Agent as Peer
 from dragoman.security.jwt import Authority
@@ -47,6 +49,7 @@ class BrokerHub(ScriptedHub):
     def __init__(self) -> None:
         super().__init__()
         self.contracts: dict[str, Contract] = {}
+        self.policy = default(Rules())
         self.slow: asyncio.Event | None = None
         self.fails = False
 

@@ -237,7 +237,9 @@ async def test_a_caller_cancels_what_is_open_of_a_name_it_used_before(
 async def test_discovery_is_on_record_and_counts_once(client: Any, hub: Any, kit: Any) -> None:
     said = client.message("request", "discover_capabilities", {"intent": "provision"}, to=kit.broker)
     answer = await client.send(said)
-    assert [one["agent"]["agent_id"] for one in answer.json()["payload"]["capabilities"]] == ["bob"]
+    found = answer.json()["payload"]["capabilities"]
+    named = [(one["agent"]["agent_id"], one["capability"]["intent"]) for one in found]
+    assert named == [("bob", "provision"), ("chi", "*")]  # chi speaks chiffon and declared nothing: it takes anything
     assert [(note.what, note.seen) for note in hub.asked_for(NoteRead)] == [
         ("discover_capabilities", said["message_id"])
     ]
