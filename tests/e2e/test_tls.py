@@ -10,6 +10,7 @@ import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -192,15 +193,28 @@ def test_commands_beside_the_hub_know_it_and_others_need_its_ca(hub: HubProcess,
     assert (missing.code, "Name a file of CAs in PEM" in missing.err) == (2, True)
 
 
+def take_and_cancel(hub: HubProcess, agent: str, via: str, **environment: str) -> None:
+    """A call to an agent that is not there: the hub takes the work, a person cancels it, the command ends with 1."""
+
+    def taken() -> str | None:
+        told = dragoman("task", "ls", "--type", f"x-{via}", "-o", "json", hub=hub, **environment).json["tasks"]
+        return told[0]["id"] if told else None
+
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(dragoman, "call", agent, f"x-{via}", "--via", via, "--data", str(hub.data), **environment)
+        task = until(lambda: call.done() or taken(), "the task is there")
+        assert isinstance(task, str), call.result()
+        assert dragoman("task", "cancel", task, hub=hub, **environment).code == 0
+        assert call.result(PATIENCE).code == 1, call.result()
+
+
 @pytest.mark.parametrize("via", ["api", "chiffon", "forge", "coven", "agentmsg"])
 def test_every_door_is_open_to_a_command_beside_the_hub(hub: HubProcess, tmp_path: Path, via: str) -> None:
     """By `--data` alone: whatever SSL_CERT_FILE says, the hub beside us is known by its own certificate."""
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
     added = dragoman("agent", "add", f"beside-{via}", "--protocol", "chiffon", hub=hub)
     assert added.code == 0, added.err
-    call = ("call", f"beside-{via}", "x", "--via", via, "--timeout", "0.5", "--data", str(hub.data))
-    said = dragoman(*call, SSL_CERT_FILE=str(tmp_path / "other.pem"))
-    assert said.code == 6, said.err  # it was taken, and nobody is there to do it
+    take_and_cancel(hub, f"beside-{via}", via, SSL_CERT_FILE=str(tmp_path / "other.pem"))
 
 
 def test_the_clauses_of_every_protocol_are_tried_over_tls(hub: HubProcess) -> None:
@@ -304,8 +318,7 @@ def test_a_client_certificate_is_demanded_where_it_is_required(tmp_path: Path) -
         assert said.code == 0, said.err
         for via in ("coven", "agentmsg"):
             assert dragoman("agent", "add", via, "--protocol", via, hub=hub, **shown).code == 0
-            said = dragoman("call", via, "x", "--via", via, "--timeout", "0.5", hub=hub, **shown)
-            assert said.code == 6, said.err  # it was taken, and nobody is there to do it
+            take_and_cancel(hub, via, via, **shown)
         half = dragoman("agent", "ls", hub=hub, DRAGOMAN_CLIENT_KEY="k")
         assert (half.code, "belong together" in half.err) == (2, True)
         assert hub.stop() == 0

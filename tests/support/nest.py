@@ -27,6 +27,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -98,6 +99,8 @@ class Hatched:
 
 class Nest:
     def __init__(self) -> None:
+        self._lock = threading.Lock()
+        """A test may run commands in threads; the pid that is read must be the one of this request."""
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
@@ -148,9 +151,10 @@ class Nest:
         ended, theirs = os.pipe()
         wish = json.dumps({"arguments": list(arguments), "cwd": str(cwd), "env": env}).encode()
         assert len(wish) < REQUEST
-        socket.send_fds(self._link, [wish], [*(stream.fileno() for stream in streams), theirs, *kept])
-        os.close(theirs)
-        return int(self._link.recv(32)), ended
+        with self._lock:
+            socket.send_fds(self._link, [wish], [*(stream.fileno() for stream in streams), theirs, *kept])
+            os.close(theirs)
+            return int(self._link.recv(32)), ended
 
 
 _nest: Nest | None = None

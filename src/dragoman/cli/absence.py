@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from dragoman.cli import printing
+from dragoman.cli.deadline import NEVER, Deadline
 from dragoman.cli.exits import Exit, Stop
 
 ABSENCE = 120.0
@@ -16,9 +17,10 @@ class Absence:
     """`over` when it answered; `bear` when it did not. `kept` says what is not lost meanwhile. One that was not `there`
     to begin with is not waited for."""
 
-    def __init__(self, kept: str = "", *, there: bool = True) -> None:
+    def __init__(self, kept: str = "", *, there: bool = True, deadline: Deadline = NEVER) -> None:
         self._kept = f" ({kept})" if kept else ""
         self._there = there
+        self._deadline = deadline
         self._since: float | None = None
 
     def over(self) -> None:
@@ -34,4 +36,4 @@ class Absence:
             printing.words(f"  the hub is away; waiting for it{self._kept}")
         if now - self._since > ABSENCE:
             raise stop
-        time.sleep(PAUSE)
+        self._deadline.pause(PAUSE)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
@@ -12,10 +11,11 @@ from cyclopts import App, Parameter
 
 from dragoman.cli import arguments, printing
 from dragoman.cli.absence import Absence
+from dragoman.cli.deadline import Deadline
 from dragoman.cli.escaping import as_json, line
 from dragoman.cli.exits import Exit, Stop
-from dragoman.cli.hubclient import Hub, deadline
-from dragoman.cli.options import BREATH, HERE, Cursor, For, Interval, Limit, Output, OutputLines, Reach
+from dragoman.cli.hubclient import Hub
+from dragoman.cli.options import BREATH, HERE, LOOK, Cursor, For, Interval, Limit, Output, OutputLines, Reach
 from dragoman.cli.printing import Column, col
 
 app = App(name="ask", help="Questions that agents put to people: ls, answer, watch.")
@@ -110,21 +110,23 @@ def watch(
     reach: Reach = HERE,
 ) -> None:
     """Show questions as they come, and on a terminal take the answers. What is left stays open."""
-    hub = Hub.find(reach)
-    until = deadline(seconds)
+    deadline = Deadline(seconds)
+    hub = Hub.find(reach, Deadline(None if seconds is None else max(seconds, LOOK)))
     seen: set[str] = set()
     if output == "table":
         printing.words("waiting for questions; Ctrl-C ends this")
-    absence = Absence("questions stay open", there=False)
+    absence = Absence("questions stay open", there=False, deadline=deadline)
     while True:
         try:
             _show_new(hub, seen, output)
             absence.over()
         except Stop as stop:
+            if deadline.over():
+                return
             absence.bear(stop)
-        if time.monotonic() >= until:
+        deadline.pause(max(BREATH, interval))
+        if deadline.over():
             return
-        time.sleep(max(BREATH, min(interval, until - time.monotonic())))
 
 
 def _show_new(hub: Hub, seen: set[str], output: OutputLines) -> None:

@@ -14,6 +14,7 @@ from cyclopts import Parameter
 
 from dragoman.cli import arguments, printing, story
 from dragoman.cli.agent import must_exist
+from dragoman.cli.deadline import Deadline
 from dragoman.cli.escaping import block, line
 from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.follow import body_of, follow, in_words
@@ -39,7 +40,7 @@ def call(
     via: Annotated[Via, Parameter(help="The door by which it enters the hub.")] = "api",
     wait: Annotated[bool, Parameter(negative="--detach", help="Wait for the result, or only print the id.")] = True,
     kind: Annotated[bool, Parameter(negative=(), help="AGENT is a kind, also if an agent is called so.")] = False,
-    timeout: Annotated[Seconds | None, Parameter(help="Seconds to wait; the task goes on after them.")] = None,
+    timeout: Annotated[Seconds | None, Parameter(help="Seconds for all of it; the task goes on after them.")] = None,
     name: Annotated[str | None, Parameter(help="What to call the task.")] = None,
     priority: Annotated[
         Literal["low", "normal", "high", "critical"] | None, Parameter(help="What goes first [normal].")
@@ -51,17 +52,17 @@ def call(
 ) -> int:
     """Give work to an agent, or to a kind of agent, and wait for the result."""
     body: dict[str, Any] = {"type": work, "input": arguments.read(input)}
-    hub = Hub.find(reach)
+    deadline = Deadline(timeout)
+    hub = Hub.find(reach, deadline)
     body[must_exist(hub, agent, only_kind=kind)] = agent
     extras = {"name": name, "priority": priority, "dependencies": after, "required_capabilities": require}
     body |= {key: value for key, value in extras.items() if value}
 
     if via != "api":
-        return _by_another_door(hub, via, body, wait, timeout, output, reach)
-    # Under a key, so that the hub would take a repetition for the same request.
-    task = hub.ask("POST", "tasks", body=body, headers={"Idempotency-Key": os.urandom(16).hex()})
+        return _by_another_door(hub, via, body, wait, deadline, output, reach)
+    task = _submit(hub, body)
     if wait:
-        return _watch(hub, task, timeout, output)
+        return _watch(hub, task, deadline, output)
     id = line(task["id"])
     if output == "table":
         printing.verdict(True, f"accepted: {story.headline(task)}")
@@ -72,8 +73,20 @@ def call(
     return Exit.OK
 
 
+def _submit(hub: Hub, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        # Under a key, so that the hub would take a repetition for the same request.
+        task: Mapping[str, Any] = hub.ask("POST", "tasks", body=body, headers={"Idempotency-Key": os.urandom(16).hex()})
+    except Stop as stop:
+        if stop.code is Exit.TIMEOUT:
+            stop.sentence += "; it may have taken the task all the same"
+            stop.next = "dragoman task ls"
+        raise
+    return task
+
+
 def _by_another_door(
-    hub: Hub, via: Via, body: Mapping[str, Any], wait: bool, timeout: float | None, output: Output, reach: Reach
+    hub: Hub, via: Via, body: Mapping[str, Any], wait: bool, deadline: Deadline, output: Output, reach: Reach
 ) -> int:
     from dragoman.cli.envelope import Orchestrator
     from dragoman.cli.passing import Passer, require_words
@@ -81,23 +94,23 @@ def _by_another_door(
     if not wait:
         raise Stop(Exit.USAGE, f"--via {via} needs somebody who takes the result", next="leave --detach or --via out")
     require_words(via, body)
-    caller = Orchestrator(hub) if via == "chiffon" else Passer(hub, via, reach, body)
+    caller = Orchestrator(hub) if via == "chiffon" else Passer(hub, via, reach, body, deadline)
     over = False
     try:
-        code = _watch(hub, caller.submit(body), timeout, output)
+        code = _watch(hub, caller.submit(body), deadline, output)
         over = True
         return code
     finally:
         caller.leave(over=over)
 
 
-def _watch(hub: Hub, task: Mapping[str, Any], timeout: float | None, output: Output) -> int:
+def _watch(hub: Hub, task: Mapping[str, Any], deadline: Deadline, output: Output) -> int:
     id = str(task["id"])
     printing.verdict(None, f"task {line(id)}  {story.road(task)}")
     if task.get("status") in ("queued", "waiting"):
         _explain(hub, id)
     try:
-        for event in follow(hub, id, timeout=timeout):
+        for event in follow(hub, id, deadline=deadline):
             _tell(event, output)
     except KeyboardInterrupt:
         printing.words(f"\n  task {line(id)} goes on without you")

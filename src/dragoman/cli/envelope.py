@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from dragoman.cli.deadline import LEAVING, Deadline
 from dragoman.cli.exits import Stop
 from dragoman.cli.hubclient import Hub
 from dragoman.cli.printing import words
@@ -55,14 +56,16 @@ class Orchestrator:
 
     def leave(self, *, over: bool = True) -> None:
         """Take what was sent to us, so that nothing is left behind for a name that nobody has any more."""
+        deadline = Deadline(LEAVING)
+        admin, door = self._admin.until(deadline), self._door.until(deadline)
         try:
             while True:
                 query = {"wait": 0, "max": 100}
-                held = self._door.ask("GET", "messages", base=DOOR, query=query).get("messages") or []
+                held = door.ask("GET", "messages", base=DOOR, query=query).get("messages") or []
                 if not held:
                     break
                 ids = [one["delivery_id"] for one in held]
-                self._door.ask("POST", "ack", body={"delivery_ids": ids}, base=DOOR)
-            self._admin.delete("agents", self.name)
+                door.ask("POST", "ack", body={"delivery_ids": ids}, base=DOOR)
+            admin.delete("agents", self.name)
         except Stop as stop:  # what the task came to counts more than our own leaving
             words(f"  {self.name} could not be put out ({stop.sentence}): dragoman agent rm {self.name}")

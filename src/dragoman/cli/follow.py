@@ -6,49 +6,49 @@ nothing is shown twice.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dragoman.cli.absence import PAUSE, Absence
+from dragoman.cli.deadline import NEVER, Deadline
 from dragoman.cli.escaping import as_json, line
 from dragoman.cli.exits import Exit, Stop
-from dragoman.cli.hubclient import Event, Hub, Lull, deadline
+from dragoman.cli.hubclient import Event, Hub, Lull
 from dragoman.cli.story import reason
 
 SILENCE = 30.0
 """Seconds without a byte after which the connection is made anew."""
 
 
-def follow(hub: Hub, task: str, *, timeout: float | None = None) -> Iterator[Event]:
-    """The events of a task from its first to its last. Raises `Stop` TIMEOUT when the time is up."""
-    until = deadline(timeout)
+def follow(hub: Hub, task: str, *, deadline: Deadline = NEVER) -> Iterator[Event]:
+    """The events of a task from its first to its last. Raises `Stop` TIMEOUT when the time is up, by the deadline that
+    the hub was given, too."""
     last: str | None = None
-    absence = Absence(f"task {line(task)} is kept")
+    absence = Absence(f"task {line(task)} is kept", deadline=deadline)
     while True:
-        left = until - time.monotonic()
-        if left <= 0:
+        if deadline.over():
             raise Stop(
                 Exit.TIMEOUT,
-                f"task {line(task)} did not end within {timeout:g} s; it goes on",
+                f"task {line(task)} did not end within {deadline.seconds:g} s; it goes on",
                 next=f"dragoman task why {line(task)}   ·   dragoman task logs {line(task)} --follow   ·   "
                 f"dragoman task cancel {line(task)}",
             )
         try:
-            for event in hub.stream("tasks", task, "events", after=last, patience=min(SILENCE, left)):
+            for event in hub.stream("tasks", task, "events", after=last, patience=SILENCE):
                 absence.over()
                 if event.kind == "end":
                     return
                 last = event.id or last
                 yield event
-                if time.monotonic() >= until:
+                if deadline.over():
                     break
             else:  # the hub ended the stream, but not the task: it stops, or a proxy lost patience
-                time.sleep(min(PAUSE, max(0.0, until - time.monotonic())))
+                deadline.pause(PAUSE)
         except Lull:
             continue
         except Stop as stop:
-            absence.bear(stop)
+            if not deadline.over():
+                absence.bear(stop)
 
 
 def body_of(event: Event) -> Mapping[str, Any]:

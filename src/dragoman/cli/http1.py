@@ -2,15 +2,18 @@
 
 The standard library's client imports `email` and `ssl` before it says a word, a fifth of the time that a command may
 take. Here a connection is used once, bodies are bytes whose length is known, and TLS is imported where it is spoken.
-What is no HTTP/1.1 is `Garbled`; everything else that goes wrong is an `OSError` of the socket.
+What is no HTTP/1.1 is `Garbled`; everything else that goes wrong is an `OSError` of the socket, and time that is up a
+`TimeoutError`: of a single read, or of the command's own deadline.
 """
 
 from __future__ import annotations
 
 import io
 import socket
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from dragoman.cli.deadline import NEVER, Deadline
 
 if TYPE_CHECKING:
     import ssl
@@ -42,9 +45,13 @@ class Answer:
 
 
 class Connection:
-    def __init__(self, host: str, port: int, *, patience: float, tls: ssl.SSLContext | None = None) -> None:
-        """Nothing happens before the request. `patience`: seconds to connect, and for every single read."""
+    def __init__(
+        self, host: str, port: int, *, patience: float, tls: ssl.SSLContext | None = None, deadline: Deadline = NEVER
+    ) -> None:
+        """Nothing happens before the request. `patience`: seconds to connect, and for every single read;
+        `deadline`: for all of it."""
         self.patience = patience
+        self._deadline = deadline
         self._host, self._port = host, port
         self._tls = tls
         self._socket: socket.socket | None = None
@@ -53,7 +60,7 @@ class Connection:
         head = _head(method, target, {"Host": self._named(), **headers}, None if body is None else len(body))
         self._socket = self._opened()
         self._socket.sendall(head + (body or b""))
-        return _answer(self._socket.makefile("rb"))
+        return _answer(io.BufferedReader(_Incoming(self._socket, self._allowed)))
 
     def close(self) -> None:
         if self._socket is not None:
@@ -62,8 +69,10 @@ class Connection:
     def _opened(self) -> socket.socket:
         # As bytes where it can be: a name in Unicode would import its encoding, also for an address.
         host: str | bytes = self._host.encode() if self._host.isascii() else self._host
-        opened = socket.create_connection((host, self._port), self.patience)  # type: ignore[arg-type]
+        found = self._deadline.bound(lambda: socket.getaddrinfo(host, self._port, type=socket.SOCK_STREAM))
+        opened = self._connected(found)
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        opened.settimeout(self._allowed())
         if self._tls is None:
             return opened
         try:
@@ -71,6 +80,28 @@ class Connection:
         except BaseException:
             opened.close()
             raise
+
+    def _connected(self, found: list[tuple[Any, ...]]) -> socket.socket:
+        """To the first address that takes us."""
+        refused: OSError | None = None
+        for family, kind, protocol, _, address in found:
+            tried = socket.socket(family, kind, protocol)
+            try:
+                tried.settimeout(self._allowed())
+                tried.connect(address)
+            except OSError as error:
+                tried.close()
+                refused = refused or error
+            else:
+                return tried
+        raise refused or OSError("the name has no address")
+
+    def _allowed(self) -> float:
+        """Seconds for the next step."""
+        left = self._deadline.left(self.patience)
+        if left <= 0:
+            raise TimeoutError
+        return left
 
     def _named(self) -> str:
         host = self._host if self._host.isascii() else self._host.encode("idna").decode()
@@ -138,6 +169,21 @@ def _line(source: io.BufferedReader) -> bytes:
     if not line.endswith(b"\n"):
         raise Garbled("an answer without an end")
     return line.rstrip(b"\r\n")
+
+
+class _Incoming(io.RawIOBase):
+    """What comes over a socket. How long a read may take is asked anew for each: of a deadline, less is left."""
+
+    def __init__(self, source: socket.socket, allowed: Callable[[], float]) -> None:
+        self._source = source
+        self._allowed = allowed
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer) -> int:
+        self._source.settimeout(self._allowed())
+        return self._source.recv_into(buffer)
 
 
 class _Plain(io.RawIOBase):

@@ -19,6 +19,7 @@ from urllib.parse import SplitResult, quote, urlencode, urlsplit
 from dragoman.app.datadir import DataDir, DataDirError, alive
 from dragoman.app.program import program
 from dragoman.cli import escaping, refusals
+from dragoman.cli.deadline import NEVER, Deadline
 from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.http1 import Answer, Connection, Garbled
 from dragoman.cli.options import Reach
@@ -45,14 +46,15 @@ class Event(NamedTuple):
 
 
 class Hub:
-    def __init__(self, url: str, token: str | None, certificate: str = "") -> None:
-        """`certificate`: what the hub beside us shows, if this is that one."""
+    def __init__(self, url: str, token: str | None, certificate: str = "", deadline: Deadline = NEVER) -> None:
+        """`certificate`: what the hub beside us shows, if this is that one; `deadline`: for all that it is asked."""
         parts = urlsplit(url if "//" in url or url == CHILDS else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise Stop(Exit.USAGE, f"{escaping.line(url)!r} is no hub's URL", next=_meant(parts))
         self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
         self._secure = parts.scheme == "https"
         self._certificate = certificate
+        self._deadline = deadline
         self._host = parts.hostname
         try:
             self._port = parts.port
@@ -66,7 +68,7 @@ class Hub:
             self._headers["Authorization"] = f"Bearer {token}"
 
     @classmethod
-    def find(cls, reach: Reach) -> Hub:
+    def find(cls, reach: Reach, deadline: Deadline = NEVER) -> Hub:
         token = os.environ.get("DRAGOMAN_TOKEN")
         directory = DataDir(reach.directory)
         try:
@@ -76,21 +78,26 @@ class Hub:
                 raise Stop(Exit.NOT_ALLOWED, str(error)) from error
             here = None
         if reach.hub:
-            hub = cls(reach.hub, token)
+            hub = cls(reach.hub, token, deadline=deadline)
             local = here is not None and cls(here.http, None).url == hub.url
             if here is not None and local:
-                return cls(reach.hub, token or here.admin_token, here.certificate)
+                return cls(reach.hub, token or here.admin_token, here.certificate, deadline)
             return hub
         if here is None:
             raise Stop(Exit.UNREACHABLE, f"no hub is running in {directory.path}", next=_start_it(reach.data))
         if not alive(here.pid):
             said = f"the hub of {directory.path} has ended (process {here.pid})"
             raise Stop(Exit.UNREACHABLE, said, next=_start_it(reach.data))
-        return cls(here.http, token or here.admin_token, here.certificate)
+        return cls(here.http, token or here.admin_token, here.certificate, deadline)
 
     def under(self, token: str) -> Hub:
-        """The same hub, as somebody else."""
-        return Hub(self.url, token, self._certificate)
+        """The same hub, asked by another principal."""
+        return Hub(self.url, token, self._certificate, self._deadline)
+
+    def until(self, deadline: Deadline) -> Hub:
+        """The same hub, with another deadline."""
+        token = self._headers.get("Authorization", "").removeprefix("Bearer ")
+        return Hub(self.url, token, self._certificate, deadline)
 
     def get(self, *path: str, **query: Any) -> Any:
         return self.ask("GET", *path, query=query)
@@ -163,8 +170,8 @@ class Hub:
             connection.close()
 
     def stream(self, *path: str, after: str | None = None, patience: float = PATIENCE) -> Iterator[Event]:
-        """Events as they come, until the hub ends the stream. Raises `Lull` after `patience` seconds of silence and
-        `Stop` if the connection breaks; whoever follows may come back with `after`."""
+        """Events as they come, until the hub ends the stream. Raises `Lull` after `patience` seconds of silence, or
+        when the deadline is over, and `Stop` if the connection breaks; the caller may come back with `after`."""
         connection = self._connect(patience)
         headers = {"Accept": "text/event-stream", **({"Last-Event-ID": after} if after else {})}
         try:
@@ -206,7 +213,7 @@ class Hub:
 
     def _connect(self, patience: float) -> Connection:
         port = self._port or (443 if self._secure else 80)
-        return Connection(self._host, port, patience=patience, tls=self.tls())
+        return Connection(self._host, port, patience=patience, tls=self.tls(), deadline=self._deadline)
 
     def _send(
         self,
@@ -226,6 +233,8 @@ class Hub:
             raise self._lost(error) from error
 
     def _slow(self, patience: float) -> Stop:
+        if self._deadline.over():
+            patience = self._deadline.seconds or 0.0
         return Stop(Exit.TIMEOUT, f"the hub at {self.url} did not answer within {patience:g} s", next="dragoman doctor")
 
     def _lost(self, error: Exception) -> Stop:
@@ -266,11 +275,6 @@ def _start_it(data: Path | None = None) -> str:
     """For where there is no hub; `data` if it was looked for in a directory that was named."""
     there = "" if data is None else f" --data {escaping.line(shlex.quote(str(data)))}"
     return f"start one with: {program()} dev{there}   (or name one with --hub URL and DRAGOMAN_TOKEN)"
-
-
-def deadline(seconds: float | None) -> float:
-    """A point on the monotonic clock; never, if None."""
-    return float("inf") if seconds is None else time.monotonic() + seconds
 
 
 def _meant(parts: SplitResult) -> str:

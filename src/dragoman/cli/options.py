@@ -25,6 +25,9 @@ Lines = Annotated[int, Parameter(name=["--lines", "-n"], validator=_not_below_ze
 Interval = Annotated[Seconds, Parameter(help="Seconds between two looks.")]
 For = Annotated[Seconds | None, Parameter(name="--for", help="Stop after so many seconds.")]
 
+LOOK = 2.0
+"""Seconds that a single look may take, also where all of them together get less."""
+
 BREATH = 0.05
 """The least number of seconds between two looks."""
 

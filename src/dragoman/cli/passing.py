@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dragoman.app.datadir import DataDir
+from dragoman.cli.deadline import LEAVING, Deadline
 from dragoman.cli.escaping import line
 from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Hub
@@ -45,8 +46,9 @@ def require_words(via: str, body: Mapping[str, Any]) -> None:
 class Passer:
     """Let in at once, put out by `leave`."""
 
-    def __init__(self, hub: Hub, protocol: str, reach: Reach, body: Mapping[str, Any]) -> None:
+    def __init__(self, hub: Hub, protocol: str, reach: Reach, body: Mapping[str, Any], deadline: Deadline) -> None:
         self._admin = hub
+        self._deadline = deadline
         self._protocol = protocol
         self._address = _address(hub, protocol, reach)
         if reach.data is not None and hub.url.startswith("https:"):
@@ -64,7 +66,11 @@ class Passer:
         from dragoman.sdk.errors import DragomanError
 
         try:
-            task = self._asked = self._ask(body)
+            task = self._asked = self._deadline.bound(lambda: self._ask(body))
+        except TimeoutError as error:
+            allowed = f"within {self._deadline.seconds:g} s" if self._deadline.seconds is not None else "in time"
+            said = f"the hub did not take the work over {self._protocol} {allowed}"
+            raise Stop(Exit.TIMEOUT, said, next="dragoman task ls") from error
         except DragomanError as error:
             agent = line(body.get("agent") or body.get("kind"))
             raise Stop(
@@ -86,10 +92,14 @@ class Passer:
     def leave(self, *, over: bool) -> None:
         """Take what was sent to us, if the task is `over`, so that nothing is left behind for a name that nobody has
         any more."""
-        if self._door is not None:
-            self._hang_up(self._door, over)
+        deadline = Deadline(3 * PATIENCE if over else LEAVING)
+        if (door := self._door) is not None:
+            try:
+                deadline.bound(lambda: self._hang_up(door, over))
+            except TimeoutError:
+                pass  # its connection ends with this process
         try:
-            self._admin.delete("agents", self.name)
+            self._admin.until(Deadline(LEAVING)).delete("agents", self.name)
         except Stop as stop:  # what the task came to counts more than our own leaving
             words(f"  {self.name} could not be put out ({stop.sentence}): dragoman agent rm {self.name}")
 

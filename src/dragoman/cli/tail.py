@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
@@ -10,10 +9,11 @@ from cyclopts import Parameter
 
 from dragoman.cli import printing, story
 from dragoman.cli.absence import Absence
+from dragoman.cli.deadline import Deadline
 from dragoman.cli.escaping import line
 from dragoman.cli.exits import Stop
-from dragoman.cli.hubclient import Hub, deadline
-from dragoman.cli.options import BREATH, HERE, For, Interval, Lines, OutputLines, Reach
+from dragoman.cli.hubclient import Hub
+from dragoman.cli.options import BREATH, HERE, LOOK, For, Interval, Lines, OutputLines, Reach
 
 PAGE = 100
 
@@ -29,25 +29,27 @@ def tail(
     reach: Reach = HERE,
 ) -> None:
     """Follow what happens."""
-    hub = Hub.find(reach)
-    until = deadline(seconds)
+    deadline = Deadline(seconds)
+    hub = Hub.find(reach, Deadline(None if seconds is None else max(seconds, LOOK)))
     watch = Tasks() if what == "tasks" else Audit()
     fresh = watch.look(hub)
     fresh = fresh[len(fresh) - min(lines, len(fresh)) :]
-    absence = Absence()
+    absence = Absence(deadline=deadline)
     while True:
         for item in fresh:
             if output == "table":
                 print(watch.say(item), flush=True)
             else:
                 printing.document(item, "jsonl")
-        if time.monotonic() >= until:
+        deadline.pause(max(BREATH, interval))
+        if deadline.over():
             return
-        time.sleep(max(BREATH, min(interval, until - time.monotonic())))
         try:
             fresh = watch.look(hub)
             absence.over()
         except Stop as stop:
+            if deadline.over():
+                return
             absence.bear(stop)
             fresh = []
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from dragoman.cli import arguments, printing, story
+from dragoman.cli.deadline import Deadline
 from dragoman.cli.escaping import block, line
 from dragoman.cli.exits import Exit
 from dragoman.cli.follow import body_of, follow, in_words, logged
@@ -114,11 +115,12 @@ def logs(
     reach: Reach = HERE,
 ) -> int:
     """Print what happened to a task, with its output as it came and what was logged beside it."""
-    hub = Hub.find(reach)
+    deadline = Deadline(timeout)
+    hub = Hub.find(reach, deadline)
     task = hub.get("tasks", id)
     newest = int(task.get("events") or 0)
     everything = []
-    for event in follow(hub, str(task["id"]), timeout=timeout):
+    for event in follow(hub, str(task["id"]), deadline=deadline):
         if output == "json":
             everything.append(event.data)
         elif output == "jsonl":
