@@ -27,6 +27,7 @@ from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.hub import decide
 from dragoman.core.ids import HOUR, HUB, MINUTE, Instant, Moment, SessionId
 from dragoman.core.lookups import Lookup
+from dragoman.core.pipelining import Pipelined
 from dragoman.core.ports import Changes, LinkEnd, Store, StoreFailed
 from dragoman.core.rules import Rules
 from dragoman.core.tasks import clock
@@ -157,8 +158,10 @@ class Intake(Overview):
     def hand_in(self, command: Command, then: Then) -> None:
         if self._closing or len(self._waiting) >= DEEPEST:
             why = "the hub is stopping" if self._closing else f"{len(self._waiting)} commands already wait"
-            fault = Fault(kind=Kind.OVERLOADED, message=f"{why}; try again in a moment", retryable=True)
-            then(None, Refused(fault))
+            refusal = Refused(Fault(kind=Kind.OVERLOADED, message=f"{why}; try again in a moment", retryable=True))
+            if type(then) is Pipelined:
+                then.decided(refusal, self.now())
+            then(None, refusal)
         else:
             self._waiting.append((command, then))
             if not self._arrived.is_set():
@@ -222,10 +225,16 @@ class Intake(Overview):
             work = Work(moment, self._floor, self.rules, self._serving_since, unit.peek)
             if unit.peek is None:  # a store at the end of a wire is asked for the whole unit at once
                 work.feed(await unit.load(list({lookup for command, _ in batch for lookup in command.wants()})))
-            for command, _ in batch:
+            for command, then in batch:
+                in_turn = then if type(then) is Pipelined else None
+                if in_turn is not None and (behind := in_turn.held_back(moment.now)) is not None:
+                    outcomes.append((None, behind))
+                    continue
                 while (outcome := self._decide(work, command)) is None:
                     work.feed(await unit.load(self._missing))
                 outcomes.append(outcome)
+                if in_turn is not None:
+                    in_turn.decided(outcome[1], moment.now)
             changes = work.changes()
             began = asyncio.get_running_loop().time()
             try:
@@ -332,6 +341,9 @@ class Intake(Overview):
         fault = Fault(
             kind=Kind.OVERLOADED, message=f"the hub could not store this ({why}); try again in a moment", retryable=True
         )
+        for _, then in reversed(batch):
+            if type(then) is Pipelined:
+                then.undone(self.now())
         for command, then in batch:
             if then is not None:
                 then(None, Refused(fault))

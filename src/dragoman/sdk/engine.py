@@ -24,7 +24,6 @@ from dragoman.sdk.words import (
     Dismiss,
     Hold,
     Mail,
-    Outbound,
     Proposal,
     Refused,
     Release,
@@ -235,10 +234,11 @@ class Engine:
         self._mailbox.acknowledge(refused.receipt)
         kept = list(self._mailbox.about(request_id=refused.request_id))
         if refused.retryable:
-            if kept:
-                later = self._loop.create_task(self._say_again(kept))
-                self._later.add(later)
-                later.add_done_callback(self._later.discard)
+            for task_id in dict.fromkeys(message.errand.task_id for message in kept):
+                if self._mailbox.hold(task_id):
+                    later = self._loop.create_task(self._say_again(task_id))
+                    self._later.add(later)
+                    later.add_done_callback(self._later.discard)
             return
         task = self._desk.of_request(refused.request_id)
         if task is None and not kept:
@@ -264,11 +264,9 @@ class Engine:
             self._grace = min(self._grace, dismiss.grace)
         self.stop()
 
-    async def _say_again(self, messages: list[Outbound]) -> None:
+    async def _say_again(self, task_id: str) -> None:
         await self._world.sleep(SAY_AGAIN)
-        for message in messages:
-            if any(kept is message for kept in self._mailbox.about(task_id=message.errand.task_id)):
-                self._mailbox.post(message)
+        self._mailbox.say_again(task_id)
 
     # --- the heart ---
 

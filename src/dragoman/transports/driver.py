@@ -13,7 +13,8 @@ promises that are the same for all:
   written yet, for which it is told how far writing has come; a peer that does not read keeps what it is owed in the
   store.
 - *Answers*: a refused frame is answered with an error in the protocol's words, and the link goes on. Receipts for
-  accepted ones, where the peer wants them, are gathered and sent together.
+  accepted ones, where the peer wants them, are gathered and sent together. What follows a frame about a task that was
+  refused for now does not overtake it (`core.pipelining`).
 - *Acknowledgment*: a peer that acknowledges explicitly is taken at its word. For one that does not, a ping goes
   behind what was written, and its pong acknowledges the notices before it: they have arrived in the peer's
   WebSocket. Where it could do so in words, it is given a moment for its first ones. Work is not acknowledged so: its
@@ -35,6 +36,7 @@ from dragoman.core.commands import Acknowledge, Command, NoteRefusal, PaceLink
 from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import AgentId, DeliveryId, SessionId
+from dragoman.core.pipelining import Pipeline, Pipelined, Then
 from dragoman.core.ports import Intake
 from dragoman.transports.tongue import LATER, Heard, Streaming, Talkative, Tongue
 from dragoman.transports.unspeakable import unspeakable
@@ -106,6 +108,7 @@ class Pump:
         self._written = 0
         self._paced = 0
         self._looking: asyncio.Future[None] | None = None
+        self._pipeline = Pipeline()
         self._undecided = 0
         """Messages whose commands the hub has not decided and committed yet."""
         self._all_decided: asyncio.Future[None] | None = None
@@ -178,11 +181,26 @@ class Pump:
         self._undecided += 1
         then = partial(self._answered, heard)
         if not heard.also or heard.fault is not None:
-            self._hub.hand_in(command, then)
+            self._hub.hand_in(command, self._in_turn(heard, command, then))
             return
-        verdicts = _Verdicts(1 + len(heard.also), then)
+        verdicts = self._in_turn(heard, command, _Verdicts(1 + len(heard.also), then))
         for one in (command, *heard.also):
             self._hub.hand_in(one, verdicts)
+
+    def _in_turn(self, heard: Heard, command: Command, then: Then) -> Then:
+        """No message about a task overtakes one that was refused for now."""
+        if heard.lane is None or heard.message_id is None or heard.fault is not None:
+            return then
+        span = getattr(command, "span", None)
+        return Pipelined(
+            self._pipeline,
+            heard.lane,
+            heard.message_id,
+            then,
+            comes_again=heard.comes_again,
+            stream=None if span is None else getattr(command, "stream", ""),
+            begins=span is not None and span.start == 0,
+        )
 
     def _begin(self) -> None:
         self.under_way += 1
@@ -231,7 +249,8 @@ class Pump:
         if refusal is not None and heard.otherwise is not None:
             meant = heard.otherwise(refusal.fault)
             if meant is not None:
-                self._hub.hand_in(meant, partial(self._answered, msgspec.structs.replace(heard, otherwise=None)))
+                then = partial(self._answered, msgspec.structs.replace(heard, otherwise=None))
+                self._hub.hand_in(meant, self._in_turn(heard, meant, then))
                 return
         self._undecided -= 1
         if not self._undecided and self._all_decided is not None:

@@ -29,6 +29,9 @@ class Heard(msgspec.Struct, frozen=True):
     `also` are commands that the same message becomes, behind the first: it is accepted when all of them are, and its
     outcome is the first one's. `otherwise` says what it means after all if that was refused with this fault, if
     anything. `receipt`: whether the peer is told that it was accepted, where receipts are given.
+
+    `lane` is the task that it is about, where messages about one keep their order also when one of them is refused for
+    now (`core.pipelining`); `comes_again`: whether its sender sends it again then.
     """
 
     command: Command | None = None
@@ -43,6 +46,8 @@ class Heard(msgspec.Struct, frozen=True):
     parts: tuple[bytes, ...] = ()
     answers: tuple[bytes, ...] = ()
     about: Any = None
+    lane: str | None = None
+    comes_again: bool = True
 
 
 class Tongue(Protocol):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.unit.sdk.harness import FakeHub, Running, for_ever, settle
+from tests.unit.sdk.harness import FakeHub, FakeWorld, Running, for_ever, settle
 
 from dragoman import Agent, Task
-from dragoman.protocols.chiffon import chunks
+from dragoman.protocols.chiffon import chunks, errors
 from dragoman.sdk import trace
 
 
@@ -135,3 +135,38 @@ async def test_the_trace_goes_in_and_out(agent: Agent, hub: FakeHub) -> None:
     assert result.x_custom_fields["traceparent"].startswith(f"00-{flat}-")
     assert [span.trace_id for span in spans if span] == [flat, flat]
     assert trace.current() is None
+
+
+async def test_nothing_overtakes_what_was_refused_for_now(agent: Agent, hub: FakeHub, world: FakeWorld) -> None:
+    """What the handler says meanwhile waits, and all of it is said again in order, once however many were refused."""
+    goes_on = asyncio.Event()
+
+    @agent.on("deploy")
+    async def deploy(task: Task) -> None:
+        await task.log("one")
+        await task.progress(20)  # worth its moment only; but the hub waits for it, too
+        await task.log("two")
+        await goes_on.wait()
+        await task.log("three")
+        await task.progress(30)
+
+    hub.accepts = False
+    async with Running(agent, hub):
+        request = hub.request("deploy")
+        said = [(await hub.next("work_status")) for _ in range(3)]
+        down = errors.unavailable(agent_id="hub", last_heartbeat=None)
+        for _ in said:
+            hub.control(request, down)
+        await settle()
+        goes_on.set()
+        await settle()
+        assert hub.nothing_more()
+        hub.accepts = True
+        await world.advance(1)
+        again = [await hub.next() for _ in range(6)]
+        await world.advance(5)
+        assert hub.nothing_more()
+    assert [message.message_id for message in again[:3]] == [message.message_id for message in said]
+    told = [(m.payload.progress_percent, m.payload.step and m.payload.step.output) for m in again[:5]]
+    assert told == [(0, "one\n"), (20, None), (20, "two\n"), (20, "three\n"), (30, None)]
+    assert again[5].type == "work_result"

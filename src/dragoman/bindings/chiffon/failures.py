@@ -44,6 +44,8 @@ FIELDS = {
 }
 """Where the hub's fields stand in an envelope."""
 
+REFUSED = "refused_message_id"
+
 LARGEST = 2**63 - 1
 
 ADVICE = {Kind.TIMEOUT: "Try again, or allow more time with hints.max_duration_seconds."}
@@ -134,7 +136,8 @@ def fault_in(payload: ErrorPayload) -> Fault:
 def refusal(fault: Fault, *, to_agent: str, now: Instant, message_id: str, about: Correlation | None = None) -> bytes:
     """The `error` envelope that answers a message which was refused.
 
-    It copies the ids of what it answers (D11). Where these could not be read, its own id stands in for them.
+    It copies the ids of what it answers (D11), and names the message itself in `x_custom_fields.refused_message_id`:
+    over a WebSocket many of one request may be under way. What could not be read its own id stands in for.
     """
     stamp = Stamp(message_id, EPOCH + timedelta(microseconds=now))
     answer = codec.envelope(
@@ -143,6 +146,7 @@ def refusal(fault: Fault, *, to_agent: str, now: Instant, message_id: str, about
         about or Correlation(message_id, message_id),
         from_agent=HUB_NAME,
         to_agent=to_agent,
+        x_custom_fields={REFUSED: about.message_id} if about is not None and about.message_id else None,
     )
     return codec.encode(answer)
 

@@ -131,10 +131,12 @@ class Stamp(NamedTuple):
 
 
 class Correlation(NamedTuple):
-    """What an answer copies from what it answers (D11)."""
+    """What an answer copies from what it answers (D11). `message_id`: which message that was, where a refusal says so
+    (many may have the same request id)."""
 
     request_id: str
     trace_id: str
+    message_id: str | None = None
 
 
 class Registration(Struct, frozen=True, kw_only=True, omit_defaults=True):

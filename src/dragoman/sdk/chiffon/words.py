@@ -66,7 +66,7 @@ from dragoman.sdk.world import World
 log = logging.getLogger("dragoman.sdk")
 
 CANCELLED = 5900
-MANNERS = Manners(name="chiffon")
+MANNERS = Manners(name="chiffon", confirms_all=True)
 ASIDES = ("thinking", "tool_use", "tool_result")
 """What chiffon has no field for: custom fields of a status."""
 

@@ -1,5 +1,8 @@
 """What must reach the hub: kept until the hub says that it has it, and said again over every new link.
 
+Where the hub refused something about a task for now, that task is *held*: what is posted about it meanwhile is kept and
+not sent, until `say_again` sends all that is kept about it, in order. So nothing overtakes what was refused.
+
 Mostly the first thing said about a piece of work acknowledges it (chiffon-D5). Then the receipt of fresh work is only
 sent if nothing was said about it for a moment: short work costs the hub one message, and one commit, less.
 """
@@ -23,6 +26,10 @@ class Mailbox:
         self._world = world
         self._link: Link | None = None
         self._kept: dict[str, Outbound] = {}
+        self._passing: set[str] = set()
+        """Of these, the ones that are only worth their moment: they are kept while their link stands."""
+        self._held: set[str] = set()
+        """Tasks of which something was refused for now."""
         self._silent: list[Job] = []
         self.manners = Manners(name="no link")
         """Of the last link: there is no task without one."""
@@ -32,12 +39,16 @@ class Mailbox:
     def attach(self, link: Link) -> None:
         """A new link: everything the hub has not got goes out again, in order."""
         self._link, self.manners = link, link.manners
+        self._held.clear()
         for message in self._kept.values():
             link.send(message)
 
     def detach(self) -> None:
         """The link is gone. Receipts belong to it: the hub delivers again what was not acknowledged."""
         self._link = None
+        for id in self._passing:
+            del self._kept[id]
+        self._passing.clear()
         for task in self._silent:
             task.receipt = None
         self._silent.clear()
@@ -51,12 +62,30 @@ class Mailbox:
     def post(self, message: Outbound) -> None:
         """Say it, and keep it until the hub has it."""
         self._kept[message.id] = message
-        if self._link is not None:
+        self._say(message)
+
+    def _say(self, message: Outbound) -> None:
+        if self._link is not None and message.errand.task_id not in self._held:
             self._link.send(message)
 
     def settle(self, id: str) -> Outbound | None:
         """The hub has it, or nobody wants it any more."""
+        self._passing.discard(id)
         return self._kept.pop(id, None)
+
+    def hold(self, task_id: str) -> bool:
+        """Something about the task was refused for now. False if that is known, and will be seen to."""
+        if task_id in self._held:
+            return False
+        self._held.add(task_id)
+        return True
+
+    def say_again(self, task_id: str) -> None:
+        """All that the hub has not got about the task, in order."""
+        if task_id in self._held:  # else there was another link since, and all of it went over that
+            self._held.discard(task_id)
+            for message in self.about(task_id=task_id):
+                self._say(message)
 
     def about(self, *, task_id: str | None = None, request_id: str | None = None) -> Iterator[Outbound]:
         """What is kept about a task or a request."""
@@ -68,14 +97,21 @@ class Mailbox:
     def owes(self) -> bool:
         """Whether something has yet to arrive. A question that is on its way does not count: where its answer is the
         only receipt, it is kept until a person has spoken."""
-        return any(self._link is None or type(message) is not Query for message in self._kept.values())
+        return any(
+            (self._link is None or type(message) is not Query) and message.id not in self._passing
+            for message in self._kept.values()
+        )
 
     # --- what is only worth its moment ---
 
     def mention(self, message: Outbound) -> None:
         """Say it if there is somebody to hear it."""
-        if self._link is not None:
-            self._link.send(message)
+        if self._link is None:
+            return
+        if self.manners.confirms_all:
+            self._kept[message.id] = message
+            self._passing.add(message.id)
+        self._say(message)
 
     async def drain(self) -> None:
         if self._link is not None:

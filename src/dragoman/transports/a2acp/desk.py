@@ -140,7 +140,14 @@ class A2acpDesk:
         except Refused as refused:
             return Heard(fault=refused.fault, message_id=about.id, about=about)
         look = partial(self._reading.meaning, agent, message, tree, granted, traceparent, len(data))
-        return Heard(look=look, reads=reads_tasks(message), message_id=message.message_id, about=about)
+        return Heard(
+            look=look,
+            reads=reads_tasks(message),
+            message_id=message.message_id,
+            about=about,
+            lane=None if message.message_type is MessageType.REQUEST else message.correlation_id,
+            comes_again=about.asks,
+        )
 
     def _check_spoken(self, message: Message, agent: Agent) -> None:
         wrong = misspoken(message, Role.AGENT, a2acp.party_of(agent), self.broker)

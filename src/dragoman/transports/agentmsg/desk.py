@@ -214,6 +214,8 @@ class AgentmsgDesk:
             message_id=message.id,
             about=about,
             receipt=kept and not versioned,
+            lane=about.task,
+            comes_again=kept,
         )
 
     def _again(

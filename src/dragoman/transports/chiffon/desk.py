@@ -14,7 +14,7 @@ import msgspec
 from dragoman.bindings import chiffon
 from dragoman.bindings.chiffon.exchange import PROTOCOL, wire_name
 from dragoman.core.agents.model import Agent
-from dragoman.core.commands import Command
+from dragoman.core.commands import Command, Submit
 from dragoman.core.delivery.model import Parcel
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import ADMIN, AgentId, DeliveryId, Instant
@@ -83,16 +83,19 @@ class ChiffonDesk:
         try:
             tree = codec.parse(data, self._json)
             message = codec.interpret(tree, data)
-            message_id, about = message.message_id, Correlation(message.request_id, message.trace_id)
+            message_id = message.message_id
+            about = Correlation(message.request_id, message.trace_id, message_id)
             command: Command = chiffon.command_of(agent, message, tree, data, traceparent=traceparent)
             named = chiffon.files_named(message)
         except ChiffonError as error:
             return Heard(fault=chiffon.fault_of(error), message_id=message_id, about=error.about)
         except Refused as refused:
             return Heard(fault=refused.fault, message_id=message_id, about=about)
+        lane = None if isinstance(command, Submit) else command.subject
         if named:
-            return Heard(look=partial(self._with_files, agent, command, named), message_id=message_id, about=about)
-        return Heard(command=command, message_id=message_id, about=about)
+            look = partial(self._with_files, agent, command, named)
+            return Heard(look=look, message_id=message_id, about=about, lane=lane)
+        return Heard(command=command, message_id=message_id, about=about, lane=lane)
 
     async def _with_files(self, agent: Agent, command: Command, named: Sequence[str]) -> Command:
         """The command with the files it names: they were kept before, by the same agent."""

@@ -4,7 +4,8 @@ Commands do not wait for each other's commits. Text is the exception that saves 
 that come while an earlier piece is being committed are put together, and go in as one when that is done. Whatever
 is not plain text is a barrier: the text before it goes in first. So nothing is lost and nothing changes its place.
 
-Nothing is accepted without an end: a report that the hub refuses comes back by `refused`, with the reason.
+Nothing is accepted without an end: a report that the hub refuses comes back by `refused`, with the reason. What
+follows one that the hub could not keep is refused with it, so no text has a hole.
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ from functools import partial
 from typing import Any
 
 from dragoman.bindings import coven
-from dragoman.core.commands import Command
+from dragoman.core.commands import Command, ReportFault
 from dragoman.core.errors import Refused
 from dragoman.core.ids import AgentId, TaskId
+from dragoman.core.pipelining import Pipeline, Pipelined
 from dragoman.core.ports import Intake
+
+STREAM = "stream"
+"""All that one stream reports is one sequence: it has one task at a time."""
 
 RefusedReport = Callable[[Command, Refused], None]
 
@@ -35,6 +40,8 @@ class Reports:
         self._most_bytes = pending_bytes
         self._refused = refused
         self._under_way = 0
+        self._pipeline = Pipeline()
+        self._said = 0
         self._task: TaskId | None = None
         self._pieces: list[str] = []
         self._size = 0
@@ -89,7 +96,12 @@ class Reports:
         self._under_way += 1
         self._idle.clear()
         self._mind_the_room()
-        self._hub.hand_in(command, partial(answered, command))
+        then = partial(answered, command)
+        if isinstance(command, ReportFault):  # how it ends is said whatever was refused before
+            self._hub.hand_in(command, then)
+            return
+        self._said += 1
+        self._hub.hand_in(command, Pipelined(self._pipeline, STREAM, str(self._said), then))
 
     def _text_answered(self, command: Command, outcome: Any, refusal: Refused | None) -> None:
         self._text_under_way -= 1

@@ -142,7 +142,7 @@ class ForgeTongue(TakingTurns):
         look = self._look_of(agent, message, event.tree, about.kept)
         if look is not None:
             reads = not isinstance(message.payload, INDEPENDENT)
-            return Heard(look=look, reads=reads, message_id=message.id, about=about)
+            return Heard(look=look, reads=reads, message_id=message.id, about=about, lane=_updated(message))
         message = self._about_its_task(agent, message)
         try:
             command = forge.command_of(agent, message, event.tree, self._desk.request_seconds)
@@ -151,7 +151,7 @@ class ForgeTongue(TakingTurns):
         if command is None:
             self._jot(message)
             return Heard()
-        return Heard(command=command, message_id=message.id, about=about)
+        return Heard(command=command, message_id=message.id, about=about, lane=_updated(message))
 
     def _about_its_task(self, agent: Agent, message: Message) -> Message:
         """An error beyond recovery that names no task is about the only one that its agent has (D6)."""
@@ -415,6 +415,11 @@ def _too_late(task: Task) -> Fault:
     """For whoever says that a task failed which it has completed."""
     message = f"the task is already {task.status.value}, and its result cannot change; assign a new task for another"
     return Fault(kind=Kind.CONFLICT, message=message, field="task_id", facts={"task_id": task.id})
+
+
+def _updated(message: Message) -> str | None:
+    """The task that a request reports on. Events are told of no refusal, so none of them comes again."""
+    return message.payload.task_id if isinstance(message.payload, UpdateTask) else None
 
 
 def _audited(message: Message) -> str:

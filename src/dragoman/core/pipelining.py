@@ -1,0 +1,162 @@
+"""Messages that a link sends without waiting for answers: none about a task overtakes one that was refused for now.
+
+A sender that pipelines sends B before the answer to A is there. Where the hub refuses A for the moment (its store
+fails, it is overloaded, a limit is met) and then accepts B, A comes again behind B: an inversion within the task. So,
+for each link and task:
+
+    a message                                          is
+    -------------------------------------------------  ---------------------------------------------------------------
+    before which nothing was refused for now           decided
+    that is refused for now                            expected again, in its place
+    that is the first of the expected                  decided: it has come again
+    that begins a split output anew (at byte 0), of    decided, and nothing is expected any more: its sender has seen
+      which a piece is expected                        the refusal, and says all of it again
+    any other, while some are expected                 refused for now, and expected again behind them
+
+Nobody is kept out for ever: a sender that sends none of the expected again within `PATIENCE` has given them up. The
+intake asks at the moment of each decision, so messages that were handed in together are held to it, too. A link that
+ends takes all of this with it: over the next one a sender says again what was not accepted, from the first on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from dragoman.core.errors import Fault, Kind, Refused
+from dragoman.core.ids import SECOND, Instant
+
+PATIENCE = 5 * SECOND
+"""A sender that keeps to the documents comes again after a second."""
+MOST = 1024
+"""Messages of one task that are expected again; and tasks of one link that some are expected of."""
+
+FOR_NOW = frozenset({Kind.OVERLOADED, Kind.INTERNAL, Kind.RATE_LIMITED, Kind.UNAVAILABLE, Kind.RESOURCES})
+"""Refusals after which every protocol's sender may send the same message again."""
+
+BEHIND = Fault(
+    kind=Kind.OVERLOADED,
+    message="an earlier message about this task was refused for now; send that one again first, then this one",
+    retryable=True,
+)
+
+Then = Callable[[Any, Refused | None], None]
+
+
+class Pipeline:
+    """What one link is expected to send again, by task."""
+
+    def __init__(self) -> None:
+        self.expected: dict[str, Expected] = {}
+        self.said = 0
+
+    def of(self, task: str, now: Instant) -> Expected | None:
+        """What is expected of a task, unless its sender has given it up."""
+        found = self.expected.get(task)
+        if found is not None and (not found.ids or now - found.since > PATIENCE):
+            del self.expected[task]
+            return None
+        return found
+
+    def expect(self, task: str, now: Instant) -> Expected:
+        found = self.of(task, now)
+        if found is None:
+            if len(self.expected) >= MOST:
+                del self.expected[next(iter(self.expected))]
+            found = self.expected[task] = Expected(now)
+        return found
+
+
+class Missed(NamedTuple):
+    """One message that is expected again: its place among all that its link said, and the stream that it is a piece of,
+    if it is one."""
+
+    place: int
+    stream: str | None
+
+
+class Expected:
+    """The messages of one task that are expected again, in order, by their ids. `since`: when they last became fewer,
+    or began to be there."""
+
+    def __init__(self, since: Instant) -> None:
+        self.ids: dict[str, Missed] = {}
+        self.since = since
+
+
+class Pipelined:
+    """One message on its way through the intake, which calls it with each outcome.
+
+    A message that is several commands is decided or held back as a whole. `comes_again` is False for one whose sender
+    will not send it again, because it is told of no refusal or promised nothing.
+    """
+
+    __slots__ = ("_begins", "_comes_again", "_held_back", "_id", "_pipeline", "_place", "_stream", "_task", "_then")
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        task: str,
+        id: str,
+        then: Then,
+        *,
+        comes_again: bool = True,
+        stream: str | None = None,
+        begins: bool = False,
+    ) -> None:
+        self._pipeline = pipeline
+        self._task = task
+        self._id = id
+        self._then = then
+        self._comes_again = comes_again
+        self._stream = stream
+        self._begins = begins
+        self._held_back: bool | None = None
+        pipeline.said += 1
+        self._place = pipeline.said
+
+    def __call__(self, outcome: Any, refusal: Refused | None) -> None:
+        self._then(outcome, refusal)
+
+    def held_back(self, now: Instant) -> Refused | None:
+        """Why it may not be decided yet, if it may not."""
+        if self._held_back is None:
+            self._held_back = self._stands_behind(now)
+        return Refused(BEHIND) if self._held_back else None
+
+    def _stands_behind(self, now: Instant) -> bool:
+        if not self._pipeline.expected:
+            return False
+        expected = self._pipeline.of(self._task, now)
+        if expected is None:
+            return False
+        first, missed = next(iter(expected.ids.items()))
+        if first == self._id:
+            self._place = missed.place
+            return False
+        if self._place < missed.place:
+            return False  # it was handed in before
+        if self._begins and any(one.stream == self._stream for one in expected.ids.values()):
+            del self._pipeline.expected[self._task]
+            return False
+        if self._comes_again and len(expected.ids) < MOST:
+            expected.ids.setdefault(self._id, Missed(self._place, self._stream))
+        return True
+
+    def decided(self, refusal: Refused | None, now: Instant) -> None:
+        """What one of its commands came to, before the next message is looked at."""
+        if refusal is not None and (refusal.fault.retryable or refusal.fault.kind in FOR_NOW):
+            if self._comes_again:
+                self._pipeline.expect(self._task, now).ids.setdefault(self._id, Missed(self._place, self._stream))
+            return
+        expected_again = self._pipeline.expected.get(self._task)
+        if expected_again is not None and expected_again.ids.pop(self._id, self) is not self:
+            expected_again.since = now
+
+    def undone(self, now: Instant) -> None:
+        """It was decided with others, and nothing was committed. Called for the last of them first: whatever was
+        decided stood before all that is still expected."""
+        if self._comes_again:
+            expected = self._pipeline.expect(self._task, now)
+            rest = {id: missed for id, missed in expected.ids.items() if id != self._id}
+            expected.ids = {self._id: Missed(self._place, self._stream), **rest}
