@@ -210,3 +210,43 @@ async def test_nobody_waits_for_room_at_a_child_that_will_never_read(mouth: Mout
         await mouth.drained.wait()
     assert not mouth.inlet.open
     assert mouth.inlet.has_room
+
+
+@pytest.fixture
+async def careful(mouth: Mouth) -> Mouth:
+    """A child that takes each read for one message."""
+    mouth.inlet.close()
+    os.close(mouth.end)
+    mouth.end, target = os.pipe()
+    os.set_blocking(mouth.end, False)
+    mouth.inlet = Inlet(target, drained=mouth.drained.set, arrived=mouth.arrived.set, apart=True)
+    return mouth
+
+
+async def test_a_message_is_written_when_the_one_before_it_was_read(careful: Mouth) -> None:
+    careful.inlet.write([b"a", b"b\n"])
+    careful.inlet.write([b"c"])
+    careful.inlet.mark()
+    read: list[bytes] = []
+    async with asyncio.timeout(PATIENCE):
+        while not careful.arrived.is_set():
+            read += [data] if (data := careful.read()) else []
+            await asyncio.sleep(0)
+    assert read == [b"a\n", b"b\n", b"c\n"]
+
+
+async def test_a_child_that_is_far_behind_gets_what_the_pipe_holds(careful: Mouth) -> None:
+    careful.inlet.write([b"c" * 30_000 + b"\n"] * 10)
+    read = b""
+    async with asyncio.timeout(PATIENCE):
+        while read.count(b"\n") < 10:
+            read += careful.read()
+            await asyncio.sleep(0)
+    assert careful.inlet.unwritten == 0
+    assert read == (b"c" * 30_000 + b"\n") * 10
+
+
+async def test_several_messages_lie_in_the_pipe_of_a_child_that_reads_lines(careful: Mouth) -> None:
+    careful.inlet.write([b"a", b"b", b"c"])
+    careful.inlet.together()
+    assert careful.read() == b"a\nb\nc\n"

@@ -241,8 +241,8 @@ def test_a_line_beyond_the_limit_is_told_and_the_next_is_heard(kids: Kids) -> No
 
 def test_a_child_that_never_reads_its_stdin_stalls_nobody(kids: Kids) -> None:
     kids.run("w", *worker)
-    kids.run("mute", *program("import time", "while True: time.sleep(60)"), max_concurrent=8)
-    owed = [kids.submit("mute", text="y" * 200_000) for _ in range(12)]
+    kids.run("mute", *program("import time", "while True: time.sleep(60)"), max_concurrent=60)
+    owed = [kids.submit("mute", text="y" * 3000) for _ in range(60)]  # a larger task would not be told with its order
     until(lambda: kids.state("mute") == "unhealthy")
     kids.works("w", 10)
     for task in owed:

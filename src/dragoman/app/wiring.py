@@ -146,7 +146,7 @@ async def hub(
         children = Supervisor(
             intake,
             data=Path(settings.data),
-            tongue=lambda agent, log: ForgeTongue(forge, agent, log),
+            tongue=lambda agent, log, whole: ForgeTongue(forge, agent, log, whole_tasks=whole),
             task=store.task,
             terms=settings.sandbox.terms(),
         )

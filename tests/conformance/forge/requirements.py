@@ -99,6 +99,8 @@ REQUIREMENTS = [
     R("forge-D13", "forge-D13", "What people see is kept as it came.", level="hub"),
     R("forge-D14-reads", "forge-D14", "A request sees the effect of every message sent before it on the same link.",
       level="hub"),
+    R("forge-D14", "forge-D14", "A child gets one task at a time; an assignment carries the task only if it is small.",
+      level="transport"),
     R("forge-all-D1", "all-D1", "The agent is who its credential says, whatever a message says.", level="hub"),
     R("forge-all-D2", "all-D2", "Times have an offset; ours are UTC and end in Z."),
     R("forge-all-D3", "all-D3", "Size, depth, strict JSON, shape, meaning: checked in this order."),

@@ -8,7 +8,7 @@ vocabulary  statuses, priorities, names, side by side      registration  what an
 from dragoman.bindings.forge.failures import error_of, fault_in, fields_in
 from dragoman.bindings.forge.inbound import claim, command_of, digest, submission
 from dragoman.bindings.forge.outbound import in_pieces, messages_of, stamp
-from dragoman.bindings.forge.views import agent_view, file_view, is_kept_from, may_see, shown_to, task_view
+from dragoman.bindings.forge.views import agent_view, file_view, is_kept_from, may_see, order_view, shown_to, task_view
 from dragoman.bindings.forge.vocabulary import PROTOCOL, STATUS_IN, role_is_known, status_of
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "is_kept_from",
     "may_see",
     "messages_of",
+    "order_view",
     "role_is_known",
     "shown_to",
     "stamp",

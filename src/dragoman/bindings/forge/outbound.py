@@ -2,7 +2,7 @@
 
     cargo      says                                                     to
     ---------  -------------------------------------------------------  ---------------
-    work       notify:task-assigned, with the task                      the agent
+    work       notify:task-assigned, with the task if it is small       the agent
     progress   notify:task-updated                                      who submitted it
     result     notify:task-updated, final                               who submitted it
     failure    notify:task-updated, final, with the error               who submitted it
@@ -26,9 +26,9 @@ from typing import Any
 import msgspec
 
 from dragoman.bindings.forge.failures import error_of
-from dragoman.bindings.forge.views import file_view, task_view
+from dragoman.bindings.forge.views import file_view, order_view
 from dragoman.bindings.forge.vocabulary import ASSIGNED_MESSAGE, PROTOCOL, status_of
-from dragoman.bindings.told import context_told, fault_told, fitting, limits_told, progress_told
+from dragoman.bindings.told import fault_told, fitting, progress_told
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Kind
@@ -61,14 +61,20 @@ RESULT_STREAM = "result"
 
 _ENDINGS = frozenset({Cargo.RESULT, Cargo.FAILURE})
 _parse = msgspec.json.Decoder(dict[str, Any]).decode
+_write = msgspec.json.Encoder().encode
 
 
-LIMITS = {"max_memory_mb": "maxMemoryMb", "quality_threshold": "qualityThreshold"}
-"""Limits of other protocols' callers, as forge would write them."""
+SMALL_TASK = 4096
+"""Bytes of a task that travels with its assignment."""
 
 
-def messages_of(parcel: Parcel, receiver: Agent, now: Instant, whole: str | None = None) -> tuple[Anything, ...]:
-    """The messages of a parcel, in order; nearly always one. `whole` is the output of one that is `in_pieces`."""
+def messages_of(
+    parcel: Parcel, receiver: Agent, now: Instant, whole: str | None = None, *, whole_tasks: bool = False
+) -> tuple[Anything, ...]:
+    """The messages of a parcel, in order; nearly always one. `whole` is the output of one that is `in_pieces`. With
+    `whole_tasks`, a task goes along with its assignment however large it is."""
+    if whole_tasks and parcel.delivery.cargo is Cargo.WORK:
+        return _work(parcel, now, None)
     return _WORDS[parcel.delivery.cargo](parcel, now) if whole is None else _result(parcel, now, whole)
 
 
@@ -86,15 +92,12 @@ def stamp(id: str, now: Instant) -> Stamp:
     return Stamp(id, EPOCH + timedelta(microseconds=now))
 
 
-def _work(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
-    task: Task = parcel.task
-    view = task_view(task, source=parcel.event)
-    body = _parse(bytes(parcel.event.body))
-    limits = {LIMITS[name]: value for name, value in limits_told(task, body).items()}
-    # what is known around it; where somebody else began it, of that; and how it is to be done
-    beside = {"context": context_told(task, body), "handover": body.get("handover"), "limits": limits}
-    view |= {name: value for name, value in beside.items() if value}
-    return (_say(TaskAssigned(task_id=task.id, message=ASSIGNED_MESSAGE, task=view), parcel, now),)
+def _work(parcel: Parcel, now: Instant, most: int | None = SMALL_TASK) -> tuple[Anything, ...]:
+    """The task goes along if it is small; else the agent asks for it with get-task (D14)."""
+    view = order_view(parcel.task, parcel.event)
+    is_small = most is None or len(_write(view)) <= most
+    said = TaskAssigned(task_id=parcel.task.id, message=ASSIGNED_MESSAGE, task=view if is_small else None)
+    return (_say(said, parcel, now),)
 
 
 def _progress(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:

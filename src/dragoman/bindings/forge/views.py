@@ -9,6 +9,7 @@ import msgspec
 
 from dragoman.bindings.forge.failures import error_of
 from dragoman.bindings.forge.vocabulary import PRIORITY_OUT, PROTOCOL, agent_status, status_of
+from dragoman.bindings.told import context_told, limits_told
 from dragoman.core.agents.model import Agent
 from dragoman.core.files import FileRef, shown_name
 from dragoman.core.ids import TaskId, rfc3339
@@ -18,6 +19,9 @@ from dragoman.core.routing.routes import route_of, serves
 from dragoman.core.tasks import parts
 from dragoman.core.tasks.model import Event, Status, Task
 from dragoman.protocols.forge.types import PLANNER, AgentStatus, SubmitTask
+
+LIMITS = {"max_memory_mb": "maxMemoryMb", "quality_threshold": "qualityThreshold"}
+"""Limits of other protocols' callers, as forge would write them."""
 
 _read = msgspec.json.Decoder().decode
 _SUBMITTED = frozenset(field.encode_name for field in msgspec.structs.fields(SubmitTask))
@@ -90,6 +94,16 @@ def task_view(
         view["requestId"] = task.request_id  # the same in every attempt of a round
         _add_order(view, source)
     return view
+
+
+def order_view(task: Task, source: Event, account: Account | None = None) -> dict[str, Any]:
+    """A task for the agent that is to do it: with what is known around it; where another agent began it, of that; and
+    how it is to be done. `source` is the event that says what to do."""
+    view = task_view(task, account=account, source=source)
+    body = _read(source.body)
+    limits = {LIMITS[name]: value for name, value in limits_told(task, body).items()}
+    beside = {"context": context_told(task, body), "handover": body.get("handover"), "limits": limits}
+    return view | {name: value for name, value in beside.items() if value}
 
 
 def _add_order(view: dict[str, Any], source: Event) -> None:

@@ -247,7 +247,7 @@ class QuestionEvent(Payload, frozen=True, kw_only=True):
 
 
 class TaskAssigned(Payload, frozen=True, kw_only=True):
-    """`task` is what get-task would say: an agent need not ask."""
+    """`task` is what get-task would say, where that is small: then an agent need not ask."""
 
     task_id: str
     message: str

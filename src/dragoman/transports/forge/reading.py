@@ -108,11 +108,15 @@ async def steered(desk: ForgeDesk, asker: Agent, task_id: str) -> Task:
 
 
 async def task(desk: ForgeDesk, asker: Agent, task_id: str) -> dict[str, Any]:
-    """A task with what went in and what came out."""
+    """A task with what went in and what came out; for the agent that is to do it, all that the order says."""
     found = await seen(desk, asker, task_id)
     if forge.is_kept_from(asker, found):
         return {"task": forge.task_view(forge.shown_to(asker, found))}
-    return {"task": forge.task_view(found, account=await account(desk.store, found.id, found.seq, MOST_OUTPUT))}
+    told = await account(desk.store, found.id, found.seq, MOST_OUTPUT)
+    if found.owner != asker.id or found.final:
+        return {"task": forge.task_view(found, account=told)}
+    (source,) = await desk.store.events(found.id, after=found.source - 1, limit=1)
+    return {"task": forge.order_view(found, source, told)}
 
 
 async def file(desk: ForgeDesk, asker: Agent, asked: GetFile) -> dict[str, Any]:

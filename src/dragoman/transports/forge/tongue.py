@@ -87,7 +87,7 @@ class About(msgspec.Struct, frozen=True):
 
 class ForgeTongue(TakingTurns):
     """One for each link. `log` takes the agent's log lines; without one they are kept with its task, or, where they
-    belong to none, in its own log."""
+    belong to none, in its own log. `whole_tasks`: it is a module, which can ask for nothing."""
 
     protocol = forge.PROTOCOL
 
@@ -99,8 +99,10 @@ class ForgeTongue(TakingTurns):
         *,
         encoding: Encoding = Encoding.JSON,
         limits: Limits = codec.LIMITS,
+        whole_tasks: bool = False,
     ) -> None:
         super().__init__(desk.hub, agent)
+        self._whole_tasks = whole_tasks
         self._desk = desk
         self._log: LogSink = log or TaskLog(desk.hub, agent, desk.notebook(agent))
         self._counts_lines = log is None  # a sink of somebody else's has its own measure
@@ -366,7 +368,8 @@ class ForgeTongue(TakingTurns):
         return self._words(parcel, agent, self._hub.now(), whole)
 
     def _words(self, parcel: Parcel, agent: Agent, now: Instant, whole: str | None = None) -> Sequence[bytes]:
-        return [self._frame(said) for said in forge.messages_of(parcel, agent, now, whole)]
+        told = forge.messages_of(parcel, agent, now, whole, whole_tasks=self._whole_tasks)
+        return [self._frame(said) for said in told]
 
     def answer(self, heard: Heard, outcome: Any, agent: Agent) -> Sequence[bytes]:
         about: About = heard.about

@@ -32,6 +32,7 @@ from dragoman.core.commands import RegisterAgent
 from dragoman.core.errors import Refused
 from dragoman.core.ids import SECOND, AgentId, Instant, TaskId
 from dragoman.core.queries.tasks import PERSONAL
+from dragoman.sandbox.model import Workload
 from dragoman.transports.stdio import restarts
 from dragoman.transports.stdio.channel import Ended, Handle, Launch
 from dragoman.transports.stdio.logbook import Log, Scribe
@@ -169,7 +170,8 @@ class Child:
                 limits=recipe.limits.for_the_kernel(),
                 privileges=recipe.privileges,
             )
-        self._run = run = Run(self, self._around, task_seconds=seconds)
+        is_module = self.recipe.workload is Workload.WASM
+        self._run = run = Run(self, self._around, task_seconds=seconds, is_module=is_module)
         try:
             return await self._oversee(run, await run.begin(launch))
         except BaseException:  # nobody would look after it

@@ -27,6 +27,10 @@ ROOM = 256 * 1024
 """Unwritten bytes above which a child has no room for more."""
 LOOK_FIRST, LOOK_LAST = 0.002, 0.5
 """Seconds between two looks whether a child has read what it was told."""
+FAR_BEHIND = 32 * 1024
+"""Bytes beyond which messages are written as the pipe takes them: a child that is so late needs them all."""
+SPACE_LAST = 0.05
+"""The same, where the next message waits for it."""
 
 
 class Crowd:
@@ -170,6 +174,9 @@ class Outlet:
 class Inlet:
     """Stdin. `drained` is called when there is room again, or nothing that could need it; `arrived` when the child has
     read all that was written before the last `mark`; `refused` when it turns out that nobody will read there any more.
+
+    `apart`: each message is written once the child has read the one before it. The document's example takes whatever
+    one read gives it for one message. A child that knows better says so by registering, see `together`.
     """
 
     def __init__(
@@ -179,9 +186,14 @@ class Inlet:
         drained: Callable[[], None],
         arrived: Callable[[], None],
         refused: Callable[[], None] = lambda: None,
+        apart: bool = False,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._descriptor = descriptor
+        self._apart = apart
+        self._is_within = False  # a message, of which the rest must follow
+        self._spacing: asyncio.TimerHandle | None = None
+        self._space = LOOK_FIRST
         self._drained = drained
         self._arrived = arrived
         self._refused = refused
@@ -207,15 +219,26 @@ class Inlet:
         """What is written to a child that has closed its stdin is lost, as on any pipe."""
         if not self.open or not lines:
             return
-        data = memoryview(b"".join(line if line.endswith(b"\n") else line + b"\n" for line in lines if line))
-        self._size += len(data)
-        self._unwritten.append(data)
+        ended = [line if line.endswith(b"\n") else line + b"\n" for line in lines if line]
+        pieces = ended if self._apart else [b"".join(ended)]
+        self._size += sum(map(len, pieces))
+        self._unwritten.extend(map(memoryview, pieces))
         if not self._writing:
             self._flush()
+
+    def together(self) -> None:
+        """From now on several messages may lie in the pipe."""
+        if self._apart:
+            self._apart = False
+            if self.open and not self._writing:
+                self._flush()
 
     def _flush(self) -> None:
         had_room = self.has_room
         while self._unwritten:
+            if self._apart and not self._is_within and self._size <= FAR_BEHIND and self._unread():
+                self._wait_for_the_reader()
+                break
             data = self._unwritten[0]
             try:
                 written = os.write(self._descriptor, data)
@@ -228,16 +251,35 @@ class Inlet:
                 self._broken()
                 return
             self._size -= written
-            if written == len(data):
-                self._unwritten.popleft()
-            else:
+            self._space = LOOK_FIRST
+            self._is_within = written < len(data)
+            if self._is_within:
                 self._unwritten[0] = data[written:]
+            else:
+                self._unwritten.popleft()
         else:
             if self._writing:
                 self._writing = False
                 self._loop.remove_writer(self._descriptor)
         if self.has_room and not had_room:
             self._drained()
+
+    def _wait_for_the_reader(self) -> None:
+        if self._writing:
+            self._writing = False
+            self._loop.remove_writer(self._descriptor)
+        if self._spacing is None:
+            self._spacing = self._loop.call_later(self._space, self._look_whether_it_is_empty)
+            self._space = min(self._space * 2, SPACE_LAST)
+
+    def _look_whether_it_is_empty(self) -> None:
+        self._spacing = None
+        if self.open and not self._writing:
+            self._flush()
+
+    def _unread(self) -> int:
+        fcntl.ioctl(self._descriptor, termios.FIONREAD, self._bytes)
+        return self._bytes[0]
 
     def _broken(self) -> None:
         self.close()
@@ -253,8 +295,7 @@ class Inlet:
         self._look = None
         if not self.open:
             return
-        fcntl.ioctl(self._descriptor, termios.FIONREAD, self._bytes)
-        if self._size == 0 and self._bytes[0] == 0:
+        if self._size == 0 and not self._unread():
             self._arrived()
             return
         self._pause = min(self._pause * 2, LOOK_LAST)
@@ -268,8 +309,9 @@ class Inlet:
         self._loop.remove_reader(self._descriptor)
         if self._writing:
             self._loop.remove_writer(self._descriptor)
-        if self._look is not None:
-            self._look.cancel()
+        for timer in (self._look, self._spacing):
+            if timer is not None:
+                timer.cancel()
         os.close(self._descriptor)
         self._unwritten.clear()
         self._size = 0

@@ -46,6 +46,8 @@ HUNG_UP_SECONDS = 1.0
 """The pipes of a process that ends are closed a moment before its end is known."""
 BOM = b"\xef\xbb\xbf"
 """With which some runtimes begin what they print."""
+REGISTERS = b'"request:register"'
+"""In a line of a child that says what it can: it reads its stdin by lines."""
 STUCK_BYTES = 64 * 1024
 """A child that leaves this much unread beyond what its pipe holds is not well."""
 TELL_SECONDS = 1.0
@@ -73,7 +75,7 @@ class Surroundings(msgspec.Struct, frozen=True, eq=False):
     vault: Vault
     crowd: Crowd
     homes: Path
-    tongue: Callable[[AgentId, LogSink], Words]
+    tongue: Callable[[AgentId, LogSink, bool], Words]
     environ: dict[str, str]
     walls: Walls
     task: Callable[[TaskId], Awaitable[Task | None]]
@@ -100,9 +102,11 @@ class Owner(Protocol):
 
 class Run:
     """One process: its streams, and its link to the hub. The pump's `Wire`. `task_seconds`: how long it may work on one
-    task before it is killed."""
+    task before it is killed; `is_module`: it can ask the hub for nothing."""
 
-    def __init__(self, child: Owner, around: Surroundings, *, task_seconds: float | None = None) -> None:
+    def __init__(
+        self, child: Owner, around: Surroundings, *, task_seconds: float | None = None, is_module: bool = False
+    ) -> None:
         self._child = child
         self._around = around
         self._hub = around.hub
@@ -119,7 +123,7 @@ class Run:
         self._timing: asyncio.Task[None] | None = None
         self._handle: Handle | None = None
         self._session = SessionId(self._hub.mint())
-        self._tongue = around.tongue(child.agent, self._logged)
+        self._tongue = around.tongue(child.agent, self._logged, is_module)
         self._pump = Pump(
             self._hub, child.agent, self._session, self._tongue, self, hang_up=self._let_go, measured=True
         )
@@ -162,7 +166,7 @@ class Run:
         assert self._ours is not None
         (to, out, err), self._ours = self._ours, None
         crowd = self._around.crowd
-        self._stdin = Inlet(to, drained=self._drained, arrived=self._pump.marked, refused=self._deaf)
+        self._stdin = Inlet(to, drained=self._drained, arrived=self._pump.marked, refused=self._deaf, apart=True)
         self._stdout = Outlet(out, self._printed, crowd=crowd, ready=self._ready)
         self._stdout.ended.add_done_callback(self._mute)
         self._stderr = Outlet(err, self._grumbled, crowd=crowd)
@@ -351,6 +355,8 @@ class Run:
             line = line.removeprefix(BOM)
         if isinstance(line, bytes) and line.lstrip()[:1] in (b"{", b"["):
             self._child.flush()
+            if self._stdin is not None and REGISTERS in line:
+                self._stdin.together()
             self._pump.heard(line)
             return pace.MESSAGE
         return self._log(line, "stdout", "info")

@@ -85,7 +85,7 @@ class Supervisor:
         hub: Intake,
         *,
         data: Path,
-        tongue: Callable[[AgentId, LogSink], Words],
+        tongue: Callable[[AgentId, LogSink, bool], Words],
         task: Callable[[TaskId], Awaitable[Task | None]],
         terms: Terms | None = None,
         environ: Mapping[str, str] | None = None,
@@ -152,7 +152,7 @@ class Supervisor:
         if wanted.env:
             recipe = msgspec.structs.replace(recipe, env=tuple(sorted(wanted.env)), vault=self._hub.mint())
             await asyncio.to_thread(self._vault.keep, wanted.env, recipe.vault or "")
-        if profile.max_concurrent is None and recipe.confined:  # its time is counted from when it was given a task
+        if profile.max_concurrent is None:  # D14; and in a sandbox its time is counted from when it was given a task
             profile = msgspec.structs.replace(profile, max_concurrent=1)
         no_token = f"child:{wanted.id}"  # no hash of anything: it needs no token, and nobody can have one
         agent = profile.admitted(AgentId(wanted.id), PROTOCOL, at=self._hub.now(), token_hash=no_token)

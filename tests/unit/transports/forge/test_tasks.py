@@ -48,6 +48,21 @@ async def test_a_submitted_task_reaches_the_agent_with_the_role_and_the_capabili
     assert other.heard == []
 
 
+@pytest.mark.requirement("forge-D14", "FG-NOT-1")
+async def test_a_large_task_is_not_told_with_its_assignment_but_to_the_agent_that_asks(hub: ForgeHub) -> None:
+    worker, planner = [await hub.connect(id) for id in ("worker-1", "planner-1")]
+    payload = {"text": "x" * 5000}
+    task = (await planner.ask("submit-task", **{**JOB, "payload": payload}, colour="green"))["task"]
+    assert await worker.notice("task-assigned") == {
+        "taskId": task["id"],
+        "message": "Task assigned. Use TaskGet to view details.",
+    }
+    given = (await worker.ask("get-task", taskId=task["id"]))["task"]
+    assert (given["payload"], given["colour"], given["attempt"]) == (payload, "green", 1)
+    assert given["requestId"]
+    assert "requestId" not in (await planner.ask("get-task", taskId=task["id"]))["task"]
+
+
 @pytest.mark.requirement("FG-SUB-2")
 async def test_a_task_nobody_is_there_for_is_queued(hub: ForgeHub) -> None:
     planner = await hub.connect("planner-1")
