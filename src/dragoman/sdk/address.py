@@ -73,6 +73,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     transport: str
     base: str
     token: str | None = None
+    instance: str | None = None
+    """Which process of an agent we are: another one has nothing of what the hub gave to this one."""
 
     def __repr__(self) -> str:
         return f"Address({self.protocol}+{self.transport} {self.base})"
@@ -97,7 +99,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def headers(self) -> dict[str, str]:
-        return {"authorization": f"Bearer {self.token}"} if self.token else {}
+        said = {"authorization": self.token and f"Bearer {self.token}", "dragoman-instance": self.instance}
+        return {name: value for name, value in said.items() if value}
 
     @property
     def needs_token(self) -> bool:

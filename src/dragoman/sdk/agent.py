@@ -16,6 +16,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from dragoman.sdk.address import Address, resolve_agent
 from dragoman.sdk.declared import Declared, several
 from dragoman.sdk.engine import Engine
@@ -227,6 +229,7 @@ class Agent(Declared):
         return [] if self._engine is None else self._engine.at_work
 
     async def _serve(self, address: Address) -> None:
+        address = msgspec.structs.replace(address, instance=self._world.mint())
         if address.protocol == "agentmsg":
             from dragoman.sdk.shared import SharedState
 

@@ -116,9 +116,10 @@ class Hub:
         self._do(self._stage.add(agent, protocol, transport, capabilities=tuple(capabilities), role=role))
         return agent
 
-    def remove(self, agent: str | Agent) -> None:
-        """The agent is gone, as if its process was killed. The hub still knows it; `add` brings it back."""
-        self._do(self._stage.remove(agent))
+    def remove(self, agent: str | Agent, *, kill: bool = True) -> None:
+        """The agent is gone, as if its process was killed; with `kill=False` it is asked to end, as by SIGTERM in a
+        deployment, and has its `grace` to finish. The hub still knows it; `add` brings it back."""
+        self._do(self._stage.remove(agent, kill=kill))
 
     def let_in(
         self,

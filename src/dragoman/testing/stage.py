@@ -25,7 +25,7 @@ from dragoman.app.telemetry import Metrics, blot_secrets, without_personal
 from dragoman.app.wiring import Running
 from dragoman.app.wiring import hub as wired
 from dragoman.core.commands import RemoveAgent, SetDomainPolicy
-from dragoman.core.ids import ADMIN, AgentId, TaskId
+from dragoman.core.ids import ADMIN, SECOND, AgentId, TaskId
 from dragoman.core.ports import Changes
 from dragoman.core.tasks.model import Question, Status
 from dragoman.sdk.address import parse
@@ -74,6 +74,7 @@ class Part:
         self.relay = relay
         self.losses = Losses(relay.cut)
         self.serving: asyncio.Task[None] | None = None
+        self.on_leaving: Callable[[asyncio.Task[None]], None] = lambda task: None
 
     @property
     def id(self) -> AgentId:
@@ -277,7 +278,8 @@ class Stage:
             if is_new:
                 await self.running.intake.ask(RemoveAgent(principal=ADMIN, agent=part.id))
             raise
-        part.serving.add_done_callback(lambda task: self._left(part, task))
+        part.on_leaving = lambda task: self._left(part, task)
+        part.serving.add_done_callback(part.on_leaving)
 
     async def _come(self, part: Part) -> None:
         """Until the hub can give it work."""
@@ -298,9 +300,21 @@ class Stage:
         why = task.exception()
         self.note(Misused(f"{part.id} left by itself: {why if why is not None else 'it was stopped'}"))
 
-    async def remove(self, agent: str | Agent) -> None:
-        await self._dismiss(self.part(agent))
+    async def remove(self, agent: str | Agent, *, kill: bool) -> None:
+        part = self.part(agent)
+        if not kill:
+            await self._stop(part)
+        await self._dismiss(part)
         await self.flow.settle()
+
+    async def _stop(self, part: Part) -> None:
+        """Ask it to end, as SIGTERM does, and let it come to its end; time passes meanwhile."""
+        assert part.serving is not None
+        part.serving.remove_done_callback(part.on_leaving)
+        part.agent.stop()
+        await self.flow.settle()
+        while not part.serving.done():
+            await self.flow.advance(SECOND)
 
     async def _dismiss(self, part: Part) -> None:
         """As if its process was killed."""

@@ -29,6 +29,7 @@ from dragoman.core.delivery.model import Parcel
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import AgentId, DeliveryId, Instant, SessionId
 from dragoman.core.ports import Intake, StoreFailed
+from dragoman.transports import identity
 from dragoman.transports.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, departure, read_body
 from dragoman.transports.limits import Limits
 from dragoman.transports.refusals import Refusals
@@ -101,7 +102,7 @@ class HttpDoor(ABC):
 
     async def poll(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
         wait, count = self._wishes(scope["query_string"])
-        parcels = await self._take(agent.id, wait, count, receive)
+        parcels = await self._take(agent.id, wait, count, receive, identity.instance(scope))
         now = self._hub.now()
         entries = []
         for parcel in parcels:
@@ -119,9 +120,13 @@ class HttpDoor(ABC):
             unspeakable(self._hub, agent.id, parcel, error)
         return ()
 
-    async def _take(self, agent: AgentId, wait: float, count: int, receive: Receive) -> Sequence[Parcel]:
+    async def _take(
+        self, agent: AgentId, wait: float, count: int, receive: Receive, instance: str | None
+    ) -> Sequence[Parcel]:
         session = SessionId(self._hub.mint())
-        opening = OpenLink(principal=agent, protocol=self.protocol, session=session, ordered=False, credit=count)
+        opening = OpenLink(
+            principal=agent, protocol=self.protocol, session=session, ordered=False, credit=count, instance=instance
+        )
         _, poll = await self.park(session, opening, wait, receive)
         return poll.parcels
 

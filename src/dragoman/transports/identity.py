@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dragoman.core.agents.model import Agent
-from dragoman.core.errors import Fault, Kind, Refused
+from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ports import Intake
 from dragoman.security import tokens
 from dragoman.transports.asgi import Scope, header
 
+INSTANCE = b"dragoman-instance"
+LONGEST_INSTANCE = 128
 UNKNOWN = "unknown"
 """Whom an answer is addressed to when nobody knows who asked."""
 
@@ -35,6 +37,17 @@ def speaker(hub: Intake, scope: Scope, protocol: str) -> Agent:
         )
         raise Refused(fault)
     return agent
+
+
+def instance(scope: Scope) -> str | None:
+    """Which process of the agent connects or polls, where it says so; raises `Refused`."""
+    said = header(scope, INSTANCE)
+    if said is None:
+        return None
+    if not 1 <= len(said) <= LONGEST_INSTANCE or not all(0x21 <= byte <= 0x7E for byte in said):
+        what = f"expected 1 to {LONGEST_INSTANCE} visible ASCII characters, other ones for each start of the agent"
+        raise refuse(Kind.INVALID, what, field="Dragoman-Instance", stage="shape")
+    return said.decode()
 
 
 def is_admin(scope: Scope, admin_hash: str | None) -> bool:

@@ -31,6 +31,7 @@ from dragoman.core.commands import CloseLink, OpenLink
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import AgentId, SessionId
 from dragoman.core.ports import Intake
+from dragoman.transports import identity
 from dragoman.transports.asgi import JSON, ASGIApp, Receive, Scope, Send, answer
 from dragoman.transports.driver import Pump
 from dragoman.transports.limits import Limits
@@ -229,6 +230,7 @@ class WsDoor(ABC):
         try:
             agent = self.agent(scope)
             subprotocol = self._chosen(scope["subprotocols"])
+            identity.instance(scope)
         except Refused as refused:
             await self._turn_away(send, refused.fault)
             return
@@ -269,6 +271,7 @@ class WsDoor(ABC):
                     ordered=True,
                     acknowledges=True,
                     paced=True,
+                    instance=identity.instance(scope),
                     vouches=self.vouches,
                 )
             )

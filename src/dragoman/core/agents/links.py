@@ -10,9 +10,11 @@ from dragoman.core.agents.floor import Link
 from dragoman.core.agents.model import BreakerState
 from dragoman.core.agents.registry import known, probe
 from dragoman.core.commands import CloseLink, OpenLink, PaceLink, PartLink, RefillLink
-from dragoman.core.delivery.outbox import NOTHING_YET, pump
+from dragoman.core.delivery.model import Cargo
+from dragoman.core.delivery.outbox import NOTHING_YET, pump, settle
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import SECOND, Instant
+from dragoman.core.lookups import Lane
 from dragoman.core.routing.dispatch import fill
 from dragoman.core.tasks.model import HELD, Status, Task
 from dragoman.core.tasks.outcome import fail_attempt, failed, still_held
@@ -40,12 +42,20 @@ def open_link(work: Work, command: OpenLink) -> int:
                 work.close_link(old.session, "replaced by a newer connection of the same agent")
                 lose(work, old)
     work.put_link(link)
-    if command.ordered or work.now - (agent.last_seen_at or 0) > SEEN_EVERY:
+    fresh = command.fresh or command.instance not in (None, agent.instance)
+    if fresh and command.instance is not None:
+        for old in work.links_to(agent.id):
+            if old.session != link.session:  # polls of the process before: nobody reads what they are given
+                work.close_link(old.session, "another process of the agent is here")
+    if fresh or command.ordered or work.now - (agent.last_seen_at or 0) > SEEN_EVERY:
         connected = any(one.ordered for one in work.links_to(agent.id))
-        agent = msgspec.structs.replace(agent, connected=connected, last_seen_at=work.now)
+        instance = command.instance or agent.instance
+        agent = msgspec.structs.replace(agent, connected=connected, instance=instance, last_seen_at=work.now)
         work.put(agent)
+    if fresh:
+        take_back(work, link)
     sent = pump(work, link)
-    if command.fresh:
+    if fresh:
         forgotten(work, link)
     if agent.breaker.state is BreakerState.HALF_OPEN:
         probe(work, agent.id)
@@ -91,12 +101,16 @@ def close_link(work: Work, command: CloseLink) -> None:
 
 
 def lose(work: Work, link: Link) -> None:
-    """A link broke: what its agent works on has the grace time to show a sign of life (`clock.lost_for_good`)."""
+    """A link broke: what its agent works on has the grace time to show a sign of life (`clock.lost_for_good`). Of what
+    stands still it is noted: no clock runs until it goes on."""
     soon = Instant(work.now + work.rules.grace)
     for task in work.tasks(work.tasks_of(link.agent)):
-        if task.session == link.session and task.status in (Status.ASSIGNED, Status.RUNNING):
-            wake_at = soon if task.wake_at is None else min(task.wake_at, soon)
-            work.put(msgspec.structs.replace(task, lost_at=work.now, wake_at=wake_at))
+        if task.session != link.session:
+            continue
+        wake_at = task.wake_at
+        if task.status is not Status.WAITING:
+            wake_at = soon if wake_at is None else min(wake_at, soon)
+        work.put(msgspec.structs.replace(task, lost_at=work.now, wake_at=wake_at))
 
 
 def give_back(work: Work, link: Link, fault: Fault) -> None:
@@ -107,10 +121,10 @@ def give_back(work: Work, link: Link, fault: Fault) -> None:
         why = f"the hub was stopped while {link.agent} worked on the task"
         fault = msgspec.structs.replace(fault, message=why)
     held = [task for task in work.tasks(work.tasks_of(link.agent)) if task.session == link.session]
-    at_it = () if ours else [task.id for task in _begun(held)]
+    at_it = () if ours else [task.id for task in _begun([task for task in held if not task.stands_still])]
     for task in still_held(work, held):
         fail_attempt(work, task, fault, counts=False, lost=True, spent=task.id in at_it)
-    if held and not ours:
+    if at_it:
         failed(work, link.agent)
     fill(work, link.agent)
 
@@ -122,22 +136,39 @@ def _begun(held: Sequence[Task]) -> Sequence[Task]:
     return begun or sorted(held, key=lambda task: (task.updated_at, task.created_at, task.id))[:1]
 
 
+def take_back(work: Work, link: Link) -> None:
+    """An agent that starts with an empty head does not know that it stood still for an answer, nor what to do with one
+    that waits for it. The work is given out again, in the same attempt and round: it comes to the same question, and
+    finds the answer there (`questions.ask_person`)."""
+    fault = _started_anew(link, "waited with it")
+    for task in still_held(work, [task for task in _of_earlier_links(work, link) if task.stands_still]):
+        for waiting in work.find(Lane(task.id, link.agent)):
+            if waiting.cargo is Cargo.ANSWER:
+                settle(work, waiting)
+        fail_attempt(work, task, fault, counts=False, lost=True, spent=False)
+
+
 def forgotten(work: Work, link: Link) -> None:
     """An agent that starts with an empty head knows nothing of what it held before, over links that broke, or that
     nobody saw break: the hub itself was down. Work orders that had not arrived then were sent again already, and are of
     this link now."""
-    fault = Fault(
-        kind=Kind.UNAVAILABLE,
-        message=f"{link.agent} started anew while it worked on the task",
-        retryable=True,
-        facts={"agent_id": link.agent, "last_heartbeat": None},
-    )
-    held = [t for t in work.tasks(work.tasks_of(link.agent)) if t.status in HELD and _of_an_earlier(t, link)]
+    fault = _started_anew(link, "worked on it")
+    held = _of_earlier_links(work, link)
     for task in still_held(work, held):
         fail_attempt(work, task, fault, counts=False, lost=True)
     if any(task.lost_at is not None and task.lost_at >= work.serving_since for task in held):
         failed(work, link.agent)  # we saw it end
 
 
-def _of_an_earlier(task: Task, link: Link) -> bool:
-    return task.session is not None and task.session != link.session
+def _started_anew(link: Link, while_it: str) -> Fault:
+    return Fault(
+        kind=Kind.UNAVAILABLE,
+        message=f"{link.agent} was started anew while it {while_it}",
+        retryable=True,
+        facts={"agent_id": link.agent, "last_heartbeat": None},
+    )
+
+
+def _of_earlier_links(work: Work, link: Link) -> list[Task]:
+    held = work.tasks(work.tasks_of(link.agent))
+    return [task for task in held if task.status in HELD and task.session not in (None, link.session)]

@@ -60,6 +60,7 @@ class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     `added_concurrent` is how many tasks at once it was added with, where it says another number itself.
     `wake_at` is when the hub must look at this row again: an open breaker, `silent_at`, when it is to be seen whether
     an agent that converses is still heard, or a time that it named itself. `silent_since`: it is not heard any more.
+    `instance` is its process that connected or polled last, where it says which one it is.
     """
 
     id: AgentId
@@ -82,6 +83,7 @@ class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     callback_url: str | None = None
     registered_at: Instant | None = None
     connected: bool = False
+    instance: str | None = None
     last_seen_at: Instant | None = None
     breaker: Breaker = Breaker()
     wake_at: Instant | None = None

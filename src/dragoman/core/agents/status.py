@@ -272,8 +272,8 @@ def fallen_silent(work: Work, agent: Agent, sign: Instant) -> Agent:
     )
     held = work.tasks(work.tasks_of(agent.id))
     for task in still_held(work, held):
-        fail_attempt(work, task, fault, counts=False, lost=True)
-    if held:
+        fail_attempt(work, task, fault, counts=False, lost=True, spent=not task.stands_still)
+    if not all(task.stands_still for task in held):
         failed(work, agent.id)
     pass_on(work, agent.id, fault.message, for_good=False)
     return known(work, agent.id)

@@ -23,7 +23,8 @@ class OpenLink(Command, frozen=True, gc=False, kw_only=True):
     What waits for it leaves after the commit, through the link. A second ordered link of the same agent replaces
     the first. Outcome: the number of parcels under way at once (a poll with none is parked).
 
-    `fresh`: the agent starts with an empty head, so what it held over an earlier link is lost. `vouches`: while this
+    `fresh`: the agent starts with an empty head, so what it held over an earlier link is lost. `instance`: which
+    process of the agent this is, where it says so; another one than the last is `fresh`, too. `vouches`: while this
     link stands, the agent is alive, however silent it works. `paced`: the link says how far its peer has read
     (`PaceLink`), and is not given more than that allows.
     """
@@ -33,6 +34,7 @@ class OpenLink(Command, frozen=True, gc=False, kw_only=True):
     credit: int = 0
     acknowledges: bool = False
     fresh: bool = False
+    instance: str | None = None
     vouches: bool = False
     paced: bool = False
 

@@ -115,6 +115,7 @@ def assign(work: Work, task: Task, agent: Agent, link: Link) -> Task:
         attempts=attempt,
         attempted_at=work.now,
         asks=0,
+        answered=False,
         last_sign_at=work.now,
         lost_at=None,
         deadline=deadline,

@@ -170,7 +170,8 @@ def still_at_work(work: Work, task: Task) -> None:
         due = (Instant(sign + task.idle_limit), lost_at, missed_at, task.deadline)
         work.put(msgspec.structs.replace(task, wake_at=min(at for at in due if at is not None)))
         return
-    fail_attempt(work, task, fault, counts=not missed, lost=missed or lost_at is not None)
+    blamed = not missed and not task.answered
+    fail_attempt(work, task, fault, counts=blamed, lost=missed or lost_at is not None, spent=not task.answered)
     fill(work, owner)
 
 
@@ -185,11 +186,11 @@ def lost_for_good(work: Work, task: Task, sign: Instant) -> None:
         retryable=True,
         facts={"agent_id": owner, "last_heartbeat": rfc3339(sign)},
     )
-    if lost_at >= work.serving_since:
+    if lost_at >= work.serving_since and not task.stands_still:
         failed(work, owner)
     for other in still_held(work, work.tasks(work.tasks_of(owner))):
         if other.status in (Status.ASSIGNED, Status.RUNNING) and other.lost_at == lost_at and lost_by(work, other):
-            fail_attempt(work, other, fault, counts=False, lost=True)
+            fail_attempt(work, other, fault, counts=False, lost=True, spent=not other.stands_still)
     fill(work, owner)
 
 

@@ -114,6 +114,7 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     `contract` is the terms it is done on. `personal`: what is said in it is nobody's business, and encrypted at rest;
     of the head itself that is what people and agents wrote there, which a store keeps in `shut` and nobody else sees.
     `firm`: its caller said by when it must be done, and no wait for anybody moves that.
+    `answered`: the hub told its agent an answer that it stood still for, and has heard nothing of it since.
     `called_dependencies` is what its caller calls those it depends on. `sandbox` is the level that the newest attempt
     was given at, whatever its agent runs in today. `heir`: who hears how it ended and may steer it, as its caller does.
     """
@@ -168,6 +169,7 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     outcome: int | None = None
     asked: bool = False
     asks: int = 0
+    answered: bool = False
     finished_at: Instant | None = None
     output: tuple[OutputCursor, ...] = ()
     output_bytes: int = 0
@@ -212,6 +214,12 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     def outlived(self, now: Instant) -> bool:
         """Whether nobody is to be given it any more (agentmsg-D6)."""
         return self.expires_at is not None and self.expires_at <= now
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether its agent does nothing of it but wait, as far as the hub knows: if the agent goes, the attempt was
+        not to blame."""
+        return self.status is Status.WAITING or self.answered
 
     @property
     def holder(self) -> AgentId | None:

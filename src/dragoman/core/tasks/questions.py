@@ -288,9 +288,15 @@ def go_on(work: Work, task: Task | None, question: Question, *, tell: bool = Tru
     if task.question == question.id and task.waiting is Waiting.HELD:
         task = msgspec.structs.replace(task, question=None)
     elif task.question == question.id:
-        task = work.sign_of_life(task)
-        wake_at = min(task.deadline, Instant(work.now + task.idle_limit))
-        task = move(task, Status.RUNNING, work.now, waiting=None, question=None, wake_at=wake_at)
+        # No sign of life: it is the hub that speaks. An agent whose link broke while it stood still has the grace time
+        # to come back; a link that it opened since does not vouch for work that it has not spoken of there.
+        lost = task.lost_at is not None and not any(link.ordered for link in work.links_to(question.agent))
+        deadline = task.due(work.now)
+        wake_at = min(deadline, Instant(work.now + (work.rules.grace if lost else task.idle_limit)))
+        task = move(
+            task, Status.RUNNING, work.now, waiting=None, question=None, answered=True, wake_at=wake_at,
+            deadline=deadline, last_sign_at=work.now, lost_at=work.now if lost else None,
+        )  # fmt: skip
     work.put(task)
     if tell:
         offer_answer(work, question)

@@ -169,6 +169,7 @@ class Writing(Scene):
             deadline=task.due(self.now),
             lost_at=None,
             session=session,
+            answered=False,
             expires_at=None,
             **fields,
         )
