@@ -35,7 +35,7 @@ from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import ADMIN, SECOND, AgentId, SessionId, TaskId
 from dragoman.core.ports import StoreFailed, TaskFilter
-from dragoman.core.tasks.model import Event, QuestionStatus, Task, Waiting
+from dragoman.core.tasks.model import Event, QuestionStatus, Status, Task, Waiting
 from dragoman.stores.memory import MemoryStore
 
 BOSS = AgentId("boss")
@@ -275,9 +275,16 @@ class Simulation:
                 ],
                 weights,
             )[0]()  # fmt: skip
+            self.look()
         await self.heal()
         await self.judge()
         await world.intake.stop()
+
+    def look(self) -> None:
+        """No task is with an agent, or in a queue, without a time at which the hub looks at it again."""
+        for task in self.world.store.rows(Task):
+            if task.status in (Status.QUEUED, Status.ASSIGNED, Status.RUNNING) and task.wake_at is None:
+                raise Violation(f"{task.id} is {task.status} and nothing would ever end that")
 
     async def submit(self) -> None:
         request = self.world.request(principal=BOSS)

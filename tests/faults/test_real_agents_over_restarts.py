@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ ADDRESSES = (
 )
 ENDS = ("kill", "stop", "hub_too")
 ANSWERED = ("away", "back")
-ALWAYS = {("forge+ws", "kill", "away"), ("a2acp+http", "stop", "back"), ("agentmsg+ws", "hub_too", "away")}
+ALWAYS = (("forge+ws", "kill", "away"), ("a2acp+http", "stop", "back"), ("agentmsg+ws", "hub_too", "away"))
 
 AGENT = """
 import sys
@@ -95,14 +94,20 @@ def answer(hub: HubProcess) -> None:
     assert hub.admin.post(f"/api/v1/questions/{asked['id']}/answer", {"answer": "yes"}).status == 200
 
 
-@pytest.mark.parametrize(
-    ("address", "end", "answered"),
-    [
-        pytest.param(*cell, id="-".join(cell), marks=() if cell in ALWAYS else (pytest.mark.soak,))
-        for cell in product(ADDRESSES, ENDS, ANSWERED)
-    ],
-)
+@pytest.mark.parametrize(("address", "end", "answered"), ALWAYS, ids=["-".join(one) for one in ALWAYS])
 def test_a_question_outlives_the_process_that_asked(hub: HubProcess, address: str, end: str, answered: str) -> None:
+    asked_and_restarted(hub, address, end, answered)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("answered", ANSWERED)
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_so_it_is_over_every_address(hub: HubProcess, address: str, end: str, answered: str) -> None:
+    asked_and_restarted(hub, address, end, answered)
+
+
+def asked_and_restarted(hub: HubProcess, address: str, end: str, answered: str) -> None:
     deployer = Deployer(hub, address)
     deployer.start()
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from tests.faults.simulation import BUSY_LANES, WEIGHTS, simulate, trace
 from tests.faults.spoiling import spoil
@@ -121,3 +122,17 @@ def test_a_hub_that_forgets_to_release_leases_is_caught(monkeypatch):
 def test_a_hub_that_forgets_what_was_acknowledged_is_caught(monkeypatch):
     spoil(monkeypatch, OUTBOX, "settle", lambda work, delivery, ordered=False: None)
     assert caught()
+
+
+def test_a_hub_that_leaves_a_task_without_a_clock_is_caught(monkeypatch):
+    honest = Work.put
+
+    def careless(work, row):
+        """Nothing looks at a running task again."""
+        if isinstance(row, Task) and row.status is Status.RUNNING:
+            row = msgspec.structs.replace(row, wake_at=None)
+        honest(work, row)
+
+    monkeypatch.setattr(Work, "put", careless)
+    with pytest.raises(AssertionError, match="nothing would ever end that"):
+        hold(range(20))

@@ -96,7 +96,6 @@ class Intake(Overview):
         self._mentioned: Batch = []
         self._arrived = asyncio.Event()
         self._ends: dict[SessionId, LinkEnd] = {}
-        self._serving_since = Instant(0)
         self._closing = False
         self._loop: asyncio.Task[None] | None = None
         self.next_wake: Instant | None = None

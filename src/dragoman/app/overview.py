@@ -20,6 +20,8 @@ from dragoman.core.rules import Rules
 from dragoman.core.state.model import Entity
 from dragoman.core.state.policy import Policy
 from dragoman.core.state.policy import default as default_policy
+from dragoman.core.tasks.model import Task
+from dragoman.core.tasks.silence import Watched
 
 CONTRACTS = 20_000
 """Contracts that are remembered."""
@@ -33,6 +35,7 @@ class Overview:
         self.store = store
         self.rules = rules
         self.now = now
+        self._serving_since = Instant(0)
         self._watches: dict[TaskId, set[asyncio.Event]] = {}
         self._state_watches: set[asyncio.Event] = set()
         self._contracts: dict[str, Contract] = {}
@@ -63,6 +66,17 @@ class Overview:
 
     def holds(self, id: AgentId, task: TaskId) -> bool:
         return task in self._floor.active.get(id, ())
+
+    def watched(self, task: Task) -> Watched:
+        floor, owner = self._floor, task.owner
+        return Watched(
+            rules=self.rules,
+            serving_since=self._serving_since,
+            agent=None if owner is None else floor.agents.get(owner),
+            link=None if task.session is None else floor.links.get(task.session),
+            is_linked=owner in floor.links_of,
+            heard_at=None if owner is None else floor.heard_at.get(owner),
+        )
 
     def reachable(self, id: AgentId) -> bool:
         if id in self._floor.links_of:

@@ -193,7 +193,7 @@ def retry(
     output: Output = "table",
     reach: Reach = HERE,
 ) -> None:
-    """Do a failed or cancelled task again, from the start."""
+    """Do a task again, from the start: failed, cancelled, or stuck with an agent."""
     body = {"input": arguments.read(input)} if input else {}
     _changed(Hub.find(reach).post("tasks", id, "retry", body=body), "sent again", output)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
@@ -24,6 +24,9 @@ from dragoman.core.lookups import Lookup, Row
 from dragoman.core.state.model import Changed, Entity, Registry
 from dragoman.core.state.policy import Policy
 from dragoman.core.tasks.model import Event, Question, QuestionStatus, Status, Task
+
+if TYPE_CHECKING:
+    from dragoman.core.tasks.silence import Watched  # which knows the floor, and that knows the store
 
 T = TypeVar("T", covariant=True)
 
@@ -357,6 +360,10 @@ class Intake(Protocol):
 
     async def contract(self, id: str) -> Contract | None:
         """A contract as of the last commit. The ones that are used are remembered."""
+        ...
+
+    def watched(self, task: Task) -> Watched:
+        """What is known of the agent that has a task: how long it may be silent follows from that."""
         ...
 
     def reachable(self, id: AgentId) -> bool:

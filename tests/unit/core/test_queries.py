@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 
 from dragoman.core.agents.model import Agent, Breaker, BreakerState
 from dragoman.core.errors import Fault, Kind
-from dragoman.core.ids import SECOND, AgentId, Instant, TaskId
+from dragoman.core.ids import MINUTE, SECOND, AgentId, Instant, TaskId
 from dragoman.core.queries import AgentFacts, AgentStatus, Transcript, agent_out, agent_status, log_line, task_out, why
 from dragoman.core.routing.routes import Route, serves
+from dragoman.core.rules import Rules
 from dragoman.core.tasks.model import Event, EventKind, Origin, Status, Task, Waiting
+from dragoman.core.tasks.silence import Watched
 
 NOW = Instant(1_768_796_464_000_000)
+LATER = Instant(NOW + MINUTE)
 
 
 def task(**changes: Any) -> Task:
@@ -247,7 +250,7 @@ def test_why_names_the_obstacles_of_those_who_could_first() -> None:
     [
         ({"status": Status.ASSIGNED, "owner": "m"}, "given to m"),
         ({"status": Status.RUNNING, "owner": "m", "last_sign_at": Instant(NOW - 2 * SECOND)}, "2.0 s ago"),
-        ({"status": Status.RUNNING, "owner": "m", "lost_at": NOW}, "link to m broke"),
+        ({"status": Status.RUNNING, "owner": "m", "lost_at": NOW, "deadline": LATER}, "connection to m broke"),
         ({"status": Status.WAITING, "waiting": Waiting.HELD}, "person paused it"),
         ({"status": Status.WAITING, "waiting": Waiting.AGENT, "owner": "m"}, "m said that it pauses"),
         ({"status": Status.WAITING, "waiting": Waiting.DEPENDENCY, "blocked_by": ("t-9",)}, "waits for t-9"),
@@ -259,4 +262,5 @@ def test_why_names_the_obstacles_of_those_who_could_first() -> None:
     ],
 )
 def test_why_has_a_word_for_every_state(changes: Any, words: str) -> None:
-    assert words.lower() in why(task(**changes), now=NOW).summary.lower()
+    watched = Watched(Rules(), Instant(NOW - MINUTE), agent("m"), None, is_linked=False, heard_at=None)
+    assert words.lower() in why(task(**changes), now=NOW, watched=watched).summary.lower()

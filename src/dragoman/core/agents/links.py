@@ -16,7 +16,7 @@ from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import SECOND, Instant
 from dragoman.core.lookups import Lane
 from dragoman.core.routing.dispatch import fill
-from dragoman.core.tasks.model import HELD, Status, Task
+from dragoman.core.tasks.model import HELD, Status, Task, Waiting
 from dragoman.core.tasks.outcome import fail_attempt, failed, still_held
 from dragoman.core.work import Work
 
@@ -105,7 +105,7 @@ def lose(work: Work, link: Link) -> None:
     stands still it is noted: no clock runs until it goes on."""
     soon = Instant(work.now + work.rules.grace)
     for task in work.tasks(work.tasks_of(link.agent)):
-        if task.session != link.session:
+        if task.session != link.session or task.waiting is Waiting.HELD:  # `resume` sees to what a person paused
             continue
         wake_at = task.wake_at
         if task.status is not Status.WAITING:

@@ -233,7 +233,8 @@ class Resume(AboutTask, frozen=True, gc=False, kw_only=True):
 
 
 class Retry(AboutTask, frozen=True, gc=False, kw_only=True):
-    """Do a failed or cancelled task again, from the start, with fresh attempts. Outcome: the task."""
+    """Do a failed or cancelled task again, from the start, with fresh attempts; or one that an agent has: it is taken
+    from the agent. Outcome: the task."""
 
     action: ClassVar = "task.retry"
     input: bytes | None = None

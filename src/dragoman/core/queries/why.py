@@ -19,6 +19,7 @@ from dragoman.core.queries.tasks import ErrorOut, error_out, is_hidden, moment
 from dragoman.core.routing.routes import Route, route_of
 from dragoman.core.state.budget import MEMORY, Account, Amounts, is_short, memory_needed, needs
 from dragoman.core.tasks.model import Question, Status, Task, Waiting
+from dragoman.core.tasks.silence import Silence, Watched, rule_of
 
 MOST_CANDIDATES = 50
 MOST_NAMED = 5
@@ -75,11 +76,12 @@ def why(
     dependencies: Sequence[Task] = (),
     question: Question | None = None,
     contract: Contract | None = None,
+    watched: Watched | None = None,
     ahead: int = 0,
     ahead_exact: bool = True,
 ) -> WhyOut:
     """`dependencies` are the tasks in `blocked_by`; `ahead` is how many of its queue have a smaller rank; `totals` are
-    the hub's own accounts that have a limit."""
+    the hub's own accounts that have a limit; `watched` is what the hub knows of the agent that has it."""
     queued = task.status is Status.QUEUED
     retry_at = task.wake_at if queued and task.queue is None and task.attempts else None
     candidates: list[Candidate] = []
@@ -90,7 +92,7 @@ def why(
         reasons = [*_place(task, retry_at, ahead, ahead_exact), *(spent or _who(task, candidates))]
     else:
         reasons = _standing(task, dependencies, question)
-    reasons += _around(task, now, contract)
+    reasons += _around(task, now, contract, watched)
     return WhyOut(
         task_id=task.id,
         status=task.status,
@@ -230,19 +232,35 @@ def _option(question: Question) -> str:
     return first if isinstance(first, str) and first.isidentifier() else "ANSWER"
 
 
-def _around(task: Task, now: Instant, contract: Contract | None) -> list[Reason]:
+CLOCKS: Mapping[Silence, str] = {
+    Silence.VOUCHED: "its connection vouches for {owner}, however silent that is: only the deadline ends it, in {left}",
+    Silence.LINK_LOST: "the connection to {owner} broke, and the hub waits for a word of the task for {left} more; then"
+    " it is tried again",
+    Silence.HUB_STOPPED: "{owner} was connected when the hub stopped, and has said nothing of the task since: the hub"
+    " waits for a word of it for {left} more; then it is tried again",
+    Silence.IDLE: "last heard of {silent} ago; if {owner} says nothing for {left} more it is tried again",
+    Silence.DEADLINE: "last heard of {silent} ago; its deadline ends it in {left}",
+}
+"""Which clock runs for a task that an agent has, by what it is called."""
+
+
+def _clock(task: Task, now: Instant, watched: Watched) -> Reason:
+    """The clock that ends or retries a task that an agent has, and how much of it is left."""
+    rule = rule_of(task, watched, now)
+    left, silent = (max(0, span) / SECOND for span in (rule.at - now, now - rule.last_sign))
+    text = CLOCKS[rule.silence].format(owner=task.owner, left=f"{left:.1f} s", silent=f"{silent:.1f} s")
+    lost = rule.silence in (Silence.LINK_LOST, Silence.HUB_STOPPED)
+    advice = f"see whether it is there: dragoman agent show {task.owner}" if lost else None
+    at, last = rfc3339(rule.at), rfc3339(rule.last_sign)
+    known = {"clock": rule.silence.value, "at": at, "seconds_left": round(left, 1), "last_heard_at": last}
+    return _say("clock", text, advice, **known)
+
+
+def _around(task: Task, now: Instant, contract: Contract | None, watched: Watched | None) -> list[Reason]:
     """What else there is to know, wherever it is."""
     found: list[Reason] = []
-    if task.status in (Status.ASSIGNED, Status.RUNNING):
-        if task.lost_at is not None:
-            at = rfc3339(task.lost_at)
-            advice = f"see whether it is there: dragoman agent show {task.owner}"
-            found.append(_say("link_lost", f"the link to {task.owner} broke at {at}", advice, at=at))
-        if task.last_sign_at is not None:
-            silent, limit = max(0, now - task.last_sign_at) / SECOND, task.idle_limit / SECOND
-            found.append(
-                _say("sign_of_life", f"last heard of {silent:.1f} s ago, and given up after {limit:g} s of silence")
-            )
+    if task.status in (Status.ASSIGNED, Status.RUNNING) and watched is not None:
+        found.append(_clock(task, now, watched))
     standing = Standing.ACTIVE if contract is None else contract.at(now)
     if contract is not None and standing is not Standing.ACTIVE and task.status is not Status.COMPLETED:
         since = rfc3339(contract.expires_at if standing is Standing.EXPIRED else contract.since)

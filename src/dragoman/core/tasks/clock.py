@@ -1,11 +1,11 @@
 """What happens to a task when its time comes.
 
 Two clocks run while an agent works: *idle* (no sign of life) and *total* (the deadline); a broken link shortens the
-idle clock to the grace time. An agent that was connected when the hub stopped or died, and says nothing of its work
-until `Rules.idle_limit` after the start, is taken to have died, too, whoever came back under its name; and until then
-no deadline ends what it was at, for it may have been done in time. A queued task has a clock, too: if nobody who could
-do it can be reached, waiting is an attempt that failed. `wake_at` may be early, never late: whatever is not due yet is
-simply set again.
+idle clock to the grace time (`silence` has the rules). An agent that was connected when the hub stopped or died, and
+says nothing of its work until `Rules.idle_limit` after the start, is taken to have died, too, whoever came back under
+its name; and until then no deadline ends what it was at, for it may have been done in time. A queued task has a clock,
+too: if nobody who could do it can be reached, waiting is an attempt that failed. `wake_at` may be early, never late:
+whatever is not due yet is simply set again.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from dragoman.core.routing.routes import addressed, last_heard, present, route_o
 from dragoman.core.tasks.model import HELD, Status, Task
 from dragoman.core.tasks.outcome import end, end_children, fail_attempt, failed, give_up, still_held
 from dragoman.core.tasks.questions import call_back, stood_still_for
+from dragoman.core.tasks.silence import Silence, Watched, back_by, lost_by, rule_of
 from dragoman.core.work import Work
 
 
@@ -137,41 +138,47 @@ def still_queued(work: Work, task: Task) -> None:
     fail_attempt(work, waited, fault)
 
 
+def watched(work: Work, task: Task) -> Watched:
+    agent = None if task.owner is None else work.agent(task.owner)
+    return Watched(
+        rules=work.rules,
+        serving_since=work.serving_since,
+        agent=agent,
+        link=None if task.session is None else work.link(task.session),
+        is_linked=agent is not None and bool(work.links_to(agent.id)),
+        heard_at=None if agent is None else work.floor.heard_at.get(agent.id),
+    )
+
+
 def still_at_work(work: Work, task: Task) -> None:
     assert task.owner is not None
-    owner = task.owner
-    heard = work.floor.heard_at.get(owner, 0)  # of an agent that converses
-    sign = max(task.last_sign_at or task.created_at, work.serving_since, heard)  # nobody is heard while we are down
-    link = None if task.session is None else work.link(task.session)
-    if link is not None and link.vouches:
-        work.put(msgspec.structs.replace(task, wake_at=min(task.deadline, Instant(work.now + task.idle_limit))))
+    owner, facts = task.owner, watched(work, task)
+    rule = rule_of(task, facts, work.now)
+    if rule.silence is Silence.VOUCHED or work.now < rule.at:
+        look = Instant(work.now + task.idle_limit) if rule.silence is Silence.VOUCHED else rule.at
+        work.put(msgspec.structs.replace(task, wake_at=min(task.deadline, look)))
         return
-    lost_at, missed_at = lost_by(work, task), back_by(work, task)
-    missed = missed_at is not None and work.now >= missed_at
-    if lost_at is not None and work.now >= lost_at:
-        lost_for_good(work, task, Instant(sign))
+    if rule.silence is Silence.LINK_LOST:
+        lost_for_good(work, task, rule.last_sign)
         return
+    missed = rule.silence is Silence.HUB_STOPPED
     if missed:
         fault = Fault(
             kind=Kind.UNAVAILABLE,
-            message=f"{owner} {'said nothing of it' if work.links_to(owner) else 'did not come back'} "
+            message=f"{owner} {'said nothing of it' if facts.is_linked else 'did not come back'} "
             "after the hub was started again",
             retryable=True,
             facts={"agent_id": owner, "last_heartbeat": rfc3339(task.last_sign_at or task.created_at)},
         )
-    elif work.now >= sign + task.idle_limit:
+    else:
         fault = Fault(
             kind=Kind.TIMEOUT,
             message=f"no sign of life from {owner} for {task.idle_limit / 1e6:g} s",
             retryable=True,
             facts={"attempted_retries": max(0, task.attempts - 1), "last_attempt": rfc3339(task.last_attempt)},
         )
-    else:
-        due = (Instant(sign + task.idle_limit), lost_at, missed_at, task.deadline)
-        work.put(msgspec.structs.replace(task, wake_at=min(at for at in due if at is not None)))
-        return
-    blamed = not missed and not task.answered
-    fail_attempt(work, task, fault, counts=blamed, lost=missed or lost_at is not None, spent=not task.answered)
+    blamed, lost = not missed and not task.answered, missed or lost_by(task, facts) is not None
+    fail_attempt(work, task, fault, counts=blamed, lost=lost, spent=not task.answered)
     fill(work, owner)
 
 
@@ -179,7 +186,7 @@ def lost_for_good(work: Work, task: Task, sign: Instant) -> None:
     """Nothing was heard of it since its link broke. One broken link is one failure, however much work was on it; one
     that its agent made good in time is none, and neither is one that the hub did not see the end of."""
     assert task.owner is not None
-    owner, lost_at = task.owner, task.lost_at or 0
+    owner, lost_at, facts = task.owner, task.lost_at or 0, watched(work, task)
     fault = Fault(
         kind=Kind.UNAVAILABLE,
         message=f"the connection to {owner} was lost while it worked on the task",
@@ -189,32 +196,9 @@ def lost_for_good(work: Work, task: Task, sign: Instant) -> None:
     if lost_at >= work.serving_since and not task.stands_still:
         failed(work, owner)
     for other in still_held(work, work.tasks(work.tasks_of(owner))):
-        if other.status in (Status.ASSIGNED, Status.RUNNING) and other.lost_at == lost_at and lost_by(work, other):
+        if other.status in (Status.ASSIGNED, Status.RUNNING) and other.lost_at == lost_at and lost_by(other, facts):
             fail_attempt(work, other, fault, counts=False, lost=True, spent=not other.stands_still)
     fill(work, owner)
-
-
-def lost_by(work: Work, task: Task) -> Instant | None:
-    """By when an agent must be heard whose link broke; None if it was. Nobody is heard while the hub is down."""
-    if task.lost_at is None or task.lost_at < (task.last_sign_at or 0):
-        return None
-    if task.lost_at < work.serving_since:
-        return Instant(work.serving_since + work.rules.idle_limit)
-    return Instant(task.lost_at + work.rules.grace)
-
-
-def back_by(work: Work, task: Task) -> Instant | None:
-    """By when an agent must speak of its work that was connected when the hub died; None for one that did, or converses
-    and was heard since, or fetches its work, or is called, and so need not be connected at all.
-
-    To be connected again is no answer: it may be a new process, which knows nothing of what the old one did."""
-    agent = None if task.owner is None else work.agent(task.owner)
-    if agent is None or not agent.connected or task.session is None:
-        return None
-    if agent.callback_url is not None and work.links_to(agent.id):
-        return None  # it is we who call
-    heard = max(task.last_sign_at or task.created_at, work.floor.heard_at.get(agent.id, 0))
-    return Instant(work.serving_since + work.rules.idle_limit) if heard < work.serving_since else None
 
 
 def after_a_stop(floor: Floor) -> list[AwaitReturn]:
@@ -227,7 +211,7 @@ def await_return(work: Work, command: AwaitReturn) -> int:
     """Wake what an agent held when it must be back, where its own clock would be later."""
     woken = 0
     for task in work.tasks(work.tasks_of(command.agent)):
-        due = back_by(work, task) if task.status in (Status.ASSIGNED, Status.RUNNING) else None
+        due = back_by(task, watched(work, task)) if task.status in (Status.ASSIGNED, Status.RUNNING) else None
         if due is not None and (task.wake_at is None or task.wake_at > due):
             work.put(msgspec.structs.replace(task, wake_at=due))
             woken += 1

@@ -6,17 +6,20 @@ import msgspec
 
 from dragoman.core.commands import Cancel, Pause, Resume, Retry
 from dragoman.core.delivery.model import Cargo
-from dragoman.core.delivery.outbox import offer, order_goes_on
+from dragoman.core.delivery.outbox import offer, order_goes_on, withdraw
 from dragoman.core.delivery.receipts import note, receipt
 from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId
-from dragoman.core.routing.dispatch import place
+from dragoman.core.lookups import OpenQuestions
+from dragoman.core.routing.dispatch import make_room, place
+from dragoman.core.state import budget
 from dragoman.core.tasks.anew import begin_anew, drop_work_letters
+from dragoman.core.tasks.assistance import call_off
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import EventKind, Status, Task, Waiting
-from dragoman.core.tasks.outcome import end_with_children
+from dragoman.core.tasks.outcome import end_children, end_with_children
 from dragoman.core.tasks.parts import governs
-from dragoman.core.tasks.questions import resume_with, unasked, waits_for
+from dragoman.core.tasks.questions import call_back, resume_with, stood_still_for, unasked, waits_for
 from dragoman.core.work import Work
 
 
@@ -107,15 +110,52 @@ def resume(work: Work, command: Resume) -> Task:
     return task
 
 
+WITH_AN_AGENT = frozenset({Waiting.PERSON, Waiting.HELP, Waiting.AGENT})
+"""What a task may wait for while its agent keeps it."""
+
+NOT_RETRIED = {
+    Waiting.HELD: "a person paused the task; resume it instead",
+    Waiting.DEPENDENCY: "the task waits for what it depends on, and begins by itself once that is done",
+    Waiting.PERSON: "a person must approve the task before an agent begins it; answer its question instead",
+    Status.QUEUED: "the task is queued: the next agent that can do it begins it",
+    Status.COMPLETED: "the task is completed, and its result cannot change; submit a new one",
+}
+"""Why a task cannot be retried, and what can be done instead."""
+
+
 def retry(work: Work, command: Retry) -> Task:
-    """A failed or cancelled task begins anew, as a new round, with fresh attempts and a fresh deadline."""
+    """A failed or cancelled task begins anew, as a new round, with fresh attempts and a fresh deadline. So does one
+    that an agent has: it is taken from the agent, which is told to stop, and what the agent still says of the old round
+    is refused where its protocol names the round."""
     task = governed(work, command.task_id, command.principal)
-    if task.status not in (Status.FAILED, Status.CANCELLED):
-        raise refuse(
-            Kind.CONFLICT,
-            f"the task is {task.status.value}; only failed and cancelled ones can be retried",
-            task_id=task.id,
-            status=task.status.value,
-        )
+    has_agent = task.owner is not None and (
+        task.status in (Status.ASSIGNED, Status.RUNNING) or task.waiting in WITH_AN_AGENT
+    )
+    if has_agent:
+        task = taken_from_agent(work, task)
+    elif task.status not in (Status.FAILED, Status.CANCELLED):
+        why = NOT_RETRIED[task.waiting or task.status]
+        raise refuse(Kind.CONFLICT, why, task_id=task.id, status=task.status.value)
     drop_work_letters(work, task)
     return begin_anew(work, task, command.input)
+
+
+def taken_from_agent(work: Work, task: Task) -> Task:
+    """The task in no agent's hands (not yet put): its agent is told to stop, and nobody answers what it asked."""
+    owner = task.owner
+    assert owner is not None
+    waited_for = stood_still_for(work, task)
+    withdraw(work, task, owner)
+    for question in work.find(OpenQuestions(task.id)) if task.asked else ():
+        call_off(work, question)
+    end_children(work, task, "was begun anew")
+    if task.reserved is not None:
+        task = budget.release(work, task)
+        make_room(work)
+    fault = Fault(kind=Kind.CANCELLED, message="a person began the task anew")
+    body = msgspec.json.encode({"fault": fault, "attempt": task.attempts})
+    task = work.record(task, EventKind.ATTEMPT_FAILED, agent=owner, body=msgspec.Raw(body))
+    call_back(work, task, owner, waited_for)
+    return msgspec.structs.replace(
+        task, question=None, waiting=None, delivery=None, lost_at=None, answered=False, asks=0, prefers=None
+    )

@@ -163,7 +163,7 @@ MANAGEMENT = (
     ),
     Endpoint(
         method="POST", path=f"{V1}/tasks/{{id}}/retry", handler=tasks.retry, tag="tasks",
-        summary="Do a failed or cancelled task again", body=bodies.EditedIn, body_optional=True,
+        summary="Do a task again: failed, cancelled, or stuck with an agent", body=bodies.EditedIn, body_optional=True,
         answers={202: TaskOut}, refusals=(NOT_FOUND, CONFLICT),
     ),
     Endpoint(

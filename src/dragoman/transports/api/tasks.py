@@ -242,6 +242,7 @@ async def explain(desk: Desk, task: Task) -> WhyOut:
         contract=None if task.contract is None else await desk.intake.contract(task.contract),
         dependencies=[other for other in found if other is not None],
         question=question,
+        watched=desk.intake.watched(task),
         ahead=ahead,
         ahead_exact=exact,
     )

@@ -25,6 +25,7 @@ from dragoman.core.state import policy
 from dragoman.core.state.model import Entity, Registry
 from dragoman.core.state.policy import Policy
 from dragoman.core.tasks.model import Event, EventKind, Origin, Status, Task
+from dragoman.core.tasks.silence import Watched
 from dragoman.security.tokens import token_hash
 from dragoman.stores.memory import MemoryStore
 from dragoman.transports.api import app
@@ -74,6 +75,10 @@ class ScriptedIntake:
 
     def load_of(self, id: AgentId) -> Sequence[TaskId]:
         return self.loads.get(id, [])
+
+    def watched(self, task: Task) -> Watched:
+        linked = task.owner in self.linked
+        return Watched(Rules(), Instant(0), self.known.get(task.owner), None, is_linked=linked, heard_at=None)
 
     def reachable(self, id: AgentId) -> bool:
         return id in self.linked

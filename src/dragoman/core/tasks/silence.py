@@ -1,0 +1,94 @@
+"""How long an agent may say nothing of a task before the hub takes the task back, and which rule says so.
+
+    rule        holds for                                                runs out
+    ----------  -------------------------------------------------------  ------------------------------------------
+    vouched     a task whose link vouches for its agent (a stream, a     never; only the deadline ends the task
+                child process, some WebSockets)
+    link_lost   a task whose link broke, and that was not heard of since `grace` after the link broke
+    hub_stopped a task of an agent that was connected when the hub       `idle_limit` of the rules after the start
+                stopped, and that was not heard of since
+    idle        every task that an agent has                             the task's `idle_limit` after the last sign
+    deadline    every task                                               at its deadline
+
+The rule that runs out first decides. `clock` acts on it, and people read it in `task why`: both ask `rule_of`, so what
+people read is what happens.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+from dragoman.core.agents.floor import Link
+from dragoman.core.agents.model import Agent
+from dragoman.core.ids import Instant
+from dragoman.core.rules import Rules
+from dragoman.core.tasks.model import Task
+
+
+class Silence(enum.StrEnum):
+    VOUCHED = "vouched"
+    LINK_LOST = "link_lost"
+    HUB_STOPPED = "hub_stopped"
+    IDLE = "idle"
+    DEADLINE = "deadline"
+
+
+class Watched(NamedTuple):
+    """What the running hub knows of the agent that has a task. `link` is the one that the task was given over, or that
+    its agent last spoke of it over, while that is open; `is_linked`: some link to the agent is. `heard_at` is when an
+    agent that converses was last heard, of whatever."""
+
+    rules: Rules
+    serving_since: Instant
+    agent: Agent | None
+    link: Link | None
+    is_linked: bool
+    heard_at: Instant | None
+
+
+class Rule(NamedTuple):
+    """`at` is when it runs out, `last_sign` when the agent was last heard of the task, or the hub started."""
+
+    silence: Silence
+    at: Instant
+    last_sign: Instant
+
+
+def rule_of(task: Task, watched: Watched, now: Instant) -> Rule:
+    """The rule that ends an agent's silence about a task. Of several that ran out while nobody looked, the one that
+    says most about the cause."""
+    sign = Instant(max(task.last_sign_at or task.created_at, watched.serving_since, watched.heard_at or 0))
+    if watched.link is not None and watched.link.vouches:
+        return Rule(Silence.VOUCHED, task.deadline, sign)
+    ends = (
+        (Silence.LINK_LOST, lost_by(task, watched)),
+        (Silence.HUB_STOPPED, back_by(task, watched)),
+        (Silence.IDLE, Instant(sign + task.idle_limit)),
+        (Silence.DEADLINE, task.deadline),
+    )
+    rules = [Rule(silence, at, sign) for silence, at in ends if at is not None]
+    return next((rule for rule in rules if rule.at <= now), None) or min(rules, key=lambda rule: rule.at)
+
+
+def lost_by(task: Task, watched: Watched) -> Instant | None:
+    """By when an agent must be heard whose link broke; None if it was. Nobody is heard while the hub is down."""
+    if task.lost_at is None or task.lost_at < (task.last_sign_at or 0):
+        return None
+    if task.lost_at < watched.serving_since:
+        return Instant(watched.serving_since + watched.rules.idle_limit)
+    return Instant(task.lost_at + watched.rules.grace)
+
+
+def back_by(task: Task, watched: Watched) -> Instant | None:
+    """By when an agent must speak of its work that was connected when the hub died; None for one that did, or converses
+    and was heard since, or fetches its work, or is called, and so need not be connected at all.
+
+    To be connected again is no answer: it may be a new process, which knows nothing of what the old one did."""
+    agent = watched.agent
+    if agent is None or not agent.connected or task.session is None:
+        return None
+    if agent.callback_url is not None and watched.is_linked:
+        return None  # it is the hub that calls
+    heard = max(task.last_sign_at or task.created_at, watched.heard_at or 0)
+    return Instant(watched.serving_since + watched.rules.idle_limit) if heard < watched.serving_since else None
