@@ -167,3 +167,20 @@ async def test_who_declines_leaves_it_with_its_owner(scene: Scene) -> None:
     await owner.finish(job, text="did it myself")
     assert (await scene.caller.story(handle))[-1]["text"] == "did it myself"
     assert scene.worker.jobs.empty()
+
+
+@pytest.mark.parametrize("pair", [("agentmsg", "agentmsg")], ids=["agentmsg-to-agentmsg"])
+async def test_an_agent_that_polls_is_handed_a_task_between_two_polls(scene: Scene) -> None:
+    owner, handle, job = await begun(scene)
+    token = await scene.stage.add(poller := f"poller-{uuid.uuid4().hex}", "chiffon")
+    http, bearer = scene.stage.http, {"Authorization": f"Bearer {token}"}
+    assert (await http.get("/api/agent/messages", params={"wait": 0}, headers=bearer)).json() == {"messages": []}
+
+    answer = (await owner.answer(await owner.hand_over(job, poller, KNOWN, "LOAD_BALANCING")))["payload"]
+    assert (answer["accepted"], answer["agent_id"]) == (True, poller)
+    polled = await http.get("/api/agent/messages", params={"wait": 0}, headers=bearer)
+    [found] = polled.json()["messages"]
+    work = found["message"]["payload"]
+    assert (work["task_id"], work["parameters"]["handover"]["metadata"]) == (handle.task_id, KNOWN)
+    task = await scene.stage.task(handle.task_id)
+    assert (task["agent"], task["status"]) == (poller, "assigned")

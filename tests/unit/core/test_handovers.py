@@ -331,3 +331,44 @@ async def test_so_does_work_without_a_contract_where_there_is_a_border(world):
     assert (fault.kind, fault.facts["source_domain"]) == (Kind.FORBIDDEN, "shop")  # whoever asked, not who hands on
     await world.ask(SetDomainPolicy(principal=ADMIN, source="shop", target="elsewhere"))
     assert (await world.ask(hands(world, "near", task.id, to=AgentId("far")))).asked_of == "far"
+
+
+@pytest.mark.parametrize("protocol", ["chiffon", "a2acp"])
+@pytest.mark.parametrize("named", [True, False], ids=["by name", "to whoever can"])
+async def test_who_polls_finds_a_task_that_was_handed_over_between_two_polls(world, protocol, named):
+    await world.add("pol", protocol=protocol, kind="poller", work_types=("run_playbook",))
+    assert await world.poll("pol") == []
+    ann, task = await working(world)
+    await world.ask(hands(world, "ann", task.id, to=AgentId("pol") if named else None, known={"metadata": {"n": 2}}))
+    moved = await world.task(task.id)
+    assert (moved.owner, moved.status, moved.handed) == ("pol", Status.ASSIGNED, (("ann", "pol"),))
+    [told] = ann.take()
+    assert (told.event.answer["accepted"], told.event.answer["agent_id"]) == (True, "pol")
+    await world.advance(50)  # longer than an agent may be silent over its work: it has not got it yet
+    [order] = await world.poll("pol")
+    assert (order.delivery.cargo, order.task.id) == (Cargo.WORK, task.id)
+    assert msgspec.json.decode(order.event.body)["handover"]["metadata"] == {"n": 2}
+    await world.ask_ack("pol", [order])
+    await world.finish("pol", task.id)
+    assert (await world.task(task.id)).status is Status.COMPLETED
+
+
+async def test_who_stops_polling_before_it_fetched_a_task_costs_it_an_attempt_and_is_not_blamed(world):
+    await world.add("pol", protocol="chiffon", kind="poller", work_types=("run_playbook",))
+    await world.poll("pol")
+    _, task = await working(world)
+    await world.ask(hands(world, "ann", task.id, to=AgentId("pol")))
+    await world.advance(100)
+    failed = [event for event in await world.store.events(task.id) if event.kind is EventKind.ATTEMPT_FAILED]
+    assert msgspec.json.decode(failed[0].body)["fault"]["message"] == "pol did not poll for it"
+    assert world.intake.agent("pol").breaker.failures == 0
+
+
+async def test_who_polls_and_has_its_hands_full_is_no_successor(world):
+    await world.add("pol", protocol="chiffon", kind="poller", work_types=("run_playbook",), concurrent=1)
+    ann, task = await working(world)
+    await world.submit(None, pinned="pol")
+    await world.ask_ack("pol", await world.poll("pol"))
+    await world.ask(hands(world, "ann", task.id, to=AgentId("pol")))
+    [told] = ann.take()
+    assert told.event.answer["error"] == "pol has no seat now; the task stays yours"

@@ -6,9 +6,10 @@ import msgspec
 import pytest
 from tests.support.conversations import allots, hands, takes, three_who_converse, working
 
-from dragoman.core.commands import Handing, ReportStatus
+from dragoman.core.agents.model import Offer
+from dragoman.core.commands import Handing, RegisterAgent, RemoveAgent, ReportStatus
 from dragoman.core.errors import Fault, Kind
-from dragoman.core.ids import SECOND, AgentId, Instant
+from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant
 from dragoman.stores.memory import MemoryStore
 
 
@@ -97,3 +98,64 @@ async def test_of_equals_who_fails_least_is_asked_to_take_a_task_over(world):
         await world.ask(ReportStatus(principal=AgentId(id), status={"state": "IDLE", "error_rate": rate}))
     _, task = await working(world)
     assert (await world.ask(hands(world, "ann", task.id))).asked_of == "cid"
+
+
+async def handed(world, task, *others) -> str:
+    """Who has a task after its owner handed it to whoever can; the others are there."""
+    for id in others:
+        await world.connect(id)
+    await world.ask(hands(world, "ann", task.id))
+    return (await world.task(task.id)).owner
+
+
+async def test_to_whoever_can_means_of_the_kind_that_the_caller_asked_for(world):
+    for id in ("bob", "cid"):
+        await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId(id)))
+    await world.add("ann2", "writer", protocol="agentmsg", concurrent=4)
+    await world.connect("ann2", acknowledges=True)
+    task = await world.submit("writer")
+    await world.add("other", "painter", work_types=("run_playbook",))
+    await world.connect("other")
+    request = hands(world, "ann2", task.id)
+    assert (await world.ask(request)).answer["accepted"] is False
+    await world.add("peer", "writer", work_types=("run_playbook",))
+    await world.connect("peer")
+    await world.ask(hands(world, "ann2", task.id))
+    assert (await world.task(task.id)).owner == "peer"
+
+
+async def test_to_whoever_can_means_first_who_declared_such_work(world):
+    for id in ("bob", "cid"):
+        await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId(id)))
+    _, task = await working(world)
+    await world.add("any", "a kind", work_types=None)
+    await world.add("zoe", "b kind", work_types=("run_playbook",))
+    await world.add("yak", "c kind", work_types=("paint",))
+    assert await handed(world, task, "any", "yak", "zoe") == "zoe"
+
+
+@pytest.mark.parametrize(
+    ("offer", "more"),
+    [
+        (Offer(intent="run_playbook", input_schema={"type": "object", "required": ["host"]}), {}),
+        (Offer(intent="run_playbook", required_capabilities=("root",)), {}),
+        (Offer(intent="run_playbook", pii=True), {}),
+        (Offer(intent="paint"), {"work_types": ("paint",)}),
+    ],
+    ids=["other input", "a grant that the caller lacks", "personal work only", "other work"],
+)
+async def test_nobody_is_chosen_whose_terms_the_task_does_not_meet(world, offer, more):
+    """An agent that declared how it works cannot go on with what does not fit that."""
+    for id in ("bob", "cid"):
+        await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId(id)))
+    ann, task = await working(world)
+    await world.add("lab", protocol="a2acp")
+    await world.ask(RegisterAgent(principal=AgentId("lab"), offers=(offer,), **{"work_types": (offer.intent,), **more}))
+    assert await handed(world, task, "lab") == "ann"
+    [told] = ann.take()
+    assert told.event.answer["accepted"] is False
+    await ann.ack(told)
+    await world.ask(hands(world, "ann", task.id, to=AgentId("lab")))
+    [told] = ann.take()
+    no = "lab does not do 'run_playbook', or not on the terms of this task; the task stays yours"
+    assert told.event.answer["error"] == no

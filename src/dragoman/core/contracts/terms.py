@@ -115,17 +115,17 @@ def check_sealed(target: Agent, type: str) -> None:
 def check_granted(work: Work, command: Submit, target: Agent, offer: Offer) -> None:
     """Who asks without a token must have been given by people what an offer requires; what an agent says of itself is
     no grant. People may ask for anything."""
-    missing = sorted(set(offer.required_capabilities) - granted(work, command, offer.required_capabilities))
+    missing = sorted(set(offer.required_capabilities) - granted(work, command.principal, offer.required_capabilities))
     if missing:
         lacks = f"{command.principal} lacks {', '.join(missing)}, which {target.id} requires for {offer.intent}"
         raise refuse(Kind.FORBIDDEN, f"{lacks}; people grant it: `dragoman agent add --capability`", missing=missing)
 
 
-def granted(work: Work, command: Submit, wanted: Iterable[str]) -> set[str]:
+def granted(work: Work, principal: AgentId, wanted: Iterable[str]) -> set[str]:
     """What of this whoever asks was given."""
-    if command.principal in (ADMIN, HUB):
+    if principal in (ADMIN, HUB):
         return set(wanted)
-    asker = work.agent(command.principal)
+    asker = work.agent(principal)
     return set() if asker is None else (set(wanted) & set(asker.capabilities)) - set(asker.declared)
 
 
@@ -156,8 +156,30 @@ def sifted(work: Work, command: Submit, route: Route) -> Route:
             unfit.append(agent.id)
     if fault is not None and (not left or len(unfit) > MOST_UNFIT):
         raise fault
-    given = tuple(sorted(granted(work, command, wanted)))
+    given = tuple(sorted(granted(work, command.principal, wanted)))
     return msgspec.structs.replace(route, personal=personal, unfit=tuple(sorted(unfit)), granted=given)
+
+
+def may_pass_to(work: Work, task: Task, agent: Agent) -> bool:
+    """Whether work that was begun meets the terms of an agent that is to go on with it: those that it declared for such
+    work, and those of the contract that the task is done on."""
+    contract = None if task.contract is None else work.contract(task.contract)
+    if contract is not None and agent.id in contract.parties:
+        return True
+    if contract is not None and contract.encrypted and contract.end_to_end:
+        return False  # nobody else can read what is asked
+    offer = agent.offer(task.type)
+    if (task.personal or (offer is not None and offer.pii)) and agent.protocol in SEALS:
+        return False  # it would come in clear
+    if offer is None:
+        return True
+    wanted = offer.required_capabilities
+    if (offer.pii and not task.personal) or granted(work, task.origin.principal, wanted) != set(wanted):
+        return False
+    if offer.input_schema is True:
+        return True
+    source = msgspec.json.decode(work.event(task.id, task.source).body)
+    return LIBRARY.compiled(offer.input_schema).accepts(source.get("input"))
 
 
 def check_input(command: Submit, offer: Offer | None, contract: Contract | None) -> None:

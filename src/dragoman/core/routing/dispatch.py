@@ -14,10 +14,10 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Claim, RefillLink
 from dragoman.core.contracts.terms import still_agreed
 from dragoman.core.delivery.model import Cargo, Delivery
-from dragoman.core.delivery.outbox import lease
+from dragoman.core.delivery.outbox import lease, put_on_its_way
 from dragoman.core.errors import Kind, Refused, refuse
 from dragoman.core.ids import HUB, AgentId, DeliveryId, Instant
-from dragoman.core.lookups import PAGE, Ready
+from dragoman.core.lookups import PAGE, Lane, Ready
 from dragoman.core.routing.routes import addressed, choose, could_claim, has_memory, queues_for, ready, route_of, serves
 from dragoman.core.state import admission
 from dragoman.core.state.admission import hold, must_be_approved
@@ -81,9 +81,10 @@ def admit(work: Work, task: Task) -> None:
     check_task(work, needs(task.constraints))
 
 
-def assign(work: Work, task: Task, agent: Agent, link: Link) -> Task:
+def assign(work: Work, task: Task, agent: Agent, link: Link | None) -> Task:
     """Give a task to an agent over a link: the next attempt begins. One whose time to live is over, or whose contract
-    went with one of the two, wakes at once."""
+    went with one of the two, wakes at once. Without a link its agent polls, and finds the work order at its next poll
+    (`clock.still_unfetched`)."""
     if task.outlived(work.now) or not still_agreed(work, task):
         task = move(task, Status.QUEUED, work.now, queue=None, waiting=None, wake_at=work.now)
         work.put(task)
@@ -109,7 +110,7 @@ def assign(work: Work, task: Task, agent: Agent, link: Link) -> Task:
         waiting=None,
         owner=agent.id,
         prefers=None,
-        session=link.session,
+        session=None if link is None else link.session,
         delivery=delivery_id,
         order=delivery_id,
         attempts=attempt,
@@ -134,7 +135,10 @@ def assign(work: Work, task: Task, agent: Agent, link: Link) -> Task:
         rank=task.rank,
         created_at=work.now,
     )
-    lease(work, order, link, task)
+    if link is not None:
+        lease(work, order, link, task)
+    else:
+        put_on_its_way(work, order, work.find(Lane(task.id, agent.id)), task)
     if task.handed:
         inherit(work, task, agent)
     return task

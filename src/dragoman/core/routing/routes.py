@@ -118,12 +118,26 @@ def addressed(work: Work, route: Route) -> Iterable[Agent]:
 
 def seat(work: Work, agent: Agent) -> Link | None:
     """The link over which this agent could be given work now, or None."""
-    if agent.silent_since is not None or work.floor.parting:
-        return None
-    if agent.breaker.state is not BreakerState.CLOSED or work.load_of(agent.id) >= agent.max_concurrent:
+    if not has_room(work, agent):
         return None
     link = reach(work, agent.id)
     return None if link is not None and link.parting else link
+
+
+def has_room(work: Work, agent: Agent) -> bool:
+    """Whether an agent could take one more task, if it can be reached."""
+    if agent.silent_since is not None or work.floor.parting:
+        return False
+    return agent.breaker.state is BreakerState.CLOSED and work.load_of(agent.id) < agent.max_concurrent
+
+
+def can_start(work: Work, agent: Agent) -> bool:
+    """Whether an agent could be given work by name: over a link now, or, where it polls, at its next poll."""
+    if seat(work, agent) is not None:
+        return True
+    if any(link.ordered or link.parting for link in work.links_to(agent.id)):
+        return False
+    return has_room(work, agent) and present(work, agent.id)
 
 
 def has_memory(work: Work, agent: Agent, route: Route) -> bool:
@@ -171,15 +185,12 @@ def reads_soon(work: Work, agent: Agent) -> bool:
 
 def can_be_asked(work: Work, agent: Agent) -> bool:
     """Whether an agent would hear of something soon and may have a seat for it. One that converses is asked by letter,
-    which waits for its next poll; any other must be given the work now."""
+    any other is given the work; both wait for the next poll of an agent that polls."""
     if absent(work, work.standing(agent.id)):
         return False
     if not agent.converses:
-        return seat(work, agent) is not None
-    if agent.silent_since is not None:
-        return False
-    free = agent.breaker.state is BreakerState.CLOSED and work.load_of(agent.id) < agent.max_concurrent
-    return free and reads_soon(work, agent)
+        return can_start(work, agent)
+    return has_room(work, agent) and reads_soon(work, agent)
 
 
 def choose(work: Work, route: Route, asked: Amounts = NOTHING) -> tuple[Agent, Link] | None:

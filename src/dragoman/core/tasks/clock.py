@@ -17,10 +17,11 @@ from dragoman.core.agents.registry import probe
 from dragoman.core.commands import AwaitReturn
 from dragoman.core.contracts.parting import part
 from dragoman.core.contracts.terms import still_agreed
-from dragoman.core.delivery.model import Letter
+from dragoman.core.delivery.model import DeliveryState, Letter
 from dragoman.core.delivery.outbox import tell_sender
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import HUB, Instant, rfc3339
+from dragoman.core.lookups import DeliveryById
 from dragoman.core.routing.dispatch import fill, place
 from dragoman.core.routing.routes import addressed, last_heard, present, route_of, serves
 from dragoman.core.tasks.model import HELD, Status, Task
@@ -158,6 +159,8 @@ def still_at_work(work: Work, task: Task) -> None:
         look = Instant(work.now + task.idle_limit) if rule.silence is Silence.VOUCHED else rule.at
         work.put(msgspec.structs.replace(task, wake_at=min(task.deadline, look)))
         return
+    if task.status is Status.ASSIGNED and task.session is None and still_unfetched(work, task, rule.last_sign):
+        return
     if rule.silence is Silence.LINK_LOST:
         lost_for_good(work, task, rule.last_sign)
         return
@@ -180,6 +183,26 @@ def still_at_work(work: Work, task: Task) -> None:
     blamed, lost = not missed and not task.answered, missed or lost_by(task, facts) is not None
     fail_attempt(work, task, fault, counts=blamed, lost=lost, spent=not task.answered)
     fill(work, owner)
+
+
+def still_unfetched(work: Work, task: Task, sign: Instant) -> bool:
+    """Whether a work order waits for its agent's next poll. As long as the agent polls it may; then an attempt failed,
+    which is no failure of the agent: as with a task that stands in a queue."""
+    assert task.owner is not None
+    order = None if task.delivery is None else work.one(DeliveryById(task.delivery))
+    if order is None or order.state is not DeliveryState.WAITING:
+        return False
+    if present(work, task.owner) or work.now < sign + task.idle_limit:
+        work.put(msgspec.structs.replace(task, wake_at=min(task.deadline, Instant(work.now + task.idle_limit))))
+        return True
+    fault = Fault(
+        kind=Kind.UNAVAILABLE,
+        message=f"{task.owner} did not poll for it",
+        retryable=True,
+        facts={"agent_id": task.owner, "last_heartbeat": rfc3339(sign)},
+    )
+    fail_attempt(work, task, fault, counts=False)
+    return True
 
 
 def lost_for_good(work: Work, task: Task, sign: Instant) -> None:

@@ -6,8 +6,8 @@
     keeps the task                                              ◀────   `AnswerHandover`
     the answer     ◀─────────    with a yes the task is theirs   ────▶  the task, its input, its story
 
-An agent that has no word for this (another protocol) is not asked: if it has a seat it is given the work. Nobody who
-said no is asked twice. Without a yes by the deadline the task stays where it is.
+An agent that has no word for this (another protocol) is not asked: if it has a seat it is given the work, at its next
+poll where it polls. Nobody who said no is asked twice. Without a yes by the deadline the task stays where it is.
 
 Whom the hub chooses where the owner leaves it open, `successors` says. The same task from the same hand to the same
 hand again is a loop, and refused. After `Rules.hop_limit` hands nobody seems able to do it, and it fails (agentmsg-D8).
@@ -36,7 +36,7 @@ from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import ADMIN, AgentId, Instant, QuestionId, instant, rfc3339
 from dragoman.core.lookups import OpenQuestions, QuestionById, Story
 from dragoman.core.routing.dispatch import assign, fill, make_room
-from dragoman.core.routing.routes import Route, reach, seat
+from dragoman.core.routing.routes import Route, can_start, reach, seat
 from dragoman.core.state import budget
 from dragoman.core.tasks.assistance import answered_before, asked_before, call_off, passed_over, put_to, question_id
 from dragoman.core.tasks.heirs import inherit, named, parts_of
@@ -56,7 +56,7 @@ from dragoman.core.tasks.outcome import end, failed
 from dragoman.core.tasks.questions import lasting
 from dragoman.core.tasks.story import STORY, in_short
 from dragoman.core.tasks.submit import newborn
-from dragoman.core.tasks.successors import candidates, check_border
+from dragoman.core.tasks.successors import can_go_on, candidates, check_border
 from dragoman.core.work import Work
 
 PERSON = AgentId("person")
@@ -186,10 +186,14 @@ def ask_next(work: Work, question: Question, said: str | None = None) -> Questio
     task = work.known_task(question.task)
     if task.waiting is Waiting.HELD:
         return kept(work, question, PAUSED)
-    obstacle = "seat"
+    obstacle, unable = "seat", None
     for agent in candidates(work, question, task):
         question = msgspec.structs.replace(question, asked_of=agent.id)
-        if not agent.converses and seat(work, agent) is None:
+        if not agent.converses and not can_go_on(work, task, agent):
+            question = passed_over(question)
+            unable = f"{agent.id} does not do {task.type!r}, or not on the terms of this task"
+            continue
+        if not agent.converses and not can_start(work, agent):
             obstacle = "seat"
         elif budget.no_room(work, task, agent.id, needs_then(work, task, question)) is not None:
             obstacle = "budget for it"  # a yes could not count
@@ -206,6 +210,8 @@ def ask_next(work: Work, question: Question, said: str | None = None) -> Questio
         return to_a_person(work, question, task)
     named = question.details["named"]
     why = f"{named} has no {obstacle} now" if named else f"nobody who could take it has a {obstacle} now"
+    if named and unable is not None:
+        why = unable
     if said is not None:
         why = f"nobody who could take it does; who was asked last said: {said}"
     return kept(work, question, f"{why}; the task stays yours")
@@ -290,9 +296,7 @@ def taken(
         offer(work, task, agent.id, Cargo.YOURS, task.seq)
         inherit(work, task, agent)
     else:
-        link = seat(work, agent)
-        assert link is not None
-        assign(work, task, agent, link)
+        assign(work, task, agent, seat(work, agent))
     if tell:
         offer_answer(work, question)
     fill(work, question.agent)

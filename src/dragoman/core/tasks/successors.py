@@ -8,10 +8,12 @@
     error_recovery     who failed least
     escalation         planners, then who failed least
 
-Before all that come those who have not had the task: whoever gave it away had its reasons. Among equals comes first who
-fails least by its own word. Nobody is asked who said that it takes no work now, or has no room for the task in its
-allocations (`handover.ask_next`). What its caller wanted still holds (others than itself, of such a role, with such
-capabilities), save for a planner to whom it is escalated; and work stays where its caller may ask for it (a2acp-D19).
+Before all that come those who have not had the task: whoever gave it away had its reasons; then those who declared that
+they do such work, before those who declared nothing. Among equals comes first who fails least by its own word. Nobody
+is asked who cannot go on with it (`can_go_on`), said that it takes no work now, or has no room for the task in its
+allocations (`handover.ask_next`). What its caller wanted still holds (others than itself, of such a kind and role, with
+such capabilities), save for a planner to whom it is escalated; and work stays where its caller may ask for it
+(a2acp-D19).
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from dragoman.core.agents.registry import PLANNER
 from dragoman.core.commands import Handing
 from dragoman.core.contracts import borders
 from dragoman.core.contracts.borders import domain_of
+from dragoman.core.contracts.terms import may_pass_to
 from dragoman.core.errors import Kind, Refused, refuse
 from dragoman.core.ids import AgentId
 from dragoman.core.routing.routes import can_be_asked, present, route_of, weight_of
@@ -61,9 +64,9 @@ def candidates(work: Work, question: Question, task: Task) -> list[Agent]:
         agent
         for agent in work.all_agents()
         if agent.id not in tried
-        and (is_as_asked_for(task, agent) or (reason is Handing.ESCALATION and agent.role == PLANNER))
+        and (is_as_asked_for(work, task, agent) or (reason is Handing.ESCALATION and agent.role == PLANNER))
         and (question.agent, agent.id) not in task.handed
-        and agent.can_do(task.type)
+        and can_go_on(work, task, agent)
         and all(capability in agent.capabilities for capability in needed)
         and can_be_asked(work, agent)
         and is_allowed(work, task, agent)
@@ -74,15 +77,28 @@ def candidates(work: Work, question: Question, task: Task) -> list[Agent]:
 
     def place(agent: Agent) -> tuple[Any, ...]:
         said = weight_of(work.standing(agent.id))
-        return (not present(work, agent.id), agent.id in had, *order(work, agent), *said, agent.id)
+        undeclared = agent.work_types is None
+        return (not present(work, agent.id), agent.id in had, undeclared, *order(work, agent), *said, agent.id)
 
     return sorted(able, key=place)
 
 
-def is_as_asked_for(task: Task, agent: Agent) -> bool:
-    """Whether somebody is whom its caller wanted for a task, apart from a name: that is up to whoever hands it over."""
-    role = route_of(task.route).role
-    if agent.id == task.origin.principal or (role is not None and agent.role != role):
+def can_go_on(work: Work, task: Task, agent: Agent) -> bool:
+    """Whether an agent does such work, has the memory for it, and may be given it on its terms and the task's."""
+    if not agent.can_do(task.type):
+        return False
+    if agent.memory_mb is not None and agent.memory_mb < budget.memory_needed(task.constraints):
+        return False
+    return may_pass_to(work, task, agent)
+
+
+def is_as_asked_for(work: Work, task: Task, agent: Agent) -> bool:
+    """Whether somebody is whom its caller wanted for a task, apart from a name: that is up to whoever hands it over. An
+    agent without a kind is addressed by its name as by a kind."""
+    route = route_of(task.route)
+    if agent.id == task.origin.principal or (route.role is not None and agent.role != route.role):
+        return False
+    if route.kind not in (None, agent.kind) and any(one.kind for one in work.agents_of_kind(route.kind)):
         return False
     return all(capability in agent.capabilities for capability in task.required_capabilities)
 
