@@ -114,6 +114,47 @@ def test_a_look_into_the_database_beside_the_hub_takes_nothing_away(tmp_path: Pa
         assert "nothing was committed" not in hub.log.read_text()
 
 
+READER = """
+import sqlite3, sys
+database = sqlite3.connect(sys.argv[1], isolation_level=None)
+database.execute("BEGIN")
+print(database.execute("SELECT count(*) FROM task").fetchone(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_foreign_transaction_ends_in_503_at_the_cap_of_the_log_and_the_hub_recovers(tmp_path: Path) -> None:
+    cap = 8 << 20
+    with running(tmp_path, DRAGOMAN_STORE__LOG_LIMIT_BYTES=str(cap)) as hub:
+        boss, _ = hub.orchestrator(), hub.worker()
+        command = [sys.executable, "-c", READER, str(hub.database)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as reader:
+            try:
+                assert reader.stdout is not None
+                assert reader.stdout.readline()
+                acknowledged, refusal = [], None
+                for _ in range(3 * cap >> 20):
+                    request, refusal = boss.submit(parameters={"filler": "x" * (1 << 20)})
+                    if refusal.status != 202:
+                        break
+                    acknowledged.append(task_of(request))
+                assert refusal is not None
+                assert (refusal.status, refusal.code) == (503, 5002)
+                assert "retry-after" in refusal.headers
+                assert b"store.log_limit_bytes" in refusal.body
+                assert hub.database.with_name("hub.sqlite-wal").stat().st_size < cap + (4 << 20)
+                assert cap / 2 < hub.gauge("dragoman_store_log_bytes") < cap + (4 << 20)
+                ready = hub.admin.get("/readyz")
+                assert (ready.status, b"store.log_limit_bytes" in ready.body) == (503, True)
+                assert {task["id"] for task in hub.tasks()} == set(acknowledged)  # reads go on
+            finally:
+                assert reader.stdin is not None
+                reader.stdin.close()
+        until(lambda: boss.send(request).status == 202, "nobody reads, so it takes requests again")
+        assert hub.admin.get("/readyz").status == 200
+        assert {task["id"] for task in hub.tasks()} == {*acknowledged, task_of(request)}
+
+
 # -- full -------------------------------------------------------------------------------------------------------
 
 

@@ -123,7 +123,7 @@ class Nest:
         link, lock = pass_fds
         with open(os.devnull, "r+b") as nothing:
             streams = (nothing, nothing, sys.__stderr__ or nothing)
-            return Hatched(*self._fork([*command[-1:]], Path.cwd(), dict(os.environ), streams, (link, lock)), None)
+            return Hatched(*self._fork([*command[-2:]], Path.cwd(), dict(os.environ), streams, (link, lock)), None)
 
     def run(self, arguments: Sequence[str], *, env: dict[str, str], stdin: str, timeout: float) -> tuple[int, str, str]:
         """`dragoman ARGUMENTS` to its end: the exit code, and both streams."""
@@ -246,9 +246,9 @@ class Egg:
             told, fds, _, _ = socket.recv_fds(link, REQUEST, 2)
             link.close()
             if told:
-                mask, _, path = told.decode().partition(" ")
+                mask, log_cap, path = told.decode().split(" ", 2)
                 os.umask(int(mask))
-                writer.main([str(fds[0]), str(hub), path])
+                writer.main([str(fds[0]), str(hub), log_cap, path])
             code = 0
         except SystemExit as stop:
             code = int(stop.code or 0)
@@ -263,7 +263,7 @@ class Egg:
             return subprocess.Popen(command, pass_fds=pass_fds, **how)
         self._fresh = False
         os.umask(mask := os.umask(0o077))
-        socket.send_fds(self._link, [f"{mask} {command[-1]}".encode()], pass_fds)
+        socket.send_fds(self._link, [f"{mask} {command[-2]} {command[-1]}".encode()], pass_fds)
         self._link.close()
         return self
 

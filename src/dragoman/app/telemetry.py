@@ -170,6 +170,7 @@ class Metrics(Observer):
         self.registry = CollectorRegistry(auto_describe=False)
         self.links_open: Callable[[], int] = _none
         self.intake_depth: Callable[[], int] = _none
+        self.log_bytes: Callable[[], int] = _none
         self.coven: Mapping[str, int] = {}
         """What coven's door counts."""
         self._commands: Counter[tuple[str, str]] = Counter()
@@ -252,6 +253,7 @@ class Metrics(Observer):
         yield _labelled("dragoman_coven", "What coven's door met", "what", self.coven)
         yield GaugeMetricFamily("dragoman_links_open", "Links open now", self.links_open())
         yield GaugeMetricFamily("dragoman_intake_depth", "Commands waiting to be decided", self.intake_depth())
+        yield GaugeMetricFamily("dragoman_store_log_bytes", "Bytes in the write-ahead log", self.log_bytes())
         yield from self._gauges()
 
     def _gauges(self) -> Iterator[Metric]:

@@ -112,6 +112,7 @@ async def hub(
     files = open_files(settings, mint, clock)
     metrics.links_open = lambda: intake.links
     metrics.intake_depth = lambda: intake.depth
+    metrics.log_bytes = lambda: store.log_bytes
     admin_hash = token_hash(admin_token)
     async with contextlib.AsyncExitStack() as stops:
         await intake.start()
@@ -217,7 +218,8 @@ def open_store(settings: Settings, clock: Callable[[], Instant]) -> Store:
         return MemoryStore()
     from dragoman.stores.sqlite.store import SqliteStore
 
-    return SqliteStore(settings.store_path, vault=DataVault(Path(settings.data), clock))
+    vault = DataVault(Path(settings.data), clock)
+    return SqliteStore(settings.store_path, vault=vault, log_cap=settings.store.log_limit_bytes)
 
 
 def open_files(settings: Settings, mint: Callable[[], str], clock: Callable[[], Instant]) -> Files:

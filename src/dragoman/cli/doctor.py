@@ -52,7 +52,7 @@ def doctor(*, output: Output = "table", reach: Reach = HERE) -> int:
     """Check this machine, the data directory and the hub."""
     directory = DataDir(reach.directory)
     findings: list[Finding] = []
-    for check in (python, sqlite, space, permissions):
+    for check in (python, sqlite, space, permissions, write_ahead_log):
         for finding in check(directory):
             _show(finding, output)
             findings.append(finding)
@@ -155,6 +155,31 @@ def permissions(directory: DataDir) -> Iterator[Finding]:
         yield Finding("data", verdict, f"not closed to others: {', '.join(open_ones)}", fix)
     else:
         yield Finding("data", "ok", f"{path} is closed to others")
+
+
+def write_ahead_log(directory: DataDir) -> Iterator[Finding]:
+    """Whether it comes near its limit, above which the hub takes no work."""
+    from dragoman.app.settings import SettingsError, load
+    from dragoman.app.settings.model import StoreSettings
+    from dragoman.cli.serving import settings_file
+
+    file = directory.path / "hub.sqlite-wal"
+    try:
+        size = file.stat().st_size
+    except OSError:
+        return
+    try:
+        limit = load(environ=os.environ, file=settings_file(None)).settings.store.log_limit_bytes
+    except SettingsError:
+        limit = StoreSettings().log_limit_bytes
+    said = f"the write-ahead log has {size >> 20:,} MiB of at most {limit >> 20:,}"
+    fix = f"another program reads the database and does not end its transaction: find it (fuser {file}) and end it"
+    if size >= limit:
+        yield Finding("log", "problem", f"{said}: the hub refuses work", fix)
+    elif size > limit // 2:
+        yield Finding("log", "warning", said, fix)
+    else:
+        yield Finding("log", "ok", said)
 
 
 def _hub(reach: Reach, directory: DataDir) -> tuple[list[Finding], bool]:

@@ -169,6 +169,11 @@ class Store(Protocol):
         """
         ...
 
+    @property
+    def log_bytes(self) -> int:
+        """What is committed and not yet in its place: the length of a write-ahead log, or 0 where there is none."""
+        ...
+
     async def due(self, now: Instant, limit: int) -> Due: ...
 
     # What people and the API read. All of them answer as of the last commit.

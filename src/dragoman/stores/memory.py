@@ -211,6 +211,10 @@ class MemoryStore:
     def _known(self, task: TaskId, changes: Changes) -> bool:
         return task in self._tables[Task] or any(isinstance(row, Task) and row.id == task for row in changes.added)
 
+    @property
+    def log_bytes(self) -> int:
+        return 0
+
     async def due(self, now: Instant, limit: int) -> Due:
         later: list[Instant] = []
         found: dict[type[Any], list[Any]] = {}

@@ -16,7 +16,6 @@ import pytest
 
 from dragoman.core.ids import TaskId
 from dragoman.core.ports import StoreFailed
-from dragoman.stores.sqlite import writer
 from dragoman.stores.sqlite.store import SqliteStore
 from tests.adapters.records import chain, event, task
 from tests.adapters.sqlite_faults.steps import PATIENCE, commit, stored
@@ -100,17 +99,6 @@ async def test_disk_full_refuses_then_recovers(small_disk: Path) -> None:
     assert await stored(made) == {*kept, "again"}
     assert await made.integrity_check() == []
     await made.close()
-
-
-async def test_wal_stays_bounded(store: SqliteStore, tmp_path: Path) -> None:
-    wal = tmp_path / "hub.db-wal"
-    largest = 0
-    await commit(store, task("t"))
-    for n in range(60):
-        await commit(store, *(event("t", 5 * n + step + 1, raw=os.urandom(1 << 20)) for step in range(5)))
-        largest = max(largest, wal.stat().st_size)
-    assert largest < 3 * writer.CHECKPOINT_AT
-    assert len(await store.events(TaskId("t"), after=290)) == 10
 
 
 async def test_a_long_read_holds_up_neither_commits_nor_the_loop(store: SqliteStore) -> None:

@@ -52,6 +52,22 @@ def test_before_the_first_start_all_is_well_and_it_says_how_to_start(alone: Path
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(("mebibytes", "verdict"), [(1, "ok"), (5, "warning"), (8, "problem")])
+def test_a_log_that_comes_near_its_limit_is_told(
+    alone: Path, run: Any, monkeypatch: pytest.MonkeyPatch, mebibytes: int, verdict: str
+) -> None:
+    monkeypatch.setenv("DRAGOMAN_STORE__LOG_LIMIT_BYTES", str(8 << 20))
+    make_store(alone / ".dragoman")
+    (alone / ".dragoman" / "hub.sqlite-wal").write_bytes(bytes(mebibytes << 20))
+    (alone / ".dragoman" / "hub.sqlite-wal").chmod(0o600)
+    ran = run("doctor", "-o", "json")
+    assert verdicts(ran.out)["log"] == verdict
+    [row] = [finding for finding in json.loads(ran.out)["findings"] if finding["check"] == "log"]
+    assert f"{mebibytes} MiB of at most 8" in row["says"]
+    assert ("fuser" in row["fix"]) == (verdict != "ok")
+    assert ran.code == (1 if verdict == "problem" else 0)
+
+
 def test_with_a_hub_it_asks_the_hub(hub: Any, run: Any) -> None:
     hub.answers["GET /livez"] = hub.answers["GET /readyz"] = (200, {"status": "ok"})
     hub.answers["GET /api/v1/tasks"] = (200, {"tasks": []})

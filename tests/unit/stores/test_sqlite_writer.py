@@ -17,21 +17,28 @@ OF_THE_DISK = (apsw.IOError, apsw.FullError, apsw.CorruptError)
 OF_THE_UNIT = (apsw.ConstraintError, ValueError)
 
 
+class Log:
+    size = 0
+
+    def make_room(self, unit: int) -> None: ...
+
+    def keep_bounded(self) -> None: ...
+
+
 class Disk:
     """Counts how often it was opened and how often it was asked to write."""
 
     fails: type[Exception] | None = None
     opened: list[Disk]
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, log_cap: int) -> None:
         self.opened.append(self)
+        self.log = Log()
         self.written = 0
         self.closed: bool | None = None
         self.remains = False
 
     def settle(self) -> None: ...
-
-    def keep_log_bounded(self) -> None: ...
 
     def write(self, operations: list[Any]) -> None:
         self.written += 1

@@ -72,6 +72,9 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["sqlite", "memory"] = "sqlite"
     path: str | None = None
     """The database file; by default `hub.sqlite` in the data directory."""
+    log_limit_bytes: Annotated[int, Meta(ge=8 * 1024 * 1024)] = 256 * 1024 * 1024
+    """What the database's write-ahead log may hold. It comes to that only if another program reads the database and
+    does not end its transaction; then new work is refused until it does."""
 
 
 class RuleSettings(msgspec.Struct, frozen=True, kw_only=True):

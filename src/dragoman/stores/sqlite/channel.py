@@ -20,6 +20,7 @@ import msgspec
 
 from dragoman.core.ports import StoreFailed
 from dragoman.stores.sqlite import ops
+from dragoman.stores.sqlite.backups import NOT_WRITTEN
 from dragoman.stores.sqlite.errors import StoreRefused
 
 START_PATIENCE = 600.0
@@ -37,7 +38,9 @@ class OutcomeUnknown(StoreFailed):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(tuple[str | None, bool])
+Answer = tuple[str | None, bool, int, int]
+"""What the writer says (`writer.Answer`): what is wrong, whether it gives up, bytes in the log, pages left to copy."""
+_decoder = msgspec.msgpack.Decoder(Answer)
 
 
 class Writer(asyncio.Protocol):
@@ -50,14 +53,18 @@ class Writer(asyncio.Protocol):
         self._writable.register(link, select.POLLOUT)
         self._transport: asyncio.Transport | None = None
         self._heard = bytearray()
-        self._waiting: deque[asyncio.Future[tuple[str | None, bool]]] = deque()
+        self._waiting: deque[asyncio.Future[Answer]] = deque()
+        self._turn = asyncio.Lock()
+        """Units and the steps of a backup take turns."""
+        self.log_bytes = 0
+        """What the write-ahead log held after the last unit."""
         self._settled: asyncio.Future[None] | None = None
         self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._opened = self._next_answer()
         """What it says unasked, and perhaps before anybody looks: whether it could open the database."""
 
     @classmethod
-    async def start(cls, path: Path, lock: int) -> Writer:
+    async def start(cls, path: Path, lock: int, log_cap: int) -> Writer:
         """A writer that has opened and checked the database; `StoreRefused` with its sentence if it would not."""
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
@@ -66,7 +73,7 @@ class Writer(asyncio.Protocol):
         with theirs:
             command = [sys.executable, "-m", "dragoman.stores.sqlite.writer"]
             process = subprocess.Popen(  # noqa: ASYNC220 (vfork and exec: a millisecond, before we serve)
-                [*command, str(theirs.fileno()), str(os.getpid()), str(path)],
+                [*command, str(theirs.fileno()), str(os.getpid()), str(log_cap), str(path)],
                 pass_fds=(theirs.fileno(), lock),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -74,7 +81,7 @@ class Writer(asyncio.Protocol):
         _, writer = await loop.create_unix_connection(lambda: cls(process, ours), sock=ours)
         try:
             async with asyncio.timeout(START_PATIENCE):
-                error, _ = await writer._opened
+                error, *_ = await writer._opened
         except BaseException:
             await writer.close()
             raise
@@ -93,18 +100,32 @@ class Writer(asyncio.Protocol):
 
     async def commit(self, operations: list[tuple[Any, ...]]) -> None:
         """Returns when the operations are on the disk; `StoreFailed` if they are not, `OutcomeUnknown` if perhaps."""
-        if self._transport is None or not self.alive:
-            raise _ended()
-        await self.settled()
-        frame = bytearray(ops.HEADER)
-        _encoder.encode_into(operations, frame, ops.HEADER)
-        frame[: ops.HEADER] = (len(frame) - ops.HEADER).to_bytes(ops.HEADER, "big")
-        sent = self._push(frame)
-        if sent < len(frame):
-            self._transport.write(memoryview(frame)[sent:])
-        error, _ = await self._next_answer()
+        error, _, self.log_bytes, _ = await self._ask(operations)
         if error is not None:
             raise StoreFailed(f"the store could not commit: {error}")
+
+    async def copy(self, step: tuple[Any, ...]) -> int:
+        """One step of a backup; how many pages are left. Raises `OSError` if the copy cannot be written."""
+        error, _, _, left = await self._ask([step])
+        if error is not None:
+            kind = error.partition(":")[0]
+            if kind in NOT_WRITTEN:
+                raise OSError(*NOT_WRITTEN[kind])
+            raise StoreFailed(f"the store could not be copied: {error}")
+        return left
+
+    async def _ask(self, operations: list[tuple[Any, ...]]) -> Answer:
+        async with self._turn:
+            await self.settled()
+            if self._transport is None or not self.alive:
+                raise _ended()
+            frame = bytearray(ops.HEADER)
+            _encoder.encode_into(operations, frame, ops.HEADER)
+            frame[: ops.HEADER] = (len(frame) - ops.HEADER).to_bytes(ops.HEADER, "big")
+            sent = self._push(frame)
+            if sent < len(frame):
+                self._transport.write(memoryview(frame)[sent:])
+            return await self._next_answer()
 
     def _push(self, frame: bytearray) -> int:
         """As much of a frame as the writer takes at once. It has nothing else to do, so that is nearly always all.
@@ -124,10 +145,10 @@ class Writer(asyncio.Protocol):
                 break  # it died: the transport finds out, and says so
         return sent
 
-    def _next_answer(self) -> asyncio.Future[tuple[str | None, bool]]:
+    def _next_answer(self) -> asyncio.Future[Answer]:
         """Answers come in the order of the questions. One that nobody waits for any more (its unit was cancelled)
         is still consumed in its turn, never taken for the next one's."""
-        answer: asyncio.Future[tuple[str | None, bool]] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         if self.alive:
             self._waiting.append(answer)
         else:

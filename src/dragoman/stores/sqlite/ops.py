@@ -21,6 +21,12 @@ ROWS = 5  # statement number, parameters of each row
 FORGET = 6  # rows of the log of the shared state up to this number: some of them
 TASKS_REMOVED = 7  # of each its number, what it depends on, its files, its contract with its id
 
+# Steps of a backup, each alone in its frame: (code, …)
+COPY_BEGIN = 16  # the file
+COPY_STEP = 17  # so many pages
+COPY_END = 18
+COPYING = frozenset((COPY_BEGIN, COPY_STEP, COPY_END))
+
 FORGET_CHANGES = (
     "DELETE FROM changed WHERE cursor IN (SELECT cursor FROM changed WHERE cursor <= ?1 ORDER BY cursor LIMIT 64)"
 )

@@ -8,9 +8,9 @@ connections of their own, so a long one holds nobody up.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -29,11 +29,12 @@ from dragoman.core.ports import Changes, Due, Recovered, StoreFailed, TaskFilter
 from dragoman.core.state.model import Changed, Entity, Registry
 from dragoman.core.tasks.model import Event, Question, QuestionStatus, Task
 from dragoman.stores import personal
-from dragoman.stores.sqlite import answers, doubt, lock, reads, recovery, schema
-from dragoman.stores.sqlite.backups import backup
+from dragoman.stores.sqlite import answers, backups, doubt, lock, ops, reads, recovery, schema
 from dragoman.stores.sqlite.cache import SHORT, HotCache
 from dragoman.stores.sqlite.channel import OutcomeUnknown, Writer
 from dragoman.stores.sqlite.errors import StoreRefused
+from dragoman.stores.sqlite.lists import Lists, unreadable
+from dragoman.stores.sqlite.log import CAP, waits_at
 from dragoman.stores.sqlite.names import Names
 from dragoman.stores.sqlite.passed import PassedLetters
 from dragoman.stores.sqlite.rows import pack
@@ -42,10 +43,18 @@ T = TypeVar("T")
 
 
 class SqliteStore:
-    """The embedded store. `cached_rows=0` turns the hot cache off."""
+    """The embedded store. `cached_rows=0` turns the hot cache off. `log_cap`: see `log`; while the log waits for
+    readers, a list that takes longer than `read_seconds` is interrupted."""
 
     def __init__(
-        self, path: Path, *, cached_rows: int = 8192, list_threads: int = 2, vault: Vault | None = None
+        self,
+        path: Path,
+        *,
+        cached_rows: int = 8192,
+        list_threads: int = 2,
+        vault: Vault | None = None,
+        log_cap: int = CAP,
+        read_seconds: float = 2.0,
     ) -> None:
         self._path = path.absolute()
         self._vault = vault
@@ -61,8 +70,9 @@ class SqliteStore:
         self._outrun = False
         """Whether it was there, but the hub had been told otherwise: then the hub's memory is behind the store."""
         self._naming: asyncio.Task[None] | None = None
-        self._pool = ThreadPoolExecutor(list_threads, thread_name_prefix="dragoman-read")
-        self._idle: list[apsw.Connection] = []
+        self._lists = Lists(str(self._path), threads=list_threads, seconds=read_seconds)
+        self._log_cap = log_cap
+        self._copying = asyncio.Lock()
 
     async def open(self) -> Recovered:
         """`StoreInUse` or `StoreRefused` if that is not possible, with a sentence saying what to do."""
@@ -70,7 +80,7 @@ class SqliteStore:
         durable.make_directory(self._path.parent)
         self._lock = await lock.acquire(self._path.parent)
         try:
-            self._writer = await Writer.start(self._path, self._lock)
+            self._writer = await Writer.start(self._path, self._lock, self._log_cap)
             return self._begin()
         except apsw.Error as error:
             await self.close()
@@ -103,12 +113,10 @@ class SqliteStore:
         if self._naming is not None:
             self._naming.cancel()
             self._naming = None
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        await asyncio.to_thread(self._pool.shutdown)
-        for connection in [*self._idle, *filter(None, [self._reader])]:
-            connection.close()
-        self._idle.clear()
-        self._reader = None
+        await self._lists.close()
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
         if self._passed is not None:
             self._passed.close()
             self._passed = None
@@ -153,7 +161,7 @@ class SqliteStore:
             await self._writer.close()
             self._writer = None
         try:
-            self._writer = await Writer.start(self._path, self._lock)
+            self._writer = await Writer.start(self._path, self._lock, self._log_cap)
             _, free = recovery.recovered(self._reader)
             there = self._doubtful is not None and doubt.is_there(self._reader, self._doubtful)
         except (StoreRefused, apsw.Error, OSError) as error:
@@ -236,13 +244,21 @@ class SqliteStore:
             if self._writer is None:
                 raise StoreFailed("the store is not open")
             try:
-                await self._writer.commit(operations)
+                try:
+                    await self._writer.commit(operations)
+                finally:  # a log that waits for readers does not wait for ours
+                    if self.log_bytes > waits_at(self._log_cap):
+                        self._lists.interrupt_long_ones()
                 return
             except OutcomeUnknown:
                 self._doubtful = written
                 if await self._restart_writer():
                     return
         raise StoreFailed("two writer processes ended over this unit, and it was not written")
+
+    @property
+    def log_bytes(self) -> int:
+        return self._writer.log_bytes if self._writer else 0
 
     def _number(self, task: TaskId) -> int:
         if self._cache is not None and (known := self._cache.number(task)) is not None:
@@ -365,26 +381,29 @@ class SqliteStore:
         return await self._list(schema.integrity)
 
     async def backup(self, target: str) -> None:
-        await self._list(lambda connection: backup(connection, Path(target)))
+        path, writer = Path(target), self._writer
+        if writer is None:
+            raise StoreFailed("the store is not open")
+        async with self._copying:
+            part = backups.part_of(path)
+            try:
+                left, pages = await writer.copy((ops.COPY_BEGIN, str(part))), backups.STEP
+                while left:
+                    before, left = left, await writer.copy((ops.COPY_STEP, pages))
+                    if left > before - pages // 2:  # half as much, or more, was written meanwhile
+                        pages = min(2 * pages, backups.LONGEST_STEP)
+                await writer.copy((ops.COPY_END,))
+                await asyncio.to_thread(backups.finish, part, path)
+            except apsw.Error as error:
+                raise unreadable(error) from error
+            finally:
+                with contextlib.suppress(StoreFailed, OSError):
+                    await writer.copy((ops.COPY_END,))
+                backups.discard(part)
 
     async def _list(self, read: Callable[[apsw.Connection], T]) -> T:
         self._read()
-
-        def work() -> T:
-            connection = self._idle.pop() if self._idle else answers.connect(str(self._path))
-            try:
-                connection.execute("BEGIN")  # one snapshot, however many statements
-                try:
-                    return read(connection)
-                finally:
-                    connection.execute("COMMIT")
-            finally:
-                self._idle.append(connection)
-
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
-        except apsw.Error as error:
-            raise unreadable(error) from error
+        return await self._lists.read(read)
 
 
 class SqliteUnit:
@@ -407,7 +426,3 @@ class SqliteUnit:
             raise RuntimeError("a unit of work commits once")
         self._committed = True
         await self._store._commit(changes)
-
-
-def unreadable(error: apsw.Error) -> StoreFailed:
-    return StoreFailed(f"the store could not read: {error}")

@@ -11,8 +11,9 @@ longer be what is on the disk, and an fsync that failed is never tried again.
 What a forgotten task leaves, its events, may be much. So it is noted (`remains`) in the transaction that removes the
 task, and deleted bit by bit: some with every commit, and the rest when there is nothing else to do.
 
-The write-ahead log is moved into the database by a second thread (SQLite works outside the GIL), so commits do not
-wait for it; only the rest, what was written meanwhile, is moved between two commits.
+The write-ahead log is kept short by `log`. A backup is made here, too, a step at a time between two units: what this
+connection writes meanwhile goes into the copy as well, so the copy is never begun again, and between two steps nobody
+reads.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ import select
 import signal
 import socket
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +31,10 @@ import msgspec
 
 from dragoman import durable
 from dragoman.stores.sqlite import ops, schema
+from dragoman.stores.sqlite.backups import Copy
 from dragoman.stores.sqlite.columns import AuditColumns, DeliveryColumns, TaskColumns, TaskUpdates
 from dragoman.stores.sqlite.errors import StoreRefused
-
-CHECKPOINT_AT = 32 << 20
-"""Bytes of write-ahead log after which it is moved into the database."""
-
-SMALL_REST = 1 << 20
-"""Bytes of it that may be moved between two commits."""
-
-ROUNDS = 8
+from dragoman.stores.sqlite.log import CAP, Log, LogIsFull
 
 AT_ONCE = (1024, 1 << 20)
 """How many events, and bytes of them, are deleted in a transaction that removes tasks, or in one of its own;"""
@@ -62,31 +56,26 @@ REOPEN_AFTER = (
 
 
 class Answer(msgspec.Struct, array_like=True):
-    """What the hub hears: nothing wrong, or a sentence. `refused`: the writer will not serve this database at all."""
+    """What the hub hears: nothing wrong, or a sentence. `refused`: the writer will not serve this database at all.
+    `log`: bytes in the write-ahead log. `left`: pages that a backup has still to copy."""
 
     error: str | None = None
     refused: bool = False
+    log: int = 0
+    left: int = 0
 
 
 class Disk:
     """The database and its write-ahead log."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, log_cap: int = CAP) -> None:
         self.path = path
         self.connection = schema.connect(path)
         self.updates = TaskUpdates()
-        self.logged = 0
         self.remains = True
         """Whether there may be events of forgotten tasks."""
-        self.connection.set_wal_hook(self._logged)
-        self._checkpoint: threading.Thread | None = None
-        # Opened once and kept: POSIX locks belong to the process, and closing any descriptor of a file cancels all of
-        # them, those of SQLite's connections too.
-        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def _logged(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
-        self.logged = pages * schema.PAGE_SIZE
-        return apsw.SQLITE_OK
+        self.log = Log(self.connection, path, log_cap)
+        self.copy: Copy | None = None
 
     def settle(self) -> None:
         """After a start: checks, then empties the log a dead writer left, for its pages may be in memory only."""
@@ -197,43 +186,33 @@ class Disk:
         if self.connection.total_changes() - before != len(rows):
             raise ValueError(f"a row that should be changed or removed does not exist ({statement.split(' SET')[0]})")
 
-    def keep_log_bounded(self) -> None:
-        """Called after each commit, when the answer is out."""
-        if self._checkpoint is not None and not self._checkpoint.is_alive():
-            self._checkpoint = None
-            self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)  # the rest: the log can start over
-        elif self.logged > CHECKPOINT_AT and self._checkpoint is None:
-            self._checkpoint = threading.Thread(target=self._move_log, name="checkpoint", daemon=True)
-            self._checkpoint.start()
+    def step(self, operation: list[Any]) -> int:
+        """One step of a backup; how many pages it has still to copy."""
+        match operation:
+            case [ops.COPY_BEGIN, part]:
+                self._end_copy()
+                self.copy = Copy(self.connection, part)
+                return self.copy.left
+            case [ops.COPY_STEP, pages] if self.copy is not None:
+                return self.copy.step(pages)
+            case [ops.COPY_END]:
+                self._end_copy()
+                return 0
+            case _:
+                raise ValueError("no backup has begun")
 
-    def _move_log(self) -> None:
-        """Most of it, in rounds: what came during one is moved in the next, until little is left.
-
-        SQLite syncs the database only when it has caught up with the log, which would leave all of the sync to the
-        commit that waits for the rest. So we sync what is there now.
-        """
-        try:
-            connection = apsw.Connection(self.path)
-            try:
-                connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-                connection.execute("PRAGMA synchronous = FULL")
-                for _ in range(ROUNDS):
-                    logged, _moved = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-                    os.fdatasync(self._file)
-                    if self.logged - logged * schema.PAGE_SIZE < SMALL_REST:
-                        break
-            finally:
-                connection.close()
-        except (apsw.Error, OSError):
-            pass  # nothing is lost: the log is still there, and SQLite's own sync meets the same error
+    def _end_copy(self) -> None:
+        copy, self.copy = self.copy, None
+        if copy is not None:
+            copy.close()
 
     def close(self, *, orderly: bool) -> None:
-        if self._checkpoint is not None:
-            self._checkpoint.join()
+        self._end_copy()
+        self.log.stop_moving()
         if orderly:
             self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
         self.connection.close()
-        os.close(self._file)
+        self.log.close()
 
 
 def sync(path: str) -> None:
@@ -248,9 +227,9 @@ def sync(path: str) -> None:
         os.close(descriptor)
 
 
-def serve(link: socket.socket, path: str) -> None:
+def serve(link: socket.socket, path: str, log_cap: int = CAP) -> None:
     try:
-        started = Disk(path)
+        started = Disk(path, log_cap)
         started.settle()
     except (StoreRefused, apsw.Error, OSError) as error:
         answer(link, Answer(str(error), refused=True))
@@ -261,8 +240,11 @@ def serve(link: socket.socket, path: str) -> None:
     while True:
         if disk is not None and disk.remains and not select.select([link], [], [], IDLE)[0]:
             try:
+                disk.log.make_room(AT_ONCE[1])
                 disk.clear()
-                disk.keep_log_bounded()
+                disk.log.keep_bounded()
+            except LogIsFull:
+                pass
             except apsw.Error:
                 disk.close(orderly=False)
                 disk = None
@@ -271,23 +253,36 @@ def serve(link: socket.socket, path: str) -> None:
             break
         try:
             if disk is None:
-                disk = Disk(path)
-            disk.write(decode(frame))
+                disk = Disk(path, log_cap)
+            operations = decode(frame)
+            if operations and operations[0][0] in ops.COPYING:
+                answer(link, backup_step(disk, operations[0]))
+                continue
+            disk.log.make_room(len(frame))
+            disk.write(operations)
         except BaseException as error:
-            answer(link, Answer(f"{type(error).__name__}: {error}"))
+            answer(link, Answer(f"{type(error).__name__}: {error}", log=0 if disk is None else disk.log.size))
             if disk is not None and isinstance(error, REOPEN_AFTER):
                 disk.close(orderly=False)
                 disk = None
             continue
         crash("writer:before_answer")
-        answer(link, Answer())
+        answer(link, Answer(log=disk.log.size))
         try:
-            disk.keep_log_bounded()
+            disk.log.keep_bounded()
         except apsw.Error:
             disk.close(orderly=False)
             disk = None
     if disk is not None:
         disk.close(orderly=True)
+
+
+def backup_step(disk: Disk, operation: list[Any]) -> Answer:
+    """What goes wrong here is the copy's: the database is served on."""
+    try:
+        return Answer(log=disk.log.size, left=disk.step(operation))
+    except Exception as error:
+        return Answer(f"{type(error).__name__}: {error}", log=disk.log.size)
 
 
 def receive(link: socket.socket) -> bytearray | None:
@@ -359,14 +354,14 @@ def main(arguments: list[str]) -> None:
     global crash
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    descriptor, parent, path = arguments
+    descriptor, parent, log_cap, path = arguments
     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # waking up must not push the hub off its core
     die_with_parent(int(parent))
     setting = os.environ.get("DRAGOMAN_CRASH_AT", "")
     if setting.startswith("writer:"):
         crash = CrashPoint(setting)
     with socket.socket(fileno=int(descriptor)) as link:
-        serve(link, path)
+        serve(link, path, int(log_cap))
 
 
 if __name__ == "__main__":

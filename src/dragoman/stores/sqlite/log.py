@@ -1,0 +1,152 @@
+"""The write-ahead log of the database, and why it does not grow without end.
+
+SQLite appends commits to the log and can begin it anew only when all of it was moved into the database and nobody
+reads from it any more. A reader whose transaction stays open, or readers that overlap, keep it from that for ever. So:
+
+    bytes in the log       what the writer does after a commit
+    ---------------------  -----------------------------------------------------------------------------------
+    an eighth of the cap   a second thread moves it (SQLite works outside the GIL), so commits do not wait; only
+                           the rest, what was written meanwhile, is moved between two commits
+    a quarter              waits for that thread, and then, while nothing new is written, for readers: whoever
+                           reads since before sees the end of it, whoever comes reads the database alone
+    each further eighth    waits for readers once more
+    the cap                refuses units until it can begin the log anew
+
+The hub's own long reads are interrupted from a quarter on (see `store`), and a backup reads in steps. So only another
+program that keeps a transaction open on the file can bring it to the cap; what the log then holds beyond it is at most
+the last unit.
+
+Imported by the writer: apsw and the standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import apsw
+
+from dragoman.stores.sqlite import schema
+
+CAP = 256 << 20
+"""Bytes that the log may hold, unless a setting says otherwise."""
+
+SMALL_REST = 1 << 20
+"""Bytes of it that may be moved between two commits."""
+
+ROUNDS = 8
+
+READERS_MS = 500
+"""How long a commit may be held up to wait for readers, at each step of the table;"""
+FULL_MS = 250
+"""and how long a unit waits before it is refused."""
+BUSY_MS = 5000
+
+
+class LogIsFull(Exception):
+    """The log is at its cap and cannot begin anew."""
+
+    def __init__(self, size: int, cap: int) -> None:
+        super().__init__(
+            f"the write-ahead log holds {size >> 20} MiB of at most {cap >> 20} (store.log_limit_bytes) and cannot"
+            " begin anew while another program reads the database: end that program's transaction, or the program"
+        )
+
+
+def waits_at(cap: int) -> int:
+    """From how many bytes on the log is worth waiting for readers, and interrupting them."""
+    return cap // 4
+
+
+class Log:
+    def __init__(self, connection: apsw.Connection, path: str, cap: int = CAP) -> None:
+        self.cap = cap
+        self.size = 0
+        """Bytes of it, after the last commit."""
+        self._connection = connection
+        self._path = path
+        self._moved = 0
+        """How long it was when it was last moved."""
+        self._wait_at = waits_at(cap)
+        self._mover: threading.Thread | None = None
+        # Opened once and kept: POSIX locks belong to the process, and closing any descriptor of a file cancels all of
+        # them, those of SQLite's connections too.
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        connection.execute(f"PRAGMA journal_size_limit = {min(schema.WAL_KEPT, waits_at(cap))}")
+        connection.set_wal_hook(self._grown)
+
+    def _grown(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
+        size = pages * schema.PAGE_SIZE
+        if size < self.size:  # it began anew
+            self._moved, self._wait_at = 0, waits_at(self.cap)
+        self.size = size
+        return apsw.SQLITE_OK
+
+    def make_room(self, unit: int) -> None:
+        """For a unit of about so many bytes. Raises `LogIsFull`. A unit above the cap has its place in an empty log."""
+        if self.size and self.size + unit > self.cap:
+            self._wait_for_mover()
+            if not self._begin_anew(FULL_MS):
+                raise LogIsFull(self.size, self.cap)
+
+    def keep_bounded(self) -> None:
+        """Called after each commit, when the answer is out."""
+        if self.size > self._wait_at:
+            self._wait_for_mover()
+            if not self._begin_anew(READERS_MS):
+                self._wait_at = self.size + self.cap // 8
+        elif self._mover is not None:
+            if not self._mover.is_alive():
+                self._mover = None
+                self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)  # the rest
+                self._moved = self.size
+        elif self.size - self._moved > self.cap // 8:
+            self._mover = threading.Thread(target=self._move, name="checkpoint", daemon=True)
+            self._mover.start()
+
+    def _begin_anew(self, patience_ms: int) -> bool:
+        """Whether the next unit is written to the beginning of the log: all of it is in the database, and no reader
+        needs it. Nothing is written meanwhile, for we are the only writer."""
+        self._connection.set_busy_timeout(patience_ms)
+        try:
+            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+        except apsw.BusyError:
+            return False
+        finally:
+            self._connection.set_busy_timeout(BUSY_MS)
+        self.size = self._moved = 0
+        self._wait_at = waits_at(self.cap)
+        return True
+
+    def _wait_for_mover(self) -> None:
+        if self._mover is not None:
+            self._mover.join()
+            self._mover = None
+
+    def _move(self) -> None:
+        """Most of it, in rounds: what came during one is moved in the next, until little is left.
+
+        SQLite syncs the database only when it has caught up with the log, which would leave all of the sync to the
+        commit that waits for the rest. So we sync what is there now.
+        """
+        try:
+            connection = apsw.Connection(self._path)
+            try:
+                connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+                connection.execute("PRAGMA synchronous = FULL")
+                for _ in range(ROUNDS):
+                    logged, _moved = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                    os.fdatasync(self._file)
+                    if self.size - logged * schema.PAGE_SIZE < SMALL_REST:
+                        break
+            finally:
+                connection.close()
+        except (apsw.Error, OSError):
+            pass  # nothing is lost: the log is still there, and SQLite's own sync meets the same error
+
+    def close(self) -> None:
+        """After the connection."""
+        os.close(self._file)
+
+    def stop_moving(self) -> None:
+        self._wait_for_mover()
