@@ -1,4 +1,5 @@
-"""A machine that has nothing left, no descriptor or no memory: what is new is refused, and what is there is served.
+"""A machine that has nothing left (descriptors, memory), or a disk that stands still: what is new is refused, and what
+is there is served.
 
 All is well when there is something again.
 """
@@ -7,18 +8,23 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import socket
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from tests.support.chiffon import Door, Orchestrator, kinds, task_of, work_request, work_result
+from tests.support.chiffon import Answer, Door, Orchestrator, kinds, task_of, work_request, work_result
 from tests.support.fleet import BROKEN
 from tests.support.hubproc import HubProcess, running, until
 
 SPARE = 4
 MIB = 1 << 20
+MANY = 40
+FILLER = {"filler": "x" * 7 * MIB}
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +95,8 @@ def test_without_memory_what_is_large_is_refused_and_everything_else_is_served(h
     large = work_request(to_agent="much", parameters={"filler": "x" * 7 * MIB})
     with at_most(hub, resource.RLIMIT_AS, address_space(hub) + 4 * MIB):
         refused = boss.send(large)
-        assert (refused.status, refused.headers["retry-after"]) == (503, "5")
+        assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+        assert refused.json["payload"]["error_code"] == 5002
         small, answer = boss.submit(to_agent="much")
         assert answer.status == 202
         work = worker.work()
@@ -98,3 +105,69 @@ def test_without_memory_what_is_large_is_refused_and_everything_else_is_served(h
     worker.send(work_result(work))
     assert kinds(boss.take()) == ["work_result"]
     assert hub.status(task_of(large)) == "queued"
+
+
+def at_once(hub: HubProcess, boss: Orchestrator, messages: int) -> list[Future[Answer]]:
+    """Large requests of one agent, each over a connection of its own."""
+    crowd = ThreadPoolExecutor(messages)
+    sent = [crowd.submit(boss.send, work_request(to_agent="much", parameters=FILLER)) for _ in range(messages)]
+    crowd.shutdown(wait=False)
+    return sent
+
+
+def test_many_large_requests_at_once_under_a_limit_of_memory_end_in_refusals_and_not_in_its_death(
+    hub: HubProcess,
+) -> None:
+    boss = hub.orchestrator("boss-of-many")
+    hub.worker("i3", "much")
+    with at_most(hub, resource.RLIMIT_AS, address_space(hub) + 200 * MIB):
+        statuses = Counter(answer.result(60).status for answer in at_once(hub, boss, MANY))
+    assert statuses.total() == MANY
+    assert set(statuses) <= {202, 429, 503}
+    assert hub.alive
+    assert boss.send(work_request(to_agent="much", parameters=FILLER)).status == 202
+    assert "MemoryError" not in hub.log.read_text()
+
+
+def resident(hub: HubProcess) -> int:
+    _, pages, *_ = Path(f"/proc/{hub.pid}/statm").read_text().split()
+    return int(pages) * resource.getpagesize()
+
+
+def writer_of(hub: HubProcess) -> int:
+    """Its one child."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+            if int(parent) == hub.pid:
+                return int(pid)
+    raise AssertionError("the hub has no writer")
+
+
+def test_behind_a_disk_that_stands_still_memory_is_bounded_and_the_hub_says_that_it_is_not_ready(
+    tmp_path: Path,
+) -> None:
+    limits = {"DRAGOMAN_MEMORY__IN_FLIGHT_BYTES_PER_AGENT": str(21 * MIB), "DRAGOMAN_SERVER__STALLED_SECONDS": "0.5"}
+    with running(tmp_path, **limits) as hub:
+        boss = hub.orchestrator()
+        hub.worker("i1", "much")
+        before, writer = resident(hub), writer_of(hub)
+        os.kill(writer, signal.SIGSTOP)
+        try:
+            answers = at_once(hub, boss, MANY)
+            until(lambda: sum(answer.done() for answer in answers) == MANY - 2, "all but two are refused")
+            refused = [answer.result() for answer in answers if answer.done()]
+            assert {(answer.status, answer.json["payload"]["error_code"]) for answer in refused} == {(429, 5005)}
+            unready = until(lambda: (told := Door(hub.url).get("/readyz")).status == 503 and told, "it says so")
+            assert "a commit has been under way for" in unready.json["detail"]
+            assert Door(hub.url).get("/livez").status == 200
+            figures = Door(hub.url).get("/metrics").body.decode()
+            held = float(figures.partition("\ndragoman_held_bytes ")[2].partition("\n")[0])
+            assert 14 * MIB < held < 21 * MIB
+            assert resident(hub) - before < MANY // 2 * 7 * MIB  # of 40 requests, not the half
+        finally:
+            os.kill(writer, signal.SIGCONT)
+        kept = [answer.result(60) for answer in answers]
+        assert Counter(answer.status for answer in kept) == {429: MANY - 2, 202: 2}
+        until(lambda: Door(hub.url).get("/readyz").status == 200, "it goes on")
+        assert len(hub.tasks()) == 2

@@ -10,6 +10,7 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.commands import CloseLink, Command, NoteRefusal, OpenLink
 from dragoman.core.errors import Fault, Refused
 from dragoman.core.ids import AgentId, Instant, SessionId, TaskId, uuid7
+from dragoman.core.memory import MemoryBudget
 from dragoman.core.ports import LinkEnd
 
 T = TypeVar("T")
@@ -30,6 +31,7 @@ class ScriptedHub:
 
     def __init__(self) -> None:
         self.asked: list[Command] = []
+        self.memory = MemoryBudget()
         self.noted: list[NoteRefusal] = []
         self.script: dict[type[Command], Any] = {}
         self.known: dict[AgentId, Agent] = {}

@@ -27,6 +27,7 @@ from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.hub import decide
 from dragoman.core.ids import HOUR, HUB, MINUTE, Instant, Moment, SessionId
 from dragoman.core.lookups import Lookup
+from dragoman.core.memory import MemoryBudget
 from dragoman.core.pipelining import Pipelined
 from dragoman.core.ports import Changes, LinkEnd, Store, StoreFailed
 from dragoman.core.rules import Rules
@@ -88,9 +89,11 @@ class Intake(Overview):
         now: Callable[[], Instant],
         mint: Callable[[], str],
         observer: Observer | None = None,
+        memory: MemoryBudget | None = None,
     ) -> None:
         super().__init__(store, rules or Rules(), now)
         self.mint = mint
+        self.memory = memory or MemoryBudget()
         self._observer = observer or Observer()
         self._waiting: deque[tuple[Command, Then | None]] = deque()
         self._mentioned: Batch = []
@@ -105,6 +108,11 @@ class Intake(Overview):
         self._forget_every = min(HOUR, max(MINUTE, self.rules.keep_finished // 24))
         self._forget_at = Instant(0)
         self._missing: Sequence[Lookup[Any]] = ()
+        self._began: Instant | None = None
+        """When the unit under way was taken up."""
+        self._taken = 0
+        self._marks: deque[tuple[int, Instant]] = deque()
+        """How many commands had come in all when a unit was taken up, for those units behind whose end some wait."""
 
     # -- life -------------------------------------------------------------------------------------------------
 
@@ -196,6 +204,15 @@ class Intake(Overview):
     def depth(self) -> int:
         return len(self._waiting)
 
+    @property
+    def stalled(self) -> tuple[int, int]:
+        """For how long the unit under way has been, and the oldest command that waits has waited: in microseconds, 0 if
+        there is none. The second is known to the length of a unit, which spares every command a look at the clock."""
+        now = self.now()
+        unit = 0 if self._began is None else max(0, now - self._began)
+        waits = max(0, now - self._marks[0][1]) if self._marks else 0
+        return unit, waits
+
     # -- the loop ---------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
@@ -211,11 +228,23 @@ class Intake(Overview):
             if mentioned:
                 batch[:0] = mentioned  # what arrived came before what is asked
                 mentioned.clear()
+            self._mark(len(batch))
             try:
                 await self._unit(batch)
             except Exception as error:
                 _log().exception("a unit of work failed", commands=len(batch))
                 self._refuse(batch, str(error) or type(error).__name__)
+            self._began = None
+
+    def _mark(self, taken: int) -> None:
+        """A unit begins with so many commands: remember when, for those that wait for the next."""
+        self._began = self.now()
+        self._taken += taken
+        marks = self._marks
+        while marks and marks[0][0] <= self._taken:
+            marks.popleft()
+        if self._waiting:
+            marks.append((self._taken + len(self._waiting), self._began))
 
     async def _unit(self, batch: Batch) -> None:
         moment = Moment(self.now(), self.mint)

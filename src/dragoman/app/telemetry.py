@@ -20,6 +20,10 @@ looks.
     dragoman_files_dropped_total                   files that belonged to no task any more
     dragoman_coven_total{what}                     what coven's door met: streams, what it ignored, whom it refused
     dragoman_links_open, dragoman_intake_depth     as of the scrape
+    dragoman_held_bytes, dragoman_held_bytes_limit bytes of messages that are not decided yet, and how many may be
+    dragoman_held_waiting                          requests and links that wait for room among them
+    dragoman_held_refused_total                    requests refused because there was none
+    dragoman_commit_age_seconds, dragoman_oldest_command_age_seconds    of the commit under way, and of who waits
     dragoman_tasks{status}, dragoman_deliveries{state}, dragoman_dead_letters, dragoman_questions_open    from the store
 """
 
@@ -42,7 +46,8 @@ from dragoman.app.intake import Observer
 from dragoman.core.agents.model import Agent, BreakerState
 from dragoman.core.commands import Command
 from dragoman.core.delivery.model import DeadLetter
-from dragoman.core.ids import AgentId
+from dragoman.core.ids import SECOND, AgentId
+from dragoman.core.memory import MemoryBudget
 from dragoman.core.ports import Changes
 from dragoman.core.tasks.model import Event, EventKind, Task
 from dragoman.security.redaction import blot_personal
@@ -171,6 +176,8 @@ class Metrics(Observer):
         self.links_open: Callable[[], int] = _none
         self.intake_depth: Callable[[], int] = _none
         self.log_bytes: Callable[[], int] = _none
+        self.stalled: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        self.memory = MemoryBudget()
         self.coven: Mapping[str, int] = {}
         """What coven's door counts."""
         self._commands: Counter[tuple[str, str]] = Counter()
@@ -254,7 +261,17 @@ class Metrics(Observer):
         yield GaugeMetricFamily("dragoman_links_open", "Links open now", self.links_open())
         yield GaugeMetricFamily("dragoman_intake_depth", "Commands waiting to be decided", self.intake_depth())
         yield GaugeMetricFamily("dragoman_store_log_bytes", "Bytes in the write-ahead log", self.log_bytes())
+        yield from self._held()
         yield from self._gauges()
+
+    def _held(self) -> Iterator[Metric]:
+        memory, (unit, waits) = self.memory, self.stalled()
+        yield GaugeMetricFamily("dragoman_held_bytes", "Bytes of messages that are not decided yet", memory.held)
+        yield GaugeMetricFamily("dragoman_held_bytes_limit", "How many there may be", memory.limits.total)
+        yield GaugeMetricFamily("dragoman_held_waiting", "Requests and links that wait for room", memory.waiting)
+        yield CounterMetricFamily("dragoman_held_refused", "Requests refused for want of room", memory.refused)
+        yield GaugeMetricFamily("dragoman_commit_age_seconds", "Age of the commit under way", unit / SECOND)
+        yield GaugeMetricFamily("dragoman_oldest_command_age_seconds", "Age of the oldest that waits", waits / SECOND)
 
     def _gauges(self) -> Iterator[Metric]:
         for group, label in GAUGES.items():

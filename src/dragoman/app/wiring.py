@@ -30,13 +30,15 @@ from dragoman.app.broker import Keys, open_auth, open_broker
 from dragoman.app.certificates import Certificates
 from dragoman.app.clock import Mint, SystemClock
 from dragoman.app.datadir import DataDir, Whereabouts
+from dragoman.app.freememory import FreeMemory
 from dragoman.app.intake import Intake
 from dragoman.app.settings import Settings, is_loopback
 from dragoman.app.telemetry import Metrics, set_up_logs
 from dragoman.app.vault import DataVault
 from dragoman.buses.inproc import Bus
 from dragoman.core.agents.model import Profile
-from dragoman.core.ids import HOUR, AgentId, Instant
+from dragoman.core.ids import HOUR, SECOND, AgentId, Instant
+from dragoman.core.memory import MemoryBudget, MemoryLimits
 from dragoman.core.ports import Files, Store
 from dragoman.core.queries.state import StateView
 from dragoman.protocols.forge.ratelimit import Bucket
@@ -108,11 +110,17 @@ async def hub(
     metrics = metrics or Metrics()
     store = open_store(settings, clock)
     mint = Mint(clock)
-    intake = Intake(store, rules=settings.core_rules(), now=clock, mint=mint, observer=metrics)
+    memory = MemoryBudget(
+        MemoryLimits(total=settings.memory.in_flight_bytes, per_principal=settings.memory.in_flight_bytes_per_agent),
+        free=FreeMemory(),
+    )
+    intake = Intake(store, rules=settings.core_rules(), now=clock, mint=mint, observer=metrics, memory=memory)
     files = open_files(settings, mint, clock)
     metrics.links_open = lambda: intake.links
     metrics.intake_depth = lambda: intake.depth
     metrics.log_bytes = lambda: store.log_bytes
+    metrics.stalled = lambda: intake.stalled
+    metrics.memory = memory
     admin_hash = token_hash(admin_token)
     async with contextlib.AsyncExitStack() as stops:
         await intake.start()
@@ -131,6 +139,8 @@ async def hub(
                 return False, "the alarm clock has stopped; restart the hub and look into its log"
             if intake.last_failure is not None:
                 return False, f"the last commit failed: {intake.last_failure}"
+            if (why := stalled(intake, settings.server.stalled_seconds)) is not None:
+                return False, why
             return True, "serving"
 
         api = management(
@@ -168,6 +178,7 @@ async def hub(
             negotiation=settings.chiffon.negotiation,
             callback_networks=PRIVATE if settings.chiffon.allow_private_callbacks else (),
             tls=certificates.http,
+            patience=settings.memory.wait_seconds,
         )
         coven = open_coven(settings, intake, store, files, admin_hash, certificates)
         metrics.coven = {} if coven is None else coven.counts
@@ -190,6 +201,16 @@ async def hub(
                 children.drain(settings.server.drain_seconds),
             )
             await children.stop()
+
+
+def stalled(intake: Intake, seconds: float) -> str | None:
+    """Why the store cannot be said to keep up, if so."""
+    unit, waits = (age / SECOND for age in intake.stalled)
+    if unit > seconds:
+        return f"a commit has been under way for {unit:.0f} s: the disk does not answer, or the writer is stopped"
+    if waits > seconds:
+        return f"the oldest of {intake.depth} commands has waited for {waits:.0f} s: the disk is too slow for the load"
+    return None
 
 
 @asynccontextmanager

@@ -21,6 +21,7 @@ from dragoman.core.errors import Refused
 from dragoman.core.files import FileRef, KeptFile
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, SessionId, TaskId
 from dragoman.core.lookups import Lookup, Row
+from dragoman.core.memory import MemoryBudget
 from dragoman.core.state.model import Changed, Entity, Registry
 from dragoman.core.state.policy import Policy
 from dragoman.core.tasks.model import Event, Question, QuestionStatus, Status, Task
@@ -339,6 +340,11 @@ class Intake(Protocol):
     def mention(self, command: Command) -> None:
         """Something nobody waits for, and that may get lost: an acknowledgment, which is then asked for again. It goes
         along with the next unit of work, or alone after a moment, so that it costs no commit of its own."""
+        ...
+
+    @property
+    def memory(self) -> MemoryBudget:
+        """The bytes of messages that are held until they are decided: doors take them before they read."""
         ...
 
     def attach(self, session: SessionId, end: LinkEnd) -> None:

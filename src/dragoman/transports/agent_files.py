@@ -41,7 +41,7 @@ class AgentFiles:
             return
         try:
             principal = self._desk.principal(scope)
-            data = await read_body(scope, receive, LARGEST)
+            data = await read_body(scope, receive, LARGEST, principal)
             mime_type = (header(scope, b"content-type") or b"").decode("latin-1")
             ref = await self._files.keep(data, name=_asked(scope, "name"), mime_type=mime_type, owner=principal)
         except Disconnected:

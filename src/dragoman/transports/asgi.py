@@ -13,6 +13,8 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
+from dragoman.core.memory import STRANGERS, MemoryBudget
+from dragoman.transports.hold import HOLD, Hold, hold
 from dragoman.wire.errors import RemoteProtocolError, Stage
 from dragoman.wire.framing import WholeMessage
 from dragoman.wire.guard import Limits
@@ -32,24 +34,38 @@ class Disconnected(Exception):
 
 
 class Router:
-    """`hot` by exact path, `under` by the path's beginning, the rest to `fallback`."""
+    """`hot` by exact path, `under` by the path's beginning, the rest to `fallback`. What a request holds of `memory` it
+    gives back when it is over."""
 
     def __init__(
-        self, hot: Mapping[str, ASGIApp], fallback: ASGIApp, *, under: Mapping[str, ASGIApp] | None = None
+        self,
+        hot: Mapping[str, ASGIApp],
+        fallback: ASGIApp,
+        *,
+        under: Mapping[str, ASGIApp] | None = None,
+        memory: MemoryBudget | None = None,
+        patience: float = 0.0,
     ) -> None:
         self._hot = dict(hot)
         self._under = tuple((under or {}).items())
         self._fallback = fallback
+        self._memory = memory or MemoryBudget()
+        self._patience = patience
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
         app = self._hot.get(path)
         if app is None:
             app = next((app for prefix, app in self._under if path.startswith(prefix)), self._fallback)
-        if scope["type"] == "websocket" and not speaks_websocket(app):
-            await self._no_socket(path, receive, send)
+        if scope["type"] == "websocket":
+            await (app(scope, receive, send) if speaks_websocket(app) else self._no_socket(path, receive, send))
             return
-        await app(scope, receive, send)
+        held = scope[HOLD] = Hold(self._memory, self._patience)
+        try:
+            await app(scope, receive, send)
+        finally:
+            if held.size:
+                held.release()
 
     async def _no_socket(self, path: str, receive: Receive, send: Send) -> None:
         """Somebody wants a WebSocket where there is none."""
@@ -83,26 +99,35 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return None
 
 
-async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """The whole body; raises `RemoteProtocolError` (SIZE) as soon as it is known to be too large.
+async def read_body(scope: Scope, receive: Receive, limit: int, principal: str = STRANGERS) -> bytes:
+    """The whole body; raises `RemoteProtocolError` (SIZE) as soon as it is known to be too large, and `Refused` when
+    the hub has no memory for it.
 
-    A declared length above the limit is refused before a byte is read.
+    A declared length above the limit is refused before a byte is read; so is one that does not fit into what the hub
+    holds of everybody's messages, and of this principal's. A body without a length is held as it comes.
     """
     declared = header(scope, b"content-length")
-    if declared is not None and declared.isdigit() and int(declared) > limit:
-        raise RemoteProtocolError(
-            f"message of {int(declared)} bytes exceeds the limit of {limit} bytes", stage=Stage.SIZE
-        )
+    promised = int(declared) if declared is not None and declared.isdigit() else 0
+    if promised > limit:
+        raise RemoteProtocolError(f"message of {promised} bytes exceeds the limit of {limit} bytes", stage=Stage.SIZE)
+    if promised:
+        await hold(scope, principal, promised)
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body"):
         body: bytes = message["body"]
         if len(body) <= limit:
+            if len(body) > promised:
+                await hold(scope, principal, len(body) - promised)
             return body
-    whole = WholeMessage(Limits(bytes=limit))
+    whole, got = WholeMessage(Limits(bytes=limit)), 0
     while True:
         if message["type"] == "http.disconnect":
             raise Disconnected
+        got += len(message["body"])
         whole.feed(message["body"])
+        if got > promised:
+            await hold(scope, principal, got - promised)
+            promised = got
         if not message.get("more_body"):
             return whole.finish()
         message = await receive()

@@ -6,9 +6,10 @@ promises that are the same for all:
 - *Order*: frames of one link reach the intake in the order in which they came. They do not wait for each other's
   commits: many may be under way at once, and one commit takes them all. Only a frame that reads what the ones before
   it may have changed waits until they are committed, so a request sees the effect of every message sent before it.
-- *Backpressure, in*: beyond `unanswered` frames under way, or `BEHIND` bytes that wait for their turn, we stop reading,
-  so a slow disk slows the sender. Who talks too fast is told so at once, where the protocol has a measure for that:
-  `measured` frames are heard when they come, even if it is somebody else's turn, unless they are long.
+- *Backpressure, in*: beyond `unanswered` frames under way, or `BEHIND` bytes that wait for their turn, or when the hub
+  holds as many bytes of messages as it may (`core.memory`), we stop reading, so a slow disk slows the sender. Who talks
+  too fast is told so at once, where the protocol has a measure for that: `measured` frames are heard when they come,
+  even if it is somebody else's turn, unless they are long.
 - *Backpressure, out*: the hub gives a link at most a window of unacknowledged parcels, and of bytes that were not
   written yet, for which it is told how far writing has come; a peer that does not read keeps what it is owed in the
   store.
@@ -123,6 +124,9 @@ class Pump:
         self._word_seconds = word_seconds
         self._closed = False
         self._draining = False
+        self._memory = hub.memory
+        self._crowded = False
+        """Whether we do not read because the hub holds too many bytes."""
         self._streaming = tongue if isinstance(tongue, Streaming) else None
         if isinstance(tongue, Talkative):
             tongue.meet(self.tell)
@@ -136,16 +140,17 @@ class Pump:
         if self._looking is not None and not (self._measured and len(frame) <= LONG):  # what came first goes first
             self._behind.append(frame)
             self._behind_bytes += len(frame)
-            self._begin()
+            self._begin(len(frame))
             return
         heard = self._tongue.hear(agent, frame)
         if self._looking is not None and (heard.look or heard.command or heard.fault):
             self._behind.append(heard)
             self._begin()
             return
-        self._act(heard)
+        self._act(heard, len(frame))
 
-    def _act(self, heard: Heard) -> None:
+    def _act(self, heard: Heard, size: int = 0) -> None:
+        """`size`: how many bytes the hub holds of it until it is decided."""
         if heard.acks:
             self.acknowledges = True
             self._hub.mention(Acknowledge(principal=self._agent, deliveries=heard.acks, session=self._session))
@@ -158,8 +163,8 @@ class Pump:
                 self.heard(part)
             return
         if heard.look is not None:
-            self._begin()
-            self._looking = asyncio.ensure_future(self._look(heard, heard.look))
+            self._begin(size)
+            self._looking = asyncio.ensure_future(self._look(heard, heard.look, size))
             return
         if heard.command is not None:
             command: Command = heard.command
@@ -174,12 +179,12 @@ class Pump:
             )
         else:
             return
-        self._begin()
-        self._hand_in(heard, command)
+        self._begin(size)
+        self._hand_in(heard, command, size)
 
-    def _hand_in(self, heard: Heard, command: Command) -> None:
+    def _hand_in(self, heard: Heard, command: Command, size: int) -> None:
         self._undecided += 1
-        then = partial(self._answered, heard)
+        then = partial(self._answered, heard, size)
         if not heard.also or heard.fault is not None:
             self._hub.hand_in(command, self._in_turn(heard, command, then))
             return
@@ -202,20 +207,37 @@ class Pump:
             begins=span is not None and span.start == 0,
         )
 
-    def _begin(self) -> None:
+    def _begin(self, size: int = 0) -> None:
         self.under_way += 1
         self._idle.clear()
+        if size > LONG:  # `unanswered` bounds the others
+            self._memory.add(self._agent, size)
+            if not self._crowded and not self._memory.has_room(self._agent):
+                self._crowded = True
+                self._memory.when_room(self._agent, self._room_again)
+                self._wire.stop_reading()
         if self.under_way >= self._unanswered or self._behind_bytes >= BEHIND:
             self._wire.stop_reading()
 
-    def _end(self) -> None:
+    def _end(self, size: int = 0) -> None:
         self.under_way -= 1
         if self.under_way == 0:
             self._idle.set()
+        if size > LONG:
+            self._memory.give_back(self._agent, size)
         if not self._draining and (self.under_way == self._unanswered // 2 or not self.under_way):
+            self._go_on()
+
+    def _room_again(self) -> None:
+        self._crowded = False
+        if not self._draining and not self._closed and self.under_way < self._unanswered:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if not self._crowded:
             self._wire.go_on_reading()
 
-    async def _look(self, heard: Heard, look: Callable[[], Awaitable[Sequence[bytes] | Command]]) -> None:
+    async def _look(self, heard: Heard, look: Callable[[], Awaitable[Sequence[bytes] | Command]], size: int) -> None:
         """Answer what needs reading, or find the command it comes to; then go on with what came behind it."""
         try:
             if heard.reads and self._undecided:
@@ -223,8 +245,8 @@ class Pump:
                 await self._all_decided
             found = await look()
             if isinstance(found, Command):
-                self._begin()
-                self._hand_in(heard, found)
+                self._begin(size)
+                self._hand_in(heard, found, size)
             else:
                 self._write(found)
         except Refused as refused:
@@ -233,30 +255,32 @@ class Pump:
             log.exception("look", protocol=self._tongue.protocol, agent=self._agent)
             self._refuse(Fault(kind=Kind.INTERNAL, message="the hub could not look that up"), heard.about)
         self._looking = None
-        self._end()
+        self._end(size)
         while self._behind and self._looking is None:
             waiting = self._behind.popleft()
+            held = 0
             if isinstance(waiting, Heard):
                 self._act(waiting)
             else:
-                self._behind_bytes -= len(waiting)
+                held = len(waiting)
+                self._behind_bytes -= held
                 later, self._behind = self._behind, deque()
                 self.heard(waiting)
                 self._behind.extend(later)  # behind all the parts of this one
-            self._end()
+            self._end(held)
 
-    def _answered(self, heard: Heard, outcome: Any, refusal: Refused | None) -> None:
+    def _answered(self, heard: Heard, size: int, outcome: Any, refusal: Refused | None) -> None:
         if refusal is not None and heard.otherwise is not None:
             meant = heard.otherwise(refusal.fault)
             if meant is not None:
-                then = partial(self._answered, msgspec.structs.replace(heard, otherwise=None))
+                then = partial(self._answered, msgspec.structs.replace(heard, otherwise=None), size)
                 self._hub.hand_in(meant, self._in_turn(heard, meant, then))
                 return
         self._undecided -= 1
         if not self._undecided and self._all_decided is not None:
             self._all_decided.set_result(None)
             self._all_decided = None
-        self._end()
+        self._end(size)
         fault = heard.fault
         if fault is None and refusal is not None:
             fault = refusal.fault
@@ -322,6 +346,7 @@ class Pump:
     def part(self) -> None:
         """The link is gone: nothing more is heard or said over it."""
         self._closed = True
+        self._memory.no_matter(self._room_again)
         self._fall_silent()
 
     def _fall_silent(self) -> None:

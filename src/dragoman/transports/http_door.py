@@ -169,7 +169,7 @@ class HttpDoor(ABC):
         return min(wait, self._limits.poll_seconds), min(count, self._limits.poll_messages)
 
     async def ack(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
-        ids = self.json(await read_body(scope, receive, SMALL_BODY)).get("delivery_ids")
+        ids = self.json(await read_body(scope, receive, SMALL_BODY, agent.id)).get("delivery_ids")
         if type(ids) is not list or len(ids) > MOST_ACKS or not all(type(id) is str for id in ids):
             what = f"expected a list of at most {MOST_ACKS} delivery ids"
             raise refuse(Kind.INVALID, what, field="delivery_ids", stage="shape")

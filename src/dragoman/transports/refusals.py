@@ -9,11 +9,15 @@ from __future__ import annotations
 import structlog
 
 from dragoman.core.commands import NoteRefusal
-from dragoman.core.errors import Fault, Refused
+from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import NOBODY, AgentId
 from dragoman.core.ports import Intake
 
 log = structlog.get_logger("dragoman.transports")
+
+
+SHED = frozenset({Kind.OVERLOADED, Kind.RATE_LIMITED})
+"""What is refused because there is too much of it is not written down: the disk may be what is too slow."""
 
 
 class Refusals:
@@ -30,6 +34,8 @@ class Refusals:
         self.count += 1
         who = principal or NOBODY
         log.info("refused", what=what, kind=fault.kind.value, field=fault.field, principal=who)
+        if fault.kind in SHED:
+            return
         note = NoteRefusal(principal=who, protocol=protocol, what=what, fault=fault, about=about)
         try:
             await self._intake.ask(note)

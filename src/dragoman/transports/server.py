@@ -75,6 +75,7 @@ def serve(
     callback_networks: Sequence[Network] = (),
     resolve: Resolve | None = None,
     tls: Renewal | None = None,
+    patience: float = 0.0,
 ) -> Serving:
     """The hub's HTTP port: chiffon's hot paths, everything else to `fallback`. Call `start()` on it."""
     return Serving(
@@ -91,6 +92,7 @@ def serve(
         callback_networks=callback_networks,
         resolve=resolve,
         tls=tls,
+        patience=patience,
     )
 
 
@@ -113,6 +115,7 @@ class Serving:
         callback_networks: Sequence[Network],
         resolve: Resolve | None,
         tls: Renewal | None,
+        patience: float,
     ) -> None:
         self.host = host
         self.port = port
@@ -135,7 +138,7 @@ class Serving:
         for door in doors:
             routes.update(door.routes())
             under.update(door.under())
-        self.app = Router(routes, fallback, under=under)
+        self.app = Router(routes, fallback, under=under, memory=hub.memory, patience=patience)
         self._server: uvicorn.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
 

@@ -14,6 +14,10 @@ A link that ends because of what the peer sent ends with a code that says so. Th
 the rest, and a socket that is closed with something unread resets the connection, which overtakes the code. So what
 still comes is thrown away, until nothing comes for `QUIET_SECONDS`.
 
+A large message takes its bytes from what the hub may hold (`core.memory`) as soon as its length is known. While there
+is no room, no more of it is read. One that comes in fragments has no length, so two of them could wait for each other:
+one that got half of what it needs and no more for `PATIENCE_SECONDS` ends its link with 1013.
+
 Tiny frames cost a thousand times what their bytes do, and one read may bring forty thousand. So frames are heard for
 `TURN_SECONDS` at a time, and others have their turn in between; while some wait, no more are read.
 
@@ -36,6 +40,7 @@ from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFact
 from websockets.frames import CloseCode, Frame
 from websockets.http11 import Request
 
+from dragoman.core.memory import SMALL, STRANGERS, MemoryBudget
 from dragoman.transports.ws_frames import BINARY, TEXT, Cutter, written
 
 EXTENSION = "dragoman.socket"
@@ -49,6 +54,10 @@ SLICE = 512
 """Bytes that are given to the library at once where we cannot tell where frames begin: at most 85 of them."""
 FRAGMENTS = 65_536
 """Frames that one message may come in."""
+
+PATIENCE_SECONDS = 10.0
+LOOK_SECONDS = 1.0
+"""How often a link that waits for memory looks by itself whether there is some."""
 
 QUIET_SECONDS = 0.5
 LINGER_SECONDS = 5.0
@@ -94,6 +103,13 @@ class Socket(WebSocketsSansIOProtocol):
     _held = False
     """Whether we read no more because there are `_unheard` pieces."""
     _turning = False
+    _memory: MemoryBudget | None = None
+    _principal = STRANGERS
+    _taken = 0
+    """Bytes taken for the message that is being read."""
+    _lacking_since: float | None = None
+    """Since when there is no room for the rest of it."""
+    _look: asyncio.TimerHandle | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -155,7 +171,45 @@ class Socket(WebSocketsSansIOProtocol):
             if monotonic() > until:
                 self._turn_soon()
                 break
-        self._hold(bool(self._unheard))
+        if self._cutter is not None and not self._unheard:
+            self._reserve(self._cutter.expected)
+        self._hold(bool(self._unheard) or self._lacking_since is not None)
+
+    def hold_for(self, principal: str, memory: MemoryBudget) -> None:
+        """Whose messages these are, and what they are taken from."""
+        self._principal, self._memory = principal, memory
+
+    def _reserve(self, expected: int) -> None:
+        """Take what the message that is being read needs; or read no more until there is room for it."""
+        memory, more = self._memory, expected - self._taken
+        if memory is None or more <= 0 or expected <= SMALL or expected > self.config.ws_max_size:
+            return
+        if memory.take(self._principal, more, self._taken) is None:
+            self._taken = expected
+            self._lacking_since = None
+            return
+        now = self.loop.time()
+        if self._lacking_since is None:
+            self._lacking_since = now
+        elif self._taken and now - self._lacking_since > PATIENCE_SECONDS:
+            self._lacking_since = None
+            self.conn.fail(CloseCode.TRY_AGAIN_LATER, "the hub has no memory for this message now; send it again")
+            self.handle_parser_exception()
+            return
+        memory.when_room(self._principal, self._look_for_room)
+        if self._look is not None:
+            self._look.cancel()
+        self._look = self.loop.call_later(LOOK_SECONDS, self._look_for_room)
+
+    def _look_for_room(self) -> None:
+        if self._lacking_since is not None and not self.transport.is_closing():
+            self._turn()
+
+    def _give_back(self) -> None:
+        taken, self._taken, self._lacking_since = self._taken, 0, None
+        if self._memory is not None:
+            self._memory.no_matter(self._look_for_room)
+            self._memory.give_back(self._principal, taken)
 
     async def receive(self) -> Any:
         message = await super().receive()
@@ -191,6 +245,8 @@ class Socket(WebSocketsSansIOProtocol):
         self.frames = []
         if not self.close_sent:
             self._hear(data, self.curr_msg_data_type == "text")
+        if self._taken:
+            self._give_back()  # the listener holds it now
 
     def _hear(self, message: bytes, is_text: bool) -> None:
         if self.listener is None:
@@ -326,6 +382,7 @@ class Socket(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._unheard.clear()
         self._stop_watching()
+        self._give_back()
         super().connection_lost(exc)
 
     def resume_writing(self) -> None:

@@ -311,6 +311,7 @@ class WsDoor(ABC):
             measured=self.measured,
         )
         socket.listener = edge
+        socket.hold_for(agent.id, self._hub.memory)
         return Link(agent.id, edge.pump, edge, tongue, send)
 
     async def _note_too_big(self, agent: AgentId) -> None:

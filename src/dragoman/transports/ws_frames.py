@@ -36,6 +36,8 @@ class Cutter:
         self._head = b""
         self._owed = 0
         self._in_fragments = False
+        self.expected = 0
+        """Bytes of the message that is not all there yet: of its frames, as far as they have begun."""
 
     def cut(self, data: bytes) -> list[tuple[bytes, bool | None]]:
         """Messages, each with whether it is text; and with None bytes for the library, in the order they came."""
@@ -48,6 +50,8 @@ class Cutter:
                 piece = data[at : at + self._owed]
                 self._owed -= len(piece)
                 at += len(piece)
+                if not self._owed and not self._in_fragments:
+                    self.expected = 0
                 pieces.append((piece, None))
                 continue
             if end - at < 2:
@@ -78,6 +82,7 @@ class Cutter:
                 continue
             self._owed = body - at + length
             if first & OPCODE <= BINARY:
+                self.expected += length
                 self._in_fragments = not first & FIN
         return pieces
 

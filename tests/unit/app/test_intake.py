@@ -10,6 +10,7 @@ from tests.support.world import World
 from dragoman.app import intake
 from dragoman.core.commands import CloseLink
 from dragoman.core.errors import Kind, Refused
+from dragoman.core.ids import SECOND, Instant
 from dragoman.core.ports import StoreFailed
 from dragoman.stores.memory import MemoryStore, MemoryUnit
 
@@ -73,3 +74,35 @@ async def test_behind_a_disk_that_stands_still_only_so_many_wait(monkeypatch: py
     going.set()
     await asyncio.gather(first, *later[:5])
     await world.submit()  # as ever
+
+
+async def test_it_is_known_since_when_a_commit_is_under_way_and_the_oldest_command_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = await peopled()
+    steps = asyncio.Semaphore(0)
+    honest = MemoryUnit.commit
+
+    async def slow(unit: MemoryUnit, changes: object) -> None:
+        await steps.acquire()
+        await honest(unit, changes)
+
+    assert world.intake.stalled == (0, 0)
+    monkeypatch.setattr(MemoryUnit, "commit", slow)
+    monkeypatch.setattr(intake, "LARGEST_UNIT", 1)
+    futures = [world.intake.post(world.request()) for _ in range(3)]
+    while world.intake.depth != 2:
+        await asyncio.sleep(0)
+    world.time = Instant(world.time + 5 * SECOND)
+    assert world.intake.stalled == (5 * SECOND, 5 * SECOND)
+    steps.release()
+    await futures[0]
+    while world.intake.depth != 1:
+        await asyncio.sleep(0)
+    world.time = Instant(world.time + 7 * SECOND)
+    assert world.intake.stalled == (7 * SECOND, 12 * SECOND)
+    for _ in range(9):
+        steps.release()
+    await asyncio.gather(*futures)
+    while world.intake.stalled != (0, 0):
+        await asyncio.sleep(0)

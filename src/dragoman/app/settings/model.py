@@ -47,8 +47,20 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     """A kept-alive connection without a request is closed."""
     max_poll_seconds: Span = 60.0
     """The longest `wait` of a long poll."""
+    stalled_seconds: Span = 10.0
+    """`/readyz` says 503 while a commit is under way, or a command waits, for longer than this."""
     drain_seconds: Seconds = 30.0
     """At a stop, work under way may take so long to end, and streams to leave. HTTP has 10 seconds of it at most."""
+
+
+class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How many bytes of messages the hub holds that it has not committed or refused yet. Memory in use is several
+    times as much. Beyond, requests are refused with 503 or 429, and connections are read no further."""
+
+    in_flight_bytes: Count = 256 * 1024 * 1024
+    in_flight_bytes_per_agent: Count = 64 * 1024 * 1024
+    wait_seconds: Seconds = 2.0
+    """A request for which there is no room waits so long, unread, before it is refused."""
 
 
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,6 +229,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     data: str = ".dragoman"
     """The data directory: the embedded store, the admin token, and what clients on this machine need."""
     server: Server = Server()
+    memory: MemorySettings = MemorySettings()
     tls: TlsSettings = TlsSettings()
     store: StoreSettings = StoreSettings()
     rules: RuleSettings = RuleSettings()

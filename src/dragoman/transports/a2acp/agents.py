@@ -65,7 +65,7 @@ class A2acpAgents:
         return {"/a2acp/agents": self._door.guarded("POST", "agent.register", self.register)}
 
     async def register(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
-        said = declaration(self._door.json(await read_body(scope, receive, SMALL_BODY)))
+        said = declaration(self._door.json(await read_body(scope, receive, SMALL_BODY, agent.id)))
         if said.agent_id != agent.id:
             message = f"the secret belongs to {agent.id!r}; register as that agent"
             raise refuse(Kind.UNAUTHENTICATED, message, field="agent_id", rule="subject")

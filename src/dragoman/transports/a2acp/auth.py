@@ -63,7 +63,7 @@ class A2acpAuth:
         agent: Agent | None = None
         try:
             agent = self.holder(scope)
-            wish = codec.body(self._door.json(await read_body(scope, receive, LONGEST_BODY)), TokenWish)
+            wish = codec.body(self._door.json(await read_body(scope, receive, LONGEST_BODY, agent.id)), TokenWish)
             if wish.agent_id != agent.id:
                 message = "the secret is another agent's; ask for tokens of your own"
                 raise refuse(Kind.UNAUTHENTICATED, message, field="agent_id", rule="subject")

@@ -32,6 +32,7 @@ from dragoman.core.commands import Acknowledge, Command, ShakeHands, Submit, Tel
 from dragoman.core.delivery.model import Parcel
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import DeliveryId, Instant, SessionId
+from dragoman.core.memory import STRANGERS
 from dragoman.core.ports import StoreFailed
 from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.errors import LONGEST_WAIT, A2acpError
@@ -105,7 +106,7 @@ class A2acpHttp(HttpDoor):
         what: str | None = None
         try:
             link = self._linked(scope)
-            data = await read_body(scope, receive, MESSAGE_BYTES)
+            data = await read_body(scope, receive, MESSAGE_BYTES, STRANGERS if link is None else link.id)
             later = responds_later(scope)
             trace = header(scope, b"traceparent")
             heard = self._desk.understand(data, link, traceparent=None if trace is None else trace.decode("latin-1"))

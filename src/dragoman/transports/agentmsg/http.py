@@ -76,7 +76,7 @@ class AgentmsgHttp(HttpDoor):
         return (self._desk.carry(parcel, agent, now, whole),)
 
     async def ack(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
-        data = await read_body(scope, receive, SMALL_BODY)
+        data = await read_body(scope, receive, SMALL_BODY, agent.id)
         if self.json(data).get("type") != MessageType.ACK:
 
             async def read() -> dict[str, Any]:
@@ -95,7 +95,7 @@ class AgentmsgHttp(HttpDoor):
         agent: Agent | None = None
         try:
             agent = self._desk.agent(scope)
-            data = await read_body(scope, receive, self._limits.message_bytes)
+            data = await read_body(scope, receive, self._limits.message_bytes, agent.id)
         except Disconnected:
             return
         except (Refused, RemoteProtocolError) as error:

@@ -202,7 +202,7 @@ class AgentmsgState:
         await answer(send, 200, _encode(agentmsg.entity_view(entity)))
 
     async def _change(self, reader: AgentId, scope: Scope, receive: Receive, send: Send) -> None:
-        body = self._desk.json(await read_body(scope, receive, self._desk.limits.message_bytes))
+        body = self._desk.json(await read_body(scope, receive, self._desk.limits.message_bytes, reader))
         update = self._read(reader, body)
         entity: Shared = await self._http.ask(agentmsg.change_of(reader, update))
         if entity.registry is Registry.TASK:

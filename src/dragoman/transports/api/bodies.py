@@ -15,10 +15,12 @@ from msgspec import Meta
 from starlette.requests import ClientDisconnect, Request
 
 from dragoman.core.errors import Kind
+from dragoman.core.ids import ADMIN
 from dragoman.core.tasks.model import Priority, QuestionStatus, Status
 from dragoman.protocols.a2acp.contracts import Capability
 from dragoman.transports.api.desk import Desk
 from dragoman.transports.api.problems import Problem, misshapen
+from dragoman.transports.hold import hold
 from dragoman.transports.stdio.recipe import AllowedFile, AllowedHost, ChildLimits, Directory, Variable, Word
 from dragoman.transports.stdio.restarts import Policy
 from dragoman.wire import guard
@@ -258,6 +260,8 @@ async def read_json(desk: Desk, request: Request, *, optional: bool = False) -> 
     declared = request.headers.get("content-length", "")
     if declared.isascii() and declared.isdigit() and int(declared[:20]) > limits.bytes:
         raise _too_large(limits)
+    held = int(declared) if declared.isascii() and declared.isdigit() else 0
+    await hold(request.scope, ADMIN, held)
     data = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
@@ -265,6 +269,9 @@ async def read_json(desk: Desk, request: Request, *, optional: bool = False) -> 
                 data += piece
                 if len(data) > limits.bytes:
                     raise _too_large(limits)
+                if len(data) > held:
+                    await hold(request.scope, ADMIN, len(data) - held)
+                    held = len(data)
     except TimeoutError:
         raise Problem(
             Kind.TIMEOUT, f"the body did not arrive within {BODY_SECONDS:g} s", status=408, next="Send it again."

@@ -19,6 +19,7 @@ from dragoman.transports.api.desk import Desk
 from dragoman.transports.api.endpoint import respond
 from dragoman.transports.api.problems import Problem
 from dragoman.transports.api.reading import find_task
+from dragoman.transports.hold import hold
 from dragoman.wire.errors import RemoteProtocolError
 from dragoman.wire.framing import WholeMessage
 from dragoman.wire.guard import Limits
@@ -33,8 +34,16 @@ async def keep(desk: Desk, request: Request) -> Response:
     whole = WholeMessage(Limits(bytes=LARGEST))
     try:
         async with asyncio.timeout(BODY_SECONDS * 6):
+            declared = request.headers.get("content-length", "")
+            held = int(declared) if declared.isdigit() and int(declared) <= LARGEST else 0
+            await hold(request.scope, ADMIN, held)
+            got = 0
             async for piece in request.stream():
                 whole.feed(piece)
+                got += len(piece)
+                if got > held:
+                    await hold(request.scope, ADMIN, got - held)
+                    held = got
     except RemoteProtocolError as error:
         raise Problem(Kind.TOO_LARGE, error.what) from None
     except (TimeoutError, ClientDisconnect):

@@ -102,7 +102,7 @@ class ChiffonHttp(HttpDoor):
         agent: Agent | None = None
         try:
             agent = self._desk.agent(scope)
-            data = await read_body(scope, receive, self._limits.message_bytes)
+            data = await read_body(scope, receive, self._limits.message_bytes, agent.id)
         except Disconnected:
             return
         except (Refused, RemoteProtocolError) as error:
@@ -133,7 +133,7 @@ class ChiffonHttp(HttpDoor):
     # -- POST /api/agent/register
 
     async def _register(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
-        data = await read_body(scope, receive, SMALL_BODY)
+        data = await read_body(scope, receive, SMALL_BODY, agent.id)
         said = codec.decode_registration(data)
         command = chiffon.registration_of(agent, said, negotiation=self._negotiation)
         if said.callback_url is not None:
@@ -159,7 +159,7 @@ class ChiffonHttp(HttpDoor):
                 await self.wrong_method(send, "POST")
                 return
             principal = self._desk.principal(scope)
-            data = await read_body(scope, receive, SMALL_BODY)
+            data = await read_body(scope, receive, SMALL_BODY, principal)
             body = self._desk.json(data) if data.strip() else {}
             task = await self.ask(_steer(verb, principal, TaskId(id.lower()), body))
             await answer(send, 200, _encode({"task_id": task.id, "status": task.status.value}))

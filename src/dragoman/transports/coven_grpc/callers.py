@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import grpc
@@ -20,6 +21,7 @@ from dragoman.core.commands import Cancel
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, TaskId
+from dragoman.core.memory import SMALL
 from dragoman.core.ports import Intake, Store, Watch
 from dragoman.core.tasks.model import Event, Status, Task
 from dragoman.protocols.coven import codec
@@ -28,12 +30,16 @@ from dragoman.transports.account import account
 from dragoman.transports.coven_grpc.identity import Identity, metadata_of
 from dragoman.transports.coven_grpc.keeping import Keeping
 from dragoman.transports.coven_grpc.limits import CovenLimits
+from dragoman.transports.hold import room_for
 from dragoman.transports.refusals import Refusals
 from dragoman.wire.errors import RemoteProtocolError
 
 log = structlog.get_logger("dragoman.transports")
 
 PAGE = 100
+ROOM_SECONDS = 2.0
+"""How long a call waits, unread, for the hub to have room for it."""
+FULL = Fault(kind=Kind.OVERLOADED, message="the hub holds too many messages; try again in a moment", retryable=True)
 LOOK_AGAIN = 60.0
 """Seconds after which a follower looks by itself."""
 TASK_ID = "dragoman-task-id"
@@ -70,13 +76,14 @@ class Callers:
 
     def handlers(self) -> Any:
         return {
-            "Send": grpc.unary_stream_rpc_method_handler(self.send),
+            # One message comes, but we read it ourselves: gRPC would keep it in memory until the stream ends.
+            "Send": grpc.stream_stream_rpc_method_handler(self.send),
             "Follow": grpc.unary_stream_rpc_method_handler(self.follow),
             "Cancel": grpc.unary_unary_rpc_method_handler(self.cancel),
         }
 
-    async def send(self, request: bytes, context: Any) -> None:
-        await self._answer(context, "task.submit", self._send(request, context))
+    async def send(self, _requests: Any, context: Any) -> None:
+        await self._answer(context, "task.submit", self._send(context))
 
     async def follow(self, request: bytes, context: Any) -> None:
         await self._answer(context, "task.follow", self._follow(request, context))
@@ -103,18 +110,39 @@ class Callers:
 
     # -- the calls
 
-    async def _send(self, request: bytes, context: Any) -> None:
-        message = codec.decode_send(request, self._limits)
-        metadata = metadata_of(context.invocation_metadata())
-        principal = await self._identity.caller(metadata, message.sender)
-        if self._draining.is_set():
-            raise refuse(Kind.OVERLOADED, "the hub is stopping; try again in a moment", retryable=True)
-        # A caller that goes away in the middle has asked, or has not: never half of it.
-        asked = self._submit(principal, message, metadata.get("traceparent"))
-        task = await self._keeping.to_its_end(asked)
+    async def _send(self, context: Any) -> None:
+        task = await self._asked(context)
         await self._tell(context, task, 0, task.origin.request_id)
 
-    async def _submit(self, principal: AgentId, message: SendMessage, traceparent: str | None) -> Task:
+    async def _asked(self, context: Any) -> Task:
+        """Read the one message, and submit what it asks for; it is held no longer than that."""
+        memory, holder = self._hub.memory, self._identity.named(metadata_of(context.invocation_metadata()))
+        if not await room_for(memory, holder, ROOM_SECONDS):
+            raise Refused(memory.misfit(holder, SMALL) or FULL)
+        request = await context.read()
+        if request is grpc.aio.EOF:
+            raise refuse(Kind.INVALID, "the call ended without a message")
+        size = len(request)
+        if (fault := memory.take(holder, size)) is not None:
+            memory.refused += 1
+            raise Refused(fault)
+        give_back = partial(memory.give_back, holder, size)
+        try:
+            message = codec.decode_send(request, self._limits)
+            metadata = metadata_of(context.invocation_metadata())
+            principal = await self._identity.caller(metadata, message.sender)
+            if self._draining.is_set():
+                raise refuse(Kind.OVERLOADED, "the hub is stopping; try again in a moment", retryable=True)
+            # A caller that goes away in the middle has asked, or has not: never half of it.
+            asked = self._submit(principal, message, metadata.get("traceparent"), give_back)
+        except BaseException:
+            give_back()
+            raise
+        return await self._keeping.to_its_end(asked)
+
+    async def _submit(
+        self, principal: AgentId, message: SendMessage, traceparent: str | None, decided: Callable[[], None]
+    ) -> Task:
         kept: list[FileRef] = []
         task: Task | None = None
         try:
@@ -132,6 +160,7 @@ class Callers:
             )
             return task
         finally:
+            decided()
             # Refused, or asked before: then the first request's files are the task's.
             theirs = {file.id for file in task.files} if task is not None else set()
             for ref in kept:

@@ -14,6 +14,7 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.commands import AdmitGuest
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import ADMIN, AgentId
+from dragoman.core.memory import STRANGERS
 from dragoman.core.ports import Intake
 from dragoman.protocols.coven.types import RegisterAgent
 from dragoman.security import tokens
@@ -41,6 +42,12 @@ class Identity:
         if not self._guests:
             raise _unauthenticated("no bearer token")
         return None
+
+    def named(self, metadata: dict[str, str]) -> str:
+        """Whose allowance of memory a call takes from, before it is read: guests and strangers share one."""
+        token = token_in(metadata)
+        agent = None if token is None else self._hub.agent_of(tokens.token_hash(token))
+        return STRANGERS if agent is None else agent.id
 
     async def agent(self, metadata: dict[str, str], said: RegisterAgent) -> Agent:
         """The agent behind a registration; raises `Refused`."""

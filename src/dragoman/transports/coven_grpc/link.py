@@ -132,16 +132,16 @@ class AgentLink:
                 return
             self.last_heard = asyncio.get_running_loop().time()
             for event in self.connection.receive(data):
-                await self._hear(event)
+                await self._hear(event, len(data))
 
-    async def _hear(self, event: Event) -> None:
+    async def _hear(self, event: Event, size: int) -> None:
         match event:
             case Responded():
-                await self._progress(event.message)
+                await self._progress(event.message, size)
             case Completed():
                 task = self._over()
                 if task is not None:
-                    self._reports.other(coven.end_of(self.agent, task, event))
+                    self._reports.other(coven.end_of(self.agent, task, event), size)
             case Ignored():
                 self._counts[f"ignored.{event.why.value}"] += 1
                 again = event.why is Oddity.SECOND_REGISTER and self.connection.ignored[event.why] == 1
@@ -156,24 +156,27 @@ class AgentLink:
             case Beat():
                 self._counts["heartbeats"] += 1
 
-    async def _progress(self, message: MessageResponse) -> None:
+    async def _progress(self, message: MessageResponse, size: int) -> None:
         task, event = self._task, message.event
         if task is None:
             return
         if isinstance(event, Text) and message.progress is None and not message.unknown:
             self._reports.text(task, event.text)
         elif isinstance(event, FileData):
-            await self._file(task, message, event)
+            await self._file(task, message, event, size)
         else:
-            self._reports.other(coven.progress_of(self.agent, task, message))
+            self._reports.other(coven.progress_of(self.agent, task, message), size)
 
-    async def _file(self, task: TaskId, message: MessageResponse, file: FileData) -> None:
+    async def _file(self, task: TaskId, message: MessageResponse, file: FileData, size: int) -> None:
         """Kept before it is told of. Nothing is read meanwhile, so nothing overtakes it."""
+        self._hub.memory.add(self.agent, size)
         try:
             kept = await self._keeping.keep(file, owner=self.agent)
         except Refused as refused:
             self._give_up(task, refused.fault)
             return
+        finally:
+            self._hub.memory.give_back(self.agent, size)
         self._reports.other(coven.progress_of(self.agent, task, message, kept))
 
     def _over(self) -> TaskId | None:

@@ -21,11 +21,13 @@ from dragoman.core.errors import Refused
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.pipelining import Pipeline, Pipelined
 from dragoman.core.ports import Intake
+from dragoman.transports.hold import room_for
 
 STREAM = "stream"
 """All that one stream reports is one sequence: it has one task at a time."""
 
 RefusedReport = Callable[[Command, Refused], None]
+Answered = Callable[[Command, int, Any, Refused | None], None]
 
 
 class Reports:
@@ -53,9 +55,11 @@ class Reports:
         self.coalesced = 0
 
     async def room(self) -> None:
-        """Until there is room for more: who awaits this before reading slows the sender (D12)."""
+        """Until there is room for more, here and in what the hub may hold of everybody's messages: who awaits this
+        before reading slows the sender (D12)."""
         if not self._room.is_set():
             await self._room.wait()
+        await room_for(self._hub.memory, self._agent)
 
     async def settled(self) -> None:
         """Until everything that was reported has its outcome."""
@@ -75,10 +79,10 @@ class Reports:
         self.coalesced += 1
         self._mind_the_room()
 
-    def other(self, command: Command) -> None:
-        """Anything else: after the text that came before it."""
+    def other(self, command: Command, size: int = 0) -> None:
+        """Anything else, which came in so many bytes: after the text that came before it."""
         self.flush()
-        self._hand_in(command, self._answered)
+        self._hand_in(command, self._answered, size)
 
     def flush(self) -> None:
         """Hand in the text that waits."""
@@ -90,27 +94,29 @@ class Reports:
 
     def _hand_in_text(self, task: TaskId, text: str) -> None:
         self._text_under_way += 1
-        self._hand_in(coven.text_of(self._agent, task, text), self._text_answered)
+        self._hand_in(coven.text_of(self._agent, task, text), self._text_answered, len(text))
 
-    def _hand_in(self, command: Command, answered: Callable[[Command, Any, Refused | None], None]) -> None:
+    def _hand_in(self, command: Command, answered: Answered, size: int) -> None:
         self._under_way += 1
         self._idle.clear()
         self._mind_the_room()
-        then = partial(answered, command)
+        self._hub.memory.add(self._agent, size)
+        then = partial(answered, command, size)
         if isinstance(command, ReportFault):  # how it ends is said whatever was refused before
             self._hub.hand_in(command, then)
             return
         self._said += 1
         self._hub.hand_in(command, Pipelined(self._pipeline, STREAM, str(self._said), then))
 
-    def _text_answered(self, command: Command, outcome: Any, refusal: Refused | None) -> None:
+    def _text_answered(self, command: Command, size: int, outcome: Any, refusal: Refused | None) -> None:
         self._text_under_way -= 1
         if not self._text_under_way:
             self.flush()
-        self._answered(command, outcome, refusal)
+        self._answered(command, size, outcome, refusal)
 
-    def _answered(self, command: Command, outcome: Any, refusal: Refused | None) -> None:
+    def _answered(self, command: Command, size: int, outcome: Any, refusal: Refused | None) -> None:
         self._under_way -= 1
+        self._hub.memory.give_back(self._agent, size)
         if not self._under_way and not self._pieces:
             self._idle.set()
         self._mind_the_room()

@@ -198,3 +198,22 @@ async def test_whoever_has_the_capability_gets_a_message_to_nobody_in_particular
         call = await hub.call(SendMessage(request_id="q", content="x"))
         await agent.respond((await agent.work()).request_id, done={})
         assert [one.event for one in await call.rest()] == [Done()]
+
+
+async def test_a_call_for_which_the_hub_has_no_room_is_refused_unread_and_retryable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dragoman.transports.coven_grpc.callers.ROOM_SECONDS", 0.0)
+    async with gateway() as hub:
+        memory = hub.intake.memory
+        memory.add("another", memory.limits.total)
+        call = (await hub.channel()).unary_stream("/coven.CovenClient/Send")(b"")
+        assert await outside.soon(call.code()) is Code.UNAVAILABLE
+        assert ("dragoman-retryable", "1") in tuple(await call.trailing_metadata())
+        memory.give_back("another", memory.limits.total)
+        agent = await hub.agent("worker")
+        call = await hub.call(SendMessage(request_id="q", content="x", to_agent="worker"))
+        work = await agent.work()
+        assert memory.held == 0  # while the caller still follows
+        await agent.respond(work.request_id, done={})
+        await call.rest()

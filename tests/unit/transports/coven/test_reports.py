@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dragoman.core.commands import Command, Finish, ReportProgress
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import AgentId, TaskId
+from dragoman.core.memory import MemoryBudget, MemoryLimits
 from dragoman.transports.coven_grpc.reports import Reports
 
 TASK = TaskId("t1")
@@ -23,6 +24,7 @@ class SlowHub:
     """Holds what is handed in until it is told to commit."""
 
     def __init__(self) -> None:
+        self.memory = MemoryBudget()
         self.held: list[tuple[Command, THEN]] = []
         self.seen: list[Command] = []
 
@@ -146,3 +148,19 @@ def test_whatever_the_pace_the_order_is_kept_and_nothing_is_lost(steps: list[tup
         assert "".join(story(hub)) == said
 
     asyncio.run(run())
+
+
+async def test_a_stream_is_read_no_further_while_the_hub_holds_too_much_of_its_agent() -> None:
+    hub = SlowHub()
+    hub.memory = MemoryBudget(MemoryLimits(per_principal=1000))
+    way = reports(hub)
+    way.other(barrier("|"), 600)
+    way.text(TASK, "x" * 400)
+    assert hub.memory.held_by("a") == 1000
+    waiting = asyncio.ensure_future(way.room())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    hub.commit(1)
+    await asyncio.wait_for(waiting, 60)
+    hub.commit()
+    assert hub.memory.held == 0

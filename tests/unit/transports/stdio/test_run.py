@@ -13,6 +13,7 @@ import pytest
 
 from dragoman.core.commands import Command, OpenLink, PartLink
 from dragoman.core.ids import AgentId
+from dragoman.core.memory import MemoryBudget
 from dragoman.transports.stdio.channel import Ended, Handle, Launch
 from dragoman.transports.stdio.pipes import Crowd
 from dragoman.transports.stdio.run import Run, Surroundings
@@ -27,6 +28,7 @@ class Hub:
     """Commits nothing until it is let: commands wait for their outcome."""
 
     def __init__(self) -> None:
+        self.memory = MemoryBudget()
         self.waiting: list[tuple[Command, asyncio.Future[Any]]] = []
         self.end: Any = None
 
