@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragoman.app.settings import Settings
-from dragoman.app.vault import DIRECTORY, DataVault
+from dragoman.app.vault import DIRECTORY
 from dragoman.bindings.a2acp.names import version_of
 from dragoman.core.ids import SECOND, Instant
-from dragoman.core.ports import Intake, Store
+from dragoman.core.ports import Intake, Store, Vault
 from dragoman.protocols.a2acp.types import Agent
 from dragoman.transports.a2acp.desk import A2acpDesk
 from dragoman.transports.a2acp.http import A2acpDoor
@@ -31,9 +31,9 @@ def open_auth(settings: Settings, intake: Intake, now: Callable[[], Instant]) ->
 
 
 def open_broker(
-    settings: Settings, intake: Intake, store: Store, auth: AuthService, now: Callable[[], Instant], limits: Limits
+    settings: Settings, intake: Intake, store: Store, auth: AuthService, vault: Vault, limits: Limits
 ) -> A2acpDoor:
-    desk = A2acpDesk(intake, store, auth, DataVault(Path(settings.data), now), limits=limits)
+    desk = A2acpDesk(intake, store, auth, vault, limits=limits)
     return A2acpDoor(desk, ttl=int(settings.a2acp.token_ttl_seconds))
 
 

@@ -1,12 +1,13 @@
 """The hub's master key, opened when the first thing is locked or unlocked, and not at every start.
 
-A key is made once. That it was is noted beside the store (`MADE`): where the note is and the key is not, the key was
-lost, and a new one would only hide that what the old one locked cannot be read.
+A key is made once. That it was is noted beside the store (`MADE`), and in the store itself, which knows the ids of the
+keys that something is sealed under (`stores.sqlite.sealed`): so a copy of the store that was put back without its key,
+or beside another one, is not taken for a store that needs a new key. `check` looks at the start of a hub.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,18 +15,23 @@ from typing import TYPE_CHECKING
 from dragoman import durable
 from dragoman.core.ids import SECOND, Instant
 from dragoman.core.ports import StoreFailed
+from dragoman.stores.files import sealed_under
+from dragoman.stores.sqlite.errors import StoreRefused
 
 if TYPE_CHECKING:
     from dragoman.security.masterkey import MasterKeys
 
 DIRECTORY = "keys"
+FILE = "master.json"
+FILES = "files"
 MADE = "master.made"
 
 
 class DataVault:
     """`core.ports.Vault` beside a data directory. A key file that will not do is looked at again the next time."""
 
-    def __init__(self, data: Path, now: Callable[[], Instant]) -> None:
+    def __init__(self, data: Path, now: Callable[[], Instant] = lambda: Instant(0)) -> None:
+        self._data = data
         self._directory = data / DIRECTORY
         self._made = data / MADE
         self._now = now
@@ -37,10 +43,7 @@ class DataVault:
 
         file = MasterKeyFile(self._directory)
         if self._made.exists() and not file.path.exists():
-            raise StoreFailed(
-                f"{file.path} is gone, and files and personal data were locked with it: put it back from where you keep"
-                f" your keys, or remove {self._made} to give them up and begin with a new key"
-            )
+            raise StoreFailed(self._missing(()))
         try:
             keys = file.open(self._now() // SECOND)
             if not self._made.exists():
@@ -48,6 +51,44 @@ class DataVault:
         except (MasterKeyProblem, PrivateFileError, OSError) as problem:
             raise StoreFailed(f"personal data is shut: {problem}") from problem
         return keys
+
+    @property
+    def in_use(self) -> str | None:
+        keys: MasterKeys | None = self.__dict__.get("keys")
+        return None if keys is None else keys.ids[0]
+
+    def lacking(self, sealed: Collection[str], given_up: Collection[str]) -> frozenset[str]:
+        """The ids of the keys that something is sealed under and that are not there. `sealed` are those that the store
+        knows; where it knows none, the files are looked at. Raises `StoreFailed` where the key file cannot be used."""
+        wanted = frozenset(sealed or sealed_under(self._data / FILES)) - frozenset(given_up)
+        if not wanted:
+            return wanted
+        from dragoman.security.masterkey import MasterKeyFile, MasterKeyProblem
+        from dragoman.security.private import PrivateFileError
+
+        try:
+            return wanted - set(MasterKeyFile(self._directory).ids())
+        except (MasterKeyProblem, PrivateFileError, OSError) as problem:
+            raise StoreFailed(f"what is sealed in {self._data} stays shut: {problem}") from problem
+
+    def check(self, sealed: Collection[str], given_up: Collection[str]) -> None:
+        """Raises `StoreRefused` where something is sealed under a key that is not there: no hub serves without it, and
+        none makes a new key beside it."""
+        try:
+            lacking = self.lacking(sealed, given_up)
+        except StoreFailed as failed:
+            raise StoreRefused(str(failed)) from failed
+        if lacking or (self._made.exists() and not (self._directory / FILE).exists()):
+            raise StoreRefused(self._missing(lacking))
+
+    def _missing(self, ids: Collection[str]) -> str:
+        path = self._directory / FILE
+        which = f"the master key {' and '.join(sorted(ids))}" if ids else "a master key"
+        state = "holds another key: put the right one" if path.exists() else "is not there: put it"
+        return (
+            f"files or personal data in {self._data} are sealed with {which}, and {path} {state} back from where you"
+            f" keep your keys, or give up what it sealed: dragoman key give-up --data {self._data}"
+        )
 
     def lock(self, data: bytes, about: Mapping[str, str]) -> bytes:
         return self.keys.lock(data, about)

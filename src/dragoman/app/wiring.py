@@ -34,7 +34,7 @@ from dragoman.app.freememory import FreeMemory
 from dragoman.app.intake import Intake
 from dragoman.app.settings import Settings, is_loopback
 from dragoman.app.telemetry import Metrics, set_up_logs
-from dragoman.app.vault import DataVault
+from dragoman.app.vault import FILES, DataVault
 from dragoman.buses.inproc import Bus
 from dragoman.core.agents.model import Profile
 from dragoman.core.ids import HOUR, SECOND, AgentId, Instant
@@ -108,14 +108,15 @@ async def hub(
     admin_token = data.admin_token()
     clock = clock or SystemClock(_clock_was_set)
     metrics = metrics or Metrics()
-    store = open_store(settings, clock)
+    vault = DataVault(Path(settings.data), clock)
+    store = open_store(settings, vault)
     mint = Mint(clock)
     memory = MemoryBudget(
         MemoryLimits(total=settings.memory.in_flight_bytes, per_principal=settings.memory.in_flight_bytes_per_agent),
         free=FreeMemory(),
     )
     intake = Intake(store, rules=settings.core_rules(), now=clock, mint=mint, observer=metrics, memory=memory)
-    files = open_files(settings, mint, clock)
+    files = open_files(settings, mint, clock, vault)
     metrics.links_open = lambda: intake.links
     metrics.intake_depth = lambda: intake.depth
     metrics.log_bytes = lambda: store.log_bytes
@@ -162,7 +163,7 @@ async def hub(
             terms=settings.sandbox.terms(),
         )
         auth = open_auth(settings, intake, clock)
-        broker = open_broker(settings, intake, store, auth, clock, limits_of(settings))
+        broker = open_broker(settings, intake, store, auth, vault, limits_of(settings))
         api.state.desk.children = children
         api.state.desk.auth = auth
         serving = serve(
@@ -232,23 +233,21 @@ def _clock_was_set(seconds: int) -> None:
     )
 
 
-def open_store(settings: Settings, clock: Callable[[], Instant]) -> Store:
+def open_store(settings: Settings, vault: DataVault) -> Store:
     if settings.store.kind == "memory":
         from dragoman.stores.memory import MemoryStore
 
         return MemoryStore()
     from dragoman.stores.sqlite.store import SqliteStore
 
-    vault = DataVault(Path(settings.data), clock)
-    return SqliteStore(settings.store_path, vault=vault, log_cap=settings.store.log_limit_bytes)
+    return SqliteStore(settings.store_path, vault=vault, keys=vault, log_cap=settings.store.log_limit_bytes)
 
 
-def open_files(settings: Settings, mint: Callable[[], str], clock: Callable[[], Instant]) -> Files:
+def open_files(settings: Settings, mint: Callable[[], str], clock: Callable[[], Instant], vault: DataVault) -> Files:
     limits = {"largest": settings.files.largest_bytes, "quota": settings.files.quota_bytes}
     if settings.store.kind == "memory":
         return MemoryFiles(mint, now=clock, **limits)
-    vault = DataVault(Path(settings.data), clock)
-    files = DirectoryFiles(Path(settings.data) / "files", mint, now=clock, vault=vault, **limits)
+    files = DirectoryFiles(Path(settings.data) / FILES, mint, now=clock, vault=vault, **limits)
     files.prepare()
     return files
 

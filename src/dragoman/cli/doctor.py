@@ -57,7 +57,8 @@ def doctor(*, output: Output = "table", reach: Reach = HERE) -> int:
             _show(finding, output)
             findings.append(finding)
     hub, answers = _hub(reach, directory)
-    for finding in (*hub, *([] if answers else store(directory)), *settings(directory)):
+    beside = () if reach.hub else master_key(directory)
+    for finding in (*hub, *([] if answers else store(directory)), *beside, *settings(directory)):
         _show(finding, output)
         findings.append(finding)
 
@@ -286,6 +287,37 @@ def store(directory: DataDir) -> Iterator[Finding]:
         yield Finding("store", "problem", f"{file} is damaged: {complaints[0]}", restore)
     else:
         yield Finding("store", "ok", f"{file} is whole ({file.stat().st_size:,} bytes)")
+
+
+def master_key(directory: DataDir) -> Iterator[Finding]:
+    """Whether the keys are there that something is sealed under. It only reads, so a hub may be at work."""
+    file = directory.path / "hub.sqlite"
+    if not file.exists():
+        return
+    try:
+        import apsw
+
+        from dragoman.app.vault import DataVault
+        from dragoman.stores.sqlite import sealed
+        from dragoman.stores.sqlite.errors import StoreRefused
+    except ImportError:
+        return  # `sqlite` has said so already
+    try:
+        connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            connection.set_busy_timeout(5_000)
+            in_use, given_up = sealed.keys(connection)
+        finally:
+            connection.close()
+        DataVault(directory.path).check(in_use, given_up)
+    except StoreRefused as error:
+        said, _, fix = str(error).partition(": ")
+        yield Finding("master key", "problem", said, fix)
+        return
+    except apsw.Error:
+        return  # `store` says what is wrong with it
+    if in_use:
+        yield Finding("master key", "ok", f"{', '.join(sorted(in_use))} is there")
 
 
 def settings(directory: DataDir) -> Iterator[Finding]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
 from dragoman.cli import printing
 from dragoman.cli.escaping import line
+from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Hub
 from dragoman.cli.options import HERE, Output, Reach
 from dragoman.cli.printing import Column, Item, col
 
-app = App(name="key", help="The keys that sign tokens: ls, rotate.")
+app = App(name="key", help="The keys that sign tokens, and the one that seals: ls, rotate, give-up.")
 
 USES = {"signs": "signs", "verifies": "verifies", "shared": "shared: whoever has it signs"}
 
@@ -54,6 +57,54 @@ def rotate(
     if distrust:
         printing.words("  what older keys signed is void; agents fetch new tokens with their secrets")
     printing.following("dragoman key ls", "dragoman audit query --principal admin")
+
+
+@app.command(name="give-up")
+def give_up(*, output: Output = "table", reach: Reach = HERE) -> None:
+    """Go on without a master key that is lost for good. What it sealed stays shut; put the key back, and it opens.
+
+    The hub must not run. It makes a new key when it seals something next.
+    """
+    if reach.hub:
+        raise Stop(Exit.USAGE, "a key is given up where the hub's data is", next="name it with --data DIR")
+    lost = _given_up(reach.directory)
+    if output != "table":
+        printing.document({"given_up": lost}, output)
+        return
+    if lost:
+        printing.verdict(True, f"given up: {', '.join(lost)}; what it sealed stays shut until the key is put back")
+    else:
+        printing.verdict(None, "no key is missing; nothing was changed")
+    printing.following("dragoman doctor")
+
+
+def _given_up(data: Path) -> list[str]:
+    import asyncio
+
+    from dragoman.app.vault import DIRECTORY, FILE, MADE, DataVault
+    from dragoman.core.ports import StoreFailed
+    from dragoman.stores.sqlite import lock, schema, sealed
+    from dragoman.stores.sqlite.errors import StoreRefused
+
+    file = data / "hub.sqlite"
+    if not file.exists():
+        raise Stop(Exit.NOT_FOUND, f"there is no store at {line(file)}", next="name it with --data DIR")
+    try:
+        held = asyncio.run(lock.acquire(data))
+        try:
+            connection = schema.connect(str(file))
+            try:
+                lacking = DataVault(data).lacking(*sealed.keys(connection))
+                sealed.give_up(connection, lacking)
+            finally:
+                connection.close()
+        finally:
+            os.close(held)
+    except (StoreRefused, StoreFailed) as error:
+        raise Stop(Exit.NOT_ALLOWED, str(error)) from error
+    if not (data / DIRECTORY / FILE).exists():
+        (data / MADE).unlink(missing_ok=True)
+    return sorted(lacking)
 
 
 def _told(found: Sequence[Item]) -> None:

@@ -65,6 +65,11 @@ class MasterKeys:
     def __repr__(self) -> str:
         return f"MasterKeys({', '.join(id.hex() for id in self._secrets)})"
 
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """What the keys are called, the newest first."""
+        return tuple(id.hex() for id in self._secrets)
+
     def lock(self, data: bytes, about: Mapping[str, str]) -> bytes:
         salt, nonce = os.urandom(_SALT), os.urandom(NONCE_BYTES)
         head = _MARK + self._newest + salt + nonce
@@ -110,6 +115,13 @@ class MasterKeyFile:
         except FileExistsError:  # somebody was faster: theirs it is
             pass
         return self._keys(self._read())
+
+    def ids(self) -> tuple[str, ...]:
+        """The keys that are there; nothing is made."""
+        try:
+            return self._keys(self._read()).ids
+        except FileNotFoundError:
+            return ()
 
     def rotate(self, now: int) -> MasterKeys:
         """A new key locks; the old ones stay, since records of theirs do."""

@@ -197,6 +197,21 @@ class DirectoryFiles:
         return None
 
 
+def sealed_under(path: Path) -> set[str]:
+    """The ids of the master keys that the files in a directory are sealed under."""
+    found: set[str] = set()
+    if not path.is_dir():
+        return found
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if _ours(entry.name):
+                with contextlib.suppress(OSError), open(entry.path, "rb") as file:
+                    head = file.read(len(SEALED) + 12)
+                    if head.startswith(SEALED):
+                        found.add(base64.b64decode(head[len(SEALED) :])[1:].hex())
+    return found
+
+
 def _stamp(file: int, now: Instant) -> None:
     os.utime(file, ns=(now * 1000, now * 1000))
 

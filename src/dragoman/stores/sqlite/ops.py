@@ -67,8 +67,10 @@ STATEMENTS: tuple[str, ...] = (
     "UPDATE contract SET collaboration = ?2, created_at = ?3, source = ?4, target = ?5, body = CAST(?6 AS TEXT)"
     " WHERE id = ?1",
     "DELETE FROM contract WHERE id = ?1",
+    "INSERT INTO master_key (id) VALUES (?1) ON CONFLICT DO UPDATE SET given_up = NULL",
 )
 
 EVENT, TASK_REMOVED, DELIVERY_REMOVED, AGENT, DEAD_LETTER, QUESTION = 0, 3, 4, 5, 8, 11
 ENTITY, CHANGED, HEARD, CONTRACT = 14, 17, 20, 23
 """Where a kind's statements begin: added, changed, removed."""
+MASTER_KEY = 26

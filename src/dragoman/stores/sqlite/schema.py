@@ -17,6 +17,7 @@ from pathlib import Path
 
 import apsw
 
+from dragoman.stores.sqlite import sealed
 from dragoman.stores.sqlite.errors import StoreRefused
 
 APPLICATION_ID = 0x44524147  # "DRAG"
@@ -157,6 +158,11 @@ MIGRATIONS: tuple[str, ...] = (
         WHERE json_extract(body, '$.standing') IS NULL;
     CREATE INDEX contract_bound_target ON contract (target, json_extract(body, '$.expires_at'), id)
         WHERE json_extract(body, '$.standing') IS NULL;
+    """,
+    # 9: under which master keys something is sealed.
+    f"""
+    CREATE TABLE master_key (id TEXT PRIMARY KEY, given_up INTEGER) WITHOUT ROWID;
+    INSERT INTO master_key (id) SELECT id FROM ({sealed.FOUND}) WHERE id IS NOT NULL;
     """,
 )
 

@@ -29,7 +29,7 @@ from dragoman.core.ports import Changes, Due, Recovered, StoreFailed, TaskFilter
 from dragoman.core.state.model import Changed, Entity, Registry
 from dragoman.core.tasks.model import Event, Question, QuestionStatus, Task
 from dragoman.stores import personal
-from dragoman.stores.sqlite import answers, backups, doubt, lock, ops, reads, recovery, schema
+from dragoman.stores.sqlite import answers, backups, doubt, lock, ops, reads, recovery, schema, sealed
 from dragoman.stores.sqlite.cache import SHORT, HotCache
 from dragoman.stores.sqlite.channel import OutcomeUnknown, Writer
 from dragoman.stores.sqlite.errors import StoreRefused
@@ -53,11 +53,15 @@ class SqliteStore:
         cached_rows: int = 8192,
         list_threads: int = 2,
         vault: Vault | None = None,
+        keys: sealed.KeyHolder | None = None,
         log_cap: int = CAP,
         read_seconds: float = 2.0,
     ) -> None:
         self._path = path.absolute()
         self._vault = vault
+        self._keys = keys
+        self._sealed_under: set[str] = set()
+        """The ids of the master keys that the store has noted."""
         self._cache = HotCache(cached_rows) if cached_rows else None
         self._lock: int | None = None
         self._writer: Writer | None = None
@@ -91,6 +95,10 @@ class SqliteStore:
 
     def _begin(self) -> Recovered:
         self._reader = answers.connect(str(self._path))
+        if self._keys is not None:
+            in_use, given_up = sealed.keys(self._reader)
+            self._keys.check(in_use, given_up)
+            self._sealed_under = set(in_use)
         recovered, self._next_number = recovery.recovered(self._reader)
         self._passed = PassedLetters(self._path.with_suffix(".passed"))
         if self._cache is not None:
@@ -228,7 +236,12 @@ class SqliteStore:
                 self._cache.expect(changes.added)
             written = personal.shut(changes, self._vault)
             operations = pack(written, lambda task: new.get(task) or self._number(task), new)
+            key = None if self._keys is None else self._keys.in_use
+            if key is not None and key not in self._sealed_under:
+                operations.append((ops.ROWS, ops.MASTER_KEY, [(sealed.label_of(key),)]))
             await self._write(operations, written)
+            if key is not None:
+                self._sealed_under.add(key)
         except BaseException as error:
             self._drop_cache()
             if isinstance(error, (ValueError, TypeError, OverflowError, apsw.Error)):
