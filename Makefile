@@ -1,11 +1,11 @@
 # Everything sets itself up: a clone, python3 >= 3.11, pip and make are enough.
-# Set-up is re-done only when pyproject.toml or constraints.txt changed; uv is used when present.
+# Set-up is re-done only when pyproject.toml or constraints.txt changed; uv is used when present (.ci/setup.py).
+# What tests need of the machine is a table in tests/support/needs.py: installed by root with apt-get, else skipped.
 PYTHON ?= python3
 # Where the environment forbids it, every start of a command would compile all of its modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 VENV   := .venv
 BIN    := $(VENV)/bin
-UV     := $(shell command -v uv 2>/dev/null)
 STAMP  := $(VENV)/.dev-stamp
 BENCH  := $(VENV)/.bench-stamp
 
@@ -18,11 +18,7 @@ help:            ## what can be made here
 setup: $(STAMP)  ## only the set-up, in .venv
 
 define install
-	@$(PYTHON) -c 'import sys; sys.exit("dragoman needs python3 >= 3.11, this is " + sys.version.split()[0] + "; set PYTHON=…") if sys.version_info < (3, 11) else None'
-	@test -x $(BIN)/python || $(if $(UV),$(UV) venv -q --python $(PYTHON) $(VENV),$(PYTHON) -m venv $(VENV))
-	@echo "setting up $(VENV) …" >&2
-	@$(if $(UV),$(UV) pip install -q --compile-bytecode --python $(BIN)/python -c constraints.txt -e '.[$(1)]',$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[$(1)]')
-	@$(BIN)/python -m compileall -q src # for commands that are started where nothing may be written
+	@$(PYTHON) .ci/setup.py $(VENV) $(1)
 endef
 
 $(STAMP): pyproject.toml constraints.txt
@@ -39,10 +35,12 @@ run: $(STAMP)    ## start the hub with demo agents on loopback
 	@$(BIN)/dragoman dev $(if $(filter --no-demo,$(ARGS)),,--demo) $(ARGS)
 
 test: $(STAMP)   ## the whole test suite
+	@$(BIN)/python -m tests.support.needs
 	@$(BIN)/python -m pytest -n 4 --dist worksteal -m "not soak" $(ARGS)
 
 soak: $(STAMP)   ## the long runs
 	$(call install,dev$(comma)fuzz)
+	@$(BIN)/python -m tests.support.needs
 	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n 2 --dist worksteal -m "soak or made_up" $(ARGS)
 
 check: $(STAMP)  ## format, lint, types, import contracts

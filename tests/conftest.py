@@ -5,20 +5,33 @@ find the tests that make inputs up by the mark `made_up`. How long an input take
 would fail tests of what is in order.
 
 A run that a shell put into the background ignores Ctrl-C, and so would every program it starts; tests press it.
+
+What the shell of a developer says about their own hub, their proxy or their colours is not about the hubs of tests.
+
+After all of them: one line that says how many were skipped, and what to install.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support import needs
+
 UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", UNTIMED, max_examples=15, derandomize=True)
 settings.register_profile("soak", UNTIMED, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+PERSONAL = re.compile(
+    r"DRAGOMAN_.*|(https?|all|no|grpc)_proxy|NO_COLOR|(CLI|FORCE_?)COLOR.*|PYTHONDONTWRITEBYTECODE", re.I
+)
+for name in [name for name in os.environ if PERSONAL.fullmatch(name)]:
+    del os.environ[name]
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -28,3 +41,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("made_up")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skips = (report.longrepr for report in terminalreporter.getreports("skipped"))
+    reasons = [str(skip[2]).removeprefix("Skipped: ") for skip in skips if isinstance(skip, tuple)]
+    if said := needs.shortfall(reasons, needs.missing()):
+        terminalreporter.write_line(said, yellow=True)

@@ -55,7 +55,7 @@ BAD: dict[str, Changes] = {
 @pytest.mark.parametrize("why", BAD)
 async def test_a_unit_with_one_bad_row_leaves_nothing(store: Store, why: str) -> None:
     if isinstance(store, MemoryStore) and why in ("cannot be encoded", "does not fit"):
-        pytest.skip("memory holds anything")
+        pytest.skip("not applicable: memory holds anything")
     first = [task("t"), event("t", 1), delivery("d", "t"), agent("ada"), question("q", "t"), dead_letter("x", "t")]
     first += [entity("e"), changed_state(1)]
     await commit(store, *first, audit=chain(1))
