@@ -219,12 +219,12 @@ def words(data: Path) -> str:
     others = f"{', '.join(most)} and {last}"
     lines = [
         f"  the demo plays      {PLANNER.id} gives work to {others}",
-        f"  look                {dragoman} task ls{here}",
-        f"  have work done      {dragoman} call {INFRA.id} run_playbook playbook=site.yml{here}",
+        f"  try next            {dragoman} call {INFRA.id} run_playbook playbook=site.yml{here}",
         f"  over three of them  {dragoman} call {SCRIBE.id} write_report topic=backups{here}",
         f"  handed over halfway {dragoman} call {EDITOR.id} write_notes release=3.0.0{here}",
         f"  under a contract    {dragoman} call {LAB.id} plan_study ward=sleep{here}",
         f"  answer a question   {dragoman} ask ls{here}",
+        f"  look at the work    {dragoman} task ls{here}",
         "",
     ]
     return "\n".join(lines)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
@@ -198,8 +197,8 @@ def _choices(question: Mapping[str, Any]) -> str:
 
 
 def _how_to_answer(question: Mapping[str, Any]) -> str:
-    options = question.get("options") or ("ANSWER",)
-    return f"dragoman ask answer {line(question['id'])} {shlex.quote(line(_typed(options[0])))}"
+    """Without an answer in it: that one is the person's own."""
+    return f"dragoman ask answer {line(question['id'])} ANSWER"
 
 
 def _afterwards(question: Mapping[str, Any]) -> str:
@@ -218,7 +217,7 @@ def _meant(question: Mapping[str, Any], said: str) -> Any:
 
 def _prompt(question: Mapping[str, Any]) -> str:
     if not sys.stdin.isatty():
-        raise Stop(Exit.USAGE, "the answer is missing", next=f"dragoman ask answer {line(question['id'])} ANSWER")
+        raise Stop(Exit.USAGE, "the answer is missing", next=_how_to_answer(question))
     choices = _choices(question)
     printing.words(f"{line(question.get('agent'))} asks: {line(question.get('question'))}")
     if question.get("context"):

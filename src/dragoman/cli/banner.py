@@ -16,6 +16,9 @@ def banner(
 ) -> str:
     """The facts: where it listens, where it keeps everything, and one command to try (`next`, without our name).
 
+    With demo agents there is nobody to try it with yet: who they are and what to try is printed when they have come
+    (`app.demo.words`), and only there.
+
     With a `token` the page opens without asking for it: the part behind the # never leaves the browser.
     """
     following = f"{program()} {next or TRY}"
@@ -26,8 +29,9 @@ def banner(
         f"  dragoman serves at  {http}",
         *([f"  its page            {http}/#token={token}"] if token else []),
         f"  everything is in    {escaping.line(data)}  (readable by you only; a restart loses nothing)",
-        *(["  demo agents         are working beside it; leave them out with --no-demo"] if demo else []),
-        f"  try next            {escaping.line(following)}",
+        "  demo agents         are about to come; leave them out with --no-demo"
+        if demo
+        else f"  try next            {escaping.line(following)}",
         "  stop with           Ctrl-C: work under way is kept and goes on at the next start",
         "",
     ]

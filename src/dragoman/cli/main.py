@@ -41,6 +41,12 @@ COMMANDS = (
     ("version", "dragoman.cli.version:version", LOOK, "Print the version."),
 )
 
+GROUPS = {name: path.endswith(":app") for name, path, _, _ in COMMANDS}
+"""Which of them have commands of their own."""
+
+ANYWHERE = frozenset({"--hub", "--data", "--output", "-o"})
+"""Options with a value that may also stand before the command."""
+
 USAGE = {
     "call": "AGENT WORK [INPUT...]",
     "tail": "[tasks|audit]",
@@ -78,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     tokens = list(sys.argv[1:] if argv is None else argv)
     _settle_in()
     try:
-        outcome = build()(tokens)
+        outcome = build()(_in_order(tokens))
         sys.stdout.flush()
         return outcome if isinstance(outcome, int) else Exit.OK
     except Stop as stop:
@@ -86,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stop.next = " ".join((*_meant(tokens), "--help"))
         return _tell(stop)
     except CycloptsError as error:
-        if tokens and tokens[0].startswith("-"):
+        if _in_order(tokens)[:1] and _in_order(tokens)[0].startswith("-"):
             return _tell(Stop(Exit.USAGE, "options come after the command", next="dragoman --help"))
         asked = " ".join(_asked(tokens, error))
         return _tell(Stop(Exit.USAGE, _told(error), next=f"{asked} --help"))
@@ -105,6 +111,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         place = f"{error.filename!r}" if error.filename else "what was to be printed"
         said = f"cannot read or write {place}: {error.strerror or error}"
         return _tell(Stop(Exit.NOT_ALLOWED, said, next="dragoman doctor"))
+
+
+def _in_order(tokens: list[str]) -> list[str]:
+    """The same with the options that every command shares behind the command: they may be typed anywhere."""
+    command: list[str] = []
+    shared: list[str] = []
+    place, wanted = 0, 1
+    while place < len(tokens) and len(command) < wanted:
+        token = tokens[place]
+        option, equals, _ = token.partition("=")
+        if option in ANYWHERE:
+            taken = 1 if equals else 2
+            shared += tokens[place : place + taken]
+            place += taken
+        elif token.startswith("-"):
+            break
+        else:
+            command.append(token)
+            wanted = 2 if GROUPS.get(command[0]) else 1
+            place += 1
+    return [*command, *shared, *tokens[place:]]
 
 
 def _settle_in() -> None:
@@ -131,9 +158,8 @@ def _tell(stop: Stop) -> int:
 
 def _meant(tokens: list[str]) -> list[str]:
     """The command that was run."""
-    groups = {name: path.endswith(":app") for name, path, _, _ in COMMANDS}
-    words = [token for token in tokens if not token.startswith("-")]
-    return ["dragoman", *words[: 2 if words and groups.get(words[0]) else 1]]
+    words = [token for token in _in_order(tokens) if not token.startswith("-")]
+    return ["dragoman", *words[: 2 if words and GROUPS.get(words[0]) else 1]]
 
 
 def _asked(tokens: list[str], error: CycloptsError) -> list[str]:

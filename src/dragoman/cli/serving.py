@@ -113,7 +113,8 @@ def _start(settings: Settings, *, demo: bool, ready_json: bool, typed: Mapping[s
         from dragoman.app.wiring import run
 
         os.umask(0o077)  # whatever a hub writes, store and backups too, is its user's alone
-        return run(settings, _greeting(settings, demo=demo, ready_json=ready_json), demo=demo)
+        greeting = _greeting(settings, demo=demo, ready_json=ready_json, service=typed is None)
+        return run(settings, greeting, demo=demo)
     except (DataDirError, StoreRefused, TlsProblem, KeyProblem, PrivateFileError) as error:
         # Their sentences end with what to do.
         raise Stop(Exit.NOT_ALLOWED, str(error)) from error
@@ -138,8 +139,9 @@ def _again(typed: Mapping[str, Any], but: str, value: int) -> str:
     return " ".join((program(), "dev", *words))
 
 
-def _greeting(settings: Settings, *, demo: bool, ready_json: bool) -> Callable[[Whereabouts], None]:
-    """What is said once the hub serves: a line of JSON for programs, a banner for people."""
+def _greeting(settings: Settings, *, demo: bool, ready_json: bool, service: bool) -> Callable[[Whereabouts], None]:
+    """What is said once the hub serves: a line of JSON for programs, a banner for people. Its link logs the browser in,
+    wherever the banner goes; only a service's log, which others read, is not told the token."""
 
     def greet(here: Whereabouts) -> None:
         if ready_json:
@@ -151,9 +153,8 @@ def _greeting(settings: Settings, *, demo: bool, ready_json: bool) -> Callable[[
         else:
             from dragoman.cli.banner import banner
 
-            next = "call infra run_playbook playbook=site.yml" if demo else None
-            token = here.admin_token if sys.stderr.isatty() else None  # not into a log
-            words = banner(http=here.http, data=settings.data, token=token, next=next, demo=demo)
+            token = None if service and not sys.stderr.isatty() else here.admin_token
+            words = banner(http=here.http, data=settings.data, token=token, demo=demo)
             print(words, file=sys.stderr, flush=True)
 
     return greet

@@ -22,7 +22,7 @@ def test_questions_are_listed_and_answered_with_an_option(hub: Any, run: Any) ->
     hub.answers["POST /api/v1/questions/q1/answer"] = (200, {**QUESTION, "status": "answered"})
     listed = run("ask", "ls")
     assert "Restart prod?" in listed.out
-    assert listed.err.splitlines()[-1] == "  next: dragoman ask answer q1 yes"
+    assert listed.err.splitlines()[-1] == "  next: dragoman ask answer q1 ANSWER"
     assert hub.asked[0].query == {"status": "open", "limit": "100"}
     assert run("ask", "answer", "q1", "no").code == 0
     assert hub.asked[-1].body == {"answer": "no"}
@@ -57,7 +57,7 @@ def test_options_with_labels_are_listed_as_they_are_typed(hub: Any, run: Any) ->
     hub.answers["GET /api/v1/questions"] = (200, {"questions": [{**QUESTION, "options": LABELLED}]})
     listed = run("ask", "ls")
     assert "  oauth (OAuth 2.0), false (No), 2  " in listed.out
-    assert listed.err.splitlines()[-1] == "  next: dragoman ask answer q1 oauth"
+    assert listed.err.splitlines()[-1] == "  next: dragoman ask answer q1 ANSWER"
 
 
 def test_no_prompt_off_a_terminal(hub: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,5 +162,5 @@ def test_an_answer_that_is_none_of_the_options_says_what_would_be(hub: Any, run:
     hub.answers["POST /api/v1/questions/q1/answer"] = (422, {"detail": detail, "field": "answer"})
     assert run("ask", "answer", "q1", "maybe").err.splitlines() == [
         "error: The answer must be one of 'not now', 'no'. (field answer)",
-        "  next: dragoman ask answer q1 'not now'",
+        "  next: dragoman ask answer q1 ANSWER",
     ]

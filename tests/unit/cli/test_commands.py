@@ -185,3 +185,25 @@ def test_the_next_command_is_for_the_same_hub_and_called_as_we_were(
         "error: this is one word too many: 'more'",
         "  next: dragoman task ls --help",
     ]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda option: (*option, "task", "ls"),
+        lambda option: ("task", *option, "ls"),
+        lambda option: ("task", "ls", *option),
+        lambda option: (f"{option[0]}={option[1]}", "-o", "json", "task", "ls"),
+    ],
+)
+def test_the_hub_may_be_named_anywhere(hub: Any, run: Any, monkeypatch: pytest.MonkeyPatch, place: Any) -> None:
+    monkeypatch.delenv("DRAGOMAN_URL")
+    hub.answers["GET /api/v1/tasks"] = (200, {"tasks": [], "next": None})
+    ran = run(*place(("--hub", hub.url)))
+    assert (ran.code, [asked.path for asked in hub.asked]) == (0, ["/api/v1/tasks"]), ran.err
+
+
+def test_a_shared_option_without_a_command_is_a_usage_error(run: Any) -> None:
+    ran = run("--hub", "http://127.0.0.1:9")
+    assert (ran.code, "next: dragoman --help" in ran.err) == (2, True)
+    assert run("--nonsense", "task", "ls").code == 2

@@ -54,7 +54,13 @@ def test_without_ready_json_people_are_greeted_on_stderr(started: Any, run: Any)
     done = run("dev", "--port", "0", "--no-demo")
     assert (done.code, done.out, started[0][1]) == (0, "", {"demo": False})
     assert "dragoman serves at  http://127.0.0.1:8420" in done.err
-    assert "secret" not in done.err
+    assert "http://127.0.0.1:8420/#token=secret" in done.err  # also where it is redirected
+
+
+def test_the_log_of_a_service_is_not_told_the_token(started: Any, run: Any) -> None:
+    Path("dragoman.toml").write_text("")
+    done = run("serve", "-c", "dragoman.toml")
+    assert ("dragoman serves at" in done.err, "secret" in done.err) == (True, False)
 
 
 def test_serve_reads_its_file(started: Any, run: Any) -> None:
@@ -180,7 +186,10 @@ def test_config_show_names_every_origin(started: Any, run: Any, monkeypatch: pyt
 
 
 def test_the_banner_has_the_facts_and_a_command_that_works_as_typed() -> None:
-    said = banner(http="http://127.0.0.1:8420", data="my data", next="task ls", demo=True)
+    said = banner(http="http://127.0.0.1:8420", data="my data", next="task ls")
     assert "http://127.0.0.1:8420" in said
     assert "dragoman task ls --data 'my data'" in said
     assert "--data" not in banner(http="h", data=".dragoman")
+    assert "try next" not in banner(
+        http="h", data=".dragoman", demo=True
+    )  # their own words say it, when they are there

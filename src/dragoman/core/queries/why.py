@@ -223,13 +223,8 @@ def _asked(task: Task, question: Question | None) -> Reason:
         text = f"a person must approve it before anybody works on it{words}"
     else:
         text = f"{task.owner} waits for a person's answer{before}{words}"
-    answer = _option(question) if question is not None else "ANSWER"
-    return _say("question", text, f"dragoman ask answer {task.question} {answer}", question=task.question)
-
-
-def _option(question: Question) -> str:
-    first = question.options[0] if question.options else "ANSWER"
-    return first if isinstance(first, str) and first.isidentifier() else "ANSWER"
+    # Which answer is the person's to say: a command that has one would be copied with it.
+    return _say("question", text, f"dragoman ask answer {task.question} ANSWER", question=task.question)
 
 
 CLOCKS: Mapping[Silence, str] = {

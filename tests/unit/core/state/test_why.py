@@ -136,7 +136,7 @@ async def test_who_was_asked_for_help_and_then_a_person(world: Any) -> None:
     person = msgspec.structs.replace(question, asked_of=None, asked_before=(AgentId("brain"),), options=("left",))
     found = waiting(task, person)
     assert "waits for a person's answer, after brain could not help" in found.summary
-    assert found.next == ("dragoman ask answer q-1 left",)
+    assert found.next == ("dragoman ask answer q-1 ANSWER",)
     assert "must approve it" in waiting(task, person, owner=None, waiting=Waiting.PERSON).summary
 
 
