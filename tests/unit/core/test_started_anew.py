@@ -140,6 +140,26 @@ async def test_another_process_that_polls_is_given_the_work_and_the_poll_of_the_
     assert await state(world, task) == ("assigned", 1)
 
 
+async def test_two_processes_that_poll_under_one_id_take_no_work_from_each_other(world):
+    poll = await parked(world, "one")
+    task = await world.submit()
+    [order] = poll.take()
+    await world.ask_ack("i1", [order])
+    await world.progress("i1", task.id)
+    for _ in range(6):
+        for instance in ("two", "one"):
+            assert (await parked(world, instance)).work == []
+    assert await state(world, task) == ("running", 1)
+    await ask(world, task)
+    for _ in range(6):
+        for instance in ("two", "one"):
+            assert (await parked(world, instance)).work == []
+    assert await state(world, task) == ("waiting", 1)
+    third = await parked(world, "three")
+    await world.settle()
+    assert third.work == [task.id]
+
+
 async def parked(world: World, instance: str) -> Any:
     peer = Peer(world, AgentId("i1"), SessionId(world.mint()))
     world.intake.attach(peer.session, peer)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from dragoman.core.agents.floor import Link
-from dragoman.core.agents.model import BreakerState
+from dragoman.core.agents.model import Agent, BreakerState
 from dragoman.core.agents.registry import known, probe
 from dragoman.core.commands import CloseLink, OpenLink, PaceLink, PartLink, RefillLink
 from dragoman.core.delivery.model import Cargo
@@ -22,6 +22,8 @@ from dragoman.core.work import Work
 
 SEEN_EVERY = 15 * SECOND
 """How often a poll is worth a row: `last_seen_at` is for people."""
+MOST_INSTANCES = 8
+"""Processes of an agent before the newest that the hub remembers."""
 
 
 def open_link(work: Work, command: OpenLink) -> int:
@@ -42,24 +44,37 @@ def open_link(work: Work, command: OpenLink) -> int:
                 work.close_link(old.session, "replaced by a newer connection of the same agent")
                 lose(work, old)
     work.put_link(link)
-    fresh = command.fresh or command.instance not in (None, agent.instance)
+    fresh = command.fresh or is_new(agent, command.instance)
     if fresh and command.instance is not None:
         for old in work.links_to(agent.id):
             if old.session != link.session:  # polls of the process before: nobody reads what they are given
                 work.close_link(old.session, "another process of the agent is here")
     if fresh or command.ordered or work.now - (agent.last_seen_at or 0) > SEEN_EVERY:
         connected = any(one.ordered for one in work.links_to(agent.id))
-        instance = command.instance or agent.instance
-        agent = msgspec.structs.replace(agent, connected=connected, instance=instance, last_seen_at=work.now)
-        work.put(agent)
+        agent = msgspec.structs.replace(agent, connected=connected, last_seen_at=work.now)
+        work.put(followed_by(agent, command.instance) if fresh else agent)
     if fresh:
         take_back(work, link)
     sent = pump(work, link)
-    if fresh:
+    if fresh and (command.ordered or command.fresh):  # the process before may still poll, and work on
         forgotten(work, link)
     if agent.breaker.state is BreakerState.HALF_OPEN:
         probe(work, agent.id)
     return sent + fill(work, agent.id)
+
+
+def is_new(agent: Agent, instance: str | None) -> bool:
+    """Whether an agent was not here before as this process. One that comes back after another one came is alive: two
+    processes share the agent's polls, and neither has lost its memory."""
+    return instance is not None and instance != agent.instance and instance not in agent.former_instances
+
+
+def followed_by(agent: Agent, instance: str | None) -> Agent:
+    """The agent with the process that is here now, where it says which one it is."""
+    if instance is None:
+        return agent
+    former = agent.former_instances if agent.instance is None else (agent.instance, *agent.former_instances)
+    return msgspec.structs.replace(agent, instance=instance, former_instances=former[:MOST_INSTANCES])
 
 
 def refill_link(work: Work, command: RefillLink) -> int:

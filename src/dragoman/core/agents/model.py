@@ -60,7 +60,7 @@ class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     `added_concurrent` is how many tasks at once it was added with, where it says another number itself.
     `wake_at` is when the hub must look at this row again: an open breaker, `silent_at`, when it is to be seen whether
     an agent that converses is still heard, or a time that it named itself. `silent_since`: it is not heard any more.
-    `instance` is its process that connected or polled last, where it says which one it is.
+    `instance` is the newest of its processes, where they say which one they are, `former_instances` those before it.
     """
 
     id: AgentId
@@ -84,6 +84,7 @@ class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     registered_at: Instant | None = None
     connected: bool = False
     instance: str | None = None
+    former_instances: tuple[str, ...] = ()
     last_seen_at: Instant | None = None
     breaker: Breaker = Breaker()
     wake_at: Instant | None = None
