@@ -31,12 +31,13 @@ QUICK = {
     "DRAGOMAN_RULES__IDLE_SECONDS": "60",
     "DRAGOMAN_RULES__GRACE_SECONDS": "0.2",
     "DRAGOMAN_RULES__RETRY_DELAYS_SECONDS": "0,0.05,0.1,0.2,0.2,0.2,0.2,0.2",
+    "DRAGOMAN_RULES__UNREACHABLE_DELAYS_SECONDS": "0,60,60,60",
     "DRAGOMAN_RULES__BREAKER_PAUSE_SECONDS": "0.3",
     "DRAGOMAN_RULES__POLL_LEASE_SECONDS": "0.5",
     "DRAGOMAN_RULES__NOTICE_ATTEMPTS": "50",
 }
 """The rules at a pace at which a test can watch them. Only the idle clock is slow, because on a busy machine everybody
-is silent for seconds; a test that waits for it says its own time."""
+is silent for seconds, and the time for an agent to come: a test that waits for one of them says its own."""
 
 EARLY = ("DRAGOMAN_TLS__", "DRAGOMAN_COVEN__TLS_")
 """Looked at before gRPC is imported: such a hub cannot be forked from one that has imported it."""

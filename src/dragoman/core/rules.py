@@ -18,6 +18,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """So long an agent whose link broke may take to come back before its work counts as lost."""
     retry_delays: tuple[int, ...] = (0, 1 * SECOND, 2 * SECOND, 4 * SECOND)
     """Delay before each attempt at a task: attempts = 1 + 3 retries (chiffon-D7)."""
+    unreachable_delays: tuple[int, ...] = (0, 1 * SECOND, 2 * SECOND, 4 * SECOND)
+    """The same for a task that no agent has had yet, while none that could do it is connected (chiffon-D6)."""
     retried: frozenset[Kind] = frozenset({Kind.TIMEOUT, Kind.UNAVAILABLE, Kind.RESOURCES})
     """What is tried again: 5001, 5002 and 5005 in chiffon's words."""
     breaking: frozenset[Kind] = frozenset({Kind.TIMEOUT, Kind.UNAVAILABLE})

@@ -81,7 +81,7 @@ REQUIREMENTS = [
     R("chiffon-D3", "chiffon-D3", "Labels out are exact and exclusive; labels in may be rounded to k."),
     R("chiffon-D4", "chiffon-D4", "Results are split alike; gaps, overlaps, sets too large or never whole: 5003."),
     R("chiffon-D5", "chiffon-D5", "The first answer acknowledges the request."),
-    R("chiffon-D6", "chiffon-D6", "An idle clock and a total deadline, both raised by the hint.", level="hub"),
+    R("chiffon-D6", "chiffon-D6", "An idle clock and a total deadline, raised by the hint; 5002 soon.", level="hub"),
     R("chiffon-D7", "chiffon-D7", "Only 5001 and 5002 count for the breaker.", level="hub"),
     R("chiffon-D8", "chiffon-D8", "The hub picks an instance; x_custom_fields.agent_id pins one.", level="hub"),
     R("chiffon-D9", "chiffon-D9", "Lowest by default, highest by setting; none in common is 5006 with ours listed."),

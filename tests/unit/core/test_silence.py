@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from tests.support.world import World
 
@@ -12,7 +13,7 @@ from dragoman.core.commands import Answer, Ask, AskPerson, Beat, Finish, Retry
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant
-from dragoman.core.queries import why
+from dragoman.core.queries import AgentFacts, why
 from dragoman.core.tasks.model import QuestionStatus, Task
 
 
@@ -140,3 +141,15 @@ async def test_the_caller_of_a_task_that_is_retried_hears_only_how_it_ended(worl
     assert [parcel.delivery.cargo for parcel in boss.take()] == []
     await world.finish("i1", task.id)
     assert [parcel.delivery.cargo for parcel in boss.take()] == [Cargo.RESULT]
+
+
+async def test_why_names_the_clock_of_a_task_for_which_nobody_is_connected(world):
+    task = await world.submit()
+    await world.advance(1.5)
+    now = await world.task(task.id)
+    facts = AgentFacts(agent=world.intake.agent(AgentId("i1")), reachable=False, load=0)
+    told = why(now, now=world.time, agents=[facts])
+    [reason] = [reason for reason in told.reasons if reason.code == "clock"]
+    assert (reason.facts["clock"], reason.facts["seconds_left"]) == ("unreachable", 1.5)
+    there = msgspec.structs.replace(facts, reachable=True, load=8)
+    assert "clock" not in [reason.code for reason in why(now, now=world.time, agents=[there]).reasons]

@@ -15,9 +15,10 @@ def contradictions(settings: Settings, origins: Mapping[str, Origin]) -> Iterato
         yield f"agents ({origins['agents']}): {id!r} stands there twice: give each agent an id of its own."
     yield from _unsafe(settings, origins)
     rules = settings.rules
-    if not rules.retry_delays_seconds:
-        origin = origins["rules.retry_delays_seconds"]
-        yield f"rules.retry_delays_seconds ({origin}) is empty: write one delay for each attempt, at least one."
+    for name in ("retry_delays_seconds", "unreachable_delays_seconds"):
+        if not getattr(rules, name):
+            origin = origins[f"rules.{name}"]
+            yield f"rules.{name} ({origin}) is empty: write one delay for each attempt, at least one."
     horizon = sum(rules.retry_delays_seconds) + rules.idle_seconds * len(rules.retry_delays_seconds)
     if rules.request_memory_seconds < horizon:
         yield (

@@ -96,6 +96,7 @@ class RuleSettings(msgspec.Struct, frozen=True, kw_only=True):
     total_seconds: Span = _D.total_limit / SECOND
     grace_seconds: Seconds = _D.grace / SECOND
     retry_delays_seconds: tuple[Seconds, ...] = tuple(delay / SECOND for delay in _D.retry_delays)
+    unreachable_delays_seconds: tuple[Seconds, ...] = tuple(delay / SECOND for delay in _D.unreachable_delays)
     breaker_threshold: Count = _D.breaker_threshold
     breaker_pause_seconds: Span = _D.breaker_pause / SECOND
     poll_lease_seconds: Span = _D.poll_lease / SECOND
@@ -256,6 +257,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             total_limit=_micros(of.total_seconds),
             grace=_micros(of.grace_seconds),
             retry_delays=tuple(_micros(delay) for delay in of.retry_delays_seconds),
+            unreachable_delays=tuple(_micros(delay) for delay in of.unreachable_delays_seconds),
             breaker_threshold=of.breaker_threshold,
             breaker_pause=_micros(of.breaker_pause_seconds),
             poll_lease=_micros(of.poll_lease_seconds),

@@ -23,6 +23,8 @@ class Manners(msgspec.Struct, frozen=True, kw_only=True):
     """Its messages are counted (a2acp-D16)."""
     answers_always: bool = False
     """What its agents ask and wait for has an answer in any case, also where the task ended first."""
+    keeps_queued: bool = False
+    """Its document has one answer to a task that is submitted: it is queued, for agents that come and claim it."""
     hub: str | None = None
     """What it calls the hub, where it has a name for it."""
 
@@ -30,7 +32,7 @@ class Manners(msgspec.Struct, frozen=True, kw_only=True):
 MANNERS = {
     "agentmsg": Manners(converses=True, reads_letters=True),
     "a2acp": Manners(reads_letters=True, shakes_hands=True, seals=True, limited=True, hub="protocol-broker-agent"),
-    "forge": Manners(answers_always=True),
+    "forge": Manners(answers_always=True, keeps_queued=True),
 }
 
 CONVERSES = frozenset(name for name, of in MANNERS.items() if of.converses)
@@ -39,6 +41,7 @@ SHAKES_HANDS = frozenset(name for name, of in MANNERS.items() if of.shakes_hands
 SEALS = frozenset(name for name, of in MANNERS.items() if of.seals)
 LIMITED = frozenset(name for name, of in MANNERS.items() if of.limited)
 ANSWERS_ALWAYS = frozenset(name for name, of in MANNERS.items() if of.answers_always)
+KEEPS_QUEUED = frozenset(name for name, of in MANNERS.items() if of.keeps_queued)
 
 RESERVED = frozenset({HUB, ADMIN, NOBODY, AgentId("*"), *(AgentId(of.hub) for of in MANNERS.values() if of.hub)})
 """The names that no agent may have."""

@@ -90,6 +90,8 @@ def why(
         spent = _spent(totals, asked)
         candidates = _candidates(agents, route_of(task.route), now, asked, nobody=bool(spent))
         reasons = [*_place(task, retry_at, ahead, ahead_exact), *(spent or _who(task, candidates))]
+        if task.queue is not None and task.wake_at is not None and not _is_anybody_there(candidates):
+            reasons.append(_looks_again(task, now, task.wake_at))
     else:
         reasons = _standing(task, dependencies, question)
     reasons += _around(task, now, contract, watched)
@@ -180,6 +182,18 @@ def _who(task: Task, candidates: Sequence[Candidate]) -> list[Reason]:
         advice = f"start an agent that does {task.type} (dragoman agent ls), or let one in: {add}"
         return [_say("nobody_able", f"no agent can do {task.type} as asked: {told}", advice)]
     return [_say("no_agents", "no agent is known to the hub; add one", add)]
+
+
+def _is_anybody_there(candidates: Sequence[Candidate]) -> bool:
+    """Whether one that could do it is connected, however busy."""
+    return any(one.able and not any(reason.code == "offline" for reason in one.reasons) for one in candidates)
+
+
+def _looks_again(task: Task, now: Instant, at: Instant) -> Reason:
+    """The clock of a task for which nobody is connected."""
+    left = max(0, at - now) / SECOND
+    text = f"no agent that could do it is connected: that is a failed attempt if none is in {left:.1f} s"
+    return _say("clock", text, clock="unreachable", at=rfc3339(at), seconds_left=round(left, 1))
 
 
 # -- elsewhere -----------------------------------------------------------------------------------------------------

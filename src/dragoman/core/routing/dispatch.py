@@ -18,7 +18,17 @@ from dragoman.core.delivery.outbox import lease, put_on_its_way
 from dragoman.core.errors import Kind, Refused, refuse
 from dragoman.core.ids import HUB, AgentId, DeliveryId, Instant
 from dragoman.core.lookups import PAGE, Lane, Ready
-from dragoman.core.routing.routes import addressed, choose, could_claim, has_memory, queues_for, ready, route_of, serves
+from dragoman.core.routing.routes import (
+    addressed,
+    choose,
+    could_claim,
+    has_memory,
+    patience,
+    queues_for,
+    ready,
+    route_of,
+    serves,
+)
 from dragoman.core.state import admission
 from dragoman.core.state.admission import hold, must_be_approved
 from dragoman.core.state.budget import NOTHING, check_task, fits, may_take, needs, reserve
@@ -54,7 +64,7 @@ def place(work: Work, task: Task, *, prefer: AgentId | None = None) -> Task:
         work.now,
         queue=task.route,
         waiting=None,
-        wake_at=min(task.deadline, Instant(work.now + task.idle_limit), task.expires_at or task.deadline),
+        wake_at=min(task.deadline, Instant(work.now + patience(work, task)), task.expires_at or task.deadline),
     )
     work.put(queued)
     somebody = choose(work, route_of(task.route), asked) if work.backlog(task.route) > 1 else None
@@ -89,14 +99,14 @@ def assign(work: Work, task: Task, agent: Agent, link: Link | None) -> Task:
         task = move(task, Status.QUEUED, work.now, queue=None, waiting=None, wake_at=work.now)
         work.put(task)
         return task
-    attempt = task.attempts + 1
+    attempt = task.attempts - task.unreached + 1
     deadline = task.deadline
     if task.constraints:
         task = reserve(work, task, agent.id)
     idle = task.idle_limit
     if agent.converses and idle == work.rules.idle_limit:  # nobody asked for more: the policy says how long
         idle = work.policy.breaker_timeout
-    if task.attempts == 0 and task.total_limit is not None:
+    if attempt == 1 and task.total_limit is not None:
         deadline = min(deadline, Instant(work.now + task.total_limit))
     level = agent.sandbox
     walls = b"" if level is None else b',"sandbox":%b' % msgspec.json.encode(level)
@@ -114,6 +124,7 @@ def assign(work: Work, task: Task, agent: Agent, link: Link | None) -> Task:
         delivery=delivery_id,
         order=delivery_id,
         attempts=attempt,
+        unreached=0,
         attempted_at=work.now,
         asks=0,
         answered=False,

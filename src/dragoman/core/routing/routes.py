@@ -16,12 +16,13 @@ from functools import lru_cache
 import msgspec
 
 from dragoman.core.agents.floor import Link
-from dragoman.core.agents.manners import SEALS
+from dragoman.core.agents.manners import KEEPS_QUEUED, SEALS
 from dragoman.core.agents.model import Agent, BreakerState
 from dragoman.core.contracts.borders import View, domain_of, is_open
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.state.budget import NOTHING, Amounts, may_take, memory_of
 from dragoman.core.state.standing import Standing
+from dragoman.core.tasks.model import Task
 from dragoman.core.work import Work
 
 UNSAID = (0.0, -100.0)
@@ -164,6 +165,37 @@ def present(work: Work, id: AgentId) -> bool:
         return True
     seen = work.floor.polled_at.get(id)
     return seen is not None and work.now - seen < work.rules.poll_presence
+
+
+def fails_soon(work: Work, task: Task, could: Iterable[Agent]) -> bool:
+    """Whether a task that finds nobody connected is tried at short intervals and then fails, so that its caller hears
+    of it soon (chiffon-D6); otherwise each attempt waits for the idle time.
+
+    The hub is patient with a task that an agent has had already, or that was here before the hub's own start: the agent
+    may be in a restart. So it is with what its caller gave a time of its own, and where tasks are submitted to a queue;
+    with an agent that the hub starts itself; and, for the idle time after its own start, with those it knew before.
+    """
+    if task.attempted_at is not None or task.created_at < work.serving_since:
+        return False
+    if task.firm or task.expires_at is not None or task.origin.protocol in KEEPS_QUEUED:
+        return False
+    started = work.now < work.serving_since + work.rules.idle_limit
+    return not any(
+        "child" in agent.details or (started and agent.created_at < work.serving_since and agent.last_seen_at)
+        for agent in could
+    )
+
+
+def patience(work: Work, task: Task) -> int:
+    """How long a task that found no seat stands in its queue before the hub looks at it again."""
+    route = route_of(task.route)
+    could = [agent for agent in addressed(work, route) if serves(agent, route)]
+    if any(present(work, agent.id) for agent in could):
+        return task.idle_limit
+    if not fails_soon(work, task, could):
+        return work.rules.idle_limit
+    delays = work.rules.unreachable_delays
+    return min(delays[min(1, len(delays) - 1)], task.total_limit or work.rules.total_limit)
 
 
 def last_heard(work: Work, agent: Agent) -> Instant | None:

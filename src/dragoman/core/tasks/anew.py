@@ -49,6 +49,7 @@ def set_back(work: Work, task: Task) -> Task:
         Status.QUEUED,
         work.now,
         attempts=0,
+        unreached=0,
         owner=None,
         session=None,
         fault=None,

@@ -23,8 +23,8 @@ from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import HUB, Instant, rfc3339
 from dragoman.core.lookups import DeliveryById
 from dragoman.core.routing.dispatch import fill, place
-from dragoman.core.routing.routes import addressed, last_heard, present, route_of, serves
-from dragoman.core.tasks.model import HELD, Status, Task
+from dragoman.core.routing.routes import addressed, fails_soon, last_heard, present, route_of, serves
+from dragoman.core.tasks.model import HELD, EventKind, Status, Task
 from dragoman.core.tasks.outcome import end, end_children, fail_attempt, failed, give_up, still_held
 from dragoman.core.tasks.questions import call_back, stood_still_for
 from dragoman.core.tasks.silence import Silence, Watched, back_by, lost_by, rule_of
@@ -114,14 +114,16 @@ def still_queued(work: Work, task: Task) -> None:
     route = route_of(task.route)
     could = [agent for agent in addressed(work, route) if serves(agent, route)]
     if any(present(work, agent.id) for agent in could):
-        patience = max(task.idle_limit, work.now - task.created_at)
-        wake_at = min(task.deadline, Instant(work.now + patience), task.expires_at or task.deadline)
-        work.put(msgspec.structs.replace(task, wake_at=wake_at))
+        wait = max(task.idle_limit, work.now - task.created_at)
+        wake_at = min(task.deadline, Instant(work.now + wait), task.expires_at or task.deadline)
+        attempts = task.attempts - task.unreached
+        work.put(msgspec.structs.replace(task, wake_at=wake_at, attempts=attempts, unreached=0))
         for agent in could:  # nobody should stand in a queue beside a free seat; if somebody does, not for long
             fill(work, agent.id)
         return
-    rested = Instant(work.serving_since + task.idle_limit)
-    if work.now < rested:  # nobody could be connected while we were down: let them come back first
+    hasty = fails_soon(work, task, could)
+    rested = Instant(work.serving_since + work.rules.idle_limit)
+    if not hasty and work.now < rested:  # nobody could be connected while we were down: let them come back first
         wake_at = min(task.deadline, rested, task.expires_at or task.deadline)
         work.put(msgspec.structs.replace(task, wake_at=wake_at))
         return
@@ -135,8 +137,28 @@ def still_queued(work: Work, task: Task) -> None:
             "last_heartbeat": None if last is None else rfc3339(last),
         },
     )
-    waited = msgspec.structs.replace(task, attempts=task.attempts + 1, owner=None, queue=None)
+    if hasty:
+        looked_in_vain(work, task, fault)
+        return
+    attempts, unreached = task.attempts + 1, task.unreached + 1
+    waited = msgspec.structs.replace(task, attempts=attempts, unreached=unreached, owner=None, queue=None)
     fail_attempt(work, waited, fault)
+
+
+def looked_in_vain(work: Work, task: Task, fault: Fault) -> None:
+    """One more attempt found nobody connected: the next one follows soon, and the task stays in its queue until then,
+    for an agent that comes in between. What its caller allows for the whole bounds that, too (chiffon-D6)."""
+    delays = work.rules.unreachable_delays
+    tries = max(1, task.unreached) + 1  # the first one was when it was placed
+    task = msgspec.structs.replace(task, attempts=tries, unreached=tries, owner=None)
+    left = (task.total_limit or work.rules.total_limit) - sum(delays[:tries])
+    if tries >= len(delays) or left <= 0:
+        give_up(work, msgspec.structs.replace(task, attempts=min(tries, len(delays))), fault)
+        return
+    retry_at = Instant(work.now + min(delays[tries], left))
+    body = msgspec.json.encode({"fault": fault, "attempt": tries, "retry_at": rfc3339(retry_at)})
+    task = work.record(task, EventKind.ATTEMPT_FAILED, body=msgspec.Raw(body))
+    work.put(msgspec.structs.replace(task, fault=fault, wake_at=min(task.deadline, retry_at)))
 
 
 def watched(work: Work, task: Task) -> Watched:

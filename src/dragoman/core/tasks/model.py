@@ -114,6 +114,7 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     `contract` is the terms it is done on. `personal`: what is said in it is nobody's business, and encrypted at rest;
     of the head itself that is what people and agents wrote there, which a store keeps in `shut` and nobody else sees.
     `firm`: its caller said by when it must be done, and no wait for anybody moves that.
+    `unreached` are those of its `attempts` that found no agent connected; they are given back to the agent that comes.
     `answered`: the hub told its agent an answer that it stood still for, and has heard nothing of it since.
     `called_dependencies` is what its caller calls those it depends on. `sandbox` is the level that the newest attempt
     was given at, whatever its agent runs in today. `heir`: who hears how it ended and may steer it, as its caller does.
@@ -151,6 +152,7 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     anew: int = 0
     source: int = 1
     attempts: int = 0
+    unreached: int = 0
     attempted_at: Instant | None = None
     last_sign_at: Instant | None = None
     lost_at: Instant | None = None

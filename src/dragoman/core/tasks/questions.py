@@ -366,6 +366,7 @@ def resume_with(work: Work, task: Task, answer: Any, *, expired: bool = False) -
         source=task.seq,
         deadline=task.due(work.now),
         attempts=0,
+        unreached=0,
         total_limit=None,
     )
     work.put(task)  # the turn is over: the seat it had is free, for itself before anybody else
