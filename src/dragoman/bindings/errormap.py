@@ -106,7 +106,9 @@ AGENTMSG_NAMES: Mapping[str, Kind] = {
 def over_budget(fault: Fault) -> bool:
     """Whether a task asks for more than it may have (`core.state.budget`): as it stands, that is no better later. Most
     protocols have no field for it."""
-    return fault.kind is Kind.RESOURCES and (fault.field or "").startswith("constraints.")
+    if fault.kind is not Kind.RESOURCES:
+        return False
+    return "whose" in fault.facts or (fault.field or "").startswith("constraints.")
 
 
 def retryable(fault: Fault) -> bool:

@@ -12,7 +12,7 @@ from tests.conformance.agentmsg.stage import Speaker, Stage, opened
 from tests.support.scripted import soon
 
 from dragoman.core.rules import Rules
-from dragoman.protocols.agentmsg.records import SharedState
+from dragoman.protocols.agentmsg.records import SharedState, TaskState
 
 
 @pytest.fixture
@@ -78,6 +78,18 @@ async def test_a_task_that_agents_keep_among_themselves_has_the_documents_form(
     await stage.change("CREATE", "TASK", "ours", {"status": "in_progress", "assigned_agent": "bob"}, 0, ada.token)
     state = msgspec.convert((await stage.get("/state")).json(), SharedState)
     assert state.task_registry["ours"].status == "in_progress"
+    alone = (await stage.get("/state/TASK/ours")).json()["value"]
+    assert msgspec.convert(alone, TaskState) == state.task_registry["ours"]
+    changed = await stage.change("UPDATE", "TASK", "ours", {"status": "completed"}, 1, ada.token)
+    assert msgspec.convert(changed.json()["value"], TaskState).status == "completed"
+    for changes, field in (
+        ({"error": {"message": "no"}}, "changes.error.error_id"),
+        ({"assigned_agent": "nobody"}, "changes.assigned_agent"),
+        ({"context": {"task_id": "theirs"}}, "changes.context.task_id"),
+        ({"created_at": "yesterday"}, "changes.created_at"),
+    ):
+        answer = await stage.change("UPDATE", "TASK", "ours", changes, 2, ada.token)
+        assert (answer.status_code, answer.json()["context"]["details"]["field"]) == (422, field), answer.text
 
 
 @pytest.mark.requirement("agentmsg-D13", "AM-UPD-2")
@@ -198,7 +210,7 @@ async def test_create_update_and_delete_by_version(stage: Stage, pair: tuple[Spe
     assert (status, done["version"]) == (200, 2)
     now = await value()
     assert "assigned_agent" not in now
-    assert now["context"] == {"a": [1], "b": {"d": 3, "e": 4}}
+    assert (now["context"]["a"], now["context"]["b"]) == ([1], {"d": 3, "e": 4})
     assert conflict(await change("DELETE", 1, {})) == 2
     assert (await change("DELETE", 2, {}))[0] == 200
     assert (await stage.get("/state/TASK/plan")).status_code == 404

@@ -147,6 +147,7 @@ def test_two_protocols_with_a_word_for_the_same_failure_hear_each_others(agentms
         (Fault(kind=Kind.WORK_FAILED, message="no"), False),
         (Fault(kind=Kind.TIMEOUT, message="late"), True),
         (Fault(kind=Kind.RESOURCES, message="too much", field="constraints.budget_usd"), False),
+        (Fault(kind=Kind.RESOURCES, message="nothing left", facts={"whose": "ada", "remaining": 0}), False),
     ],
 )
 def test_whether_to_ask_again_is_said_alike_to_coven_and_forge_callers(fault: Fault, again: bool) -> None:

@@ -46,6 +46,7 @@ def add(work: Work, command: AddAgent) -> Agent:
             field="agent_id",
         )
     work.put(agent)
+    versions.go_on_counting(work, agent.id)
     return agent
 
 
@@ -63,6 +64,7 @@ def admit(work: Work, command: AdmitGuest) -> Agent:
         if agent.id in RESERVED:
             raise refuse(Kind.FORBIDDEN, f"{agent.id!r} is a name of the hub's own; choose another", field="agent_id")
         work.put(agent)
+        versions.go_on_counting(work, agent.id)
     elif not agent.guest:
         raise refuse(Kind.UNAUTHENTICATED, f"{agent.id!r} has a token; send it", field="agent_id", agent_id=agent.id)
     elif agent.protocol != command.protocol:

@@ -159,7 +159,8 @@ def known(work: Work, id: AgentId) -> Agent:
 
 
 def entry_of(work: Work, id: AgentId) -> Entity | None:
-    """An agent's entry in the registry. One that never reported has version 0: the hub says what it sees."""
+    """An agent's entry in the registry. One that never reported has version 0: the hub says what it sees. One that was
+    deleted says nothing, and keeps its version."""
     entity = work.entity(Registry.AGENT, id)
     agent = work.agent(id)
     if entity is not None or agent is None:
@@ -196,7 +197,7 @@ def write(
     value = UNSAID | {"last_heartbeat": rfc3339(work.now)} | value
     value = fitted(Registry.AGENT, value)
     past = () if was is None else was.past
-    if was is not None and remember:
+    if was is not None and was.value and remember:
         before = {name: kept for name, kept in old.items() if name not in NOT_IN_THE_PAST}
         past = (*past, {"at": rfc3339(was.updated_at), **before})[-work.rules.status_history :]
     by = by or agent.id
@@ -211,7 +212,7 @@ def write(
         updated_by=by,
         past=past,
     )
-    operation = Operation.CREATE if was is None else Operation.UPDATE
+    operation = Operation.UPDATE if was is not None and was.value else Operation.CREATE
     work.share(Change(operation, Registry.AGENT, agent.id, entity.version, difference(old, value), by), entity)
     return entity
 

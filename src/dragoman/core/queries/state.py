@@ -29,7 +29,7 @@ from dragoman.core.rules import Rules
 from dragoman.core.state import policy
 from dragoman.core.state.model import Change, Changed, Entity, Operation, Registry
 from dragoman.core.state.standing import moment_of
-from dragoman.core.state.tasks import given_metadata, shared_name, task_entity
+from dragoman.core.state.tasks import given_metadata, in_full, shared_name, task_entity
 from dragoman.core.tasks import parts
 from dragoman.core.tasks.model import FINAL, Status, Task
 from dragoman.core.tasks.story import STORY, in_short
@@ -96,7 +96,7 @@ class StateView:
         shown = [task for task in found.values() if self._may_see(task, reader)][:SHOWN]
         registry: dict[str, Any] = {}
         for entity in await self._store.entities(Registry.TASK, limit=SHOWN):
-            registry[entity.value.get("id", entity.name)] = in_full(entity)
+            registry[entity.value.get("id", entity.name)] = in_full(entity).value
         for task in shown:
             entity = await self._task(task, reader, most=BRIEF) if details else task_entity(task)
             registry[shared_name(task)] = entity.value
@@ -117,7 +117,8 @@ class StateView:
             case Registry.TASK:
                 task = await self._store.task(TaskId(name))
                 if task is None:
-                    return await self._store.entity(f"{registry.value}/{name}")
+                    kept = await self._store.entity(f"{registry.value}/{name}")
+                    return None if kept is None else in_full(kept)
                 return await self._task(task, reader, story=story) if self._may_see(task, reader) else None
 
     async def _task(
@@ -189,7 +190,7 @@ class StateView:
     def status_history(self, id: AgentId) -> list[dict[str, Any]]:
         """What an agent reported, the oldest first, the last one as it stands now."""
         entity = self._intake.entity(f"{Registry.AGENT.value}/{id}")
-        if entity is None:
+        if entity is None or not entity.value:
             return []
         return [*entity.past, {"at": rfc3339(entity.updated_at), **entity.value}]
 
@@ -280,21 +281,6 @@ class StateView:
         if "metadata" in patch.get("context", {}) and not self._has_part(task, reader):
             patch["context"] = {key: value for key, value in patch["context"].items() if key != "metadata"}
         return msgspec.structs.replace(change, name=called, changes=patch)
-
-
-def in_full(entity: Entity) -> dict[str, Any]:
-    """A task that agents keep among themselves, with all that the document says of one. By itself it is shown as they
-    wrote it."""
-    context = {
-        "task_id": entity.value.get("id", entity.name),
-        "task_type": "task",
-        "priority": "normal",
-        "metadata": {},
-        "dependencies": [],
-        "history": [],
-    }
-    times = {"created_at": rfc3339(entity.created_at), "updated_at": rfc3339(entity.updated_at)}
-    return {**times, **entity.value, "context": context | entity.value.get("context", {})}
 
 
 def untold(source: dict[str, Any], story: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -21,7 +21,8 @@ Every agent has an account for each kind of resource that it ever used or was al
 `cpu` and `memory` are not used up: consumed is what is in use now, and the larger of that and what is allocated counts.
 How many megabytes of memory an agent has (`memory_mb`) it says when it registers (chiffon). That is a matter of routes,
 not of budgets: what is set aside is what the tasks that it holds asked for, and one that said nothing has no limit.
-After `expires_at` an account's limit holds no longer, and what was set aside by hand is free.
+After `expires_at` what was set aside by hand is free. The limit holds on until somebody who may writes another one or
+deletes the account: an agent that has used up its allocation is not free to spend because the allocation ended.
 
 A task that could not even be given if nothing else were under way is refused before anybody sees it. One that must only
 wait for others stands in a queue of its own (`Route.budgeted`), where it holds up nobody who asked for nothing.
@@ -119,7 +120,7 @@ def account_in(value: dict[str, Any], agent: AgentId, kind: str, policy: Policy,
     limit = None
     expires_at = moment_of(value.get("expires_at"))
     expired = expires_at is not None and expires_at <= now
-    if not expired and "limit" in value:
+    if "limit" in value:
         limit = limit_in(value, "limit")
     elif kind == "budget":
         limit = policy.total if agent == HUB else policy.per_agent
@@ -190,7 +191,8 @@ def first_short(work: Work, agent: AgentId, asked: Amounts) -> Account | None:
     return None
 
 
-def exceeds(kind: str, whose: str, asked: float, of: Account) -> Refused:
+def exceeds(kind: str, whose: str, asked: float, of: Account, *, sent: bool = True) -> Refused:
+    """`sent`: whoever is refused said how much; else no field of theirs is named."""
     unit = UNITS[kind]
     remaining = max(0.0, of.left)
     wish = f"it asks for {_written(asked)} {unit}, and " if asked else ""
@@ -199,8 +201,8 @@ def exceeds(kind: str, whose: str, asked: float, of: Account) -> Refused:
     return refuse(
         Kind.RESOURCES,
         f"{wish}{whose} may use {_written(of.limit)} {unit}: {_written(of.consumed)} are used, {_written(set_aside)} "
-        f"set aside, {_written(remaining)} remain; {advice}",
-        field=f"constraints.{NAMES[kind]}",
+        f"set aside for tasks under way (`allocated`), {_written(remaining)} remain; {advice}",
+        field=f"constraints.{NAMES[kind]}" if asked and sent else None,
         resource=kind,
         whose=whose,
         asked=asked,
@@ -277,7 +279,7 @@ def no_room(work: Work, task: Task, agent: AgentId, asked: Amounts) -> Refused |
         for kind in dict.fromkeys((*USED_UP, *asked)):
             of = account(work, whose, kind)
             if is_short(of, amounts.get(kind, 0)):
-                return exceeds(kind, whose, amounts.get(kind, 0), of)
+                return exceeds(kind, whose, amounts.get(kind, 0), of, sent=False)
     return None
 
 
@@ -417,7 +419,7 @@ def grown(work: Work, old: dict[str, Any], value: dict[str, Any]) -> None:
 
 
 def lapsed(work: Work, entity: Entity) -> None:
-    """Its time is over: what was set aside by hand is free, and its limit holds no longer."""
-    value = {name: kept for name, kept in entity.value.items() if name not in ("limit", "expires_at")}
+    """Its time is over: what was set aside by hand is free. Its limit holds on: what is used up stays so."""
+    value = {name: kept for name, kept in entity.value.items() if name != "expires_at"}
     value["allocated"] = value.get("reserved", 0)
     put(work, entity.name, entity, value)

@@ -28,7 +28,7 @@ from dragoman.core.agents.status import entry_of, look_again
 from dragoman.core.commands import ChangeState, WaitAnew
 from dragoman.core.delivery.receipts import note, receipt
 from dragoman.core.errors import Fault, Kind, Refused, refuse
-from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId
+from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId, rfc3339
 from dragoman.core.routing.dispatch import fill, make_room
 from dragoman.core.state import budget, policy, versions
 from dragoman.core.state.model import Change, Entity, Operation, Registry
@@ -141,15 +141,23 @@ def changed(work: Work, command: ChangeState) -> Entity:
     permit(command, WHAT[command.entity], held)
     if command.entity is Registry.POLICY and Role.ADMIN not in held:
         leave_borders_alone(command, entity)
-    if command.operation is CREATE and entity is not None and entity.version > 0:
+    if command.operation is CREATE and entity is not None and is_there(entity):
         raise outdated(f"{entity.id} is there already", entity.version)
-    expect(command, 0 if entity is None else entity.version)
+    if command.operation is not CREATE or command.version != 0 or entity is None:  # what was deleted may be made anew
+        expect(command, 0 if entity is None else entity.version)
     if command.operation is DELETE and entity is not None:
+        if not is_there(entity):
+            raise refuse(Kind.NOT_FOUND, f"{entity.name} says nothing of itself; there is nothing to delete")
         return delete(work, command, entity)
     return write(work, command, name, subject, entity, by_itself=held.isdisjoint(KEEPERS))
 
 
 # -- who, and which version ----------------------------------------------------------------------------------------
+
+
+def is_there(entity: Entity) -> bool:
+    """Whether it was written: of an agent that says nothing of itself, or took it back, the hub says what it sees."""
+    return entity.version > 0 and bool(entity.value)
 
 
 def named(work: Work, registry: Registry, name: str) -> AgentId | None:
@@ -264,23 +272,28 @@ def write(
     old: dict[str, Any] = {} if was is None else was.value
     value = merged(old, command.changes)
     if registry is Registry.TASK:
-        value = as_task(name, old, value)
+        value = as_task(work, command, name, old, value)
     elif registry is Registry.RESOURCE:
         whose, _, kind = name.rpartition(":")
         for field, said in (("agent_id", whose), ("resource_type", kind)):
             if command.changes.get(field) not in (None, said):
                 raise refuse(Kind.INVALID, f"{name} says {said}; write the same", field=f"changes.{field}")
+        if "limit" in command.changes and command.changes["limit"] is None:
+            message = "a limit is a number; DELETE the allocation to have none"
+            raise refuse(Kind.INVALID, message, field="changes.limit")
         value = budget.written(old, value | {"agent_id": whose, "resource_type": kind}, by_itself=by_itself)
     elif registry is Registry.POLICY:
         value = policy.completed(value, work.rules)
     value = fitted(registry, value)
+    if registry is Registry.TASK:
+        check_task(work, command, value)
     version = next_version(work, registry, name, was)
     if registry is Registry.POLICY and command.changes.get("version") is None:
         value["version"] = str(version)
     if len(msgspec.json.encode(value)) > LARGEST:
         message = f"a shared value has at most {LARGEST} bytes; share less of it"
         raise refuse(Kind.TOO_LARGE, message, field="changes", limit=LARGEST)
-    new = was is None or was.version == 0
+    new = was is None or not is_there(was)
     entity = Entity(
         registry=registry,
         name=name,
@@ -309,11 +322,25 @@ def write(
     return entity
 
 
-def as_task(name: str, old: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
-    """A task that agents keep among themselves: what they call it does not change."""
+def as_task(work: Work, command: ChangeState, name: str, old: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
+    """A task that agents keep among themselves: what they call it does not change. What it needs besides, and they have
+    not told yet, the hub adds where it is read (`in_full`); a time of an earlier change is not that of this one."""
     if old and value.get("id") != old.get("id"):
         raise refuse(Kind.INVALID, "the id of a task does not change", field="changes.id")
+    if "updated_at" in old and "updated_at" not in command.changes:
+        value = value | {"updated_at": rfc3339(work.now)}
     return {"id": name, "status": "pending"} | value
+
+
+def check_task(work: Work, command: ChangeState, value: dict[str, Any]) -> None:
+    """Refuse a task of agents that contradicts itself, or is assigned to nobody who is there."""
+    agent, named = value.get("assigned_agent"), value.get("context", {}).get("task_id", value["id"])
+    if "assigned_agent" in command.changes and agent is not None and work.agent(AgentId(agent)) is None:
+        message = f"there is no agent {agent!r}; assign it to one that is there, or to none (null)"
+        raise refuse(Kind.INVALID, message, field="changes.assigned_agent")
+    if named != value["id"]:
+        message = f"the task is called {value['id']}; write the same, or leave it out"
+        raise refuse(Kind.INVALID, message, field="changes.context.task_id")
 
 
 def delete(work: Work, command: ChangeState, entity: Entity) -> Entity:
@@ -324,7 +351,8 @@ def delete(work: Work, command: ChangeState, entity: Entity) -> Entity:
             field="entity_id",
             version=entity.version,
         )
-    version = versions.delete(work, entity, command.principal)
+    end = versions.take_back if entity.registry is Registry.AGENT else versions.delete
+    version = end(work, entity, command.principal)
     take_effect(work, entity.registry, named(work, entity.registry, entity.name))
     return msgspec.structs.replace(entity, version=version)
 

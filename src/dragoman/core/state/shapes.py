@@ -41,17 +41,35 @@ class ContextShape(msgspec.Struct, kw_only=True):
     history: list[EventShape] = []
 
 
+class AttemptShape(msgspec.Struct, kw_only=True):
+    attempt_number: Annotated[int, Meta(ge=0)]
+    timestamp: Time
+    strategy: str
+    outcome: Literal["success", "failure", "partial"]
+    details: str
+
+
 class ErrorShape(msgspec.Struct, kw_only=True):
+    """An ErrorReport, whole: whoever reads the task reads it."""
+
+    error_id: Name
+    agent_id: Name
     error_type: Literal[
         "TIMEOUT", "RATE_LIMIT", "VALIDATION_ERROR", "NETWORK_ERROR", "AUTHENTICATION_ERROR", "RESOURCE_EXHAUSTED",
         "INTERNAL_ERROR", "EXTERNAL_SERVICE_ERROR",
-    ] | None = None  # fmt: skip
-    severity: Literal["low", "medium", "high", "critical"] | None = None
-    message: str | None = None
+    ]  # fmt: skip
+    severity: Literal["low", "medium", "high", "critical"]
+    message: str
+    context: dict[str, Any]
+    recovery_attempts: list[AttemptShape]
+    suggested_actions: list[str]
+    task_id: Name | None = None
+    stack_trace: str | None = None
 
 
 class TaskShape(msgspec.Struct, kw_only=True):
-    """A task that agents keep among themselves. It may be told bit by bit, so nothing is required."""
+    """A task that agents keep among themselves. It may be told bit by bit, so nothing is required: what it lacks is
+    added where it is read (`tasks.in_full`)."""
 
     status: Literal["pending", "in_progress", "completed", "failed", "cancelled"] = "pending"
     id: Name | None = None

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from dragoman.core.agents.manners import CONVERSES
 from dragoman.core.ids import rfc3339
 from dragoman.core.state.model import Entity, Registry
-from dragoman.core.tasks.model import Status, Task
+from dragoman.core.tasks.model import Priority, Status, Task
 
 SHOWN = {
     Status.QUEUED: "pending",
@@ -80,6 +82,24 @@ def given_metadata(source: Any) -> dict[str, Any]:
         metadata = said.get("metadata") if isinstance(said, dict) else None
         found |= metadata if isinstance(metadata, dict) else {}
     return found
+
+
+def in_full(entity: Entity) -> Entity:
+    """A task that agents keep among themselves, with all that the document requires of a TaskState. They tell it bit by
+    bit; what they left out is what the hub knows of it."""
+    if entity.registry is not Registry.TASK or "id" not in entity.value:
+        return entity
+    context = {
+        "task_id": entity.value["id"],
+        "task_type": "task",
+        "priority": Priority.NORMAL.value,
+        "metadata": {},
+        "dependencies": [],
+        "history": [],
+    }
+    times = {"created_at": rfc3339(entity.created_at), "updated_at": rfc3339(entity.updated_at)}
+    value = {**times, **entity.value, "context": context | entity.value.get("context", {})}
+    return msgspec.structs.replace(entity, value=value)
 
 
 def task_entity(task: Task, metadata: dict[str, Any] | None = None) -> Entity:

@@ -3,14 +3,20 @@
 If it began at 1 again, a writer that read version 1 before the deletion could change the new thing as if it were the
 old one, and a watcher that knows a version would take the new one for a repetition. So the last version of what is gone
 is remembered among the letters (`Heard`), for as long as finished tasks are kept.
+
+The entry of an agent is never gone while the agent is there: who reads it finds what the hub sees. So its deletion
+leaves an entry that says nothing and has the version of the deletion; and an agent that is added again under its old
+name has such an entry from the start.
 """
 
 from __future__ import annotations
 
 from hashlib import blake2b
 
+import msgspec
+
 from dragoman.core.delivery.model import Heard
-from dragoman.core.ids import AgentId, Instant
+from dragoman.core.ids import HUB, AgentId, Instant
 from dragoman.core.lookups import HeardById
 from dragoman.core.state.model import Change, Entity, Operation, Registry
 from dragoman.core.work import Work
@@ -27,6 +33,28 @@ def next_version(work: Work, registry: Registry, name: str, was: Entity | None) 
         return 1
     work.remove(gone)
     return int(gone.digest) + 1
+
+
+def take_back(work: Work, entry: Entity, by: AgentId) -> int:
+    """Delete what an agent said of itself, while it is there; returns the version that its end is."""
+    version = entry.version + 1
+    emptied = msgspec.structs.replace(entry, version=version, value={}, past=(), updated_at=work.now, updated_by=by)
+    work.share(Change(Operation.DELETE, entry.registry, entry.name, version, {}, by), emptied)
+    return version
+
+
+def go_on_counting(work: Work, agent: AgentId) -> None:
+    """An agent is added under a name that was known before: its entry goes on from the version at which it ended."""
+    gone = work.one(HeardById(mark_of(Registry.AGENT, agent)))
+    if gone is None:
+        return
+    work.remove(gone)
+    work.put(
+        Entity(
+            registry=Registry.AGENT, name=agent, version=int(gone.digest), value={}, created_at=work.now,
+            updated_at=work.now, created_by=agent, updated_by=HUB,
+        )
+    )  # fmt: skip
 
 
 def delete(work: Work, entity: Entity, by: AgentId) -> int:

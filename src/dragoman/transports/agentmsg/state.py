@@ -31,6 +31,7 @@ from dragoman.core.ids import AgentId, Instant, rfc3339
 from dragoman.core.ports import StoreFailed
 from dragoman.core.state.model import Change, Registry
 from dragoman.core.state.model import Entity as Shared
+from dragoman.core.state.tasks import in_full
 from dragoman.protocols.agentmsg import codec
 from dragoman.protocols.agentmsg.errors import AgentmsgError
 from dragoman.protocols.agentmsg.types import EntityType, StateQuery, StateUpdate
@@ -207,7 +208,7 @@ class AgentmsgState:
         entity: Shared = await self._http.ask(agentmsg.change_of(reader, update))
         if entity.registry is Registry.TASK:
             entity = msgspec.structs.replace(entity, name=update.entity_id)
-        await answer(send, 200, _encode(agentmsg.entity_view(entity)))
+        await answer(send, 200, _encode(agentmsg.entity_view(in_full(entity))))
 
     def _read(self, writer: AgentId, body: dict[str, Any]) -> StateUpdate:
         """A bare StateUpdate, checked as if it had come in a message."""

@@ -79,6 +79,8 @@ def status_of(kind: Kind) -> int:
 def status_for(fault: Fault) -> int:
     """As the table says; but a task that asks for more than it may have is no better later (`core.state.budget`), and
     one for somebody who is not known here waits for nobody."""
+    if errormap.over_budget(fault):
+        return status_of(Kind.INVALID)
     if fault.field is None:
         return status_of(fault.kind)
     instead = {Kind.RESOURCES: Kind.INVALID, Kind.UNAVAILABLE: Kind.NOT_FOUND}

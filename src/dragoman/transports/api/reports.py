@@ -62,7 +62,7 @@ _body = msgspec.json.Decoder(dict[str, Any]).decode
 def reported(desk: Desk, agent: AgentId) -> Reported | None:
     """None for an agent that never said how it is."""
     entry = desk.intake.entity(f"{Registry.AGENT.value}/{agent}")
-    if entry is None:
+    if entry is None or not entry.value:
         return None
     return Reported(
         version=entry.version,

@@ -165,8 +165,21 @@ async def test_an_allocation_expires(paid):
     assert (await paid.refused(paid.request(constraints={"max_tokens": 70}))).facts["remaining"] == 60
     await paid.advance(61)
     account = await paid.account("i1:tokens")
-    assert (account["allocated"], account["limit"], "expires_at" in account) == (0, 1e15, False)
-    assert (await paid.submit(constraints={"max_tokens": 170})).status is Status.ASSIGNED
+    assert (account["allocated"], account["limit"], "expires_at" in account) == (0, 100, False)
+    assert (await paid.submit(constraints={"max_tokens": 70})).status is Status.ASSIGNED
+
+
+async def test_who_used_up_its_allocation_has_nothing_more_when_that_expires(paid):
+    from dragoman.core.ids import SECOND, Instant, rfc3339
+
+    end = rfc3339(Instant(paid.time + 60 * SECOND))
+    await paid.allot("i1:tokens", limit=100, consumed=100, expires_at=end)
+    for _ in range(2):
+        fault = await paid.refused(paid.request(constraints={"max_tokens": 1}))
+        assert (fault.facts["remaining"], fault.facts["limit"], fault.field) == (0, 100, "constraints.max_tokens")
+        fault = await paid.refused(paid.request())
+        assert (fault.facts["remaining"], fault.field) == (0, None)  # it names no amount, so none is at fault
+        await paid.advance(61)
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -174,7 +187,7 @@ async def test_what_waits_for_all_together_goes_on_when_their_allocation_expires
     from dragoman.core.ids import SECOND, Instant, rfc3339
 
     end = Instant(paid.time + 10 * SECOND)
-    await paid.allot("hub:tokens", limit=100, expires_at=rfc3339(end))
+    await paid.allot("hub:tokens", limit=120, allocated=40, expires_at=rfc3339(end))
     first, second = [await paid.submit(constraints={"max_tokens": 60}) for _ in range(2)]
     assert (first.status, second.status) == (Status.ASSIGNED, Status.QUEUED)
     if restarts:
@@ -185,7 +198,7 @@ async def test_what_waits_for_all_together_goes_on_when_their_allocation_expires
     await paid.advance(10)
     assert (await paid.task(second.id)).status is Status.ASSIGNED
     account = await paid.account("hub:tokens")
-    assert (account["allocated"], account["limit"], "expires_at" in account) == (120, 1e15, False)
+    assert (account["allocated"], account["limit"], "expires_at" in account) == (120, 120, False)
 
 
 async def test_an_agents_own_figure_never_lowers_nor_doubles_what_its_tasks_used(paid):

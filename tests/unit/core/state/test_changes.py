@@ -15,6 +15,7 @@ from dragoman.core.rules import Rules
 from dragoman.core.state.changes import MAY, What
 from dragoman.core.state.model import Operation, Registry
 from dragoman.core.state.patch import difference, merged
+from dragoman.core.state.tasks import in_full
 from dragoman.core.tasks.model import Priority, Status
 
 TASK, AGENT, RESOURCE, POLICY = Registry.TASK, Registry.AGENT, Registry.RESOURCE, Registry.POLICY
@@ -59,7 +60,7 @@ async def test_an_entity_is_created_changed_and_deleted_by_version(world):
     assert (made.version, made.value["id"]) == (1, "plan")
     changed = await world.write("a", TASK, "plan", {"context": {"metadata": {"k": None}}}, 1)
     assert (changed.version, changed.value["context"]["metadata"]) == (2, {"l": 2})
-    assert await world.view.one(TASK, "plan") == changed
+    assert await world.view.one(TASK, "plan") == in_full(changed)
     gone = await world.ask(world.change("a", TASK, "plan", {}, 2, "DELETE"))
     assert gone.version == 3
     assert await world.view.one(TASK, "plan") is None
@@ -95,12 +96,50 @@ async def test_versions_never_go_back_also_not_over_a_deletion(world):
     assert (await world.write("a", TASK, "other", {}, 0)).version == 1
 
 
+async def test_a_task_of_agents_has_all_that_a_task_state_requires_as_soon_as_it_is_read(world):
+    await world.join("a")
+    await world.write("a", TASK, "plan", {"updated_at": "2027-01-01T00:00:00Z"}, 0)
+    await world.advance(60)
+    await world.write("a", TASK, "plan", {"context": {"task_type": "draw"}}, 1)
+    assert (await world.view.one(TASK, "plan")).value == {
+        "id": "plan",
+        "status": "pending",
+        "created_at": "2027-01-15T08:00:00Z",
+        "updated_at": "2027-01-15T08:01:00Z",
+        "context": {
+            "task_id": "plan", "task_type": "draw", "priority": "normal", "metadata": {}, "dependencies": [],
+            "history": [],
+        },
+    }  # fmt: skip
+
+
+@pytest.mark.requirement("agentmsg-D9")
+async def test_the_version_of_an_agents_entry_does_not_go_back_when_it_is_deleted(world):
+    await world.join("a")
+    await world.write("a", AGENT, "a", {"state": "BUSY"}, 0)
+    await world.write("a", AGENT, "a", {"state": "ERROR"}, 1)
+    stale = world.change("a", AGENT, "a", {"state": "IDLE"}, 2)
+    assert (await world.ask(world.change(ADMIN, AGENT, "a", {}, 2, "DELETE"))).version == 3
+    await world.restart()
+    entry = await world.view.one(AGENT, "a")
+    assert (entry.version, entry.value["state"]) == (3, "OFFLINE")  # what the hub sees: it is not there
+    assert world.view.status_history(AgentId("a")) == []
+    assert (await world.refused(stale)).facts["version"] == 3
+    assert (await world.write("a", AGENT, "a", {"state": "BUSY"}, 0)).version == 4
+    await world.ask(world.change(ADMIN, AGENT, "a", {}, 4, "DELETE"))
+    assert (await world.write("a", AGENT, "a", {"state": "BUSY"}, 5)).version == 6
+    log = await world.view.changes(0, 100)
+    told = [(entry.operation.value, entry.version) for row in log for entry in row.entries if entry.name == "a"]
+    assert told == [("CREATE", 1), ("UPDATE", 2), ("DELETE", 3), ("CREATE", 4), ("DELETE", 5), ("CREATE", 6)]
+
+
 async def test_the_entry_and_the_accounts_of_an_agent_that_comes_again_go_on_counting(world):
     await world.join("a")
     await world.write("a", AGENT, "a", {"state": "BUSY"}, 0)
     await world.allot("a:tokens", limit=5)
     await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId("a")))
     await world.join("a")
+    assert (await world.view.one(AGENT, "a")).version == 2
     assert (await world.write("a", AGENT, "a", {"state": "IDLE"}, 0)).version == 3
     assert (await world.allot("a:tokens", limit=6)).version == 3
 
@@ -118,7 +157,7 @@ async def test_the_version_of_what_is_gone_is_kept_as_long_as_finished_tasks(wor
 async def test_of_many_writers_at_once_one_wins_each_version(world):
     for n in range(20):
         await world.join(f"w{n}")
-    await world.write("w0", TASK, "count", {"assigned_agent": "x", "n": 0}, 0)
+    await world.write("w0", TASK, "count", {"assigned_agent": "w1", "n": 0}, 0)
 
     async def add(who: str) -> int:
         tries = 0
@@ -141,6 +180,11 @@ async def test_of_many_writers_at_once_one_wins_each_version(world):
     assert (now.value["n"], now.version) == (20, start + 20)
 
 
+REPORT = {
+    "error_id": "e-1", "agent_id": "maker", "error_type": "TIMEOUT", "severity": "low", "message": "slow",
+    "context": {}, "recovery_attempts": [], "suggested_actions": [],
+}  # fmt: skip
+
 WRITES = [
     # who, registry, name, changes, version, refused
     ("stranger", TASK, "plan", {"n": 1}, 1, Kind.FORBIDDEN),
@@ -153,6 +197,12 @@ WRITES = [
     ("maker", TASK, "plan", {"context": {"priority": "urgent"}}, 1, Kind.INVALID),
     ("maker", TASK, "plan", {"context": {"history": [{"event_type": "x"}]}}, 1, Kind.INVALID),
     ("maker", TASK, "plan", {"error": {"error_type": "timeout"}}, 1, Kind.INVALID),
+    ("maker", TASK, "plan", {"error": REPORT}, 1, None),
+    ("maker", TASK, "plan", {"error": {**REPORT, "suggested_actions": None}}, 1, Kind.INVALID),
+    ("maker", TASK, "plan", {"assigned_agent": "nobody"}, 1, Kind.INVALID),
+    ("maker", TASK, "plan", {"assigned_agent": None}, 1, None),
+    ("maker", TASK, "plan", {"context": {"task_id": "else"}}, 1, Kind.INVALID),
+    ("maker", TASK, "plan", {"context": {"task_id": "plan"}}, 1, None),
     ("maker", AGENT, "maker", {"state": "BUSY"}, 0, None),
     ("doer", AGENT, "maker", {"state": "BUSY"}, 0, Kind.FORBIDDEN),
     ("chief", AGENT, "maker", {"state": "BUSY"}, 0, Kind.FORBIDDEN),
@@ -166,6 +216,7 @@ WRITES = [
     ("maker", RESOURCE, "maker:tokens", {"limit": 5}, 0, Kind.FORBIDDEN),
     ("doer", RESOURCE, "maker:tokens", {"consumed": 5}, 0, Kind.FORBIDDEN),
     ("chief", RESOURCE, "maker:tokens", {"limit": -5}, 0, Kind.INVALID),
+    ("chief", RESOURCE, "maker:tokens", {"limit": None}, 0, Kind.INVALID),
     ("chief", RESOURCE, "maker:tokens", {"reserved": 5}, 0, Kind.FORBIDDEN),
     ("chief", RESOURCE, "maker:tokens", {"expires_at": "tomorrow"}, 0, Kind.INVALID),
     ("chief", RESOURCE, "maker:tokens", {"expires_at": "2027-02-01T00:00:00"}, 0, Kind.INVALID),
