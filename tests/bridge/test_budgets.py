@@ -15,7 +15,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 async def test_who_has_nothing_left_is_not_given_anything(scene: Scene) -> None:
     scene.messy = True
     await scene.stage.allot(scene.worker.id, 0)
-    with pytest.raises(AssertionError, match="may use 0 USD: 0 are used, 0 set aside.*, 0 remain") as refused:
+    with pytest.raises(AssertionError, match=r"may use 0 USD: 0 are used, 0 set aside.*, 0 remain") as refused:
         await scene.caller.submit(Order(to=scene.worker.id))
     told = str(refused.value)
     assert "asks for" not in told
