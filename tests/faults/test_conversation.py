@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 import msgspec
 import pytest
@@ -74,7 +75,9 @@ def test_a_hub_that_keeps_what_may_leave_once_is_caught(monkeypatch):
 
 
 def test_a_hub_that_forgets_what_left_once_when_it_dies_is_caught(monkeypatch):
-    monkeypatch.setattr(MemoryStore, "note", lambda store, letters: None)
+    async def nothing(store: MemoryStore, letters: Mapping[str, str]) -> None: ...
+
+    monkeypatch.setattr(MemoryStore, "note", nothing)
     assert caught()
 
 

@@ -14,6 +14,7 @@ as it is must lose nothing, and one that does not sync its log (`synchronous=NOR
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import threading
@@ -238,6 +239,57 @@ class Careless(apsw.Connection):
 apsw.Connection = Careless
 """
 """A `sitecustomize` under which no commit waits for the disk, and the hub believes it did."""
+
+
+# -- at most once
+
+
+def doubled_in_a_power_cut(machine: Machine, home: Path) -> set[str]:
+    """Which letters a receiver heard before the cut and, when their sender repeated them, once more after it."""
+    with running(home, data=machine.place / "data") as hub:
+        ada, bob = Plain(hub, "ada"), Plain(hub, "bob")
+        said: list[dict[str, Any]] = []
+        heard: list[str] = []
+        with bob.link() as link:
+            link.settled()
+            with ada.link() as wire:
+                for _ in range(40):
+                    said += [wire.say("HEARTBEAT", "bob", {"agent_id": "ada"}, priority="low") for _ in range(10)]
+                    while len(heard) < len(said):
+                        heard.append(link.hears("HEARTBEAT")["id"])
+                cut(machine, hub)
+        back(machine, hub)
+        again: set[str] = set()
+        with bob.link() as link, ada.link() as wire:
+            for message in said:
+                wire.socket.send(json.dumps(message))
+            new = wire.say("HEARTBEAT", "bob", {"agent_id": "ada"}, priority="low")
+            while new["id"] not in again:
+                again.add(link.hears("HEARTBEAT")["id"])
+        return set(heard) & again
+
+
+@ROOT
+@pytest.mark.requirement("AM-DLV-2")
+def test_what_is_promised_at_most_once_is_never_delivered_twice_over_a_power_cut(
+    machine: Machine, tmp_path: Path
+) -> None:
+    assert doubled_in_a_power_cut(machine, tmp_path / "home") == set()
+
+
+@ROOT
+def test_a_hub_that_does_not_wait_for_the_ring_of_letters_is_caught_by_the_power_cut(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "careless").mkdir()
+    (tmp_path / "careless" / "sitecustomize.py").write_text("import os\nos.fdatasync = lambda file: None\n")
+    real = HubProcess.start
+
+    def careless(hub: HubProcess, **settings: Any) -> HubProcess:
+        return real(hub, **{"PYTHONPATH": str(tmp_path / "careless"), **settings})
+
+    monkeypatch.setattr(HubProcess, "start", careless)
+    assert doubled_in_a_power_cut(machine, tmp_path / "home")
 
 
 # -- what a cut, or a hand, can leave of a small file

@@ -267,7 +267,7 @@ class Intake(Overview):
             began = asyncio.get_running_loop().time()
             try:
                 if work.passing:
-                    self.store.note(work.passing)
+                    await self.store.note(work.passing)
                 if changes:
                     crash_point("before_commit")
                     await unit.commit(changes)

@@ -161,12 +161,12 @@ class Store(Protocol):
 
     def unit(self) -> AbstractAsyncContextManager[Unit]: ...
 
-    def note(self, letters: Mapping[str, str]) -> None:
+    async def note(self, letters: Mapping[str, str]) -> None:
         """Remember letters that are about to leave at most once: at least the last `PASSED`, each with what it said,
         both in 32 hexadecimal digits.
 
-        When this returns they survive the death of this process, but need not survive a power cut: nobody waits for a
-        disk. Raises `StoreFailed` when that cannot be promised.
+        When this returns they are durable, whatever dies next: one wait for all of a unit. Raises `StoreFailed` when
+        that cannot be promised. Called within a unit, before its commit.
         """
         ...
 

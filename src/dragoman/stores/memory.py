@@ -134,7 +134,7 @@ class MemoryStore:
         finally:
             self._in_unit = False
 
-    def note(self, letters: Mapping[str, str]) -> None:
+    async def note(self, letters: Mapping[str, str]) -> None:
         for id, said in letters.items():
             self._passed.pop(id, None)
             self._passed[id] = said

@@ -90,8 +90,8 @@ async def test_opening_tells_what_a_hub_begins_with(kind: str, tmp_path: Path) -
 async def test_letters_that_were_noted_are_known_after_a_stop(kind: str, tmp_path: Path) -> None:
     store = KINDS[kind](tmp_path)
     assert (await store.open()).passed == {}
-    store.note({"a" * 32: "b" * 32, "c" * 32: "d" * 32})
-    store.note({"e" * 32: "f" * 32})
+    await store.note({"a" * 32: "b" * 32, "c" * 32: "d" * 32})
+    await store.note({"e" * 32: "f" * 32})
     await store.close()
     again = store.fork() if isinstance(store, MemoryStore) else KINDS[kind](tmp_path)
     passed = (await again.open()).passed

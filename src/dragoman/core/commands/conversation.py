@@ -21,7 +21,7 @@ class Tell(Command, frozen=True, gc=False, kw_only=True):
     """Carry a message to another agent, word for word. Outcome: none.
 
     The same message again is carried once; other content under the same id is refused with MISMATCH. What is promised
-    at least once is committed before this is answered. What is promised at most once touches no disk if its receiver
+    at least once is committed before this is answered. What is promised at most once is only noted if its receiver
     can be reached now, and waits in the store if not. `lane`: messages of one lane to one receiver keep their order.
     """
 

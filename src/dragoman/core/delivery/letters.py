@@ -2,8 +2,8 @@
 
 Two promises (agentmsg-D4). A letter that is kept is a row from the commit that accepted it until it is acknowledged,
 and leaves again until then (`outbox`). One that is not kept leaves at most once: if its receiver can be reached and
-nothing stands before it in its lane, it waits for no disk. The store only notes that it passed (`Store.note`), so that
-it is known when it comes again, also to the next hub.
+nothing stands before it in its lane, it is no row. The store only notes, durably and before it leaves, that it passed
+(`Store.note`), so that it is known when it comes again, also to the next hub.
 
 A lane is (task, receiver). A letter about a task that the hub knows stands in that task's lane, behind work orders and
 results; one about a task that agents keep among themselves in a lane of that name; one about nothing in its own. A

@@ -104,6 +104,12 @@ class Writer(asyncio.Protocol):
         if error is not None:
             raise StoreFailed(f"the store could not commit: {error}")
 
+    async def note(self, letters: list[tuple[bytes, bytes]]) -> None:
+        """Returns when the letters are in the ring (`passed`), on the disk."""
+        error, *_ = await self._ask([(ops.NOTED, letters)])
+        if error is not None:
+            raise StoreFailed(f"letters that leave at most once cannot be noted: {error}")
+
     async def copy(self, step: tuple[Any, ...]) -> int:
         """One step of a backup; how many pages are left. Raises `OSError` if the copy cannot be written."""
         error, _, _, left = await self._ask([step])

@@ -1,26 +1,34 @@
 """Letters that left at most once, in a ring of fixed size beside the database: the last ones are known after a restart.
 
-A letter is written here before it leaves, and nothing is flushed. What a process wrote outlives it, so after a kill
-nothing leaves twice; after a power cut the newest may be missing, which is what a flush for each of them would cost to
-avoid. A slot that was being written when the process died belongs to a letter that had not left.
+The writer writes a letter here, and waits for the disk, before it leaves: once for all letters of a unit. So it does
+not leave twice, whatever dies next, also when its sender repeats it after a power cut. A slot that was being written
+then belongs to a letter that had not left.
+
+Imported by the writer: the standard library only.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from struct import Struct
 
-from dragoman.core.ports import PASSED, StoreFailed
 from dragoman.stores.sqlite.errors import StoreRefused
+
+SLOTS = 100_000
+"""As many as `core.ports.PASSED`."""
 
 SLOT = Struct("<Q16s16s")
 """A number that grows, counted from 1; the letter; what it said."""
 
 
+def beside(database: str) -> Path:
+    return Path(database).with_suffix(".passed")
+
+
 class PassedLetters:
-    def __init__(self, path: Path, slots: int = PASSED) -> None:
+    def __init__(self, path: Path, slots: int = SLOTS) -> None:
         self._slots = slots
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -38,23 +46,18 @@ class PassedLetters:
         self._next = found[-1][0] + 1 if found else 1
         return {id.hex(): digest.hex() for _, id, digest in found}
 
-    def note(self, letters: Mapping[str, str]) -> None:
-        """Raises `StoreFailed` where the file cannot take them."""
-        slots = [
-            SLOT.pack(number, bytes.fromhex(id), bytes.fromhex(digest))
-            for number, (id, digest) in enumerate(letters.items(), self._next)
-        ]
-        try:
-            while slots:
-                place = self._next % self._slots
-                fit = slots[: self._slots - place]
-                data = b"".join(fit)
-                if os.pwrite(self._file, data, place * SLOT.size) != len(data):
-                    raise OSError("the file took only a part of it")
-                self._next += len(fit)
-                del slots[: len(fit)]
-        except OSError as error:
-            raise StoreFailed(f"letters that leave at most once cannot be noted: {error}") from error
+    def note(self, letters: Sequence[tuple[bytes, bytes]]) -> None:
+        """On the disk when this returns. Raises `OSError` where the file cannot take them."""
+        slots = [SLOT.pack(number, id, digest) for number, (id, digest) in enumerate(letters, self._next)]
+        while slots:
+            place = self._next % self._slots
+            fit = slots[: self._slots - place]
+            data = b"".join(fit)
+            if os.pwrite(self._file, data, place * SLOT.size) != len(data):
+                raise OSError("the file took only a part of it")
+            self._next += len(fit)
+            del slots[: len(fit)]
+        os.fdatasync(self._file)
 
     def close(self) -> None:
         os.close(self._file)

@@ -36,7 +36,7 @@ from dragoman.stores.sqlite.errors import StoreRefused
 from dragoman.stores.sqlite.lists import Lists, unreadable
 from dragoman.stores.sqlite.log import CAP, waits_at
 from dragoman.stores.sqlite.names import Names
-from dragoman.stores.sqlite.passed import PassedLetters
+from dragoman.stores.sqlite.passed import PassedLetters, beside
 from dragoman.stores.sqlite.rows import pack
 
 T = TypeVar("T")
@@ -66,7 +66,6 @@ class SqliteStore:
         self._lock: int | None = None
         self._writer: Writer | None = None
         self._reader: apsw.Connection | None = None
-        self._passed: PassedLetters | None = None
         self._next_number = 1
         self._in_unit = False
         self._doubtful: Changes | None = None
@@ -100,10 +99,13 @@ class SqliteStore:
             self._keys.check(in_use, given_up)
             self._sealed_under = set(in_use)
         recovered, self._next_number = recovery.recovered(self._reader)
-        self._passed = PassedLetters(self._path.with_suffix(".passed"))
         if self._cache is not None:
             self._naming = asyncio.create_task(self._note_names(self._cache.names), name="names")
-        return msgspec.structs.replace(recovered, passed=self._passed.read())
+        ring = PassedLetters(beside(str(self._path)))
+        try:
+            return msgspec.structs.replace(recovered, passed=ring.read())
+        finally:
+            ring.close()
 
     async def _note_names(self, names: Names) -> None:
         """Of everything that was there at the start, a page at a time."""
@@ -125,9 +127,6 @@ class SqliteStore:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
-        if self._passed is not None:
-            self._passed.close()
-            self._passed = None
         writer, self._writer = self._writer, None
         if writer is not None:  # the last one to close tidies the write-ahead log away
             await writer.close()
@@ -178,10 +177,10 @@ class SqliteStore:
         self._next_number = max(self._next_number, free)
         return there
 
-    def note(self, letters: Mapping[str, str]) -> None:
-        if self._passed is None:
+    async def note(self, letters: Mapping[str, str]) -> None:
+        if self._writer is None:
             raise StoreFailed("the store is not open")
-        self._passed.note(letters)
+        await self._writer.note([(bytes.fromhex(id), bytes.fromhex(said)) for id, said in letters.items()])
 
     def _drop_cache(self) -> None:
         if self._cache is not None:

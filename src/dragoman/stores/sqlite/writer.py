@@ -35,6 +35,7 @@ from dragoman.stores.sqlite.backups import Copy
 from dragoman.stores.sqlite.columns import AuditColumns, DeliveryColumns, TaskColumns, TaskUpdates
 from dragoman.stores.sqlite.errors import StoreRefused
 from dragoman.stores.sqlite.log import CAP, Log, LogIsFull
+from dragoman.stores.sqlite.passed import PassedLetters, beside
 
 AT_ONCE = (1024, 1 << 20)
 """How many events, and bytes of them, are deleted in a transaction that removes tasks, or in one of its own;"""
@@ -75,6 +76,8 @@ class Disk:
         self.remains = True
         """Whether there may be events of forgotten tasks."""
         self.log = Log(self.connection, path, log_cap)
+        self.passed = PassedLetters(beside(path))
+        self.passed.read()
         self.copy: Copy | None = None
 
     def settle(self) -> None:
@@ -213,6 +216,7 @@ class Disk:
             self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
         self.connection.close()
         self.log.close()
+        self.passed.close()
 
 
 def sync(path: str) -> None:
@@ -257,6 +261,10 @@ def serve(link: socket.socket, path: str, log_cap: int = CAP) -> None:
             operations = decode(frame)
             if operations and operations[0][0] in ops.COPYING:
                 answer(link, backup_step(disk, operations[0]))
+                continue
+            if operations and operations[0][0] == ops.NOTED:
+                disk.passed.note(operations[0][1])
+                answer(link, Answer(log=disk.log.size))
                 continue
             disk.log.make_room(len(frame))
             disk.write(operations)
