@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from dragoman.app.crashing import crash_point
 from dragoman.app.overview import Overview
 from dragoman.core.agents.floor import Floor
-from dragoman.core.commands import ClearOut, CloseLink, Command, EndContractsOf, Forget, Sweep, Wake
+from dragoman.core.commands import ClearOut, CloseLink, Command, CountRefusals, EndContractsOf, Forget, Sweep, Wake
 from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery import outbox
 from dragoman.core.delivery.model import Parcel
@@ -134,7 +134,9 @@ class Intake(Overview):
         self._floor.parting = True
 
     async def stop(self) -> None:
-        """Decide and commit what has been accepted, then close the store."""
+        """Decide and commit what has been accepted, then close the store. What was only counted is recorded."""
+        if self._loop is not None and not self._closing:
+            self.tell(CountRefusals())
         self._closing = True
         self._no_later()
         self._arrived.set()
@@ -383,6 +385,8 @@ class Intake(Overview):
         if self.now() - self._swept_at >= SWEEP_EVERY:
             self._swept_at = self.now()
             self.tell(Sweep())
+            if self._floor.tallies:
+                self.tell(CountRefusals())
         if self.rules.keep_finished and self.now() >= self._forget_at:
             self._forget_at = Instant(self.now() + self._forget_every)
             self.tell(Forget())

@@ -27,6 +27,7 @@ from dragoman.core.commands import (
     ClearOut,
     CloseLink,
     Command,
+    CountRefusals,
     Discard,
     EndContract,
     EndContractsOf,
@@ -104,15 +105,19 @@ def wake(work: Work, command: Wake) -> None:
         questions.expire(work, question)
 
 
-def note_refusal(work: Work, command: NoteRefusal) -> None:
-    work.audit(
+def note_refusal(work: Work, command: NoteRefusal) -> int:
+    return work.audit_refusal(
+        command.fault,
         principal=command.principal,
         action=command.what,
-        outcome="refused",
         protocol=command.protocol,
         subject=command.about,
-        reason=str(command.fault),
+        address=command.address,
     )
+
+
+def count_refusals(work: Work, command: CountRefusals) -> int:
+    return work.record_tallies()
 
 
 def note_read(work: Work, command: NoteRead) -> int | None:
@@ -176,6 +181,7 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
     Discard: deadletters.discard,
     Wake: wake,
     NoteRefusal: note_refusal,
+    CountRefusals: count_refusals,
     NoteRead: note_read,
 }
 
@@ -185,6 +191,7 @@ NO_SIGN = frozenset(
         AwaitReturn,
         ClearOut,
         CloseLink,
+        CountRefusals,
         EndContractsOf,
         PaceLink,
         PartLink,
@@ -217,13 +224,12 @@ def decide(work: Work, command: Command) -> Outcome:
             work.rollback()
             count(work, command)
         if command.action is not None:
-            work.audit(
+            work.audit_refusal(
+                refusal.fault,
                 principal=command.principal,
                 action=command.action,
-                outcome="refused",
                 protocol=command.protocol,
                 subject=command.subject,
-                reason=str(refusal.fault),
             )
         raise
     except BaseException:

@@ -15,6 +15,7 @@ from typing import Any
 
 from dragoman.core.memory import STRANGERS, MemoryBudget
 from dragoman.transports.hold import HOLD, Hold, hold
+from dragoman.transports.refusals import CALLER
 from dragoman.wire.errors import RemoteProtocolError, Stage
 from dragoman.wire.framing import WholeMessage
 from dragoman.wire.guard import Limits
@@ -54,6 +55,8 @@ class Router:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
+        client = scope.get("client")
+        CALLER.set(client[0] if client else None)
         app = self._hot.get(path)
         if app is None:
             app = next((app for prefix, app in self._under if path.startswith(prefix)), self._fallback)

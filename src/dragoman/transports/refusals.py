@@ -1,10 +1,14 @@
 """What was refused before it became a command: kept in the audit record like everything else.
 
-The refusal is committed before it is answered. That also slows whoever floods us with bad requests to the pace of
-their own connections' commits, and commits are grouped, so it slows nobody else.
+The refusal is committed before it is answered. A sender that is refused again and again gets no record for each: the
+core counts them (`core.audit.tally`), which costs no commit, and the log has a line for each record only.
 """
 
 from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextvars import ContextVar
 
 import structlog
 
@@ -15,16 +19,22 @@ from dragoman.core.ports import Intake
 
 log = structlog.get_logger("dragoman.transports")
 
+CALLER: ContextVar[str | None] = ContextVar("caller", default=None)
+"""Where the request that is being served comes from; doors set it. Every request is a task of its own."""
 
 SHED = frozenset({Kind.OVERLOADED, Kind.RATE_LIMITED})
 """What is refused because there is too much of it is not written down: the disk may be what is too slow."""
+SAY_SECONDS = 1.0
+"""The log tells of those no more often than this."""
 
 
 class Refusals:
     """Told of every refusal at the door. Never raises: a refusal is answered even when it cannot be recorded."""
 
-    def __init__(self, intake: Intake) -> None:
+    def __init__(self, intake: Intake, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._intake = intake
+        self._clock = clock
+        self._said_at = float("-inf")
         self.count = 0
 
     async def note(
@@ -33,11 +43,17 @@ class Refusals:
         """`what` is the verb that was tried; `about` the message or path it was about."""
         self.count += 1
         who = principal or NOBODY
-        log.info("refused", what=what, kind=fault.kind.value, field=fault.field, principal=who)
         if fault.kind in SHED:
+            if self._clock() - self._said_at >= SAY_SECONDS:
+                self._said_at = self._clock()
+                log.info("refused", what=what, kind=fault.kind.value, principal=who, so_far=self.count)
             return
-        note = NoteRefusal(principal=who, protocol=protocol, what=what, fault=fault, about=about)
+        address = CALLER.get() if principal is None else None
+        note = NoteRefusal(principal=who, protocol=protocol, what=what, fault=fault, about=about, address=address)
         try:
-            await self._intake.ask(note)
+            recorded = await self._intake.ask(note)
         except Refused as refused:
             log.warning("refusal not recorded", what=what, why=refused.fault.kind.value)
+            return
+        if recorded != 0:
+            log.info("refused", what=what, kind=fault.kind.value, field=fault.field, principal=who, address=address)

@@ -13,6 +13,8 @@ from itertools import islice
 import msgspec
 
 from dragoman.core.agents.model import Agent
+from dragoman.core.audit.tally import MOST_SENDERS, Allowance, Tally, rates_of
+from dragoman.core.audit.tally import Key as TallyKey
 from dragoman.core.ids import HUB, AgentId, Instant, SessionId
 from dragoman.core.policy.ratelimit import Key, Minute
 from dragoman.core.ports import PASSED, Recovered
@@ -88,6 +90,9 @@ class Floor:
         self._many_minutes = MINUTES
         self.audit_seq = recovered.audit_seq
         self.audit_hash = recovered.audit_hash
+        self.allowances: dict[str, Allowance] = {}
+        self.tallies: dict[TallyKey, Tally] = {}
+        """Refusals that are counted and no records yet."""
         self.heard_at: dict[AgentId, Instant] = {}
         self.silent: set[AgentId] = set()
         self.conversing: set[AgentId] = set()
@@ -160,6 +165,16 @@ class Floor:
         if len(self.minutes) > self._many_minutes:
             self.minutes = {key: minute for key, minute in self.minutes.items() if minute.at(now).total}
             self._many_minutes = max(MINUTES, 2 * len(self.minutes))
+
+    def note_allowances(self, allowances: dict[str, Allowance], now: Instant) -> None:
+        """How many records senders have left; full allowances need not be remembered, and the oldest are not."""
+        self.allowances.update(allowances)
+        if len(self.allowances) > MOST_SENDERS:
+            for name, allowance in list(self.allowances.items()):
+                if allowance.now(rates_of(name)[0][1], now).left >= rates_of(name)[0][1].burst:
+                    del self.allowances[name]
+            for name in list(islice(self.allowances, max(0, len(self.allowances) - MOST_SENDERS))):
+                del self.allowances[name]
 
     def put_entity(self, entity: Entity) -> None:
         """Keep what agents share, and what routing reads from it. Tasks stay in the store: they are many."""

@@ -28,6 +28,7 @@ from dragoman.core.commands.deadletters import Discard, Redrive
 from dragoman.core.commands.housekeeping import (
     AwaitReturn,
     ClearOut,
+    CountRefusals,
     EndContractsOf,
     Forget,
     NoteRead,
@@ -88,6 +89,7 @@ __all__ = (
     "Handing",
     "HelpVerdict",
     "LogEntry",
+    "CountRefusals",
     "NoteRead",
     "NoteRefusal",
     "OpenLink",

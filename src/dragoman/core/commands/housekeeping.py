@@ -120,9 +120,18 @@ class NoteRead(Command, frozen=True, gc=False, kw_only=True):
 
 
 class NoteRefusal(Command, frozen=True, gc=False, kw_only=True):
-    """Something was refused before it became a command (no credential, malformed): keep it in the audit record."""
+    """Something was refused before it became a command (no credential, malformed): keep it in the audit record.
+    Outcome: 1 if it is a record now, 0 if it was only counted (`core.audit.tally`)."""
 
     principal: AgentId = ADMIN
     what: str
     fault: Fault
     about: str | None = None
+    address: str | None = None
+    """Where it came from, where nobody knows from whom."""
+
+
+class CountRefusals(Command, frozen=True, gc=False, kw_only=True):
+    """Record how many refusals were only counted. Outcome: how many records that took."""
+
+    principal: AgentId = HUB

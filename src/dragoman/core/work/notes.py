@@ -10,6 +10,8 @@ import msgspec
 from dragoman.core.agents.floor import Floor, Link
 from dragoman.core.agents.model import Agent
 from dragoman.core.audit.chain import AuditRecord
+from dragoman.core.audit.tally import Allowance, Tally
+from dragoman.core.audit.tally import Key as TallyKey
 from dragoman.core.commands import Command
 from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import DeadLetter, Delivery, Heard, Parcel
@@ -85,4 +87,6 @@ class Notes:
         self._log: list[Change] = []
         self._versioned: dict[TaskId, Task] = {}
         self._audit: list[AuditRecord] = []
+        self._allowances: dict[str, Allowance] = {}
+        self._tallies: dict[TallyKey, Tally | None] = {}
         self._undo: list[tuple[Callable[..., object], Any, Any]] = []

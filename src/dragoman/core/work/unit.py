@@ -141,6 +141,13 @@ class Work(Writing):
             floor.note_passed(self._passed)
         if self._minutes:
             floor.note_minutes(self._minutes, self.now)
+        if self._allowances:
+            floor.note_allowances(self._allowances, self.now)
+        for key, tally in self._tallies.items():
+            if tally is None:
+                floor.tallies.pop(key, None)
+            else:
+                floor.tallies[key] = tally
         if self._audit:
             floor.audit_seq, floor.audit_hash = self._audit[-1].seq, self._audit[-1].hash
 

@@ -9,11 +9,13 @@ import msgspec
 
 from dragoman.core.agents.floor import Link
 from dragoman.core.agents.model import Agent
+from dragoman.core.audit import tally
 from dragoman.core.audit.chain import sealed
+from dragoman.core.audit.tally import Allowance, Rate, Tally
 from dragoman.core.commands import Command
 from dragoman.core.delivery.model import Delivery, Parcel
-from dragoman.core.errors import Kind, refuse
-from dragoman.core.ids import AgentId, SessionId
+from dragoman.core.errors import Fault, Kind, refuse
+from dragoman.core.ids import HUB, NOBODY, AgentId, SessionId
 from dragoman.core.lookups import Row
 from dragoman.core.policy.ratelimit import Key, Minute
 from dragoman.core.state.model import Change, Entity
@@ -190,3 +192,69 @@ class Writing(Scene):
         said = (principal, action, outcome, protocol, subject, reason, digest)
         self._audit.append(sealed(seq + 1, self.now, prev, *said))
         self._undo.append((self._audit.pop, -1, ...))
+
+    def audit_refusal(
+        self,
+        fault: Fault,
+        *,
+        principal: str,
+        action: str,
+        protocol: str | None = None,
+        subject: str | None = None,
+        address: str | None = None,
+    ) -> bool:
+        """Record a refusal, or count it where its sender has had enough records (`audit.tally`); whether it is one.
+
+        It is the last thing that becomes of a command, so it needs no undoing."""
+        sender = tally.sender_of(principal, address)
+        taken: dict[str, Allowance] = {}
+        for name, rate in () if principal == HUB else tally.rates_of(sender):
+            left = self._allowance(name, rate)
+            if left.left < 1:
+                self._tally(sender, fault, principal, action, protocol)
+                return False
+            taken[name] = Allowance(left.left - 1, left.at)
+        self._allowances.update(taken)
+        self.audit(
+            principal=principal,
+            action=action,
+            outcome="refused",
+            protocol=protocol,
+            subject=subject,
+            reason=str(fault),
+        )
+        return True
+
+    def _allowance(self, name: str, rate: Rate) -> Allowance:
+        known = self._allowances.get(name) or self.floor.allowances.get(name)
+        return Allowance(rate.burst, self.now) if known is None else known.now(rate, self.now)
+
+    def _tally(self, sender: str, fault: Fault, principal: str, action: str, protocol: str | None) -> None:
+        key = tally.Key(sender, action, fault.kind)
+        counted = len(self._tallies) + len(self.floor.tallies)
+        if counted >= tally.MOST_TALLIES and key not in self._tallies and key not in self.floor.tallies:
+            key = tally.Key(f"@{tally.OTHERS}", "", fault.kind)
+            principal, protocol = NOBODY, None
+        before = self._tallies[key] if key in self._tallies else self.floor.tallies.get(key)
+        self._tallies[key] = Tally(
+            principal=principal,
+            protocol=protocol,
+            count=1 if before is None else before.count + 1,
+            since=self.now if before is None else before.since,
+            reason=str(fault),
+        )
+
+    def record_tallies(self) -> int:
+        """A record for each count; how many there were."""
+        counted = {**self.floor.tallies, **self._tallies}
+        for key, one in counted.items():
+            if one is not None:
+                self.audit(
+                    principal=one.principal,
+                    action=key.action or "refused",
+                    outcome="refused",
+                    protocol=one.protocol,
+                    reason=tally.in_words(key, one),
+                )
+            self._tallies[key] = None
+        return len(counted)

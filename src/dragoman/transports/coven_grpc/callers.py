@@ -27,11 +27,11 @@ from dragoman.core.tasks.model import Event, Status, Task
 from dragoman.protocols.coven import codec
 from dragoman.protocols.coven.types import CancelReply, SendMessage
 from dragoman.transports.account import account
-from dragoman.transports.coven_grpc.identity import Identity, metadata_of
+from dragoman.transports.coven_grpc.identity import Identity, address_of, metadata_of
 from dragoman.transports.coven_grpc.keeping import Keeping
 from dragoman.transports.coven_grpc.limits import CovenLimits
 from dragoman.transports.hold import room_for
-from dragoman.transports.refusals import Refusals
+from dragoman.transports.refusals import CALLER, Refusals
 from dragoman.wire.errors import RemoteProtocolError
 
 log = structlog.get_logger("dragoman.transports")
@@ -93,6 +93,7 @@ class Callers:
         return answered
 
     async def _answer(self, context: Any, what: str, answer: Awaitable[Any]) -> Any:
+        CALLER.set(address_of(context))
         try:
             return await answer
         except Refused as refused:

@@ -33,13 +33,13 @@ from dragoman.protocols.coven.connection import Connection
 from dragoman.protocols.coven.events import Invalid, Registered
 from dragoman.security import tls as secure
 from dragoman.transports.coven_grpc.callers import Callers, end_call, turn_away
-from dragoman.transports.coven_grpc.identity import Identity, metadata_of
+from dragoman.transports.coven_grpc.identity import Identity, address_of, metadata_of
 from dragoman.transports.coven_grpc.keeping import Keeping
 from dragoman.transports.coven_grpc.limits import CovenLimits
 from dragoman.transports.coven_grpc.link import LEFT, AgentLink, Verdict
 from dragoman.transports.coven_grpc.modesty import Modesty
 from dragoman.transports.coven_grpc.roster import Roster
-from dragoman.transports.refusals import Refusals
+from dragoman.transports.refusals import CALLER, Refusals
 from dragoman.wire.role import Role
 
 log = structlog.get_logger("dragoman.transports")
@@ -217,6 +217,7 @@ class CovenDoor:
 
     async def _agent_stream(self, _requests: Any, context: Any) -> None:
         self.counts["streams"] += 1
+        CALLER.set(address_of(context))
         try:
             await context.send_initial_metadata(())  # D2: clients wait for it before they register
             verdict = await self._serve(context)

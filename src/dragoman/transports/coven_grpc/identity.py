@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import unquote
 
 from dragoman.bindings import coven
 from dragoman.core.agents.model import Agent
@@ -109,3 +110,9 @@ def token_in(metadata: dict[str, str]) -> str | None:
     if header is None:
         return None
     return tokens.bearer(header.encode("latin-1", "replace")) or "-"
+
+
+def address_of(context: Any) -> str | None:
+    """Where a call comes from: gRPC says `ipv4:ADDRESS:PORT`, or `ipv6:[ADDRESS]:PORT`, some of it escaped."""
+    kind, _, rest = unquote(context.peer() or "").partition(":")
+    return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else None

@@ -1,0 +1,104 @@
+"""Which refusals are audit records of their own, and which are only counted.
+
+A record costs room on the disk for ever, and a refusal costs its sender nothing. So each sender has an allowance of
+records, which fills up again with time; what is refused beyond it is counted, and the count is a record once a minute
+(`CountRefusals`) and when the hub stops in order. A hub that is killed loses the counts of the last minute, never a
+record. Senders without a credential are told apart by the address they come from, and share an allowance besides.
+
+    whose                            at once    then
+    -------------------------------  ---------  ---------------------
+    an address without credentials   20         one in 30 seconds
+    all of those together            1,000      one a second
+    an agent, or a person            500        one a second
+
+The chain stays whole: records that were not written are not missing from it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import NamedTuple
+
+import msgspec
+
+from dragoman.core.errors import Kind
+from dragoman.core.ids import NOBODY, SECOND, Instant
+
+STRANGERS = "strangers"
+OTHERS = "others"
+"""Instead of a sender, where too many are known already."""
+MOST_SENDERS = 10_000
+MOST_TALLIES = 2_000
+
+LONGEST_REASON = 1000
+
+
+class Rate(NamedTuple):
+    """So many at once, then one in so many microseconds."""
+
+    burst: int
+    every: int
+
+
+ADDRESS = Rate(20, 30 * SECOND)
+ALL_STRANGERS = Rate(1000, SECOND)
+KNOWN = Rate(500, SECOND)
+
+
+class Allowance(msgspec.Struct, frozen=True, gc=False):
+    """How many records a sender has left, as of a moment."""
+
+    left: int
+    at: int
+
+    def now(self, rate: Rate, now: int) -> Allowance:
+        grown = (now - self.at) // rate.every
+        if self.left + grown >= rate.burst:
+            return Allowance(rate.burst, now)
+        return Allowance(self.left + grown, self.at + grown * rate.every) if grown > 0 else self
+
+
+class Key(NamedTuple):
+    """What is counted together."""
+
+    sender: str
+    action: str
+    kind: Kind
+
+
+class Tally(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Refusals that are no records yet."""
+
+    principal: str
+    protocol: str | None
+    count: int
+    since: Instant
+    reason: str
+
+
+def sender_of(principal: str, address: str | None) -> str:
+    """Who is told apart: a principal, or where a stranger comes from. One that has IPv6 has a network of addresses."""
+    if principal != NOBODY:
+        return principal
+    try:
+        known = ipaddress.ip_address((address or "").partition("%")[0])
+    except ValueError:
+        return f"@{address or 'somewhere'}"
+    if isinstance(known, ipaddress.IPv6Address):
+        if known.ipv4_mapped is not None:
+            return f"@{known.ipv4_mapped}"
+        return f"@{ipaddress.ip_network((known, 64), strict=False)}"
+    return f"@{known}"
+
+
+def rates_of(sender: str) -> tuple[tuple[str, Rate], ...]:
+    """The allowances that a record takes from."""
+    if sender.startswith("@"):
+        return (sender, ADDRESS), (STRANGERS, ALL_STRANGERS)
+    return ((sender, KNOWN),)
+
+
+def in_words(key: Key, tally: Tally) -> str:
+    """What the record of a count says."""
+    where = f" from {key.sender[1:]}" if key.sender.startswith("@") else ""
+    return f"{tally.count} more were refused{where}, the last: {tally.reason[:LONGEST_REASON]}"
