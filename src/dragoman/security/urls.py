@@ -34,6 +34,37 @@ PRIVATE: tuple[Network, ...] = tuple(
 """What an operator opens with `allow_private_callbacks`: this machine and its neighbours. Link-local addresses, where
 clouds keep their metadata, stay shut."""
 
+DENIED: tuple[Network, ...] = tuple(
+    ipaddress.ip_network(net)
+    for net in (
+        "0.0.0.0/8",  # "this network": Linux connects to itself at 0.0.0.0
+        "100.64.0.0/10",  # shared by carriers (RFC 6598); Alibaba's metadata is at 100.100.100.200
+        "168.63.129.16/32",  # Azure's own services in every virtual network, at a public address
+        "169.254.0.0/16",  # link-local: the metadata of most clouds
+        "192.0.0.0/24",  # for protocols (RFC 6890); Oracle's metadata is at 192.0.0.192
+        "192.0.2.0/24",  # for documentation, as the next two
+        "198.51.100.0/24",
+        "203.0.113.0/24",
+        "192.88.99.0/24",  # relays of 6to4, withdrawn (RFC 7526)
+        "198.18.0.0/15",  # for measuring networks (RFC 2544)
+        "224.0.0.0/4",  # multicast
+        "240.0.0.0/4",  # reserved, and the broadcast address
+        "64:ff9b:1::/48",  # translation to IPv4 inside of a network (RFC 8215): leads wherever its operator says
+        "100::/64",  # discarded (RFC 6666)
+        "2001::/23",  # for protocols; Teredo and others are in it
+        "2001:db8::/32",  # for documentation
+        "3fff::/20",  # for documentation, since 2024 (RFC 9637)
+        "5f00::/16",  # segment routing (RFC 9602)
+        "fe80::/10",  # link-local
+        "fec0::/10",  # site-local: withdrawn (RFC 3879), and some networks still use it
+        "ff00::/8",  # multicast
+        "fd00:ec2::/32",  # Amazon's metadata and name servers, in a range that an operator may open
+        "fd20:ce::/32",  # Google's
+    )
+)
+"""Never called, also where an operator opens private networks. Beside `is_global`, since what that says of an address
+depends on the version of Python: 3.11 knows nothing of several of these."""
+
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _COMPATIBLE = ipaddress.IPv6Network("::/96")
 
@@ -99,12 +130,16 @@ def _parts(url: str) -> tuple[str, str, int, str]:
 def _check(text: str, host: str, allowed: Sequence[Network]) -> None:
     address = ipaddress.ip_address(text)
     for inner in (address, *_wrapped(address)):
-        opened = any(inner.version == net.version and inner in net for net in allowed)
-        if not opened and (not inner.is_global or inner.is_multicast or inner.is_reserved):
+        denied = _among(inner, DENIED)
+        if denied or (not _among(inner, allowed) and (not inner.is_global or inner.is_multicast or inner.is_reserved)):
             raise UrlRefused(
                 f"{host} leads to {address}, which is not a public address; use a public one, or let the operator set "
                 "chiffon.allow_private_callbacks."
             )
+
+
+def _among(address: Address, networks: Sequence[Network]) -> bool:
+    return any(address.version == net.version and address in net for net in networks)
 
 
 def _wrapped(address: Address) -> Sequence[Address]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from dragoman.security.urls import PRIVATE, Pinned, UrlRefused, pin
+from dragoman.security.urls import DENIED, PRIVATE, Network, Pinned, UrlRefused, pin
 
 PUBLIC = "93.184.216.34"
 
@@ -93,9 +93,39 @@ async def test_an_operator_may_open_private_networks(address: str) -> None:
     assert (await pin("http://agent.example/", allowed=PRIVATE, resolve=Names([address]))).address == address
 
 
-async def test_the_metadata_address_stays_shut_even_then() -> None:
+@pytest.mark.parametrize(
+    "address", ["169.254.169.254", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254"]
+)
+async def test_metadata_addresses_stay_shut_even_then(address: str) -> None:
     with pytest.raises(UrlRefused):
-        await pin("http://agent.example/", allowed=PRIVATE, resolve=Names(["169.254.169.254"]))
+        await pin("http://agent.example/", allowed=PRIVATE, resolve=Names([address]))
+
+
+@pytest.mark.parametrize("network", DENIED, ids=str)
+async def test_every_denied_network_is_refused_from_its_first_address_to_its_last(network: Network) -> None:
+    for address in (network[0], network[-1]):
+        with pytest.raises(UrlRefused, match="not a public address"):
+            await pin("http://agent.example/", resolve=Names([str(address)]))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "168.63.129.16", "192.0.0.192", "192.88.99.1", "fec0::1", "feff::1", "3fff::1", "3fff:fff::1", "5f00::1",
+        "64:ff9b:1::1", "64:ff9b:1:ffff::808:808", "100.100.100.200", "0.1.2.3",
+        # what an IPv6 address wraps is looked at in the same way
+        "64:ff9b::a83f:8110", "64:ff9b::c000:c0", "64:ff9b::a00:1", "64:ff9b::6440:1", "2002:a83f:8110::",
+        "2002:c000:c0::", "2002:a00:1::", "2002:6440:1::", "::ffff:168.63.129.16",
+    ],
+)  # fmt: skip
+async def test_an_address_of_which_python_says_that_it_is_global_is_refused(address: str) -> None:
+    with pytest.raises(UrlRefused, match="not a public address"):
+        await pin("http://agent.example/", resolve=Names([address]))
+
+
+@pytest.mark.parametrize("address", ["168.63.129.15", "192.88.98.1", "2606:4700::1", "100.128.0.1"])
+async def test_what_lies_beside_them_is_called(address: str) -> None:
+    assert (await pin("http://agent.example/", resolve=Names([address]))).address == address
 
 
 async def test_a_name_that_leads_nowhere_is_refused() -> None:
