@@ -11,7 +11,7 @@ import pytest
 from dragoman.app.vault import DataVault
 from dragoman.core.errors import Kind, Refused
 from dragoman.core.files import FileRef, KeptFile
-from dragoman.core.ids import SECOND, Instant
+from dragoman.core.ids import ADMIN, SECOND, Instant
 from dragoman.stores.files import DirectoryFiles, MemoryFiles
 
 LARGE, QUOTA = 10_000, 25_000
@@ -77,6 +77,67 @@ async def test_files_that_come_and_go_neither_make_nor_take_room(files):
     for _ in range(2):
         await files.keep(b"x" * LARGE, name="x", mime_type="a/b")
     assert await refused(files.keep(b"x" * LARGE, name="x", mime_type="a/b")) is Kind.RESOURCES
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_an_agent_has_a_quota_of_its_own_beside_the_hubs(tmp_path, clock, restarted):
+    vault = DataVault(tmp_path, clock)
+    mint = _mint()
+
+    def opened():
+        made = DirectoryFiles(tmp_path / "files", mint, now=clock, largest=LARGE, agent_quota=QUOTA, vault=vault)
+        made.prepare()
+        return made
+
+    memory = MemoryFiles(_mint(), now=clock, largest=LARGE, agent_quota=QUOTA)
+    for files in (opened(), memory):
+        kept = [await files.keep(b"x" * LARGE, name="x", mime_type="", owner="a1") for _ in range(2)]
+        if restarted and files is not memory:
+            files = opened()
+        with pytest.raises(Refused, match=r"files of a1 would exceed 25000 bytes: remove some .*agent_quota_bytes"):
+            await files.keep(b"x" * LARGE, name="x", mime_type="", owner="a1")
+        await files.keep(b"x" * LARGE, name="x", mime_type="", owner="a2")
+        for _ in range(3):
+            await files.keep(b"x" * LARGE, name="x", mime_type="", owner=ADMIN)  # people have the hub's alone
+        await files.drop(kept[0].id)
+        await files.keep(b"x" * LARGE, name="x", mime_type="", owner="a1")
+
+
+async def test_what_is_kept_is_listed_in_order_and_page_by_page(files):
+    kept = [await files.keep(b"x", name=f"{number}", mime_type="", owner="a1") for number in range(3)]
+    first = await files.listing(after="", limit=2)
+    assert first == [KeptFile(ref=ref, owner="a1") for ref in kept[:2]]
+    assert [one.ref for one in await files.listing(after=kept[1].id, limit=2)] == kept[2:]
+
+
+async def test_a_file_is_claimed_by_who_may_make_it_part_of_a_task(files, clock):
+    ref = await files.keep(b"x", name="x", mime_type="")
+    await files.describe(ref.id, claim=False)
+    assert not files.is_claimed(ref.id, Instant(clock.now - SECOND))
+    await files.describe(ref.id)
+    assert files.is_claimed(ref.id, Instant(clock.now - SECOND))
+    clock.now = Instant(clock.now + 2 * SECOND)
+    assert not files.is_claimed(ref.id, Instant(clock.now - SECOND))
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "type"),
+    [
+        ("a.png", "", "image/png"),
+        ("a.png", "application/x-www-form-urlencoded", "image/png"),
+        ("A.MD", "multipart/form-data; boundary=x", "text/markdown"),
+        ("a.txt", "text/plain; charset=utf-8", "text/plain; charset=utf-8"),
+        ("a.png", "text/x-own", "text/x-own"),
+        ("a.tar.gz", "", "application/gzip"),
+        ("a.csv", "", "text/csv"),
+        ("a.json", "", "application/json"),
+        ("unknown", "", "application/octet-stream"),
+        ("../x.html", "a\nb", "text/html"),
+        ("", "", "application/octet-stream"),
+    ],
+)
+async def test_a_file_has_the_type_that_was_said_or_that_its_name_says(files, name, said, type):
+    assert (await files.keep(b"x", name=name, mime_type=said)).mime_type == type
 
 
 async def test_one_file_too_large_is_refused(files):

@@ -244,10 +244,11 @@ def open_store(settings: Settings, vault: DataVault) -> Store:
 
 
 def open_files(settings: Settings, mint: Callable[[], str], clock: Callable[[], Instant], vault: DataVault) -> Files:
-    limits = {"largest": settings.files.largest_bytes, "quota": settings.files.quota_bytes}
+    of = settings.files
+    room = {"largest": of.largest_bytes, "quota": of.quota_bytes, "agent_quota": of.agent_quota_bytes}
     if settings.store.kind == "memory":
-        return MemoryFiles(mint, now=clock, **limits)
-    files = DirectoryFiles(Path(settings.data) / FILES, mint, now=clock, vault=vault, **limits)
+        return MemoryFiles(mint, now=clock, **room)
+    files = DirectoryFiles(Path(settings.data) / FILES, mint, now=clock, vault=vault, **room)
     files.prepare()
     return files
 

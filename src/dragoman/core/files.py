@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import mimetypes
 import re
 
 import msgspec
@@ -34,3 +35,26 @@ def shown_name(name: str) -> str:
     control and direction characters."""
     last = _UNSHOWN.sub("", name).replace("\\", "/").rstrip("/").rpartition("/")[2].strip()
     return FALLBACK_NAME if last in ("", ".", "..") else last[:LONGEST_NAME]
+
+
+BYTES = "application/octet-stream"
+FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
+"""What HTTP clients say of a body when nobody told them what it is; no file is one."""
+_KNOWN = mimetypes.MimeTypes(filenames=())
+"""Of this library alone: what a machine knows besides would make the same upload another file elsewhere."""
+_MORE = {
+    ".csv": "text/csv", ".jsonl": "application/jsonl", ".log": "text/plain", ".md": "text/markdown",
+    ".parquet": "application/vnd.apache.parquet", ".patch": "text/x-diff", ".diff": "text/x-diff",
+    ".toml": "application/toml", ".webp": "image/webp", ".yaml": "application/yaml", ".yml": "application/yaml",
+}  # fmt: skip
+
+
+def type_of(name: str, said: str) -> str:
+    """The media type of a file: what its sender said, or, where that says nothing, what its name says."""
+    if said.isprintable() and 0 < len(said) <= 127 and not said.lower().startswith(FORMS):
+        return said
+    ending = "." + name.lower().rpartition(".")[2]
+    guessed, packed = _KNOWN.guess_type(shown_name(name))
+    if packed is not None:
+        return f"application/{packed}" if packed in ("gzip", "zstd") else BYTES
+    return _MORE.get(ending) or guessed or BYTES

@@ -275,12 +275,22 @@ class Files(Protocol):
 
     async def keep(self, data: bytes, *, name: str, mime_type: str, owner: str = "") -> FileRef:
         """Durably there when this returns. Refused with TOO_LARGE above the size of one file, with RESOURCES when all
-        files together would exceed what is set aside for them."""
+        files together, or those of their owner, would exceed what is set aside for them."""
         ...
 
     async def fetch(self, id: str) -> bytes | None: ...
 
-    async def describe(self, id: str) -> KeptFile | None: ...
+    async def describe(self, id: str, *, claim: bool = True) -> KeptFile | None:
+        """`claim`: for who may make it part of a task: then it is not old, and is not removed for a while."""
+        ...
+
+    async def listing(self, *, after: str, limit: int) -> Sequence[KeptFile]:
+        """What is kept, in the order of ids, which is that of time: those behind `after`."""
+        ...
+
+    def is_claimed(self, id: str, since: Instant) -> bool:
+        """Whether it was claimed at that time or later, since this hub runs."""
+        ...
 
     async def drop(self, id: str) -> None:
         """Forget it; nothing happens if it is not there."""

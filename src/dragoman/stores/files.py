@@ -29,9 +29,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from dragoman import durable
-from dragoman.core.errors import Kind, refuse
-from dragoman.core.files import FileRef, KeptFile, shown_name
-from dragoman.core.ids import Instant
+from dragoman.core.errors import Kind, Refused, refuse
+from dragoman.core.files import FileRef, KeptFile, shown_name, type_of
+from dragoman.core.ids import ADMIN, Instant
 from dragoman.core.ports import StoreFailed, Vault
 
 MIB = 1024 * 1024
@@ -51,24 +51,40 @@ def _described(id: str, data: bytes, name: str, mime_type: str) -> FileRef:
     return FileRef(
         id=id,
         name=shown_name(name),
-        mime_type=mime_type if mime_type.isprintable() and 0 < len(mime_type) <= 127 else "application/octet-stream",
+        mime_type=type_of(name, mime_type),
         size=len(data),
         sha256=hashlib.sha256(data).hexdigest(),
     )
 
 
-def _check_size(size: int, used: int, largest: int, quota: int) -> None:
-    if size > largest:
-        raise refuse(Kind.TOO_LARGE, f"a file of {size} bytes exceeds the limit of {largest}; split it", field="file")
-    if used + size > quota:
-        raise refuse(
-            Kind.RESOURCES,
-            f"the hub's files would exceed {quota} bytes; remove some, or raise files.quota_bytes",
-            field="file",
-            limit_name="files",
-            available=max(0, quota - used),
-            required=size,
-        )
+class Room(msgspec.Struct, frozen=True, kw_only=True):
+    """How much may be kept, in bytes; 0 is no limit for an agent."""
+
+    largest: int = LARGEST
+    quota: int = QUOTA
+    of_agent: int = 0
+
+    def check(self, size: int, used: int, owner: str, own: int) -> None:
+        """`used`: what all files take, `own`: what those of their owner do. Raises `Refused`."""
+        if size > self.largest:
+            what = f"a file of {size} bytes exceeds the limit of {self.largest}; split it"
+            raise refuse(Kind.TOO_LARGE, what, field="file")
+        if self.is_bounded(owner) and own + size > self.of_agent:
+            what = (
+                f"the files of {owner} would exceed {self.of_agent} bytes: remove some (DELETE /api/agent/files/ID),"
+                " or raise files.agent_quota_bytes"
+            )
+            raise self._full(what, "files of an agent", self.of_agent - own, size)
+        if used + size > self.quota:
+            what = f"the hub's files would exceed {self.quota} bytes: remove some, or raise files.quota_bytes"
+            raise self._full(what, "files", self.quota - used, size)
+
+    def is_bounded(self, owner: str) -> bool:
+        return self.of_agent > 0 and owner not in (ADMIN, "")
+
+    def _full(self, what: str, limit: str, available: int, required: int) -> Refused:
+        left = max(0, available)
+        return refuse(Kind.RESOURCES, what, field="file", limit_name=limit, available=left, required=required)
 
 
 class DirectoryFiles:
@@ -80,6 +96,7 @@ class DirectoryFiles:
         now: Callable[[], Instant],
         largest: int = LARGEST,
         quota: int = QUOTA,
+        agent_quota: int = 0,
         vault: Vault | None = None,
     ) -> None:
         self._path = path
@@ -88,9 +105,17 @@ class DirectoryFiles:
         self._now = now
         self._looking = threading.Lock()
         """Held by who describes a file, and by who removes an old one."""
-        self._largest = largest
-        self._quota = quota
+        self._room = Room(largest=largest, quota=quota, of_agent=agent_quota)
         self._used = 0
+        self._pending: dict[str, int] = {}
+        """Files that are being kept, with what they take."""
+        self._owned: dict[str, tuple[str, int]] = {}
+        """Of each file its owner and its bytes on the disk: of those kept since the start, and, when an agent's quota
+        was first asked for, of all."""
+        self._counted = False
+        self._counting = asyncio.Lock()
+        self._claimed: dict[str, Instant] = {}
+        """When files were last described by who may make them part of a task."""
 
     def prepare(self) -> None:
         """Make the directory, remove what a crash left half written, and count what is there."""
@@ -103,19 +128,60 @@ class DirectoryFiles:
                     self._used += entry.stat(follow_symlinks=False).st_size
 
     async def keep(self, data: bytes, *, name: str, mime_type: str, owner: str = "") -> FileRef:
-        _check_size(len(data), self._used, self._largest, self._quota)
+        own = await self._of(owner) if self._room.is_bounded(owner) else 0
+        self._room.check(len(data), self._used, owner, own)
         ref = _described(self._mint(), data, name, mime_type)
-        head, data = await self._guarded(self._shut, ref.id, _encode(KeptFile(ref=ref, owner=owner)), data)
-        size = len(head) + len(data)  # what lies on the disk, as `prepare` and `_remove` count it
-        self._used += size
+        self._note(ref.id, owner, len(data))  # at once: another may be kept meanwhile
         try:
+            head, data = await self._guarded(self._shut, ref.id, _encode(KeptFile(ref=ref, owner=owner)), data)
+            self._note(ref.id, owner, len(head) + len(data))  # what lies on the disk, as `prepare` and `_remove` count
             await asyncio.to_thread(self._write, ref.id, head, data, self._now())
         except OSError as error:
-            self._used -= size
+            self._forget(ref.id)
             raise refuse(
                 Kind.OVERLOADED, f"the file could not be kept ({error.strerror}); try again later", retryable=True
             ) from error
+        except Refused:
+            self._forget(ref.id)
+            raise
+        finally:
+            self._pending.pop(ref.id, None)
         return ref
+
+    # -- how much there is
+
+    def _note(self, id: str, owner: str, size: int) -> None:
+        """A file that is being kept takes so much."""
+        self._used += size - self._pending.get(id, 0)
+        self._pending[id] = size
+        self._owned[id] = (owner, size)
+
+    def _forget(self, id: str) -> None:
+        self._freed(id, self._pending.pop(id, 0))
+
+    def _freed(self, id: str, size: int) -> None:
+        self._used -= size
+        self._claimed.pop(id, None)
+        self._owned.pop(id, None)
+
+    async def _of(self, owner: str) -> int:
+        """What the files of an owner take. Their heads say whose they are: all of them are read, once."""
+        async with self._counting:
+            if not self._counted:
+                self._owned = await self._guarded(self._count) | self._owned
+                self._counted = True
+        return sum(size for whose, size in self._owned.values() if whose == owner)
+
+    def _count(self) -> dict[str, tuple[str, int]]:
+        found = {}
+        with os.scandir(self._path) as entries:
+            for entry in entries:
+                if _ours(entry.name):
+                    with contextlib.suppress(FileNotFoundError, StoreFailed, msgspec.DecodeError):
+                        kept = self._head(entry.name, None)
+                        if kept is not None:
+                            found[entry.name] = kept.owner, entry.stat(follow_symlinks=False).st_size
+        return found
 
     def _write(self, id: str, head: bytes, data: bytes, now: Instant) -> None:
         durable.write(self._path / id, head, data, draft=self._path / f"{id}.part", modified_ns=now * 1000)
@@ -131,19 +197,33 @@ class DirectoryFiles:
             return None
         return self._opened(id, "data", data) if head.startswith(SEALED) else data
 
-    async def describe(self, id: str) -> KeptFile | None:
-        return await self._guarded(self._read_head, id, self._now()) if _ours(id) else None
+    async def describe(self, id: str, *, claim: bool = True) -> KeptFile | None:
+        if not _ours(id):
+            return None
+        now = self._now()
+        if claim:
+            self._claimed[id] = now
+        return await self._guarded(self._head, id, now if claim else None)
 
-    def _read_head(self, id: str, now: Instant) -> KeptFile | None:
+    def _head(self, id: str, now: Instant | None) -> KeptFile | None:
         try:
             with self._looking, (self._path / id).open("rb") as file:
-                _stamp(file.fileno(), now)
+                if now is not None:
+                    _stamp(file.fileno(), now)
                 head = file.readline()
         except FileNotFoundError:
             return None
         if head.startswith(SEALED):
             head = self._opened(id, "head", base64.b64decode(head[len(SEALED) :]))
         return _decode(head)
+
+    async def listing(self, *, after: str, limit: int) -> Sequence[KeptFile]:
+        return await self._guarded(self._listed, after, limit)
+
+    def _listed(self, after: str, limit: int) -> list[KeptFile]:
+        with os.scandir(self._path) as entries:
+            ids = sorted(entry.name for entry in entries if _ours(entry.name) and entry.name > after)
+        return [kept for id in ids[:limit] if (kept := self._head(id, None)) is not None]
 
     # -- at rest
 
@@ -173,7 +253,11 @@ class DirectoryFiles:
     async def drop(self, id: str) -> None:
         if _ours(id):
             freed = await asyncio.to_thread(self._remove, id)
-            self._used -= freed or 0
+            self._freed(id, freed or 0)
+
+    def is_claimed(self, id: str, since: Instant) -> bool:
+        self._claimed = {one: at for one, at in self._claimed.items() if at >= since}
+        return id in self._claimed
 
     async def unwanted(self, before: Instant) -> AsyncGenerator[Sequence[str]]:
         with os.scandir(self._path) as entries:
@@ -183,7 +267,8 @@ class DirectoryFiles:
 
     async def drop_unwanted(self, id: str, before: Instant) -> bool:
         freed = await asyncio.to_thread(self._remove, id, before) if _ours(id) else None
-        self._used -= freed or 0
+        if freed is not None:
+            self._freed(id, freed)
         return freed is not None
 
     def _remove(self, id: str, before: Instant | None = None) -> int | None:
@@ -238,16 +323,19 @@ class MemoryFiles:
         now: Callable[[], Instant] = lambda: Instant(0),
         largest: int = LARGEST,
         quota: int = QUOTA,
+        agent_quota: int = 0,
     ) -> None:
         self._mint = mint
         self._now = now
         self._wanted: dict[str, Instant] = {}
-        self._largest = largest
-        self._quota = quota
+        self._claimed: dict[str, Instant] = {}
+        self._room = Room(largest=largest, quota=quota, of_agent=agent_quota)
         self._kept: dict[str, tuple[KeptFile, bytes]] = {}
 
     async def keep(self, data: bytes, *, name: str, mime_type: str, owner: str = "") -> FileRef:
-        _check_size(len(data), sum(len(kept) for _, kept in self._kept.values()), self._largest, self._quota)
+        sizes = [(kept.owner, len(data)) for kept, data in self._kept.values()]
+        own = sum(size for whose, size in sizes if whose == owner)
+        self._room.check(len(data), sum(size for _, size in sizes), owner, own)
         ref = _described(self._mint(), data, name, mime_type)
         self._kept[ref.id] = KeptFile(ref=ref, owner=owner), data
         self._wanted[ref.id] = self._now()
@@ -256,15 +344,23 @@ class MemoryFiles:
     async def fetch(self, id: str) -> bytes | None:
         return self._kept[id][1] if id in self._kept else None
 
-    async def describe(self, id: str) -> KeptFile | None:
+    async def describe(self, id: str, *, claim: bool = True) -> KeptFile | None:
         if id not in self._kept:
             return None
-        self._wanted[id] = self._now()
+        if claim:
+            self._wanted[id] = self._claimed[id] = self._now()
         return self._kept[id][0]
+
+    async def listing(self, *, after: str, limit: int) -> Sequence[KeptFile]:
+        return [self._kept[id][0] for id in sorted(self._kept) if id > after][:limit]
 
     async def drop(self, id: str) -> None:
         self._kept.pop(id, None)
         self._wanted.pop(id, None)
+        self._claimed.pop(id, None)
+
+    def is_claimed(self, id: str, since: Instant) -> bool:
+        return self._claimed.get(id, since - 1) >= since
 
     async def unwanted(self, before: Instant) -> AsyncGenerator[Sequence[str]]:
         if old := [id for id, at in self._wanted.items() if at < before]:

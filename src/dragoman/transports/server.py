@@ -133,7 +133,7 @@ class Serving:
         if files is not None:
             agent_files = AgentFiles(desk, store, files)
             routes[agent_files.PATH] = agent_files.upload
-            under[f"{agent_files.PATH}/"] = agent_files.download
+            under[f"{agent_files.PATH}/"] = agent_files.one
         self._doors = doors
         for door in doors:
             routes.update(door.routes())

@@ -196,6 +196,8 @@ class FileSettings(msgspec.Struct, frozen=True, kw_only=True):
     largest_bytes: Count = 16 * 1024 * 1024
     quota_bytes: Count = 10 * 1024 * 1024 * 1024
     """All of them together."""
+    agent_quota_bytes: Annotated[int, Meta(ge=0)] = 5 * 1024 * 1024 * 1024
+    """Those that one agent brought; 0 is no limit."""
     keep_unused_hours: Seconds = 24.0
     """A file that belongs to no task is removed when nobody asked for it for so long; 0 keeps it for ever."""
 

@@ -124,6 +124,12 @@ class FileQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     name: Annotated[str, Meta(max_length=1000)] = ""
 
 
+class RemoveFileQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`attached=1` removes also a file that belongs to a task."""
+
+    attached: bool = False
+
+
 class LossesQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     caller: str | None = None
     agent: str | None = None
@@ -226,6 +232,13 @@ class QuestionsQuery(Page, frozen=True, kw_only=True):
     status: QuestionStatus | None = None
     task: str | None = None
     limit: Limit = 100
+
+
+class FilesQuery(Page, frozen=True, kw_only=True):
+    """`attached`: only files that belong to a task, or only those that do not."""
+
+    owner: str | None = None
+    attached: bool | None = None
 
 
 class LettersQuery(Page, frozen=True, kw_only=True):

@@ -98,8 +98,14 @@ CHIFFON = (
     ),
     Endpoint(
         method="GET", path="/api/agent/files/{id}", tag="chiffon", auth="agent", query=FileOf,
-        summary="Fetch a file of one's own, or of a task that one asked for or does; also for agentmsg and a2acp",
-        answers={200: "application/octet-stream", **REFUSED},
+        summary="Fetch a file of one's own, or of a task that one asked for or does, or a `Range` of it (206, 416); for"
+        " agents of every protocol",
+        answers={200: "application/octet-stream", 206: "application/octet-stream", 416: None, **REFUSED},
+    ),
+    Endpoint(
+        method="DELETE", path="/api/agent/files/{id}", tag="chiffon", auth="agent",
+        summary="Remove a file of one's own that belongs to no task; for agents of every protocol",
+        answers={204: None, **REFUSED},
     ),
 )  # fmt: skip
 

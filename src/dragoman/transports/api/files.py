@@ -9,20 +9,52 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from dragoman.core.errors import Kind
-from dragoman.core.files import FileRef
+from dragoman.core.files import FileRef, KeptFile
 from dragoman.core.ids import ADMIN
 from dragoman.core.ports import Files
 from dragoman.core.queries import is_hidden
-from dragoman.transports.agent_files import LARGEST, download_headers
-from dragoman.transports.api.bodies import BODY_SECONDS, FileQuery, read_query
+from dragoman.transports.agent_files import LARGEST, download_headers, remove_file
+from dragoman.transports.api.bodies import BODY_SECONDS, FileQuery, FilesQuery, RemoveFileQuery, read_query
 from dragoman.transports.api.desk import Desk
 from dragoman.transports.api.endpoint import respond
 from dragoman.transports.api.problems import Problem
 from dragoman.transports.api.reading import find_task
 from dragoman.transports.hold import hold
+from dragoman.transports.ranges import part_of
 from dragoman.wire.errors import RemoteProtocolError
 from dragoman.wire.framing import WholeMessage
 from dragoman.wire.guard import Limits
+
+
+class FileOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A file with who brought it (`admin` is a person), and whether it belongs to a task. Its name is told where a
+    person brought it and it belongs to none: other names may be personal."""
+
+    id: str
+    name: str | None
+    mime_type: str
+    size: int
+    sha256: str
+    owner: str
+    attached: bool
+
+    @classmethod
+    def of(cls, kept: KeptFile, *, attached: bool) -> FileOut:
+        ref, named = kept.ref, kept.owner == ADMIN and not attached
+        return cls(
+            id=ref.id,
+            name=ref.name if named else None,
+            mime_type=ref.mime_type,
+            size=ref.size,
+            sha256=ref.sha256,
+            owner=kept.owner,
+            attached=attached,
+        )
+
+
+class FilesOut(msgspec.Struct, frozen=True, kw_only=True):
+    files: tuple[FileOut, ...]
+    next: str | None
 
 
 class FileList(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,8 +102,41 @@ async def fetch(desk: Desk, request: Request) -> Response:
     data = None if ref is None else await _files(desk).fetch(ref.id)
     if ref is None or data is None:
         raise Problem(Kind.NOT_FOUND, "no such file of this task", next=f"List them: GET /api/v1/tasks/{task.id}/files")
-    headers = {name.decode(): value.decode() for name, value in download_headers(ref)}
-    return Response(data, headers=headers, media_type=ref.mime_type)
+    return given(request, ref, data)
+
+
+def given(request: Request, ref: FileRef, data: bytes) -> Response:
+    """The file, or the part of it that is wanted."""
+    part = part_of(ref, len(data), request.headers.get("range"), request.headers.get("if-range"))
+    headers = {name.decode(): value.decode() for name, value in download_headers(ref)} | dict(part.headers)
+    return Response(data[part.start : part.end], part.status, headers=headers, media_type=ref.mime_type)
+
+
+async def kept(desk: Desk, request: Request) -> Response:
+    """Everything that is kept, page by page."""
+    query = read_query(request, FilesQuery)
+    files, found, after = _files(desk), list[FileOut](), query.cursor or ""
+    while len(found) < query.limit:
+        page = await files.listing(after=after, limit=query.limit)
+        if not page:
+            break
+        attached = set(await desk.store.attached([one.ref.id for one in page]))
+        for one in page:
+            after = one.ref.id
+            if query.owner in (None, one.owner) and query.attached in (None, after in attached):
+                found.append(FileOut.of(one, attached=after in attached))
+            if len(found) == query.limit:
+                break
+    more = len(found) == query.limit and bool(await files.listing(after=after, limit=1))
+    return respond(200, FilesOut(files=tuple(found), next=after if more else None))
+
+
+async def remove(desk: Desk, request: Request) -> Response:
+    query, id = read_query(request, RemoveFileQuery), request.path_params["id"]
+    if await _files(desk).describe(id, claim=False) is None:
+        raise Problem(Kind.NOT_FOUND, f"no file {id[:40]!r}", next="List them: GET /api/v1/files")
+    await remove_file(desk.intake, desk.store, _files(desk), id, by=ADMIN, attached_too=query.attached)
+    return Response(status_code=204)
 
 
 async def attached(desk: Desk, ids: tuple[str, ...]) -> tuple[FileRef, ...]:

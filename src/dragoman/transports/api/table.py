@@ -182,12 +182,23 @@ MANAGEMENT = (
         query=bodies.FileQuery, answers={201: FileRef}, refusals=(Kind.TOO_LARGE, Kind.RESOURCES),
     ),
     Endpoint(
+        method="GET", path=f"{V1}/files", handler=files.kept, tag="files",
+        summary="List the files that are kept, oldest first; `owner=` only those of one, `attached=` of tasks or not",
+        query=bodies.FilesQuery, answers={200: files.FilesOut},
+    ),
+    Endpoint(
+        method="DELETE", path=f"{V1}/files/{{id}}", handler=files.remove, tag="files",
+        summary="Remove a file; one that belongs to a task only with `attached=1`",
+        query=bodies.RemoveFileQuery, answers={204: None}, refusals=(NOT_FOUND, CONFLICT),
+    ),
+    Endpoint(
         method="GET", path=f"{V1}/tasks/{{id}}/files", handler=files.listing, tag="files",
         summary="The files that belong to a task", answers={200: files.FileList}, refusals=(NOT_FOUND,),
     ),
     Endpoint(
         method="GET", path=f"{V1}/tasks/{{id}}/files/{{file}}", handler=files.fetch, tag="files",
-        summary="Fetch a file of a task", answers={200: "application/octet-stream"}, refusals=(NOT_FOUND,),
+        summary="Fetch a file of a task, or a `Range` of it",
+        answers={200: "application/octet-stream", 206: "application/octet-stream", 416: None}, refusals=(NOT_FOUND,),
     ),
     # protocols
     Endpoint(

@@ -1,0 +1,70 @@
+"""`dragoman file`: what the hub keeps beside its store."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from dragoman.cli import printing
+from dragoman.cli.escaping import line
+from dragoman.cli.hubclient import Hub
+from dragoman.cli.options import HERE, Cursor, Limit, Output, Reach
+from dragoman.cli.printing import Column, col
+
+app = App(name="file", help="Files that agents and people brought: ls, rm.")
+
+COLUMNS = (
+    col("id"),
+    col("owner"),
+    Column("bytes", lambda file: file.get("size"), right=True),
+    col("type", "mime_type"),
+    col("name", spare=True),
+    Column("of a task", lambda file: file.get("attached")),
+)
+
+
+@app.command
+def ls(
+    *,
+    owner: Annotated[str | None, Parameter(help="Only those that this agent brought; admin is people.")] = None,
+    unattached: Annotated[bool, Parameter(negative=(), help="Only those that belong to no task.")] = False,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    output: Output = "table",
+    reach: Reach = HERE,
+) -> None:
+    """List the files that the hub keeps, oldest first."""
+    asked = {"owner": owner, "attached": "0" if unattached else None}
+    answer = Hub.find(reach).get("files", limit=limit, cursor=cursor, **asked)
+    found = printing.listing(answer, "files", COLUMNS, output)
+    if output != "table":
+        return
+    more = printing.next_page("dragoman file ls", answer, owner=owner)
+    size = sum(int(file.get("size") or 0) for file in found)
+    said = f"{printing.count(len(found), 'file')}, {size:,} bytes" + (", and more" if more else "")
+    printing.verdict(True if found else None, said)
+    if more or found:
+        printing.following(more or f"dragoman file rm {line(found[0]['id'])}")
+
+
+@app.command
+def rm(
+    ids: Annotated[list[str], Parameter(name="ID", help="The files' ids.")],
+    /,
+    *,
+    attached: Annotated[
+        bool, Parameter(negative=(), help="Also files that belong to a task: it names them, and they are gone.")
+    ] = False,
+    output: Output = "table",
+    reach: Reach = HERE,
+) -> None:
+    """Remove files."""
+    hub = Hub.find(reach)
+    for id in ids:
+        hub.ask("DELETE", "files", id, query={"attached": "1"} if attached else None)
+    if output != "table":
+        printing.document({"removed": ids}, output)
+        return
+    printing.verdict(True, f"removed: {', '.join(line(id) for id in ids)}")
+    printing.following("dragoman file ls")
