@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from dragoman.cli import arguments, printing
+from dragoman.cli import arguments, printing, shortids
 from dragoman.cli.absence import Absence
 from dragoman.cli.deadline import Deadline
 from dragoman.cli.escaping import as_json, line
@@ -16,6 +16,7 @@ from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Hub
 from dragoman.cli.options import BREATH, HERE, LOOK, Cursor, For, Interval, Limit, Output, OutputLines, Reach
 from dragoman.cli.printing import Column, col
+from dragoman.cli.since import Since, turned
 
 app = App(name="ask", help="Questions that agents put to people: ls, answer, watch.")
 
@@ -46,19 +47,20 @@ def ls(
         Literal["open", "with_agent", "answered", "expired", "withdrawn", "all"],
         Parameter(help="Which ones; those that are open are for people."),
     ] = "open",
+    since: Since = None,
     limit: Limit = 100,
     cursor: Cursor = None,
     output: Output = "table",
     reach: Reach = HERE,
 ) -> None:
-    """List the questions that wait for an answer."""
+    """List the questions that wait for an answer, the newest first."""
     wanted = None if status == "all" else status
-    answer = Hub.find(reach).get("questions", status=wanted, limit=limit, cursor=cursor)
+    answer = turned(Hub.find(reach), "questions", limit=limit, cursor=cursor, since=since, status=wanted)
     found = printing.listing(answer, "questions", COLUMNS, output)
     if output != "table":
         return
     open_ones = [question for question in found if question.get("status") == "open"]
-    more = printing.next_page("dragoman ask ls", answer, status=status)
+    more = printing.next_page("dragoman ask ls", answer, status=status, since=since)
     told = printing.count(len(open_ones), "question") + (", and more" if more else "")
     printing.verdict(None if open_ones or more else True, f"{told} to answer")
     if more:
@@ -71,7 +73,7 @@ def ls(
 
 @app.command(usage="Usage: dragoman ask answer [OPTIONS] ID [ANSWER]")
 def answer(
-    id: Annotated[str, Parameter(name="ID", help="The question's id, or enough of its beginning.")],
+    id: Annotated[str, Parameter(name="ID", help="The question's id, or enough of its beginning or end.")],
     said: Annotated[str | None, Parameter(name="ANSWER", help="The answer; JSON where it parses.")] = None,
     /,
     *,
@@ -80,7 +82,7 @@ def answer(
 ) -> None:
     """Answer a question. The first answer counts."""
     hub = Hub.find(reach)
-    question: Mapping[str, Any] = hub.get("questions", id)
+    question: Mapping[str, Any] = shortids.found(hub, "questions", id)
     if said is None:
         if over := NO_MORE.get(str(question.get("status"))):
             raise Stop(Exit.NOT_ALLOWED, over, next=_afterwards(question))

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from dragoman.cli import arguments, printing, story
+from dragoman.cli import arguments, printing, shortids, story
 from dragoman.cli.agent import must_exist
 from dragoman.cli.deadline import Deadline
 from dragoman.cli.escaping import block, line
@@ -56,6 +56,9 @@ def call(
     hub = Hub.find(reach, deadline)
     body[must_exist(hub, agent, only_kind=kind)] = agent
     extras = {"name": name, "priority": priority, "dependencies": after, "required_capabilities": require}
+    if after:
+        after = [shortids.whole(hub, "tasks", task) for task in after]
+        extras["dependencies"] = after
     body |= {key: value for key, value in extras.items() if value}
 
     if via != "api":

@@ -7,15 +7,16 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from dragoman.cli import printing
+from dragoman.cli import printing, shortids
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
 from dragoman.cli.options import HERE, Cursor, Limit, Output, Reach
 from dragoman.cli.printing import Column, col
+from dragoman.cli.since import Since, cut
 
 app = App(name="contract", help="Contracts between agents: ls, show, end.")
 
-ContractName = Annotated[str, Parameter(name="ID", help="The contract's id, or its collaboration's.")]
+ContractName = Annotated[str, Parameter(name="ID", help="The contract's id, or its collaboration's, or enough of it.")]
 
 COLUMNS = (
     col("id"),
@@ -33,6 +34,7 @@ COLUMNS = (
 def ls(
     *,
     agent: Annotated[str | None, Parameter(help="Only those of this agent.")] = None,
+    since: Since = None,
     limit: Limit = 50,
     cursor: Cursor = None,
     output: Output = "table",
@@ -40,10 +42,11 @@ def ls(
 ) -> None:
     """List the contracts, newest first."""
     answer = Hub.find(reach).get("contracts", agent=agent, limit=limit, cursor=cursor)
+    answer = cut(answer, "contracts", "created_at", since)
     found = printing.listing(answer, "contracts", COLUMNS, output)
     if output != "table":
         return
-    more = printing.next_page("dragoman contract ls", answer, agent=agent)
+    more = printing.next_page("dragoman contract ls", answer, agent=agent, since=since)
     printing.verdict(True if found else None, printing.count(len(found), "contract") + (", and more" if more else ""))
     if more:
         printing.following(more)
@@ -58,7 +61,7 @@ def ls(
 @app.command
 def show(id: ContractName, /, *, output: Output = "table", reach: Reach = HERE) -> None:
     """Show one contract: who, what, how long, on which terms."""
-    contract = Hub.find(reach).get("contracts", id)
+    contract = shortids.found(Hub.find(reach), "contracts", id)
     if output != "table":
         printing.document(contract, output)
         return
@@ -102,7 +105,9 @@ def end(
     reach: Reach = HERE,
 ) -> None:
     """End a collaboration. Both agents are told."""
-    contract = Hub.find(reach).post("contracts", id, "end", body={} if reason is None else {"reason": reason})
+    hub = Hub.find(reach)
+    body = {} if reason is None else {"reason": reason}
+    contract = shortids.meant(hub, "contracts", id, lambda whole: hub.post("contracts", whole, "end", body=body))
     if output != "table":
         printing.document(contract, output)
         return

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from dragoman.cli import arguments, printing, story
+from dragoman.cli import arguments, printing, shortids, story
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
 from dragoman.cli.options import HERE, Cursor, Limit, Output, Reach
 from dragoman.cli.printing import Column, col
+from dragoman.cli.since import Since, cut
 
 app = App(name="dlq", help="Dead letters: ls, show, redrive, discard.")
 
-LetterName = Annotated[str, Parameter(name="ID", help="The dead letter's id.")]
+LetterName = Annotated[str, Parameter(name="ID", help="The dead letter's id, or enough of its beginning or end.")]
 
 COLUMNS = (
     col("id"),
@@ -31,17 +32,25 @@ COLUMNS = (
 def ls(
     *,
     task: Annotated[str | None, Parameter(help="Only those of this task.")] = None,
+    since: Since = None,
     limit: Limit = 100,
     cursor: Cursor = None,
     output: Output = "table",
     reach: Reach = HERE,
 ) -> None:
-    """List the dead letters."""
-    answer = Hub.find(reach).get("deadletters", task=task, limit=limit, cursor=cursor)
+    """List the dead letters, the newest first."""
+    hub = Hub.find(reach)
+
+    def listed(of: str | None) -> dict[str, Any]:
+        answer: dict[str, Any] = hub.get("deadletters", task=of, limit=limit, cursor=cursor)
+        return answer
+
+    answer = listed(None) if task is None else shortids.meant(hub, "tasks", task, listed)
+    answer = cut(answer, "deadletters", "at", since)
     found = printing.listing(answer, "deadletters", COLUMNS, output)
     if output != "table":
         return
-    more = printing.next_page("dragoman dlq ls", answer, task=task)
+    more = printing.next_page("dragoman dlq ls", answer, task=task, since=since)
     printing.verdict(not found, printing.count(len(found), "dead letter") + (", and more" if more else ""))
     if more:
         printing.following(more)
@@ -55,7 +64,7 @@ def ls(
 @app.command
 def show(id: LetterName, /, *, output: Output = "table", reach: Reach = HERE) -> None:
     """Show one dead letter: what it holds and why it died."""
-    letter = Hub.find(reach).get("deadletters", id)
+    letter = shortids.found(Hub.find(reach), "deadletters", id)
     if output != "table":
         printing.document(letter, output)
         return
@@ -83,7 +92,8 @@ def redrive(
 ) -> None:
     """Send a dead letter on its way again, with a corrected input if one is given."""
     body = {"input": arguments.read(input)} if input else {}
-    task = Hub.find(reach).post("deadletters", id, "redrive", body=body)
+    hub = Hub.find(reach)
+    task = shortids.meant(hub, "deadletters", id, lambda whole: hub.post("deadletters", whole, "redrive", body=body))
     if output != "table":
         printing.document(task, output)
         return
@@ -98,7 +108,8 @@ def redrive(
 @app.command
 def discard(id: LetterName, /, *, output: Output = "table", reach: Reach = HERE) -> None:
     """Forget a dead letter. Its task stays as it is."""
-    letter = Hub.find(reach).post("deadletters", id, "discard")
+    hub = Hub.find(reach)
+    letter = shortids.meant(hub, "deadletters", id, lambda whole: hub.post("deadletters", whole, "discard"))
     if output != "table":
         printing.document(letter, output)
         return

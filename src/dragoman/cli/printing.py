@@ -57,13 +57,13 @@ def following(*commands: str) -> None:
     words(f"  next: {BETWEEN.join(map(as_it_stands, commands))}")
 
 
-def next_page(command: str, answer: Mapping[str, Any], **filters: Any) -> str | None:
+def next_page(command: str, answer: Mapping[str, Any], *, option: str = "--cursor", **filters: Any) -> str | None:
     """The command that lists what comes after `answer`, by the same filters; None where that was all."""
     cursor = answer.get("next")
     if not cursor:
         return None
     given = "".join(f" --{name} {escaping.line(value)}" for name, value in filters.items() if value)
-    return f"{command}{given}{escaping.line(program.said('--limit'))} --cursor {escaping.line(cursor)}"
+    return f"{command}{given}{escaping.line(program.said('--limit'))} {option} {escaping.line(cursor)}"
 
 
 def as_it_stands(command: str) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from dragoman.cli import arguments, printing, story
+from dragoman.cli import arguments, printing, shortids, story
 from dragoman.cli.deadline import Deadline
 from dragoman.cli.escaping import block, line
 from dragoman.cli.exits import Exit
@@ -16,12 +16,13 @@ from dragoman.cli.follow import body_of, follow, in_words, logged
 from dragoman.cli.hubclient import Hub
 from dragoman.cli.options import HERE, Cursor, Limit, Output, Reach, Seconds
 from dragoman.cli.printing import Column, col
+from dragoman.cli.since import Since, cut
 
 app = App(name="task", help="Tasks: ls, show, logs, why, retry, cancel, pause, resume.")
 
 Status = Literal["queued", "assigned", "running", "waiting", "completed", "failed", "cancelled"]
 
-TaskName = Annotated[str, Parameter(name="ID", help="The task's id, or enough of its beginning.")]
+TaskName = Annotated[str, Parameter(name="ID", help="The task's id, or enough of its beginning or end.")]
 
 COLUMNS = (
     col("id"),
@@ -41,6 +42,7 @@ def ls(
     status: Annotated[Status | None, Parameter(help="Only those.")] = None,
     type: Annotated[str | None, Parameter(help="Only this type of work.")] = None,
     agent: Annotated[str | None, Parameter(help="Only those of this agent.")] = None,
+    since: Since = None,
     limit: Limit = 50,
     cursor: Cursor = None,
     output: Output = "table",
@@ -48,11 +50,12 @@ def ls(
 ) -> None:
     """List tasks, the newest first."""
     answer = Hub.find(reach).get("tasks", status=status, type=type, agent=agent, limit=limit, cursor=cursor)
+    answer = cut(answer, "tasks", "created_at", since)
     found = printing.listing(answer, "tasks", COLUMNS, output)
     if output != "table":
         return
     failed = [task for task in found if task.get("status") == "failed"]
-    more = printing.next_page("dragoman task ls", answer, status=status, type=type, agent=agent)
+    more = printing.next_page("dragoman task ls", answer, status=status, type=type, agent=agent, since=since)
     counted = (
         printing.count(len(found), "task")
         + (", and more" if more else "")
@@ -70,7 +73,7 @@ def ls(
 @app.command
 def show(id: TaskName, /, *, output: Output = "table", reach: Reach = HERE) -> None:
     """Show one task: the verdict, the road it took, why, and what came out."""
-    task = Hub.find(reach).get("tasks", id)
+    task = shortids.found(Hub.find(reach), "tasks", id)
     if output != "table":
         printing.document(task, output)
         return
@@ -117,7 +120,7 @@ def logs(
     """Print what happened to a task, with its output as it came and what was logged beside it."""
     deadline = Deadline(timeout)
     hub = Hub.find(reach, deadline)
-    task = hub.get("tasks", id)
+    task = shortids.found(hub, "tasks", id)
     newest = int(task.get("events") or 0)
     everything = []
     for event in follow(hub, str(task["id"]), deadline=deadline):
@@ -167,7 +170,8 @@ def _log(at: Any, words: str, body: Mapping[str, Any]) -> None:
 @app.command
 def why(id: TaskName, /, *, output: Output = "table", reach: Reach = HERE) -> None:
     """Say why a task is where it is."""
-    answer = Hub.find(reach).get("tasks", id, "why")
+    hub = Hub.find(reach)
+    answer = shortids.meant(hub, "tasks", id, lambda whole: hub.get("tasks", whole, "why"))
     if output != "table":
         printing.document(answer, output)
         return
@@ -195,7 +199,7 @@ def retry(
 ) -> None:
     """Do a task again, from the start: failed, cancelled, or stuck with an agent."""
     body = {"input": arguments.read(input)} if input else {}
-    _changed(Hub.find(reach).post("tasks", id, "retry", body=body), "sent again", output)
+    _changed(_post(reach, id, "retry", body), "sent again", output)
 
 
 @app.command
@@ -209,19 +213,27 @@ def cancel(
 ) -> None:
     """Stop a task and everything it started."""
     body = {"reason": reason} if reason else {}
-    _changed(Hub.find(reach).post("tasks", id, "cancel", body=body), "stopped", output)
+    _changed(_post(reach, id, "cancel", body), "stopped", output)
 
 
 @app.command
 def pause(id: TaskName, /, *, output: Output = "table", reach: Reach = HERE) -> None:
     """Hold a task until somebody resumes it."""
-    _changed(Hub.find(reach).post("tasks", id, "pause"), "held", output)
+    _changed(_post(reach, id, "pause"), "held", output)
 
 
 @app.command
 def resume(id: TaskName, /, *, output: Output = "table", reach: Reach = HERE) -> None:
     """Let a held task go on."""
-    _changed(Hub.find(reach).post("tasks", id, "resume"), "goes on", output)
+    _changed(_post(reach, id, "resume"), "goes on", output)
+
+
+def _post(reach: Reach, id: str, verb: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    hub = Hub.find(reach)
+    changed: Mapping[str, Any] = shortids.meant(
+        hub, "tasks", id, lambda whole: hub.post("tasks", whole, verb, body=body)
+    )
+    return changed
 
 
 def _changed(task: Mapping[str, Any], done: str, output: Output) -> None:

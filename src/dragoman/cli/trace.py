@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from dragoman.cli import printing, story
+from dragoman.cli import printing, shortids, story
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
 from dragoman.cli.options import HERE, Output, Reach
@@ -29,7 +29,7 @@ Step = Mapping[str, Any]
 
 
 def trace(
-    id: Annotated[str, Parameter(name="ID", help="A task's id, or enough of its beginning.")],
+    id: Annotated[str, Parameter(name="ID", help="A task's id, or enough of its beginning or end.")],
     /,
     *,
     sequence: Annotated[bool, Parameter(negative=(), help="All steps in the order of time, with who said it.")] = False,
@@ -37,7 +37,8 @@ def trace(
     reach: Reach = HERE,
 ) -> None:
     """Show all tasks that came of one request, as a tree with times."""
-    told = Hub.find(reach).get("tasks", id, "trace")
+    hub = Hub.find(reach)
+    told = shortids.meant(hub, "tasks", id, lambda whole: hub.get("tasks", whole, "trace"))
     if output != "table":
         printing.document(told, output)
         return

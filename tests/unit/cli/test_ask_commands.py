@@ -23,7 +23,7 @@ def test_questions_are_listed_and_answered_with_an_option(hub: Any, run: Any) ->
     listed = run("ask", "ls")
     assert "Restart prod?" in listed.out
     assert listed.err.splitlines()[-1] == "  next: dragoman ask answer q1 ANSWER"
-    assert hub.asked[0].query == {"status": "open", "limit": "100"}
+    assert hub.asked[0].query == {"status": "open", "limit": "500"}
     assert run("ask", "answer", "q1", "no").code == 0
     assert hub.asked[-1].body == {"answer": "no"}
 
@@ -100,11 +100,14 @@ def test_a_long_list_of_questions_names_its_next_page_and_is_watched_to_its_end(
     hub: Any, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages = [(200, {"questions": [QUESTION], "next": "q1"}), (200, {"questions": [{**QUESTION, "id": "q2"}]})]
-    hub.answers["GET /api/v1/questions"] = pages[:1]
-    listed = run("ask", "ls")
-    assert "1 question, and more to answer" in listed.err
-    assert listed.err.splitlines()[-1] == "  next: dragoman ask ls --status open --cursor q1"
-    hub.answers["GET /api/v1/questions"] = pages
+    hub.answers["GET /api/v1/questions"] = list(pages)
+    listed = run("ask", "ls", "--limit", "1")
+    assert (listed.out.splitlines()[1].split()[0], "1 question, and more to answer" in listed.err) == ("q2", True)
+    assert listed.err.splitlines()[-1] == "  next: dragoman ask ls --status open --cursor q2"
+    hub.answers["GET /api/v1/questions"] = list(pages)
+    assert run("ask", "ls", "--cursor", "q2").out.splitlines()[1].split()[0] == "q1"
+    assert run("ask", "ls", "--cursor", "nonsense").code == 2
+    hub.answers["GET /api/v1/questions"] = list(pages)
     monkeypatch.setattr(sys, "stdin", StringIO(""))
     lines = run("ask", "watch", "--for", "0", "-o", "jsonl").out.splitlines()
     assert [json.loads(each)["id"] for each in lines] == ["q1", "q2"]

@@ -44,13 +44,13 @@ def test_dead_letters(hub: Any, run: Any, make_task: Any) -> None:
     [
         ("dlq ls --task 0199", "deadletters", LETTER),
         ("contract ls --agent deployer", "contracts", CONTRACT),
-        ("audit query --subject 0199", "records", RECORD),
+        ("audit query --subject 0199 --cursor 3", "records", RECORD),
     ],
 )
 def test_the_next_page_is_of_the_same_list(hub: Any, run: Any, command: str, key: str, item: Any) -> None:
     route = {"records": "audit"}.get(key, key)
     hub.answers[f"GET /api/v1/{route}"] = (200, {key: [item], "next": "c7"})
-    assert f"next: dragoman {command} --cursor c7" in run(*command.split()).err
+    assert f"next: dragoman {command.removesuffix(' --cursor 3')} --cursor c7" in run(*command.split()).err
 
 
 def test_policies_say_for_what_and_whom_they_hold(hub: Any, run: Any) -> None:
@@ -74,9 +74,9 @@ def test_a_look_at_policies_and_keys_leads_to_another_look(hub: Any, run: Any) -
 
 
 def test_audit_query_and_verify(hub: Any, run: Any) -> None:
-    hub.answers["GET /api/v1/audit"] = (200, {"records": [RECORD], "next": "7"})
-    ran = run("audit", "query", "--outcome", "refused", "--principal", "deployer")
-    assert hub.asked[0].query == {"outcome": "refused", "principal": "deployer", "limit": "50"}
+    hub.answers["GET /api/v1/audit"] = (200, {"records": [RECORD], "next": "7", "newest": 9})
+    ran = run("audit", "query", "--outcome", "refused", "--principal", "deployer", "--cursor", "0")
+    assert hub.asked[0].query == {"outcome": "refused", "principal": "deployer", "limit": "50", "cursor": "0"}
     assert "not yours" in ran.out
     assert "--principal deployer --outcome refused --cursor 7 " in ran.err.splitlines()[-1]
 

@@ -18,8 +18,11 @@ STRIDE = 1000
 
 
 class AuditList(msgspec.Struct, frozen=True, kw_only=True):
+    """From the oldest on. `newest` is the number of the last record there is: the list can be read from its end."""
+
     records: tuple[AuditOut, ...]
     next: str | None
+    newest: int
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +48,8 @@ async def listing(desk: Desk, request: Request) -> Response:
     )
     page = found[: query.limit]
     on = str(page[-1].seq) if len(found) > query.limit else None
-    return respond(200, AuditList(records=tuple(map(audit_out, page)), next=on))
+    newest = desk.intake.newest_audit.seq
+    return respond(200, AuditList(records=tuple(map(audit_out, page)), next=on, newest=newest))
 
 
 async def check(desk: Desk, request: Request) -> Response:

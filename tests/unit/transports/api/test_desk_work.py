@@ -164,6 +164,8 @@ async def test_the_audit_record_is_read_with_filters_and_a_cursor(world: Any) ->
     assert await seqs("limit=3&cursor=6") == ([7], None)
     assert await seqs("principal=admin") == ([2, 4, 6], None)
     assert await seqs("outcome=refused&subject=t-4") == ([4], None)
+    world.intake.newest_audit = Newest(7, "")
+    assert (await world.client.get("/api/v1/audit?cursor=999")).json() == {"records": [], "next": None, "newest": 7}
     assert (await world.client.get("/api/v1/audit?cursor=x")).status_code == 422
 
 
