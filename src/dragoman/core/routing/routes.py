@@ -189,10 +189,9 @@ def fails_soon(work: Work, task: Task, could: Iterable[Agent]) -> bool:
 def patience(work: Work, task: Task) -> int:
     """How long a task that found no seat stands in its queue before the hub looks at it again."""
     route = route_of(task.route)
-    could = [agent for agent in addressed(work, route) if serves(agent, route)]
-    if any(present(work, agent.id) for agent in could):
-        return task.idle_limit
-    if not fails_soon(work, task, could):
+    if any(serves(agent, route) and present(work, agent.id) for agent in addressed(work, route)):
+        return task.idle_limit  # nearly always, and the first of them says so
+    if not fails_soon(work, task, [agent for agent in addressed(work, route) if serves(agent, route)]):
         return work.rules.idle_limit
     delays = work.rules.unreachable_delays
     return min(delays[min(1, len(delays) - 1)], task.total_limit or work.rules.total_limit)
