@@ -1,7 +1,7 @@
 """How many bytes of memory this process may still get: what is nearest of three limits.
 
     a limit of the process (`ulimit -v`, RLIMIT_AS)     its address space counts
-    a limit of its control group (`memory.max`)         what the group uses counts, without caches that can be dropped
+    a limit of its control group, of either version     what the group uses counts, without caches that can be dropped
     the machine's memory                                what the kernel says is available
 
 It is asked before a large message is read (`core.memory`), so it must be cheap: some ten microseconds.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import resource
 from pathlib import Path
+from typing import NamedTuple
 
 PAGE = resource.getpagesize()
 STATM = Path("/proc/self/statm")
@@ -20,15 +21,33 @@ CGROUPS = Path("/sys/fs/cgroup")
 AVAILABLE = b"MemAvailable:"
 
 
+class Names(NamedTuple):
+    """What a version of control groups calls its files, and where below `CGROUPS` it is mounted."""
+
+    mount: str
+    limit: str
+    used: str
+    droppable: bytes
+
+
+V1 = Names("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", b"total_inactive_file")
+V2 = Names("", "memory.max", "memory.current", b"inactive_file")
+
+
+class Group(NamedTuple):
+    path: Path
+    names: Names
+
+
 class FreeMemory:
     """Call it to know."""
 
     def __init__(self) -> None:
-        self._group = _own_group()
+        self._group = own_group()
 
     def __call__(self) -> int | None:
         """The fewest of all; None where nothing can be read, and nothing is known to be limited."""
-        known = [free for free in (_of_process(), _of_group(self._group), _of_machine()) if free is not None]
+        known = [free for free in (_of_process(), free_in_group(self._group), _of_machine()) if free is not None]
         return min(known, default=None)
 
 
@@ -40,20 +59,21 @@ def _of_process() -> int | None:
     return None if used is None else max(0, limit - int(used.split()[0]) * PAGE)
 
 
-def _of_group(group: Path | None) -> int | None:
+def free_in_group(group: Group | None) -> int | None:
     if group is None:
         return None
-    limit, used = _read(group / "memory.max"), _read(group / "memory.current")
+    limit, used = _read(group.path / group.names.limit), _read(group.path / group.names.used)
     if limit is None or used is None or not limit.strip().isdigit():  # "max"
         return None
     return max(0, int(limit) - int(used) + _droppable(group))
 
 
-def _droppable(group: Path) -> int:
+def _droppable(group: Group) -> int:
     """Pages of files: they count as used, and go when something else needs the room."""
-    for line in (_read(group / "memory.stat") or b"").splitlines():
-        if line.startswith(b"inactive_file "):
-            return int(line.split()[1])
+    for line in (_read(group.path / "memory.stat") or b"").splitlines():
+        name, _, count = line.partition(b" ")
+        if name == group.names.droppable:
+            return int(count)
     return 0
 
 
@@ -64,12 +84,19 @@ def _of_machine() -> int | None:
     return None
 
 
-def _own_group() -> Path | None:
-    """Where the limits of our control group (version 2) are, if it has any."""
-    for line in (_read(GROUPS) or b"").splitlines():
-        if line.startswith(b"0::/"):
-            group = CGROUPS / line[4:].decode()
-            return group if (group / "memory.max").exists() else None
+def own_group(groups: Path = GROUPS, root: Path = CGROUPS) -> Group | None:
+    """Where the limits of our control group are, if it has any. In a container the group that the kernel names may be
+    mounted as the root."""
+    for line in (_read(groups) or b"").splitlines():
+        _, _, rest = line.decode(errors="surrogateescape").partition(":")
+        controllers, _, path = rest.partition(":")
+        names = V2 if not controllers else V1 if "memory" in controllers.split(",") else None
+        if names is None:
+            continue
+        mounted = root / names.mount
+        for at in (mounted / path.lstrip("/"), mounted):
+            if (at / names.limit).exists():
+                return Group(at, names)
     return None
 
 
