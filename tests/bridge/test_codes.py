@@ -31,6 +31,7 @@ NUMBERS = {"type": "object", "properties": {"pier": {"type": "integer"}}, "requi
 LETTERS = {"type": "object", "properties": {"pier": {"type": "string"}}, "required": ["pier"]}
 SHORT = {"intent": "hurry", "input_schema": True, "timeout_seconds": 0.1}
 COUNTED = {"intent": "count", "input_schema": NUMBERS}
+EXAMINED = {"intent": "examine", "input_schema": True}
 PERSONAL = {"intent": "admit", "input_schema": True, "pii": True}
 
 
@@ -56,7 +57,7 @@ async def test_what_an_agent_answers_reaches_every_caller(scene: Scene) -> None:
 async def test_what_becomes_of_work_is_told_an_a2acp_caller_by_its_code(scene: Scene) -> None:
     caller = scene.caller
     assert isinstance(caller, A2acpCaller)
-    scene.worker = worker = await scene.enter(type(scene.worker), offers=(SHORT, COUNTED, PERSONAL))
+    scene.worker = worker = await scene.enter(type(scene.worker), offers=(SHORT, COUNTED, PERSONAL, EXAMINED))
 
     async def refused(code: str, **order: Any) -> None:
         with pytest.raises(Refusal) as refusal:

@@ -135,7 +135,7 @@ def test_an_agents_id_cannot_be_added_twice(hub: HubProcess) -> None:
 def about(answer: Answer, task: str) -> tuple[int, str]:
     """What an answer says, without what is its own."""
     text = answer.body.decode().replace(task, "TASK")
-    return answer.status, re.sub(r'"(message_id|timestamp|request_id|trace_id)":"[^"]*"', "", text)
+    return answer.status, re.sub(r'"(message_id|timestamp|request_id|trace_id|refused_message_id)":"[^"]*"', "", text)
 
 
 def test_another_agents_task_looks_like_one_that_does_not_exist(hub: HubProcess) -> None:
