@@ -74,6 +74,8 @@ async def limits(scene: Scene) -> bool:
     task = await scene.stage.task(handle.task_id)
     ends = datetime.fromisoformat(task["deadline"])
     assert job.deadline in (None, ends)
+    assert (job.seconds is not None) is (scene.worker.protocol == "chiffon")
+    assert abs((job.seconds or HOURS) - HOURS) < PATIENCE
     allowed = ends - datetime.fromisoformat(task["created_at"])
     # where a deadline is said as a time of day, the way to the hub took some of it, and two clocks are never one
     return abs(allowed - timedelta(seconds=HOURS)) < timedelta(seconds=PATIENCE)

@@ -256,7 +256,7 @@ VOICES: Mapping[str, Voice] = {
             F.HELP: near("as a task, whose result is the help"),
             F.HANDOVER: near("as work, with its story in parameters.handover"),
             F.LETTER: NO_LETTERS,
-            F.DEADLINE: near("hints are passed on from chiffon callers; other limits the hub keeps"),
+            F.DEADLINE: near("as the whole seconds that are left, in hints.max_duration_seconds"),
             F.DEPENDENCIES: near(HUB_KEEPS_IT),
             F.DESCRIPTION: near("in x_custom_fields"),
             F.THREAD: near("in x_custom_fields"),

@@ -227,6 +227,7 @@ class ChiffonWorker(ChiffonParty, Worker):
             attachments=tuple([await self.fetch(ref, payload["task_id"]) for ref in custom.get("attachments", ())]),
             attempt=custom.get("attempt", 1),
             trace=trace_in(custom.get("traceparent")) or message["trace_id"].replace("-", ""),
+            seconds=payload.get("hints", {}).get("max_duration_seconds"),
             limit=payload.get("hints", {}).get("max_memory_mb", custom.get("quality_threshold")),
             context=custom.get("context"),
         )

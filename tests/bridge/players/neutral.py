@@ -105,6 +105,8 @@ class Job:
     trace: str | None = None
     percent: int = 0
     deadline: datetime | None = None
+    seconds: int | None = None
+    """How long it may take, where the agent is told that instead."""
     budget: float | None = None
     limit: int | None = None
     context: Mapping[str, Any] | None = None

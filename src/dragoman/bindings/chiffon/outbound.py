@@ -98,6 +98,8 @@ def _work(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
     if "handover" in body:  # somebody else began it: all that is known of it
         parameters = {**parameters, "handover": body["handover"]}
     hints = fitting(body.get("hints"), Hints) or Hints()
+    if task.limited:  # what is left of it, wherever it was said and in whatever words
+        hints = msgspec.structs.replace(hints, max_duration_seconds=max(1, (task.deadline - now) // SECOND))
     request = WorkRequest(task_id=task.id, work_type=task.type, parameters=parameters, hints=hints)
     beyond: dict[str, dict[str, Any]] = body.get("beyond", {})
     extra = {**beyond.get("custom", {}), **_attempt(task), **_described(task, body)}

@@ -65,5 +65,6 @@ def set_back(work: Work, task: Task) -> Task:
         files_before=len(task.files),
         deadline=Instant(work.now + max(work.rules.total_limit, task.total_limit or 0)),
         firm=False,
+        limited=task.limited and not task.firm,
     )
     return begin_or_wait(work, task)

@@ -113,7 +113,8 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     `metadata` what agents wrote into its context since it came. `approved`: a person let it be done, at its risk.
     `contract` is the terms it is done on. `personal`: what is said in it is nobody's business, and encrypted at rest;
     of the head itself that is what people and agents wrote there, which a store keeps in `shut` and nobody else sees.
-    `firm`: its caller said by when it must be done, and no wait for anybody moves that.
+    `firm`: its caller said by when it must be done, and no wait for anybody moves that. `limited`: somebody said how
+    long it may take, so that its deadline is not only the hub's own.
     `unreached` are those of its `attempts` that found no agent connected; they are given back to the agent that comes.
     `answered`: the hub told its agent an answer that it stood still for, and has heard nothing of it since.
     `called_dependencies` is what its caller calls those it depends on. `sandbox` is the level that the newest attempt
@@ -193,6 +194,7 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     called_dependencies: tuple[str, ...] = ()
     sandbox: str | None = None
     firm: bool = False
+    limited: bool = False
     retry: Backoff | None = None
     """What its caller says of how its work order is put before an agent, again and again."""
     expires_at: Instant | None = None

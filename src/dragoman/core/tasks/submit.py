@@ -158,6 +158,7 @@ def newborn(work: Work, command: Submit, route: Route) -> Task:
         route=route.queue,
         deadline=deadline,
         firm=command.firm,
+        limited=command.total_seconds is not None or command.deadline is not None,
         wake_at=deadline if command.firm and blocking else None,
         idle_limit=max(rules.idle_limit, idle),
         total_limit=total or rules.total_limit,

@@ -12,7 +12,7 @@ import pytest
 from dragoman.bindings.chiffon import wire_of, wire_request_id
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Cargo, Parcel
-from dragoman.core.ids import ADMIN, Instant, QuestionId
+from dragoman.core.ids import ADMIN, SECOND, Instant, QuestionId
 from dragoman.core.tasks.model import EventKind, Origin, Question, Status, Task
 from dragoman.core.tasks.questions import lasting
 from dragoman.protocols.chiffon import codec, errors
@@ -62,6 +62,20 @@ def test_work_from_elsewhere_is_put_into_words(parcel: Make, infra: Agent, task:
         },
         "x_custom_fields": MARKS | {"traceparent": TRACEPARENT, "attempt": 4},
     }
+
+
+@pytest.mark.parametrize(("left", "seconds"), [(90.9, 90), (3600, 3600), (0.2, 1), (-5, 1)])
+@pytest.mark.parametrize("hints", [{}, {"max_duration_seconds": 500, "max_memory_mb": 64}])
+def test_an_agent_is_told_how_much_of_a_limit_is_left(
+    parcel: Make, infra: Agent, task: Task, left: float, seconds: int, hints: dict[str, int]
+) -> None:
+    limited = msgspec.structs.replace(task, limited=True, deadline=Instant(NOW + int(left * SECOND)))
+    order = said(parcel(Cargo.WORK, body={"input": {}, "hints": hints}, of=limited), infra)
+    assert order["payload"]["hints"] == hints | {"max_duration_seconds": seconds}
+
+
+def test_an_agent_is_told_of_no_limit_where_nobody_named_one(parcel: Make, infra: Agent) -> None:
+    assert said(parcel(Cargo.WORK, body={"input": {}}), infra)["payload"]["hints"] == {}
 
 
 def test_an_answer_comes_in_the_parameters_under_a_new_request_id(parcel: Make, infra: Agent, task: Task) -> None:
