@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         NotFound,
         Rejected,
         RequestRefused,
+        StillRunning,
         TaskCancelled,
         TaskFailed,
     )
@@ -97,6 +98,7 @@ __all__ = [
     "Shared",
     "SharedState",
     "StateConflict",
+    "StillRunning",
     "SyncClient",
     "SyncTask",
     "Task",

@@ -9,12 +9,13 @@ async with Client("chiffon+ws://localhost:8420", token=…, id="planner") as hub
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
 
 from dragoman.sdk.address import API, STDIO, Address, resolve
-from dragoman.sdk.errors import Misconfigured
+from dragoman.sdk.errors import Misconfigured, StillRunning
 from dragoman.sdk.events import Event, Question, TaskInfo
 from dragoman.sdk.work.outcome import data_of
 from dragoman.sdk.world import RealWorld, World
@@ -140,9 +141,17 @@ class Client:
             raise Misconfigured(f"there is no priority {urgency!r}: use one of {', '.join(PRIORITIES)}")
         return await self._backend.submit(target, work, _fields({} if input is None else input), options)
 
-    async def result(self, task_id: str) -> Any:
-        """Wait for a submitted task's end and return its result."""
-        return await self._backend.result(task_id)
+    async def result(self, task_id: str, *, timeout: float | None = None) -> Any:
+        """Wait for a submitted task's end and return its result. After `timeout` seconds `StillRunning` is raised: the
+        task goes on, and may be asked for again."""
+        waiting = asyncio.timeout(timeout)
+        try:
+            async with waiting:
+                return await self._backend.result(task_id)
+        except TimeoutError:
+            if timeout is None or not waiting.expired():
+                raise
+            raise StillRunning(task_id, timeout) from None
 
     async def task(self, task_id: str) -> TaskInfo:
         """The task as it is now."""

@@ -72,6 +72,17 @@ class TaskCancelled(TaskFailed):
     """A task that was called for has been cancelled."""
 
 
+class StillRunning(DragomanError, TimeoutError):
+    """A task was not over in the time that its caller waits for it. It goes on: ask for its result again."""
+
+    def __init__(self, task_id: str, seconds: float) -> None:
+        super().__init__(
+            f"task {task_id} still runs after {seconds:g} s, and goes on: ask for its result again, or cancel it"
+        )
+        self.task_id = task_id
+        self.seconds = seconds
+
+
 class Rejected(DragomanError):
     """Raised by a handler to say no: the task fails with this reason. `task.reject("…")` makes one."""
 

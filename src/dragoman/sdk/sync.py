@@ -91,8 +91,8 @@ class SyncClient:
         return self._do(self._client.submit(target, work, input, **options))
 
     def result(self, task_id: str, *, timeout: float | None = None) -> Any:
-        """Raises TimeoutError after so many seconds; the task goes on, and may be asked for again."""
-        return self._do(self._client.result(task_id), timeout)
+        """Raises `StillRunning` after so many seconds; the task goes on, and may be asked for again."""
+        return self._do(self._client.result(task_id, timeout=timeout))
 
     def task(self, task_id: str) -> TaskInfo:
         return self._do(self._client.task(task_id))
@@ -139,13 +139,13 @@ class SyncClient:
         finally:
             self._do(source.aclose())  # type: ignore[attr-defined]
 
-    def _do(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+    def _do(self, coroutine: Coroutine[Any, Any, T]) -> T:
         if self._loop is None:
             coroutine.close()
             raise Misconfigured("use it as `with SyncClient(…) as hub:`")
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
-            return future.result(timeout)
+            return future.result()
         except BaseException:
             future.cancel()  # interrupted: nobody waits for it any more
             raise
