@@ -173,7 +173,8 @@ def fails_soon(work: Work, task: Task, could: Iterable[Agent]) -> bool:
 
     The hub is patient with a task that an agent has had already, or that was here before the hub's own start: the agent
     may be in a restart. So it is with what its caller gave a time of its own, and where tasks are submitted to a queue;
-    with an agent that the hub starts itself; and, for the idle time after its own start, with those it knew before.
+    with an agent that the hub starts itself, or that converses and was heard lately; and, for the idle time after its
+    own start, with those it knew before.
     """
     if task.attempted_at is not None or task.created_at < work.serving_since:
         return False
@@ -181,9 +182,19 @@ def fails_soon(work: Work, task: Task, could: Iterable[Agent]) -> bool:
         return False
     started = work.now < work.serving_since + work.rules.idle_limit
     return not any(
-        "child" in agent.details or (started and agent.created_at < work.serving_since and agent.last_seen_at)
+        "child" in agent.details
+        or (started and agent.created_at < work.serving_since and agent.last_seen_at)
+        or was_heard_lately(work, agent)
         for agent in could
     )
+
+
+def was_heard_lately(work: Work, agent: Agent) -> bool:
+    """Whether an agent that converses said anything within so many heartbeats as make it offline (agentmsg-D12)."""
+    if not agent.converses or agent.silent_since is not None:
+        return False
+    heard = work.floor.heard_at.get(agent.id)
+    return heard is not None and work.now - heard < work.rules.heartbeat * work.rules.heartbeats_missed
 
 
 def patience(work: Work, task: Task) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dragoman.core.commands import Beat
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.errors import Kind
 from dragoman.core.ids import SECOND, AgentId, Instant, rfc3339
@@ -91,6 +92,14 @@ async def test_work_that_an_agent_has_begun_waits_longer_for_it(infra):
     assert agent.work == [task.id]
     assert (await infra.task(task.id)).attempts == 2  # waiting for it cost none
     await infra.finish("i1", task.id)
+
+
+async def test_an_agent_that_converses_and_was_heard_lately_is_waited_for(infra):
+    await infra.add("ann", "talkers", protocol="agentmsg")
+    await infra.ask(Beat(principal=AgentId("ann")))
+    task = await infra.submit("talkers")
+    await infra.advance(25)
+    assert [parcel.delivery.task for parcel in await infra.poll("ann")] == [task.id]
 
 
 @pytest.mark.parametrize("why", ["a deadline of its own", "a time to live", "forge keeps a queue", "the hub starts it"])
