@@ -153,3 +153,18 @@ async def test_why_names_the_clock_of_a_task_for_which_nobody_is_connected(world
     assert (reason.facts["clock"], reason.facts["seconds_left"]) == ("unreachable", 1.5)
     there = msgspec.structs.replace(facts, reachable=True, load=8)
     assert "clock" not in [reason.code for reason in why(now, now=world.time, agents=[there]).reasons]
+
+
+@pytest.mark.parametrize(
+    ("timeout", "firm", "told"),
+    [(None, False, ("none", None)), (60, False, ("question", 60.0)), (None, True, ("deadline", 90.0))],
+)
+async def test_why_names_the_clock_of_a_task_that_waits(world, timeout, firm, told):
+    await world.connect("i1")
+    ends = {"firm": True, "deadline": Instant(world.time + 90 * SECOND)} if firm else {}
+    task = await world.submit(**ends)
+    ask = Ask(question="Go on?", timeout_seconds=timeout)
+    question = await world.ask(AskPerson(principal=AgentId("i1"), request_id="q", ask=ask, task_id=task.id))
+    reasons = why(await world.task(task.id), now=world.time, question=question).reasons
+    [clock] = [reason.facts for reason in reasons if reason.code == "clock"]
+    assert (clock["clock"], clock.get("seconds_left")) == told
