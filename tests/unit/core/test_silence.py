@@ -108,6 +108,18 @@ async def test_a_task_that_is_stuck_with_its_agent_can_be_retried(world):
     assert (await world.task(task.id)).status.value == "completed"
 
 
+async def test_a_retried_task_has_the_seat_that_it_had(world):
+    await world.add("one", "solo", concurrent=1)
+    peer = await world.connect("one", vouches=True)
+    task, behind = await world.submit("solo"), await world.submit("solo")
+    await world.progress("one", task.id)
+    peer.take()
+    await world.ask(Retry(principal=ADMIN, task_id=task.id))
+    await world.settle()
+    assert [(await world.task(one.id)).status.value for one in (task, behind)] == ["assigned", "queued"]
+    assert peer.work == [task.id]
+
+
 async def test_what_the_agent_asked_is_withdrawn_when_its_task_is_retried(world):
     peer = await world.connect("i1")
     task = await world.submit()

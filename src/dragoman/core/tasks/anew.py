@@ -43,7 +43,7 @@ def drop_work_letters(work: Work, task: Task) -> None:
 
 
 def set_back(work: Work, task: Task) -> Task:
-    """An ended task as if nobody had begun it."""
+    """A task as if nobody had begun it."""
     task = move(
         task,
         Status.QUEUED,
@@ -67,4 +67,5 @@ def set_back(work: Work, task: Task) -> Task:
         firm=False,
         limited=task.limited and not task.firm,
     )
+    work.put(task)  # the seat that it had is free, for itself before anybody else
     return begin_or_wait(work, task)

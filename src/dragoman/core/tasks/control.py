@@ -11,7 +11,7 @@ from dragoman.core.delivery.receipts import note, receipt
 from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId
 from dragoman.core.lookups import OpenQuestions
-from dragoman.core.routing.dispatch import make_room, place
+from dragoman.core.routing.dispatch import fill, make_room, place
 from dragoman.core.state import budget
 from dragoman.core.tasks.anew import begin_anew, drop_work_letters
 from dragoman.core.tasks.assistance import call_off
@@ -131,13 +131,17 @@ def retry(work: Work, command: Retry) -> Task:
     has_agent = task.owner is not None and (
         task.status in (Status.ASSIGNED, Status.RUNNING) or task.waiting in WITH_AN_AGENT
     )
+    owner = task.owner if has_agent else None
     if has_agent:
         task = taken_from_agent(work, task)
     elif task.status not in (Status.FAILED, Status.CANCELLED):
         why = NOT_RETRIED[task.waiting or task.status]
         raise refuse(Kind.CONFLICT, why, task_id=task.id, status=task.status.value)
     drop_work_letters(work, task)
-    return begin_anew(work, task, command.input)
+    task = begin_anew(work, task, command.input)
+    if owner is not None:
+        fill(work, owner)
+    return work.known_task(task.id)
 
 
 def taken_from_agent(work: Work, task: Task) -> Task:
