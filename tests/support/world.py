@@ -168,6 +168,13 @@ class World:
         await peer.close(lost=False)
         return peer.inbox
 
+    async def park(self, id: str, most: int = 10) -> Peer:
+        """A poll that waits."""
+        peer = Peer(self, AgentId(id), SessionId(self.mint()))
+        self.intake.attach(peer.session, peer)
+        await self.ask(OpenLink(principal=peer.agent, session=peer.session, ordered=False, credit=most))
+        return peer
+
     async def ask_ack(self, id: str, parcels: Any) -> int:
         """Acknowledge what came by a poll."""
         return await self.ask(Acknowledge(principal=AgentId(id), deliveries=tuple(p.delivery.id for p in parcels)))

@@ -1,10 +1,12 @@
 """What a protocol's HTTP endpoints share: long polls, acknowledgments, and saying no.
 
     GET  …/messages?wait=SECONDS&max=COUNT    200 {"messages":[{"delivery_id":…,"message":{…}}]}
+                   &ack=ID,ID                 what came before is acknowledged first
     POST …/ack {"delivery_ids":[…]}           200 {"acknowledged":COUNT}
 
 A poll is a link that takes what waits, or waits for it, and is gone. What it took and did not acknowledge is offered
-again when its lease ends, so a client that goes away in the middle loses nothing. One that sends nothing more may have
+again when its lease ends, so a client that goes away in the middle loses nothing. Of a task it may get several messages
+at once, in order; what of them is not acknowledged comes again in that order. One that sends nothing more may have
 gone: its poll is answered with what there is, and waits for nothing. A request that waits for its own answer is a poll
 that takes only that (`core.delivery.outbox`).
 
@@ -27,7 +29,7 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Acknowledge, CloseLink, Command, OpenLink
 from dragoman.core.delivery.model import Parcel
 from dragoman.core.errors import Fault, Kind, Refused, refuse
-from dragoman.core.ids import AgentId, DeliveryId, Instant, SessionId
+from dragoman.core.ids import AgentId, DeliveryId, Instant, SessionId, TaskId
 from dragoman.core.ports import Intake, StoreFailed
 from dragoman.transports import identity
 from dragoman.transports.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, departure, read_body
@@ -101,21 +103,38 @@ class HttpDoor(ABC):
     # -- endpoints
 
     async def poll(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
-        wait, count = self._wishes(scope["query_string"])
-        parcels = await self._take(agent.id, wait, count, receive, identity.instance(scope))
+        wait, count, arrived = self._wishes(scope["query_string"])
+        instance, acknowledged = identity.instance(scope), None
+        if arrived:  # decided before the poll is opened, for it was handed in before
+            acknowledged = self._hub.post(
+                Acknowledge(principal=agent.id, protocol=self.protocol, deliveries=tuple(map(DeliveryId, arrived)))
+            )
+        try:
+            parcels = await self._take(agent.id, wait, count, receive, instance)
+        finally:
+            if acknowledged is not None:
+                await acknowledged
         now = self._hub.now()
         entries = []
+        unread: set[TaskId] = set()
         for parcel in parcels:
+            if parcel.delivery.task in unread:
+                continue  # it is offered again behind the one that could not be read
             frames = await self._said(parcel, agent, now)
+            if frames is None:
+                unread.add(parcel.delivery.task)
+                continue
             for id, frame in zip(self.receipts(parcel, len(frames)), frames, strict=True):
                 entries.append(b'{"delivery_id":"%b","message":%b}' % (id.encode(), frame))
         await answer(send, 200, b'{"messages":[%b]}' % b",".join(entries))
 
-    async def _said(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
+    async def _said(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes] | None:
+        """Its frames; none, if there are no words for it; None, if they cannot be found now."""
         try:
             return await self.frames(parcel, agent, now)
         except StoreFailed as error:  # it is offered again when its lease ends
             log.error("not told now", task=parcel.delivery.task, why=str(error))
+            return None
         except Exception as error:
             unspeakable(self._hub, agent.id, parcel, error)
         return ()
@@ -156,8 +175,12 @@ class HttpDoor(ABC):
         if not closed.cancelled() and closed.exception() is not None:
             log.warning("poll not closed", session=session)
 
-    def _wishes(self, query: bytes) -> tuple[float, int]:
+    def _wishes(self, query: bytes) -> tuple[float, int, Sequence[str]]:
+        """How long to wait, how much to take, and which deliveries have arrived."""
         said = parse_qs(query.decode("latin-1"))
+        arrived = [id for ids in said.get("ack", ()) for id in ids.split(",") if id]
+        if len(arrived) > MOST_ACKS:
+            raise refuse(Kind.INVALID, f"expected at most {MOST_ACKS} delivery ids", field="ack", stage="shape")
         try:
             wait = float(said.get("wait", ["0"])[-1])
             count = int(said.get("max", [str(DEFAULT_COUNT)])[-1])
@@ -166,7 +189,7 @@ class HttpDoor(ABC):
         if not 0 <= wait < float("inf") or count < 1:
             what = "expected wait=SECONDS (0 or more) and max=COUNT (1 or more)"
             raise refuse(Kind.INVALID, what, field="query", stage="shape")
-        return min(wait, self._limits.poll_seconds), min(count, self._limits.poll_messages)
+        return min(wait, self._limits.poll_seconds), min(count, self._limits.poll_messages), arrived
 
     async def ack(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
         ids = self.json(await read_body(scope, receive, SMALL_BODY, agent.id)).get("delivery_ids")

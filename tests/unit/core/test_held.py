@@ -183,7 +183,7 @@ async def test_the_order_of_a_paused_task_that_a_poll_lost_is_offered_again_only
     assert await infra.poll("i1") == []
     await steer(infra, Resume, task.id)
     await infra.advance(30)
-    assert cargo(await infra.poll("i1")) == [Cargo.WORK]
+    assert cargo(await infra.poll("i1")) == [Cargo.WORK, Cargo.PAUSE, Cargo.RESUME]
     assert (await infra.task(task.id)).attempts == 1
 
 

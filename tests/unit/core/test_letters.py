@@ -405,3 +405,29 @@ async def test_a_task_goes_on_although_an_answer_is_buried_that_stands_before_it
     await world.finish("bob", task.id)
     assert (await world.task(task.id)).status is Status.COMPLETED
     assert "dead_lettered" in await world.story(task.id)
+
+
+@pytest.mark.requirement("agentmsg-D5")
+async def test_a_poll_takes_several_of_a_lane_and_what_is_owed_comes_again_in_order(world):
+    """What is promised at most once is gone with the poll that took it, also if its answer got lost."""
+    for text, once in (("one", False), ("two", True), ("three", False), ("four", False)):
+        await world.ask(world.tell("ann", "bob", text, lane="a task", once=once))
+    first = await world.poll("bob", most=3)
+    assert texts(first) == ["one", "two", "three"]
+    assert await world.poll("bob") == []  # another poll holds the head
+    await world.advance(31)
+    assert texts(await world.poll("bob")) == ["one", "three", "four"]
+
+
+async def test_however_the_waits_of_a_polls_messages_end_they_come_again_in_order():
+    """Each has a wait of its own, with jitter: one that ends before that of the message before it waits for that."""
+    world = await World(rules=Rules(letter_jitter=True)).start()
+    for id in ("ann", "bob"):
+        await world.add(id, protocol="agentmsg")
+    for number in range(8):
+        await world.ask(world.tell("ann", "bob", str(number), lane="a task", attempts=50))
+    for _ in range(20):
+        taken = texts(await world.poll("bob"))
+        assert taken in ([], [str(number) for number in range(8)][: len(taken)])
+        await world.advance(0.7)
+    await world.intake.stop()

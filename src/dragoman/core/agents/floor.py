@@ -60,7 +60,7 @@ class Link(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     def has_room(self) -> bool:
         if self.ordered:
             return (self.window is None or self.outstanding < self.window) and not self.full
-        return self.credit > 0
+        return self.credit > 0 and not self.full
 
     @property
     def full(self) -> bool:

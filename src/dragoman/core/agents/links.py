@@ -34,7 +34,7 @@ def open_link(work: Work, command: OpenLink) -> int:
         ordered=command.ordered,
         credit=command.credit,
         window=work.rules.link_window if command.ordered and command.acknowledges else None,
-        quota=work.rules.link_bytes if command.paced else None,
+        quota=work.rules.link_bytes if command.paced or not command.ordered else None,
         vouches=command.vouches,
         behind=NOTHING_YET if command.ordered else None,
     )

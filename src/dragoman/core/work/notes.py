@@ -73,7 +73,7 @@ class Notes:
         self._loaded: dict[Lookup[Any], Sequence[Any]] = {}
         self._base: dict[type[Any], dict[Any, Any]] = {table: {} for table in TABLES}
         self._dirty: dict[type[Any], dict[Any, Entry]] = {table: {} for table in TABLES}
-        self._lanes: dict[TaskId, list[Any]] = {}
+        self._lanes: dict[TaskId, dict[Any, None]] = {}
         self._requests: dict[tuple[str, str], TaskId] = {}
         self._ready: dict[str, tuple[Sequence[Task], int, int]] = {}
         self._queued: dict[TaskId, None] = {}

@@ -47,7 +47,7 @@ class Writing(Scene):
             self._undo.append((dirty.pop, id, ...))
             # The shortcuts of `_changed`. They are not undone: what they name is looked up among the dirty rows.
             if table is Delivery:
-                self._lanes.setdefault((row or base).task, []).append(id)  # type: ignore[union-attr,arg-type]
+                self._lanes.setdefault((row or base).task, {})[id] = None  # type: ignore[union-attr,arg-type]
             elif table is Task:
                 origin = (row or base).origin  # type: ignore[union-attr]
                 self._requests[origin.principal, origin.request_id] = id

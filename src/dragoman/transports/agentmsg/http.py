@@ -2,7 +2,7 @@
 
     POST /agentmsg/messages    202 {"status":"accepted","message_id":…}, after the commit; what has an answer of the
                                hub's own (REGISTER, STATE_UPDATE, STATE_QUERY) has it there: "answer": {…message…}
-    GET  /agentmsg/messages    200 {"messages":[{"delivery_id":…,"message":{…}}]}; ?wait=SECONDS&max=COUNT
+    GET  /agentmsg/messages    200 {"messages":[{"delivery_id":…,"message":{…}}]}; ?wait=SECONDS&max=COUNT&ack=IDS
     POST /agentmsg/ack         200 {"acknowledged":COUNT}; takes {"delivery_ids":[…]}, or an ACK, which may as well be
                                sent like any other message
 

@@ -2,7 +2,7 @@
 
     POST /api/agent/register    200 {"status":"registered", agent_id, agent_type, protocol_version}
     POST /api/agent/message     202 {"status":"accepted","message_id":…}, after the commit
-    GET  /api/agent/messages    200 {"messages":[{"delivery_id":…,"message":{…}}]}; ?wait=SECONDS&max=COUNT
+    GET  /api/agent/messages    200 {"messages":[{"delivery_id":…,"message":{…}}]}; ?wait=SECONDS&max=COUNT&ack=IDS
     POST /api/agent/ack         200 {"acknowledged":COUNT}; {"delivery_ids":[…]}
     POST /api/tasks/ID/VERB     200 {"task_id":…,"status":…}; cancel {"reason"?}, pause, resume {"answer"?}
 

@@ -25,22 +25,86 @@ async def test_a_poll_takes_notices_and_work_and_leases_them(world):
     assert (again.delivery.id, again.delivery.attempt) == (result.delivery.id, 2)
 
 
-async def test_only_the_head_of_a_lane_leaves_by_polls(world):
+async def told(world, many: int = 3):
+    """A task of which its caller is told so much: progress, and then the result."""
     await world.add("i1", "infra")
     await world.connect("i1")
     task = await world.submit()
-    await world.progress("i1", task.id, 10)
-    await world.progress("i1", task.id, 20)
+    for number in range(1, many):
+        await world.progress("i1", task.id, number)
     await world.finish("i1", task.id)
-    seen = []
-    for _ in range(3):
-        [parcel] = await world.poll("boss")
-        seen.append(parcel.delivery.event)
-        from dragoman.core.commands import Acknowledge
+    return task
 
-        await world.ask(Acknowledge(principal=AgentId("boss"), deliveries=(parcel.delivery.id,)))
-    assert seen == [3, 4, 5]
+
+def events(parcels) -> list[int]:
+    return [parcel.delivery.event for parcel in parcels]
+
+
+@pytest.mark.requirement("chiffon-D13-polls")
+async def test_a_poll_takes_consecutive_messages_of_a_lane_up_to_what_it_asks_for(world):
+    await told(world, 5)
+    first = await world.poll("boss", most=2)
+    assert events(first) == [3, 4]
+    assert await world.poll("boss", most=2) == []  # another poll holds the head
+    await world.ask_ack("boss", first)
+    rest = await world.poll("boss")
+    assert events(rest) == [5, 6, 7]
+    await world.ask_ack("boss", rest)
     assert await world.poll("boss") == []
+
+
+async def test_what_a_lost_poll_answer_held_comes_again_in_order(world):
+    await told(world)
+    assert events(await world.poll("boss")) == [3, 4, 5]
+    await world.advance(31)
+    again = await world.poll("boss")
+    assert [(p.delivery.event, p.delivery.attempt) for p in again] == [(3, 2), (4, 2), (5, 2)]
+
+
+@pytest.mark.parametrize("parked", [False, True], ids=["polls later", "a poll is parked"])
+@pytest.mark.parametrize("acked", [{0}, {1}, {2}, {0, 1}, {0, 2}, {1, 2}])
+async def test_what_of_a_poll_is_not_acknowledged_comes_again_in_order(world, acked, parked):
+    """Whichever of them were: nothing comes before what stood before it and is still owed."""
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit()
+    for number in (1, 2, 3):
+        await world.progress("i1", task.id, number)
+    taken = await world.poll("boss")
+    await world.ask_ack("boss", [taken[index] for index in sorted(acked)])
+    await world.finish("i1", task.id)  # more to tell, behind all of it
+    peer = await world.park("boss") if parked else None
+    owed = [parcel.delivery.event for index, parcel in enumerate(taken) if index not in acked]
+    assert peer is None or peer.take() == []  # somebody still has the first of the lane
+    await world.advance(31)
+    again = events(await world.poll("boss") if peer is None else peer.take())
+    assert again[: len(owed)] == owed
+    assert again == sorted(again)
+    assert len(again) > len(owed)
+
+
+async def test_an_acknowledgment_lets_a_parked_poll_have_all_that_waits(world):
+    await told(world, 6)
+    [head] = await world.poll("boss", most=1)
+    parked = await world.park("boss", most=4)
+    assert parked.take() == []
+    await world.ask_ack("boss", [head])
+    assert events(parked.take()) == [4, 5, 6, 7]
+
+
+async def test_a_poll_has_only_so_many_bytes_and_never_nothing():
+    world = await World(rules=Rules(link_bytes=3000)).start()
+    await world.add("boss", "orchestrator")
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit()
+    for _ in range(4):
+        await world.progress("i1", task.id, body=b'{"output":"%b"}' % (b"x" * 2000))
+    first = await world.poll("boss")
+    assert events(first) == [3, 4]
+    await world.ask_ack("boss", first)
+    assert events(await world.poll("boss")) == [5, 6]
+    await world.intake.stop()
 
 
 async def test_unacknowledged_notices_leave_again_over_the_next_link_in_order(world):
@@ -151,7 +215,7 @@ async def test_what_a_dead_link_held_behind_a_poll_leaves_when_the_head_is_ackno
     await world.progress("i1", task.id)
     await world.finish("i1", task.id)
     await boss.close()  # holds both
-    [head] = await world.poll("boss")
+    [head] = await world.poll("boss", most=1)
     boss = await world.connect("boss")
     assert boss.inbox == []  # the poll holds the head
     await world.ask(Acknowledge(principal=AgentId("boss"), deliveries=(head.delivery.id,)))

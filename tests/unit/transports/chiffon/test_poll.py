@@ -12,6 +12,9 @@ from dragoman.bindings import chiffon
 from dragoman.core.commands import Acknowledge, CloseLink, OpenLink, ReportFault
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.errors import Fault, Kind
+from dragoman.core.ids import TaskId
+from dragoman.core.ports import StoreFailed
+from dragoman.transports.chiffon.desk import ChiffonDesk
 
 POLL = "/api/agent/messages"
 
@@ -41,6 +44,40 @@ async def test_what_waits_is_answered_at_once(client: Any, hub: Any, kit: Any) -
     assert hub.asked_for(CloseLink) == []  # a poll takes parcels once: the hub has let go of it
     assert hub.ends == {}
     assert hub.asked_for(Acknowledge) == []
+
+
+@pytest.mark.requirement("chiffon-D13-polls")
+async def test_a_poll_acknowledges_what_came_before(client: Any, hub: Any, kit: Any) -> None:
+    """Before it takes anything, so that what stood behind may leave."""
+    hub.script[OpenLink] = lambda link: hub.ends[link.session].deliver([kit.parcel(3)])
+    response = await client("GET", f"{POLL}?max=5&ack=d-1,d-2&ack=d-3,")
+    assert [entry["message"]["payload"]["progress_percent"] for entry in response.json()["messages"]] == [3]
+    acknowledged, polled = hub.asked
+    assert (type(polled), acknowledged) == (
+        OpenLink,
+        Acknowledge(principal=polled.principal, protocol="chiffon", deliveries=("d-1", "d-2", "d-3")),
+    )
+    many = ",".join("d" for _ in range(10_001))
+    refused = await client("GET", f"{POLL}?ack={many}")
+    assert (refused.status_code, refused.json()["payload"]["error_context"]["field_name"]) == (400, "ack")
+
+
+async def test_what_stands_behind_a_message_that_cannot_be_read_now_is_not_handed_over(
+    client: Any, hub: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would overtake it: both are offered again. Another task's message is handed over."""
+    other = kit.parcel(9, task=TaskId("550e8400-e29b-41d4-a716-446655440009"))
+    hub.script[OpenLink] = lambda link: hub.ends[link.session].deliver([kit.parcel(1), other, kit.parcel(2)])
+    carry = ChiffonDesk.carry
+
+    async def sometimes(desk: Any, parcel: Any, *given: Any) -> Any:
+        if parcel.delivery.id == kit.parcel(1).delivery.id:
+            raise StoreFailed("no disk")
+        return await carry(desk, parcel, *given)
+
+    monkeypatch.setattr(ChiffonDesk, "carry", sometimes)
+    told = (await client("GET", POLL)).json()["messages"]
+    assert [entry["message"]["payload"]["progress_percent"] for entry in told] == [9]
 
 
 @pytest.mark.requirement("chiffon-D4")

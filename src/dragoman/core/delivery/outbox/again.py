@@ -54,20 +54,22 @@ def pump(work: Work, link: Link) -> int:
         current = work.link(link.session)
         if current is None or not current.has_room:
             return sent
-        ahead, one_at_a_time = 0, converses(work, receiver)
-        lane = [some] if is_alone(some) else work.find(Lane(task_id, receiver, LANE if link.ordered else 4))
+        ahead, one_at_a_time = 0, link.ordered and converses(work, receiver)
+        depth = LANE if link.ordered else min(LANE, max(4, current.credit))
+        lane = [some] if is_alone(some) else work.find(Lane(task_id, receiver, depth))
         for delivery in lane:
-            if ahead and (not link.ordered or one_at_a_time):
+            if ahead and one_at_a_time:
                 break
             current = work.link(link.session) or current  # as it is now: each that leaves changes it,
             task = None if delivery.alone else work.known_task(task_id)  # and each that is buried its task
             delivery = unheard(work, delivery)
-            if delivery.cargo is Cargo.WORK and not held(work, delivery) and order_again(work, delivery, current, task):
+            takes = delivery.cargo is Cargo.WORK and (link.ordered or current.has_room) and not held(work, delivery)
+            if takes and order_again(work, delivery, current, task):
                 sent += 1
                 ahead += 1
                 continue
             if delivery.cargo is Cargo.WORK or held(work, delivery):
-                if not link.ordered or delivery.session != link.session:
+                if delivery.session != link.session:
                     break  # somebody else holds the head of this lane
                 ahead += 1
                 continue
@@ -154,6 +156,14 @@ def lease_expired(work: Work, delivery: Delivery) -> None:
             lease(work, delivery, link)  # the same again; what stands behind it is on the same link, and stays there
         else:
             advance(work, lane_of(work, delivery))
+            left_behind(work, delivery)
+
+
+def left_behind(work: Work, delivery: Delivery) -> None:
+    """Where what stands before it did not leave again, what a poll held waits behind that, and is nobody's."""
+    row = work.one(DeliveryById(delivery.id))
+    if row is not None and row.state is DeliveryState.LEASED and not held(work, row):
+        work.put(waiting_again(unheard(work, row), head=row.head))
 
 
 def ordered_in_vain(work: Work, order: Delivery) -> None:

@@ -49,7 +49,8 @@ def settle(work: Work, delivery: Delivery, *, ordered: bool = False) -> None:
         work.remove(delivery)
         vacate(work, delivery)
         return
-    depth = work.rules.link_window + LANE if ordered else 2 if delivery.head else LANE
+    shallow = delivery.head and not any(not link.ordered for link in work.links_to(delivery.receiver))
+    depth = work.rules.link_window + LANE if ordered else 2 if shallow else LANE
     lane = work.find(Lane(delivery.task, delivery.receiver, depth))
     arrived = [
         d for d in lane if d.id == delivery.id or (ordered and d.seq < delivery.seq and d.session == delivery.session)
@@ -81,7 +82,7 @@ def _work_received(work: Work, delivery: Delivery) -> None:
 
 
 def advance(work: Work, lane: Sequence[Delivery]) -> None:
-    """Something of a lane is gone: what stands now at its head may leave, and over an ordered link what is behind it.
+    """Something of a lane is gone: what stands now at its head may leave, and what is behind it over the same link.
 
     A lease that is worth nothing any more is none: its session died while somebody else held the head.
     """
@@ -112,8 +113,6 @@ def _left_for_good(work: Work, lane: Sequence[Delivery]) -> bool:
                 return False
             if leased is None:
                 continue
-            if not leased.ordered:
-                return False
             delivery = leased
         before.append(delivery)
     return not before

@@ -20,17 +20,16 @@ ORDERS = frozenset({Cargo.WORK, Cargo.YOURS})
 
 
 def way_out(work: Work, delivery: Delivery, before: Sequence[Delivery]) -> Link | None:
-    """The link over which a delivery may leave now, given what stands before it in its lane."""
-    if before and converses(work, delivery.receiver):  # only the head of a lane is delivered (agentmsg-D5)
-        return None
+    """The link over which a delivery may leave now, given what stands before it in its lane: one that has all of that,
+    a poll in the same answer. An agent that converses has only the head of a lane on a link (agentmsg-D5)."""
     found = None
+    one_at_a_time = bool(before) and converses(work, delivery.receiver)
     for link in work.links_to(delivery.receiver):
-        if not link.has_room:
+        if not link.has_room or (link.ordered and one_at_a_time):
             continue
-        if link.ordered:
-            if all(d.session == link.session and d.state is DeliveryState.LEASED for d in before):
+        if all(d.session == link.session and d.state is DeliveryState.LEASED for d in before):
+            if link.ordered:
                 return link
-        elif not before:
             found = link
     return found
 
@@ -76,7 +75,7 @@ def lease(
         is_notice = delivery.cargo is not Cargo.WORK  # seats bound work
         send_over(work, link, parcel, more=is_notice and link.window is not None and not gone and not again)
     else:
-        work.put_link(msgspec.structs.replace(link, credit=link.credit - 1))
+        work.put_link(msgspec.structs.replace(link, credit=link.credit - 1, given=link.given + parcel.weight))
         work.send(link, parcel)
     return None if gone else delivery
 
