@@ -85,7 +85,7 @@ REQUIREMENTS = [
     R("chiffon-D7", "chiffon-D7", "Only 5001 and 5002 count for the breaker.", level="hub"),
     R("chiffon-D8", "chiffon-D8", "The hub picks an instance; x_custom_fields.agent_id pins one.", level="hub"),
     R("chiffon-D9", "chiffon-D9", "Lowest by default, highest by setting; none in common is 5006 with ours listed."),
-    R("chiffon-D13-polls", "chiffon-D13", "A poll takes up to max messages, a task's in order, and may acknowledge others.",
+    R("chiffon-D13-polls", "chiffon-D13", "A poll takes up to max messages, a task's in order, and may acknowledge.",
       level="transport"),
     R("chiffon-D10", "chiffon-D10", "Long poll with ack, WebSocket, callback; AMQP.", level="transport",
       divergence="There is no AMQP transport yet; a token in x_custom_fields is stripped already."),

@@ -6,8 +6,9 @@
 - over a link that keeps order, a delivery is held by the link. When the link breaks the lease is worth nothing, and
   the delivery leaves again over the next one.
 - a poll takes one or several consecutive ones of a lane, which its answer has in order, and holds each until `wake_at`.
-  Then it is offered again, and what left behind it in that answer behind it again. A work order that a poll took is watched by its task's idle
-  clock, which makes a new attempt of it; only where that clock is set longer than usual does such a lease end before.
+  Then it is offered again, and what left behind it in that answer behind it again. A work order that a poll took is
+  watched by its task's idle clock, which makes a new attempt of it; only where that clock is set longer than usual does
+  such a lease end before.
 - a request that waits for its own answer is a poll of that alone. While it stands the answer goes there and nowhere
   else, and the request hears of nothing before it; when it is gone the answer takes the way of everything else.
 - an agent that converses (`Agent.converses`) is promised more: what it does not acknowledge until `wake_at` leaves
