@@ -32,6 +32,7 @@ OURS = {
 """What we call the codes that the document does not have."""
 
 FIELDS = {
+    "id": "message_id",
     "task_id": "payload.task_id",
     "work_type": "payload.work_type",
     "output": "payload.output",

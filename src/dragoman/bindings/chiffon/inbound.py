@@ -34,10 +34,17 @@ from dragoman.protocols.chiffon.types import (
 )
 
 RESULT_STREAM = "result"
+MARK = 16
+"""Hexadecimal digits by which the last statuses of a task are told apart."""
 MOST_FILES = 100
 LONGEST_QUESTION = 2000
 ASIDES: dict[str, type] = {"message": str, "thinking": str, "tool_use": dict, "tool_result": dict}
 """Custom fields of a status that other protocols have words for, by their JSON type."""
+
+TERMS = ("dependencies", "files", "parent_task_id", "priority")
+"""Custom fields that are part of what a request asks for."""
+PASSING = frozenset({"agent_id", "token", "traceparent"})
+"""Custom fields that are no part of what a status says: they may change when it is said again."""
 
 _PRIORITIES = {priority.value: priority for priority in Priority}
 
@@ -92,7 +99,7 @@ def command_of(
         what = "the message speaks for another agent"
         raise refuse(Kind.FORBIDDEN, what, field="x_custom_fields.agent_id", agent_id=agent.id)
     if type(payload) is WorkStatus:
-        return _status(agent, message, payload, raw)
+        return _status(agent, message, payload, tree, raw)
     if type(payload) is WorkResult:
         return _result(agent, message, payload, tree["payload"], raw)
     assert type(payload) is ErrorPayload
@@ -140,7 +147,7 @@ def _submit(agent: Agent, message: Envelope[Payload], work: WorkRequest, tree: d
         protocol=PROTOCOL,
         protocol_version=message.protocol_version,
         request_id=message.request_id,
-        digest=_digest(("work_request", message.to_agent, pinned, said)),
+        digest=_digest(("work_request", message.to_agent, pinned, said, *_terms(custom))),
         type=work.work_type,
         task_id=TaskId(work.task_id),
         body=_encode(body),
@@ -158,6 +165,12 @@ def _submit(agent: Agent, message: Envelope[Payload], work: WorkRequest, tree: d
         forgets_errors=True,
         answer=_encode(work.parameters["answer"]) if "answer" in work.parameters else None,
     )
+
+
+def _terms(custom: dict[str, Any]) -> list[tuple[str, Any]]:
+    """What a request asks for beside its payload: with another of these it is another request. One that says nothing of
+    them has the digest that it always had."""
+    return [(name, custom[name]) for name in TERMS if name in custom]
 
 
 def _priority(said: object) -> Priority:
@@ -184,7 +197,9 @@ def _beyond(tree: dict[str, Any], custom: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _status(agent: Agent, message: Envelope[Payload], status: WorkStatus, raw: bytes) -> ReportProgress:
+def _status(
+    agent: Agent, message: Envelope[Payload], status: WorkStatus, tree: dict[str, Any], raw: bytes
+) -> ReportProgress:
     body: dict[str, Any] = {"status": status.status, "percent": status.progress_percent}
     step, output, stream, span = status.step, "", "", None
     if step is not None:
@@ -210,6 +225,7 @@ def _status(agent: Agent, message: Envelope[Payload], status: WorkStatus, raw: b
         task_id=TaskId(status.task_id),
         message_id=message.message_id,
         request_id=message.request_id,
+        digest=_mark(tree),
         body=_encode(body),
         raw=raw,
         percent=status.progress_percent,
@@ -256,7 +272,7 @@ def _result(
 ) -> Finish | ReportProgress:
     span = _span(result.output_chunk) if result.output_chunk is not None else None
     if span is not None and span.end != span.total:
-        return _piece(agent, message, result, span, raw)
+        return _piece(agent, message, result, span, said, raw)
     body: dict[str, Any] = {"output": result.output, "exit_code": result.exit_code}
     if "result" in message.x_custom_fields:
         body["result"] = message.x_custom_fields["result"]
@@ -292,7 +308,9 @@ def _reason(output: str) -> str:
     return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
 
 
-def _piece(agent: Agent, message: Envelope[Payload], result: WorkResult, span: Span, raw: bytes) -> ReportProgress:
+def _piece(
+    agent: Agent, message: Envelope[Payload], result: WorkResult, span: Span, said: dict[str, Any], raw: bytes
+) -> ReportProgress:
     """A piece of a split result that is not its last (D4): the work is done, its output is still on the way."""
     body = {
         "status": "running",
@@ -307,6 +325,7 @@ def _piece(agent: Agent, message: Envelope[Payload], result: WorkResult, span: S
         task_id=TaskId(result.task_id),
         message_id=message.message_id,
         request_id=message.request_id,
+        digest=_mark({"payload": said}),
         body=_encode(body),
         raw=raw,
         percent=100,
@@ -334,6 +353,13 @@ def _error(agent: Agent, message: Envelope[Payload], error: ErrorPayload, raw: b
 def _span(label: str) -> Span:
     place = chunks.parse(label)
     return Span(place.start, place.end, place.total)
+
+
+def _mark(tree: dict[str, Any]) -> str:
+    """What a status says, in a few digits: its task remembers the last ones, so that another one under a used message
+    id is refused."""
+    custom = {name: said for name, said in (tree.get("x_custom_fields") or {}).items() if name not in PASSING}
+    return _digest((tree["payload"], custom))[:MARK]
 
 
 def _digest(content: object) -> str:

@@ -12,7 +12,7 @@ from dragoman.core.commands import Finish, ReportFault
 from dragoman.core.contracts.terms import kept
 from dragoman.core.delivery.model import Cargo, DeadLetter
 from dragoman.core.delivery.outbox import OUTCOME_CARGO, offer, withdraw
-from dragoman.core.delivery.receipts import note, receipt
+from dragoman.core.delivery.receipts import note, other_words, receipt
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import DAY, HUB, SECOND, AgentId, DeliveryId, Instant, rfc3339
 from dragoman.core.lookups import PAGE, AskedBy, Children, OpenQuestions, Ready
@@ -25,7 +25,7 @@ from dragoman.core.tasks.assistance import call_off, helped
 from dragoman.core.tasks.dependencies import settle_dependents
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import HELD, Asking, EventKind, Status, Task, Waiting
-from dragoman.core.tasks.output import RESULT, check_complete, forget_output, take_output
+from dragoman.core.tasks.output import PIECE, RESULT, check_complete, forget_output, take_output
 from dragoman.core.tasks.questions import call_back, leave_unanswered, stood_still_for
 from dragoman.core.work import Work
 
@@ -42,6 +42,8 @@ def finish(work: Work, command: Finish) -> Task:
             field="task_id",
             task_id=task.id,
         )
+    if command.message_id is not None and says_otherwise(task, command.message_id, command.digest):
+        raise other_words()
     task = take_output(work, task, RESULT, command.output, command.span)
     check_complete(work, task)
     result = command.body if command.fault is not None else kept(work, task, command.body)
@@ -122,6 +124,14 @@ def task_at_fault(work: Work, command: ReportFault) -> Task | None:
         if command.request_id in (waiting.request_id, waiting.origin.request_id):
             return waiting if waiting.owner == command.principal else None
     return None
+
+
+def says_otherwise(task: Task, message_id: str, digest: str) -> bool:
+    """Whether one of the last messages about a task had this id and other content (all-D5)."""
+    if not digest:
+        return False
+    marks = (mark.removeprefix(PIECE).partition(" ") for mark in task.recent)
+    return any(id == message_id and bool(said) and said != digest for id, _, said in marks)
 
 
 def owned(work: Work, task_id: Any, principal: AgentId, request_id: str | None = None) -> Task:

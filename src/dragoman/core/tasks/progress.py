@@ -13,7 +13,7 @@ from dragoman.core.ids import HUB, Instant
 from dragoman.core.routing.dispatch import fill
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import EventKind, Status, Task, Waiting
-from dragoman.core.tasks.outcome import heard, owned
+from dragoman.core.tasks.outcome import heard, owned, says_otherwise
 from dragoman.core.tasks.output import PIECE, take_files, take_output
 from dragoman.core.tasks.questions import put_question, unasked
 from dragoman.core.work import Work
@@ -82,7 +82,9 @@ def _heard_already(task: Task, command: ReportProgress) -> bool:
         return False
     if _mark(command) in task.recent:
         return True
-    if command.digest and any(mark.rpartition(" ")[0] == command.message_id for mark in task.recent):
+    if command.message_id in task.recent:
+        return True  # a hub of before noted no content
+    if says_otherwise(task, command.message_id, command.digest):
         raise other_words()
     return False
 

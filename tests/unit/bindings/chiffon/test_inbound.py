@@ -154,18 +154,48 @@ def test_the_transports_trace_context_goes_on_in_the_body(envelope: Make, heard:
 def test_a_status_is_progress(envelope: Make, heard: Make, infra: Agent) -> None:
     step = {"number": 2, "name": "configure", "output": "3 hosts", "total": 5}
     message = envelope("work_status", step=step)
-    assert heard(infra, message) == ReportProgress(
+    report = heard(infra, message)
+    assert len(report.digest) == 16
+    assert report == ReportProgress(
         principal=infra.id,
         protocol="chiffon",
         task_id=TASK,
         message_id=message["message_id"],
         request_id=message["request_id"],
+        digest=report.digest,
         body=b'{"status":"running","percent":50,"step":{"number":2,"name":"configure","total":5},"output":"3 hosts"}',
         raw=json.dumps(message).encode(),
         percent=50,
         step="configure",
         output="3 hosts",
     )
+
+
+@pytest.mark.requirement("all-D5")
+def test_what_a_status_says_is_its_content_and_when_or_on_which_trace_is_not(
+    envelope: Make, heard: Make, infra: Agent
+) -> None:
+    said = envelope("work_status", custom={"thinking": "hm"})
+    again = {**said, "timestamp": "2027-01-19T04:21:04Z", "x_custom_fields": {"traceparent": "x", "thinking": "hm"}}
+    others = (
+        {**said, "payload": {**said["payload"], "progress_percent": 51}},
+        {**said, "x_custom_fields": {"thinking": "ah"}},
+    )
+    assert heard(infra, again).digest == heard(infra, said).digest
+    assert len({heard(infra, one).digest for one in (said, *others)}) == 3
+
+
+@pytest.mark.requirement("all-D5")
+@pytest.mark.parametrize(
+    "custom", [{"priority": "high"}, {"dependencies": [str(TASK)]}, {"parent_task_id": str(TASK)}, {"files": ["f-1"]}]
+)
+def test_the_same_request_with_other_terms_is_other_content(
+    custom: dict[str, Any], envelope: Make, heard: Make, orchestrator: Agent
+) -> None:
+    plain, other = envelope(), envelope(custom=custom)
+    assert heard(orchestrator, plain).digest == heard(orchestrator, envelope(custom={"note": "hello"})).digest
+    assert heard(orchestrator, plain).digest != heard(orchestrator, other).digest
+    assert heard(orchestrator, other).digest == heard(orchestrator, envelope(custom=custom)).digest
 
 
 @pytest.mark.requirement("chiffon-D3")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.world import World
 
-from dragoman.core.commands import Cancel, Span
+from dragoman.core.commands import Cancel, Finish, ReportProgress, Span
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.ports import StoreFailed
@@ -170,6 +170,28 @@ async def test_a_free_seat_goes_to_the_highest_priority_and_nobody_starves(world
     i1.take()
     await world.finish("i1", late[0].id)
     assert i1.work == [low.id]  # 70 s older than the last one: it aged past it
+
+
+async def test_a_used_message_id_with_other_content_is_refused(world):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    task = await world.submit()
+
+    async def refused(said):
+        fault = await world.refused(said)
+        return (fault.kind, fault.field)
+
+    def status(digest, **fields):
+        return ReportProgress(principal=AgentId("i1"), task_id=task.id, message_id="m1", digest=digest, **fields)
+
+    await world.ask(status("one"))
+    assert (await world.ask(status("one"))).seq == (await world.task(task.id)).seq
+    piece = {"output": "abc", "stream": "step-1", "span": Span(0, 3, 6)}
+    for said in (status("two"), status("two", **piece)):
+        assert await refused(said) == (Kind.MISMATCH, "id")
+    result = Finish(principal=AgentId("i1"), task_id=task.id, digest="r1", message_id="m1")
+    assert await refused(result) == (Kind.MISMATCH, "id")
+    assert (await world.finish("i1", task.id, message_id="m2")).status is Status.COMPLETED
 
 
 async def test_output_in_pieces_must_follow_each_other(world):
