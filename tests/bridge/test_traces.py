@@ -9,11 +9,14 @@ import pytest
 from tests.bridge.conftest import Scene
 from tests.bridge.players.neutral import heard
 
+WHOSE = ["a UUID's", "a W3C id's"]
+
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_both_sides_are_in_the_callers_trace(scene: Scene) -> None:
-    trace = uuid.uuid4().hex
+@pytest.mark.parametrize("trace", [uuid.uuid4().hex, "0af7651916cd03dd0448eb211c80319c"], ids=WHOSE)
+async def test_both_sides_are_in_the_callers_trace(scene: Scene, trace: str) -> None:
+    """Also in one whose bits make no RFC 4122 UUID: it goes on unchanged."""
     handle, job = await scene.begin(trace=trace)
     await scene.worker.say(job, percent=10)
     await scene.worker.finish(job, text="done")

@@ -50,6 +50,14 @@ def blocks(text: str) -> list[tuple[str, str | None]]:
     return found
 
 
+def trace_of(message: dict[str, Any]) -> str:
+    """The trace of a message: it says it twice, and both must be the same (all-D7)."""
+    trace: str = message["trace_id"].replace("-", "")
+    parent = trace_in(message.get("x_custom_fields", {}).get("traceparent"))
+    assert parent in (None, trace), f"{message['trace_id']} and {parent}"
+    return trace
+
+
 def last_block(label: str | None) -> bool:
     if label is None:
         return True
@@ -160,7 +168,7 @@ class ChiffonCaller(ChiffonParty, Caller):
         message = await self._told[handle.task_id].get()
         assert message["request_id"] == handle.native["request_id"]
         payload, custom = message["payload"], message["x_custom_fields"]
-        trace = {"trace": trace_in(custom.get("traceparent")) or message["trace_id"].replace("-", "")}
+        trace = {"trace": trace_of(message)}
         match message["type"]:
             case "work_status":
                 return await self._status(payload, custom) | trace
@@ -226,7 +234,7 @@ class ChiffonWorker(ChiffonParty, Worker):
             thread=custom.get("thread"),
             attachments=tuple([await self.fetch(ref, payload["task_id"]) for ref in custom.get("attachments", ())]),
             attempt=custom.get("attempt", 1),
-            trace=trace_in(custom.get("traceparent")) or message["trace_id"].replace("-", ""),
+            trace=trace_of(message),
             seconds=payload.get("hints", {}).get("max_duration_seconds"),
             limit=payload.get("hints", {}).get("max_memory_mb", custom.get("quality_threshold")),
             context=custom.get("context"),

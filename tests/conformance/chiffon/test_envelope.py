@@ -97,6 +97,16 @@ def test_an_id_that_is_no_uuid_is_refused(examples: dict[str, Any], field: str, 
     assert refusal(message(examples, **{field: value}))[0] == field.replace("__", ".")
 
 
+@pytest.mark.requirement("all-D7")
+def test_a_trace_id_of_any_bits_is_read_and_no_other_id_is(examples: dict[str, Any]) -> None:
+    wild = "0AF76519-16CD-03DD-0448-EB211C80319C"
+    assert codec.decode(message(examples, trace_id=wild)).trace_id == wild.lower()
+    assert refusal(message(examples, request_id=wild))[0] == "request_id"
+    tree = {"trace_id": wild, "request_id": TASK}
+    assert codec.correlation(tree) == (TASK, wild.lower(), None)
+    assert codec.correlation({**tree, "request_id": 1}) is None  # it cannot stand in for a request id
+
+
 @pytest.mark.requirement("chiffon-D1")
 @pytest.mark.parametrize("version", "12345678")
 def test_uuids_of_every_version_are_read_in_lower_case(examples: dict[str, Any], version: str) -> None:

@@ -53,17 +53,8 @@ def receipts(delivery_id: str, count: int) -> tuple[str, ...]:
 
 
 def trace_uuid(trace_id: str) -> str:
-    """A trace id in chiffon's form (all-D7).
-
-    A W3C id of random bits need not look like a UUID's version and variant; then these few bits are set, or strict
-    peers would refuse the message. The whole id still travels in `traceparent`.
-    """
-    version, variant = trace_id[12], trace_id[16]
-    if version not in "12345678":
-        version = "4"
-    if variant not in "89ab":
-        variant = "8"
-    return f"{trace_id[:8]}-{trace_id[8:12]}-{version}{trace_id[13:16]}-{variant}{trace_id[17:20]}-{trace_id[20:]}"
+    """A trace id in chiffon's form, as it came, whatever its bits (all-D7)."""
+    return f"{trace_id[:8]}-{trace_id[8:12]}-{trace_id[12:16]}-{trace_id[16:20]}-{trace_id[20:]}"
 
 
 def traceparent(task: Task, delivery_id: str) -> str:

@@ -21,6 +21,7 @@ from dragoman.protocols.chiffon import chunks
 from dragoman.protocols.chiffon.errors import InvalidMessage, UnsupportedVersion
 from dragoman.protocols.chiffon.types import (
     PROTOCOL_VERSION,
+    TRACE_PATTERN,
     TYPE_OF,
     UUID_PATTERN,
     Correlation,
@@ -63,6 +64,7 @@ _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encode = msgspec.json.Encoder().encode
 
 _UUID = re.compile(UUID_PATTERN)
+_TRACE = re.compile(TRACE_PATTERN)
 _VERSION = re.compile("[0-9]{1,4}\\.[0-9]{1,4}")
 
 
@@ -165,14 +167,14 @@ def decode_registration(data: bytes, limits: Limits = LIMITS) -> Registration:
 
 
 def correlation(tree: Mapping[str, Any]) -> Correlation | None:
-    """The ids that an answer copies (D11). One that is no good is stood in for by the other."""
+    """The ids that an answer copies (D11). One that is no good is stood in for by the other, if that can be one."""
     request, trace = (
-        value.lower() if isinstance(value := tree.get(name), str) and _UUID.match(value) else None
-        for name in ("request_id", "trace_id")
+        value.lower() if isinstance(value := tree.get(name), str) and form.match(value) else None
+        for name, form in (("request_id", _UUID), ("trace_id", _TRACE))
     )
-    if request is None and trace is None:
-        return None
-    return Correlation(request or trace or "", trace or request or "")
+    if request is None and trace is not None and _UUID.match(trace):
+        request = trace
+    return None if request is None else Correlation(request, trace or request)
 
 
 def contradiction(payload: Payload) -> tuple[str, str] | None:

@@ -27,6 +27,9 @@ MessageType: TypeAlias = Literal["work_request", "work_status", "work_result", "
 UUID_PATTERN = "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}$(?!\\n)"
 
 Uuid: TypeAlias = Annotated[str, Meta(pattern=UUID_PATTERN)]
+TRACE_PATTERN = "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$(?!\\n)"
+"""A trace id without its dashes is a W3C trace id, whose bits need not be those of an RFC 4122 UUID (all-D7)."""
+TraceId: TypeAlias = Annotated[str, Meta(pattern=TRACE_PATTERN)]
 Timestamp: TypeAlias = Annotated[datetime, Meta(tz=True)]
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
@@ -116,7 +119,7 @@ class Envelope(Struct, Generic[P], frozen=True, kw_only=True):
     from_agent: Name
     to_agent: Name
     timestamp: Timestamp
-    trace_id: Uuid
+    trace_id: TraceId
     request_id: Uuid
     type: MessageType
     payload: P
