@@ -170,3 +170,25 @@ async def test_what_an_agent_reports_to_have_used_is_taken_from_its_budget_befor
     await bob.say("TASK_COMPLETE", "ada", {"task_id": "at 1.5", "result": 1, "usage": {"cost_usd": 0.5}})
     spent = (await stage.get("/state/RESOURCE/hub:budget")).json()["value"]
     assert spent["consumed"] == 2  # the half is in what bob said
+
+
+@pytest.mark.requirement("agentmsg-D10")
+async def test_a_task_without_a_budget_has_what_a_task_may_use_and_ends_when_it_used_more(
+    stage: Stage, pair: tuple[Speaker, Speaker]
+) -> None:
+    ada, bob = pair
+    await stage.policy(budget_limits={"per_task": 4})
+    await ada.say("TASK_ASSIGNMENT", "bob", words.assignment("t-1"))
+    order = await bob.hears("TASK_ASSIGNMENT")
+    assert order["payload"]["task"]["constraints"]["budget_usd"] == 4  # so its agent knows
+    account = (await stage.get("/state/RESOURCE/bob:budget")).json()["value"]
+    assert (account["allocated"], account["consumed"]) == (4, 0)
+    update = {"task_id": "t-1", "status": "in_progress", "usage": {"cost_usd": 4.5}}
+    await bob.say("TASK_UPDATE", "ada", update)
+    failed = (await ada.hears("TASK_FAILED"))["payload"]
+    assert (failed["error"]["error_type"], failed["status"]) == ("RESOURCE_EXHAUSTED", "failed")
+    assert "used 4.5 USD, and may use 4" in failed["error"]["message"]
+    told = await bob.hears("TASK_UPDATE")
+    assert (told["payload"]["task_id"], told["payload"]["status"]) == ("t-1", "cancelled")
+    account = (await stage.get("/state/RESOURCE/bob:budget")).json()["value"]
+    assert (account["allocated"], account["consumed"]) == (0, 4.5)

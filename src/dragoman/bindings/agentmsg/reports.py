@@ -109,6 +109,8 @@ def update(said: Said, update: TaskUpdate, id: TaskId) -> Command:
     for name, form in ASIDES.items():
         if name in payload and type(payload[name]) is form:
             body[name] = payload[name]
+    if type(payload.get("usage")) is dict:
+        body["usage"] = payload["usage"]
     step = body.get("step")
     return ReportProgress(
         principal=said.agent.id,

@@ -92,7 +92,7 @@ def constraints_of(task: Task, *said: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for constraints in said:
         found |= constraints
-    asked = budget.needs(task.constraints)
+    asked = budget.needs(task.constraints) if task.reserved is None else task.reserved.amounts
     found |= {budget.KINDS[kind][0]: amount for kind, amount in asked.items() if kind in budget.USED_UP}
     for name in NUMBERS:
         if name in task.constraints:

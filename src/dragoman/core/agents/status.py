@@ -34,6 +34,7 @@ from dragoman.core.state.waking import RESOURCES, waking
 from dragoman.core.tasks.assistance import pass_on
 from dragoman.core.tasks.model import EventKind, Status, Task
 from dragoman.core.tasks.outcome import end, fail_attempt, failed, refuse_hopeless, said_of, still_held
+from dragoman.core.tasks.spending import grew
 from dragoman.core.work import Work
 
 COUNTS = frozenset({Severity.HIGH, Severity.CRITICAL})
@@ -74,8 +75,9 @@ def report_status(work: Work, command: ReportStatus) -> int:
         value |= {name: entity.value[name] for name in OF_THE_HUB if name in entity.value}
     written = write(work, agent, value)
     before = {} if entity is None else entity.value.get("resource_usage", {})
-    if budget.reported(work, agent.id, command.usage, before):
+    if more := budget.reported(work, agent.id, command.usage, before):
         refuse_hopeless(work)
+        grew(work, agent.id, more, None if entity is None else entity.updated_at)
     forgotten(work, agent.id, command.current_tasks)
     look_again(work, agent.id)
     fill(work, agent.id)

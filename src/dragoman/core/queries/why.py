@@ -17,7 +17,7 @@ from dragoman.core.ids import SECOND, Instant, rfc3339
 from dragoman.core.queries.obstacles import AgentFacts, Candidate, Reason, candidate, figures, room
 from dragoman.core.queries.tasks import ErrorOut, error_out, is_hidden, moment
 from dragoman.core.routing.routes import Route, route_of
-from dragoman.core.state.budget import MEMORY, Account, Amounts, is_short, memory_needed, needs
+from dragoman.core.state.budget import MEMORY, Account, Amounts, is_short, memory_needed, set_aside
 from dragoman.core.tasks.model import Question, Status, Task, Waiting
 from dragoman.core.tasks.silence import Silence, Watched, rule_of
 
@@ -79,14 +79,16 @@ def why(
     watched: Watched | None = None,
     ahead: int = 0,
     ahead_exact: bool = True,
+    per_task: float | None = None,
 ) -> WhyOut:
     """`dependencies` are the tasks in `blocked_by`; `ahead` is how many of its queue have a smaller rank; `totals` are
-    the hub's own accounts that have a limit; `watched` is what the hub knows of the agent that has it."""
+    the hub's own accounts that have a limit; `watched` is what the hub knows of the agent that has it; `per_task` is what
+    the policy lets a task use that names no budget."""
     queued = task.status is Status.QUEUED
     retry_at = task.wake_at if queued and task.queue is None and task.attempts else None
     candidates: list[Candidate] = []
     if queued:
-        asked = {**needs(task.constraints), MEMORY: memory_needed(task.constraints)}
+        asked = {**set_aside(task.constraints, per_task), MEMORY: memory_needed(task.constraints)}
         spent = _spent(totals, asked)
         candidates = _candidates(agents, route_of(task.route), now, asked, nobody=bool(spent))
         reasons = [*_place(task, retry_at, ahead, ahead_exact), *(spent or _who(task, candidates))]

@@ -31,7 +31,7 @@ from dragoman.core.routing.routes import (
 )
 from dragoman.core.state import admission
 from dragoman.core.state.admission import hold, must_be_approved
-from dragoman.core.state.budget import NOTHING, check_task, fits, may_take, needs, reserve
+from dragoman.core.state.budget import check_task, fits, may_take, needed, needs, reserve
 from dragoman.core.tasks.heirs import inherit
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import EventKind, Status, Task
@@ -41,11 +41,9 @@ from dragoman.core.work import Work
 def place(work: Work, task: Task, *, prefer: AgentId | None = None) -> Task:
     """A task is ready: give it to somebody, or let it stand in its queue."""
     chosen = None
-    asked = NOTHING
-    if task.constraints:
-        if (kept := kept_back(work, task)) is not None:
-            return kept
-        asked = needs(task.constraints)
+    if task.constraints and (kept := kept_back(work, task)) is not None:
+        return kept
+    asked = needed(work, task)
     if prefer is not None:
         agent = work.agent(prefer)
         link = None if agent is None else ready(work, agent)
@@ -101,7 +99,7 @@ def assign(work: Work, task: Task, agent: Agent, link: Link | None) -> Task:
         return task
     attempt = task.attempts - task.unreached + 1
     deadline = task.deadline
-    if task.constraints:
+    if task.constraints or work.policy.per_task:
         task = reserve(work, task, agent.id)
     idle = task.idle_limit
     if agent.converses and idle == work.rules.idle_limit:  # nobody asked for more: the policy says how long
@@ -168,7 +166,7 @@ def claim(work: Work, command: Claim) -> Task:
         if must_be_approved(work, task):
             raise refuse(Kind.FORBIDDEN, "a person must approve the task first", field="task_id", task_id=task.id)
     link = ready(work, agent)
-    room = may_take(work, agent.id, needs(task.constraints)) and has_memory(work, agent, route_of(task.route))
+    room = may_take(work, agent.id, needed(work, task)) and has_memory(work, agent, route_of(task.route))
     if link is not None and not room:
         raise refuse(Kind.RESOURCES, f"{agent.id} has no room for it in its allocations", task_id=task.id)
     if link is None:
@@ -200,10 +198,10 @@ def next_for(work: Work, agent: Agent, queue: str) -> Task | None:
     If the best one does not fit what all agents together may spend, nobody overtakes it: else it would wait for ever.
     If it is only too much for this agent, another one will take it, and this one looks further.
     """
-    if not route_of(queue).budgeted:
+    if not route_of(queue).budgeted and work.policy.per_task is None:
         return work.first_in(queue)
     for task in work.find(Ready(queue, PAGE)):
-        asked = needs(task.constraints)
+        asked = needed(work, task)
         if not fits(work, HUB, asked):
             return None
         if fits(work, agent.id, asked):

@@ -12,6 +12,9 @@ Every agent has an account for each kind of resource that it ever used or was al
                 added; it starts again at 0 when the agent does, so it never lowers anything. Work that no task knows of
                 and that came after a restart of the agent is counted when its own figure passes the old one.
 
+For a task that names no amount of USD, what policy `per_task` allows is set aside; where there is no such limit,
+nothing is.
+
     a task may have so much                 of                limit
     --------------------------------------  ----------------  -----------------------------------------------------
     per task                                budget            policy `per_task`
@@ -153,8 +156,39 @@ def needs(constraints: dict[str, Any]) -> Amounts:
     return asked
 
 
-def check(work: Work, asked: Amounts, could: Iterable[Agent]) -> None:
-    """Refuse a task that could never be given to any of those who could do it, with the numbers.
+def set_aside(constraints: dict[str, Any], per_task: float | None) -> Amounts:
+    """How much is set aside for a task: what it asks for; of USD, where it names no amount, what a task may use."""
+    asked = needs(constraints)
+    if not per_task or names_usd(constraints):
+        return asked
+    return {**asked, "budget": per_task}
+
+
+def names_usd(constraints: dict[str, Any]) -> bool:
+    """Whether a task says how many USD it may use, and be it 0."""
+    budget = constraints.get("budget")
+    said = budget.get("usd") if isinstance(budget, dict) else budget
+    return said is not None or constraints.get("budget_usd") is not None
+
+
+def needed(work: Work, task: Task) -> Amounts:
+    """What must be set aside for the next attempt of a task: what it may use, less what it used. Health checks are the
+    hub's own, and cost nothing."""
+    per_task = work.policy.per_task
+    if (not task.constraints and per_task is None) or task.origin.principal == HUB:
+        return NOTHING
+    asked = set_aside(task.constraints, per_task)
+    return asked if task.spent is None else less(asked, task.spent.before)
+
+
+def less(asked: Amounts, spent: Amounts) -> Amounts:
+    left = {kind: _rounded(amount - spent.get(kind, 0)) for kind, amount in asked.items()}
+    return {kind: amount for kind, amount in left.items() if amount > 0}
+
+
+def check(work: Work, asked: Amounts, could: Iterable[Agent], *, named: bool = True) -> None:
+    """Refuse a task that could never be given to any of those who could do it, with the numbers. `named`: it says
+    itself how many USD it may use.
 
     Where nothing is left at all, a task that asks for nothing is refused, too: whatever it used would be too much.
     """
@@ -163,7 +197,8 @@ def check(work: Work, asked: Amounts, could: Iterable[Agent]) -> None:
         return
     short = first_short(work, HUB, asked)
     if short is not None:
-        raise exceeds(short.kind, "all tasks together", asked.get(short.kind, 0), short)
+        sent = named or short.kind != "budget"
+        raise exceeds(short.kind, "all tasks together", asked.get(short.kind, 0), short, sent=sent)
     best: tuple[float, AgentId, Account] | None = None
     for agent in could:
         short = first_short(work, agent.id, asked)
@@ -172,7 +207,8 @@ def check(work: Work, asked: Amounts, could: Iterable[Agent]) -> None:
         if best is None or short.left > best[0]:
             best = short.left, agent.id, short
     if best is not None:
-        raise exceeds(best[2].kind, best[1], asked.get(best[2].kind, 0), best[2])
+        sent = named or best[2].kind != "budget"
+        raise exceeds(best[2].kind, best[1], asked.get(best[2].kind, 0), best[2], sent=sent)
 
 
 def check_task(work: Work, asked: Amounts, before: Amounts = NOTHING) -> None:
@@ -196,8 +232,12 @@ def exceeds(kind: str, whose: str, asked: float, of: Account, *, sent: bool = Tr
     unit = UNITS[kind]
     remaining = max(0.0, of.left)
     wish = f"it asks for {_written(asked)} {unit}, and " if asked else ""
+    if asked and not sent:
+        wish = f"it names no budget, so {_written(asked)} {unit} would be set aside for it (`per_task`), and "
     set_aside = _rounded(of.reserved + of.by_hand)
     advice = "ask for less, or raise the limit" if asked else "raise the limit, or have somebody else do it"
+    if asked and not sent:
+        advice = "name a smaller budget, or raise the limit"
     return refuse(
         Kind.RESOURCES,
         f"{wish}{whose} may use {_written(of.limit)} {unit}: {_written(of.consumed)} are used, {_written(set_aside)} "
@@ -242,8 +282,8 @@ def left_to_spend(work: Work, agent: AgentId) -> tuple[float, ...]:
 
 
 def reserve(work: Work, task: Task, agent: AgentId) -> Task:
-    """Set aside what a task asks for, for the agent that gets it (the task is not yet put)."""
-    asked = needs(task.constraints)
+    """Set aside what a task may use, for the agent that gets it (the task is not yet put)."""
+    asked = needed(work, task)
     if not asked:
         return task
     task = release(work, task)
@@ -279,7 +319,8 @@ def no_room(work: Work, task: Task, agent: AgentId, asked: Amounts) -> Refused |
         for kind in dict.fromkeys((*USED_UP, *asked)):
             of = account(work, whose, kind)
             if is_short(of, amounts.get(kind, 0)):
-                return exceeds(kind, whose, amounts.get(kind, 0), of, sent=False)
+                refusal = exceeds(kind, whose, amounts.get(kind, 0), of)
+                return Refused(msgspec.structs.replace(refusal.fault, field=None))  # whoever is told sent no amount
     return None
 
 
@@ -301,12 +342,12 @@ def spend(work: Work, agent: AgentId | None, body: bytes) -> bool:
     return spent
 
 
-def reported(work: Work, agent: AgentId, usage: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    """What an agent says it has used altogether, and said `before`. True if more is used than was known.
+def reported(work: Work, agent: AgentId, usage: Mapping[str, Any], before: Mapping[str, Any]) -> Amounts:
+    """What an agent says it has used altogether, and said `before`. By how much more is used than was known.
 
     What it says is in use now (a gauge) is of interest only where somebody gave it an account of that.
     """
-    spent = False
+    more: dict[str, float] = {}
     for kind, (_, _, name) in KINDS.items():
         amount = _amount(usage.get(name))
         entity = work.entity(Registry.RESOURCE, f"{agent}:{kind}")
@@ -318,8 +359,14 @@ def reported(work: Work, agent: AgentId, usage: Mapping[str, Any], before: Mappi
             book(work, agent, kind, in_use=amount)
         elif amount > known and (grown := book(work, agent, kind, figure=amount, reported=amount - known)):
             book(work, HUB, kind, settled=grown)
-            spent = True
-    return spent
+            more[kind] = grown
+    return more
+
+
+def used(usage: Mapping[str, Any]) -> Amounts:
+    """What a report about a task says was used of what is used up."""
+    said = {kind: _amount(usage.get(KINDS[kind][1] or "")) for kind in USED_UP}
+    return {kind: amount for kind, amount in said.items() if amount}
 
 
 def _amount(said: Any) -> float | None:

@@ -60,6 +60,7 @@ def set_back(work: Work, task: Task) -> Task:
         step=None,
         recent=(),
         handed=(),
+        spent=None,
         output=(),
         output_bytes=0,
         files_before=len(task.files),

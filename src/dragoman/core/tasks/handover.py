@@ -220,7 +220,8 @@ def ask_next(work: Work, question: Question, said: str | None = None) -> Questio
 def needs_then(work: Work, task: Task, question: Question) -> budget.Amounts:
     """What a task may use when it has changed hands."""
     asked = msgspec.json.decode(work.event(task.id, question.details["asked"]).body)
-    return budget.needs(tightened(task.constraints, asked.get("constraints") or {}))
+    constraints = tightened(task.constraints, asked.get("constraints") or {})
+    return budget.needed(work, msgspec.structs.replace(task, constraints=constraints))
 
 
 # -- yes -----------------------------------------------------------------------------------------------------------

@@ -88,6 +88,19 @@ class Reserved(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     amounts: dict[str, float]
 
 
+class Spent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What a task used, by what was reported of it: in the attempts before, and in this one so far."""
+
+    before: dict[str, float] = {}
+    now: dict[str, float] = {}
+
+    def total(self, kind: str) -> float:
+        return round(self.before.get(kind, 0) + self.now.get(kind, 0), 9)
+
+    def attempt_over(self) -> Spent:
+        return Spent(before={kind: self.total(kind) for kind in {**self.before, **self.now}})
+
+
 class Heir(msgspec.Struct, frozen=True, gc=False):
     """Who has a task now, and since when, that whoever asked for a part of it gave away."""
 
@@ -189,6 +202,7 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     personal: bool = False
     shut: bytes | None = None
     reserved: Reserved | None = None
+    spent: Spent | None = None
     metadata: dict[str, Any] | None = None
     approved: bool = False
     called_dependencies: tuple[str, ...] = ()

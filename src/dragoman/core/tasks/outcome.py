@@ -88,9 +88,16 @@ def report_fault(work: Work, command: ReportFault) -> Task | None:
     if command.protocol is not None:
         command = msgspec.structs.replace(command, fault=said_of(task, command.fault))
     probe = task.origin.principal == HUB
+    over = None
     if not probe and budget.spend(work, command.principal, command.body):
         refuse_hopeless(work)
-    if probe:  # even an error is an answer, and an answer is all a health check asks for
+        from dragoman.core.tasks import spending  # it ends tasks, and so builds on this
+
+        task = spending.noted(work.known_task(task.id), budget.used(spending.usage_in(command.body)))
+        over = spending.excess(work, task)
+    if over is not None and command.fault.kind in work.rules.retried:
+        task = give_up(work, task, over)  # it may not begin again
+    elif probe:  # even an error is an answer, and an answer is all a health check asks for
         task = end(work, task, Status.COMPLETED, agent=command.principal, body=command.body)
     elif command.fault.kind in work.rules.retried:
         task = fail_attempt(work, task, command.fault)
@@ -172,6 +179,8 @@ def fail_attempt(
     if task.reserved is not None:
         task = budget.release(work, task)
         make_room(work)
+    if task.spent is not None:
+        task = msgspec.structs.replace(task, spent=task.spent.attempt_over())
     paused = task.waiting is Waiting.HELD
     task = msgspec.structs.replace(task, deadline=task.due(work.now), last_sign_at=work.now)
     attempts = task.attempts if spent else task.attempts - 1
@@ -360,7 +369,7 @@ def is_hopeless(work: Work, task: Task) -> bool:
         return False
     could = (agent for agent in addressed(work, route) if serves(agent, route))
     try:
-        budget.check(work, budget.needs(task.constraints), could)
+        budget.check(work, budget.needed(work, task), could, named=budget.names_usd(task.constraints))
     except Refused as refusal:
         end(work, task, Status.FAILED, fault=refusal.fault)
         return True

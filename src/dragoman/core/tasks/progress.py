@@ -11,11 +11,13 @@ from dragoman.core.delivery.receipts import other_words
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import HUB, Instant
 from dragoman.core.routing.dispatch import fill
+from dragoman.core.state.budget import used
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import EventKind, Status, Task, Waiting
 from dragoman.core.tasks.outcome import heard, owned, says_otherwise
 from dragoman.core.tasks.output import PIECE, take_files, take_output
 from dragoman.core.tasks.questions import put_question, unasked
+from dragoman.core.tasks.spending import excess, noted, stop, usage_in
 from dragoman.core.work import Work
 
 
@@ -61,8 +63,12 @@ def report_progress(work: Work, command: ReportProgress) -> Task:
             queue=None,
             wake_at=min(task.deadline, Instant(work.now + task.idle_limit)) if task.wake_at is None else task.wake_at,
         )
+    usage = usage_in(command.body)
+    task = noted(task, used(usage))
     work.put(task)
     offer(work, task, task.origin.principal, Cargo.PROGRESS, said)
+    if usage and (fault := excess(work, task)) is not None:
+        return stop(work, task, fault, usage)
     if command.ask is not None:  # its turn is over: it has a seat for somebody else
         fill(work, command.principal)
     if task.origin.principal == HUB:  # a health check that gets going is answered

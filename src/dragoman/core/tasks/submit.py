@@ -54,9 +54,11 @@ def submit(work: Work, command: Submit) -> Task:
             field="task_id",
         )
     asked = NOTHING
+    per_task = None if command.principal == HUB else work.policy.per_task
     if command.constraints:
         admission.check(work, command.constraints)
-        asked = budget.needs(command.constraints)
+    if command.constraints or per_task is not None:
+        asked = budget.set_aside(command.constraints, per_task)
     check_pin(work, command)
     contract = agreed(work, command)
     if contract is not None:
@@ -85,7 +87,8 @@ def submit(work: Work, command: Submit) -> Task:
     if chosen is None:
         check_somebody_could(work, command, route)
     if command.principal != HUB:
-        budget.check(work, asked, (agent for agent in addressed(work, route) if serves(agent, route)))
+        could = (agent for agent in addressed(work, route) if serves(agent, route))
+        budget.check(work, asked, could, named=budget.names_usd(command.constraints))
     if work.backlog(route.queue) >= work.rules.max_backlog:
         raise refuse(
             Kind.OVERLOADED,

@@ -239,6 +239,7 @@ async def explain(desk: Desk, task: Task) -> WhyOut:
         now=desk.intake.now(),
         agents=agents,
         totals=_accounts(desk, HUB, kinds),
+        per_task=desk.intake.policy.per_task,
         contract=None if task.contract is None else await desk.intake.contract(task.contract),
         dependencies=[other for other in found if other is not None],
         question=question,
