@@ -200,7 +200,7 @@ class Agent(Declared):
         try:
             foreground.run(self, url)
         except DragomanError as error:
-            raise error.with_traceback(None) from None  # the reason is what helps, not the road to it
+            raise foreground.last_words(error) from None  # the reason is what helps, not the road to it
 
     async def serve(self, url: str | None = None) -> None:
         """Work until `stop` or cancellation. Reconnects by itself; returns or raises only when it is over."""

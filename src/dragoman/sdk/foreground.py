@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import sys
 from collections.abc import Callable
+from types import TracebackType
 from typing import TYPE_CHECKING
 
-from dragoman.sdk.errors import Misconfigured
+from dragoman.sdk.errors import DragomanError, Misconfigured
 
 if TYPE_CHECKING:
     from dragoman.sdk.agent import Agent
@@ -49,6 +51,21 @@ async def _until_signal(agent: Agent, url: str | None) -> None:
     except asyncio.CancelledError:
         if signals < 2:
             raise
+
+
+def last_words(error: DragomanError) -> DragomanError:
+    """The error that ends the program, to be raised: if nobody catches it, its sentence is all that is printed. A hook
+    that the program installed for itself stays."""
+    if sys.excepthook is sys.__excepthook__:
+
+        def say(kind: type[BaseException], raised: BaseException, road: TracebackType | None) -> None:
+            if raised is error:
+                sys.stderr.write(f"{error}\n")
+            else:
+                sys.__excepthook__(kind, raised, road)
+
+        sys.excepthook = say
+    return error.with_traceback(None)
 
 
 def _refuse_inside_a_loop() -> None:

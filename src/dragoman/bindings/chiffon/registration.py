@@ -28,7 +28,8 @@ def registration_of(
 ) -> RegisterAgent:
     """The command, or `Refused` for a false identity, or `UnsupportedVersion`."""
     if said.agent_id != agent.id:
-        raise refuse(Kind.FORBIDDEN, "the token belongs to another agent", field="agent_id", agent_id=said.agent_id)
+        what = f"the token belongs to {agent.id!r}, not to {said.agent_id!r}"
+        raise refuse(Kind.FORBIDDEN, what, field="agent_id", agent_id=said.agent_id)
     kind = None if said.agent_type == agent.id else said.agent_type  # its own name claims no kind
     if agent.kind is not None and kind not in (None, agent.kind):
         message = (

@@ -15,6 +15,9 @@ def registration_of(agent: Agent, said: Register) -> RegisterAgent:
     A role decides what an agent sees (D5), so it is given where the agent is added: one that names its role must name
     that one, and nobody makes itself a planner.
     """
+    if said.agent_id not in (None, agent.id):
+        message = f"the token belongs to {agent.id!r}, not to {said.agent_id!r}"
+        raise refuse(Kind.FORBIDDEN, message, field="payload.agentId", agent_id=agent.id)
     if said.role is not None and said.role != agent.role and (agent.role is not None or said.role == PLANNER):
         given = f"was added as {agent.role!r}" if agent.role else "was added without a role"
         message = f"{agent.id} {given} and cannot register as {said.role!r}; a role is given with `dragoman agent add`"

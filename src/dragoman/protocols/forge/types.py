@@ -155,8 +155,10 @@ class GetFile(Payload, frozen=True, kw_only=True):
 
 
 class Register(Payload, frozen=True, kw_only=True):
-    """An agent says what it is and can do. It need not."""
+    """An agent says what it is and can do. It need not. One that says who it is (`agent_id`) is refused if the token is
+    not its own."""
 
+    agent_id: Name | None = None
     name: str | None = None
     role: Name | None = None
     capabilities: tuple[Name, ...] | None = None

@@ -22,9 +22,11 @@ from dragoman.protocols.agentmsg.records import Priority, Record
 from dragoman.protocols.agentmsg.retry import RetryWish
 from dragoman.protocols.agentmsg.state import Inbox, Outbox, Sent
 from dragoman.protocols.agentmsg.types import HUB, MAX_RETRIES, Message, MessageType, Stamp
+from dragoman.sdk.errors import NotAllowed
 from dragoman.sdk.network.pipe import Frame, Pipe
 from dragoman.sdk.words import Accepted
 from dragoman.sdk.world import World
+from dragoman.wire.errors import Stage
 from dragoman.wire.role import Role
 
 log = logging.getLogger("dragoman.sdk")
@@ -109,6 +111,9 @@ class Talk:
         return Arrival(message, event.tree, receipt)
 
     def _refuse(self, event: Invalid | Outlived) -> None:
+        if isinstance(event, Invalid) and (event.field, event.stage) == ("to", Stage.MEANING):
+            # What the hub says over this link is for whoever owns the token.
+            raise NotAllowed(f"{event.what}. Give the agent its own token.")
         log.warning("the hub said something that %s", event.what if isinstance(event, Invalid) else "is too old")
         frame = self._connection.refuse(event, self._stamp())
         if frame is not None:

@@ -92,6 +92,7 @@ class ForgeLink:
         await self.talk.open()
         self._reading = asyncio.get_running_loop().create_task(self._read())
         said = forge.Register(
+            agent_id=None if self._is_child else who.agent_id,  # a child is who the hub started it as
             name=who.agent_id,
             work_types=who.work_types,
             version=who.version,

@@ -65,7 +65,7 @@ class A2acpAuth:
             agent = self.holder(scope)
             wish = codec.body(self._door.json(await read_body(scope, receive, LONGEST_BODY, agent.id)), TokenWish)
             if wish.agent_id != agent.id:
-                message = "the secret is another agent's; ask for tokens of your own"
+                message = f"the secret belongs to {agent.id!r}, not to {wish.agent_id!r}; ask for tokens of your own"
                 raise refuse(Kind.UNAUTHENTICATED, message, field="agent_id", rule="subject")
             granted = self._desk.auth.issue(
                 agent, wish.target_agent_id, wish.requested_capabilities, wish.ttl or self._ttl

@@ -32,7 +32,7 @@ async def test_work_is_done_and_its_result_told(
         register = await hub.next("request:register")
         task_id = hub.assign("add", {"a": 2})
         update = await hub.next(UPDATE)
-    assert plain(register.payload) == {"name": "worker", "workTypes": ["add"], "maxConcurrent": 8}
+    assert plain(register.payload) == {"agentId": "worker", "name": "worker", "workTypes": ["add"], "maxConcurrent": 8}
     assert plain(update.payload) == {"taskId": task_id, "status": "completed", "result": {"sum": 3}}
     assert trace.parse(update.meta["traceparent"]) is not None
 

@@ -1,0 +1,59 @@
+"""An agent that runs with another agent's token: refused at once, over every address, in one sentence."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from dragoman import Agent, NotAllowed
+from tests.e2e import at_work
+from tests.e2e.at_work import soon
+from tests.support.hubproc import HubProcess
+
+ADDRESSES = [
+    ("chiffon", "chiffon+http"),
+    ("chiffon", "chiffon+ws"),
+    ("agentmsg", "agentmsg+ws"),
+    ("agentmsg", "agentmsg+http"),
+    ("forge", "forge+ws"),
+    ("a2acp", "a2acp+ws"),
+    ("a2acp", "a2acp+http"),
+    ("coven", "coven"),
+]
+PROGRAM = """
+import os
+from dragoman import Agent
+agent = Agent("wrong", token=os.environ["THE_TOKEN"])
+agent.on("work")(lambda: 1)
+agent.run(os.environ["THE_URL"])
+"""
+
+
+def address(hub: HubProcess, scheme: str) -> str:
+    if scheme == "coven":
+        return f"coven://{hub.ready['grpc']}"
+    return hub.url.replace("http://", f"{scheme}://")
+
+
+async def test_over_every_address_an_agent_with_anothers_token_ends_and_is_told_whose_it_is(hub: HubProcess) -> None:
+    for protocol, scheme in ADDRESSES:
+        owner = f"right-{scheme.replace('+', '-')}"
+        wrong = Agent("wrong", token=at_work.token(hub, owner, protocol))
+        wrong.on("work")(lambda: 1)
+        with pytest.raises(NotAllowed) as refused:
+            await soon(wrong.serve(address(hub, scheme)))
+        assert f"belongs to '{owner}', not to 'wrong'" in str(refused.value), scheme
+
+
+def test_a_program_with_anothers_token_prints_that_sentence_and_no_traceback(hub: HubProcess) -> None:
+    token = at_work.token(hub, "right", "forge")
+    settings = {**os.environ, "THE_TOKEN": token, "THE_URL": address(hub, "forge+ws")}
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=settings, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    said = [line for line in ended.stderr.splitlines() if " INFO " not in line]
+    assert said == ["The token belongs to 'right', not to 'wrong'. Speak only for the agent whose token you hold."]
