@@ -168,6 +168,27 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @ROOT
+@pytest.mark.parametrize("left", [0, 4, 12, 20, 60, 200], ids=lambda left: f"{left} KiB left")
+def test_a_full_disk_at_the_start_is_one_sentence_that_says_what_to_free(
+    small_disk: Path, tmp_path: Path, left: int
+) -> None:
+    """With so much space the first start gets as far as the token, the lock, the database, its log, and on."""
+    hub = HubProcess(tmp_path / "home", data=small_disk / "data")
+    hub.data.mkdir(mode=0o700)
+    (hub.data / "ballast").write_bytes(bytes((6 << 20) - (left << 10)))
+    hub.launch()
+    assert hub.died() == 4
+    said = hub.log.read_text()
+    assert f"the disk of {hub.data} is full, so the hub cannot start" in said
+    assert f"df -h {hub.data}" in said
+    assert "the largest in it: ballast 6." in said.replace(f"in {hub.data}:", "in it:")
+    assert "Traceback" not in said
+    (hub.data / "ballast").unlink()
+    with running(tmp_path / "home", data=hub.data) as hub:
+        assert hub.stop() == 0
+
+
+@ROOT
 def test_a_full_disk_refuses_instead_of_acknowledging_and_recovers(small_disk: Path, tmp_path: Path) -> None:
     with running(tmp_path / "home", data=small_disk / "data") as hub:
         boss, worker = hub.orchestrator(), hub.worker()

@@ -295,6 +295,15 @@ class Intake(Overview):
         except Refused as refusal:
             self._observer.decided(command, refusal.fault.kind.value)
             return None, refusal
+        except StoreFailed as error:  # this command could not be decided; the others of its unit may be
+            _log().error("the store cannot be read", command=type(command).__name__, why=str(error))
+            self._observer.decided(command, "error")
+            fault = Fault(
+                kind=Kind.OVERLOADED,
+                message="the hub cannot read its store now; try again in a moment",
+                retryable=True,
+            )
+            return None, Refused(fault)
         except Exception:
             _log().exception("a decision failed", command=type(command).__name__)
             self._observer.decided(command, "error")

@@ -15,6 +15,7 @@ from cyclopts import Parameter
 
 from dragoman.app.program import program
 from dragoman.cli.exits import Exit, Stop
+from dragoman.cli.fulldisk import disk_full, is_full
 from dragoman.cli.options import Config
 
 if TYPE_CHECKING:
@@ -116,9 +117,13 @@ def _start(settings: Settings, *, demo: bool, ready_json: bool, typed: Mapping[s
         greeting = _greeting(settings, demo=demo, ready_json=ready_json, service=typed is None)
         return run(settings, greeting, demo=demo)
     except (DataDirError, StoreRefused, TlsProblem, KeyProblem, PrivateFileError) as error:
+        if is_full(error, Path(settings.data)):
+            raise disk_full(Path(settings.data)) from error
         # Their sentences end with what to do.
         raise Stop(Exit.NOT_ALLOWED, str(error)) from error
     except OSError as error:
+        if is_full(error, Path(settings.data)):
+            raise disk_full(Path(settings.data)) from error
         # The port may have been taken between our look and the server's.
         if error.errno == errno.EADDRINUSE:
             if "gRPC" in str(error):

@@ -21,11 +21,12 @@ from dragoman.core.commands import NoteRead
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.files import FileRef
 from dragoman.core.ids import SECOND, AgentId, Instant, TaskId
-from dragoman.core.ports import Files, Intake, Store
+from dragoman.core.ports import Files, Intake, Store, StoreFailed
 from dragoman.core.tasks.parts import is_party
 from dragoman.transports.asgi import Disconnected, Receive, Scope, Send, answer, header, read_body
 from dragoman.transports.chiffon.desk import ChiffonDesk
 from dragoman.transports.ranges import part_of
+from dragoman.transports.refusals import UNREADABLE
 from dragoman.wire.errors import RemoteProtocolError
 
 LARGEST = 16 * 1024 * 1024
@@ -91,6 +92,9 @@ class AgentFiles:
         except Refused as error:
             await self._no(send, error)
             return
+        except StoreFailed:
+            await self._no(send, Refused(UNREADABLE))
+            return
         await send_file(scope, send, ref, data)
 
     async def _visible(self, id: str, principal: AgentId, task_id: str) -> FileRef:
@@ -108,7 +112,9 @@ class AgentFiles:
 
     async def _no(self, send: Send, error: Refused | RemoteProtocolError) -> None:
         fault = error.fault if isinstance(error, Refused) else Fault(kind=Kind.TOO_LARGE, message=error.what)
-        await answer(send, chiffon.status_of(fault), self._desk.no(fault))
+        status = chiffon.status_of(fault)
+        headers = ((b"retry-after", b"1"),) if status in (429, 503) else ()
+        await answer(send, status, self._desk.no(fault), headers=headers)
 
     async def _wrong_method(self, send: Send, allowed: str) -> None:
         fault = Fault(kind=Kind.INVALID, message=f"this path takes {allowed}; use that method")

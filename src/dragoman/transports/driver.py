@@ -38,7 +38,8 @@ from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import AgentId, DeliveryId, SessionId
 from dragoman.core.pipelining import Pipeline, Pipelined, Then
-from dragoman.core.ports import Intake
+from dragoman.core.ports import Intake, StoreFailed
+from dragoman.transports.refusals import UNREADABLE
 from dragoman.transports.tongue import LATER, Heard, Streaming, Talkative, Tongue
 from dragoman.transports.unspeakable import unspeakable
 
@@ -251,6 +252,9 @@ class Pump:
                 self._write(found)
         except Refused as refused:
             self._refuse(refused.fault, heard.about)
+        except StoreFailed as error:
+            log.error("the store cannot be read", protocol=self._tongue.protocol, agent=self._agent, why=str(error))
+            self._refuse(UNREADABLE, heard.about)
         except Exception:
             log.exception("look", protocol=self._tongue.protocol, agent=self._agent)
             self._refuse(Fault(kind=Kind.INTERNAL, message="the hub could not look that up"), heard.about)

@@ -34,7 +34,7 @@ from dragoman.core.ports import Intake, StoreFailed
 from dragoman.transports import identity
 from dragoman.transports.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, departure, read_body
 from dragoman.transports.limits import Limits
-from dragoman.transports.refusals import Refusals
+from dragoman.transports.refusals import UNREADABLE, Refusals
 from dragoman.transports.unspeakable import unspeakable
 from dragoman.wire.errors import RemoteProtocolError
 
@@ -244,6 +244,9 @@ class HttpDoor(ABC):
                 await self.no(send, None, decided.fault, agent=agent)
             except (Refused, RemoteProtocolError) as error:
                 await self.no(send, what, self.fault(error), agent=agent)
+            except StoreFailed as error:
+                log.error("the store cannot be read", what=what, why=str(error))
+                await self.no(send, what, UNREADABLE, agent=agent)
 
         return app
 

@@ -26,6 +26,10 @@ SHED = frozenset({Kind.OVERLOADED, Kind.RATE_LIMITED})
 """What is refused because there is too much of it is not written down: the disk may be what is too slow."""
 SAY_SECONDS = 1.0
 """The log tells of those no more often than this."""
+UNREADABLE = Fault(
+    kind=Kind.OVERLOADED, message="the hub cannot read its store now; try again in a moment", retryable=True
+)
+"""What every door says when a read of the store fails (`StoreFailed`): nothing happened, and it may pass."""
 
 
 class Refusals:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.support.world import World
 
 from dragoman.app import intake
-from dragoman.core.commands import CloseLink
+from dragoman.core.commands import Cancel, CloseLink
 from dragoman.core.errors import Kind, Refused
-from dragoman.core.ids import SECOND, Instant
+from dragoman.core.ids import SECOND, AgentId, Instant
+from dragoman.core.lookups import TaskById
 from dragoman.core.ports import StoreFailed
+from dragoman.core.tasks.model import Status, Task
 from dragoman.stores.memory import MemoryStore, MemoryUnit
 
 
@@ -32,6 +35,30 @@ async def test_what_was_not_committed_is_refused_and_leaves_for_nobody() -> None
     assert await world.store.task(request.task_id) is None
     assert (await world.ask(request)).id == request.task_id
     assert agent.work == [request.task_id]
+
+
+async def test_a_command_whose_rows_cannot_be_read_is_refused_as_retryable_and_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = await peopled()
+    first = await world.submit()
+    honest = MemoryStore._answer
+
+    def unreadable(store: MemoryStore, lookup: Any) -> list[Any]:
+        if lookup == TaskById(first.id):
+            raise StoreFailed("the store could not read: disk I/O error")
+        return honest(store, lookup)
+
+    monkeypatch.setattr(MemoryStore, "_answer", unreadable)
+    cancel = Cancel(principal=AgentId("boss"), task_id=first.id, reason="?")
+    refused, submitted = await asyncio.gather(
+        world.intake.ask(cancel), world.intake.ask(world.request()), return_exceptions=True
+    )
+    assert isinstance(refused, Refused)
+    assert (refused.fault.kind, refused.fault.retryable) == (Kind.OVERLOADED, True)
+    assert isinstance(submitted, Task)
+    monkeypatch.undo()
+    assert (await world.intake.ask(cancel)).status is Status.CANCELLED
 
 
 async def test_a_stop_ends_though_nothing_can_be_stored_any_more(monkeypatch: pytest.MonkeyPatch) -> None:

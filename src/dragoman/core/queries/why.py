@@ -82,8 +82,8 @@ def why(
     per_task: float | None = None,
 ) -> WhyOut:
     """`dependencies` are the tasks in `blocked_by`; `ahead` is how many of its queue have a smaller rank; `totals` are
-    the hub's own accounts that have a limit; `watched` is what the hub knows of the agent that has it; `per_task` is what
-    the policy lets a task use that names no budget."""
+    the hub's own accounts that have a limit; `watched` is what the hub knows of the agent that has it; `per_task` is
+    what the policy lets a task use that names no budget."""
     queued = task.status is Status.QUEUED
     retry_at = task.wake_at if queued and task.queue is None and task.attempts else None
     candidates: list[Candidate] = []

@@ -44,11 +44,11 @@ from dragoman.transports.a2acp.tongue import refused_as
 from dragoman.transports.a2acp.ws import A2acpWs
 from dragoman.transports.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, is_gone, read_body
 from dragoman.transports.http_door import HttpDoor
+from dragoman.transports.refusals import UNREADABLE
 from dragoman.wire.errors import RemoteProtocolError
 
 SLACK = 2.0
 """Seconds beyond the hub's own clocks, which answer first."""
-UNREADABLE = Fault(kind=Kind.OVERLOADED, message="the hub cannot read its store now; try again", retryable=True)
 APPLIED = ((b"preference-applied", b"respond-async"),)
 _INBOX = "it was taken, and its answer comes to your inbox: GET /a2acp/messages"
 LEAVING = Fault(kind=Kind.OVERLOADED, message=f"the hub stops; {_INBOX}", retryable=True)

@@ -24,12 +24,14 @@ from dragoman.core.commands import Cancel, Command, Pause, Resume
 from dragoman.core.delivery.model import Parcel
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import ADMIN, AgentId, Instant, TaskId
+from dragoman.core.ports import StoreFailed
 from dragoman.protocols.chiffon import codec
 from dragoman.protocols.chiffon.errors import ChiffonError
 from dragoman.security.urls import UrlRefused
 from dragoman.transports.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, read_body
 from dragoman.transports.chiffon.desk import ChiffonDesk
 from dragoman.transports.http_door import SMALL_BODY, Decided, HttpDoor
+from dragoman.transports.refusals import UNREADABLE
 from dragoman.wire.errors import RemoteProtocolError
 
 VERBS = ("cancel", "pause", "resume")
@@ -118,6 +120,8 @@ class ChiffonHttp(HttpDoor):
                 command = found
             except Refused as refused:
                 fault = refused.fault
+            except StoreFailed:
+                fault = UNREADABLE
         if command is None:
             assert fault is not None
             await self.no(send, "agent.message", fault, agent=agent, about=heard.about, subject=heard.message_id)

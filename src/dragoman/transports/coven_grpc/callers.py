@@ -22,7 +22,7 @@ from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.memory import SMALL
-from dragoman.core.ports import Intake, Store, Watch
+from dragoman.core.ports import Intake, Store, StoreFailed, Watch
 from dragoman.core.tasks.model import Event, Status, Task
 from dragoman.protocols.coven import codec
 from dragoman.protocols.coven.types import CancelReply, SendMessage
@@ -31,7 +31,7 @@ from dragoman.transports.coven_grpc.identity import Identity, address_of, metada
 from dragoman.transports.coven_grpc.keeping import Keeping
 from dragoman.transports.coven_grpc.limits import CovenLimits
 from dragoman.transports.hold import room_for
-from dragoman.transports.refusals import CALLER, Refusals
+from dragoman.transports.refusals import CALLER, UNREADABLE, Refusals
 from dragoman.wire.errors import RemoteProtocolError
 
 log = structlog.get_logger("dragoman.transports")
@@ -103,6 +103,9 @@ class Callers:
             await self._refusals.note(what, fault, principal=None, protocol=coven.PROTOCOL)
         except (grpc.aio.AbortError, asyncio.CancelledError):
             raise
+        except StoreFailed as error:
+            log.error("the store cannot be read", what=what, why=str(error))
+            fault = UNREADABLE
         except Exception:
             log.exception("a call failed", what=what)
             fault = Fault(kind=Kind.INTERNAL, message="the hub failed to serve this call; its log says why")

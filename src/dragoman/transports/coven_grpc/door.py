@@ -27,7 +27,7 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.commands import CloseLink, OpenLink
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import AgentId, SessionId
-from dragoman.core.ports import Files, Intake, Store
+from dragoman.core.ports import Files, Intake, Store, StoreFailed
 from dragoman.protocols.coven import codec, types
 from dragoman.protocols.coven.connection import Connection
 from dragoman.protocols.coven.events import Invalid, Registered
@@ -39,7 +39,7 @@ from dragoman.transports.coven_grpc.limits import CovenLimits
 from dragoman.transports.coven_grpc.link import LEFT, AgentLink, Verdict
 from dragoman.transports.coven_grpc.modesty import Modesty
 from dragoman.transports.coven_grpc.roster import Roster
-from dragoman.transports.refusals import CALLER, Refusals
+from dragoman.transports.refusals import CALLER, UNREADABLE, Refusals
 from dragoman.wire.role import Role
 
 log = structlog.get_logger("dragoman.transports")
@@ -227,6 +227,10 @@ class CovenDoor:
             return
         except (grpc.aio.AbortError, asyncio.CancelledError):
             raise
+        except StoreFailed as error:
+            log.error("the store cannot be read", why=str(error))
+            await turn_away(context, UNREADABLE)
+            return
         except Exception:
             log.exception("a stream failed")
             verdict = (grpc.StatusCode.INTERNAL, "the hub failed to serve this stream; its log says why")

@@ -34,6 +34,7 @@ from dragoman.security.redaction import disclosed
 from dragoman.transports.coven_grpc.keeping import Keeping
 from dragoman.transports.coven_grpc.limits import CovenLimits
 from dragoman.transports.coven_grpc.reports import Reports
+from dragoman.transports.unspeakable import UNREAD, is_passing
 
 log = structlog.get_logger("dragoman.transports")
 
@@ -333,7 +334,10 @@ class AgentLink:
         why = str(disclosed(error, personal=parcel.personal))
         log.warning("unspeakable", task=parcel.delivery.task, agent=self.agent, why=why)
         message = f"the work cannot be put into a message to this agent: {why}"
-        fault = error.fault if isinstance(error, Refused) else Fault(kind=Kind.TOO_LARGE, message=message)
+        if is_passing(error):
+            fault = UNREAD
+        else:
+            fault = error.fault if isinstance(error, Refused) else Fault(kind=Kind.TOO_LARGE, message=message)
         self._reports.other(ReportFault(principal=self.agent, task_id=parcel.task.id, fault=fault))
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dragoman.bindings import errormap, forge
 from dragoman.core.agents.model import Agent
 from dragoman.core.errors import Fault
+from dragoman.core.ports import StoreFailed
 from dragoman.core.tasks.model import Status
 from dragoman.protocols.forge import codec
 from dragoman.protocols.forge.types import SHUTDOWN_GRACE_MS, Encoding
@@ -67,5 +68,8 @@ class ForgeWs(WsDoor):
 
     async def at_work(self, link: Link) -> bool:
         """What waits for a person waits for longer than a stop does."""
-        held = [await self._desk.store.task(id) for id in self._hub.load_of(link.agent)]
+        try:
+            held = [await self._desk.store.task(id) for id in self._hub.load_of(link.agent)]
+        except StoreFailed:  # a stop does not wait for a store that cannot be read
+            return False
         return any(task is not None and task.status in (Status.ASSIGNED, Status.RUNNING) for task in held)
