@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -17,9 +18,10 @@ from pathlib import Path
 
 import apsw
 import pytest
-from tests.support.chiffon import kinds, task_of, work_result
-from tests.support.hubproc import HubProcess, running, until
+from tests.support.chiffon import kinds, task_of, work_request, work_result
+from tests.support.hubproc import PATIENCE, HubProcess, running, until
 from tests.support.machine import ROOT, mount, unmount
+from tests.support.sse import Reader
 
 # -- one file, two hubs; other times' files ---------------------------------------------------------------------
 
@@ -230,6 +232,33 @@ def test_a_full_disk_refuses_instead_of_acknowledging_and_recovers(small_disk: P
 
 
 # -- slow -------------------------------------------------------------------------------------------------------
+
+
+def test_while_the_disk_stands_still_senders_wait_and_everybody_else_is_served(tmp_path: Path) -> None:
+    """The writer is stopped, as a disk that does not answer stops it. A request waits for it, however long; health,
+    reads of the store, pings of a link and an event stream do not."""
+    with running(tmp_path) as hub:
+        boss, worker = hub.orchestrator(), hub.worker()
+        first, _ = boss.submit()
+        (writer,) = map(int, Path(f"/proc/{hub.pid}/task/{hub.pid}/children").read_text().split())
+        with worker.websocket() as link, ThreadPoolExecutor(1) as pool:
+            assert link.recv()["request_id"] == first["request_id"]
+            reader = Reader(task_of(first))
+            os.kill(writer, signal.SIGSTOP)
+            try:
+                request = work_request()
+                sending = pool.submit(boss.send, request)
+                until(sending.running, "it is under way")
+                for _ in range(20):
+                    assert hub.admin.get("/livez").status == 200
+                    assert [task["id"] for task in hub.tasks()] == [task_of(first)]
+                    assert link.raw.ping().wait(PATIENCE)
+                assert reader.read(hub.url, hub.ready["admin_token"], most=1).seen
+                assert not sending.done()
+            finally:
+                os.kill(writer, signal.SIGCONT)
+            assert sending.result(PATIENCE).status == 202
+        assert {task["id"] for task in hub.tasks()} == {task_of(first), task_of(request)}
 
 
 SYNC_SECONDS = 0.8

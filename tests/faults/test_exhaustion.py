@@ -1,11 +1,12 @@
 """A machine that has nothing left (descriptors, memory), or a disk that stands still: what is new is refused, and what
 is there is served.
 
-All is well when there is something again.
+All is well when there is something again. And what waits for long takes disk, not memory.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -17,9 +18,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from tests.conformance.agentmsg import words
+from tests.conformance.agentmsg.plain import Plain
 from tests.support.chiffon import Answer, Door, Orchestrator, kinds, task_of, work_request, work_result
 from tests.support.fleet import BROKEN
-from tests.support.hubproc import HubProcess, running, until
+from tests.support.hubproc import PATIENCE, HubProcess, running, until
 
 SPARE = 4
 MIB = 1 << 20
@@ -129,6 +132,11 @@ def test_many_large_requests_at_once_under_a_limit_of_memory_end_in_refusals_and
     assert "MemoryError" not in hub.log.read_text()
 
 
+LETTER = 40_000
+FIRST, MORE = 500, 700
+"""Letters of 40 kB: 20 MB, more than the store's cache holds of them, and then 28 MB."""
+
+
 def resident(hub: HubProcess) -> int:
     _, pages, *_ = Path(f"/proc/{hub.pid}/statm").read_text().split()
     return int(pages) * resource.getpagesize()
@@ -171,3 +179,29 @@ def test_behind_a_disk_that_stands_still_memory_is_bounded_and_the_hub_says_that
         assert Counter(answer.status for answer in kept) == {429: MANY - 2, 202: 2}
         until(lambda: Door(hub.url).get("/readyz").status == 200, "it goes on")
         assert len(hub.tasks()) == 2
+
+
+def test_however_much_waits_for_a_slow_receiver_the_memory_stays_flat_and_the_urgent_comes_first(
+    tmp_path: Path,
+) -> None:
+    """Nobody fetches them; then a receiver comes that reads one and no more."""
+    with running(tmp_path) as hub:
+        ada, bob = Plain(hub, "ada"), Plain(hub, "bob")
+
+        def write(count: int) -> None:
+            payload = {"agent_id": "ada", "filler": "x" * LETTER}
+            for _ in range(count // 100):
+                wire.acked(*[wire.say("HEARTBEAT", "bob", payload, priority="high") for _ in range(100)])
+
+        with ada.link() as wire:
+            write(FIRST)
+            before = resident(hub)
+            write(MORE)
+            assert resident(hub) - before < MORE * LETTER / 2
+            urgent = ada.say("ERROR_REPORT", "bob", words.error("ada", None, message="now!"))
+            with bob.link(max_queue=1) as link:
+                assert json.loads(link.socket.recv(timeout=PATIENCE))["id"] == urgent["id"]
+                until(lambda: hub.gauge("dragoman_links_open") == 2, "both are there")
+                assert resident(hub) - before < MORE * LETTER / 2
+                link.socket.socket.close()
+        assert hub.gauge("dragoman_deliveries") >= FIRST + MORE  # all of it waits, on the disk

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 from tests.support.fleet import Fleet
-from tests.support.hubproc import HubProcess, until
+from tests.support.hubproc import HubProcess, running, until
 from tests.support.ledger import Ledger
+from tests.support.senders import Senders
 
 
 def kill_in_a_loop(home: Path, seed: int, kills: int, seconds: float) -> None:
@@ -42,6 +43,24 @@ def kill_in_a_loop(home: Path, seed: int, kills: int, seconds: float) -> None:
 @pytest.mark.parametrize("seed", [1])
 def test_nothing_acknowledged_is_lost_over_random_kills(seed: int, tmp_path: Path) -> None:
     kill_in_a_loop(tmp_path, seed, kills=4, seconds=0.5)
+
+
+SEEDS = [1, 2, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 20))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_that_any_protocol_acknowledged_is_lost_in_a_kill(seed: int, tmp_path: Path) -> None:
+    """Senders over chiffon, agentmsg, forge, a2acp and the API with files, and a kill after so many of their
+    acknowledgments."""
+    after = random.Random(seed).randint(100, 600)
+    with running(tmp_path) as hub:
+        senders = Senders(hub)
+        with senders.sending():
+            until(lambda: senders.count >= after, f"{after} acknowledgments")
+            hub.kill()
+        assert all(senders.acknowledged.values())
+        hub.start()
+        assert senders.lost(float("inf")) == {}, f"seed {seed}"
 
 
 @pytest.mark.soak

@@ -1,11 +1,18 @@
-"""What the hot cache makes of queues: short ones it knows whole, and of long ones it reads no more than is wanted."""
+"""What the hot cache makes of queues: short ones it knows whole, and of long ones it reads no more than is wanted.
+
+And of letters it keeps no more than so many bytes.
+"""
 
 from __future__ import annotations
 
-from tests.adapters.records import task
+import msgspec
+from tests.adapters.records import delivery, task
 
-from dragoman.core.lookups import PAGE, Ready
-from dragoman.stores.sqlite.cache import HotCache
+from dragoman.core.delivery.model import Delivery, Letter
+from dragoman.core.ids import AgentId, DeliveryId
+from dragoman.core.lookups import PAGE, DeliveryById, Inbox, Ready
+from dragoman.core.ports import Changes
+from dragoman.stores.sqlite.cache import LETTER_BYTES, HotCache
 
 FRONT = Ready("code", 4)
 WAITING = [task(f"t{n:03}", queue="code", rank=n) for n in range(PAGE)]
@@ -28,3 +35,45 @@ def test_of_a_long_queue_only_its_front_is_read_until_it_is_short() -> None:
     assert cache.wider(FRONT) is FRONT
     cache.learn(FRONT, WAITING[:3])
     assert cache.answer(FRONT) == WAITING[:3]
+
+
+def letter(n: int, size: int) -> Delivery:
+    words = Letter(
+        sender=AgentId("ann"),
+        message_id=f"m{n}",
+        kind="HEARTBEAT",
+        digest="d",
+        body=msgspec.Raw(b'"' + b"x" * size + b'"'),
+        protocol="agentmsg",
+    )
+    return delivery(f"d{n}", f"d{n}", letter=words)
+
+
+def known(cache: HotCache, count: int) -> list[int]:
+    return [n for n in range(count) if cache.answer(DeliveryById(DeliveryId(f"d{n}"))) is not None]
+
+
+def test_of_letters_only_so_many_bytes_are_kept_and_the_newest_of_them() -> None:
+    cache = HotCache(100_000)
+    megabyte = 1_000_000
+    count = 3 * LETTER_BYTES // megabyte
+    for n in range(count):
+        cache.follow(Changes(added=[letter(n, megabyte)]), {})
+    kept = known(cache, count)
+    assert 0 < len(kept) * megabyte <= LETTER_BYTES
+    assert kept == list(range(kept[0], count))
+    cache.follow(Changes(removed=[letter(n, megabyte) for n in kept]), {})
+    for n in range(count, count + 10):  # what went is not counted any more, and what is rewritten counts once
+        cache.follow(Changes(added=[letter(n, megabyte)]), {})
+        for _ in range(3):
+            cache.follow(Changes(changed=[letter(n, megabyte)]), {})
+    assert known(cache, count + 10) == list(range(count, count + 10))
+
+
+def test_a_letter_that_goes_takes_its_receivers_inbox_along() -> None:
+    cache = HotCache(100_000)
+    inbox = Inbox(AgentId("bob"), 4)
+    cache.learn(inbox, [letter(0, 10)])
+    assert cache.answer(inbox) == [letter(0, 10)]
+    cache.learn(DeliveryById(DeliveryId("d1")), [letter(1, LETTER_BYTES)])
+    assert cache.answer(inbox) is None

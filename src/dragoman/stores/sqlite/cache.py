@@ -49,6 +49,8 @@ CONTRACTS = 3
 
 EVENT_BYTES = 16 << 20
 LARGE_EVENT = 64 << 10
+LETTER_BYTES = 16 << 20
+"""Of letters: very many may wait for a receiver that is slow, and each may be long."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -66,6 +68,7 @@ class HotCache:
         self._requests: dict[tuple[AgentId, str], TaskId] = {}
         self._numbers: dict[TaskId, int] = {}
         self._deliveries: dict[DeliveryId, Delivery] = {}
+        self._letter_bytes = 0
         self._events: dict[tuple[TaskId, int], Event] = {}
         self._event_bytes = 0
         self._contracts: dict[str, Contract] = {}
@@ -165,7 +168,7 @@ class HotCache:
             if isinstance(row, Task):
                 self._keep_task(row)
             elif isinstance(row, Delivery):
-                self._deliveries[row.id] = row
+                self._keep_delivery(row)
             elif isinstance(row, Contract):
                 self._contracts[row.id] = row
             elif isinstance(row, Event):
@@ -185,7 +188,8 @@ class HotCache:
 
     def learn_deliveries(self, task: TaskId, rows: list[Delivery]) -> None:
         """All deliveries of a task."""
-        self._deliveries.update((row.id, row) for row in rows)
+        for row in rows:
+            self._keep_delivery(row)
         self._of_task[task] = {row.id: row for row in rows}
         self._trim()
 
@@ -264,8 +268,14 @@ class HotCache:
             shelf.pop(id, None)
         return True
 
-    def _put_delivery(self, row: Delivery) -> None:
+    def _keep_delivery(self, row: Delivery) -> None:
+        if row.letter is not None:
+            old = self._deliveries.get(row.id)
+            self._letter_bytes += _letter_size(row) - (0 if old is None else _letter_size(old))
         self._deliveries[row.id] = row
+
+    def _put_delivery(self, row: Delivery) -> None:
+        self._keep_delivery(row)
         _shelve(self._of_task, row.task, row.id, row)
         if row.state is DeliveryState.LEASED:
             if row.ordered or row.wake_at is None:
@@ -278,6 +288,7 @@ class HotCache:
         if old is None:
             self._forget_shelves()
             return False
+        self._letter_bytes -= _letter_size(old)
         for shelf in (
             self._of_task.get(old.task),
             (self._leased if old.state is DeliveryState.LEASED else self._inbox).get(old.receiver),
@@ -331,10 +342,10 @@ class HotCache:
                     self._ready.pop(task.queue, None)
         if len(self._deliveries) > most:
             for name in oldest(self._deliveries, most):
-                row = self._deliveries.pop(name)
-                self._of_task.pop(row.task, None)
-                self._inbox.pop(row.receiver, None)
-                self._leased.pop(row.receiver, None)
+                self._trim_delivery(name)
+        while self._letter_bytes > LETTER_BYTES:
+            for name in list(islice(self._deliveries, len(self._deliveries) // 4 + 1)):
+                self._trim_delivery(name)
         if self._event_bytes > EVENT_BYTES:
             for event in list(islice(self._events.values(), len(self._events) // 4 + 1)):
                 self._drop_event(event)
@@ -350,6 +361,13 @@ class HotCache:
             self._leased.clear()
         if len(self._long) > most:
             self._long.clear()
+
+    def _trim_delivery(self, id: DeliveryId) -> None:
+        row = self._deliveries.pop(id)
+        self._letter_bytes -= _letter_size(row)
+        self._of_task.pop(row.task, None)
+        self._inbox.pop(row.receiver, None)
+        self._leased.pop(row.receiver, None)
 
 
 def oldest(known: dict[K, Any], most: int) -> list[K]:
@@ -373,6 +391,10 @@ def _best(shelf: dict[Any, Any] | None, lookup: Lookup[Any]) -> list[Any] | None
     if len(rows) > 1:
         rows.sort(key=lookup.order)
     return rows[: lookup.most]
+
+
+def _letter_size(row: Delivery) -> int:
+    return 0 if row.letter is None else memoryview(row.letter.body).nbytes
 
 
 def _size(event: Event) -> int:
