@@ -12,6 +12,7 @@ from dragoman.core.errors import Fault, Refused
 from dragoman.core.ids import AgentId, Instant, SessionId, TaskId, uuid7
 from dragoman.core.memory import MemoryBudget
 from dragoman.core.ports import LinkEnd
+from dragoman.core.streams import Streams
 
 T = TypeVar("T")
 NOW = Instant(1_768_796_464_000_000)
@@ -31,6 +32,7 @@ class ScriptedHub:
 
     def __init__(self) -> None:
         self.asked: list[Command] = []
+        self.streams = Streams()
         self.memory = MemoryBudget()
         self.noted: list[NoteRefusal] = []
         self.script: dict[type[Command], Any] = {}

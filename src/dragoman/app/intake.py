@@ -31,6 +31,7 @@ from dragoman.core.memory import MemoryBudget
 from dragoman.core.pipelining import Pipelined
 from dragoman.core.ports import Changes, LinkEnd, Store, StoreFailed
 from dragoman.core.rules import Rules
+from dragoman.core.streams import Streams
 from dragoman.core.tasks import clock
 from dragoman.core.work import NotLoaded, Work
 
@@ -90,10 +91,12 @@ class Intake(Overview):
         mint: Callable[[], str],
         observer: Observer | None = None,
         memory: MemoryBudget | None = None,
+        streams: Streams | None = None,
     ) -> None:
         super().__init__(store, rules or Rules(), now)
         self.mint = mint
         self.memory = memory or MemoryBudget()
+        self.streams = streams or Streams()
         self._observer = observer or Observer()
         self._waiting: deque[tuple[Command, Then | None]] = deque()
         self._mentioned: Batch = []

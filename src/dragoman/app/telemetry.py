@@ -20,6 +20,7 @@ looks.
     dragoman_files_dropped_total                   files that belonged to no task any more
     dragoman_coven_total{what}                     what coven's door met: streams, what it ignored, whom it refused
     dragoman_links_open, dragoman_intake_depth     as of the scrape
+    dragoman_streams_open                          streams of events that callers follow
     dragoman_held_bytes, dragoman_held_bytes_limit bytes of messages that are not decided yet, and how many may be
     dragoman_held_waiting                          requests and links that wait for room among them
     dragoman_held_refused_total                    requests refused because there was none
@@ -178,6 +179,7 @@ class Metrics(Observer):
         self.log_bytes: Callable[[], int] = _none
         self.stalled: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self.memory = MemoryBudget()
+        self.streams_open: Callable[[], int] = _none
         self.coven: Mapping[str, int] = {}
         """What coven's door counts."""
         self._commands: Counter[tuple[str, str]] = Counter()
@@ -261,6 +263,7 @@ class Metrics(Observer):
         yield GaugeMetricFamily("dragoman_links_open", "Links open now", self.links_open())
         yield GaugeMetricFamily("dragoman_intake_depth", "Commands waiting to be decided", self.intake_depth())
         yield GaugeMetricFamily("dragoman_store_log_bytes", "Bytes in the write-ahead log", self.log_bytes())
+        yield GaugeMetricFamily("dragoman_streams_open", "Streams of events open now", self.streams_open())
         yield from self._held()
         yield from self._gauges()
 

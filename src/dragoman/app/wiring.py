@@ -41,6 +41,7 @@ from dragoman.core.ids import HOUR, SECOND, AgentId, Instant
 from dragoman.core.memory import MemoryBudget, MemoryLimits
 from dragoman.core.ports import Files, Store
 from dragoman.core.queries.state import StateView
+from dragoman.core.streams import Streams
 from dragoman.protocols.forge.ratelimit import Bucket
 from dragoman.protocols.forge.types import AgentStatus
 from dragoman.security.tokens import token_hash
@@ -115,13 +116,16 @@ async def hub(
         MemoryLimits(total=settings.memory.in_flight_bytes, per_principal=settings.memory.in_flight_bytes_per_agent),
         free=FreeMemory(),
     )
-    intake = Intake(store, rules=settings.core_rules(), now=clock, mint=mint, observer=metrics, memory=memory)
+    streams = Streams(each=settings.quotas.streams_per_agent, most=settings.quotas.streams)
+    rules = settings.core_rules()
+    intake = Intake(store, rules=rules, now=clock, mint=mint, observer=metrics, memory=memory, streams=streams)
     files = open_files(settings, mint, clock, vault)
     metrics.links_open = lambda: intake.links
     metrics.intake_depth = lambda: intake.depth
     metrics.log_bytes = lambda: store.log_bytes
     metrics.stalled = lambda: intake.stalled
     metrics.memory = memory
+    metrics.streams_open = lambda: streams.open
     admin_hash = token_hash(admin_token)
     async with contextlib.AsyncExitStack() as stops:
         await intake.start()

@@ -22,8 +22,10 @@ from dragoman.core.files import FileRef, KeptFile
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, SessionId, TaskId
 from dragoman.core.lookups import Lookup, Row
 from dragoman.core.memory import MemoryBudget
+from dragoman.core.policy.holdings import Holding
 from dragoman.core.state.model import Changed, Entity, Registry
 from dragoman.core.state.policy import Policy
+from dragoman.core.streams import Streams
 from dragoman.core.tasks.model import Event, Question, QuestionStatus, Status, Task
 
 if TYPE_CHECKING:
@@ -106,6 +108,8 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
     parted: Sequence[AgentId] = ()
     """Who is not there, though a contract that nobody ended names it or something is on its way to it: the hub stopped
     while what was left of a removed agent was cleared away."""
+    holdings: Mapping[AgentId, Holding] = {}
+    """What each principal has lying here that is not done with."""
     passed: Mapping[str, str] = {}
     """The last letters that were noted (`Store.note`), the oldest first."""
 
@@ -355,6 +359,11 @@ class Intake(Protocol):
     @property
     def memory(self) -> MemoryBudget:
         """The bytes of messages that are held until they are decided: doors take them before they read."""
+        ...
+
+    @property
+    def streams(self) -> Streams:
+        """The streams of events that are open."""
         ...
 
     def attach(self, session: SessionId, end: LinkEnd) -> None:

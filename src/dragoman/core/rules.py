@@ -69,6 +69,12 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     limited: frozenset[str] = LIMITED
     contract_lasts: int = 24 * HOUR
     """How long a contract is good for (a2acp-D7)."""
+    bytes_per_agent: int = 4 * 1024 * 1024 * 1024
+    """What one principal may have lying here that is not done with (`policy.quotas`); 0 is no limit."""
+    letters_per_agent: int = 1_000_000
+    entities_per_agent: int = 10_000
+    messages_per_agent: int = 1_200_000
+    """In a sliding minute, whatever it speaks and over all its links; 0 is no limit."""
     max_backlog: int = 2_000_000
     """Queued tasks per queue before new ones are refused."""
     heartbeat: int = 10 * SECOND

@@ -36,6 +36,7 @@ from dragoman.core.lookups import (
     Row,
     TaskById,
 )
+from dragoman.core.policy.holdings import NOTHING, Holding, holding_of
 from dragoman.core.ports import PASSED, Changes, Due, Recovered, StoreFailed, TaskFilter
 from dragoman.core.state.model import Changed, Entity, Registry
 from dragoman.core.tasks.model import FINAL, Event, Question, QuestionStatus, Status, Task
@@ -119,7 +120,15 @@ class MemoryStore:
                 }.difference(self._tables[Agent])
             ),
             passed=dict(self._passed),
+            holdings=self._holdings(),
         )
+
+    def _holdings(self) -> dict[AgentId, Holding]:
+        held: dict[AgentId, Holding] = {}
+        for row in (*self.rows(Task), *self.rows(Delivery), *self.rows(Entity)):
+            if (found := holding_of(row)) is not None:
+                held[found[0]] = held.get(found[0], NOTHING).plus(found[1])
+        return {id: holding for id, holding in held.items() if holding != NOTHING}
 
     async def close(self) -> None:
         pass

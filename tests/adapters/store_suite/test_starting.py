@@ -7,12 +7,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import msgspec
 from hypothesis import given
 
 from dragoman.core.contracts.model import Party, Standing
-from dragoman.core.delivery.model import DeliveryState
+from dragoman.core.delivery.model import Cargo, DeliveryState, Letter
 from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.lookups import Row
+from dragoman.core.policy.holdings import Holding
 from dragoman.core.ports import Changes, Recovered, Store
 from dragoman.core.state.model import Registry
 from dragoman.core.tasks.model import Status
@@ -83,7 +85,31 @@ async def test_opening_tells_what_a_hub_begins_with(kind: str, tmp_path: Path) -
         entities=[grant],
         state_cursor=5,
         parted=[AgentId("removed"), AgentId("taken away"), AgentId("went")],
+        holdings={AgentId("ada"): Holding(bytes=43, entities=1)},
     )
+
+
+@every_store
+async def test_opening_tells_what_each_principal_has_lying_there(kind: str, tmp_path: Path) -> None:
+    words = msgspec.Raw(b'{ "text" : "\xc3\xa4" }')
+    spoken = Letter(sender=AgentId("ann"), message_id="m", kind="NOTE", digest="d", body=words, protocol="agentmsg")
+    rows = [
+        task("a", status=Status.RUNNING, request_bytes=10),
+        task("b", status=Status.COMPLETED, request_bytes=100),
+        task("c", queue="code", request_bytes=1000),
+        task("d", queue="code"),
+        delivery("1", "1", "bob", cargo=Cargo.LETTER, letter=spoken, size=16),
+        delivery("2", "2", "ann", cargo=Cargo.UNDELIVERED, letter=spoken, size=16),
+        entity("kept", created_by=AgentId("cid"), value={"ä": 1}),
+        entity("cid:tokens", Registry.RESOURCE),
+    ]
+    principal = rows[0].origin.principal
+    _, _, recovered = await reopened(kind, tmp_path, Changes(added=rows))
+    assert recovered.holdings == {
+        principal: Holding(bytes=1010),
+        AgentId("ann"): Holding(bytes=16, letters=1),
+        AgentId("cid"): Holding(bytes=8, entities=1),
+    }
 
 
 @every_store

@@ -63,6 +63,24 @@ class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
     """A request for which there is no room waits so long, unread, before it is refused."""
 
 
+class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How much one agent may have lying in the hub that is not done with, whatever it speaks; 0 is no limit. Beyond it
+    the agent is refused with 429, retryable. (Files have their own, in `files`.)"""
+
+    bytes_per_agent: Annotated[int, Meta(ge=0)] = _D.bytes_per_agent
+    """Requests of its unfinished tasks, its unacknowledged letters, and what it keeps in the shared state."""
+    letters_per_agent: Annotated[int, Meta(ge=0)] = _D.letters_per_agent
+    """Messages to other agents that were not acknowledged yet."""
+    state_entities_per_agent: Annotated[int, Meta(ge=0)] = _D.entities_per_agent
+    """Tasks that it keeps in the shared state."""
+    messages_per_minute: Annotated[int, Meta(ge=0)] = _D.messages_per_agent
+    """In any minute, over all protocols and links."""
+    streams_per_agent: Annotated[int, Meta(ge=0)] = 500
+    """Streams of events that one caller may follow at once."""
+    streams: Annotated[int, Meta(ge=0)] = 5_000
+    """The same, of everybody together."""
+
+
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
     """TLS 1.3 for every port, from files in PEM. `dragoman cert` makes them."""
 
@@ -233,6 +251,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The data directory: the embedded store, the admin token, and what clients on this machine need."""
     server: Server = Server()
     memory: MemorySettings = MemorySettings()
+    quotas: QuotaSettings = QuotaSettings()
     tls: TlsSettings = TlsSettings()
     store: StoreSettings = StoreSettings()
     rules: RuleSettings = RuleSettings()
@@ -271,6 +290,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             request_memory=_micros(of.request_memory_seconds),
             keep_finished=int(of.keep_finished_days * DAY),
             max_backlog=of.max_backlog,
+            bytes_per_agent=self.quotas.bytes_per_agent,
+            letters_per_agent=self.quotas.letters_per_agent,
+            entities_per_agent=self.quotas.state_entities_per_agent,
+            messages_per_agent=self.quotas.messages_per_minute,
             heartbeat=_micros(letters.heartbeat_seconds),
             heartbeats_missed=letters.heartbeats_missed,
             letter_waits=(

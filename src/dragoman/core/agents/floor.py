@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import islice
+from typing import Any
 
 import msgspec
 
@@ -16,6 +17,7 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.audit.tally import MOST_SENDERS, Allowance, Tally, rates_of
 from dragoman.core.audit.tally import Key as TallyKey
 from dragoman.core.ids import HUB, AgentId, Instant, SessionId
+from dragoman.core.policy.holdings import NOTHING, Holding, holding_of
 from dragoman.core.policy.ratelimit import Key, Minute
 from dragoman.core.ports import PASSED, Recovered
 from dragoman.core.state import policy
@@ -79,6 +81,7 @@ class Floor:
         self.active = {owner: dict.fromkeys(ids) for owner, ids in recovered.active.items()}
         """What each agent has in hand, what it had first before what came later."""
         self.backlog: dict[str, int] = {queue: n for queue, n in recovered.backlog.items() if n}
+        self.holdings: dict[AgentId, Holding] = dict(recovered.holdings)
         self.parting = False
         """The hub stops: nothing is given out any more, and whoever it lets go of has done nothing wrong. Agents keep
         their work and have time to come back after the start (`tasks.clock.back_by`), as if the hub had died."""
@@ -151,6 +154,17 @@ class Floor:
         if kind is not None and id in kind:
             del kind[id]
             kind[id] = None
+
+    def note_holding(self, row: Any, times: int) -> None:
+        """A row came (1) or went (-1)."""
+        found = holding_of(row)
+        if found is not None:
+            id, holding = found
+            left = self.holdings.get(id, NOTHING).plus(holding, times)
+            if left == NOTHING:
+                self.holdings.pop(id, None)
+            else:
+                self.holdings[id] = left
 
     def note_passed(self, letters: dict[str, str]) -> None:
         """Letters that left without a row: the last ones are recognised when they come again."""

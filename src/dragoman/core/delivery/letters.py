@@ -25,6 +25,7 @@ from dragoman.core.delivery.receipts import name_of, other_words
 from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.lookups import HeardById, Inbox, LaneEnd, Spent, Unacknowledged
+from dragoman.core.policy import quotas
 from dragoman.core.policy.replay import mark_of
 from dragoman.core.tasks.model import Priority, Task
 from dragoman.core.tasks.parts import is_party
@@ -55,6 +56,7 @@ def tell(work: Work, command: Tell) -> None:
     if reports and task is not None and not is_party(work.agent(sender), sender, task):
         raise refuse(Kind.NOT_FOUND, "no such task, or not yours", field="task_id", task_id=task.id)
     if not is_known(work, command.letter, 0):
+        quotas.check(work, sender, bytes=len(command.letter.body), letters=1)
         _send(work, command.letter, receiver.id, command.priority, command.lane, task)
 
 
@@ -103,6 +105,7 @@ def _send(work: Work, letter: Letter, to: AgentId, priority: Priority, about: Ta
         head=last is None,
         wake_at=letter.expires_at,
         letter=letter,
+        size=len(letter.body),
     )
     if last is not None and last.rank > delivery.rank:
         hurry(work, delivery)
@@ -127,6 +130,7 @@ def carry_again(work: Work, dead: DeadLetter) -> None:
         created_at=work.now,
         head=last is None,
         letter=msgspec.structs.replace(dead.letter, expires_at=None),
+        size=len(dead.letter.body),
         reason=dead.reason if dead.cargo is Cargo.UNDELIVERED else None,
     )
     put_on_its_way(work, delivery, () if last is None else (last,))

@@ -115,6 +115,8 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     letter: Letter | None = None
     reason: Fault | None = None
     contract: str | None = None
+    size: int = 0
+    """Bytes of a letter's words."""
 
     @property
     def alone(self) -> bool:

@@ -60,6 +60,31 @@ class PeopleOnly:
             raise refuse(Kind.FORBIDDEN, "only the admin token may do this", agent_id=command.principal)
 
 
+class Pace:
+    """Not too often, whatever is spoken: one bucket for each principal over all protocols and links. Ending a
+    collaboration is never refused for it."""
+
+    def check(self, work: Work, command: Command) -> None:
+        limit, principal = work.rules.messages_per_agent, command.principal
+        if not limit or principal in (ADMIN, HUB) or type(command) in (EndContract, NoteRefusal):
+            return
+        if command.action is None and command.seen is None:
+            return
+        key: ratelimit.Key = ("principal", principal)
+        minute = work.minute(key) or ratelimit.EMPTY
+        if minute.total >= limit and (wait := minute.wait(limit, work.now)):
+            after = min(ratelimit.SPAN, max(1, -(-wait // ratelimit.SECOND)))
+            raise refuse(
+                Kind.RATE_LIMITED,
+                f"more than {limit} messages a minute of {principal}, over all its links; wait {after} s",
+                retryable=True,
+                scope="principal",
+                limit=limit,
+                retry_after=after,
+            )
+        work.note_minutes({key: minute.taken(work.now)})
+
+
 class RateLimit:
     """Not too often: so many messages in a sliding minute for an agent, a collaboration, and everybody together. One
     bucket for each principal, whatever it speaks; which protocols are limited is a rule. An agent of one of them is
@@ -111,12 +136,13 @@ def _limits(per_minute: tuple[int, int, int]) -> ratelimit.Limits:
     return ratelimit.Limits(agent=agent, collaboration=collaboration, broker=everybody)
 
 
-CHAIN: tuple[Policy, ...] = (KnownPrincipal(), PeopleOnly(), RateLimit())
+CHAIN: tuple[Policy, ...] = (KnownPrincipal(), PeopleOnly(), Pace(), RateLimit())
 
 
 def count(work: Work, command: Command) -> None:
     """A message that was refused is one of its sender's all the same: whoever asks in vain asks, too."""
     try:
+        Pace().check(work, command)
         RateLimit().check(work, command)
     except Refused:
         pass  # it was that limit that refused it

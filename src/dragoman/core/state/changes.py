@@ -29,6 +29,7 @@ from dragoman.core.commands import ChangeState, WaitAnew
 from dragoman.core.delivery.receipts import note, receipt
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId, rfc3339
+from dragoman.core.policy import quotas
 from dragoman.core.routing.dispatch import fill, make_room
 from dragoman.core.state import budget, policy, versions
 from dragoman.core.state.model import Change, Entity, Operation, Registry
@@ -273,6 +274,8 @@ def write(
     value = merged(old, command.changes)
     if registry is Registry.TASK:
         value = as_task(work, command, name, old, value)
+        if was is None:
+            quotas.check(work, command.principal, entities=1)
     elif registry is Registry.RESOURCE:
         whose, _, kind = name.rpartition(":")
         for field, said in (("agent_id", whose), ("resource_type", kind)):

@@ -189,6 +189,8 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     finished_at: Instant | None = None
     output: tuple[OutputCursor, ...] = ()
     output_bytes: int = 0
+    request_bytes: int = 0
+    """What was asked, in bytes as it came: part of what its caller has lying here (`policy.holdings`)."""
     files: tuple[FileRef, ...] = ()
     files_before: int = 0
     """How many of them were there when the work was begun once more: what is measured is what came since."""

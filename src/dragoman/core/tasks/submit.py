@@ -14,6 +14,7 @@ from dragoman.core.delivery.outbox import OUTCOME_CARGO, OUTCOMES, await_answer,
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import ADMIN, HOUR, HUB, SECOND, Instant, TaskId
 from dragoman.core.lookups import Claims, Lane
+from dragoman.core.policy import quotas
 from dragoman.core.policy.replay import replayed
 from dragoman.core.routing.dispatch import assign, place
 from dragoman.core.routing.routes import Route, addressed, choose, serves
@@ -95,7 +96,9 @@ def submit(work: Work, command: Submit) -> Task:
             f"{work.backlog(route.queue)} tasks already wait for {route.kind or route.pinned}; try again later",
             retryable=True,
         )
-    task = newborn(work, command, route)
+    size = len(command.body) + len(command.raw or b"")
+    quotas.check(work, command.principal, bytes=size)
+    task = msgspec.structs.replace(newborn(work, command, route), request_bytes=size)
     if command.awaited is not None:
         await_answer(work, command.principal, command.awaited)
     personal = command.personal or route.personal or (offer is not None and offer.pii)

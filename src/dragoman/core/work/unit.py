@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from dragoman.core.agents.model import Agent
+from dragoman.core.delivery.model import Delivery
 from dragoman.core.ids import HUB
 from dragoman.core.lookups import Lookup, Row
 from dragoman.core.ports import Changes
@@ -107,7 +108,15 @@ class Work(Writing):
                 floor.drop_agent(entry.base)
         for entry in self._dirty[Task].values():
             self._settle_task(entry)
+        for entry in self._dirty[Delivery].values():
+            for delivery, times in ((entry.base, -1), (entry.row, 1)):
+                if isinstance(delivery, Delivery) and delivery.letter is not None:
+                    floor.note_holding(delivery, times)
         for entry in self._dirty[Entity].values():
+            if entry.base is not None:
+                floor.note_holding(entry.base, -1)
+            if entry.row is not None:
+                floor.note_holding(entry.row, 1)
             if isinstance(entry.row, Entity):
                 floor.put_entity(entry.row)
             elif isinstance(entry.base, Entity):
@@ -155,6 +164,9 @@ class Work(Writing):
         active = self.floor.active
         base: Any = entry.base
         row: Any = entry.row
+        was = base is not None and not base.final
+        if was is not (row is not None and not row.final):
+            self.floor.note_holding(base if was else row, -1 if was else 1)
         old = None if base is None else base.holder
         new = None if row is None else row.holder
         if old == new:

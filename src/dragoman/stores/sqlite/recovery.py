@@ -10,10 +10,11 @@ import msgspec
 
 from dragoman.core.audit.chain import Newest
 from dragoman.core.ids import AgentId, Instant, TaskId
+from dragoman.core.policy.holdings import NOTHING, Holding, holding_of
 from dragoman.core.ports import Due, Recovered
 from dragoman.core.tasks.model import HELD
 from dragoman.stores.sqlite import ops
-from dragoman.stores.sqlite.answers import STANDS, one_of
+from dragoman.stores.sqlite.answers import STANDS, UNFINISHED, one_of
 from dragoman.stores.sqlite.rows import (
     agent_from,
     audit_from,
@@ -76,9 +77,36 @@ def recovered(connection: apsw.Connection) -> tuple[Recovered, int]:
             for (body,) in connection.execute("SELECT body FROM entity WHERE registry <> 'TASK' ORDER BY id")
         ],
         parted=sorted({agent for place in NAMED for agent in _parted(connection, *place)}),
+        holdings=_holdings(connection),
         state_cursor=next((int(at) for (at,) in connection.execute("SELECT max(cursor) FROM changed") if at), 0),
     )
     return begin, highest + 1
+
+
+def _holdings(connection: apsw.Connection) -> dict[AgentId, Holding]:
+    """What each principal has lying here that is not done with (`core.policy.holdings`)."""
+    held: dict[AgentId, Holding] = {}
+
+    def add(whose: str, holding: Holding) -> None:
+        held[AgentId(whose)] = held.get(AgentId(whose), NOTHING).plus(holding)
+
+    tasks = (
+        "SELECT principal, total(json_extract(body, '$.request_bytes')) FROM task"
+        f" WHERE status {one_of(UNFINISHED)} GROUP BY principal"
+    )
+    for whose, size in connection.execute(tasks):
+        add(whose, Holding(bytes=int(size)))
+    letters = (
+        "SELECT json_extract(body, '$.letter.sender'), total(json_extract(body, '$.size')), count(*) FROM delivery"
+        " WHERE json_extract(body, '$.cargo') = 'letter' GROUP BY 1"
+    )
+    for whose, size, count in connection.execute(letters):
+        add(whose, Holding(bytes=int(size), letters=count))
+    for (body,) in connection.execute("SELECT body FROM entity WHERE registry = 'TASK'"):
+        found = holding_of(entity_from(body))
+        assert found is not None
+        add(*found)
+    return {id: holding for id, holding in held.items() if holding != NOTHING}
 
 
 def _parted(connection: apsw.Connection, table: str, column: str, which: str) -> list[AgentId]:

@@ -236,10 +236,11 @@ class AgentmsgState:
             raise refuse(Kind.OVERLOADED, f"{MOST_WATCHES} watches are open already; try again later")
         self._streams += 1
         try:
-            if after is not None:  # what is too long ago is refused while there is a status to say it with
-                await self._desk.state.changes(after, 1)
-            async with aclosing(changes(self._desk, reader, asked, after)) as updates:
-                await self._stream(updates, receive, send)
+            with self._desk.hub.streams.one(reader):
+                if after is not None:  # what is too long ago is refused while there is a status to say it with
+                    await self._desk.state.changes(after, 1)
+                async with aclosing(changes(self._desk, reader, asked, after)) as updates:
+                    await self._stream(updates, receive, send)
         finally:
             self._streams -= 1
 

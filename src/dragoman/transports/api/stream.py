@@ -24,7 +24,8 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from dragoman.core.errors import Kind
+from dragoman.core.errors import Kind, Refused
+from dragoman.core.ids import ADMIN
 from dragoman.core.ports import StoreFailed
 from dragoman.core.queries import event_out, is_hidden
 from dragoman.core.tasks.model import Event, Status, Task
@@ -72,6 +73,7 @@ async def follow(desk: Desk, request: Request) -> Response:
     if request.method == "HEAD":  # it wants to know what it would get, not to wait until it is over
         return StreamingResponse((), media_type=MEDIA_TYPE, headers=HEADERS)
     after = min(after, task.seq)  # who saw more than there is (a backup was restored) hears what comes from now on
+    desk.intake.streams.check(ADMIN)  # while there is a status to refuse it with
     frames = _until_unreadable(_frames(desk, task, after, raw=query.raw))
     return StreamingResponse(frames, media_type=MEDIA_TYPE, headers=HEADERS)
 
@@ -84,10 +86,18 @@ async def _until_unreadable(frames: AsyncGenerator[bytes]) -> AsyncIterator[byte
                 yield piece
         except StoreFailed:
             log.warning("stream ended, the store cannot be read")
+        except Refused as refused:  # others were quicker
+            log.info("stream ended", why=str(refused.fault))
 
 
 async def _frames(desk: Desk, task: Task, after: int, *, raw: bool) -> AsyncGenerator[bytes]:
     yield b"retry: 1000\n\n"
+    with desk.intake.streams.one(ADMIN):
+        async for piece in _told(desk, task, after, raw=raw):
+            yield piece
+
+
+async def _told(desk: Desk, task: Task, after: int, *, raw: bool) -> AsyncGenerator[bytes]:
     async with desk.intake.watch(task.id) as watch:
         while True:
             page = await desk.store.events(task.id, after=after, limit=page_size(task))

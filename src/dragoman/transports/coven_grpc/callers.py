@@ -116,7 +116,8 @@ class Callers:
 
     async def _send(self, context: Any) -> None:
         task = await self._asked(context)
-        await self._tell(context, task, 0, task.origin.request_id)
+        with self._hub.streams.one(task.origin.principal):
+            await self._tell(context, task, 0, task.origin.request_id)
 
     async def _asked(self, context: Any) -> Task:
         """Read the one message, and submit what it asks for; it is held no longer than that."""
@@ -135,6 +136,7 @@ class Callers:
             message = codec.decode_send(request, self._limits)
             metadata = metadata_of(context.invocation_metadata())
             principal = await self._identity.caller(metadata, message.sender)
+            self._hub.streams.check(principal)
             if self._draining.is_set():
                 raise refuse(Kind.OVERLOADED, "the hub is stopping; try again in a moment", retryable=True)
             # A caller that goes away in the middle has asked, or has not: never half of it.
@@ -183,7 +185,8 @@ class Callers:
     async def _follow(self, request: bytes, context: Any) -> None:
         asked = codec.decode_follow(request, self._limits)
         task = await self._theirs(context, asked.task_id)
-        await self._tell(context, task, asked.after, task.origin.request_id)
+        with self._hub.streams.one(task.origin.principal):
+            await self._tell(context, task, asked.after, task.origin.request_id)
 
     async def _cancel(self, request: bytes, context: Any) -> bytes:
         asked = codec.decode_cancel(request, self._limits)

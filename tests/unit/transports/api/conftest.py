@@ -24,6 +24,7 @@ from dragoman.core.rules import Rules
 from dragoman.core.state import policy
 from dragoman.core.state.model import Entity, Registry
 from dragoman.core.state.policy import Policy
+from dragoman.core.streams import Streams
 from dragoman.core.tasks.model import Event, EventKind, Origin, Status, Task
 from dragoman.core.tasks.silence import Watched
 from dragoman.security.tokens import token_hash
@@ -40,6 +41,7 @@ class ScriptedIntake:
 
     def __init__(self) -> None:
         self.asked: list[Command] = []
+        self.streams = Streams()
         self.noted: list[NoteRefusal] = []
         self.script: dict[type[Command], Answer] = {}
         self.known: dict[AgentId, Agent] = {}

@@ -1,0 +1,53 @@
+"""What each principal has lying in the store that is not done with: derived from rows, for its quotas.
+
+    row                                    whose                bytes                         counts as
+    -------------------------------------  -------------------  ----------------------------  ---------
+    a task that is not over                who asked for it     its request, as it came       –
+    a letter that is not acknowledged      who wrote it         its words                     a letter
+    a task that agents keep in the state   who made the entity  its value                     an entity
+
+The hub counts them at its start and changes the counts after each commit, by the rows that changed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dragoman.core.delivery.model import Cargo, Delivery
+from dragoman.core.ids import AgentId
+from dragoman.core.state.model import Entity, Registry
+from dragoman.core.tasks.model import Task
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Holding(msgspec.Struct, frozen=True, gc=False):
+    bytes: int = 0
+    letters: int = 0
+    entities: int = 0
+
+    def plus(self, other: Holding, times: int = 1) -> Holding:
+        return Holding(
+            self.bytes + times * other.bytes,
+            self.letters + times * other.letters,
+            self.entities + times * other.entities,
+        )
+
+
+NOTHING = Holding()
+
+
+def holding_of(row: Any) -> tuple[AgentId, Holding] | None:
+    """What a row adds to whose holding, if anything."""
+    kind = type(row)
+    if kind is Task:
+        return None if row.final else (row.origin.principal, Holding(bytes=row.request_bytes))
+    if kind is Delivery:
+        if row.letter is None or row.cargo is not Cargo.LETTER:
+            return None
+        return row.letter.sender, Holding(bytes=row.size, letters=1)
+    if kind is Entity and row.registry is Registry.TASK:
+        return row.created_by, Holding(bytes=len(_encode(row.value)), entities=1)
+    return None

@@ -1,0 +1,40 @@
+"""How much one principal may have lying in the store (`holdings`), whatever it speaks. 0 in a rule is no limit.
+
+Checked where something new is accepted; what is there already is never taken away. Every refusal is retryable: there
+is room again when tasks end, letters are acknowledged or entities are deleted. The counts are those of the last commit,
+so the commands of one unit may go beyond a limit together. People and the hub itself have no quota.
+"""
+
+from __future__ import annotations
+
+from dragoman.core.errors import Kind, refuse
+from dragoman.core.ids import ADMIN, HUB, AgentId
+from dragoman.core.work import Work
+
+AGAIN_SECONDS = 5
+
+
+def check(work: Work, principal: AgentId, *, bytes: int = 0, letters: int = 0, entities: int = 0) -> None:
+    """Refuse what would go beyond a quota of this principal."""
+    if principal in (ADMIN, HUB):
+        return
+    rules = work.rules
+    held = work.floor.holdings.get(principal)
+    if held is None:
+        return  # the first of all is always taken, whatever its size
+    for what, wanted, has, limit, until in (
+        ("bytes", bytes, held.bytes, rules.bytes_per_agent, "some of your tasks are over or letters acknowledged"),
+        ("letters", letters, held.letters, rules.letters_per_agent, "some of them are acknowledged"),
+        ("entities", entities, held.entities, rules.entities_per_agent, "you have deleted some"),
+    ):
+        if wanted and limit and has + wanted > limit:
+            named = {"bytes": "bytes of requests, letters and state"}.get(what, f"{what} of yours")
+            raise refuse(
+                Kind.RATE_LIMITED,
+                f"the hub keeps {has} {named} that are not done with, and takes {limit} at most; send this again when "
+                f"{until}",
+                retryable=True,
+                scope=what,
+                limit=limit,
+                retry_after=AGAIN_SECONDS,
+            )

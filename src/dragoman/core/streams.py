@@ -1,0 +1,53 @@
+"""How many streams of events are open: of each principal, and of all. 0 is no limit.
+
+A stream costs a connection and reads for every event, for as long as its client likes. People share one token, so for
+them only the limit of all counts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dragoman.core.errors import Kind, refuse
+from dragoman.core.ids import ADMIN, AgentId
+
+AGAIN_SECONDS = 5
+
+
+class Streams:
+    def __init__(self, *, each: int = 500, most: int = 5_000) -> None:
+        self.each = each
+        self.most = most
+        self._open: Counter[AgentId] = Counter()
+
+    @property
+    def open(self) -> int:
+        return self._open.total()
+
+    @contextmanager
+    def one(self, principal: AgentId) -> Iterator[None]:
+        """While a stream is open; raises `Refused` where it is one too many."""
+        self.check(principal)
+        self._open[principal] += 1
+        try:
+            yield
+        finally:
+            self._open[principal] -= 1
+            if not self._open[principal]:
+                del self._open[principal]
+
+    def check(self, principal: AgentId) -> None:
+        if self.most and self.open >= self.most:
+            message = f"{self.most} streams are open already; try again later"
+            raise refuse(Kind.OVERLOADED, message, retryable=True, retry_after=AGAIN_SECONDS)
+        if self.each and principal != ADMIN and self._open[principal] >= self.each:
+            raise refuse(
+                Kind.RATE_LIMITED,
+                f"{principal} has {self.each} streams open already; close one first",
+                retryable=True,
+                scope="streams",
+                limit=self.each,
+                retry_after=AGAIN_SECONDS,
+            )

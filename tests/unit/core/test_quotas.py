@@ -1,0 +1,133 @@
+"""What one agent may have lying in the hub: bytes, letters, shared entities, messages a minute, streams."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from tests.support.world import World
+
+from dragoman.core.commands import Cancel, ChangeState, EndContract, Tell
+from dragoman.core.errors import Kind, Refused
+from dragoman.core.ids import ADMIN, AgentId
+from dragoman.core.policy.holdings import Holding
+from dragoman.core.rules import Rules
+from dragoman.core.state.model import Operation, Registry
+from dragoman.core.streams import Streams
+
+BOSS = AgentId("boss")
+STATE = {
+    "status": "pending",
+    "created_at": "2026-01-01T00:00:00Z",
+    "updated_at": "2026-01-01T00:00:00Z",
+    "context": {"task_type": "x", "priority": "normal", "metadata": {}, "dependencies": [], "history": []},
+}
+
+
+async def peopled(**rules: Any) -> World:
+    world = await World(rules=Rules(**rules)).start()
+    await world.add("boss", "orchestrator")
+    await world.add("i1", "infra")
+    return world
+
+
+def held(world: World, id: AgentId = BOSS) -> Holding | None:
+    return world.intake._floor.holdings.get(id)
+
+
+async def test_requests_of_unfinished_tasks_count_until_they_are_over_also_after_a_restart() -> None:
+    world = await peopled(bytes_per_agent=1000)
+    large = msgspec.structs.replace(world.request(), body=b'"' + b"x" * 798 + b'"', raw=None)
+    first = await world.ask(large)
+    assert held(world) == Holding(bytes=800)
+    await world.restart()
+    assert held(world) == Holding(bytes=800)
+    fault = await world.refused(msgspec.structs.replace(large, request_id="another", task_id=None))
+    assert (fault.kind, fault.retryable, fault.facts["scope"]) == (Kind.RATE_LIMITED, True, "bytes")
+    assert (await world.ask(large)).id == first.id  # the same again is no more
+    await world.ask(Cancel(principal=BOSS, task_id=first.id))
+    assert held(world) is None
+    await world.ask(msgspec.structs.replace(large, request_id="another", task_id=None))
+
+
+async def test_the_first_request_is_taken_whatever_its_size_and_people_have_no_quota() -> None:
+    world = await peopled(bytes_per_agent=10)
+    large = msgspec.structs.replace(world.request(), body=b'"' + b"x" * 800 + b'"', raw=None)
+    await world.ask(large)
+    for n in range(3):
+        await world.ask(msgspec.structs.replace(large, principal=ADMIN, request_id=f"r{n}", task_id=None))
+
+
+async def test_letters_count_until_they_are_acknowledged_also_after_a_restart() -> None:
+    world = await peopled(letters_per_agent=2)
+    await world.add("friend", protocol="agentmsg")
+    await world.add("writer", protocol="agentmsg")
+    writer = AgentId("writer")
+
+    first, second, third = (
+        Tell(principal=writer, to=AgentId("friend"), letter=world.letter("writer")) for _ in range(3)
+    )
+    await world.ask(first)
+    await world.ask(second)
+    await world.restart()
+    size = len(first.letter.body) + len(second.letter.body)
+    assert held(world, writer) == Holding(bytes=size, letters=2)
+    fault = await world.refused(third)
+    assert (fault.kind, fault.retryable, fault.facts["scope"]) == (Kind.RATE_LIMITED, True, "letters")
+    await world.ask(second)  # the same again is no more
+    friend = await world.connect("friend", acknowledges=True)
+    await friend.ack(*friend.take())
+    assert held(world, writer) is None
+    await world.ask(third)
+
+
+async def test_entities_of_the_shared_state_count_until_they_are_deleted_also_after_a_restart() -> None:
+    world = await peopled(entities_per_agent=1)
+
+    def change(name: str, operation: Operation, version: int = 0) -> ChangeState:
+        kept = STATE | {"id": name} if operation is Operation.CREATE else {}
+        return ChangeState(
+            principal=BOSS, entity=Registry.TASK, entity_id=name, operation=operation, version=version, changes=kept
+        )
+
+    made = await world.ask(change("a", Operation.CREATE))
+    await world.restart()
+    found = held(world)
+    assert found is not None
+    assert found.entities == 1
+    fault = await world.refused(change("b", Operation.CREATE))
+    assert (fault.kind, fault.facts["scope"]) == (Kind.RATE_LIMITED, "entities")
+    await world.ask(change("a", Operation.DELETE, made.version))
+    assert held(world) is None
+    await world.ask(change("b", Operation.CREATE))
+
+
+async def test_an_agent_has_one_bucket_of_messages_over_all_protocols_and_others_have_their_own() -> None:
+    world = await peopled(messages_per_agent=6)  # it has registered
+    for protocol in ("chiffon", "agentmsg", "forge", "a2acp", "coven"):
+        await world.ask(msgspec.structs.replace(world.request(), protocol=protocol))
+    fault = await world.refused(world.request())
+    assert (fault.kind, fault.retryable, fault.facts["scope"]) == (Kind.RATE_LIMITED, True, "principal")
+    assert 1 <= fault.facts["retry_after"] <= 60
+    ended = await world.refused(EndContract(principal=BOSS, collaboration="none"))
+    assert ended.kind is not Kind.RATE_LIMITED
+    await world.add("another", "orchestrator")
+    await world.ask(msgspec.structs.replace(world.request(), principal=AgentId("another")))
+    await world.advance(62)
+    await world.ask(world.request())
+
+
+def test_streams_are_capped_for_each_and_for_all() -> None:
+    streams = Streams(each=1, most=2)
+    with streams.one(BOSS):
+        with pytest.raises(Refused) as refused:
+            streams.check(BOSS)
+        assert refused.value.fault.kind is Kind.RATE_LIMITED
+        with streams.one(ADMIN):
+            with pytest.raises(Refused) as refused:
+                streams.check(ADMIN)
+            assert refused.value.fault.kind is Kind.OVERLOADED
+    assert streams.open == 0
+    with streams.one(BOSS):
+        pass
