@@ -25,7 +25,7 @@ from dragoman.core.delivery import outbox
 from dragoman.core.delivery.model import Parcel
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.hub import decide
-from dragoman.core.ids import HOUR, HUB, MINUTE, Instant, Moment, SessionId
+from dragoman.core.ids import HOUR, HUB, MINUTE, SECOND, Instant, Moment, SessionId
 from dragoman.core.lookups import Lookup
 from dragoman.core.memory import MemoryBudget
 from dragoman.core.pipelining import Pipelined
@@ -217,6 +217,15 @@ class Intake(Overview):
         unit = 0 if self._began is None else max(0, now - self._began)
         waits = max(0, now - self._marks[0][1]) if self._marks else 0
         return unit, waits
+
+    def why_stalled(self, seconds: float) -> str | None:
+        """Why the store cannot be said to keep up, where something has taken longer than this."""
+        unit, waits = (age / SECOND for age in self.stalled)
+        if unit > seconds:
+            return f"a commit has been under way for {unit:.0f} s: the disk does not answer, or the writer is stopped"
+        if waits > seconds:
+            return f"the oldest of {self.depth} commands has waited for {waits:.0f} s: the disk is too slow for this"
+        return None
 
     # -- the loop ---------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ import structlog
 
 from dragoman.app import alarm, tidying
 from dragoman.app.broker import Keys, open_auth, open_broker
+from dragoman.app.callers import hosts_of, metrics_token
 from dragoman.app.certificates import Certificates
 from dragoman.app.clock import Mint, SystemClock
 from dragoman.app.datadir import DataDir, Whereabouts
@@ -37,13 +38,14 @@ from dragoman.app.telemetry import Metrics, set_up_logs
 from dragoman.app.vault import FILES, DataVault
 from dragoman.buses.inproc import Bus
 from dragoman.core.agents.model import Profile
-from dragoman.core.ids import HOUR, SECOND, AgentId, Instant
+from dragoman.core.ids import HOUR, AgentId, Instant
 from dragoman.core.memory import MemoryBudget, MemoryLimits
 from dragoman.core.ports import Files, Store
 from dragoman.core.queries.state import StateView
 from dragoman.core.streams import Streams
 from dragoman.protocols.forge.ratelimit import Bucket
 from dragoman.protocols.forge.types import AgentStatus
+from dragoman.security.dumps import leave_no_dumps
 from dragoman.security.tokens import token_hash
 from dragoman.security.urls import PRIVATE
 from dragoman.stores.files import DirectoryFiles, MemoryFiles
@@ -144,7 +146,7 @@ async def hub(
                 return False, "the alarm clock has stopped; restart the hub and look into its log"
             if intake.last_failure is not None:
                 return False, f"the last commit failed: {intake.last_failure}"
-            if (why := stalled(intake, settings.server.stalled_seconds)) is not None:
+            if (why := intake.why_stalled(settings.server.stalled_seconds)) is not None:
                 return False, why
             return True, "serving"
 
@@ -157,6 +159,7 @@ async def hub(
             protocols=PROTOCOLS,
             max_body_bytes=settings.server.max_message_bytes,
             files=files,
+            metrics_token_hash=metrics_token(settings),
         )
         forge = open_forge(settings, intake, store, files, lambda: children)
         children = Supervisor(
@@ -184,6 +187,7 @@ async def hub(
             callback_networks=PRIVATE if settings.chiffon.allow_private_callbacks else (),
             tls=certificates.http,
             patience=settings.memory.wait_seconds,
+            hosts=hosts_of(settings),
         )
         coven = open_coven(settings, intake, store, files, admin_hash, certificates)
         metrics.coven = {} if coven is None else coven.counts
@@ -206,16 +210,6 @@ async def hub(
                 children.drain(settings.server.drain_seconds),
             )
             await children.stop()
-
-
-def stalled(intake: Intake, seconds: float) -> str | None:
-    """Why the store cannot be said to keep up, if so."""
-    unit, waits = (age / SECOND for age in intake.stalled)
-    if unit > seconds:
-        return f"a commit has been under way for {unit:.0f} s: the disk does not answer, or the writer is stopped"
-    if waits > seconds:
-        return f"the oldest of {intake.depth} commands has waited for {waits:.0f} s: the disk is too slow for the load"
-    return None
 
 
 @asynccontextmanager
@@ -424,6 +418,7 @@ def run(settings: Settings, greet: Greet, *, demo: bool = False) -> int:
     import uvloop
 
     set_up_logs(level=settings.log.level, form="json" if settings.log.format == "json" else "console")
+    leave_no_dumps()
     spare_the_collector()
     return uvloop.run(serve_until_stopped(settings, greet, demo=demo))
 

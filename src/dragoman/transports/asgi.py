@@ -15,6 +15,7 @@ from typing import Any
 
 from dragoman.core.memory import STRANGERS, MemoryBudget
 from dragoman.transports.hold import HOLD, Hold, hold
+from dragoman.transports.hosts import Hosts
 from dragoman.transports.refusals import CALLER
 from dragoman.wire.errors import RemoteProtocolError, Stage
 from dragoman.wire.framing import WholeMessage
@@ -28,6 +29,18 @@ ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 JSON = (b"content-type", b"application/json")
 SILENT = "http.silent"
 """A message beside those of ASGI: the client sends nothing more. It may still read, or be gone (`limits.Cycle`)."""
+
+
+STRANGE_HOST = (
+    "invalid",
+    "Not for this hub",
+    "This hub does not answer to this name. Use localhost or its address, or add the name to server.allowed_hosts.",
+)
+STRANGE_ORIGIN = (
+    "forbidden",
+    "Not from this site",
+    "A page of another site may not open a WebSocket here. Add its host to server.allowed_hosts to allow it.",
+)
 
 
 class Disconnected(Exception):
@@ -46,7 +59,9 @@ class Router:
         under: Mapping[str, ASGIApp] | None = None,
         memory: MemoryBudget | None = None,
         patience: float = 0.0,
+        hosts: Hosts | None = None,
     ) -> None:
+        self._hosts = hosts or Hosts()
         self._hot = dict(hot)
         self._under = tuple((under or {}).items())
         self._fallback = fallback
@@ -57,11 +72,17 @@ class Router:
         path = scope.get("path", "")
         client = scope.get("client")
         CALLER.set(client[0] if client else None)
+        if not self._hosts.knows(host := header(scope, b"host")):
+            await self._no(scope, receive, send, 421, *STRANGE_HOST)
+            return
+        if scope["type"] == "websocket" and not self._hosts.trusts(header(scope, b"origin"), host):
+            await self._no(scope, receive, send, 403, *STRANGE_ORIGIN)
+            return
         app = self._hot.get(path)
         if app is None:
             app = next((app for prefix, app in self._under if path.startswith(prefix)), self._fallback)
         if scope["type"] == "websocket":
-            await (app(scope, receive, send) if speaks_websocket(app) else self._no_socket(path, receive, send))
+            await (app(scope, receive, send) if speaks_websocket(app) else self._no_socket(scope, receive, send))
             return
         held = scope[HOLD] = Hold(self._memory, self._patience)
         try:
@@ -70,23 +91,33 @@ class Router:
             if held.size:
                 held.release()
 
-    async def _no_socket(self, path: str, receive: Receive, send: Send) -> None:
+    async def _no_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Somebody wants a WebSocket where there is none."""
-        await receive()  # websocket.connect
         there = ", ".join(sorted(known for known, app in self._hot.items() if speaks_websocket(app)))
+        detail = f"No WebSocket is opened at this address. Open it at one of: {there}."
+        await self._no(scope, receive, send, 404, "not_found", "Not found", detail)
+
+    async def _no(
+        self, scope: Scope, receive: Receive, send: Send, status: int, kind: str, title: str, detail: str
+    ) -> None:
+        """Refuse a request or a WebSocket before anybody looks at it, as a problem (RFC 9457)."""
         problem = {
-            "type": "urn:dragoman:problem:not_found",
-            "title": "Not found",
-            "status": 404,
-            "detail": f"No WebSocket is opened at this address. Open it at one of: {there}.",
-            "instance": path,
-            "kind": "not_found",
+            "type": f"urn:dragoman:problem:{kind}",
+            "title": title,
+            "status": status,
+            "detail": detail,
+            "instance": scope.get("path", ""),
+            "kind": kind,
             "field": None,
             "facts": {},
         }
-        headers = [(b"content-type", b"application/problem+json")]
-        await send({"type": "websocket.http.response.start", "status": 404, "headers": headers})
-        await send({"type": "websocket.http.response.body", "body": json.dumps(problem).encode()})
+        body, media = json.dumps(problem).encode(), (b"content-type", b"application/problem+json")
+        if scope["type"] != "websocket":
+            await answer(send, status, body, kind=media)
+            return
+        await receive()  # websocket.connect
+        await send({"type": "websocket.http.response.start", "status": status, "headers": [media]})
+        await send({"type": "websocket.http.response.body", "body": body})
 
 
 def speaks_websocket(app: ASGIApp) -> bool:

@@ -30,6 +30,7 @@ from dragoman.transports.chiffon.desk import ChiffonDesk
 from dragoman.transports.chiffon.http import ChiffonHttp
 from dragoman.transports.chiffon.push import Push
 from dragoman.transports.chiffon.ws import ChiffonWs
+from dragoman.transports.hosts import Hosts
 from dragoman.transports.limits import GuardedHttp, Limits, guarded
 from dragoman.transports.refusals import Refusals
 from dragoman.transports.websocket import watched
@@ -76,6 +77,7 @@ def serve(
     resolve: Resolve | None = None,
     tls: Renewal | None = None,
     patience: float = 0.0,
+    hosts: Hosts | None = None,
 ) -> Serving:
     """The hub's HTTP port: chiffon's hot paths, everything else to `fallback`. Call `start()` on it."""
     return Serving(
@@ -93,6 +95,7 @@ def serve(
         resolve=resolve,
         tls=tls,
         patience=patience,
+        hosts=hosts,
     )
 
 
@@ -116,6 +119,7 @@ class Serving:
         resolve: Resolve | None,
         tls: Renewal | None,
         patience: float,
+        hosts: Hosts | None,
     ) -> None:
         self.host = host
         self.port = port
@@ -138,7 +142,7 @@ class Serving:
         for door in doors:
             routes.update(door.routes())
             under.update(door.under())
-        self.app = Router(routes, fallback, under=under, memory=hub.memory, patience=patience)
+        self.app = Router(routes, fallback, under=under, memory=hub.memory, patience=patience, hosts=hosts)
         self._server: uvicorn.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
 

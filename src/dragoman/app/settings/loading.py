@@ -35,7 +35,7 @@ NOT_SETTINGS = (
 
 PATHS = frozenset({
     "data", "store.path", "tls.certificate", "tls.key", "tls.client_ca", "coven.tls_certificate", "coven.tls_key",
-    "a2acp.hs256_secret",
+    "a2acp.hs256_secret", "server.metrics_token",
 })  # fmt: skip
 
 

@@ -47,6 +47,12 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     """A kept-alive connection without a request is closed."""
     max_poll_seconds: Span = 60.0
     """The longest `wait` of a long poll."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names that the hub answers to, beside addresses and localhost. A hub on loopback answers to no other name, so
+    that no web page reaches it; one that others can reach answers to any, unless some are given here."""
+    metrics_token: str | None = None
+    """A file with the token that `/metrics` needs; its owner's only. Without it everybody who reaches the port reads
+    them."""
     stalled_seconds: Span = 10.0
     """`/readyz` says 503 while a commit is under way, or a command waits, for longer than this."""
     drain_seconds: Seconds = 30.0

@@ -30,6 +30,7 @@ import apsw
 import msgspec
 
 from dragoman import durable
+from dragoman.security.dumps import leave_no_dumps
 from dragoman.stores.sqlite import ops, schema
 from dragoman.stores.sqlite.backups import Copy
 from dragoman.stores.sqlite.columns import AuditColumns, DeliveryColumns, TaskColumns, TaskUpdates
@@ -365,6 +366,7 @@ def main(arguments: list[str]) -> None:
     descriptor, parent, log_cap, path = arguments
     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # waking up must not push the hub off its core
     die_with_parent(int(parent))
+    leave_no_dumps()
     setting = os.environ.get("DRAGOMAN_CRASH_AT", "")
     if setting.startswith("writer:"):
         crash = CrashPoint(setting)

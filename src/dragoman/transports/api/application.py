@@ -52,6 +52,7 @@ def app(
     max_body_bytes: int = MOST_BYTES,
     heartbeat: float = HEARTBEAT,
     files: Files | None = None,
+    metrics_token_hash: str | None = None,
 ) -> Starlette:
     desk = Desk(
         intake,
@@ -63,6 +64,7 @@ def app(
         limits=guard.Limits(bytes=max_body_bytes),
         heartbeat=heartbeat,
         files=files,
+        metrics_token_hash=metrics_token_hash,
     )
     served = Starlette(routes=_routes(desk, SERVED), exception_handlers={HTTPException: _unrouted})
     served.router.redirect_slashes = False

@@ -31,6 +31,7 @@ class Desk:
         limits: guard.Limits,
         heartbeat: float,
         files: Files | None = None,
+        metrics_token_hash: str | None = None,
     ) -> None:
         self.intake = intake
         self.files = files
@@ -46,6 +47,7 @@ class Desk:
         self.auth: AuthService | None = None
         """Set where the hub signs tokens."""
         self._admin_token_hash = admin_token_hash
+        self._metrics_token_hash = metrics_token_hash
 
     def admit(self, request: Request) -> None:
         """Only the holder of the admin token passes. Hashes are compared, in constant time."""
@@ -54,6 +56,19 @@ class Desk:
             raise Problem(Kind.UNAUTHENTICATED, "the management API needs the admin token")
         if not same(token_hash(token), self._admin_token_hash):
             raise Problem(Kind.UNAUTHENTICATED, "this is not the admin token of this hub")
+
+    def admit_to_metrics(self, request: Request) -> None:
+        """Everybody, unless a token is wanted: then its holder, and the admin."""
+        if self._metrics_token_hash is None:
+            return
+        token = bearer(request.headers.get("authorization", "").encode("latin-1"))
+        hashed = None if token is None else token_hash(token)
+        if hashed is None or not (same(hashed, self._metrics_token_hash) or same(hashed, self._admin_token_hash)):
+            raise Problem(
+                Kind.UNAUTHENTICATED,
+                "the metrics of this hub need a token",
+                next="Send the token of server.metrics_token as `Authorization: Bearer …`.",
+            )
 
 
 class Waiters:

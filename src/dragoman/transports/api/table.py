@@ -53,6 +53,7 @@ async def readyz(desk: Desk, request: Request) -> Response:
 
 
 async def metrics(desk: Desk, request: Request) -> Response:
+    desk.admit_to_metrics(request)
     return await operations.metrics(desk.store, desk.metrics)
 
 
