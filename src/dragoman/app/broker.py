@@ -10,7 +10,7 @@ from dragoman.app.settings import Settings
 from dragoman.app.vault import DIRECTORY
 from dragoman.bindings.a2acp.names import version_of
 from dragoman.core.ids import SECOND, Instant
-from dragoman.core.ports import Intake, Store, Vault
+from dragoman.core.ports import Files, Intake, Store, Vault
 from dragoman.protocols.a2acp.types import Agent
 from dragoman.transports.a2acp.desk import A2acpDesk
 from dragoman.transports.a2acp.http import A2acpDoor
@@ -31,9 +31,15 @@ def open_auth(settings: Settings, intake: Intake, now: Callable[[], Instant]) ->
 
 
 def open_broker(
-    settings: Settings, intake: Intake, store: Store, auth: AuthService, vault: Vault, limits: Limits
+    settings: Settings,
+    intake: Intake,
+    store: Store,
+    auth: AuthService,
+    vault: Vault,
+    limits: Limits,
+    files: Files | None = None,
 ) -> A2acpDoor:
-    desk = A2acpDesk(intake, store, auth, vault, limits=limits)
+    desk = A2acpDesk(intake, store, auth, vault, limits=limits, files=files)
     return A2acpDoor(desk, ttl=int(settings.a2acp.token_ttl_seconds))
 
 

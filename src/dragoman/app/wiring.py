@@ -170,7 +170,7 @@ async def hub(
             terms=settings.sandbox.terms(),
         )
         auth = open_auth(settings, intake, clock)
-        broker = open_broker(settings, intake, store, auth, vault, limits_of(settings))
+        broker = open_broker(settings, intake, store, auth, vault, limits_of(settings), files)
         api.state.desk.children = children
         api.state.desk.auth = auth
         serving = serve(
@@ -178,7 +178,7 @@ async def hub(
             store,
             fallback=api,
             files=files,
-            doors=(ForgeWs(forge), AgentmsgDoor(open_agentmsg(settings, intake, store, admin_hash)), broker),
+            doors=(ForgeWs(forge), AgentmsgDoor(open_agentmsg(settings, intake, store, files, admin_hash)), broker),
             host=settings.server.host,
             port=settings.server.port,
             admin_token_hash=admin_hash,
@@ -274,7 +274,7 @@ def open_forge(
     )
 
 
-def open_agentmsg(settings: Settings, intake: Intake, store: Store, admin_hash: str) -> AgentmsgDesk:
+def open_agentmsg(settings: Settings, intake: Intake, store: Store, files: Files, admin_hash: str) -> AgentmsgDesk:
     return AgentmsgDesk(
         intake,
         store,
@@ -282,6 +282,7 @@ def open_agentmsg(settings: Settings, intake: Intake, store: Store, admin_hash: 
         limits=limits_of(settings),
         admin_hash=admin_hash,
         heartbeat_seconds=settings.agentmsg.heartbeat_seconds,
+        files=files,
     )
 
 

@@ -236,13 +236,9 @@ class Agent(Declared):
             self._state = SharedState(address, self._world)
         self._fetch = self._bring = None
         if address.protocol in FETCHING:
-            from dragoman.sdk.network.files import fetcher
+            from dragoman.sdk.network.files import bringer, fetcher
 
-            self._fetch = fetcher(address)
-        if address.protocol == "chiffon":
-            from dragoman.sdk.chiffon.files import bringer
-
-            self._bring = bringer(address)
+            self._fetch, self._bring = fetcher(address), bringer(address)
         if address.protocol == "a2acp":
             return await self._serve_a2acp(address)
         try:

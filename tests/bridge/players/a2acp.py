@@ -24,6 +24,7 @@ from tests.bridge.players.neutral import (
     soon,
     trace_in,
     traceparent_of,
+    upload,
 )
 
 INTENTS = (
@@ -171,7 +172,7 @@ class A2acpWorker(A2acpParty, Worker):
 
     async def say(self, job: Job, **features: Any) -> None:
         if "file" in features:
-            raise Unsayable("file")
+            features["file"] = await upload(self, features["file"])
         await self._reply(job, "event", "progress", features)
 
     async def ask(self, job: Job, question: str, options: tuple[Any, ...] = ()) -> None:

@@ -17,12 +17,12 @@ from tests.bridge.players.neutral import (
     Order,
     Piece,
     Player,
-    Unsayable,
     Worker,
     said,
     soon,
     trace_in,
     traceparent_of,
+    upload,
 )
 
 ASIDES = ("step", "thinking", "tool_use", "tool_result")
@@ -155,7 +155,7 @@ class AgentmsgWorker(AgentmsgParty, Worker):
 
     async def say(self, job: Job, **features: Any) -> None:
         if "file" in features:
-            raise Unsayable("file")
+            features["file"] = await upload(self, features["file"])
         payload = {"task_id": job.id, "status": "in_progress", **features}
         if "percent" in payload:
             payload["progress"] = payload.pop("percent")

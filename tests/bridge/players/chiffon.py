@@ -23,6 +23,7 @@ from tests.bridge.players.neutral import (
     Worker,
     said,
     trace_in,
+    upload,
 )
 from tests.bridge.players.sockets import JsonSocket
 
@@ -102,13 +103,6 @@ class ChiffonParty(Party):
             "x_custom_fields": {},
         } | fields
 
-    async def upload(self, file: File) -> str:
-        answer = await self.stage.http.post(
-            "/api/agent/files", params={"name": file.name}, content=file.data, headers=self.bearer
-        )
-        assert answer.status_code == 201, answer.text
-        return str(answer.json()["id"])
-
     async def fetch(self, ref: Mapping[str, Any], task_id: str) -> File:
         path = f"/api/agent/files/{ref['id']}"
         answer = await self.stage.http.get(path, params={"task_id": task_id}, headers=self.bearer)
@@ -138,7 +132,7 @@ class ChiffonCaller(ChiffonParty, Caller):
         if order.parent is not None:
             custom["parent_task_id"] = order.parent
         if order.attachments:
-            custom["files"] = [await self.upload(file) for file in order.attachments]
+            custom["files"] = [await upload(self, file) for file in order.attachments]
         fields = {"request_id": order.request_id, "to_agent": order.to, "x_custom_fields": custom}
         if order.trace is not None:
             fields["trace_id"] = str(uuid.UUID(order.trace))
@@ -251,7 +245,7 @@ class ChiffonWorker(ChiffonParty, Worker):
         if "step" in features or output:
             payload["step"] = {"number": 1, "name": job.type, "output": output, **features.pop("step", {})}
         if "file" in features:
-            features["file"] = await self.upload(features["file"])
+            features["file"] = await upload(self, features["file"])
         await self._reply(job, "work_status", payload, **features)
 
     async def ask(self, job: Job, question: str, options: tuple[Any, ...] = ()) -> None:

@@ -229,7 +229,10 @@ def _progress(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
     own = _own(event, MessageType.TASK_UPDATE)
     if own is not None:
         # at most once, whatever its agent wanted for its own way to the hub
-        return _report(MessageType.TASK_UPDATE, _retold(own, task), parcel, agent, own, priority="normal")
+        payload = _retold(own, task)
+        if "file" in payload and (file := progress_told(event).get("file")) is not None:
+            payload["file"] = file_told(file, task)  # the agent named it by its id
+        return _report(MessageType.TASK_UPDATE, payload, parcel, agent, own, priority="normal")
     body = progress_told(event)
     percent, words = body.get("percent"), body.get("message")
     if event.kind is EventKind.ASKED:

@@ -344,6 +344,8 @@ class A2acpLink:
         if report.output:
             payload["output"] = report.output[(len(report.output) - 1) // PIECE * PIECE :]
         payload.update((name, msgspec.to_builtins(said)) for name in ASIDES if (said := getattr(report, name)))
+        if report.brought:
+            payload["file"] = report.brought
         return self._write(MessageType.EVENT, report, payload, id=report.id, intent=PROGRESS)
 
     def _ask(self, query: Query) -> Write:

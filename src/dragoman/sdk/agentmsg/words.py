@@ -243,6 +243,8 @@ class AgentmsgLink:
         beside = {name: said for name in ASIDES if (said := getattr(report, name))}
         if report.step is not None:
             beside["step"] = {"number": report.number, "name": report.step}
+        if report.brought:
+            beside["file"] = report.brought
         self._say(report, update, priority="high" if report.has_content else None, beside=beside)
 
     def _finish(self, outcome: Outcome) -> None:

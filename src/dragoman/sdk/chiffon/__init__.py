@@ -3,5 +3,4 @@
 words   an agent's words: a link over any pipe       client  an orchestrator's, with a link of its own
 calls   one call, as it is heard of
 http    the bytes: long poll and POST                ws      the bytes over a WebSocket, with receipts
-files   a file that comes out of work, brought first
 """

@@ -1,7 +1,7 @@
 """Files over HTTP, where a protocol says of them only where they are.
 
 Those that came with work are fetched (chiffon, agentmsg, a2acp); one that comes out of it is brought first and then
-named (`chiffon.files`, for chiffon alone has a place for the name).
+named in a report.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from functools import partial
 from urllib.parse import quote
 
 import httpx2
+import msgspec
 
 from dragoman.sdk.address import Address
-from dragoman.sdk.links import Fetch, LinkDown
+from dragoman.sdk.links import Bring, Fetch, LinkDown
 from dragoman.sdk.network.http import http_client
 from dragoman.sdk.network.misdialled import not_made
 from dragoman.sdk.words import File, Work
@@ -45,3 +46,32 @@ async def _fetch(address: Address, work: Work) -> list[File]:
                 continue
             files.append(File(one.name, one.mime_type, answer.content))
     return files
+
+
+def bringer(address: Address) -> Bring:
+    return partial(_bring, address)
+
+
+async def _bring(address: Address, file: File) -> str:
+    try:
+        async with http_client(address) as client:
+            answer = await client.post(
+                PLACE, params={"name": file.name}, content=file.data, headers={"content-type": file.mime_type}
+            )
+    except httpx2.TransportError as error:
+        raise not_made(address, error) from None
+    if answer.status_code == 201:
+        return str(answer.json()["id"])
+    if answer.status_code in (401, 429) or answer.status_code >= 500:
+        raise LinkDown(f"the hub answered with {answer.status_code}")
+    why = _refusal(answer.content) or f"the hub answered with {answer.status_code}"
+    raise ValueError(f"{file.name!r} ({len(file.data)} bytes) was not taken: {why}")
+
+
+def _refusal(content: bytes) -> str | None:
+    """The words of the `error` envelope that this place answers with, whatever protocol the agent speaks."""
+    try:
+        payload = msgspec.json.decode(content)["payload"]
+        return f"{payload['error_message']} ({payload['error_code']})"
+    except (msgspec.DecodeError, KeyError, TypeError, IndexError):
+        return None

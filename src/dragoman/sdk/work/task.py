@@ -90,7 +90,7 @@ class Task(Facts):
         await self._speech.report(self._job, tool_result=words.ToolResult(id, text, is_error))
 
     async def send_file(self, name: str, data: bytes, mime_type: str = "application/octet-stream") -> None:
-        """Give a file to whoever asked for the work. Raises where the protocol carries none, or none so large."""
+        """Give a file to whoever asked for the work. Raises where it is too large for the protocol, or for the hub."""
         if not isinstance(data, bytes | bytearray | memoryview):
             raise TypeError(f"the data of a file is bytes, not {type(data).__name__}")
         name, mime_type = text_of("a file's name", name), text_of("a file's type", mime_type)

@@ -30,7 +30,7 @@ from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, rfc3339
-from dragoman.core.ports import Intake, Store, Vault
+from dragoman.core.ports import Files, Intake, Store, Vault
 from dragoman.protocols.a2acp import codec, intents, replay
 from dragoman.protocols.a2acp.connection import NOBODY, misspoken
 from dragoman.protocols.a2acp.errors import A2acpError
@@ -75,9 +75,11 @@ class A2acpDesk:
         *,
         limits: Limits,
         refusals: Refusals | None = None,
+        files: Files | None = None,
     ) -> None:
         self.hub = hub
         self.store = store
+        self.files = files
         self.auth = auth
         self.limits = limits
         self.refusals = refusals or Refusals(hub)

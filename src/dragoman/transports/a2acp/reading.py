@@ -16,7 +16,7 @@ from dragoman.bindings.a2acp.inbound import PROGRESS, QUESTION
 from dragoman.bindings.a2acp.names import PROTOCOL
 from dragoman.bindings.a2acp.room import LARGE, check_room
 from dragoman.core.agents.model import Agent
-from dragoman.core.commands import Command, NoteRead
+from dragoman.core.commands import Command, NoteRead, ReportProgress
 from dragoman.core.contracts import terms as schemas
 from dragoman.core.contracts.model import Contract
 from dragoman.core.errors import Kind, Refused, refuse
@@ -27,6 +27,7 @@ from dragoman.protocols.a2acp import codec, contracts, intents, sealing, version
 from dragoman.protocols.a2acp.errors import A2acpError
 from dragoman.protocols.a2acp.types import PAYLOAD_BYTES, RESERVED, Message, MessageType
 from dragoman.security.redaction import handling
+from dragoman.transports import named_files
 from dragoman.transports.a2acp.seals import checked
 from dragoman.transports.a2acp.tokens import lacking
 from dragoman.wire import guard
@@ -87,7 +88,7 @@ class Reading:
             case MessageType.RESPONSE | MessageType.ERROR, _:
                 return a2acp.command_of(await self._answered(said))
             case MessageType.EVENT, intent if intent in (PROGRESS, QUESTION):
-                return a2acp.command_of(await self._answered(said))
+                return await self._with_file(await self._answered(said))
         return a2acp.command_of(await self._told(said))
 
     # -- what only reads, and what needs a key
@@ -214,6 +215,14 @@ class Reading:
         if message.message_type is MessageType.ERROR:
             return said._replace(contract=row)
         return self._opened(said, row, row.offer.output_schema, "output")
+
+    async def _with_file(self, said: a2acp.Said) -> Command:
+        """Progress, with the file that it names. What is sealed end to end names none that anybody here can see."""
+        command: Command = a2acp.command_of(said)
+        file = None if said.sealed else named_files.id_in(said.content)
+        if file is None or not isinstance(command, ReportProgress):
+            return command
+        return await named_files.with_file(command, self._desk.files, file)
 
     # -- events of the agents' own
 

@@ -26,11 +26,11 @@ from dragoman.bindings import agentmsg
 from dragoman.bindings.agentmsg.names import PROTOCOL, derived_v4
 from dragoman.core.agents.model import Agent
 from dragoman.core.brevity import CUT, in_short
-from dragoman.core.commands import Beat
+from dragoman.core.commands import Beat, ReportProgress
 from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Refused
 from dragoman.core.ids import ADMIN, EPOCH, AgentId, DeliveryId, Instant
-from dragoman.core.ports import Intake, Store
+from dragoman.core.ports import Files, Intake, Store
 from dragoman.core.queries.state import StateView
 from dragoman.core.state.model import Entity
 from dragoman.protocols.agentmsg import codec, routing
@@ -38,7 +38,7 @@ from dragoman.protocols.agentmsg.connection import Connection
 from dragoman.protocols.agentmsg.errors import AgentmsgError
 from dragoman.protocols.agentmsg.events import Acknowledged, Invalid, Outlived, Received, Repeated
 from dragoman.protocols.agentmsg.types import ANYONE, HUB, Message, MessageType
-from dragoman.transports import identity
+from dragoman.transports import identity, named_files
 from dragoman.transports.account import account
 from dragoman.transports.agentmsg.memory import Handed
 from dragoman.transports.agentmsg.memory import Heard as Before
@@ -97,9 +97,11 @@ class AgentmsgDesk:
         admin_hash: str | None,
         heartbeat_seconds: float = 10.0,
         refusals: Refusals | None = None,
+        files: Files | None = None,
     ) -> None:
         self.hub = hub
         self.store = store
+        self.files = files
         self.state = state.in_words(agentmsg.error_of, agentmsg.recounted)
         self.limits = limits
         self.refusals = refusals or Refusals(hub)
@@ -207,8 +209,12 @@ class AgentmsgDesk:
             return Heard(fault=refused.fault, message_id=message.id, about=about)
         carried = message.to not in NOBODY and message.type in agentmsg.CARRIED
         versioned = message.type is MessageType.STATE_UPDATE  # its ACK says more
+        first, look_up = commands[0], None
+        if isinstance(first, ReportProgress) and (file := named_files.id_in(tree.get("payload"))) is not None:
+            look_up = partial(named_files.with_file, first, self.files, file)
         return Heard(
-            command=commands[0],
+            command=first if look_up is None else None,
+            look=look_up,
             also=commands[1:],
             otherwise=partial(agentmsg.otherwise, agent, message, tree, data) if carried else None,
             message_id=message.id,

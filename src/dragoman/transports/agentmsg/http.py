@@ -151,8 +151,9 @@ class AgentmsgHttp(HttpDoor):
             return ()
         if heard.look is not None:
             found = await heard.look()
-            assert not isinstance(found, Command)
-            return found
+            if not isinstance(found, Command):
+                return found
+            return self._desk.decided(agent, heard.about, await self._decided(heard, found))
         if heard.command is None:
             return heard.answers
         return self._desk.decided(agent, heard.about, await self._decided(heard, heard.command))

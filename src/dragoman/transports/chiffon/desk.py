@@ -16,13 +16,13 @@ from dragoman.bindings.chiffon.exchange import PROTOCOL, wire_name
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command, Submit
 from dragoman.core.delivery.model import Parcel
-from dragoman.core.errors import Fault, Kind, Refused, refuse
+from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import ADMIN, AgentId, DeliveryId, Instant
 from dragoman.core.ports import Files, Intake, Store
 from dragoman.protocols.chiffon import codec
 from dragoman.protocols.chiffon.errors import ChiffonError
 from dragoman.protocols.chiffon.types import Correlation
-from dragoman.transports import identity
+from dragoman.transports import identity, named_files
 from dragoman.transports.account import account
 from dragoman.transports.asgi import Scope
 from dragoman.transports.identity import UNKNOWN
@@ -99,13 +99,7 @@ class ChiffonDesk:
 
     async def _with_files(self, agent: Agent, command: Command, named: Sequence[str]) -> Command:
         """The command with the files it names: they were kept before, by the same agent."""
-        refs = []
-        for id in named:
-            kept = None if self.files is None else await self.files.describe(id)
-            if kept is None or kept.owner != agent.id:
-                raise refuse(Kind.NOT_FOUND, f"no file {id[:40]!r} of yours; keep it at /api/agent/files first")
-            refs.append(kept.ref)
-        return chiffon.with_files(command, tuple(refs))
+        return chiffon.with_files(command, tuple(await named_files.named(self.files, agent.id, named)))
 
     def json(self, data: bytes) -> dict[str, Any]:
         """A small body of ours; raises `Refused`."""
