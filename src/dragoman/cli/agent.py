@@ -154,7 +154,8 @@ def show(id: AgentName, /, *, output: Output = "table", reach: Reach = HERE) -> 
         printing.document(agent, output)
         return
     status = agent.get("status")
-    print(f"{'✗' if status in AMISS else '✓'} agent {line(agent.get('id'))}  {line(status)}")
+    state = printing.tinted(line(status), sys.stdout)
+    print(f"{printing.mark(status not in AMISS, sys.stdout)} agent {line(agent.get('id'))}  {state}")
     tasks = agent.get("current_tasks") or []
     printing.card(
         [

@@ -7,12 +7,14 @@ Progress and verdict are words, on stderr.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from dragoman.cli import arguments, printing, shortids, story
+from dragoman.cli import arguments, bar, printing, shortids, story
 from dragoman.cli.agent import must_exist
 from dragoman.cli.deadline import Deadline
 from dragoman.cli.escaping import block, line
@@ -112,9 +114,11 @@ def _watch(hub: Hub, task: Mapping[str, Any], deadline: Deadline, output: Output
     printing.verdict(None, f"task {line(id)}  {story.road(task)}")
     if task.get("status") in ("queued", "waiting"):
         _explain(hub, id)
+    live = output == "table" and bar.is_possible(sys.stderr)
     try:
-        for event in follow(hub, id, deadline=deadline):
-            _tell(event, output)
+        with bar.Bar() if live else nullcontext() as shown:
+            for event in follow(hub, id, deadline=deadline):
+                _tell(event, output, shown)
     except KeyboardInterrupt:
         printing.words(f"\n  task {line(id)} goes on without you")
         printing.following(f"dragoman task logs {line(id)} --follow", f"dragoman task cancel {line(id)}")
@@ -132,16 +136,25 @@ def _explain(hub: Hub, id: str) -> None:
         printing.words(f"  {line(reason.get('text'))}")
 
 
-def _tell(event: Event, output: Output) -> None:
+def _tell(event: Event, output: Output, shown: bar.Bar | None) -> None:
     if output == "jsonl":
         printing.document(event.data, output)
     elif event.kind in TELLING:
-        words, piece = in_words(event), str(body_of(event).get("output") or "")
+        body = body_of(event)
+        words, piece = in_words(event), str(body.get("output") or "")
+        percent = body.get("percent")
+        says_more = words != "progress" or not piece  # than a piece of an answer, which is worth a line
+        if shown is not None and says_more and event.kind in ("progress", "assigned", "resumed"):
+            told = words.removeprefix("progress").removeprefix(f" · {percent} %").removeprefix(" · ")
+            shown.update(percent if isinstance(percent, int | float) else None, told)
+            return
         if words == "progress" and piece:  # a piece of an answer, as it comes
             words = f"“{line(piece[:120])}”"
         printing.words(f"  {words}")
         if event.kind == "asked":
-            printing.words(f"  {_who_answers(body_of(event).get('asked_of'))}")
+            printing.words(f"  {_who_answers(body.get('asked_of'))}")
+            if shown is not None:
+                shown.update(None, "waits for an answer")
 
 
 def _who_answers(asked: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -66,7 +67,8 @@ def show(id: ContractName, /, *, output: Output = "table", reach: Reach = HERE) 
         printing.document(contract, output)
         return
     standing = contract.get("standing")
-    print(f"{'✓' if standing == 'active' else '✗'} contract {line(contract.get('id'))}  {line(standing)}")
+    state = printing.tinted(line(standing), sys.stdout)
+    print(f"{printing.mark(standing == 'active', sys.stdout)} contract {line(contract.get('id'))}  {state}")
     printing.card(
         [
             ("collaboration", contract.get("collaboration_id")),

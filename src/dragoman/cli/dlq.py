@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
@@ -68,7 +69,7 @@ def show(id: LetterName, /, *, output: Output = "table", reach: Reach = HERE) ->
     if output != "table":
         printing.document(letter, output)
         return
-    print(f"✗ dead letter {line(letter.get('id'))}  {line(letter.get('cargo'))}")
+    print(f"{printing.mark(False, sys.stdout)} dead letter {line(letter.get('id'))}  {line(letter.get('cargo'))}")
     printing.card(
         [
             ("why", story.reason(letter.get("error"))),

@@ -20,6 +20,22 @@ from dragoman.cli.options import Form
 
 Item = Mapping[str, Any]
 
+GREEN, RED, CYAN, YELLOW, DIM = 32, 31, 36, 33, 2
+STATES = {
+    **dict.fromkeys(("completed", "idle", "active", "accepted", "answered", "healthy"), GREEN),
+    **dict.fromkeys(("failed", "offline", "crashed", "refused", "unhealthy", "expired"), RED),
+    **dict.fromkeys(("assigned", "running", "busy", "starting"), CYAN),
+    **dict.fromkeys(("queued", "waiting", "open", "half_open", "paused", "draining", "degraded"), YELLOW),
+    **dict.fromkeys(("cancelled", "stopped", "withdrawn", "ended", "terminated"), DIM),
+}
+"""The colour of a state, on a terminal."""
+STYLES = {GREEN: "green", RED: "red", CYAN: "cyan", YELLOW: "yellow", DIM: "dim"}
+STATE_COLUMNS = frozenset({"status", "standing", "outcome", "breaker"})
+
+ERASE = "\r\x1b[K"
+painted: list[object] = []
+"""What writes over the last line of the terminal again and again (`cli.bar`): another line erases that one first."""
+
 NARROWEST = 6
 READABLE = 24
 """So much of a long text tells what it is about."""
@@ -46,7 +62,7 @@ def col(title: str, key: str | None = None, *, right: bool = False, rare: bool =
 def words(text: str) -> None:
     """Something to read, not to parse. The caller has escaped what came from outside."""
     sys.stdout.flush()
-    print(text, file=sys.stderr, flush=True)
+    print(f"{ERASE}{text}" if painted else text, file=sys.stderr, flush=True)
 
 
 def verdict(good: bool | None, text: str) -> None:
@@ -80,6 +96,16 @@ def mark(good: bool | None, stream: TextIO) -> str:
     """✓, ✗, or • for what is neither."""
     sign, colour = ("•", "33") if good is None else ("✓", "32") if good else ("✗", "31")
     return f"\x1b[{colour}m{sign}\x1b[0m" if _colourful(stream) else sign
+
+
+def tinted(text: str, stream: TextIO) -> str:
+    """A state in its colour; what follows its first word is of the same colour."""
+    colour = _colour(text)
+    return f"\x1b[{colour}m{text}\x1b[0m" if colour and _colourful(stream) else text
+
+
+def _colour(text: str) -> int | None:
+    return STATES.get(text.partition(" ")[0].rstrip(":"))
 
 
 def _colourful(stream: TextIO) -> bool:
@@ -143,8 +169,13 @@ def _rich_table(cells: Sequence[Sequence[str]], columns: Sequence[Column]) -> No
             width=width,
         )
     for row in cells:
-        drawn.add_row(*(Text(row[place]) for place in shown))
+        drawn.add_row(*(Text(row[place], style=_style(columns[place], row[place])) for place in shown))
     console.print(drawn)
+
+
+def _style(column: Column, text: str) -> str:
+    colour = _colour(text) if column.title in STATE_COLUMNS else None
+    return STYLES[colour] if colour else ""
 
 
 def _fitting(natural: Sequence[int], spare: Sequence[bool], room: int) -> dict[int, int]:

@@ -8,22 +8,23 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TextIO
 
 from dragoman.cli.escaping import line
-from dragoman.cli.printing import duration, moment
+from dragoman.cli.printing import duration, moment, tinted
 
 FINAL = frozenset({"completed", "failed", "cancelled"})
 GOOD = {"completed": True, "failed": False, "cancelled": False}
 
 
-def headline(task: Mapping[str, Any]) -> str:
-    """The verdict, without its mark."""
+def headline(task: Mapping[str, Any], stream: TextIO | None = None) -> str:
+    """The verdict, without its mark; on stderr, unless it is for another stream."""
     parts = [f"task {line(task.get('id'))}", line(task.get("type"))]
     if task.get("name") and task["name"] != task.get("type"):
         parts.append(f"“{line(task['name'])}”")
-    return "  ".join([*parts, _state(task)])
+    return "  ".join([*parts, tinted(_state(task), stream or sys.stderr)])
 
 
 def _state(task: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
@@ -75,7 +76,9 @@ class Tasks:
     def say(self, task: Mapping[str, Any]) -> str:
         why = story.reason(task.get("error")) if task.get("status") == "failed" else None
         road = story.road(task)
-        return f"{line(task.get('updated_at'))}  {story.headline(task)}  {road}" + (f"  why: {why}" if why else "")
+        return f"{line(task.get('updated_at'))}  {story.headline(task, sys.stdout)}  {road}" + (
+            f"  why: {why}" if why else ""
+        )
 
 
 class Audit:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -77,9 +78,7 @@ def show(id: TaskName, /, *, output: Output = "table", reach: Reach = HERE) -> N
     if output != "table":
         printing.document(task, output)
         return
-    import sys
-
-    print(f"{printing.mark(story.GOOD.get(str(task.get('status'))), sys.stdout)} {story.headline(task)}")
+    print(f"{printing.mark(story.GOOD.get(str(task.get('status'))), sys.stdout)} {story.headline(task, sys.stdout)}")
     print(f"  {story.road(task)}")
     if why := story.reason(task.get("error")):
         print(f"  why: {why}")
@@ -177,8 +176,7 @@ def why(id: TaskName, /, *, output: Output = "table", reach: Reach = HERE) -> No
         return
     state = line(answer.get("status")) + (f" ({line(answer['waiting'])})" if answer.get("waiting") else "")
     good = story.GOOD.get(str(answer.get("status")))
-    import sys
-
+    state = printing.tinted(state, sys.stdout)
     print(f"{printing.mark(good, sys.stdout)} task {line(answer.get('task_id') or id)}  {state}")
     reasons = answer.get("reasons") or []
     for reason in reasons:

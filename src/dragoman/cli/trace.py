@@ -88,6 +88,7 @@ def _branch(task: Task, depth: int, begun: datetime | None) -> None:
     walls = f"  in a sandbox: {line(task['sandbox'])}" if task.get("sandbox") else ""
     road = story.road({**task, "protocol_out": _spoken(task)})
     status = line(task.get("status")) + (f" ({line(task['waiting'])})" if task.get("waiting") else "")
+    status = printing.tinted(status, sys.stdout)
     print(f"{indent}{line(task.get('type'))}  {line(task.get('id'))}  {status}{took}  {road}{walls}")
     for step in task.get("steps") or ():
         print(f"  {'│  ' * depth}│   {_when(step, begun)}  {_words(step)}")
