@@ -39,6 +39,7 @@ COMMANDS = (
     ("backup", "dragoman.cli.backup:backup", LOOK, "Copy the store, while the hub runs or not."),
     ("cert", "dragoman.cli.cert:cert", LOOK, "Make a certificate for TLS, signed by a CA of your own."),
     ("config", "dragoman.cli.config:app", LOOK, "The settings, and where each came from: show."),
+    ("completion", "dragoman.cli.completion:completion", LOOK, "Have a shell complete commands and options."),
     ("version", "dragoman.cli.version:version", LOOK, "Print the version."),
 )
 

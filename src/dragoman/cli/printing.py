@@ -39,7 +39,9 @@ painted: list[object] = []
 NARROWEST = 6
 READABLE = 24
 """So much of a long text tells what it is about."""
-WITHOUT_A_HUB = frozenset({"dev", "serve", "config", "cert", "conformance", "play", "sandbox", "translate", "version"})
+WITHOUT_A_HUB = frozenset(
+    {"dev", "serve", "config", "cert", "completion", "conformance", "play", "sandbox", "translate", "version"}
+)
 """Commands that need not be told where the hub is."""
 
 
