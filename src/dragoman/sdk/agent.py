@@ -24,6 +24,7 @@ from dragoman.sdk.engine import Engine
 from dragoman.sdk.errors import DragomanError, HubUnreachable, Misconfigured
 from dragoman.sdk.links import Bring, Fetch, Introduction, Link, dialler
 from dragoman.sdk.peers import State, Urgency
+from dragoman.sdk.uncaught import speak_plainly
 from dragoman.sdk.work.journal import Journal, path_for
 from dragoman.sdk.work.signature import Handler
 from dragoman.sdk.world import RealWorld, World
@@ -67,6 +68,7 @@ class Agent(Declared):
         grace: float = 30.0,
         world: World | None = None,
     ) -> None:
+        speak_plainly()
         _check(id, concurrency, memory_mb, grace)
         super().__init__(id)
         self.version = version

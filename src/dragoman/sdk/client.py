@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
 from dragoman.sdk.address import API, STDIO, Address, resolve
 from dragoman.sdk.errors import Misconfigured, StillRunning
 from dragoman.sdk.events import Event, Question, TaskInfo
+from dragoman.sdk.uncaught import speak_plainly
 from dragoman.sdk.work.outcome import data_of
 from dragoman.sdk.world import RealWorld, World
 
@@ -79,6 +80,7 @@ class Client:
         world: World | None = None,
         backend: Backend | None = None,
     ) -> None:
+        speak_plainly()
         self._world = world or RealWorld()
         self._address = None if backend is not None else resolve(url, token)
         if backend is None:

@@ -29,6 +29,7 @@ from msgspec import UNSET
 from dragoman.sdk import trace
 from dragoman.sdk.errors import BadInput, Rejected
 from dragoman.sdk.links import Bring, Introduction
+from dragoman.sdk.uncaught import theirs
 from dragoman.sdk.words import Decline, Errand, Outcome, Reply, Work
 from dragoman.sdk.work import outcome as ends
 from dragoman.sdk.work.job import Job
@@ -220,7 +221,8 @@ class Desk:
         if handler.terms.get("pii"):  # what was said, or is on the stack, may be personal (a2acp-D13)
             log.warning("task %s (%s) failed: %s", task.id, task.type, type(error).__name__)
         else:
-            traced = None if isinstance(error, Rejected) else error  # to say no is nothing to trace
+            road = (type(error), error, theirs(error.__traceback__))
+            traced = None if isinstance(error, Rejected) else road  # to say no is nothing to trace
             log.warning("task %s (%s) failed: %s", task.id, task.type, ending.output, exc_info=traced)
         return ending
 

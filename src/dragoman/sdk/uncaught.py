@@ -1,0 +1,67 @@
+"""What a program of the SDK's user ends with when nothing caught an error.
+
+An error of ours is one sentence, and the line of the user's program that it is about: the hub is not there, the token
+is wrong, a handler cannot be called. Every other error keeps its traceback, without our frames where it passed through
+them. One that began in our own code is shown whole, because it is a bug of ours.
+
+`sys.excepthook` is only asked for what nobody caught, so nothing changes for a program that catches `DragomanError`. A
+hook that somebody else has set stays. DRAGOMAN_TRACEBACK=1 shows everything.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+from types import TracebackType
+
+from dragoman.sdk.errors import DragomanError
+
+OURS = str(Path(__file__).parents[1]) + os.sep
+WHOLE = "DRAGOMAN_TRACEBACK"
+_PASSED_THROUGH = (OURS, f"{os.sep}asyncio{os.sep}", f"{os.sep}concurrent{os.sep}futures{os.sep}")
+
+
+def speak_plainly() -> None:
+    """From here on. Called when the first agent or client is made."""
+    if sys.excepthook is sys.__excepthook__ and not os.environ.get(WHOLE):
+        sys.excepthook = _tell
+
+
+def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if isinstance(error, DragomanError):
+        print(f"error: {error}{_place(trace)}", file=sys.stderr)  # noqa: T201 - it stands for a traceback
+    else:
+        traceback.print_exception(kind, error, theirs(trace))
+
+
+def theirs(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without our frames and those of the loop; all of it, if it ends in our own code."""
+    steps = []
+    while trace is not None:
+        steps.append(trace)
+        trace = trace.tb_next
+    if not steps or _is_ours(steps[-1]):
+        return steps[0] if steps else None
+    kept: TracebackType | None = None
+    for step in reversed(steps):
+        if not _file(step).startswith("<frozen") and not any(part in _file(step) for part in _PASSED_THROUGH):
+            kept = TracebackType(kept, step.tb_frame, step.tb_lasti, step.tb_lineno)
+    return kept
+
+
+def _place(trace: TracebackType | None) -> str:
+    """The innermost line of the user's own program."""
+    for frame in reversed(traceback.extract_tb(trace)):
+        if not frame.filename.startswith("<") and not any(part in frame.filename for part in _PASSED_THROUGH):
+            return f"\n  at {os.path.relpath(frame.filename)}, line {frame.lineno}: {frame.line}"
+    return ""
+
+
+def _is_ours(step: TracebackType) -> bool:
+    return _file(step).startswith(OURS)
+
+
+def _file(step: TracebackType) -> str:
+    return step.tb_frame.f_code.co_filename
