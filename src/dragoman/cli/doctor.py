@@ -348,7 +348,7 @@ def keys(settings: Settings, directory: DataDir) -> Iterator[Finding]:
     """Those that tokens are signed with, if they cannot be used."""
     from msgspec import structs
 
-    from dragoman.app.broker import Keys
+    from dragoman.app.signing import Keys
     from dragoman.security.keys import KeyProblem
     from dragoman.security.private import PrivateFileError
 

@@ -77,3 +77,9 @@ def test_the_package_runs_as_the_command_does() -> None:
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: ")
+
+
+def test_doctor_looks_at_keys_without_importing_a_server(hub: Any) -> None:
+    _, modules = imported("doctor", url=hub.url)
+    servers = {"grpc", "httpx2", "prometheus_client", "starlette", "structlog", "uvicorn", "websockets"}
+    assert modules & servers == set()
