@@ -140,6 +140,20 @@ def test_a_task_is_listed_shown_explained_and_told(hub: HubProcess, deployer: Di
     assert dragoman("task", "show", "00000000-0000-0000-0000-000000000000", hub=hub).code == NOT_FOUND
 
 
+def test_parts_of_ids_since_and_the_newest_first_hold_at_a_real_hub(hub: HubProcess, deployer: Diligent) -> None:
+    id = detached(hub, "deployer", "run", "n=2")
+    until(lambda: hub.status(id) == "completed", "it is done")
+    for part in (id[-8:], f"…{id[-8:]}"):
+        assert dragoman("--data", str(hub.data), "task", "show", part, "-o", "json").json["id"] == id
+    assert id in [one["id"] for one in dragoman("task", "ls", "--since", "1h", "-o", "json", hub=hub).json["tasks"]]
+    assert dragoman("task", "ls", "--since", "0s", "-o", "json", hub=hub).json["tasks"] == []
+    records = dragoman("audit", "query", "--limit", "5", "-o", "json", hub=hub).json["records"]
+    seqs = [record["seq"] for record in records]
+    assert seqs == sorted(seqs, reverse=True)
+    subjects = dragoman("audit", "query", "--subject", id, "-o", "json", hub=hub).json["records"]
+    assert subjects[-1]["action"] == "task.submit"
+
+
 def test_a_task_is_cancelled_and_retried(hub: HubProcess, deployer: Diligent) -> None:
     boss = hub.orchestrator()
     hub.token("absent", "absent")
