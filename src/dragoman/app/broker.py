@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from dragoman.app.settings import Settings
-from dragoman.app.vault import DIRECTORY, DataVault
 from dragoman.app.signing import Keys as Keys
 from dragoman.bindings.a2acp.names import version_of
 from dragoman.core.ids import SECOND, Instant
