@@ -35,6 +35,7 @@ from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import ADMIN, SECOND, AgentId, SessionId, TaskId
 from dragoman.core.ports import StoreFailed, TaskFilter
+from dragoman.core.rules import Rules
 from dragoman.core.tasks.model import Event, QuestionStatus, Status, Task, Waiting
 from dragoman.stores.memory import MemoryStore
 
@@ -242,7 +243,8 @@ class Gateway(Actor):
 class Simulation:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.world = World(MemoryStore(immediate=bool(seed % 2)), seed=seed)
+        rules = Rules() if seed % 4 == 0 else Rules(unreachable_delays=(0, 30 * SECOND, 30 * SECOND, 30 * SECOND))
+        self.world = World(MemoryStore(immediate=bool(seed % 2)), rules, seed=seed)
         self.ledger = Ledger()
         self.boss = Actor(self, BOSS, polls=self.rng.random() < 0.4)
         self.agents = [Actor(self, f"i{n}", polls=self.rng.random() < 0.4) for n in range(3)]

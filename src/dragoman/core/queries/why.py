@@ -97,7 +97,7 @@ def why(
     else:
         reasons = _standing(task, dependencies, question)
     if task.status is Status.WAITING:
-        reasons.append(_waits_until(task, now, question))
+        reasons += _waits_until(task, now, question)
     reasons += _around(task, now, contract, watched)
     return WhyOut(
         task_id=task.id,
@@ -257,16 +257,16 @@ CLOCKS: Mapping[Silence, str] = {
 """Which clock runs for a task that an agent has, by what it is called."""
 
 
-def _waits_until(task: Task, now: Instant, question: Question | None) -> Reason:
+def _waits_until(task: Task, now: Instant, question: Question | None) -> list[Reason]:
     """The clock of a task that waits: that of its question, or its own deadline, where its caller named one."""
     ends = [(task.deadline, "deadline", "its deadline ends it")] if task.firm else []
     if question is not None and question.wake_at is not None:
         ends.append((question.wake_at, "question", "the question's time is over"))
     if not ends:
-        return _say("clock", "no clock runs while it waits", clock="none")
+        return []
     at, name, what = min(ends)
     left = max(0, at - now) / SECOND
-    return _say("clock", f"{what} in {left:.1f} s", clock=name, at=rfc3339(at), seconds_left=round(left, 1))
+    return [_say("clock", f"{what} in {left:.1f} s", clock=name, at=rfc3339(at), seconds_left=round(left, 1))]
 
 
 def _clock(task: Task, now: Instant, watched: Watched) -> Reason:
