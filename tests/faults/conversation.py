@@ -395,10 +395,28 @@ class Conversation:
             if [event.seq for event in story] != list(range(1, task.seq + 1)):
                 raise Violation(f"the story of {task.id} has gaps: {[event.seq for event in story]}")
             kinds = [event.kind for event in story]
-            if sum(map(kinds.count, ENDS)) != 1 + kinds.count(EventKind.RETRIED):
+            *earlier, last = rounds(kinds)
+            if sum(map(last.count, ENDS)) != 1 or not all(map(ended_or_taken, earlier)):
                 raise Violation(f"{task.id} did not end once: {kinds}")
             if len(task.handed) > 8:
                 raise Violation(f"{task.id} went through {len(task.handed)} hands")
+
+
+def rounds(story: Sequence[EventKind]) -> list[list[EventKind]]:
+    """What happened to a task, from one retry by a person to the next."""
+    found: list[list[EventKind]] = [[]]
+    for kind in story:
+        if kind is EventKind.RETRIED:
+            found.append([])
+        else:
+            found[-1].append(kind)
+    return found
+
+
+def ended_or_taken(story: Sequence[EventKind]) -> bool:
+    """Whether a task had ended once when a person retried it, or was taken from its agent then."""
+    ends = sum(map(story.count, ENDS))
+    return ends == 1 or (ends == 0 and story[-1] is EventKind.ATTEMPT_FAILED)
 
 
 def converse(seed: int, steps: int = 90, script: Sequence[int] | None = None) -> Conversation:
