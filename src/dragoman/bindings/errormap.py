@@ -19,10 +19,11 @@ from collections.abc import Mapping
 import msgspec
 
 from dragoman.core.errors import Fault, Kind
+from dragoman.protocols.chiffon import errors as chiffon
 
-TASK_CANCELLED = 5900
-DEPENDENCY_FAILED = 5901
-WORK_FAILED = 5902
+TASK_CANCELLED = chiffon.TASK_CANCELLED
+DEPENDENCY_FAILED = chiffon.DEPENDENCY_FAILED
+WORK_FAILED = chiffon.WORK_FAILED
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -64,18 +65,9 @@ TABLE: Mapping[Kind, Row] = {
 }
 # fmt: on
 
-CHIFFON_KINDS: Mapping[int, Kind] = {
-    5001: Kind.TIMEOUT,
-    5002: Kind.UNAVAILABLE,
-    5003: Kind.INVALID,
-    5004: Kind.UNAUTHENTICATED,
-    5005: Kind.RESOURCES,
-    5006: Kind.UNSUPPORTED_WORK,
-    TASK_CANCELLED: Kind.CANCELLED,
-    DEPENDENCY_FAILED: Kind.DEPENDENCY,
-    WORK_FAILED: Kind.WORK_FAILED,
-}
-"""What a chiffon agent means by a code. One that is not here is a failure of its own making."""
+CHIFFON_KINDS: Mapping[int, Kind] = {code: Kind(name) for code, name in chiffon.KINDS.items()}
+"""What a chiffon agent means by a code: the SDK reads the same table. One that is not there is a failure of its own
+making."""
 
 
 AGENTMSG_KINDS: Mapping[str, tuple[Kind, Kind]] = {
@@ -128,8 +120,11 @@ def agentmsg_kind(error_type: str, *, retryable: bool) -> Kind:
 
 
 def sentence(fault: Fault, advice: str | None = None) -> str:
-    """The fault in words that end with what to do next: `advice`, where a protocol knows better than the table."""
+    """The fault in words that end with what to do next: `advice`, where a protocol knows better than the table. What an
+    agent said of its work stays as it said it."""
     message = fault.message.strip()
+    if fault.reported and message:
+        return fault.message
     is_word = message.partition(" ")[0].rstrip(",;:.").isalpha()
     if is_word and not any(type(name) is str and name and message.startswith(name) for name in fault.facts.values()):
         message = f"{message[:1].upper()}{message[1:]}"  # an id or a field at the beginning stays as it is written

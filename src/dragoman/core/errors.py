@@ -54,6 +54,9 @@ class Fault(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     facts: dict[str, Any] = {}
     named: Kind | None = None
     """What whoever reported it called it, where the hub treats it as another kind: its word in other protocols."""
+    reported: bool = False
+    """An agent said so, of its work: its words stay as they are, and advice of the hub's to its own callers would be
+    advice to the wrong one."""
 
     def in_short(self) -> Fault:
         """As it stands in a task's row, which is written again and again and listed by the hundred, and as it is told.

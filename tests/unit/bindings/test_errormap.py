@@ -183,3 +183,27 @@ def test_a_fault_with_any_facts_at_all_can_be_told_in_every_protocol(odd: object
             agentmsg_failures.report(fault, error_id="e-1", agent_id="cid"),
         ):
             msgspec.json.encode(words)
+
+
+def test_the_sdk_and_the_hub_call_chiffons_codes_the_same() -> None:
+    """There is one table, and every word in it is one of the hub's kinds."""
+    assert {code: kind.value for code, kind in CHIFFON_KINDS.items()} == errors.KINDS
+    assert set(errors.TABLE) | {5900, 5901, 5902} == set(errors.KINDS)
+    assert CHIFFON_KINDS[5004] is Kind.UNAUTHENTICATED
+
+
+@pytest.mark.requirement("chiffon-D15")
+@pytest.mark.parametrize("kind", sorted(set(Kind) - {Kind.CANCELLED, Kind.DEPENDENCY, Kind.WORK_FAILED}))
+def test_what_an_agent_said_keeps_its_words_in_every_protocol_and_gets_no_advice(kind: Kind) -> None:
+    """Advice to the hub's own callers ("Send the agent's token …") would be advice to the wrong one."""
+    words = "no access to the vault"
+    fault = Fault(kind=kind, message=words, reported=True)
+    said = payload_of(fault, Instant(0))
+    assert said.error_message == words
+    assert set(said.error_context) == set(errors.TABLE[said.error_code].context)
+    assert not {"invalid", "valid", "requests"} & {str(value) for value in said.error_context.values()}
+    assert error_of(fault).message == words
+    assert a2acp_failures.refusal_of(fault).message == words
+    report = agentmsg_failures.report(fault, error_id="e-1", agent_id="bob")
+    assert (report["message"], report["suggested_actions"]) == (words, [])
+    assert told(fault) == words

@@ -179,7 +179,7 @@ def report(
         "message": fault.message,
         "context": {"details": details},
         "recovery_attempts": [],
-        "suggested_actions": [advice(fault)],
+        "suggested_actions": [] if fault.reported else [advice(fault)],
     }
     if task_id is not None:
         told["task_id"] = task_id

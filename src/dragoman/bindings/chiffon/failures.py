@@ -46,6 +46,8 @@ FIELDS = {
 """Where the hub's fields stand in an envelope."""
 
 REFUSED = "refused_message_id"
+UNKNOWN = "unknown"
+"""In a context of the document's, what the agent that failed did not say: the hub makes nothing up."""
 
 LARGEST = 2**63 - 1
 
@@ -93,11 +95,14 @@ def payload_of(fault: Fault, at: Instant, *, task: Task | None = None) -> ErrorP
             field = FIELDS.get(fault.field, fault.field) if fault.field else None
             return errors.invalid_message(validation_error=fault.message, field_name=field, message=words)
         case 5004:
-            status = facts.get("token_status", "valid" if fault.kind is Kind.FORBIDDEN else "invalid")
+            ours = "valid" if fault.kind is Kind.FORBIDDEN else "invalid"
+            status = facts.get("token_status", UNKNOWN if is_told(fault) else ours)
             return errors.authentication_failed(agent_id=agent_id, token_status=str(status), message=words)
         case 5005:
             return errors.resource_limit(
-                limit_name=str(facts.get("limit_name") or facts.get("resource") or "requests"),
+                limit_name=str(
+                    facts.get("limit_name") or facts.get("resource") or (UNKNOWN if is_told(fault) else "requests")
+                ),
                 available=_whole(facts.get("available", facts.get("remaining"))),
                 required=_whole(facts.get("required", facts.get("asked")), math.ceil),
                 message=words,
@@ -119,8 +124,8 @@ def payload_of(fault: Fault, at: Instant, *, task: Task | None = None) -> ErrorP
 
 
 def is_told(fault: Fault) -> bool:
-    """Whether an agent said so itself, by a code: then its words stay as they are."""
-    return "code" in fault.facts
+    """Whether an agent said so itself: then its words stay as they are."""
+    return fault.reported or "code" in fault.facts
 
 
 def fault_in(payload: ErrorPayload) -> Fault:

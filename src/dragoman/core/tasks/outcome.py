@@ -257,7 +257,9 @@ def hushed(task: Task, fault: Fault | None) -> Fault | None:
 
 def said_of(task: Task, fault: Fault) -> Fault:
     """A fault that an agent told of: where it is usually the hub's own, and not hushed, its words are dropped here."""
-    return unsaid(fault) if task.personal and fault.kind in OURS else fault
+    if task.personal and fault.kind in OURS:
+        return unsaid(fault)
+    return msgspec.structs.replace(fault, reported=True)
 
 
 def unsaid(fault: Fault) -> Fault:

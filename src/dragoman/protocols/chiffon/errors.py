@@ -34,6 +34,23 @@ TABLE: dict[int, ErrorRule] = {
     5005: ErrorRule("Resource Limit Exceeded", True, ("limit_name", "available", "required")),
     5006: ErrorRule("Unsupported Work Type", False, ("work_type_requested", "supported_types")),
 }
+TASK_CANCELLED = 5900
+DEPENDENCY_FAILED = 5901
+WORK_FAILED = 5902
+
+KINDS: dict[int, str] = {
+    5001: "timeout",
+    5002: "unavailable",
+    5003: "invalid",
+    5004: "unauthenticated",
+    5005: "resources",
+    5006: "unsupported_work",
+    TASK_CANCELLED: "cancelled",
+    DEPENDENCY_FAILED: "dependency",
+    WORK_FAILED: "work_failed",
+}
+"""What a code means in the words that all protocols share (`core.errors.Kind`), for the hub and for the SDK. The last
+three codes are ours, from the range that the document leaves free."""
 UNDOCUMENTED = ErrorRule("Undocumented Error", False, ())
 
 #: Seconds before attempts 1 to 4: one try and three retries, all with the same request_id (D7).

@@ -4,27 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from dragoman.protocols.chiffon import chunks, codec
+from dragoman.protocols.chiffon import chunks, codec, errors
 from dragoman.protocols.chiffon.types import Envelope, ErrorPayload, Payload, WorkRequest, WorkResult, WorkStatus
 from dragoman.sdk.calling.following import Followed
-from dragoman.sdk.chiffon.words import CANCELLED
 from dragoman.sdk.errors import TaskCancelled, TaskFailed
 from dragoman.sdk.events import value_of
 
 ASIDES = ("message", "thinking", "tool_use", "tool_result", "file")
 """Custom fields that the hub's form has, too."""
-KINDS = {
-    5001: "timeout",
-    5002: "unavailable",
-    5003: "invalid",
-    5004: "forbidden",
-    5005: "resources",
-    5006: "unsupported_work",
-    CANCELLED: "cancelled",
-    5901: "dependency",
-    5902: "work_failed",
-}
-"""Codes → the hub's own words, so that a caller finds the same ones whatever it speaks."""
 
 
 class Call(Followed):
@@ -93,7 +80,7 @@ class Call(Followed):
         self.fail(failed)
 
     def _failed(self, message: Envelope[Payload], payload: ErrorPayload) -> None:
-        is_cancel = payload.error_code == CANCELLED
+        is_cancel = payload.error_code == errors.TASK_CANCELLED
         status = "cancelled" if is_cancel else "failed"
         facts = {"code": payload.error_code, "message": payload.error_message, **payload.error_context}
         self._tell(status, message, {"fault": facts})
@@ -101,7 +88,7 @@ class Call(Followed):
             payload.error_message,
             task_id=self.task_id,
             status=status,
-            kind=KINDS.get(payload.error_code),
+            kind=errors.KINDS.get(payload.error_code),
             code=payload.error_code,
             facts=facts,
         )

@@ -26,7 +26,7 @@ from dragoman.protocols.chiffon.types import (
 from dragoman.sdk import trace
 from dragoman.sdk.address import Address
 from dragoman.sdk.calling.online import Online
-from dragoman.sdk.chiffon.calls import KINDS, Call
+from dragoman.sdk.chiffon.calls import Call
 from dragoman.sdk.errors import Misconfigured, RequestRefused
 from dragoman.sdk.network.pipe import Frame, Pipe
 from dragoman.sdk.words import Accepted
@@ -191,7 +191,7 @@ class ChiffonClient(Online[Call, Pipe]):
             self._chore(self._say_later(call, delay))
             return None
         facts = {"code": code, **payload.error_context}
-        refused = RequestRefused(f"{payload.error_message} ({code})", kind=KINDS.get(code), facts=facts)
+        refused = RequestRefused(f"{payload.error_message} ({code})", kind=errors.KINDS.get(code), facts=facts)
         return self._refuse(call, refused)
 
     def _decline(self, pipe: Pipe, message: Envelope[Payload]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.world import World
 
-from dragoman.core.commands import Cancel, Finish, ReportProgress, Span
+from dragoman.core.commands import Cancel, Finish, ReportFault, ReportProgress, Span
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.ports import StoreFailed
@@ -192,6 +192,17 @@ async def test_a_used_message_id_with_other_content_is_refused(world):
     result = Finish(principal=AgentId("i1"), task_id=task.id, digest="r1", message_id="m1")
     assert await refused(result) == (Kind.MISMATCH, "id")
     assert (await world.finish("i1", task.id, message_id="m2")).status is Status.COMPLETED
+
+
+async def test_what_an_agent_says_of_its_work_is_known_as_its_own_words(world):
+    await world.add("i1", "infra")
+    await world.connect("i1")
+    said, ours = await world.submit(), await world.submit()
+    fault = Fault(kind=Kind.UNAUTHENTICATED, message="no access to the vault")
+    for task, protocol in ((said, "chiffon"), (ours, None)):
+        await world.ask(ReportFault(principal=AgentId("i1"), protocol=protocol, task_id=task.id, fault=fault))
+    found = [(await world.task(task.id)).fault for task in (said, ours)]
+    assert [(one.message, one.reported) for one in found] == [(fault.message, True), (fault.message, False)]
 
 
 async def test_output_in_pieces_must_follow_each_other(world):
