@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from typing import Any
 
 from starlette.requests import Request
@@ -62,6 +63,12 @@ async def schema(desk: Desk, request: Request) -> Response:
     if protocol not in PROTOCOLS:
         raise Problem(Kind.NOT_FOUND, f"no schema of {protocol[:40]!r}", next=f"There is: {', '.join(PROTOCOLS)}.")
     return respond(200, PROTOCOLS[protocol]())
+
+
+async def coven_proto(desk: Desk, request: Request) -> Response:
+    """The proto file that the hub's messages are generated from, as it is in the package."""
+    source = resources.files("dragoman.protocols.coven").joinpath("coven.proto").read_text("utf-8")
+    return Response(source, media_type="text/plain")
 
 
 async def documentation(desk: Desk, request: Request) -> Response:
@@ -321,6 +328,10 @@ OPERATIONS = (
         method="GET", path="/schemas/{protocol}.json", handler=schema, tag="operations",
         summary="JSON Schema of a protocol's messages", auth=None, answers={200: dict[str, Any]},
         refusals=(NOT_FOUND,),
+    ),
+    Endpoint(
+        method="GET", path="/schemas/coven.proto", handler=coven_proto, tag="operations",
+        summary="The proto file of coven, as the hub speaks it", auth=None, answers={200: "text/plain"},
     ),
     Endpoint(
         method="GET", path="/", handler=status_page, tag="operations", summary="The status page, for browsers",

@@ -24,6 +24,7 @@ from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.ports import Changes, StoreFailed
 from dragoman.core.tasks.model import EventKind, Question, Status, Waiting
+from dragoman.protocols.coven import coven_pb2
 from dragoman.transports.api.doors import A2ACP, AGENTMSG, CHIFFON, FORGE
 from dragoman.transports.api.table import ENDPOINTS, SERVED
 
@@ -264,3 +265,15 @@ def test_the_guide_names_every_route() -> None:
     root = next(parent for parent in Path(__file__).parents if (parent / "pyproject.toml").is_file())
     text = (root / "docs" / "api.md").read_text("utf-8")
     assert [one for one in SERVED if f"`{one.method} {one.path}`" not in text] == []
+
+
+async def test_the_proto_file_of_coven_is_served_as_the_hub_speaks_it(world: Any) -> None:
+    """A stranger can make a client of it: it has the messages that the hub's own are generated from."""
+    answer = await world.stranger.get("/schemas/coven.proto")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/plain; charset=utf-8")
+    described = coven_pb2.DESCRIPTOR
+    assert f"package {described.package};" in answer.text
+    for name in (*described.message_types_by_name, *described.services_by_name):
+        assert re.search(rf"^\s*(message|service) {name} {{", answer.text, re.MULTILINE), name
+    paths = (await world.stranger.get("/openapi.json")).json()["paths"]
+    assert "text/plain" in paths["/schemas/coven.proto"]["get"]["responses"]["200"]["content"]
