@@ -164,7 +164,7 @@ def test_events_stream_to_the_end_for_whoever_has_closed_its_side(hub: HubProces
     work = agent.work()
     address = urlsplit(hub.url)
     with socket.create_connection((str(address.hostname), int(address.port or 0)), timeout=60) as client:
-        line = f"GET /api/v1/tasks/{task_of(request)}/events HTTP/1.0\r\nHost: hub\r\n"
+        line = f"GET /api/v1/tasks/{task_of(request)}/events HTTP/1.0\r\nHost: localhost\r\n"
         client.sendall(f"{line}Authorization: Bearer {hub.admin.token}\r\n\r\n".encode())
         client.shutdown(socket.SHUT_WR)
         told = client.recv(65536)

@@ -100,7 +100,7 @@ def shaken(port: int, context: ssl.SSLContext) -> tuple[str, bytes]:
         socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as plain,
         context.wrap_socket(plain, server_hostname="localhost") as link,
     ):
-        link.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+        link.sendall(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
         if not link.recv(1):
             raise ConnectionResetError
         return str(link.version()), link.getpeercert(binary_form=True) or b""
@@ -158,7 +158,7 @@ def test_openssl_agrees(hub: HubProcess, files: Place, old: str) -> None:
 def test_plain_http_gets_nowhere_on_a_port_with_tls(hub: HubProcess) -> None:
     for port in (http_port(hub), grpc_port(hub)):
         with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as plain:
-            plain.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+            plain.sendall(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
             heard = b""
             try:
                 while piece := plain.recv(4096):

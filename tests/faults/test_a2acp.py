@@ -166,7 +166,9 @@ def test_an_answer_is_not_lost_with_the_connection_that_waited_for_it(hub: HubPr
     asked = bond.request()
     with socket.create_connection(("127.0.0.1", urlsplit(hub.url).port or 0)) as connection:
         body = json.dumps(asked).encode()
-        connection.sendall(b"POST /a2acp/messages HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        connection.sendall(
+            b"POST /a2acp/messages HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+        )
         work = bond.target.hears("request", INTENT)
         if fault == "hub killed":
             hub.kill()

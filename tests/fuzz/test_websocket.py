@@ -27,7 +27,7 @@ from tests.fuzz.thoroughness import THOROUGH, UNTIMED, for_a_while
 LARGEST = 2000
 KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
 HELLO = (
-    b"GET %b HTTP/1.1\r\nHost: hub\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    b"GET %b HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
     b"Sec-WebSocket-Key: " + KEY + b"\r\n%b\r\n"
 )
 PLAIN = HELLO % (b"/agentmsg/ws", b"")

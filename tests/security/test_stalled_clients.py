@@ -18,14 +18,15 @@ from tests.support.hubproc import HubProcess, running
 STALLS = {
     "nothing at all": b"",
     "half a request line": b"POST /api/agent/mess",
-    "headers without an end": b"POST /api/agent/message HTTP/1.1\r\nHost: hub\r\nX-Slow: ",
+    "headers without an end": b"POST /api/agent/message HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
     "a body that stands still": (
-        b"POST /api/agent/message HTTP/1.1\r\nHost: hub\r\nAuthorization: Bearer TOKEN\r\nContent-Length: 1000\r\n\r\n{"
+        b"POST /api/agent/message HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer TOKEN\r\n"
+        b"Content-Length: 1000\r\n\r\n{"
     ),
     "a body announced and never sent": (
-        b"POST /api/v1/tasks HTTP/1.1\r\nHost: hub\r\nAuthorization: Bearer TOKEN\r\nContent-Length: 1000\r\n\r\n"
+        b"POST /api/v1/tasks HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer TOKEN\r\nContent-Length: 1000\r\n\r\n"
     ),
-    "an answered connection without a next request": b"GET /livez HTTP/1.1\r\nHost: hub\r\n\r\n",
+    "an answered connection without a next request": b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n",
 }
 
 
@@ -77,7 +78,7 @@ def test_stalled_clients_are_closed_and_others_are_served_meanwhile(hub: HubProc
 def test_a_body_that_drips_is_closed(hub: HubProcess) -> None:
     token = hub.token("boss", "orchestrator")
     with open_socket(hub) as client:
-        head = f"POST /api/agent/message HTTP/1.1\r\nHost: hub\r\nAuthorization: Bearer {token}\r\n"
+        head = f"POST /api/agent/message HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
         client.sendall(f"{head}Content-Length: 100000\r\n\r\n".encode())
         began = time.monotonic()
         with pytest.raises((BrokenPipeError, ConnectionResetError)):  # noqa: PT012
@@ -88,7 +89,7 @@ def test_a_body_that_drips_is_closed(hub: HubProcess) -> None:
 
 def test_headers_without_end_are_cut_off(hub: HubProcess) -> None:
     with open_socket(hub) as client:
-        client.sendall(b"GET /livez HTTP/1.1\r\nHost: hub\r\n")
+        client.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n")
         answer = b""
         try:
             for n in range(4000):
@@ -106,15 +107,16 @@ def test_too_many_connections_are_refused_and_those_there_are_served(tmp_path: P
     with running(tmp_path, DRAGOMAN_SERVER__MAX_CONNECTIONS="20") as hub, ExitStack() as held:
         *kept, last = [held.enter_context(open_socket(hub)) for _ in range(25)]
         assert b"503" in last.recv(100)
-        kept[0].sendall(b"GET /livez HTTP/1.1\r\nHost: hub\r\n\r\n")
+        kept[0].sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert b"200" in kept[0].recv(1000)
 
 
 def test_a_request_smuggled_behind_two_lengths_is_refused(hub: HubProcess) -> None:
     with open_socket(hub) as client:
         client.sendall(
-            b"POST /api/agent/message HTTP/1.1\r\nHost: hub\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
-            b"0\r\n\r\nGET /livez HTTP/1.1\r\nHost: hub\r\n\r\n"
+            b"POST /api/agent/message HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n"
+            b"0\r\n\r\nGET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
         )
         answer = b""
         try:

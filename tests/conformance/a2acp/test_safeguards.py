@@ -264,7 +264,7 @@ def test_the_transport_is_tls_1_3_or_nothing(tmp_path: Path) -> None:
                 socket.create_connection(("127.0.0.1", port), timeout=60) as plain,
                 context.wrap_socket(plain, server_hostname="localhost") as link,
             ):
-                link.sendall(b"POST /a2acp/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}")
+                link.sendall(b"POST /a2acp/messages HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}")
                 assert link.recv(12) == b"HTTP/1.1 400"
                 return link.version()
 

@@ -60,7 +60,7 @@ def test_a_watcher_that_does_not_read_holds_up_nobody(hub: HubProcess, cast: dic
     stuck = socket.create_connection((address.hostname, address.port), timeout=60)
     stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     cursor = ada.get("/state").json["cursor"]
-    head = f"Host: x\r\nAuthorization: Bearer {eve.token}"
+    head = f"Host: localhost\r\nAuthorization: Bearer {eve.token}"
     stuck.sendall(f"GET /agentmsg/state/watch?cursor={cursor} HTTP/1.1\r\n{head}\r\n\r\n".encode())
     name = f"big {uuid.uuid4().hex[:6]}"
     before = resident(hub)
