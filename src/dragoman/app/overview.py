@@ -15,6 +15,7 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.audit.chain import Newest
 from dragoman.core.contracts.model import Contract
 from dragoman.core.ids import AgentId, Instant, TaskId
+from dragoman.core.policy.holdings import NOTHING, Holding
 from dragoman.core.ports import Store
 from dragoman.core.rules import Rules
 from dragoman.core.state.model import Entity
@@ -77,6 +78,9 @@ class Overview:
             is_linked=owner in floor.links_of,
             heard_at=None if owner is None else floor.heard_at.get(owner),
         )
+
+    def holding(self, id: AgentId) -> Holding:
+        return self._floor.holdings.get(id, NOTHING)
 
     def reachable(self, id: AgentId) -> bool:
         if id in self._floor.links_of:

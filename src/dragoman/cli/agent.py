@@ -146,6 +146,9 @@ def ls(
         )
 
 
+PENDING = (("letters", "letter"), ("state_entities", "task of the shared state"))
+
+
 @app.command
 def show(id: AgentName, /, *, output: Output = "table", reach: Reach = HERE) -> None:
     """Show one agent: its state, what it can do, what it works on."""
@@ -169,6 +172,7 @@ def show(id: AgentName, /, *, output: Output = "table", reach: Reach = HERE) -> 
             *_process(agent.get("child")),
             *_reported(agent.get("reported")),
             ("seen", f"{printing.age(agent.get('last_seen'))} ago" if agent.get("last_seen") else "never"),
+            ("pending", _pending(agent.get("pending"))),
             ("tasks", tasks),
         ]
     )
@@ -192,6 +196,15 @@ def rm(id: AgentName, /, *, output: Output = "table", reach: Reach = HERE) -> No
         return
     printing.verdict(True, f"agent {line(id)} is out; its unfinished work went back to the queue")
     printing.following("dragoman agent ls")
+
+
+def _pending(held: object) -> str | None:
+    """What its quotas count."""
+    if not isinstance(held, dict):
+        return None
+    said = [printing.count(held.get("bytes", 0), "byte")]
+    said += [printing.count(held[key], word) for key, word in PENDING if held.get(key)]
+    return ", ".join(said)
 
 
 def _process(child: object) -> list[tuple[str, object]]:

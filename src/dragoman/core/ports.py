@@ -396,6 +396,10 @@ class Intake(Protocol):
         """What is known of the agent that has a task: how long it may be silent follows from that."""
         ...
 
+    def holding(self, id: AgentId) -> Holding:
+        """What it has lying in the store that is not done with, as of the last commit."""
+        ...
+
     def reachable(self, id: AgentId) -> bool:
         """Whether a link to it is open now."""
         ...

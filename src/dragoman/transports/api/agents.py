@@ -16,6 +16,7 @@ from dragoman.core.commands import AddAgent, RemoveAgent, RotateToken
 from dragoman.core.contracts.terms import LIBRARY
 from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN, AgentId, rfc3339
+from dragoman.core.policy.holdings import NOTHING
 from dragoman.core.ports import TaskFilter
 from dragoman.core.queries import AgentOut, AgentStatus, LogLine, agent_out, log_line
 from dragoman.core.state.model import Registry
@@ -90,16 +91,25 @@ class ChildOut(msgspec.Struct, frozen=True, kw_only=True):
     origin: str
 
 
+class Pending(msgspec.Struct, frozen=True):
+    """What its quotas count: bytes that are not done with, letters not acknowledged, tasks in the shared state."""
+
+    bytes: int
+    letters: int
+    state_entities: int
+
+
 class AgentTold(AgentOut, frozen=True, kw_only=True, omit_defaults=True):
     """`child` is there for an agent that the hub runs; then `status` may also be how its process is. One that said that
-    it takes no work has that for its status. `reported` is there for one that said how it is, where one agent is looked
-    at."""
+    it takes no work has that for its status. `reported` is there for one that said how it is, and
+    `pending` for one that has something lying in the hub, where one agent is looked at."""
 
     status: str  # type: ignore[assignment]
 
     offers: tuple[Capability, ...] = ()
     child: ChildOut | None = None
     reported: Reported | None = None
+    pending: Pending | None = None
 
 
 class AgentList(msgspec.Struct, frozen=True, kw_only=True):
@@ -260,7 +270,10 @@ async def listing(desk: Desk, request: Request) -> Response:
 
 async def one(desk: Desk, request: Request) -> Response:
     agent = find_agent(desk, request)
-    return respond(200, msgspec.structs.replace(told(desk, agent), reported=reported(desk, agent.id)))
+    held = desk.intake.holding(agent.id)
+    pending = None if held == NOTHING else Pending(held.bytes, held.letters, held.entities)
+    whole = msgspec.structs.replace(told(desk, agent), reported=reported(desk, agent.id), pending=pending)
+    return respond(200, whole)
 
 
 async def past(desk: Desk, request: Request) -> Response:

@@ -18,6 +18,7 @@ from dragoman.core.commands import Command, NoteRefusal
 from dragoman.core.contracts.model import Contract
 from dragoman.core.errors import Fault, Refused
 from dragoman.core.ids import MINUTE, SECOND, AgentId, Instant, TaskId, uuid7
+from dragoman.core.policy.holdings import NOTHING, Holding
 from dragoman.core.ports import Changes
 from dragoman.core.routing.routes import Route
 from dragoman.core.rules import Rules
@@ -42,6 +43,7 @@ class ScriptedIntake:
     def __init__(self) -> None:
         self.asked: list[Command] = []
         self.streams = Streams()
+        self.holdings: dict[AgentId, Holding] = {}
         self.noted: list[NoteRefusal] = []
         self.script: dict[type[Command], Answer] = {}
         self.known: dict[AgentId, Agent] = {}
@@ -81,6 +83,9 @@ class ScriptedIntake:
     def watched(self, task: Task) -> Watched:
         linked = task.owner in self.linked
         return Watched(Rules(), Instant(0), self.known.get(task.owner), None, is_linked=linked, heard_at=None)
+
+    def holding(self, id: AgentId) -> Holding:
+        return self.holdings.get(id, NOTHING)
 
     def reachable(self, id: AgentId) -> bool:
         return id in self.linked

@@ -10,6 +10,7 @@ from dragoman.core.agents.model import Breaker, BreakerState
 from dragoman.core.commands import AddAgent, RemoveAgent, RotateToken
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, SECOND, Instant
+from dragoman.core.policy.holdings import Holding
 from dragoman.core.tasks.model import EventKind, Status
 from dragoman.security.tokens import token_hash
 from dragoman.transports.api.bodies import AgentIn
@@ -98,6 +99,14 @@ async def test_an_agent_is_told_without_its_credential(world: Any, make: Any) ->
     }  # fmt: skip
     assert agent.token_hash not in answer.text
     assert (await world.client.get(f"{API}/nobody")).status_code == 404
+
+
+async def test_what_an_agent_has_lying_there_is_told_of_it_alone(world: Any, make: Any) -> None:
+    agent = make.agent()
+    world.know(agent)
+    world.intake.holdings[agent.id] = Holding(bytes=5, letters=2, entities=1)
+    assert (await world.client.get(f"{API}/mux-1")).json()["pending"] == {"bytes": 5, "letters": 2, "state_entities": 1}
+    assert "pending" not in (await world.client.get(API)).json()["agents"][0]
 
 
 async def test_agents_are_listed_by_name_and_filtered(world: Any, make: Any) -> None:
