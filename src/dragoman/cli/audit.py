@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
@@ -15,7 +19,10 @@ from dragoman.cli.options import HERE, Limit, Output, Reach
 from dragoman.cli.printing import Column, col, moment
 from dragoman.cli.since import Since, begin
 
-app = App(name="audit", help="The audit record: query, verify.")
+if TYPE_CHECKING:
+    from dragoman.security.checkpoints import Checkpoint
+
+app = App(name="audit", help="The audit record: query, verify, checkpoint.")
 
 COLUMNS = (
     col("seq", right=True),
@@ -30,6 +37,9 @@ FAR = "9" * 18
 """Behind every record."""
 WINDOW, WINDOWS = 500, 200
 """So many records are looked at in one go, and so often, for those that are wanted."""
+STRIDE = 1000
+BEFORE = "0" * 64
+"""The hash before the first record (`core.audit.chain.GENESIS`, which is not imported for every command)."""
 LONG_WALK = 600.0
 """Seconds for verifying: the hub reads every record there is."""
 
@@ -103,16 +113,74 @@ def _back(hub: Hub, filters: dict[str, Any], limit: int, before: int | None, sta
 
 
 @app.command
-def verify(*, output: Output = "table", reach: Reach = HERE) -> int:
-    """Walk the whole chain and name the first record that was changed or is missing."""
-    answer = Hub.find(reach).ask("GET", "audit", "verify", patience=LONG_WALK)
+def checkpoint(
+    file: Annotated[Path | None, Parameter(name="FILE", help="Where to keep it; it must not exist.")] = None,
+    /,
+    *,
+    reach: Reach = HERE,
+) -> None:
+    """Print, or keep in a file, the number and the hash of the newest record, signed by the hub.
+
+    Keep it where the hub's user cannot write. `dragoman audit verify --checkpoint FILE` holds the chain against it.
+    """
+    made = Hub.find(reach).get("audit", "checkpoint")
+    if file is None:
+        print(json.dumps(made))
+        return
+    try:
+        with file.open("x") as kept:
+            kept.write(json.dumps(made) + "\n")
+    except OSError as error:
+        raise Stop(Exit.USAGE, f"{line(file)}: {line(error.strerror or error)}", next="name a new file") from error
+    printing.verdict(True, f"record {made['seq']} as of {line(made['at'])} is in {line(file)}, signed by {made['kid']}")
+    printing.following(f"dragoman audit verify --checkpoint {line(file)}")
+
+
+@app.command
+def verify(
+    *,
+    checkpoint: Annotated[
+        list[Path] | None,
+        Parameter(negative=(), help="Hold the chain against this checkpoint, too; may be repeated."),
+    ] = None,
+    output: Output = "table",
+    reach: Reach = HERE,
+) -> int:
+    """Walk the whole chain and name the first record that was changed or is missing.
+
+    Without a running hub the store in the data directory is read, and nothing in it changed.
+    """
+    kept = [_read(path) for path in checkpoint or ()]
+    try:
+        hub = Hub.find(reach)
+        answer = hub.ask("GET", "audit", "verify", patience=LONG_WALK)
+        hash_of: Callable[[int], str] = partial(_asked, hub)
+    except Stop as stop:
+        if stop.code is not Exit.UNREACHABLE or reach.hub:
+            raise
+        answer, hashes = _offline(reach.directory, {one.seq for one in kept}, stop)
+        hash_of = partial(_among, hashes)
+    if answer.get("ok") and kept:
+        from dragoman.core.audit.chain import holds
+
+        length = int(answer.get("verified") or 0)
+        for one in kept:
+            found = hash_of(one.seq) if one.seq <= length else ""
+            broken = holds(one.seq, one.hash, one.at, length=length, found=found)
+            if broken is not None:
+                answer |= {"ok": False, "broken": {"seq": broken.seq, "why": broken.why}}
+                break
+    return _told(answer, len(kept), output)
+
+
+def _told(answer: dict[str, Any], checkpoints: int, output: Output) -> int:
     good = bool(answer.get("ok"))
     if output != "table":
         printing.document(answer, output)
     elif good:
-        printing.verdict(
-            True, f"the audit record is whole: {printing.count(int(answer.get('verified') or 0), 'record')}"
-        )
+        count = printing.count(int(answer.get("verified") or 0), "record")
+        beside = f", and fits {printing.count(checkpoints, 'checkpoint')}" if checkpoints else ""
+        printing.verdict(True, f"the audit record is whole: {count}{beside}")
         printing.following("dragoman audit query")
     else:
         broken = answer.get("broken") or {}
@@ -121,3 +189,60 @@ def verify(*, output: Output = "table", reach: Reach = HERE) -> int:
             f"compare with a backup: dragoman audit query --cursor {max(0, int(broken.get('seq') or 0) - 1)}"
         )
     return Exit.OK if good else Exit.FAILED
+
+
+def _read(path: Path) -> Checkpoint:
+    from dragoman.security.checkpoints import CheckpointProblem, read
+
+    try:
+        return read(path.read_bytes(), str(path))
+    except OSError as error:
+        raise Stop(Exit.USAGE, f"{line(path)} cannot be read: {line(error.strerror or error)}") from error
+    except CheckpointProblem as problem:
+        raise Stop(Exit.FAILED, line(problem)) from problem
+
+
+def _asked(hub: Hub, seq: int) -> str:
+    if seq == 0:
+        return BEFORE
+    found = hub.get("audit", cursor=seq - 1, limit=1)["records"]
+    return str(found[0]["hash"]) if found and found[0]["seq"] == seq else ""
+
+
+def _among(hashes: Mapping[int, str], seq: int) -> str:
+    return hashes.get(seq, "")
+
+
+def _offline(directory: Path, wanted: Collection[int], unreachable: Stop) -> tuple[dict[str, Any], dict[int, str]]:
+    """The chain in a data directory, read by ourselves; and the hashes of the records that are wanted."""
+    import apsw
+
+    from dragoman.core.audit import chain
+    from dragoman.stores.sqlite import answers, reads, recovery, schema
+    from dragoman.stores.sqlite.errors import StoreRefused
+
+    file = directory / "hub.sqlite"
+    if not file.exists():
+        raise unreachable
+    seq, prev, broken, hashes = 0, chain.GENESIS, None, {0: BEFORE}
+    try:
+        connection = answers.connect(str(file))
+        try:
+            schema.known_version(connection, str(file))
+            newest = recovery.newest_audit(connection)
+            while broken is None and (records := reads.audit(connection, seq, STRIDE, None, None, None)):
+                hashes |= {one.seq: one.hash for one in records if one.seq in wanted}
+                seq, prev, broken = chain.verify(records, prev=prev, seq=seq)
+        finally:
+            connection.close()
+    except StoreRefused as error:
+        raise Stop(Exit.NOT_ALLOWED, str(error)) from error
+    except apsw.Error as error:
+        raise Stop(
+            Exit.FAILED,
+            f"{line(file)} cannot be read ({line(error)})",
+            next="dragoman doctor says what is wrong with it",
+        ) from error
+    broken = broken or chain.cut_short(seq, prev, newest)
+    told = None if broken is None else {"seq": broken.seq, "why": broken.why}
+    return {"ok": broken is None, "verified": seq, "last_hash": prev, "broken": told}, hashes

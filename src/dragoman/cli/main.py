@@ -32,7 +32,7 @@ COMMANDS = (
     ("contract", "dragoman.cli.contract:app", LOOK, "What agents agreed on: ls, show, end."),
     ("policy", "dragoman.cli.policy:app", LOOK, "Which domains may ask which: allow, forbid, rm, ls."),
     ("key", "dragoman.cli.key:app", LOOK, "The keys that sign tokens, and the one that seals: ls, rotate, give-up."),
-    ("audit", "dragoman.cli.audit:app", LOOK, "The audit record: query, verify."),
+    ("audit", "dragoman.cli.audit:app", LOOK, "The audit record: query, verify, checkpoint."),
     ("doctor", "dragoman.cli.doctor:doctor", LOOK, "Check this machine, the data directory and the hub."),
     ("conformance", "dragoman.cli.conformance.command:app", LOOK, "Try the protocols' clauses: hub, agent."),
     ("sandbox", "dragoman.cli.sandbox:app", LOOK, "How untrusted code is held back on this machine: check."),

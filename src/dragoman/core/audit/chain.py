@@ -119,3 +119,16 @@ def cut_short(seq: int, prev: str, newest: Newest) -> Broken | None:
     if seq == newest.seq and prev != newest.hash:
         return Broken(seq, f"record {seq} is not the one that was written")
     return None
+
+
+def holds(seq: int, hash: str, when: str, *, length: int, found: str) -> Broken | None:
+    """What is wrong with a whole chain of `length` records, where a checkpoint of `when` says that record `seq` had
+    this hash; `found` is the one that it has."""
+    if seq > length:
+        what = f"record {length + 1} is missing, and all after it; the checkpoint of {when} has {seq}"
+        return Broken(length + 1, what)
+    if found != hash:
+        return Broken(
+            seq, f"record {seq} is not the one of the checkpoint of {when}: it or one before it was rewritten"
+        )
+    return None

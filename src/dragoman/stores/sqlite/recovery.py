@@ -59,7 +59,7 @@ def recovered(connection: apsw.Connection) -> tuple[Recovered, int]:
     )
     for owner, id in connection.execute(sql):
         active[owner].append(id)
-    newest = _newest_audit(connection)
+    newest = newest_audit(connection)
     (highest,) = connection.execute(
         "SELECT max(ifnull((SELECT max(no) FROM task), 0),"
         f" ifnull((SELECT max(key) FROM event), 0) >> {ops.SEQ_BITS},"
@@ -141,7 +141,7 @@ def due(connection: apsw.Connection, now: Instant, limit: int) -> Due:
     )
 
 
-def _newest_audit(connection: apsw.Connection) -> Newest:
+def newest_audit(connection: apsw.Connection) -> Newest:
     """The newest audit record that was written, also if it has been deleted since: the next one follows it, so that the
     gap stays to be seen."""
     last = connection.execute("SELECT seq, body FROM audit ORDER BY seq DESC LIMIT 1").fetchone()

@@ -31,6 +31,7 @@ from dragoman.protocols.a2acp.types import Message
 from dragoman.security.refusals import Reason, Refusal
 
 if TYPE_CHECKING:
+    from dragoman.security.checkpoints import Checkpoint
     from dragoman.security.jwt import Authority
     from dragoman.security.keys import KeyRing
 
@@ -204,6 +205,12 @@ class AuthService:
                 raise KeysKept(str(problem)) from problem
             self.authority.use(ring)
             self._words.clear()
+
+    def checkpoint(self, seq: int, hash: str, at: str) -> Checkpoint:
+        """What the audit chain had come to, signed with the key that signs tokens."""
+        from dragoman.security import checkpoints
+
+        return checkpoints.sign(self.authority.ring, seq, hash, at)
 
     def published(self) -> dict[str, Any]:
         return dict(self.authority.ring.jwks(self.now))

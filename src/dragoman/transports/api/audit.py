@@ -8,10 +8,12 @@ from starlette.responses import Response
 
 from dragoman.core.audit.chain import GENESIS, Broken, cut_short, verify
 from dragoman.core.errors import Kind
+from dragoman.core.ids import rfc3339
 from dragoman.core.queries import AuditOut, audit_out
 from dragoman.transports.api.bodies import AuditQuery, read_query
 from dragoman.transports.api.desk import Desk
 from dragoman.transports.api.endpoint import respond
+from dragoman.transports.api.keys import service
 from dragoman.transports.api.problems import Problem
 
 STRIDE = 1000
@@ -23,6 +25,20 @@ class AuditList(msgspec.Struct, frozen=True, kw_only=True):
     records: tuple[AuditOut, ...]
     next: str | None
     newest: int
+
+
+class CheckpointOut(msgspec.Struct, frozen=True, kw_only=True):
+    """`dragoman.security.checkpoints` says what is signed; `public_key` is the `x` of the JWK called `kid`."""
+
+    kind: str
+    version: int
+    chain: str
+    seq: int
+    hash: str
+    at: str
+    kid: str
+    public_key: str
+    signature: str
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +66,13 @@ async def listing(desk: Desk, request: Request) -> Response:
     on = str(page[-1].seq) if len(found) > query.limit else None
     newest = desk.intake.newest_audit.seq
     return respond(200, AuditList(records=tuple(map(audit_out, page)), next=on, newest=newest))
+
+
+async def checkpoint(desk: Desk, request: Request) -> Response:
+    """The newest record as it stands, signed: to be kept elsewhere."""
+    newest = desk.intake.newest_audit
+    made = service(desk).checkpoint(newest.seq, newest.hash, rfc3339(desk.intake.now()))
+    return respond(200, made)
 
 
 async def check(desk: Desk, request: Request) -> Response:

@@ -284,6 +284,11 @@ MANAGEMENT = (
         query=bodies.AuditQuery, answers={200: audit.AuditList}, refusals=(INVALID,),
     ),
     Endpoint(
+        method="GET", path=f"{V1}/audit/checkpoint", handler=audit.checkpoint, tag="audit",
+        summary="Number and hash of the newest record, signed with the key that signs tokens: keep it elsewhere",
+        answers={200: audit.CheckpointOut},
+    ),
+    Endpoint(
         method="GET", path=f"{V1}/audit/verify", handler=audit.check, tag="audit",
         summary="Walk the chain of hashes and name the first broken record", answers={200: audit.Verdict},
     ),
