@@ -59,6 +59,9 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     file_quota: int = 256 * 1024 * 1024
     """Bytes of files that may belong to one task."""
     files_per_task: int = 100
+    carried: tuple[tuple[str, int], ...] = (("coven", 16 * 1024 * 1024),)
+    """Protocols whose work orders carry the attachments, and the bytes that one such message may have (coven-D9).
+    Agents of the others fetch attachments beside the messages."""
     keep_finished: int = 30 * DAY
     """How long a task that ended is kept, with all that was said in it; 0 is for ever."""
     request_memory: int = 24 * HOUR

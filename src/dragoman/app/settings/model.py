@@ -293,6 +293,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             link_window=of.link_window,
             hop_limit=of.hop_limit,
             output_quota=of.output_quota_bytes,
+            carried=(("coven", self.coven.max_message_bytes),),
             request_memory=_micros(of.request_memory_seconds),
             keep_finished=int(of.keep_finished_days * DAY),
             max_backlog=of.max_backlog,

@@ -36,6 +36,9 @@ failed work must not be done without it."""
 LONGEST = 10 * 365 * 24 * HOUR
 """No clock of ours is set further ahead than this, whatever a hint says."""
 
+ENVELOPE = 64 * 1024
+"""Bytes of a work order beside its input and its attachments."""
+
 
 def submit(work: Work, command: Submit) -> Task:
     claims = Claims(command.principal, command.request_id, command.task_id)
@@ -82,6 +85,8 @@ def submit(work: Work, command: Submit) -> Task:
     )
     if command.pinned is None and work.is_offered(command.type):
         route = sifted(work, command, route)
+    if command.files:
+        check_carried(work, command, route)
     chosen = None
     if not (command.dependencies or "risk" in command.constraints or work.backlog(route.queue)):
         chosen = choose(work, route, asked)
@@ -271,6 +276,20 @@ def check_somebody_could(work: Work, command: Submit, route: Route) -> None:
             work_type_requested=route.type,
             supported_types=supported,
         )
+
+
+def check_carried(work: Work, command: Submit, route: Route) -> None:
+    """Refuse attachments that no message to any fitting agent could carry, instead of an attempt that must fail."""
+    size = sum(file.size for file in command.files) + len(command.body) + ENVELOPE
+    room = dict(work.rules.carried)
+    able = [agent for agent in addressed(work, route) if serves(agent, route)]
+    small = [room[agent.protocol] for agent in able if room.get(agent.protocol, size) < size]
+    if not able or len(small) < len(able):
+        return
+    limit, files = max(small), len(command.files)
+    what = f"{files} attachments and the work take {size}" if files > 1 else f"the attachment and the work take {size}"
+    message = f"{what} bytes, and a message to {able[0].id} may have {limit}; attach less, or name where to fetch it"
+    raise refuse(Kind.TOO_LARGE, message, field="attachments", limit=limit, size=size)
 
 
 def check_memory(agents: list[Agent], route: Route) -> None:

@@ -265,3 +265,18 @@ async def test_an_agent_that_was_lost_is_asked_first_when_it_is_back(world):
     await i1.close(fault=GONE)
     await world.advance(2)
     assert i2.work == [task.id]
+
+
+async def test_attachments_that_no_message_to_an_agent_could_carry_are_refused_at_once(world):
+    """Coven's work orders hold their attachments (coven-D9); agents of other protocols fetch them."""
+    large = tuple(
+        FileRef(id=f"f{number}", name="a", mime_type="a/b", size=6 * 1024 * 1024, sha256="0") for number in range(3)
+    )
+    await world.add("c1", "artist", protocol="coven")
+    asked = {"kind": "artist", "type": "draw"}
+    fault = await world.refused(world.request(files=large, **asked))
+    assert (fault.kind, fault.field, fault.facts["limit"]) == (Kind.TOO_LARGE, "attachments", 16 * 1024 * 1024)
+    assert fault.message.startswith("3 attachments and the work take 18")
+    await world.ask(world.request(files=large[:2], **asked))
+    await world.add("f1", "artist", protocol="forge")
+    await world.ask(world.request(files=large, **asked))
