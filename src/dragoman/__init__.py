@@ -11,17 +11,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dragoman.sdk.a2acp.failures import (
-        AuthFailed,
-        CallFailed,
-        CapabilityNotFound,
-        ContractViolation,
-        InternalError,
-        RateLimitExceeded,
-        SchemaMismatch,
-        SecurityPolicyViolation,
-        TimedOut,
-    )
     from dragoman.sdk.agent import Agent
     from dragoman.sdk.client import Client
     from dragoman.sdk.errors import (
@@ -39,6 +28,17 @@ if TYPE_CHECKING:
         TaskFailed,
     )
     from dragoman.sdk.events import Event, Question, TaskInfo
+    from dragoman.sdk.failures import (
+        AuthFailed,
+        CallFailed,
+        CapabilityNotFound,
+        ContractViolation,
+        InternalError,
+        RateLimitExceeded,
+        SchemaMismatch,
+        SecurityPolicyViolation,
+        TimedOut,
+    )
     from dragoman.sdk.peers import (
         Accept,
         Escalate,
@@ -131,15 +131,15 @@ _HOMES = {
     "Reject": "peers",
     "Resource": "peers",
     "Unable": "peers",
-    "AuthFailed": "a2acp.failures",
-    "CallFailed": "a2acp.failures",
-    "CapabilityNotFound": "a2acp.failures",
-    "ContractViolation": "a2acp.failures",
-    "InternalError": "a2acp.failures",
-    "RateLimitExceeded": "a2acp.failures",
-    "SchemaMismatch": "a2acp.failures",
-    "SecurityPolicyViolation": "a2acp.failures",
-    "TimedOut": "a2acp.failures",
+    "AuthFailed": "failures",
+    "CallFailed": "failures",
+    "CapabilityNotFound": "failures",
+    "ContractViolation": "failures",
+    "InternalError": "failures",
+    "RateLimitExceeded": "failures",
+    "SchemaMismatch": "failures",
+    "SecurityPolicyViolation": "failures",
+    "TimedOut": "failures",
     "Change": "shared",
     "Entity": "shared",
     "Shared": "shared",

@@ -69,7 +69,7 @@ async def test_an_agent_that_the_hub_starts_may_print_what_it_likes(hub: HubProc
         assert await soon(api.call("greeter", "greet", name="you")) == {"greeting": "Hello, you"}
         task_id = await api.submit("greeter", "greet", {"name": "them"})
         events = [event async for event in api.events(task_id)]
-        with pytest.raises(TaskFailed, match=r"payload\.nam: not a parameter"):
+        with pytest.raises(TaskFailed, match=r"failed: nam: not a parameter"):
             await soon(api.call("greeter", "greet", nam="you"))
     assert events[-1].kind == "completed"
     assert "Hello, " in [event.data.get("output") for event in events]
@@ -153,7 +153,7 @@ async def test_long_outputs_failures_and_cancels(hub: HubProcess) -> None:
         task_id = await soon(caller.submit("f-worker", "sleep"))
         await soon(begun.wait())
         await soon(caller.cancel(task_id, "enough"))
-        with pytest.raises(TaskCancelled, match="Enough"):
+        with pytest.raises(TaskCancelled, match="enough"):
             await soon(caller.result(task_id))
 
         def call() -> Any:

@@ -82,6 +82,13 @@ def fault_told(body: dict[str, Any], task: Task, event: Event) -> Fault:
     return task.fault or Fault(kind=Kind.WORK_FAILED, message=str(body.get("reason") or "the work failed"))
 
 
+def fault_beside(fault: Fault) -> dict[str, Any]:
+    """A fault for programs, in a field of ours beside a protocol's own words, which may add a name or advice."""
+    told: dict[str, Any] = {"kind": fault.kind.value, "message": fault.message}
+    code = fault.facts.get("exit_code")
+    return told | ({"exit_code": code} if type(code) is int else {})
+
+
 def file_told(file: Any, task: Task) -> dict[str, Any]:
     """A file by reference: its address says of which task it is, by the id that the hub knows it by."""
     ref = msgspec.convert(file, FileRef)

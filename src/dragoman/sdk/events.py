@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from dragoman.sdk.errors import TaskCancelled, TaskFailed
+from dragoman.sdk.failures import failed
 
 FINAL = frozenset({"completed", "failed", "cancelled"})
 
@@ -61,8 +61,7 @@ class TaskInfo(Struct, frozen=True, kw_only=True):
         error = self.error or {}
         message = str(error.get("message") or (f"it is {self.status}" if not self.is_final else "no reason given"))
         facts = error.get("facts") or {}
-        kind = TaskCancelled if self.status == "cancelled" else TaskFailed
-        raise kind(
+        raise failed(
             message,
             task_id=self.id,
             status=self.status,

@@ -285,6 +285,12 @@ class Decline(Struct, frozen=True, kw_only=True):
     work_type: str = ""
     supported: tuple[str, ...] = ()
 
+    @property
+    def sentence(self) -> str:
+        """Why, with the field as the handler calls it: the same words in every protocol."""
+        field = (self.field or "").removeprefix("parameters").removeprefix(".")
+        return f"{field}: {self.message}" if field else self.message
+
 
 class Letter(Struct, frozen=True, kw_only=True):
     """Something for another agent, or for the hub about ourselves, where agents converse. `payload` is the protocol's

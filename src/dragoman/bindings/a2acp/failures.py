@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from dragoman.bindings import errormap
+from dragoman.bindings.told import fault_beside
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.protocols.a2acp import errors
 from dragoman.protocols.a2acp.errors import A2acpError, Code, ErrorBody, Refusal
@@ -176,6 +177,8 @@ def refusal_of(fault: Fault, *, personal: bool = False) -> Refusal:
             what = f"It was cancelled; the reason is personal and not told in clear. {ADVICE[Kind.CANCELLED]}"
         words, facts = what, {}
     details: dict[str, Any] = {**facts, "kind": fault.kind.value}
+    if facts or not personal or fault.kind in THE_HUBS:
+        details["fault"] = fault_beside(fault)
     code = code_of(fault)
     if fault.kind is Kind.CANCELLED:
         details["retryable"] = False  # of the document's codes the nearest wants a `retry_after`

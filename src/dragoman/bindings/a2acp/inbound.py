@@ -213,12 +213,17 @@ def _finish(said: Said) -> Finish:
     assert said.task is not None
     message = said.message
     body: dict[str, Any] = {"result": said.content}
+    says = type(message.value_in) in (str, type(None))  # which field holds what it returned
+    if says:
+        body["value_in"] = message.value_in
     if said.sealed:
         body["envelope"] = _bound(message)
-    elif type(said.content) is dict and type(said.content.get("output")) is str:
+    elif not says and type(said.content) is dict and type(said.content.get("output")) is str:
         body["output"] = said.content["output"]  # other protocols have a place for the text of a result
         if len(said.content) == 1 and _is_free(said):
             del body["result"]  # and nothing is said but that
+    if type(message.usage) is dict:
+        body["usage"] = message.usage
     if said.extra:
         body["extra"] = said.extra
     # What a result is, is what it says: sent again after a lost answer it has another id and another time.

@@ -181,16 +181,33 @@ def _result(said: Saying, whole: str | None) -> bytes:
     source = said.voice.party(event.agent or task.owner or AgentId(""))
     result = body.get("result")
     if said.contract is not None and said.contract.end_to_end and "envelope" in body:
-        message = said.forward(RESPONSE, result, body["envelope"], source=source, extra=_unknown(body))
+        extra = _unknown(body) | {name: body[name] for name in ("value_in", "usage") if name in body}
+        message = said.forward(RESPONSE, result, body["envelope"], source=source, extra=extra)
         large = oversize(message, ADDED)
         return _too_long(said, large) if large else message
-    if result is None or type(result) is str:
-        output = result or whole or body.get("output")
-        result = {} if output is None else {"output": str(output)}
-    extra = _unknown(body) if event.protocol == PROTOCOL else None
-    message = said.converse(RESPONSE, task.type, result, thread_of(task), source=source, extra=extra)
+    content, value_in = _content(body, result, whole)
+    extra = _unknown(body) if event.protocol == PROTOCOL else {}
+    if value_in is not None:
+        extra["value_in"] = value_in
+    if type(body.get("usage")) is dict:
+        extra["usage"] = body["usage"]
+    message = said.converse(RESPONSE, task.type, content, thread_of(task), source=source, extra=extra)
     large = oversize(message, ADDED)
     return _too_long(said, large) if large else message
+
+
+def _content(body: Mapping[str, Any], result: Any, whole: str | None) -> tuple[dict[str, Any], str | None]:
+    """A result as the object that a payload is, and in which field of it what the agent returned stands."""
+    if type(body.get("value_in")) is str:  # as its agent put it
+        return ({body["value_in"]: result} if body["value_in"] else {}), body["value_in"]
+    if type(result) is dict:
+        return result, None
+    if result is not None and type(result) is not str:
+        return {"result": result}, "result"
+    output = result or whole or body.get("output")
+    if result is None and not output:
+        return ({} if output is None else {"output": ""}), ""
+    return {"output": str(output or "")}, "output"
 
 
 def _too_long(said: Saying, large: Mapping[str, int]) -> bytes:

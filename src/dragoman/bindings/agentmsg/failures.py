@@ -109,6 +109,8 @@ def fault_in(report: ErrorReport, said: Mapping[str, Any]) -> Fault:
         details["field"] = field
     if named is not None:
         details["kind"] = named.value
+    if kind is Kind.INVALID and named is Kind.UNSUPPORTED_WORK:
+        kind = named
     return Fault(
         kind=kind,
         message=report.message or "the work failed",

@@ -13,6 +13,7 @@ from typing import Any
 
 from dragoman.bindings import errormap
 from dragoman.bindings.chiffon.exchange import HUB_NAME
+from dragoman.bindings.told import fault_beside
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import EPOCH, Instant, instant
 from dragoman.core.tasks.model import Task
@@ -152,7 +153,8 @@ def refusal(fault: Fault, *, to_agent: str, now: Instant, message_id: str, about
         about or Correlation(message_id, message_id),
         from_agent=HUB_NAME,
         to_agent=to_agent,
-        x_custom_fields={REFUSED: about.message_id} if about is not None and about.message_id else None,
+        x_custom_fields={"fault": fault_beside(fault)}
+        | ({REFUSED: about.message_id} if about is not None and about.message_id else {}),
     )
     return codec.encode(answer)
 

@@ -278,6 +278,8 @@ def _result(
         body["result"] = message.x_custom_fields["result"]
     if result.resources_used is not None:
         body["usage"] = said["resources_used"]
+    if type(message.x_custom_fields.get("usage")) is dict:  # tokens, money: what no field has
+        body["usage"] = {**body.get("usage", {}), **message.x_custom_fields["usage"]}
     if span is not None:
         body["chunk"], body["stream"] = (span.start, span.end, span.total), RESULT_STREAM
     fault = None

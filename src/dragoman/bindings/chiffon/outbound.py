@@ -37,7 +37,7 @@ from dragoman.bindings.chiffon.exchange import (
 )
 from dragoman.bindings.chiffon.failures import OURS, is_told, payload_of
 from dragoman.bindings.errormap import TASK_CANCELLED
-from dragoman.bindings.told import context_told, fault_told, fitting, limits_told, progress_told
+from dragoman.bindings.told import context_told, fault_beside, fault_told, fitting, limits_told, progress_told
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Cargo, Parcel
 from dragoman.core.errors import Fault, Kind
@@ -219,7 +219,13 @@ def _result(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
 
 
 def _result_messages(
-    parcel: Parcel, receiver: Agent, now: Instant, body: dict[str, Any], output: str, code: int
+    parcel: Parcel,
+    receiver: Agent,
+    now: Instant,
+    body: dict[str, Any],
+    output: str,
+    code: int,
+    fault: Fault | None = None,
 ) -> tuple[bytes, ...]:
     blocks: list[tuple[str, str | None]] = [(output, None)]
     if chunks.must_split(output):
@@ -231,6 +237,8 @@ def _result_messages(
         seconds = max(0, parcel.event.at - parcel.task.created_at) // SECOND
         usage = msgspec.structs.replace(usage, duration_seconds=seconds)
     extra = {"result": body["result"]} if body.get("result") is not None else {}
+    if fault is not None:
+        extra["fault"] = fault_beside(fault)
     told = msgspec.to_builtins(usage)
     if type(said) is dict and any(told.get(name) != value for name, value in said.items()):
         extra["usage"] = said  # tokens, money: what no field has
@@ -265,10 +273,11 @@ def _failure(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]
         # The work was done and failed: chiffon says that by a result, not by an error.
         code = body.get("exit_code") or fault.facts.get("exit_code")
         code = code if type(code) is int and code else 1
-        return _result_messages(parcel, receiver, now, body, _text(body) or fault.message, code)
+        return _result_messages(parcel, receiver, now, body, _text(body) or fault.message, code, fault)
     said = payload_of(fault, event.at, task=task)
     sender = None if is_told(fault) else HUB_NAME
-    return (_say(said, parcel, receiver, now, from_agent=sender, extra={"task_id": task.id}),)
+    extra = {"task_id": task.id, "fault": fault_beside(fault)}
+    return (_say(said, parcel, receiver, now, from_agent=sender, extra=extra),)
 
 
 def _cancel(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:

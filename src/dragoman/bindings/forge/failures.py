@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from dragoman.bindings import errormap
+from dragoman.bindings.told import fault_beside
 from dragoman.core.errors import Fault, Kind
 from dragoman.protocols.forge.errors import RATE_LIMITED, Code
 from dragoman.protocols.forge.types import ErrorBody, SubmitTask
@@ -27,6 +28,9 @@ BY_KIND = {**FIELDS, "to_agent": "payload.kind"}
 """Where whom a task is for was said as a kind."""
 
 LONGEST_STACK = 32 * 1024
+
+REASONS = {kind.value: kind for kind in (Kind.INVALID, Kind.UNSUPPORTED_WORK)}
+"""Why an agent may say that it did not begin: `details.reason`."""
 
 _OURS = frozenset({"stage"})
 """Facts that say nothing outside the hub."""
@@ -50,6 +54,7 @@ def error_of(fault: Fault, said: ErrorBody | None = None, fields: Mapping[str, s
     if fault.field is not None and not errormap.over_budget(fault):
         details["field"] = (fields or FIELDS).get(fault.field, fault.field)
     details["retryable"] = errormap.retryable(fault)
+    details["fault"] = fault_beside(fault)
     if said is None:
         kind = Kind.TIMEOUT if fault.named is Kind.TIMEOUT else fault.kind
         return ErrorBody(code=errormap.TABLE[kind].forge, message=errormap.told(fault), details=details)
@@ -73,11 +78,14 @@ def fault_in(said: Any, *, stack: str | None = None, retryable: bool = False) ->
         stack = stack or (said["stack"] if type(said.get("stack")) is str else None)
     elif said is not None:
         message = str(said)
+    reason = REASONS.get(str(facts.pop("reason", "")))
+    if reason is None and code == Code.INVALID_REQUEST:
+        reason = Kind.INVALID
     if code:
         facts["code"] = code
     if stack:
         facts["stack"] = stack[:LONGEST_STACK]
-    kind = Kind.TIMEOUT if code == Code.TIMEOUT else Kind.UNAVAILABLE if retryable else Kind.WORK_FAILED
+    kind = Kind.TIMEOUT if code == Code.TIMEOUT else Kind.UNAVAILABLE if retryable else reason or Kind.WORK_FAILED
     return Fault(
         kind=kind,
         message=message or "the work failed",

@@ -243,6 +243,18 @@ def kept(work: Work, task: Task, body: bytes) -> bytes | Fault:
     return Fault(kind=Kind.CONTRACT, message=message, field="payload", facts=facts(contract, found))
 
 
+def unwrapped(body: bytes) -> bytes:
+    """A result whose agent had to put a value into an object, as it was before: `value_in` says in which field, or,
+    empty, that there is none."""
+    if b'"value_in"' not in body:
+        return body
+    said = msgspec.json.decode(body)
+    name, content = said.get("value_in"), said.get("result")
+    if type(name) is not str or type(content) is not dict or "envelope" in said:  # sealed, it is theirs to read
+        return body
+    return msgspec.json.encode({**said, "result": content.get(name)})
+
+
 def read(words: str) -> Any:
     """The JSON that these words are, or None."""
     try:

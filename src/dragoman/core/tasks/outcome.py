@@ -9,7 +9,7 @@ import msgspec
 
 from dragoman.core.agents import breaker
 from dragoman.core.commands import Finish, ReportFault
-from dragoman.core.contracts.terms import kept
+from dragoman.core.contracts.terms import kept, unwrapped
 from dragoman.core.delivery.model import Cargo, DeadLetter
 from dragoman.core.delivery.outbox import OUTCOME_CARGO, offer, withdraw
 from dragoman.core.delivery.receipts import note, other_words, receipt
@@ -49,6 +49,7 @@ def finish(work: Work, command: Finish) -> Task:
     result = command.body if command.fault is not None else kept(work, task, command.body)
     if isinstance(result, Fault):
         return break_contract(work, task, command.principal, result)
+    result = unwrapped(result)
     work_failed = command.fault is not None
     waited_for = stood_still_for(work, task)
     task = end(

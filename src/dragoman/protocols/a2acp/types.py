@@ -19,7 +19,7 @@ import enum
 from datetime import datetime
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct
 
 SUBPROTOCOL = "a2acp.v1"
 PROTOCOL_VERSION = "1.0"
@@ -85,7 +85,12 @@ class Security(Record, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class Message(Record, frozen=True, kw_only=True):
-    """`payload` stays the JSON object it was; `intents` and `errors` read it where its form is known."""
+    """`payload` stays the JSON object it was; `intents` and `errors` read it where its form is known.
+
+    Ours, and only in a response: `value_in` names the field of the payload that holds the value which was returned
+    (empty: nothing was; null: the payload itself is the value), `usage` is what the work used up. Strangers may write
+    anything there.
+    """
 
     protocol_version: ProtocolVersion
     message_id: Uuid
@@ -96,6 +101,8 @@ class Message(Record, frozen=True, kw_only=True):
     security: Security
     intent: Name | None = None
     payload: dict[str, Any] | None = None
+    value_in: Any = UNSET
+    usage: Any = UNSET
 
     @property
     def correlation_id(self) -> str | None:

@@ -34,7 +34,11 @@ def failed(outcome: Outcome) -> Refusal:
     if is_personal and known.get("type") != "Rejected" and outcome.exit_code != TIMED_OUT:
         words = f"the work failed ({known.get('type', 'Error')}); what it said may be personal"
     code = Code.TIMEOUT if outcome.exit_code == TIMED_OUT else Code.INTERNAL_ERROR
-    return Refusal(code=code, message=words, details={"retryable": False, "type": known.get("type")})
+    return Refusal(
+        code=code,
+        message=words,
+        details={"retryable": False, "type": known.get("type"), "exit_code": outcome.exit_code},
+    )
 
 
 def declined(decline: Decline) -> Refusal:
@@ -44,5 +48,5 @@ def declined(decline: Decline) -> Refusal:
         return Refusal(code=Code.CAPABILITY_NOT_FOUND, message=decline.message, details=details)
     field = decline.field and decline.field.replace("parameters", "payload", 1)
     details = {"field": field} if field else {}
-    words = f"{field}: {decline.message}" if field else decline.message
+    words = decline.sentence
     return Refusal(code=Code.SCHEMA_MISMATCH, message=words, details=details)

@@ -11,20 +11,40 @@ from typing import Any
 
 from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.contracts import Contract
+from dragoman.protocols.a2acp.errors import Code
 from dragoman.protocols.a2acp.types import BROKER_ID, Message
 from dragoman.sdk.a2acp import declared
 from dragoman.sdk.a2acp.channel import Write
-from dragoman.sdk.a2acp.failures import CallFailed, RateLimitExceeded, SecurityPolicyViolation, TimedOut, failure
 from dragoman.sdk.a2acp.relations import Terms
 from dragoman.sdk.calling.following import Followed
-from dragoman.sdk.errors import TaskCancelled
+from dragoman.sdk.failures import (
+    CallFailed,
+    RateLimitExceeded,
+    SchemaMismatch,
+    SecurityPolicyViolation,
+    TimedOut,
+    failed,
+    failure,
+)
 
 CANCELLED = "cancelled"
 OVER = ("expired", "superseded")
 """How a contract may stand that was good when we looked."""
 OF_AGENTS = (RateLimitExceeded, TimedOut)
 """What is tried again if an agent says it. An agent's own INTERNAL_ERROR is its work, which failed."""
-ASIDES = ("step", "thinking", "tool_use", "tool_result")
+OF_WORK = (Code.INTERNAL_ERROR.value, Code.TIMEOUT.value)
+MISFIT = "input schema"
+ASIDES = ("step", "thinking", "tool_use", "tool_result", "file")
+
+
+def kind_of(error: CallFailed) -> str:
+    """The hub's word for what a2acp says by a code. An agent that says INTERNAL_ERROR or TIMEOUT tells that its work
+    failed; and input that does not fit is that, also where a contract says so."""
+    kind = error.details.get("kind")
+    if kind is None:
+        return "work_failed" if error.code in OF_WORK else error.KIND
+    is_misfit = kind == "contract" and error.details.get("field") == "payload" and error.details.get("faults")
+    return SchemaMismatch.KIND if is_misfit and MISFIT in error.message.lower() else str(kind)
 
 
 class Call(Followed):
@@ -47,8 +67,11 @@ class Call(Followed):
     def completed(self, message: Message) -> None:
         payload = message.payload or {}
         schema = True if self.contract is None else self.contract.output_schema
-        value = declared.value(schema, payload)
-        self._tell("completed", message, {"result": value})
+        value = declared.value(schema, payload, message.value_in)
+        data = {"result": value}
+        if isinstance(message.usage, dict):
+            data["usage"] = message.usage
+        self._tell("completed", message, data)
         self.finish(value)
 
     def failed(self, message: Message) -> CallFailed:
@@ -75,11 +98,23 @@ class Call(Followed):
 
     def fail(self, error: Exception, message: Message | None = None) -> None:
         if isinstance(error, CallFailed):
-            is_cancel = error.details.get("kind") == CANCELLED or self.is_cancelled
-            facts = {"code": error.code, "message": error.message, **error.details}
-            self._tell(CANCELLED if is_cancel else "failed", message, {"fault": facts})
-            if is_cancel:
-                error = TaskCancelled(error.message, task_id=self.task_id, status=CANCELLED, facts=facts)
+            fault = error.details.get("fault")
+            words = str((fault if isinstance(fault, dict) else {}).get("message") or error.message)
+            status = CANCELLED if error.details.get("kind") == CANCELLED or self.is_cancelled else "failed"
+            facts = {"code": error.code, "message": words, **error.details}
+            self._tell(status, message, {"fault": facts})
+            ended = failed(
+                words,
+                task_id=self.task_id,
+                status=status,
+                kind=kind_of(error),
+                code=error.code,
+                exit_code=error.details.get("exit_code"),
+                facts=error.details,
+            )
+            if isinstance(ended, CallFailed):
+                ended.retry_after, ended.by = error.retry_after, error.by
+            error = ended
         super().fail(error)
 
     def progress(self, message: Message) -> None:

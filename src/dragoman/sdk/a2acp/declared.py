@@ -1,8 +1,8 @@
 """What handlers do, as a2acp's capabilities, and what they return, as its payloads.
 
 A payload is a JSON object. A handler that is declared to return one (a dict, a dataclass, a TypedDict, a Struct) gives
-it as it is; any other value is `{"result": value}`, and the schema says so by its `$comment`, so that a client of this
-SDK gives the bare value to its caller.
+it as it is; any other value is `{"result": value}`. The message says so by its field `value_in`, and the schema by its
+`$comment`, so that the hub and a client of this SDK give the bare value to the caller.
 
     -> dict, dataclass, Struct     the object
     -> None                        {}
@@ -18,6 +18,8 @@ from dragoman.protocols.a2acp.contracts import Capability
 from dragoman.protocols.a2acp.types import RESERVED, ROUTING_SECONDS
 
 VALUE = "result"
+MARGIN = 2.0
+"""Seconds that the hub waits longer for a handler than it may take, so that its agent says that it took too long."""
 BARE = "the value itself"
 """The `$comment` of a schema around a bare value."""
 
@@ -31,7 +33,7 @@ def capability(described: dict[str, Any]) -> Capability:
         version=described.get("version", "1.0.0"),
         required_capabilities=tuple(described.get("requires", ())),
         pii=described.get("pii", False),
-        timeout_seconds=described.get("timeout_seconds", ROUTING_SECONDS),
+        timeout_seconds=_patience(described.get("timeout_seconds")),
         description=described.get("description", ""),
     )
 
@@ -62,6 +64,15 @@ def payload(schema: dict[str, Any] | bool, value: Any) -> dict[str, Any]:
     return {} if value is None and not is_bare else {VALUE: value}
 
 
+def value_in(value: Any, payload: dict[str, Any]) -> str | None:
+    """Which field of its payload holds a value; nothing where there is none, None where the payload is the value."""
+    return None if payload is value else VALUE if payload else ""
+
+
+def _patience(seconds: float | None) -> float:
+    return ROUTING_SECONDS if seconds is None else seconds + MARGIN
+
+
 def content(schema: Any, payload: dict[str, Any]) -> dict[str, Any]:
     """A payload without what the protocol puts there, unless the schema speaks of that."""
     named = schema.get("properties") if isinstance(schema, dict) else None
@@ -69,9 +80,11 @@ def content(schema: Any, payload: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in payload.items() if name not in apart}
 
 
-def value(schema: Any, payload: dict[str, Any]) -> Any:
-    """What a caller gets of a response's payload."""
+def value(schema: Any, payload: dict[str, Any], named: object = None) -> Any:
+    """What a caller gets of a response's payload; `named` is the field that holds it, where the message says so."""
     found = content(schema, payload)
+    if isinstance(named, str):
+        return found.get(named)
     if isinstance(schema, dict) and schema.get("$comment") == BARE:
         return found.get(VALUE)
     return found

@@ -13,9 +13,9 @@ from dragoman.protocols.a2acp.claims import TokenGrant, TokenRequest
 from dragoman.protocols.a2acp.errors import A2acpError, ErrorBody
 from dragoman.protocols.a2acp.types import MESSAGE_BYTES, SUBPROTOCOL
 from dragoman.sdk.a2acp.channel import Channel
-from dragoman.sdk.a2acp.failures import failure
 from dragoman.sdk.address import Address
 from dragoman.sdk.errors import NotAllowed
+from dragoman.sdk.failures import failure
 from dragoman.sdk.links import LinkDown
 from dragoman.sdk.network.http import JSON, http_client, pause
 from dragoman.sdk.network.misdialled import not_made

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from dragoman.protocols.a2acp import intents
@@ -10,7 +12,7 @@ from dragoman.protocols.a2acp.types import Message
 from dragoman.sdk import trace
 from dragoman.sdk.a2acp import declared
 from dragoman.sdk.peers import HandshakeRequest
-from dragoman.sdk.words import Errand, Proposal, Work, attached, handed_over
+from dragoman.sdk.words import Errand, Proposal, Work, around, attached
 
 SEALED, PERSONAL, THREAD = "sealed", "personal", "thread"
 """In `Errand.about`: the answer is to be sealed, what goes wrong is not to be told in clear, and what it answers is
@@ -19,6 +21,8 @@ called."""
 
 class _Task(msgspec.Struct):
     id: str | None = None
+    thread: str | None = None
+    context: dict[str, Any] | None = None
 
 
 class _Beside(msgspec.Struct):
@@ -32,20 +36,26 @@ _beside = msgspec.json.Decoder(_Beside).decode
 
 def task_in(frame: bytes) -> str | None:
     """The hub's own id of the task that a message is about; its correlation id is its caller's affair."""
+    return _task(frame).id
+
+
+def _task(frame: bytes) -> _Task:
     try:
-        beside = _beside(frame)
+        return _beside(frame).task or _Task()
     except msgspec.MsgspecError:
-        return None
-    return None if beside.task is None else beside.task.id
+        return _Task()
 
 
-def work_of(message: Message, task_id: str, capability: Capability | None, receipt: str | None, fresh: str) -> Work:
-    """A request whose payload is open. `fresh` is a UUID, for a trace if there is none yet.
+def work_of(
+    message: Message, frame: bytes, task_id: str, capability: Capability | None, receipt: str | None, fresh: str
+) -> Work:
+    """A request whose payload is open; `frame` is as it came. `fresh` is a UUID, for a trace if there is none yet.
 
     What the answer needs travels with the errand, so that it can be given after a restart, too.
     """
     payload, source = message.payload or {}, message.source_agent
-    span, terms = trace.parse(payload.get("traceparent")), handed_over(payload.get("handover"))
+    span, told = trace.parse(payload.get("traceparent")), _task(frame)
+    terms = around(told.context, payload.get("handover"), told.thread)
     about = {"intent": message.intent or "", "domain": source.domain, "version": source.version}
     about[THREAD] = message.thread
     if message.contract_id is not None:
@@ -58,7 +68,7 @@ def work_of(message: Message, task_id: str, capability: Capability | None, recei
     if files:
         payload = {name: value for name, value in payload.items() if name != "attachments"}
     given = declared.content(None if capability is None else capability.input_schema, payload)
-    if terms is not None:
+    if terms is not None and terms.handover is not None:
         given.pop("handover", None)
     return Work(
         errand=Errand(

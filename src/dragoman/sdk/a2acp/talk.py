@@ -101,9 +101,10 @@ class Persona:
         correlation_id: str | None,
         capabilities: tuple[str, ...] = (),
         seal: bool = False,
+        beside: Mapping[str, Any] | None = None,
     ) -> Write:
-        """What writes the message when its turn comes. Written again, it has the same id and a new seal: no nonce is
-        accepted twice."""
+        """What writes the message when its turn comes, with what stands `beside` its payload. Written again, it has the
+        same id and a new seal: no nonce is accepted twice."""
 
         async def written() -> bytes:
             stamp = Stamp(id, self.world.now(), await self.purse.token(to.agent_id, capabilities))
@@ -116,6 +117,7 @@ class Persona:
                 payload=payload,
                 correlation_id=correlation_id,
             )
+            message = msgspec.structs.replace(message, **(beside or {}))
             if seal:
                 security = msgspec.structs.replace(message.security, encryption="aes256")
                 message = msgspec.structs.replace(message, payload=self.ring.seal(message), security=security)

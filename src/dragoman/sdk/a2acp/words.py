@@ -22,7 +22,7 @@ Errors travel in clear. Under a contract about personal data only what a handler
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -185,7 +185,7 @@ class A2acpLink:
             return
         id = task_in(frame.data) or message.thread
         capability = self._capabilities.get(message.intent or "")
-        work = work_of(opened, id, capability, frame.receipt, self._world.mint())
+        work = work_of(opened, frame.data, id, capability, frame.receipt, self._world.mint())
         if self._persona.ring.is_private(message.contract_id):
             work.errand.about[PRIVATE] = "yes"
         yield work
@@ -312,7 +312,14 @@ class A2acpLink:
         self._channel.say(message.id, lane, write)
 
     def _write(
-        self, kind: MessageType, message: Outbound, payload: dict[str, Any], *, id: str, intent: str | None = None
+        self,
+        kind: MessageType,
+        message: Outbound,
+        payload: dict[str, Any],
+        *,
+        id: str,
+        intent: str | None = None,
+        beside: Mapping[str, Any] | None = None,
     ) -> Write:
         errand = message.errand
         about = errand.about
@@ -325,6 +332,7 @@ class A2acpLink:
             payload=self._under(about.get("contract_id"), payload),
             correlation_id=about.get(THREAD, errand.task_id),
             seal=SEALED in about and kind is not MessageType.ERROR,
+            beside=beside,
         )
 
     def _under(self, contract_id: str | None, payload: dict[str, Any]) -> dict[str, Any]:
@@ -363,8 +371,11 @@ class A2acpLink:
             return self._complain(outcome, failed(outcome))
         value: Any = msgspec.json.decode(outcome.result) if outcome.result else (outcome.output or None)
         capability = self._capabilities.get(outcome.errand.about["intent"])
-        payload = dict(declared.payload(True if capability is None else capability.output_schema, value))
-        return self._write(MessageType.RESPONSE, outcome, payload, id=self._world.mint())
+        payload = declared.payload(True if capability is None else capability.output_schema, value)
+        beside: dict[str, Any] = {"value_in": declared.value_in(value, payload)}
+        if outcome.usage:
+            beside["usage"] = outcome.usage
+        return self._write(MessageType.RESPONSE, outcome, dict(payload), id=self._world.mint(), beside=beside)
 
     def _complain(self, message: Outbound, refusal: Refusal) -> Write:
         errand = message.errand

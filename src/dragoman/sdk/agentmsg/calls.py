@@ -6,15 +6,23 @@ from typing import Any
 
 import msgspec
 
-from dragoman.protocols.agentmsg.records import ErrorReport
+from dragoman.protocols.agentmsg.records import ErrorReport, ErrorType
 from dragoman.protocols.agentmsg.types import HUB, Message, TaskAssignment, TaskComplete, TaskFailed, TaskUpdate
 from dragoman.sdk.calling.following import Followed
-from dragoman.sdk.errors import TaskCancelled
-from dragoman.sdk.errors import TaskFailed as Failed
 from dragoman.sdk.events import value_of
+from dragoman.sdk.failures import failed
 
 ASIDES = ("thinking", "tool_use", "tool_result", "file", "step")
 """More fields of an update, which the hub's form has, too."""
+KINDS = {
+    ErrorType.TIMEOUT: "timeout",
+    ErrorType.RATE_LIMIT: "rate_limited",
+    ErrorType.VALIDATION_ERROR: "invalid",
+    ErrorType.AUTHENTICATION_ERROR: "unauthenticated",
+    ErrorType.RESOURCE_EXHAUSTED: "resources",
+    ErrorType.INTERNAL_ERROR: "internal",
+}
+"""Types of error → the hub's own words, so that a caller finds the same ones whatever it speaks."""
 
 
 class Call(Followed):
@@ -33,14 +41,16 @@ class Call(Followed):
         if isinstance(payload, TaskComplete):
             result, said = payload.result, tree["payload"].get("output")
             output = said if isinstance(said, str) else result if isinstance(result, str) else "".join(self._output)
-            self._tell("completed", message, {"result": result, "output": output})
+            usage = tree["payload"].get("usage")
+            used = {} if usage is None else {"usage": usage}
+            self._tell("completed", message, {"result": result, "output": output, **used})
             self.finish(value_of(result, output))
         elif isinstance(payload, TaskFailed):
             self._failed(message, payload.error, is_cancel=tree["payload"].get("status") == "cancelled")
         elif isinstance(payload, TaskUpdate) and payload.status == "cancelled":
             facts = {"message": payload.message or "cancelled"}
             self._tell("cancelled", message, {"fault": facts})
-            self.fail(TaskCancelled(facts["message"], task_id=self.task_id, status="cancelled", facts=facts))
+            self.fail(failed(facts["message"], task_id=self.task_id, kind="cancelled", status="cancelled", facts=facts))
         elif isinstance(payload, TaskUpdate):
             self._progress(message, payload, tree["payload"])
 
@@ -62,13 +72,12 @@ class Call(Followed):
         status = "cancelled" if is_cancel else "failed"
         facts = {**msgspec.to_builtins(report), **details}
         self._tell(status, message, {"fault": facts})
-        exit_code = details.get("exit_code")
-        error = (TaskCancelled if is_cancel else Failed)(
+        error = failed(
             report.message,
             task_id=self.task_id,
             status=status,
-            kind=str(details.get("kind") or report.error_type.value),
-            exit_code=exit_code if type(exit_code) is int else None,
+            kind=str(details.get("kind") or KINDS.get(report.error_type, "work_failed")),
+            exit_code=details.get("exit_code"),
             output="".join(self._output),
             facts=facts,
         )

@@ -27,12 +27,13 @@ from dragoman.protocols.agentmsg.types import (
     Welcome,
 )
 from dragoman.sdk import trace
-from dragoman.sdk.agentmsg.calls import Call
+from dragoman.sdk.agentmsg.calls import KINDS, Call
 from dragoman.sdk.agentmsg.talk import Arrival, MessagePipe, Talk
 from dragoman.sdk.calling.online import Online
 from dragoman.sdk.conversation.trouble import report
-from dragoman.sdk.errors import Conflict, DragomanError, NotAllowed, RequestRefused
+from dragoman.sdk.errors import Conflict, DragomanError, NotAllowed
 from dragoman.sdk.events import TaskInfo
+from dragoman.sdk.failures import refused
 from dragoman.sdk.words import Accepted
 from dragoman.sdk.world import World
 
@@ -208,4 +209,4 @@ def _raised(said: ErrorReport) -> DragomanError:
     if said.context.details.get("kind") == "conflict":
         return Conflict(said.message)
     details = said.context.details
-    return RequestRefused(said.message, kind=str(details.get("kind") or said.error_type.value), facts=details)
+    return refused(said.message, kind=str(details.get("kind") or KINDS.get(said.error_type, "invalid")), facts=details)

@@ -326,20 +326,23 @@ def _failed(outcome: Outcome, agent: str) -> ErrorReport:
     known = outcome.error or {}
     words = outcome.output.rstrip().rpartition("\n")[2] or str(known.get("message") or "the work failed")
     kind = ErrorType.TIMEOUT if outcome.exit_code == TIMED_OUT else ErrorType.EXTERNAL_SERVICE_ERROR
-    details = {"retryable": False, "type": known.get("type"), "exit_code": outcome.exit_code}
+    details = {"kind": "work_failed", "retryable": False, "type": known.get("type"), "exit_code": outcome.exit_code}
     return report(kind, words, id=outcome.id, agent=agent, task_id=outcome.errand.task_id, details=details)
 
 
 def _declined(decline: Decline, agent: str) -> ErrorReport:
     field = decline.field and decline.field.replace("parameters", "task.input", 1)
-    details: dict[str, Any] = {"retryable": False}
+    details: dict[str, Any] = {"kind": "invalid", "retryable": False}
     if field:
         details["field"] = field
     if decline.kind == "unsupported":
-        details |= {"work_type_requested": decline.work_type, "supported_types": decline.supported}
-    words = f"{field}: {decline.message}" if field else decline.message
+        details |= {
+            "kind": "unsupported_work",
+            "work_type_requested": decline.work_type,
+            "supported_types": decline.supported,
+        }
     kind = ErrorType.VALIDATION_ERROR
-    return report(kind, words, id=decline.id, agent=agent, task_id=decline.errand.task_id, details=details)
+    return report(kind, decline.sentence, id=decline.id, agent=agent, task_id=decline.errand.task_id, details=details)
 
 
 def _pieces(output: str) -> list[str]:

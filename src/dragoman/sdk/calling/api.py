@@ -17,8 +17,9 @@ import msgspec
 from dragoman.sdk import trace
 from dragoman.sdk.address import Address
 from dragoman.sdk.calling.patience import ABSENCE, Passing, Patience
-from dragoman.sdk.errors import Conflict, DragomanError, Misconfigured, NotAllowed, NotFound, RequestRefused
+from dragoman.sdk.errors import Conflict, DragomanError, Misconfigured, NotAllowed, NotFound
 from dragoman.sdk.events import Event, Question, TaskInfo
+from dragoman.sdk.failures import refused
 from dragoman.sdk.network.http import http_client, listening
 from dragoman.sdk.world import World
 
@@ -223,9 +224,11 @@ class ApiClient:
         try:
             said = msgspec.json.decode(response.content)
             detail, kind, facts = str(said["detail"]), said.get("kind"), said.get("facts") or {}
+            message = said.get("message")
         except (msgspec.DecodeError, KeyError, TypeError):
             detail, kind, facts = f"the hub answered with {response.status_code}", None, {}
+            message = None
         if response.status_code in (429, 502, 503, 504) and kind not in ("unavailable", "resources", "timeout"):
             raise Passing(detail)
         raised = None if kind == "unavailable" else RAISED.get(response.status_code)
-        raise RequestRefused(detail, kind=kind, facts=facts) if raised is None else raised(detail)
+        raise refused(detail, kind=kind, message=message, facts=facts) if raised is None else raised(detail)

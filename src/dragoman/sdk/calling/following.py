@@ -15,6 +15,9 @@ from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.events import Event, Question, TaskInfo
 from dragoman.sdk.world import World
 
+MOST_ENDED = 256
+"""Calls that were followed to their end, and whose result is kept."""
+
 
 class Followed:
     """A request on its way, at work, or done. `id` is what it was said under last."""
@@ -93,6 +96,7 @@ class Calls(ABC, Generic[C]):
         self._world = world
         self._calls: dict[str, C] = {}
         self._untaken: dict[str, C] = {}
+        self._ended: dict[str, C] = {}
         self._chores: set[asyncio.Task[None]] = set()
 
     # --- what callers want ---
@@ -112,7 +116,13 @@ class Calls(ABC, Generic[C]):
                 yield event
         finally:
             if call.done.done():
-                self._forget(call)
+                self._over(call)
+
+    def _over(self, call: C) -> None:
+        """It was followed to its end; its result may still be asked for, as long as not too many others have ended."""
+        self._ended[call.task_id] = call
+        while len(self._ended) > MOST_ENDED:
+            self._forget(next(iter(self._ended.values())))
 
     async def task(self, task_id: str, wait: float = 0) -> TaskInfo:
         raise self._no_word("look at a task:")
@@ -167,6 +177,7 @@ class Calls(ABC, Generic[C]):
 
     def _forget(self, call: C) -> None:
         self._untaken.pop(call.id, None)
+        self._ended.pop(call.task_id, None)
         if self._calls.get(call.task_id) is call:
             del self._calls[call.task_id]
         call.abandon()

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from dragoman.protocols.chiffon import chunks, codec, errors
 from dragoman.protocols.chiffon.types import Envelope, ErrorPayload, Payload, WorkRequest, WorkResult, WorkStatus
 from dragoman.sdk.calling.following import Followed
-from dragoman.sdk.errors import TaskCancelled, TaskFailed
+from dragoman.sdk.errors import TaskFailed
 from dragoman.sdk.events import value_of
+from dragoman.sdk.failures import failed
 
 ASIDES = ("message", "thinking", "tool_use", "tool_result", "file")
 """Custom fields that the hub's form has, too."""
+
+
+def told(message: Envelope[Payload]) -> dict[str, Any]:
+    """What the hub tells of a failure beside the document's fields: `kind`, `message` without advice, `exit_code`."""
+    fault = message.x_custom_fields.get("fault")
+    return fault if isinstance(fault, dict) else {}
 
 
 class Call(Followed):
@@ -64,32 +73,39 @@ class Call(Followed):
                 return
         structured = message.x_custom_fields.get("result")
         data = {"output": output, "exit_code": result.exit_code, "result": structured}
+        used = {} if result.resources_used is None else msgspec.to_builtins(result.resources_used)
+        usage = message.x_custom_fields.get("usage")
+        used |= usage if isinstance(usage, dict) else {}
+        if used:
+            data["usage"] = used
         if result.exit_code == 0:
             self._tell("completed", message, data)
             self.finish(value_of(structured, output))
             return
         self._tell("failed", message, data)
-        failed = TaskFailed(
-            output.rstrip().rpartition("\n")[2] or f"exit code {result.exit_code}",
+        fault = told(message)
+        ended = failed(
+            fault.get("message") or output.rstrip().rpartition("\n")[2] or f"exit code {result.exit_code}",
             task_id=self.task_id,
-            kind="work_failed",
+            kind=fault.get("kind") or "work_failed",
             exit_code=result.exit_code,
             output=output,
             facts={"agent": message.x_custom_fields.get("agent_id")},
         )
-        self.fail(failed)
+        self.fail(ended)
 
     def _failed(self, message: Envelope[Payload], payload: ErrorPayload) -> None:
-        is_cancel = payload.error_code == errors.TASK_CANCELLED
-        status = "cancelled" if is_cancel else "failed"
+        status = "cancelled" if payload.error_code == errors.TASK_CANCELLED else "failed"
+        fault = told(message)
         facts = {"code": payload.error_code, "message": payload.error_message, **payload.error_context}
         self._tell(status, message, {"fault": facts})
-        error = (TaskCancelled if is_cancel else TaskFailed)(
-            payload.error_message,
+        error = failed(
+            fault.get("message") or payload.error_message,
             task_id=self.task_id,
             status=status,
-            kind=errors.KINDS.get(payload.error_code),
+            kind=fault.get("kind") or errors.KINDS.get(payload.error_code),
             code=payload.error_code,
+            exit_code=fault.get("exit_code"),
             facts=facts,
         )
         self.fail(error)

@@ -26,8 +26,9 @@ from dragoman.protocols.chiffon.types import (
 from dragoman.sdk import trace
 from dragoman.sdk.address import Address
 from dragoman.sdk.calling.online import Online
-from dragoman.sdk.chiffon.calls import Call
-from dragoman.sdk.errors import Misconfigured, RequestRefused
+from dragoman.sdk.chiffon.calls import Call, told
+from dragoman.sdk.errors import Misconfigured
+from dragoman.sdk.failures import refused
 from dragoman.sdk.network.pipe import Frame, Pipe
 from dragoman.sdk.words import Accepted
 from dragoman.sdk.world import World
@@ -169,11 +170,11 @@ class ChiffonClient(Online[Call, Pipe]):
     def _hear_of(self, call: Call, message: Envelope[Payload], *, is_delivery: bool) -> None:
         payload = message.payload
         if isinstance(payload, ErrorPayload) and not is_delivery and not call.taken.done():
-            return self._refused(call, payload)
+            return self._refused(call, message, payload)
         self._taken(call)
         return call.hear(message)
 
-    def _refused(self, call: Call, payload: ErrorPayload) -> None:
+    def _refused(self, call: Call, message: Envelope[Payload], payload: ErrorPayload) -> None:
         """The hub did not take the request: perhaps it is an agent's name and not a kind; perhaps later."""
         code = payload.error_code
         if code == 5002 and not call.is_pinned:
@@ -191,8 +192,9 @@ class ChiffonClient(Online[Call, Pipe]):
             self._chore(self._say_later(call, delay))
             return None
         facts = {"code": code, **payload.error_context}
-        refused = RequestRefused(f"{payload.error_message} ({code})", kind=errors.KINDS.get(code), facts=facts)
-        return self._refuse(call, refused)
+        fault, words = told(message), f"{payload.error_message} ({code})"
+        kind = fault.get("kind") or errors.KINDS.get(code)
+        return self._refuse(call, refused(words, kind=kind, message=fault.get("message"), facts=facts))
 
     def _decline(self, pipe: Pipe, message: Envelope[Payload]) -> None:
         """Somebody wants work of a client."""

@@ -58,8 +58,8 @@ from dragoman.sdk.words import (
     Release,
     Report,
     Work,
+    around,
     attached,
-    handed_over,
 )
 from dragoman.sdk.world import World
 
@@ -229,6 +229,8 @@ class ChiffonLink:
             custom["result"] = outcome.result
         if outcome.error is not None:
             custom["error"] = outcome.error
+        if outcome.usage:
+            custom["usage"] = outcome.usage
         if not chunks.must_split(outcome.output):
             yield outcome.id, whole, custom
             return
@@ -287,7 +289,7 @@ def _work(message: Envelope[Any], request: WorkRequest, receipt: str | None) -> 
         traceparent=_text(custom.get("traceparent")),
         answer=request.parameters.get("answer", UNSET),
         question=_text(custom.get("answered_question")),
-        terms=handed_over(request.parameters.get("handover")),
+        terms=around(custom.get("context"), request.parameters.get("handover"), custom.get("thread")),
         attached=attached(custom.get("attachments") or ()),
     )
 
@@ -323,8 +325,7 @@ def _error(decline: Decline) -> ErrorPayload:
     if decline.kind == "unsupported":
         return errors.unsupported_work(work_type_requested=decline.work_type, supported_types=decline.supported)
     field = f"payload.{decline.field}" if decline.field and decline.field.startswith("parameters") else decline.field
-    said = f"{field}: {decline.message}" if field else decline.message
-    return errors.invalid_message(validation_error=decline.message, field_name=field, message=said)
+    return errors.invalid_message(validation_error=decline.message, field_name=field, message=decline.sentence)
 
 
 def _text(value: object) -> str | None:

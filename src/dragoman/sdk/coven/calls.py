@@ -24,8 +24,8 @@ from dragoman.protocols.coven.types import (
     ToolResult,
     ToolUse,
 )
-from dragoman.sdk.errors import TaskCancelled, TaskFailed
 from dragoman.sdk.events import Event, value_of
+from dragoman.sdk.failures import failed
 
 
 class Hearing:
@@ -84,13 +84,12 @@ class Hearing:
         assert isinstance(event, Error)
         kind = fault.kind if fault is not None else "work_failed"
         facts = _facts(fault)
-        exit_code = facts.get("exit_code")
-        raise (TaskCancelled if kind == "cancelled" else TaskFailed)(
+        raise failed(
             (fault.message if fault is not None else "") or event.message or "no reason given",
             task_id=self.task_id,
             status="cancelled" if kind == "cancelled" else "failed",
             kind=kind,
-            exit_code=exit_code if isinstance(exit_code, int) else None,
+            exit_code=facts.get("exit_code"),
             output=output,
             facts=facts,
         )

@@ -28,15 +28,9 @@ from dragoman.sdk.address import Address
 from dragoman.sdk.calling.patience import ABSENCE, Passing, Patience, Tries
 from dragoman.sdk.coven.calls import Hearing
 from dragoman.sdk.coven.channel import BROKEN, grpc, open_channel
-from dragoman.sdk.errors import (
-    Conflict,
-    DragomanError,
-    Misconfigured,
-    NotAllowed,
-    NotFound,
-    RequestRefused,
-)
+from dragoman.sdk.errors import Conflict, DragomanError, Misconfigured, NotAllowed, NotFound
 from dragoman.sdk.events import Event, Question, TaskInfo
+from dragoman.sdk.failures import refused
 from dragoman.sdk.network.misdialled import advised
 from dragoman.sdk.words import File
 from dragoman.sdk.world import World
@@ -48,6 +42,8 @@ MOST_UNREAD = 256
 """Streams of submitted tasks that are kept open for whoever will follow them; older ones are followed anew."""
 CALL_TIMEOUT = 30.0
 TASK_ID = "dragoman-task-id"
+MESSAGE = "dragoman-message-bin"
+"""Why the hub refused, in its own words and without advice."""
 
 #: Status → what is raised; anything else that is the hub's own word is `RequestRefused`.
 RAISED: dict[grpc.StatusCode, type[DragomanError]] = {
@@ -254,7 +250,9 @@ class CovenClient:
         raised = RAISED.get(code)
         if raised is not None and not (raised is Misconfigured and fault):  # a hub that speaks coven knows the method
             return raised(words or code.name)
-        return RequestRefused(words or code.name, kind=str(fault) if fault else code.name.lower())
+        said = trailing.get(MESSAGE)
+        message = said.decode("utf-8", "replace") if isinstance(said, bytes) else words
+        return refused(words or code.name, kind=str(fault) if fault else code.name.lower(), message=message)
 
     async def _try_again(self, tries: Tries, error: Exception) -> None:
         """A wire that was cut after it had been made says that somebody is there."""

@@ -144,8 +144,7 @@ def responses_of(message: words.Outbound, turn: Turn) -> Iterator[MessageRespons
         facts: dict[str, Any] = {"supported_types": message.supported} if message.supported else {}
         if message.field:
             facts["field"] = message.field
-        said = f"{message.field}: {message.message}" if message.field else message.message
-        yield _failure(turn, DECLINED[message.kind], said, facts)
+        yield _failure(turn, DECLINED[message.kind], message.sentence, facts)
     elif isinstance(message, words.Letter | words.Verdict):
         raise TypeError("coven's agents do not converse")
     elif message.exit_code:

@@ -13,8 +13,8 @@ import msgspec
 
 from dragoman.protocols.forge.types import Failure, Message, Response, Stamp, SubmitTask, TaskUpdated
 from dragoman.sdk.calling.following import Followed
-from dragoman.sdk.errors import TaskCancelled, TaskFailed
 from dragoman.sdk.events import FINAL, value_of
+from dragoman.sdk.failures import failed
 
 
 class Call(Followed):
@@ -80,19 +80,21 @@ class Call(Followed):
             return
         details = error.get("details")
         facts = {**(details if isinstance(details, dict) else {}), "code": error.get("code")}
-        message = str(error.get("message") or "no reason given")
+        fault = facts.pop("fault", None)
+        fault = fault if isinstance(fault, dict) else {}
+        message = str(fault.get("message") or error.get("message") or "no reason given")
         self.tell(status, {"output": output, "fault": {**facts, "message": message}}, at=at)
-        kind = facts.get("reason")
-        failed = (TaskCancelled if status == "cancelled" else TaskFailed)(
+        kind = fault.get("kind") or facts.get("reason")
+        ended = failed(
             message,
             task_id=self.task_id,
             status=status,
             kind=kind if isinstance(kind, str) else None,
-            exit_code=facts.get("exit_code") if isinstance(facts.get("exit_code"), int) else None,
+            exit_code=facts.get("exit_code"),
             output=output,
             facts=facts,
         )
-        self.fail(failed)
+        self.fail(ended)
 
 
 def _data(said: TaskUpdated, output: str) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from dragoman.sdk.errors import (
     RequestRefused,
 )
 from dragoman.sdk.events import TaskInfo
+from dragoman.sdk.failures import refused
 from dragoman.sdk.forge.calls import Call
 from dragoman.sdk.forge.talk import Conversation, Wire
 from dragoman.sdk.words import File
@@ -76,8 +77,8 @@ class ForgeClient(Online[Call, Conversation]):
             call = Call(named, Stamp(self._world.mint(), self._world.now()), traceparent)
             try:
                 task_id = await self._submit(call)
-            except RequestRefused as refused:
-                if field == "agent" and target not in self._is_known and refused.kind == NOBODY:
+            except RequestRefused as error:
+                if field == "agent" and target not in self._is_known and error.kind == NOBODY:
                     continue  # no agent is called so: perhaps a kind is
                 raise
             if target is not None:
@@ -245,7 +246,10 @@ def _error(error: ErrorBody) -> DragomanError:
         return Conflict(words)
     if error.code == Code.NOT_FOUND and reason != NOBODY:
         return NotFound(words)
-    return RequestRefused(words, kind=reason if isinstance(reason, str) else error.code.lower(), facts=error.details)
+    fault = error.details.get("fault")
+    message = fault.get("message") if isinstance(fault, dict) else None
+    kind = reason if isinstance(reason, str) else error.code.lower()
+    return refused(words, kind=kind, message=message, facts=error.details)
 
 
 def _info(task: dict[str, Any]) -> TaskInfo:

@@ -51,7 +51,7 @@ from dragoman.sdk.words import (
     Reply,
     Report,
     Work,
-    handed_over,
+    around,
 )
 from dragoman.sdk.world import World
 
@@ -352,7 +352,7 @@ def _work(notice: Message, task_id: str, task: dict[str, Any], world: World, fil
         answer=task.get("answer", UNSET),
         question=task["question"] if isinstance(task.get("question"), str) else None,
         files=files,
-        terms=handed_over(task.get("handover")),
+        terms=around(task.get("context"), task.get("handover"), task.get("thread")),
     )
 
 
@@ -372,11 +372,11 @@ def _failed(outcome: Outcome) -> dict[str, Any]:
 
 def _declined(decline: Decline) -> dict[str, Any]:
     field = decline.field and decline.field.replace("parameters", "payload", 1)
-    details: dict[str, Any] = {"field": field} if field else {}
+    details: dict[str, Any] = {"reason": "invalid"} | ({"field": field} if field else {})
     if decline.kind == "unsupported":
+        details |= {"reason": "unsupported_work"}
         details |= {"work_type_requested": decline.work_type, "supported_types": decline.supported}
-    words = f"{field}: {decline.message}" if field else decline.message
-    return {"code": Code.INVALID_REQUEST, "message": words, "details": details}
+    return {"code": Code.INVALID_REQUEST, "message": decline.sentence, "details": details}
 
 
 def _pieces(output: str) -> list[str]:

@@ -2,7 +2,7 @@
 
     the handler            exit_code   output                          result
     ---------------------  ----------  ------------------------------  -----------------
-    returns a str          0           the text                        -
+    returns a str          0           the text                        -; of an empty one, `""`
     returns None           0           empty                           -
     returns anything else  0           its JSON, for whoever only      the same, as JSON
                                        reads text
@@ -95,8 +95,8 @@ def returned(value: Any) -> Ending:
     """The handler came to its end."""
     if value is None:
         return Ending(exit_code=SUCCESS)
-    if isinstance(value, str):
-        return Ending(exit_code=SUCCESS, output=clean(value))
+    if isinstance(value, str):  # no text at all is told from None by the result alone
+        return Ending(exit_code=SUCCESS, output=clean(value), result=NO_RESULT if value else msgspec.Raw(b'""'))
     if inspect.iscoroutine(value):
         value.close()
         return raised(TypeError("the handler returned a coroutine: declare it, and what decorates it, with async def"))
@@ -113,7 +113,7 @@ def raised(error: BaseException) -> Ending:
         reason = clean(error.reason)
         return Ending(exit_code=FAILURE, output=reason, error={"type": "Rejected", "message": reason})
     name = type(error).__name__
-    if isinstance(error, TaskFailed) and not error.task_id and error.kind:  # the handler's own verdict
+    if isinstance(error, TaskFailed) and not error.task_id and error.code:  # the handler's own verdict
         try:
             details = data_of("the details of an error", error.facts)
         except (TypeError, ValueError, RecursionError) as unfit:
@@ -124,7 +124,7 @@ def raised(error: BaseException) -> Ending:
             error={
                 "type": name,
                 "message": clean(error.message),
-                "code": error.kind,
+                "code": error.code,
                 "details": details,
                 "retry_after": getattr(error, "retry_after", None),
             },

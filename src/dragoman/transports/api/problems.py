@@ -91,7 +91,8 @@ RETRY_AFTER = {429: "1", 503: "2"}
 
 
 class ProblemOut(msgspec.Struct, frozen=True, kw_only=True):
-    """RFC 9457, with the hub's `kind`, the offending `field`, and the fault's `facts`."""
+    """RFC 9457, with the hub's `kind`, the offending `field`, and the fault's `facts`. `message` is what went wrong,
+    without the advice that `detail` ends with."""
 
     type: str
     title: str
@@ -99,6 +100,7 @@ class ProblemOut(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
     instance: str
     kind: str
+    message: str = ""
     field: str | None = None
     facts: dict[str, Any] = {}
 
@@ -167,6 +169,7 @@ def problem(
         detail=detail(fault, next),
         instance=instance,
         kind=fault.kind.value,
+        message=fault.message,
         field=FIELDS.get(fault.field, fault.field) if fault.field else None,
         facts=fault.facts,
     )

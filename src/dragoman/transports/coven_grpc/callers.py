@@ -43,6 +43,7 @@ FULL = Fault(kind=Kind.OVERLOADED, message="the hub holds too many messages; try
 LOOK_AGAIN = 60.0
 """Seconds after which a follower looks by itself."""
 TASK_ID = "dragoman-task-id"
+LONGEST_MESSAGE = 2048
 """Metadata of a stream, initial and trailing: what to follow if it breaks off before the first event. A client that
 hears of the end before it looked at the beginning may have forgotten that (gRPC's for Python does)."""
 
@@ -262,11 +263,15 @@ class Callers:
 async def turn_away(context: Any, fault: Fault) -> None:
     """End a call with what a fault means in gRPC, and with the fault's own name for programs."""
     code, words = coven.status_of(fault)
-    trailing = (("dragoman-fault", fault.kind.value), ("dragoman-retryable", "1" if fault.retryable else "0"))
+    trailing = (
+        ("dragoman-fault", fault.kind.value),
+        ("dragoman-retryable", "1" if fault.retryable else "0"),
+        ("dragoman-message-bin", fault.message.encode()[:LONGEST_MESSAGE]),
+    )
     await end_call(context, grpc.StatusCode[code], words, (*(context.trailing_metadata() or ()), *trailing))
 
 
-async def end_call(context: Any, code: Any, words: str, trailing: tuple[tuple[str, str], ...] = ()) -> None:
+async def end_call(context: Any, code: Any, words: str, trailing: tuple[tuple[str, str | bytes], ...] = ()) -> None:
     """Say how a call ended, to a peer that may be gone: that is no failure of ours, and nothing to fill a log with."""
     try:
         await context.abort(code, words, trailing)

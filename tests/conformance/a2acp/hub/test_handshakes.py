@@ -186,6 +186,7 @@ def test_a_collaboration_ends_by_the_name_of_its_contract(hub: HubProcess, bond:
     said = {"contract_id": bond.id}
     for named in (bond.id, "contract-nobody-has"):
         told = eve.refused(eve.message("request", BROKER, "terminate_collaboration", {"contract_id": named}))
+        assert told["details"].pop("fault")["kind"] == "not_found"
         assert (told["code"], told["details"]) == (
             "CAPABILITY_NOT_FOUND", {"kind": "not_found", "field": "payload.contract_id"},
         )  # fmt: skip

@@ -90,7 +90,8 @@ def test_a_failure_is_an_error_with_its_code(kit: Any) -> None:
         "TIMEOUT",
         1,
     )
-    assert error["details"] == {"attempted_retries": 3, "kind": "timeout"}
+    fault_told = {"kind": "timeout", "message": "no sign of life"}  # for programs, without advice
+    assert error["details"] == {"attempted_retries": 3, "kind": "timeout", "fault": fault_told}
     own = {
         "kind": "work_failed",
         "message": "x",

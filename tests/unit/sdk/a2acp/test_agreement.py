@@ -11,15 +11,14 @@ import pytest
 from tests.unit.sdk.a2acp.harness import MemoryBroker, soon
 from tests.unit.sdk.harness import FakeWorld, settle
 
-from dragoman import Agent, HandshakeRequest, Misconfigured, Reject, Task, TaskCancelled
+from dragoman import Agent, HandshakeRequest, Misconfigured, Reject, Task, TaskCancelled, TaskFailed
 from dragoman.protocols.a2acp.contracts import DomainPolicy
 from dragoman.protocols.a2acp.errors import Code, Refusal
 from dragoman.protocols.a2acp.types import MessageType
-from dragoman.sdk.a2acp.failures import (
+from dragoman.sdk.failures import (
     AuthFailed,
     CapabilityNotFound,
     ContractViolation,
-    InternalError,
     RateLimitExceeded,
     SchemaMismatch,
     SecurityPolicyViolation,
@@ -194,7 +193,7 @@ async def test_errors_are_typed(broker: MemoryBroker, datasets: Agent) -> None:
             await soon(hub.call("provision", {"kind": 3}))
         with pytest.raises(RateLimitExceeded) as busy:
             await soon(hub.call("busy", {}, retries=0))
-        with pytest.raises(InternalError) as failed:
+        with pytest.raises(TaskFailed) as failed:
             await soon(hub.call("patient", {"name": "nobody"}))
         broker.policies.clear()
         with pytest.raises(SecurityPolicyViolation):

@@ -22,11 +22,11 @@ from dragoman.protocols.a2acp.errors import Code, Refusal
 from dragoman.protocols.a2acp.types import Agent as Party
 from dragoman.protocols.a2acp.types import Encryption, Message, MessageType, Stamp
 from dragoman.sdk.a2acp import declared, purse
-from dragoman.sdk.a2acp.failures import FAILURES, AuthFailed, CallFailed, RateLimitExceeded
 from dragoman.sdk.a2acp.io import HttpPost
 from dragoman.sdk.a2acp.keyring import KeyRing, Pair, Unopened, path_for
 from dragoman.sdk.a2acp.purse import Purse
 from dragoman.sdk.address import parse
+from dragoman.sdk.failures import FAILURES, AuthFailed, RateLimitExceeded
 from dragoman.sdk.links import LinkDown
 from dragoman.sdk.work.outcome import raised
 from dragoman.security.collaboration import Relation, granted
@@ -216,7 +216,7 @@ async def test_personal_words_are_not_logged(
 
     with caplog.at_level(logging.DEBUG):
         async with broker.serving(agent), broker.client("a") as hub:
-            with pytest.raises(CallFailed):
+            with pytest.raises(TaskFailed):
                 await soon(hub.call("patient", {"name": "Jane Roe"}))
     assert "LookupError" in caplog.text
     assert "Jane" not in caplog.text

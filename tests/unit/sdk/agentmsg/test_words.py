@@ -91,7 +91,9 @@ async def test_a_failure_is_a_whole_report(agent: Agent, hub: FakeAgentmsg) -> N
         "error_type": "EXTERNAL_SERVICE_ERROR",
         "severity": "medium",
         "message": "ValueError: no such file",
-        "context": {"details": {"retryable": False, "type": "ValueError", "exit_code": 1}},
+        "context": {
+            "details": {"kind": "work_failed", "retryable": False, "type": "ValueError", "exit_code": 1},
+        },
         "recovery_attempts": [],
         "suggested_actions": ["Read its details for what failed."],
     }

@@ -145,7 +145,7 @@ async def test_how_work_fails_is_told_in_words_and_for_programs(gateway: Gateway
             ends.append((await stream.said())[1].message)
     assert [end.event for end in ends] == [
         Error("ValueError: no such disk"),
-        Error("parameters.n: expected `int`, got `str`"),
+        Error("n: expected `int`, got `str`"),
         Error("worker does not do chat"),
     ]
     assert [end.fault.kind for end in ends if end.fault] == ["work_failed", "invalid", "unsupported_work"]

@@ -24,7 +24,7 @@ def assert_problem(answer: Any, status: int, kind: str) -> dict[str, Any]:
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/problem+json"
     told: dict[str, Any] = answer.json()
-    assert {"type", "title", "status", "detail", "instance", "kind", "field", "facts"} == set(told)
+    assert {"type", "title", "status", "detail", "instance", "kind", "message", "field", "facts"} == set(told)
     assert (told["type"], told["status"], told["kind"]) == (f"urn:dragoman:problem:{kind}", status, kind)
     assert told["detail"].endswith(".")
     assert told["instance"] == answer.request.url.path

@@ -114,6 +114,7 @@ async def test_an_agent_sees_its_own_tasks_those_it_submitted_and_those_it_could
         await boss.say(message)
         refused = await boss.response(message["id"])
         assert refused["code"] == "NOT_FOUND"
+        assert refused["details"].pop("fault") == {"kind": "not_found", "message": "no such task"}
         assert refused["details"] == {
             "reason": "not_found", "taskId": asked["taskId"], "field": "payload.taskId", "retryable": False,
         }  # fmt: skip
