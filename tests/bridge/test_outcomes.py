@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from dragoman import Client, RequestRefused, SchemaMismatch, TaskCancelled, TaskFailed
+from dragoman import Client, Misconfigured, RequestRefused, SchemaMismatch, TaskCancelled, TaskFailed
+from dragoman.bindings.losses import Carriage, Feature, carried
 from tests.bridge.players.neutral import PATIENCE, soon
 from tests.bridge.players.stage import Stage
 from tests.bridge.sdk_pairs import PROTOCOLS, VALUES, Cast
@@ -97,6 +98,46 @@ async def test_a_task_can_be_followed_and_then_its_result_fetched(both: Pair) ->
         events = [event async for event in caller.events(task_id)]
     assert events[-1].kind == "completed"
     assert await soon(caller.result(task_id)) == {"n": 1}
+
+
+async def used(caller: Client, agent: str) -> bool:
+    task_id = await soon(caller.submit(agent, "steps", {}))
+    *_, last = [event async for event in caller.events(task_id)]
+    told = last.data.get("usage") or {}
+    return (told.get("tokens_used"), told.get("cost_usd")) == (7, 0.5)
+
+
+async def brought(caller: Client, agent: str) -> bool:
+    task_id = await soon(caller.submit(agent, "send", {}))
+    files = [event.data["file"] async for event in caller.events(task_id) if event.data.get("file")]
+    return [(file["name"], file["size"]) for file in files] == [("a.txt", 10)]
+
+
+async def exited(caller: Client, agent: str) -> bool:
+    return (await failure_of((caller, agent), "late")).exit_code == 124
+
+
+async def continued(caller: Client, agent: str) -> bool:
+    try:
+        task_id = await soon(caller.submit(agent, "around", {}, thread="th-1"))
+    except Misconfigured:
+        return False
+    return bool((await soon(caller.result(task_id)))["context"].get("thread") == "th-1")
+
+
+TRIALS = {Feature.USAGE: used, Feature.FILE: brought, Feature.EXIT_CODE: exited, Feature.THREAD: continued}
+
+
+@pytest.mark.parametrize("feature", TRIALS, ids=lambda feature: feature.name.lower())
+@pytest.mark.parametrize("caller_protocol", PROTOCOLS, indirect=True)
+async def test_the_table_of_losses_is_true_of_the_sdk(
+    both: Pair, caller_protocol: str, agent_protocol: str, feature: Feature
+) -> None:
+    """What our own agents and callers can say and hear is what the table says that their protocols can."""
+    async with asyncio.timeout(PATIENCE):
+        arrived = await TRIALS[feature](*both)
+    cell = carried(feature, caller_protocol, agent_protocol)
+    assert arrived == (cell.how is not Carriage.LOST), cell
 
 
 async def test_a_thread_and_metadata_are_seen_by_the_handler(cast: Cast, agent_protocol: str) -> None:

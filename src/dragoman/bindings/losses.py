@@ -178,10 +178,12 @@ VOICES: Mapping[str, Voice] = {
             F.TOOL_RESULT: OUR_EVENT,
             F.FILE: near("kept over HTTP first, then named in an event of ours"),
             F.QUESTION: near("in an event of ours; not where only the two agents can read it"),
-            F.RESULT: near("in a message of a megabyte at most; what is no object, as `result` in one"),
+            F.RESULT: near(
+                "in a message of a megabyte at most; what is no object, as a field of one, which the message names"
+            ),
             F.TEXT: near("as `output` in the payload"),
             F.EXIT_CODE: near("among the details of an error"),
-            F.USAGE: lost("a2acp has no word for it"),
+            F.USAGE: near("in a field of ours beside the payload"),
         },
         caller_hears={
             F.PERCENT: OUR_EVENT,
@@ -196,7 +198,7 @@ VOICES: Mapping[str, Voice] = {
             F.RESULT: near("in a message of a megabyte at most; what is more is told as an error, and kept"),
             F.TEXT: near("as `output` in the payload, where there is no structured result"),
             F.EXIT_CODE: near("among the details of an error"),
-            F.USAGE: lost("a2acp has no word for it"),
+            F.USAGE: near("in a field of ours beside the payload"),
         },
         cuts=REASONS,
     ),
@@ -301,7 +303,7 @@ VOICES: Mapping[str, Voice] = {
         },
         agent_hears={
             F.LIMITS: lost("coven has no word for it"),
-            F.CONTEXT: near("as JSON behind the words"),
+            F.CONTEXT: near("as JSON behind the words; to agents that ask for it, in an extension field"),
             F.BUDGET: near(HUB_KEEPS_IT),
             F.PAUSE: lost("coven has no word for it: the agent works on"),
             F.HELP: near("as a task, whose result is the help"),
@@ -322,7 +324,7 @@ VOICES: Mapping[str, Voice] = {
             F.STEP: near("in an extension field"),
             F.QUESTION: near("the question ends the turn, in an extension field (B3)"),
             F.RESULT: near("in an extension field, beside the text"),
-            F.EXIT_CODE: lost("a request ends with done or error"),
+            F.EXIT_CODE: near("among the facts of a failure, in an extension field"),
             F.USAGE: lost("coven has no word for it"),
         },
         caller_hears={
@@ -351,7 +353,7 @@ VOICES: Mapping[str, Voice] = {
         },
         agent_says={
             F.FILE: near("in a field of ours, as base64"),
-            F.EXIT_CODE: lost("a task is completed or failed"),
+            F.EXIT_CODE: near("among the details of a failure"),
             F.USAGE: lost("forge has no word for it"),
         },
         caller_hears={

@@ -93,7 +93,8 @@ class A2acpCaller(A2acpParty, Caller):
                 return await self._progress(payload) | trace
             case "response":
                 result = {name: value for name, value in payload.items() if name not in OURS}
-                return said(final="completed", result=result, text=result.get("output")) | trace
+                usage = message.get("usage")
+                return said(final="completed", result=result, text=result.get("output"), usage=usage) | trace
             case "error":
                 return self._failed(payload["error"]) | trace
         raise AssertionError(message)
@@ -165,10 +166,11 @@ class A2acpWorker(A2acpParty, Worker):
             handover=payload.get("handover"),
         )
 
-    async def _reply(self, job: Job, kind: str, intent: str, payload: Mapping[str, Any]) -> None:
+    async def _reply(self, job: Job, kind: str, intent: str, payload: Mapping[str, Any], **beside: Any) -> None:
         asked = job.native
         about = {name: asked["payload"].get(name) for name in ("contract_id", "correlation_id")}
-        await self.tell(await self.message(kind, asked["source_agent"], intent, {**payload, **about}))
+        message = await self.message(kind, asked["source_agent"], intent, {**payload, **about})
+        await self.tell({**message, **beside})
 
     async def say(self, job: Job, **features: Any) -> None:
         if "file" in features:
@@ -191,9 +193,8 @@ class A2acpWorker(A2acpParty, Worker):
     async def finish(
         self, job: Job, *, result: Any = None, text: str | None = None, usage: Mapping[str, Any] | None = None
     ) -> None:
-        if usage is not None:
-            raise Unsayable("usage")
-        await self._reply(job, "response", job.type, {**(result or {}), **said(output=text)})
+        payload = {**(result or {}), **said(output=text)}
+        await self._reply(job, "response", job.type, payload, **said(usage=usage))
 
     async def fail(self, job: Job, message: str, *, retryable: bool = False, exit_code: int | None = None) -> None:
         code = "RATE_LIMIT_EXCEEDED" if retryable else "INTERNAL_ERROR"

@@ -267,10 +267,10 @@ class CovenWorker(CovenParty, Worker):
         )
 
     async def fail(self, job: Job, message: str, *, retryable: bool = False, exit_code: int | None = None) -> None:
-        if exit_code is not None:
-            raise Unsayable("exit code")
-        fault = {"fault": {"kind": "resources", "message": message, "retryable": True}} if retryable else {}
-        await self._respond(job, error=message, **fault)
+        facts = "" if exit_code is None else as_json({"exit_code": exit_code})
+        kind = "resources" if retryable else "work_failed"
+        fault = {"kind": kind, "message": message, "retryable": retryable, "facts_json": facts}
+        await self._respond(job, error=message, **({"fault": fault} if retryable or facts else {}))
 
     async def hears(self) -> str:
         raise Unsayable("pause")

@@ -228,9 +228,8 @@ class ForgeWorker(ForgeParty, Worker):
         await self._update(job, said(status="completed", result=result, output=text))
 
     async def fail(self, job: Job, message: str, *, retryable: bool = False, exit_code: int | None = None) -> None:
-        if exit_code is not None:
-            raise Unsayable("exit code")
-        await self._update(job, {"status": "failed", "error": message, "retryable": retryable})
+        error = message if exit_code is None else {"message": message, "details": {"exit_code": exit_code}}
+        await self._update(job, {"status": "failed", "error": error, "retryable": retryable})
 
     async def _update(self, job: Job, payload: Mapping[str, Any]) -> None:
         """Only the refusal is of interest: whether anybody still waits for it, others say."""
