@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
 import shutil
 import socket
 import ssl
 import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -282,10 +284,47 @@ async def test_an_sdk_without_the_ca_does_not_speak_to_the_hub(
         with pytest.raises(HubUnreachable):
             await impatient.submit("a", "b", {}, {})
         await impatient.close()
+    async with asyncio.timeout(2 * PATIENCE):
+        with pytest.raises(HubUnreachable) as unproved:
+            async with Client(address(hub, "covens"), token="t", id="x") as client:
+                await client.submit("a", "b", {})
+    said = str(unproved.value)
+    assert said.startswith(f"no answer from {address(hub, 'covens')}: failed to connect: CERTIFICATE_VERIFY_FAILED: ")
+    assert said.endswith("; name the hub's CA in SSL_CERT_FILE, and the hub as its certificate does.")
+    assert "\n" not in said
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
     with pytest.raises(Misconfigured, match=r"none\.pem"):
         async with Client(address(hub, "covens"), token="t", id="x") as client:
             await client.submit("a", "b", {})
+
+
+CALL = """
+import asyncio, sys
+from dragoman import Client, HubUnreachable
+
+async def call():
+    async with Client(sys.argv[1], token="t", id="x") as client:
+        await client.submit("a", "b", {})
+
+try:
+    asyncio.run(call())
+except HubUnreachable as error:
+    print(error)
+"""
+
+
+def test_grpc_itself_writes_nothing_when_the_ca_is_wrong(hub: HubProcess, tmp_path: Path) -> None:
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
+    environ["SSL_CERT_FILE"] = str(tmp_path / "other.pem")
+    ran = subprocess.run(
+        [sys.executable, "-c", CALL, address(hub, "covens")],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert (ran.stderr, ran.returncode, ran.stdout.count("\n")) == ("", 0, 1)
 
 
 # -- client certificates

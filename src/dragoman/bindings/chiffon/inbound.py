@@ -96,7 +96,7 @@ def command_of(
     if type(payload) is WorkRequest:
         return _submit(agent, message, payload, tree, raw)
     if custom.get("agent_id", agent.id) != agent.id:
-        what = "the message speaks for another agent"
+        what = f"this token belongs to agent {agent.id!r}, and the message speaks for another; send it as {agent.id!r}"
         raise refuse(Kind.FORBIDDEN, what, field="x_custom_fields.agent_id", agent_id=agent.id)
     if type(payload) is WorkStatus:
         return _status(agent, message, payload, tree, raw)

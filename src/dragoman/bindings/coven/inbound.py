@@ -181,7 +181,7 @@ def submit_of(
 ) -> Submit:
     """Have this done; raises `Refused`. `find` says whether `to_agent` is an agent's own name or a kind."""
     if message.sender and message.sender != principal:
-        what = f"the token belongs to {principal!r}, not to {message.sender!r}"
+        what = f"this token belongs to agent {principal!r}, not to {message.sender!r}; send as {principal!r}"
         raise refuse(Kind.FORBIDDEN, what, field="sender", agent_id=principal)
     if message.task_id and not _uuid(message.task_id):
         raise refuse(Kind.INVALID, "expected a UUID, or nothing", field="task_id")

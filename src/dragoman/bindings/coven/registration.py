@@ -18,7 +18,7 @@ def speaks_for_itself(agent: Agent, said: RegisterAgent) -> None:
         what = f"{agent.id} was added to speak {agent.protocol}; use that protocol's endpoints"
         raise refuse(Kind.FORBIDDEN, what, field="agent_id", agent_id=agent.id)
     if said.agent_id != agent.id:
-        what = f"the token belongs to {agent.id!r}, not to {said.agent_id!r}"
+        what = f"this token belongs to agent {agent.id!r}, not to {said.agent_id!r}; register as {agent.id!r}"
         raise refuse(Kind.FORBIDDEN, what, field="agent_id", agent_id=agent.id)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Coroutine
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,6 +15,9 @@ from urllib.parse import urlsplit
 # gRPC's fork handlers crash children that a handler starts by fork (subprocess with a preexec_fn, multiprocessing).
 # Without them such children, which do not use our channel, are safe.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+# gRPC writes to stderr by itself, a line for each handshake that fails. What matters of it is in the status, which the
+# SDK raises or logs; a user who wants the rest sets this to DEBUG.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
 import grpc.aio
@@ -22,7 +26,7 @@ from dragoman.protocols.coven.types import DEFAULT_PORT
 from dragoman.sdk.address import Address
 from dragoman.sdk.network import tls
 
-__all__ = ["BROKEN", "Ending", "grpc", "open_channel"]
+__all__ = ["BROKEN", "Ending", "grpc", "in_brief", "open_channel"]
 
 OPTIONS: list[tuple[str, Any]] = [
     ("grpc.use_local_subchannel_pool", 1),  # a connection of its own, whose failures are not held against the next
@@ -65,6 +69,15 @@ def _at_once(answer: Coroutine[Any, Any, Any]) -> Any:
     except StopIteration as done:
         return done.value
     raise RuntimeError("a call that is over has no status")
+
+
+_unproved = re.compile(r"(failed to connect).*(CERTIFICATE_VERIFY_FAILED: [^:;]+)", re.DOTALL)
+
+
+def in_brief(words: str) -> str:
+    """What gRPC says of a connection that was not made, without its own inner life where TLS gives the reason."""
+    found = _unproved.search(words)
+    return words if found is None else f"{found[1]}: {found[2].strip()}"
 
 
 def open_channel(address: Address, largest: int) -> grpc.aio.Channel:

@@ -27,7 +27,7 @@ from dragoman.sdk import trace
 from dragoman.sdk.address import Address
 from dragoman.sdk.calling.patience import ABSENCE, Passing, Patience, Tries
 from dragoman.sdk.coven.calls import Hearing
-from dragoman.sdk.coven.channel import BROKEN, grpc, open_channel
+from dragoman.sdk.coven.channel import BROKEN, grpc, in_brief, open_channel
 from dragoman.sdk.errors import Conflict, DragomanError, Misconfigured, NotAllowed, NotFound
 from dragoman.sdk.events import Event, Question, TaskInfo
 from dragoman.sdk.failures import refused
@@ -244,7 +244,7 @@ class CovenClient:
             self._patience.was_reached = True
             return Passing(words)
         if fault is None and code in TRANSPORT:
-            return Passing(advised(words, secure=self._address.is_secure) or code.name)
+            return Passing(advised(in_brief(words), secure=self._address.is_secure) or code.name)
         if fault in CONFLICTS:
             return Conflict(words)
         raised = RAISED.get(code)

@@ -29,7 +29,7 @@ from dragoman.protocols.coven.events import CancelReceived, Invalid, MessageRece
 from dragoman.protocols.coven.types import AGENT_STREAM, MessageResponse, SendMessage
 from dragoman.sdk.address import Address
 from dragoman.sdk.coven import words
-from dragoman.sdk.coven.channel import BROKEN, Ending, grpc, open_channel
+from dragoman.sdk.coven.channel import BROKEN, Ending, grpc, in_brief, open_channel
 from dragoman.sdk.coven.transcripts import Transcripts
 from dragoman.sdk.errors import DragomanError, Misconfigured, NotAllowed, RequestRefused
 from dragoman.sdk.links import Introduction, Link, LinkDown, Manners
@@ -146,7 +146,7 @@ class CovenLink:
             return final(said or f"the hub ended the stream: {code.name}")
         if code is grpc.StatusCode.ALREADY_EXISTS:
             return LinkDown(said, retry_after=STILL_THERE)
-        said = advised(said, secure=self._address.is_secure)
+        said = advised(in_brief(said), secure=self._address.is_secure)
         return LinkDown(said or ("the stream ended" if code is grpc.StatusCode.OK else code.name))
 
     async def close(self) -> None:

@@ -67,7 +67,7 @@ class A2acpAgents:
     async def register(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
         said = declaration(self._door.json(await read_body(scope, receive, SMALL_BODY, agent.id)))
         if said.agent_id != agent.id:
-            message = f"the secret belongs to {agent.id!r}; register as that agent"
+            message = f"this token belongs to agent {agent.id!r}, not to {said.agent_id!r}; register as {agent.id!r}"
             raise refuse(Kind.UNAUTHENTICATED, message, field="agent_id", rule="subject")
         if said.domain is not None and agent.domain not in (None, said.domain):
             message = f"{agent.id} was added to another domain; a person may add it anew"
