@@ -40,7 +40,7 @@ async def test_what_of_a_message_is_lost_is_told_and_nothing_else() -> None:
         "work type": "near", "structured input": "near", "priority": "near", "time limit": "near",
         "name and description": "near",
     }  # fmt: skip
-    lost = await told("agentmsg", "a2acp", EXAMPLES["agentmsg"]["result"])
+    lost = await told("agentmsg", "forge", EXAMPLES["agentmsg"]["result"])
     assert [(one.feature.value, one.how.value) for one in lost.losses][-1] == ("resources used", "lost")
     assert found.understood["input"] == INPUT
     assert lost.understood["result"] == RESULT

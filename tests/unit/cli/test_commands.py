@@ -127,10 +127,10 @@ def test_version(hub: Any, run: Any) -> None:
 def test_translate_shows_what_arrives_on_stdout_and_what_is_lost_beside_it(
     hub: Any, run: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ran = run("translate", "agentmsg", "a2acp", "--example", "result")
-    assert (ran.code, json.loads(ran.out)["payload"]["url"]) == (0, "https://kuma.lan")
+    ran = run("translate", "agentmsg", "forge", "--example", "result")
+    assert (ran.code, json.loads(ran.out)["payload"]["result"]["url"]) == (0, "https://kuma.lan")
     assert "✗ resources used" in ran.err
-    assert "✗ TASK_COMPLETE arrives in a2acp without resources used" in ran.err
+    assert "✗ TASK_COMPLETE arrives in forge without resources used" in ran.err
     whole = json.loads(run("translate", "forge", "forge", "-o", "json").out)
     (tmp_path / "message.json").write_text(json.dumps(whole["message"]))
     again = run("translate", "forge", "coven", "message.json")
