@@ -95,13 +95,23 @@ def test_a_chunked_output_above_a_megabyte_is_whole_at_the_api(hub: HubProcess, 
     assert "".join(pieces) == text  # and the orchestrator can put it together as well
 
 
-def test_a_gap_in_a_chunked_output_is_refused(hub: HubProcess, boss: Orchestrator) -> None:
+def test_blocks_that_arrive_out_of_order_are_joined_and_a_gap_that_stays_is_refused(
+    hub: HubProcess, boss: Orchestrator
+) -> None:
     agent = hub.worker("gap", "gap")
-    boss.submit(to_agent="gap")
-    work = agent.work()
-    assert agent.send(work_status(work, output="aaaa", output_chunk="bytes 0-4 of 12")).status == 202
-    refused = agent.send(work_status(work, output="cccc", output_chunk="bytes 8-12 of 12"))
-    assert refused.code == 5003
+    for missing in ("bbbb", None):
+        request, _ = boss.submit(to_agent="gap")
+        work = agent.work()
+        assert agent.send(work_status(work, output="cccc", output_chunk="bytes 8-12 of 12")).status == 202
+        assert agent.send(work_status(work, output="aaaa", output_chunk="bytes 0-4 of 12")).status == 202
+        if missing is not None:
+            assert agent.send(work_status(work, output=missing, output_chunk="bytes 4-8 of 12")).status == 202
+        ended = agent.send(work_result(work, output=""))
+        assert (ended.status == 202) is (missing is not None)
+        if missing is None:
+            assert ended.code == 5003
+        else:
+            assert hub.task(task_of(request))["output"] == "aaaabbbbcccc"
 
 
 # -- server-sent events -----------------------------------------------------------------------------------------

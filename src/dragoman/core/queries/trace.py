@@ -31,13 +31,14 @@ LONGEST = 200
 
 OF_THE_AGENT = frozenset(
     {
-        EventKind.PROGRESS, EventKind.PAUSED, EventKind.LOG, EventKind.ERROR_REPORTED, EventKind.HANDOVER_ASKED,
+        EventKind.PROGRESS, EventKind.HELD_PIECE, EventKind.PAUSED, EventKind.LOG, EventKind.ERROR_REPORTED,
+        EventKind.HANDOVER_ASKED,
     }
 )  # fmt: skip
 TO_THE_AGENT = frozenset({EventKind.ASSIGNED, EventKind.HANDED_OVER, EventKind.ANSWERED})
 ENDS = frozenset({EventKind.COMPLETED, EventKind.FAILED, EventKind.CANCELLED})
 OF_A_PERSON = frozenset({EventKind.RETRIED, EventKind.RESUMED})
-FOLDED = frozenset({EventKind.PROGRESS, EventKind.LOG})
+FOLDED = frozenset({EventKind.PROGRESS, EventKind.HELD_PIECE, EventKind.LOG})
 """What comes in long rows, and is told as one step."""
 
 ProtocolOf = Callable[[AgentId], str | None]

@@ -73,12 +73,26 @@ class Origin(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     priority: int | None = None
 
 
+class Ahead(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A piece of output that came before the ones it follows: where it belongs, and which event keeps it. `ends`: it
+    is the end of a result, by its digest, and `fault` why the work failed, if it did."""
+
+    start: int
+    end: int
+    event: int
+    total: int | None = None
+    ends: str | None = None
+    fault: Fault | None = None
+
+
 class OutputCursor(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """How much of one chunked output has come: `stream` names the step (or the result)."""
+    """How much of one chunked output has come: `stream` names the step (or the result), `received` how much of it
+    without a gap, and `ahead` what came beyond the gap."""
 
     stream: str
     received: int
     total: int | None = None
+    ahead: tuple[Ahead, ...] = ()
 
 
 class Reserved(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -271,6 +285,7 @@ class EventKind(enum.StrEnum):
     PAUSED = "paused"
     RESUMED = "resumed"
     LOG = "log"  # what an agent wrote beside its work
+    HELD_PIECE = "held_piece"  # output that came before what it follows; told when the gap closes
     ERROR_REPORTED = "error_reported"
     HANDOVER_ASKED = "handover_asked"
     HANDED_OVER = "handed_over"

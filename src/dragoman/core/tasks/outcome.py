@@ -25,7 +25,15 @@ from dragoman.core.tasks.assistance import call_off, helped
 from dragoman.core.tasks.dependencies import settle_dependents
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import HELD, Asking, EventKind, Status, Task, Waiting
-from dragoman.core.tasks.output import PIECE, RESULT, check_complete, forget_output, take_output
+from dragoman.core.tasks.output import (
+    PIECE,
+    RESULT,
+    check_complete,
+    forget_output,
+    hold_piece,
+    is_ahead,
+    take_output,
+)
 from dragoman.core.tasks.questions import call_back, leave_unanswered, stood_still_for
 from dragoman.core.work import Work
 
@@ -44,6 +52,11 @@ def finish(work: Work, command: Finish) -> Task:
         )
     if command.message_id is not None and says_otherwise(task, command.message_id, command.digest):
         raise other_words()
+    if command.span is not None and is_ahead(task, RESULT, command.span):  # the rest of its output is still on the way
+        withdraw(work, task, command.principal)
+        task = hold_piece(work, task, command, RESULT, command.span, ends=command.digest)
+        work.put(work.sign_of_life(task, delivery=None))
+        return task
     task = take_output(work, task, RESULT, command.output, command.span)
     check_complete(work, task)
     result = command.body if command.fault is not None else kept(work, task, command.body)

@@ -1,24 +1,32 @@
-"""Output that comes in pieces (chiffon-D4): in order, without gaps, within the quota.
+"""Output that comes in pieces (chiffon-D4), within the quota.
 
 The pieces themselves are events; here is only the cursor that says how far each stream has come, kept with the task,
-so that nothing has to be held in memory and a restart changes nothing.
+so that nothing has to be held in memory and a restart changes nothing. A piece that comes before the ones it follows
+(a transport without order brought it) is an event that nobody is told of, until the gap closes: then it is told like
+any other. So whoever reads a task reads its output in order.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from dragoman.core.commands import Span
+from dragoman.core.commands import Finish, ReportProgress, Span
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.files import FileRef
-from dragoman.core.tasks.model import OutputCursor, Task
+from dragoman.core.tasks.model import Ahead, Event, EventKind, OutputCursor, Task
 from dragoman.core.work import Work
 
 UNNAMED = "personal"
 RESULT = "result"
 """The stream of a result's own pieces; any other belongs to a step."""
+MOST_AHEAD = 1024
+"""Pieces of one stream that may wait for the one before them."""
 PIECE = "piece:"
 """How those of a task's `recent` begin that name a message with a piece of output."""
+
+
+class _Text(msgspec.Struct, frozen=True):
+    output: str = ""
 
 
 def field_of(stream: str) -> str:
@@ -36,9 +44,7 @@ def take_output(work: Work, task: Task, stream: str, text: str, span: Span | Non
         if task.output_bytes + size > quota:
             raise refuse(Kind.INVALID, exceeded, field=field_of(stream))
         return msgspec.structs.replace(task, output_bytes=task.output_bytes + size)
-    unbegun = OutputCursor(stream=stream, received=0)
-    cursor = next((c for c in task.output if c.stream == stream and span.start > 0), unbegun)
-    rest = tuple(c for c in task.output if c.stream != stream)
+    cursor, rest = cursor_of(task, stream, span), tuple(c for c in task.output if c.stream != stream)
     if task.output_bytes + size > quota or (span.total or 0) > quota:
         raise worthless(work, task, rest, exceeded, f"{field_of(stream)}_chunk")
     problem = misfit(cursor, span)
@@ -48,7 +54,76 @@ def take_output(work: Work, task: Task, stream: str, text: str, span: Span | Non
     total = span.total if span.total is not None else cursor.total
     if total is not None and span.end == total:
         return msgspec.structs.replace(task, output=rest)
-    return msgspec.structs.replace(task, output=(*rest, OutputCursor(stream=stream, received=span.end, total=total)))
+    further = msgspec.structs.replace(cursor, received=span.end, total=total)
+    return msgspec.structs.replace(task, output=(*rest, further))
+
+
+def cursor_of(task: Task, stream: str, span: Span) -> OutputCursor:
+    """How far a stream has come. A piece at byte 0 begins it anew, unless that is the piece that is missing."""
+    known = next((c for c in task.output if c.stream == stream), None)
+    return (
+        known
+        if known is not None and (span.start > 0 or not known.received)
+        else OutputCursor(stream=stream, received=0)
+    )
+
+
+def is_ahead(task: Task, stream: str, span: Span | None) -> bool:
+    """Whether a piece came before the one that it follows."""
+    return span is not None and span.start > cursor_of(task, stream, span).received
+
+
+def hold_piece(
+    work: Work, task: Task, command: ReportProgress | Finish, stream: str, span: Span, *, ends: str | None = None
+) -> Task:
+    """Keep a piece until the gap before it closes (not yet put). The same piece again changes nothing."""
+    cursor, field = cursor_of(task, stream, span), f"{field_of(stream)}_chunk"
+    rest = tuple(c for c in task.output if c.stream != stream)
+    for other in cursor.ahead:
+        same = (other.start, other.end) == (span.start, span.end)
+        if same and text_in(work.event(task.id, other.event)) == command.output:
+            return task
+        if other.start < span.end and span.start < other.end:
+            what = f"the chunk {span.start}-{span.end} overlaps {other.start}-{other.end}"
+            raise worthless(work, task, rest, f"{what}; start again at byte 0", field)
+    total = cursor.total if span.total is None else span.total
+    held = sum(one.end - one.start for cursor in task.output for one in cursor.ahead)
+    if task.output_bytes + held + span.end - span.start > work.rules.output_quota or len(cursor.ahead) >= MOST_AHEAD:
+        raise worthless(
+            work, task, rest, "too much has come before a piece that is missing; start again at byte 0", field
+        )
+    if (total or span.end) < span.end or cursor.total not in (None, total):
+        raise worthless(
+            work, task, rest, f"the chunk and the total of {total} contradict; start again at byte 0", field
+        )
+    task = work.record(
+        task,
+        EventKind.HELD_PIECE,
+        agent=command.principal,
+        body=msgspec.Raw(command.body),
+        protocol=command.protocol,
+        raw=command.raw,
+    )
+    fault = command.fault if isinstance(command, Finish) else None
+    piece = Ahead(span.start, span.end, task.seq, span.total, ends, fault)
+    ahead = tuple(sorted((*cursor.ahead, piece), key=lambda one: one.start))
+    waiting = msgspec.structs.replace(cursor, total=total, ahead=ahead)
+    return msgspec.structs.replace(task, output=(*rest, waiting))
+
+
+def next_piece(work: Work, task: Task, stream: str) -> tuple[Task, Ahead, Event] | None:
+    """The held piece that follows now, and the task without it; None if there is none."""
+    cursor = next((c for c in task.output if c.stream == stream), None)
+    if cursor is None or not cursor.ahead or cursor.ahead[0].start != cursor.received:
+        return None
+    piece, rest = cursor.ahead[0], tuple(c for c in task.output if c.stream != stream)
+    task = msgspec.structs.replace(task, output=(*rest, msgspec.structs.replace(cursor, ahead=cursor.ahead[1:])))
+    return task, piece, work.event(task.id, piece.event)
+
+
+def text_in(event: Event) -> str:
+    """The output that an event brings."""
+    return msgspec.json.decode(event.body, type=_Text).output
 
 
 def forget_output(task: Task) -> Task:
@@ -94,8 +169,9 @@ def misfit(cursor: OutputCursor, span: Span) -> str | None:
 def check_complete(work: Work, task: Task) -> None:
     """At the end every stream that said its length must have come whole."""
     for cursor in task.output:
-        if cursor.total is not None and cursor.received < cursor.total:
-            problem = f"only {cursor.received} of {cursor.total} bytes of {cursor.stream} have come"
+        if cursor.ahead or (cursor.total is not None and cursor.received < cursor.total):
+            whole = "all" if cursor.total is None else str(cursor.total)
+            problem = f"only {cursor.received} of {whole} bytes of {cursor.stream} have come without a gap"
             rest = tuple(c for c in task.output if c.stream != cursor.stream)
             again = "they are dropped; send them again from byte 0, or the result without them"
             raise worthless(work, task, rest, f"{problem}; {again}", f"{field_of(cursor.stream)}_chunk")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
-from dragoman.core.commands import Ask, ReportProgress, WriteLog
+from dragoman.core.commands import Ask, Finish, ReportProgress, Span, WriteLog
 from dragoman.core.delivery.model import Cargo
 from dragoman.core.delivery.outbox import offer, withdraw
 from dragoman.core.delivery.receipts import other_words
@@ -14,8 +16,8 @@ from dragoman.core.routing.dispatch import fill
 from dragoman.core.state.budget import used
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import EventKind, Status, Task, Waiting
-from dragoman.core.tasks.outcome import heard, owned, says_otherwise
-from dragoman.core.tasks.output import PIECE, take_files, take_output
+from dragoman.core.tasks.outcome import finish, heard, owned, says_otherwise
+from dragoman.core.tasks.output import PIECE, hold_piece, is_ahead, next_piece, take_files, take_output, text_in
 from dragoman.core.tasks.questions import put_question, unasked
 from dragoman.core.tasks.spending import excess, noted, stop, usage_in
 from dragoman.core.work import Work
@@ -33,6 +35,11 @@ def report_progress(work: Work, command: ReportProgress) -> Task:
             task_id=task.id,
         )
     withdraw(work, task, command.principal)  # the first sign of life acknowledges the work order (chiffon-D5)
+    if command.span is not None and is_ahead(task, command.stream, command.span):
+        task = hold_piece(work, task, command, command.stream, command.span)
+        task = runs(work, work.sign_of_life(_remembered(work, task, command), delivery=None))
+        work.put(task)
+        return task
     task = take_files(work, take_output(work, task, command.stream, command.output, command.span), command.files)
     task = work.record(
         task,
@@ -43,9 +50,7 @@ def report_progress(work: Work, command: ReportProgress) -> Task:
         raw=command.raw,
     )
     said = task.seq
-    if command.message_id is not None:
-        recent = (*task.recent, _mark(command))[-work.rules.recent_messages :]
-        task = msgspec.structs.replace(task, recent=recent)
+    task = _remembered(work, task, command)
     task = work.sign_of_life(
         task,
         delivery=None,
@@ -54,15 +59,8 @@ def report_progress(work: Work, command: ReportProgress) -> Task:
     )
     if command.paused:
         task = paused(work, task, command.ask)
-    elif task.waiting is not Waiting.HELD:  # a task that a person paused stays so until they say otherwise
-        task = move(
-            unasked(work, task),
-            Status.RUNNING,
-            work.now,
-            waiting=None,
-            queue=None,
-            wake_at=min(task.deadline, Instant(work.now + task.idle_limit)) if task.wake_at is None else task.wake_at,
-        )
+    else:
+        task = runs(work, task)
     usage = usage_in(command.body)
     task = noted(task, used(usage))
     work.put(task)
@@ -73,7 +71,39 @@ def report_progress(work: Work, command: ReportProgress) -> Task:
         fill(work, command.principal)
     if task.origin.principal == HUB:  # a health check that gets going is answered
         heard(work, command.principal, probe=True)
-    return task
+    return task if command.span is None else gap_closed(work, task, command)
+
+
+def runs(work: Work, task: Task) -> Task:
+    """The task running (not yet put). One that a person paused stays so until they say otherwise."""
+    if task.waiting is Waiting.HELD:
+        return task
+    wake_at = min(task.deadline, Instant(work.now + task.idle_limit)) if task.wake_at is None else task.wake_at
+    return move(unasked(work, task), Status.RUNNING, work.now, waiting=None, queue=None, wake_at=wake_at)
+
+
+def gap_closed(work: Work, task: Task, command: ReportProgress) -> Task:
+    """A piece came: what waited for it is told behind it, as if it came now, and a result that waited ends the task."""
+    found = next_piece(work, task, command.stream)
+    if found is None:
+        return task
+    task, piece, event = found
+    work.put(task)
+    said: dict[str, Any] = {
+        "message_id": None, "digest": "", "body": bytes(event.body), "raw": event.raw, "output": text_in(event),
+        "span": Span(piece.start, piece.end, piece.total),
+    }  # fmt: skip
+    if piece.ends is None:
+        return report_progress(work, msgspec.structs.replace(command, paused=False, ask=None, files=(), **said))
+    end = {**said, "digest": piece.ends, "fault": piece.fault}
+    return finish(work, Finish(principal=command.principal, protocol=command.protocol, task_id=command.task_id, **end))
+
+
+def _remembered(work: Work, task: Task, command: ReportProgress) -> Task:
+    """The task with the message among its last ones (not yet put)."""
+    if command.message_id is None:
+        return task
+    return msgspec.structs.replace(task, recent=(*task.recent, _mark(command))[-work.rules.recent_messages :])
 
 
 def _mark(command: ReportProgress) -> str:

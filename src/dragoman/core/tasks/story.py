@@ -13,7 +13,7 @@ from dragoman.core.tasks.model import Event, EventKind
 STORY = 200
 """So many of the last events of a task are told."""
 
-BRIEF = {EventKind.LOG: (), EventKind.PROGRESS: ("status", "percent", "message", "step")}
+BRIEF = {EventKind.LOG: (), EventKind.HELD_PIECE: (), EventKind.PROGRESS: ("status", "percent", "message", "step")}
 """What is told of events that may be long and many, beside their place in the story."""
 
 LONGEST = 4096
