@@ -45,7 +45,7 @@ async def test_over_every_address_an_agent_with_anothers_token_ends_and_is_told_
         wrong.on("work")(lambda: 1)
         with pytest.raises(NotAllowed) as refused:
             await soon(wrong.serve(address(hub, scheme)))
-        assert f"belongs to '{owner}', not to 'wrong'" in str(refused.value), scheme
+        assert f"belongs to agent '{owner}', not to 'wrong'" in str(refused.value), scheme
 
 
 def test_a_program_with_anothers_token_prints_that_sentence_and_no_traceback(hub: HubProcess) -> None:
@@ -56,4 +56,6 @@ def test_a_program_with_anothers_token_prints_that_sentence_and_no_traceback(hub
     )
     assert (ended.returncode, ended.stdout) == (1, "")
     said = [line for line in ended.stderr.splitlines() if " INFO " not in line]
-    assert said == ["The token belongs to 'right', not to 'wrong'. Speak only for the agent whose token you hold."]
+    assert said == [
+        "This token belongs to agent 'right', not to 'wrong'. Speak only for the agent whose token you hold."
+    ]

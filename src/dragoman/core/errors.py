@@ -83,6 +83,12 @@ class Refused(Exception):
         self.keep = keep
 
 
+def owned_by(owner: str, claimed: str) -> str:
+    """What is wrong with a message or a registration that claims another id than its credential's (all-D1). Who holds
+    the token may know whose it is."""
+    return f"this token belongs to agent {owner!r}, not to {claimed!r}"
+
+
 def refuse(kind: Kind, message: str, /, *, field: str | None = None, retryable: bool = False, **facts: Any) -> Refused:
     """The refusal to raise: `raise refuse(Kind.NOT_FOUND, "no such task", task_id=…)`."""
     return Refused(Fault(kind=kind, message=message, field=field, retryable=retryable, facts=facts))

@@ -17,7 +17,6 @@ from tests.bridge.players.neutral import (
     Order,
     Piece,
     Player,
-    Unsayable,
     Worker,
     only,
     said,

@@ -238,7 +238,7 @@ def test_each_end_speaks_in_its_own_name(link: Link) -> None:
     event = one(link.agent.receive(Connection(Role.HUB, "eve").say(Welcome(agent_id="eve"), link.stamp())), Invalid)
     assert event.field == "to"
     forged = codec.message(DONE, link.stamp(), sender="eve", to="hub")
-    with pytest.raises(LocalProtocolError, match="the token belongs to"):
+    with pytest.raises(LocalProtocolError, match="this token belongs to agent"):
         link.agent.send(forged)
 
 

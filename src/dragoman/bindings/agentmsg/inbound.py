@@ -42,7 +42,7 @@ from dragoman.core.commands import (
     ReportStatus,
     Tell,
 )
-from dragoman.core.errors import Fault, Kind, Refused, refuse
+from dragoman.core.errors import Fault, Kind, Refused, owned_by, refuse
 from dragoman.core.ids import DeliveryId, Instant, TaskId, instant
 from dragoman.core.state.model import Operation, Registry
 from dragoman.core.tasks.assistance import SOMEBODY_ELSES
@@ -96,7 +96,7 @@ def commands_of(
     is the message's fingerprint, where somebody has it already.
     """
     if message.sender != agent.id:
-        what = f"the token belongs to {agent.id!r}, not to {message.sender!r}"
+        what = owned_by(agent.id, message.sender)
         raise refuse(Kind.FORBIDDEN, what, field="from", agent_id=agent.id)
     if message.metadata.ttl_ms is not None and routing.is_expired(message, moment(now)):
         raise Refused(outlived(message.type.value, message.id, message.metadata.ttl_ms))

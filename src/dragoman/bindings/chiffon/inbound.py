@@ -18,7 +18,7 @@ from dragoman.bindings.chiffon.exchange import OURS, PROTOCOL, task_id_in, task_
 from dragoman.bindings.chiffon.failures import fault_in
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Ask, Command, Finish, ReportFault, ReportProgress, Span, Submit
-from dragoman.core.errors import Fault, Kind, refuse
+from dragoman.core.errors import Fault, Kind, owned_by, refuse
 from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.tasks.model import Priority
@@ -76,7 +76,7 @@ def command_of(
     has one: it goes on in the body, where every transport can carry it (all-D7), unless the body has one already.
     """
     if message.from_agent != agent.called:
-        what = f"the token belongs to {wire_name(agent)!r}, not to {message.from_agent!r}"
+        what = f"{owned_by(agent.id, message.from_agent)}; it sends as {wire_name(agent)!r}"
         raise refuse(Kind.FORBIDDEN, what, field="from_agent", agent_id=agent.id)
     spoken = agent.protocol_version
     if spoken is not None and message.protocol_version != spoken:

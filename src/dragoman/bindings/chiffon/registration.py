@@ -9,7 +9,7 @@ import msgspec
 from dragoman.bindings.chiffon.exchange import PROTOCOL, wire_name
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import RegisterAgent
-from dragoman.core.errors import Kind, refuse
+from dragoman.core.errors import Kind, owned_by, refuse
 from dragoman.protocols.chiffon import versions
 from dragoman.protocols.chiffon.types import PROTOCOL_VERSION, Registered, Registration
 
@@ -28,7 +28,7 @@ def registration_of(
 ) -> RegisterAgent:
     """The command, or `Refused` for a false identity, or `UnsupportedVersion`."""
     if said.agent_id != agent.id:
-        what = f"the token belongs to {agent.id!r}, not to {said.agent_id!r}"
+        what = owned_by(agent.id, said.agent_id)
         raise refuse(Kind.FORBIDDEN, what, field="agent_id", agent_id=said.agent_id)
     kind = None if said.agent_type == agent.id else said.agent_type  # its own name claims no kind
     if agent.kind is not None and kind not in (None, agent.kind):

@@ -27,7 +27,7 @@ from dragoman.bindings.coven.exchange import CHAT, PROTOCOL, from_json, strict_j
 from dragoman.bindings.coven.failures import fault_in
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Ask, Finish, ReportFault, ReportProgress, Submit
-from dragoman.core.errors import Kind, refuse
+from dragoman.core.errors import Kind, owned_by, refuse
 from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.tasks.model import Priority
@@ -181,7 +181,7 @@ def submit_of(
 ) -> Submit:
     """Have this done; raises `Refused`. `find` says whether `to_agent` is an agent's own name or a kind."""
     if message.sender and message.sender != principal:
-        what = f"this token belongs to agent {principal!r}, not to {message.sender!r}; send as {principal!r}"
+        what = owned_by(principal, message.sender)
         raise refuse(Kind.FORBIDDEN, what, field="sender", agent_id=principal)
     if message.task_id and not _uuid(message.task_id):
         raise refuse(Kind.INVALID, "expected a UUID, or nothing", field="task_id")

@@ -7,7 +7,7 @@ from typing import Any
 from dragoman.bindings.coven.exchange import PROTOCOL
 from dragoman.core import commands
 from dragoman.core.agents.model import Agent
-from dragoman.core.errors import Kind, refuse
+from dragoman.core.errors import Kind, owned_by, refuse
 from dragoman.core.ids import AgentId
 from dragoman.protocols.coven.types import RegisterAgent
 
@@ -18,7 +18,7 @@ def speaks_for_itself(agent: Agent, said: RegisterAgent) -> None:
         what = f"{agent.id} was added to speak {agent.protocol}; use that protocol's endpoints"
         raise refuse(Kind.FORBIDDEN, what, field="agent_id", agent_id=agent.id)
     if said.agent_id != agent.id:
-        what = f"this token belongs to agent {agent.id!r}, not to {said.agent_id!r}; register as {agent.id!r}"
+        what = owned_by(agent.id, said.agent_id)
         raise refuse(Kind.FORBIDDEN, what, field="agent_id", agent_id=agent.id)
 
 

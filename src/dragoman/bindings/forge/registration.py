@@ -5,7 +5,7 @@ from __future__ import annotations
 from dragoman.bindings.forge.vocabulary import PROTOCOL
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import RegisterAgent
-from dragoman.core.errors import Kind, refuse
+from dragoman.core.errors import Kind, owned_by, refuse
 from dragoman.protocols.forge.types import PLANNER, Register
 
 
@@ -16,7 +16,7 @@ def registration_of(agent: Agent, said: Register) -> RegisterAgent:
     that one, and nobody makes itself a planner.
     """
     if said.agent_id not in (None, agent.id):
-        message = f"the token belongs to {agent.id!r}, not to {said.agent_id!r}"
+        message = owned_by(agent.id, said.agent_id)
         raise refuse(Kind.FORBIDDEN, message, field="payload.agentId", agent_id=agent.id)
     if said.role is not None and said.role != agent.role and (agent.role is not None or said.role == PLANNER):
         given = f"was added as {agent.role!r}" if agent.role else "was added without a role"

@@ -184,10 +184,10 @@ class Connection(BaseConnection[Event, Message]):
 def _misspoken(message: Message, speaker: Role, agent_id: str) -> tuple[str, str, ErrorType] | None:
     """Why `speaker` may not say this on a link with `agent_id`: the field, the reason, the kind of error."""
     if speaker is Role.AGENT and message.sender != agent_id:
-        what = f"the token belongs to {agent_id!r}, not to {message.sender!r}"
+        what = f"this token belongs to agent {agent_id!r}, not to {message.sender!r}"
         return "from", what, ErrorType.AUTHENTICATION_ERROR
     if speaker is Role.HUB and message.to not in (agent_id, ANYONE):
-        what = f"the token belongs to {message.to!r}, not to {agent_id!r}"
+        what = f"this token belongs to agent {message.to!r}, not to {agent_id!r}"
         return "to", what, ErrorType.VALIDATION_ERROR
     if ONLY.get(type(message.payload), speaker) is not speaker:
         return "type", f"the {speaker.value} does not say {message.type.value}", ErrorType.VALIDATION_ERROR

@@ -21,7 +21,7 @@ from dragoman.bindings import a2acp
 from dragoman.bindings.a2acp.names import PROTOCOL
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import RegisterAgent
-from dragoman.core.errors import Kind, refuse
+from dragoman.core.errors import Kind, owned_by, refuse
 from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.contracts import Capability
 from dragoman.protocols.a2acp.intents import INTENTS
@@ -67,7 +67,7 @@ class A2acpAgents:
     async def register(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
         said = declaration(self._door.json(await read_body(scope, receive, SMALL_BODY, agent.id)))
         if said.agent_id != agent.id:
-            message = f"this token belongs to agent {agent.id!r}, not to {said.agent_id!r}; register as {agent.id!r}"
+            message = owned_by(agent.id, said.agent_id)
             raise refuse(Kind.UNAUTHENTICATED, message, field="agent_id", rule="subject")
         if said.domain is not None and agent.domain not in (None, said.domain):
             message = f"{agent.id} was added to another domain; a person may add it anew"

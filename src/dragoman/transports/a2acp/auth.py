@@ -20,7 +20,7 @@ from msgspec import Meta
 from dragoman.bindings.a2acp.names import PROTOCOL
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import NoteRead
-from dragoman.core.errors import Fault, Kind, Refused, refuse
+from dragoman.core.errors import Fault, Kind, Refused, owned_by, refuse
 from dragoman.core.ids import SECOND, AgentId, Instant, rfc3339
 from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.claims import LONGEST_TTL
@@ -65,7 +65,7 @@ class A2acpAuth:
             agent = self.holder(scope)
             wish = codec.body(self._door.json(await read_body(scope, receive, LONGEST_BODY, agent.id)), TokenWish)
             if wish.agent_id != agent.id:
-                message = f"the secret belongs to {agent.id!r}, not to {wish.agent_id!r}; ask for tokens of your own"
+                message = f"{owned_by(agent.id, wish.agent_id)}; ask for tokens of your own"
                 raise refuse(Kind.UNAUTHENTICATED, message, field="agent_id", rule="subject")
             granted = self._desk.auth.issue(
                 agent, wish.target_agent_id, wish.requested_capabilities, wish.ttl or self._ttl
