@@ -278,7 +278,7 @@ def test_what_waits_for_an_allocation_of_all_together_goes_on_when_that_expires(
     expires_at = (datetime.now(UTC) + timedelta(seconds=2)).isoformat()
     made = hub.admin.post("/agentmsg/state", {
         "operation": "CREATE", "entity_type": "RESOURCE", "entity_id": "hub:cpu", "version": 0, "timestamp": now(),
-        "changes": {"limit": 100, "expires_at": expires_at},
+        "changes": {"limit": 120, "allocated": 40, "expires_at": expires_at},
     })  # fmt: skip
     assert made.status == 200, made
     with ada.link() as boss, bob.link() as worker:
@@ -292,7 +292,7 @@ def test_what_waits_for_an_allocation_of_all_together_goes_on_when_that_expires(
             worker.ack(order)
             worker.say("HEARTBEAT", "hub", {"agent_id": bob.id})
         account = hub.admin.get("/agentmsg/state/RESOURCE/hub:cpu").json["value"]
-        assert (account["limit"], "expires_at" in account) == (1e15, False)
+        assert (account["limit"], account["allocated"], "expires_at" in account) == (120, 120, False)
 
 
 def test_a_newer_link_replaces_the_older(hub: HubProcess) -> None:

@@ -57,5 +57,5 @@ def test_a_program_with_anothers_token_prints_that_sentence_and_no_traceback(hub
     assert (ended.returncode, ended.stdout) == (1, "")
     said = [line for line in ended.stderr.splitlines() if " INFO " not in line]
     assert said == [
-        "This token belongs to agent 'right', not to 'wrong'. Speak only for the agent whose token you hold."
+        "error: This token belongs to agent 'right', not to 'wrong'. Speak only for the agent whose token you hold."
     ]

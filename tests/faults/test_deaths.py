@@ -69,7 +69,7 @@ def test_stopping_the_hub_leaves_nothing(kids: Kids, brood: list[int]) -> None:
 
 
 def test_killing_the_nursery_costs_an_attempt_and_no_more(kids: Kids, brood: list[int]) -> None:
-    kids.run("w", *worker, restart="always")
+    kids.run("w", *worker, restart="always", max_concurrent=2)
     kids.works("w", 1)
     first = kids.nursery()
     held = kids.submit("w", hang=True)
@@ -92,7 +92,7 @@ def test_nobody_is_left_a_zombie(kids: Kids) -> None:
 
 
 def test_children_come_back_with_the_hub_and_their_work_goes_on(kids: Kids) -> None:
-    kids.run("w", *worker, restart="always", env={"A": "b"})
+    kids.run("w", *worker, restart="always", env={"A": "b"}, max_concurrent=2)
     kids.works("w", 1)
     held = kids.submit("w", hang=True)
     log = kids.hub.data / "logs" / "w.jsonl"

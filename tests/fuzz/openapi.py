@@ -31,8 +31,9 @@ from tests.fuzz.hostile import broken_trees, written
 from tests.fuzz.stage import Stage
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE")
-#: What any address may answer, beside what is declared for an operation: there is no such method, or no such address.
-ANYWHERE = {"404", "405", "426"}
+#: What any address may answer, beside what is declared for an operation: there is no such method, or no such address,
+#: or the hub does not answer to this name.
+ANYWHERE = {"404", "405", "421", "426"}
 #: What is said with a status of the 500s where it is declared, and is no mistake of the hub's: nobody is there to do
 #: it, somebody did not answer in time.
 EXPECTED = {"503", "504"}

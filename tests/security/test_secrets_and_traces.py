@@ -91,7 +91,7 @@ def test_hostile_names_are_data_wherever_they_are_shown(hub: HubProcess) -> None
     worker.send(work_result(work, output=HOSTILE))
     boss.send(work_request(to_agent=HOSTILE))  # refused, and written down
     boss.get(f"/api/tasks/{'x' * 100}%0d%0aforged/cancel")
-    assert kinds(boss.take()) == ["work_status"]
+    assert kinds(boss.take()) == ["work_status", "work_result"]
 
     page = hub.admin.get("/")
     assert page.status == 200

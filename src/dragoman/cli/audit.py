@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
+from dragoman import durable
 from dragoman.cli import printing
 from dragoman.cli.escaping import line
 from dragoman.cli.exits import Exit, Stop
@@ -128,8 +129,7 @@ def checkpoint(
         print(json.dumps(made))
         return
     try:
-        with file.open("x") as kept:
-            kept.write(json.dumps(made) + "\n")
+        durable.write(file, json.dumps(made).encode() + b"\n", replace=False)
     except OSError as error:
         raise Stop(Exit.USAGE, f"{line(file)}: {line(error.strerror or error)}", next="name a new file") from error
     printing.verdict(True, f"record {made['seq']} as of {line(made['at'])} is in {line(file)}, signed by {made['kid']}")

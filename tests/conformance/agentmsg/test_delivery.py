@@ -71,22 +71,19 @@ async def test_nobody_starves(stage: Stage, pair: tuple[Speaker, Speaker]) -> No
 async def test_the_messages_of_one_task_arrive_in_order_whatever_their_priority(
     stage: Stage, pair: tuple[Speaker, Speaker]
 ) -> None:
-    """Only the head of a lane is under way, and the lane goes by the most urgent that waits in it."""
+    """A poll takes consecutive messages of a lane, in order, and the lane goes by the most urgent that waits in it."""
     ada, bob = pair
     await ada.say("TASK_UPDATE", "bob", {"task_id": "lane", "progress": 1})
     await ada.say("TASK_COMPLETE", "bob", {"task_id": "lane", "result": 2})
     await ada.say("ERROR_REPORT", "bob", note(ada, "3", "lane"))
     await ada.say("TASK_COMPLETE", "bob", {"task_id": "other", "result": 4})
     rounds = []
-    for _ in range(3):
+    for _ in range(2):
         got = await bob.poll()
         rounds.append([(one["message"]["type"], one["message"]["payload"].get("task_id")) for one in got])
         await bob.ack(*got)
-    first, second, third = rounds
-    # the update leaves at most once, so the next of its lane is behind it in the same poll
-    assert first[:2] == [("TASK_UPDATE", "lane"), ("TASK_COMPLETE", "lane")]
-    assert sorted(first[2:]) == [("TASK_COMPLETE", "other")]
-    assert (second, third) == ([("ERROR_REPORT", "lane")], [])
+    lane = [("TASK_UPDATE", "lane"), ("TASK_COMPLETE", "lane"), ("ERROR_REPORT", "lane")]
+    assert rounds == [[*lane, ("TASK_COMPLETE", "other")], []]
 
 
 @pytest.mark.requirement("AM-DLV-3", "agentmsg-D5")
@@ -206,7 +203,7 @@ async def test_a_lane_goes_on_behind_a_dead_letter(stage: Stage, pair: tuple[Spe
     ada, bob = pair
     await ada.say("ERROR_REPORT", "bob", note(ada, "1", "lane"), max_retries=0)
     second = await ada.say("ERROR_REPORT", "bob", note(ada, "2", "lane"))
-    assert len(await bob.poll()) == 1
+    assert len(await bob.poll()) == 2
     await stage.pass_time(2)
     assert [one["message"]["id"] for one in await bob.poll()] == [second["id"]]
 

@@ -212,12 +212,12 @@ async def test_after_a_refused_status_the_next_does_not_overtake_it(hub: tuple[W
         await socket.send(json.dumps(said[10]))
         refused = await hear()
         assert (refused["payload"]["error_code"], refused["request_id"]) == (5002, request)
-        assert refused["x_custom_fields"] == {"refused_message_id": said[10]["message_id"]}
+        assert refused["x_custom_fields"]["refused_message_id"] == said[10]["message_id"]
         await socket.send(json.dumps(said[20]))  # sent before its sender knew
         refused = await hear()
         assert refused["payload"]["error_code"] == 5002
         assert "send that one again first" in refused["payload"]["error_message"]
-        assert refused["x_custom_fields"] == {"refused_message_id": said[20]["message_id"]}
+        assert refused["x_custom_fields"]["refused_message_id"] == said[20]["message_id"]
         accepted: list[str] = []
         for percent in (10, 20, 30):
             await socket.send(json.dumps(said[percent]))

@@ -74,6 +74,7 @@ def test_every_setting_can_be_set_by_file_and_by_environment(name: str, type: An
         "agentmsg.budget_total": ("100", 100.0),
         "sandbox.minimum": ("landlock+seccomp", "landlock+seccomp"),
         "sandbox.fuel": ("1000000", 1_000_000),
+        "server.allowed_hosts": ("hub.example, localhost", ("hub.example", "localhost")),
         "store.log_limit_bytes": ("16777216", 16 << 20),
     }.get(name) or (
         ("true", True) if isinstance(default, bool)

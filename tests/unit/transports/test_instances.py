@@ -22,7 +22,8 @@ def headers(token: str, instance: str) -> dict[str, str]:
 def instances(hub: Hub, id: str) -> tuple[str, ...]:
     agent = hub._stage.running.intake.agent(AgentId(id))
     assert agent is not None
-    return agent.instances
+    newest = () if agent.instance is None else (agent.instance,)
+    return (*reversed(agent.former_instances), *newest)
 
 
 @pytest.mark.parametrize("protocol", POLLS)
