@@ -22,6 +22,7 @@ import hashlib
 import os
 import re
 import threading
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -112,6 +113,8 @@ class DirectoryFiles:
         self._owned: dict[str, tuple[str, int]] = {}
         """Of each file its owner and its bytes on the disk: of those kept since the start, and, when an agent's quota
         was first asked for, of all."""
+        self._sizes: Counter[str] = Counter()
+        """The same, added up for each owner."""
         self._counted = False
         self._counting = asyncio.Lock()
         self._claimed: dict[str, Instant] = {}
@@ -154,6 +157,7 @@ class DirectoryFiles:
         """A file that is being kept takes so much."""
         self._used += size - self._pending.get(id, 0)
         self._pending[id] = size
+        self._sizes[owner] += size - self._owned.get(id, (owner, 0))[1]
         self._owned[id] = (owner, size)
 
     def _forget(self, id: str) -> None:
@@ -162,15 +166,22 @@ class DirectoryFiles:
     def _freed(self, id: str, size: int) -> None:
         self._used -= size
         self._claimed.pop(id, None)
-        self._owned.pop(id, None)
+        if (owned := self._owned.pop(id, None)) is not None:
+            owner, counted = owned
+            self._sizes[owner] -= counted
+            if not self._sizes[owner]:
+                del self._sizes[owner]
 
     async def _of(self, owner: str) -> int:
         """What the files of an owner take. Their heads say whose they are: all of them are read, once."""
         async with self._counting:
             if not self._counted:
                 self._owned = await self._guarded(self._count) | self._owned
+                self._sizes = Counter()
+                for whose, size in self._owned.values():
+                    self._sizes[whose] += size
                 self._counted = True
-        return sum(size for whose, size in self._owned.values() if whose == owner)
+        return self._sizes[owner]
 
     def _count(self) -> dict[str, tuple[str, int]]:
         found = {}
