@@ -1,5 +1,6 @@
-"""What keeps an agent from a task: the conditions of `core.routing.routes` (`serves`, `seat`, `has_memory`, `absent`)
-and of `core.state.budget`, each with the fact behind it and what to do. Routing stops at the first; here all are told.
+"""What keeps an agent from a task: the conditions of `core.routing.routes` (`serves`, `seat`, `has_resources`,
+`absent`) and of `core.state.budget`, each with the fact behind it and what to do. Routing stops at the first; here all
+are told.
 
     code               meaning                                                     for good
     -----------------  ----------------------------------------------------------  --------
@@ -28,11 +29,13 @@ from typing import Any
 import msgspec
 
 from dragoman.core.agents.model import Agent, BreakerState
+from dragoman.core.agents.resources import RESOURCES
 from dragoman.core.contracts.borders import domain_of, is_open
 from dragoman.core.ids import Instant, rfc3339
 from dragoman.core.queries.tasks import moment
 from dragoman.core.routing.routes import Route, meets_terms
-from dragoman.core.state.budget import MEMORY, NOTHING, UNITS, Account, Amounts, is_short
+from dragoman.core.state.budget import NOTHING, UNITS, Account, Amounts, is_short
+from dragoman.core.state.capacity import lacking
 from dragoman.core.state.standing import AgentState, Standing
 
 SAID = {
@@ -52,7 +55,11 @@ NEXT: Mapping[str, str] = {
 }
 """What to do about each, where there is something."""
 
-MORE_MEMORY = "wait for what it works on, ask for less, or let it register with more (limits.max_memory_mb)"
+REGISTER_WITH_MORE = {
+    each.name: f"wait for what it works on, ask for less, or let it register with more (limits.{each.constraint})"
+    for each in RESOURCES
+}
+"""What to do about `no_room`, where the agent itself declared the limit."""
 RUN_BY_THE_HUB = "see why it does not run: dragoman agent logs {agent}, then dragoman agent restart {agent}"
 
 
@@ -116,9 +123,10 @@ def for_good(agent: Agent, route: Route) -> tuple[Reason, ...]:
     missing = [name for name in route.capabilities if name not in agent.capabilities]
     if missing:
         say("lacks_capability", f"lacks {', '.join(missing)}", missing=missing)
-    if agent.memory_mb is not None and agent.memory_mb < route.memory_mb:
-        text = f"has {agent.memory_mb} MB of memory, the task may need {route.memory_mb}"
-        say("lacks_memory", text, has=agent.memory_mb, needs=route.memory_mb)
+    needs = route.needs
+    for each in lacking(agent, needs):
+        has, needed = getattr(agent, each.name), needs[each.name]
+        say(each.lacking, f"has {has} {each.unit}, the task may need {needed}", has=has, needs=needed)
     if not meets_terms(agent, route):
         say("other_terms", f"does {route.type} on terms that the task does not meet (dragoman agent show {agent.id})")
     if not is_open(route.borders, domain_of(agent)):
@@ -159,7 +167,7 @@ def for_now(facts: AgentFacts, now: Instant, asked: Amounts) -> tuple[Reason, ..
         say("busy", f"busy {facts.load}/{agent.max_concurrent}", load=facts.load, seats=agent.max_concurrent)
     for of in facts.accounts:
         if is_short(of, asked.get(of.kind, 0)):
-            advice = MORE_MEMORY if of.kind == MEMORY else None
+            advice = REGISTER_WITH_MORE.get(of.kind)
             say("no_room", f"has {room(of, asked)}", advice, account=f"{agent.id}:{of.kind}", **figures(of, asked))
     return tuple(found)
 

@@ -17,7 +17,8 @@ from dragoman.core.ids import SECOND, Instant, rfc3339
 from dragoman.core.queries.obstacles import AgentFacts, Candidate, Reason, candidate, figures, room
 from dragoman.core.queries.tasks import ErrorOut, error_out, is_hidden, moment
 from dragoman.core.routing.routes import Route, route_of
-from dragoman.core.state.budget import MEMORY, Account, Amounts, is_short, memory_needed, set_aside
+from dragoman.core.state.budget import Account, Amounts, is_short, set_aside
+from dragoman.core.state.capacity import needs_in
 from dragoman.core.tasks.model import Question, Status, Task, Waiting
 from dragoman.core.tasks.silence import Silence, Watched, rule_of
 
@@ -88,7 +89,7 @@ def why(
     retry_at = task.wake_at if queued and task.queue is None and task.attempts else None
     candidates: list[Candidate] = []
     if queued:
-        asked = {**set_aside(task.constraints, per_task), MEMORY: memory_needed(task.constraints)}
+        asked = {**set_aside(task.constraints, per_task), **needs_in(task.constraints)}
         spent = _spent(totals, asked)
         candidates = _candidates(agents, route_of(task.route), now, asked, nobody=bool(spent))
         reasons = [*_place(task, retry_at, ahead, ahead_exact), *(spent or _who(task, candidates))]

@@ -22,7 +22,7 @@ from dragoman.core.routing.routes import (
     addressed,
     choose,
     could_claim,
-    has_memory,
+    has_resources,
     patience,
     queues_for,
     ready,
@@ -48,7 +48,7 @@ def place(work: Work, task: Task, *, prefer: AgentId | None = None) -> Task:
         agent = work.agent(prefer)
         link = None if agent is None else ready(work, agent)
         if agent is not None and not (
-            may_take(work, agent.id, asked) and has_memory(work, agent, route_of(task.route))
+            may_take(work, agent.id, asked) and has_resources(work, agent, route_of(task.route))
         ):
             link = None
         chosen = (agent, link) if agent is not None and link is not None else None
@@ -166,7 +166,7 @@ def claim(work: Work, command: Claim) -> Task:
         if must_be_approved(work, task):
             raise refuse(Kind.FORBIDDEN, "a person must approve the task first", field="task_id", task_id=task.id)
     link = ready(work, agent)
-    room = may_take(work, agent.id, needed(work, task)) and has_memory(work, agent, route_of(task.route))
+    room = may_take(work, agent.id, needed(work, task)) and has_resources(work, agent, route_of(task.route))
     if link is not None and not room:
         raise refuse(Kind.RESOURCES, f"{agent.id} has no room for it in its allocations", task_id=task.id)
     if link is None:

@@ -18,9 +18,11 @@ import msgspec
 from dragoman.core.agents.floor import Link
 from dragoman.core.agents.manners import KEEPS_QUEUED, SEALS
 from dragoman.core.agents.model import Agent, BreakerState
+from dragoman.core.agents.resources import RESOURCES
 from dragoman.core.contracts.borders import View, domain_of, is_open
 from dragoman.core.ids import AgentId, Instant
-from dragoman.core.state.budget import NOTHING, Amounts, may_take, memory_of
+from dragoman.core.state.budget import NOTHING, Amounts, may_take
+from dragoman.core.state.capacity import Needs, accounts_of, lacking
 from dragoman.core.state.standing import Standing
 from dragoman.core.tasks.model import Task
 from dragoman.core.work import Work
@@ -56,6 +58,16 @@ class Route(msgspec.Struct, frozen=True, array_like=True):
     @property
     def queue(self) -> str:
         return _queue_name(self)
+
+    @property
+    def needs(self) -> Needs:
+        """What each of its tasks may need of its agent's resources."""
+        return {each.name: amount for each in RESOURCES if (amount := getattr(self, each.name))}
+
+    @property
+    def has_needs(self) -> bool:
+        """Whether `needs` is anything. Asked for every candidate of every task."""
+        return bool(self.memory_mb)
 
 
 _encoder = msgspec.json.Encoder()
@@ -102,7 +114,7 @@ def is_able(agent: Agent, route: Route) -> bool:
         return False
     if route.role is not None and agent.role != route.role:
         return False
-    if agent.memory_mb is not None and agent.memory_mb < route.memory_mb:
+    if route.has_needs and lacking(agent, route.needs):
         return False
     return agent.can_do(route.type) and all(c in agent.capabilities for c in route.capabilities)
 
@@ -141,11 +153,15 @@ def can_start(work: Work, agent: Agent) -> bool:
     return has_room(work, agent) and present(work, agent.id)
 
 
-def has_memory(work: Work, agent: Agent, route: Route) -> bool:
-    """Whether an agent has the memory for such work now. Who never said how much it has is believed to have it."""
-    if not route.memory_mb or agent.memory_mb is None:
+def has_resources(work: Work, agent: Agent, route: Route) -> bool:
+    """Whether an agent has the resources for such work now. One that declared no limit is believed to have them."""
+    if not route.has_needs:
         return True
-    return memory_of(agent, work.tasks(work.tasks_of(agent.id))).free >= route.memory_mb
+    needs = route.needs
+    if all(getattr(agent, name) is None for name in needs):
+        return True
+    held = work.tasks(work.tasks_of(agent.id))
+    return all(of.free >= needs.get(of.kind, 0) for of in accounts_of(agent, held))
 
 
 def reach(work: Work, agent: AgentId) -> Link | None:
@@ -257,7 +273,7 @@ def choose(work: Work, route: Route, asked: Amounts = NOTHING) -> tuple[Agent, L
         if load == least and weight >= lightest:
             continue
         link = seat(work, agent)
-        if link is None or (limits and not may_take(work, agent.id, asked)) or not has_memory(work, agent, route):
+        if link is None or (limits and not may_take(work, agent.id, asked)) or not has_resources(work, agent, route):
             continue
         if load == 0 and weight <= UNSAID:
             return agent, link
@@ -286,5 +302,5 @@ def queues_for(work: Work, agent: Agent) -> Iterator[str]:
     """The queues with somebody waiting in them that this agent could serve now."""
     for queue in work.queues():
         route = route_of(queue)
-        if serves(agent, route) and has_memory(work, agent, route):
+        if serves(agent, route) and has_resources(work, agent, route):
             yield queue

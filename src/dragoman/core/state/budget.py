@@ -22,8 +22,7 @@ nothing is.
     in total: the same, of the hub's account  every kind      its `limit`; of budget else policy `total`
 
 `cpu` and `memory` are not used up: consumed is what is in use now, and the larger of that and what is allocated counts.
-How many megabytes of memory an agent has (`memory_mb`) it says when it registers (chiffon). That is a matter of routes,
-not of budgets: what is set aside is what the tasks that it holds asked for, and one that said nothing has no limit.
+How many megabytes an agent has is no matter of budgets: see `core.state.capacity`.
 After `expires_at` what was set aside by hand is free. The limit holds on until somebody who may writes another one or
 deletes the account: an agent that has used up its allocation is not free to spend because the allocation ended.
 
@@ -39,6 +38,7 @@ from typing import Any
 import msgspec
 
 from dragoman.core.agents.model import Agent
+from dragoman.core.agents.resources import CONSTRAINTS, RESOURCES
 from dragoman.core.errors import Kind, Refused, refuse
 from dragoman.core.ids import HUB, AgentId, Instant
 from dragoman.core.state.model import Change, Entity, Operation, Registry
@@ -56,14 +56,13 @@ KINDS = {
     "cpu": ("cpu", None, "cpu_usage"),
     "memory": ("memory", None, "memory_usage"),
 }  # fmt: skip
-MEMORY = "memory_mb"
-NAMES = {kind: names[0] for kind, names in KINDS.items()} | {MEMORY: "max_memory_mb"}
+NAMES = {kind: names[0] for kind, names in KINDS.items()} | {each.name: each.constraint for each in RESOURCES}
 """By what name a task asks for it."""
-MEMORY_ALONE = frozenset({NAMES[MEMORY]})
-"""What most tasks ask for that ask for anything, and is no matter of budgets."""
 GAUGES = frozenset({"cpu", "memory"})
 USED_UP = ("budget", "tokens")
-UNITS = {"budget": "USD", "tokens": "tokens", "cpu": "cpu", "memory": "memory", MEMORY: "MB of memory"}
+UNITS = {"budget": "USD", "tokens": "tokens", "cpu": "cpu", "memory": "memory"} | {
+    each.name: each.unit for each in RESOURCES
+}
 LEDGER = frozenset({"reserved", "settled", "reported", "figure"})
 
 NOTHING: Mapping[str, float] = {}
@@ -102,22 +101,6 @@ def account(work: Work, agent: AgentId, kind: str) -> Account:
     return account_in({} if entity is None else entity.value, agent, kind, work.policy, work.now)
 
 
-def memory_of(agent: Agent, held: Iterable[Task]) -> Account:
-    """What an agent has of its memory, by the tasks that it holds."""
-    return Account(MEMORY, agent.memory_mb, 0, sum(memory_needed(task.constraints) for task in held), 0)
-
-
-def memory_needed(constraints: dict[str, Any]) -> int:
-    """The megabytes that a task may need; 0 if it does not say."""
-    amount = constraints.get(NAMES[MEMORY]) if constraints else None
-    if amount is None:
-        return 0
-    if type(amount) is not int or amount < 0:
-        message = f"{NAMES[MEMORY]} must be a whole number, 0 or more"
-        raise refuse(Kind.INVALID, message, field=f"constraints.{NAMES[MEMORY]}")
-    return amount
-
-
 def account_in(value: dict[str, Any], agent: AgentId, kind: str, policy: Policy, now: Instant) -> Account:
     """The account that an entity holds."""
     limit = None
@@ -137,7 +120,7 @@ def account_in(value: dict[str, Any], agent: AgentId, kind: str, policy: Policy,
 
 def needs(constraints: dict[str, Any]) -> Amounts:
     """How much of what a task may use, as its constraints say. `budget` is the management API's word: USD, or both."""
-    if not constraints or constraints.keys() == MEMORY_ALONE:
+    if constraints.keys() <= CONSTRAINTS:
         return NOTHING
     budget = constraints.get("budget")
     if isinstance(budget, dict):

@@ -21,6 +21,7 @@ from dragoman.core.routing.routes import Route, addressed, choose, serves
 from dragoman.core.rules import Rules
 from dragoman.core.state import admission, budget
 from dragoman.core.state.budget import NOTHING
+from dragoman.core.state.capacity import needs_in, nobody_has
 from dragoman.core.tasks.anew import redo
 from dragoman.core.tasks.dependencies import be_waited_for, fail_for
 from dragoman.core.tasks.model import EventKind, Origin, Priority, Status, Task, Waiting
@@ -80,9 +81,10 @@ def submit(work: Work, command: Submit) -> Task:
         capabilities=tuple(sorted(command.required_capabilities)),
         besides=None if command.pinned or command.kind or command.principal in (ADMIN, HUB) else command.principal,
         budgeted=bool(asked),
-        memory_mb=budget.memory_needed(command.constraints),
         borders=() if command.pinned else view(work, command.principal, command.type),
     )
+    if needs := needs_in(command.constraints):
+        route = msgspec.structs.replace(route, **needs)
     if command.pinned is None and work.is_offered(command.type):
         route = sifted(work, command, route)
     if command.files:
@@ -261,7 +263,7 @@ def check_somebody_could(work: Work, command: Submit, route: Route) -> None:
         for agent in agents:
             if serves(agent, within):
                 check_open(work, command.principal, agent, command.type)
-        check_memory(agents, route)
+        check_resources(agents, route)
         supported = sorted({work_type for agent in agents for work_type in agent.work_types or ()})
         advice = f"ask for what is done: {', '.join(supported)}"
         if not supported or route.type in supported:
@@ -292,13 +294,13 @@ def check_carried(work: Work, command: Submit, route: Route) -> None:
     raise refuse(Kind.TOO_LARGE, message, field="attachments", limit=limit, size=size)
 
 
-def check_memory(agents: list[Agent], route: Route) -> None:
+def check_resources(agents: list[Agent], route: Route) -> None:
     """Refuse, with the numbers, what the agents could do if they had more memory."""
-    large = msgspec.structs.replace(route, memory_mb=0)
-    able = [agent for agent in agents if agent.memory_mb is not None and serves(agent, large)]
-    if able:
-        most = max(able, key=lambda agent: agent.memory_mb or 0)
-        raise budget.exceeds(budget.MEMORY, most.id, route.memory_mb, budget.memory_of(most, ()))
+    needs = route.needs
+    modest = msgspec.structs.replace(route, **dict.fromkeys(needs, 0))
+    able = [agent for agent in agents if serves(agent, modest)]
+    if needs and able:
+        raise nobody_has(able, needs)
 
 
 def parent_of(work: Work, command: Submit) -> Task | None:

@@ -31,6 +31,7 @@ from dragoman.core.errors import Kind, Refused, refuse
 from dragoman.core.ids import AgentId
 from dragoman.core.routing.routes import can_be_asked, present, route_of, weight_of
 from dragoman.core.state import budget
+from dragoman.core.state.capacity import lacking, needs_in
 from dragoman.core.tasks.model import Question, Task
 from dragoman.core.work import Work
 
@@ -84,10 +85,10 @@ def candidates(work: Work, question: Question, task: Task) -> list[Agent]:
 
 
 def can_go_on(work: Work, task: Task, agent: Agent) -> bool:
-    """Whether an agent does such work, has the memory for it, and may be given it on its terms and the task's."""
+    """Whether an agent does such work, has the resources for it, and may be given it on its terms and the task's."""
     if not agent.can_do(task.type):
         return False
-    if agent.memory_mb is not None and agent.memory_mb < budget.memory_needed(task.constraints):
+    if lacking(agent, needs_in(task.constraints)):
         return False
     return may_pass_to(work, task, agent)
 

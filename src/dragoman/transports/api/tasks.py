@@ -18,7 +18,8 @@ from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import ADMIN, HUB, SECOND, AgentId, TaskId, instant
 from dragoman.core.ports import TaskFilter
 from dragoman.core.queries import AgentFacts, TaskOut, WhyOut, task_out, why
-from dragoman.core.state.budget import USED_UP, Account, account_in, memory_needed, memory_of, needs
+from dragoman.core.state.budget import USED_UP, Account, account_in, needs
+from dragoman.core.state.capacity import accounts_of, needs_in
 from dragoman.core.state.model import Registry
 from dragoman.core.state.standing import standing_of
 from dragoman.core.tasks.model import Question, Status, Task
@@ -229,8 +230,8 @@ async def explain(desk: Desk, task: Task) -> WhyOut:
     queued = task.status is Status.QUEUED
     kinds = sorted({*USED_UP, *needs(task.constraints)}) if queued else ()
     agents = [_facts(desk, agent, kinds) for agent in (desk.intake.agents() if queued else ())]
-    if queued and memory_needed(task.constraints):
-        agents = [await _with_memory(desk, facts) for facts in agents]
+    if queued and needs_in(task.constraints):
+        agents = [await _with_resources(desk, facts) for facts in agents]
     found = [await desk.store.task(id) for id in task.blocked_by[:MOST_DEPENDENCIES]]
     question: Question | None = None if task.question is None else await desk.store.question(task.question)
     ahead, exact = await _ahead(desk, task) if task.queue is not None else (0, True)
@@ -261,12 +262,13 @@ def _facts(desk: Desk, agent: Agent, kinds: Sequence[str]) -> AgentFacts:
     )
 
 
-async def _with_memory(desk: Desk, facts: AgentFacts) -> AgentFacts:
-    if facts.agent.memory_mb is None:
+async def _with_resources(desk: Desk, facts: AgentFacts) -> AgentFacts:
+    """With what the agent has of its memory, as far as it declared a limit."""
+    if not accounts_of(facts.agent, ()):
         return facts
     held = [await desk.store.task(id) for id in desk.intake.load_of(facts.agent.id)]
-    account = memory_of(facts.agent, [task for task in held if task is not None])
-    return msgspec.structs.replace(facts, accounts=(*facts.accounts, account))
+    accounts = accounts_of(facts.agent, [task for task in held if task is not None])
+    return msgspec.structs.replace(facts, accounts=(*facts.accounts, *accounts))
 
 
 def _accounts(desk: Desk, whose: AgentId, kinds: Sequence[str]) -> tuple[Account, ...]:
