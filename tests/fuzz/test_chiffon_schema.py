@@ -52,7 +52,9 @@ def said(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
     return spoilt.map(lambda message: {name: value for name, value in message.items() if value is not LEFT_OUT})
 
 
-HINTS = said(max_duration_seconds=st.sampled_from([1, 300, 0]), max_memory_mb=COUNT)
+HINTS = said(
+    max_duration_seconds=st.sampled_from([1, 300, 0]), max_memory_mb=COUNT, max_gpu_vram_mb=COUNT, gpu_vram_mb=COUNT
+)
 STEP = said(number=COUNT, name=TEXT, output=st.just("abc"), output_chunk=st.sampled_from([
     None, "bytes 0-3", "bytes 0-3 of 6", "bytes 0-1k", "bytes 0-3 of 6k", "bytes 0-3\n", "0-3", "bytes 0-3 of", "",
 ]), total=COUNT)  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from dragoman.core.agents.resources import RESOURCES
 from dragoman.core.brevity import in_short
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.files import FileRef, shown_name
@@ -67,8 +68,16 @@ def surroundings(body: Mapping[str, Any], metadata: dict[str, Any] | None = None
 
 def limits_told(task: Task, body: Mapping[str, Any]) -> dict[str, Any]:
     """With how much memory and how well it is to be done, where its caller said so."""
-    memory = (body.get("hints") or {}).get("max_memory_mb")
-    said = {"max_memory_mb": memory, "quality_threshold": task.constraints.get("quality_threshold")}
+    quality = task.constraints.get("quality_threshold")
+    return needs_told(body.get("hints") or {}) | ({} if quality is None else {"quality_threshold": quality})
+
+
+def needs_told(hints: Mapping[str, Any]) -> dict[str, Any]:
+    """What hints say of each resource that the work may need, by the constraint's name."""
+    said = {
+        resource.constraint: next((value for name in resource.names if (value := hints.get(name)) is not None), None)
+        for resource in RESOURCES
+    }
     return {name: value for name, value in said.items() if value is not None}
 
 

@@ -23,6 +23,8 @@ REQUIREMENTS = [
     R("CH-REQ-2", "work_request", "A request travels from the requester to the performer, never back."),
     R("CH-REQ-3", "work_request", "The document's request is read as its table says."),
     R("CH-REQ-4", "work_request", "hints.max_memory_mb says who may be given it.", level="hub"),
+    R("CH-REQ-5", "work_request", "A need of GPU memory that no agent could meet is 5005, and names gpu_vram_mb.",
+      level="hub", divergence="The document has no hint for it: it is max_gpu_vram_mb, or gpu_vram_mb."),
     # --- work_status ---
     R("CH-STA-1", "work_status", "The document's status is read as its table says."),
     R("CH-STA-2", "work_status", "status is running, step_completed or paused; progress lies between 0 and 100."),

@@ -25,6 +25,7 @@ from dragoman.app.intake import Intake
 from dragoman.bindings.losses import Carriage, Feature, said_and_heard
 from dragoman.bindings.told import surroundings
 from dragoman.core.agents.model import Agent
+from dragoman.core.agents.resources import CONSTRAINTS
 from dragoman.core.commands import (
     AskHelp,
     AskPerson,
@@ -50,6 +51,8 @@ from dragoman.stores.memory import MemoryStore
 F = Feature
 OF_AN_AGENT = (ReportProgress, Finish, ReportFault, AskPerson)
 AMONG_AGENTS = (AskHelp, HandOver, Tell)
+LIMITS = CONSTRAINTS | {"quality_threshold"}
+"""Constraints of a task that are no budget."""
 
 
 class Lost(msgspec.Struct, frozen=True, kw_only=True):
@@ -282,8 +285,8 @@ def features(command: Command) -> list[Feature]:
             (F.DEPENDENCIES, command.dependencies),
             (F.DESCRIPTION, command.name or command.description),
             (F.THREAD, command.thread),
-            (F.BUDGET, command.constraints.keys() - {"quality_threshold"}),
-            (F.LIMITS, "quality_threshold" in command.constraints or (said.get("hints") or {}).get("max_memory_mb")),
+            (F.BUDGET, command.constraints.keys() - LIMITS),
+            (F.LIMITS, command.constraints.keys() & LIMITS),
             (F.CONTEXT, surroundings(said)),
         ):
             found += [feature] if there else []

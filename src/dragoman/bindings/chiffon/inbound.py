@@ -16,6 +16,7 @@ import msgspec
 
 from dragoman.bindings.chiffon.exchange import OURS, PROTOCOL, task_id_in, task_ids_in, wire_name
 from dragoman.bindings.chiffon.failures import fault_in
+from dragoman.bindings.told import needs_told
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Ask, Command, Finish, ReportFault, ReportProgress, Span, Submit
 from dragoman.core.errors import Fault, Kind, owned_by, refuse
@@ -182,8 +183,9 @@ def _priority(said: object) -> Priority:
 
 def _constraints(work: WorkRequest) -> dict[str, Any]:
     """The hints for the scheduler that say who may be given it."""
-    memory = None if work.hints is None else work.hints.max_memory_mb
-    return {"max_memory_mb": memory} if memory else {}
+    if work.hints is None:
+        return {}
+    return {name: amount for name, amount in needs_told(msgspec.structs.asdict(work.hints)).items() if amount}
 
 
 def _beyond(tree: dict[str, Any], custom: dict[str, Any]) -> dict[str, Any]:

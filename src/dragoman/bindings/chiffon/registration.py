@@ -8,6 +8,7 @@ import msgspec
 
 from dragoman.bindings.chiffon.exchange import PROTOCOL, wire_name
 from dragoman.core.agents.model import Agent
+from dragoman.core.agents.resources import GPU_MEMORY, MEMORY, Resource
 from dragoman.core.commands import RegisterAgent
 from dragoman.core.errors import Kind, owned_by, refuse
 from dragoman.protocols.chiffon import versions
@@ -16,9 +17,8 @@ from dragoman.protocols.chiffon.types import PROTOCOL_VERSION, Registered, Regis
 CONCURRENCY = ("max_concurrent", "max_concurrent_tasks")
 """Names under which an agent's `limits` may say how many tasks it takes at once."""
 MOST_CONCURRENT = 10_000
-MEMORY = ("max_memory_mb", "memory_mb")
-"""The same for how much memory all its tasks together may have."""
 MOST_MEMORY = 1 << 40
+"""Megabytes of any memory that all its tasks together may have: `max_memory_mb` or `memory_mb`, and so on."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -46,8 +46,9 @@ def registration_of(
         protocol=PROTOCOL,
         kind=kind,
         work_types=said.work_types or None,
-        max_concurrent=_limit(said.limits, CONCURRENCY, MOST_CONCURRENT),
-        memory_mb=_limit(said.limits, MEMORY, MOST_MEMORY),
+        max_concurrent=_limit(said.limits, CONCURRENCY, 1, MOST_CONCURRENT),
+        memory_mb=_resource(said.limits, MEMORY),
+        gpu_vram_mb=_resource(said.limits, GPU_MEMORY),
         protocol_version=version,
         callback_url=said.callback_url,
         details=details,
@@ -63,13 +64,17 @@ def registered(agent: Agent) -> bytes:
     )
 
 
-def _limit(limits: dict[str, Any], names: tuple[str, ...], most: int) -> int | None:
+def _resource(limits: dict[str, Any], resource: Resource) -> int | None:
+    return _limit(limits, resource.names, resource.least, MOST_MEMORY)
+
+
+def _limit(limits: dict[str, Any], names: tuple[str, ...], least: int, most: int) -> int | None:
     for name in names:
         value = limits.get(name)
         if value is None:
             continue
-        if type(value) is not int or not 1 <= value <= most:
-            what = f"expected a whole number from 1 to {most}"
+        if type(value) is not int or not least <= value <= most:
+            what = f"expected a whole number from {least} to {most}"
             raise refuse(Kind.INVALID, what, field=f"limits.{name}")
         return value
     return None

@@ -20,7 +20,11 @@ from dragoman.core.tasks import parts
 from dragoman.core.tasks.model import Event, Status, Task
 from dragoman.protocols.forge.types import PLANNER, AgentStatus, SubmitTask
 
-LIMITS = {"max_memory_mb": "maxMemoryMb", "quality_threshold": "qualityThreshold"}
+LIMITS = {
+    "max_memory_mb": "maxMemoryMb",
+    "max_gpu_vram_mb": "maxGpuVramMb",
+    "quality_threshold": "qualityThreshold",
+}
 """Limits of other protocols' callers, as forge would write them."""
 
 _read = msgspec.json.Decoder().decode

@@ -79,6 +79,7 @@ class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     max_concurrent: int = 8
     added_concurrent: int | None = None
     memory_mb: int | None = None
+    gpu_vram_mb: int | None = None
     protocol_version: str | None = None
     callback_url: str | None = None
     registered_at: Instant | None = None

@@ -168,6 +168,7 @@ def register(work: Work, command: RegisterAgent) -> Agent:
         max_concurrent=command.max_concurrent or seats,  # what a former process had is no matter
         added_concurrent=None if command.max_concurrent in (None, seats) else seats,
         memory_mb=command.memory_mb,
+        gpu_vram_mb=command.gpu_vram_mb,
         protocol_version=command.protocol_version or agent.protocol_version,
         callback_url=command.callback_url,
         registered_at=work.now,

@@ -20,10 +20,16 @@ class Resource(msgspec.Struct, frozen=True, gc=False):
     least: int
     lacking: str
 
+    @property
+    def names(self) -> tuple[str, str]:
+        """By what names chiffon's callers and agents may call it; the first counts."""
+        return self.constraint, self.name
+
 
 #                   name         constraint       unit            least  lacking
 MEMORY = Resource("memory_mb", "max_memory_mb", "MB of memory", 1, "lacks_memory")
+GPU_MEMORY = Resource("gpu_vram_mb", "max_gpu_vram_mb", "MB of GPU memory", 0, "lacks_gpu_memory")
 
-RESOURCES = (MEMORY,)
+RESOURCES = (MEMORY, GPU_MEMORY)
 CONSTRAINTS = frozenset(resource.constraint for resource in RESOURCES)
 """What a task's constraints call these: no matter of budgets."""

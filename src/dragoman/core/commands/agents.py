@@ -78,6 +78,7 @@ class RegisterAgent(Command, frozen=True, gc=False, kw_only=True):
     capabilities: tuple[str, ...] | None = None
     max_concurrent: int | None = None
     memory_mb: int | None = None
+    gpu_vram_mb: int | None = None
     role: str | None = None
     version: str | None = None
     protocol_version: str | None = None

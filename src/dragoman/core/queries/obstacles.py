@@ -11,6 +11,7 @@ are told.
     lacks_work_type    the agent declared its work types, and this is not one      yes
     lacks_capability   a required capability is missing                            yes
     lacks_memory       it has less memory than the task may need                   yes
+    lacks_gpu_memory   it has less GPU memory than the task may need               yes
     other_terms        it does such work on terms that the task does not meet      yes
     other_domain       no domain policy lets whoever asked ask its domain          yes
     silent             it converses, and was not heard for too long                no

@@ -36,8 +36,8 @@ UNDECLARED = 1 << 30
 
 class Route(msgspec.Struct, frozen=True, array_like=True):
     """`besides`: whoever asked for it, where it is addressed to nobody: that means somebody else. `budgeted`: its tasks
-    need room in an allocation, each its own; nobody who asks for nothing stands behind them. `memory_mb`: what each of
-    them may need of its agent's memory, where that one said how much it has.
+    need room in an allocation, each its own; nobody who asks for nothing stands behind them. `memory_mb`
+    and `gpu_vram_mb`: what each of them may need of its agent's memory, where that one said how much it has.
 
     Of work that is for nobody by name: `personal`, whether it is; `unfit`, whose declared terms it does not meet;
     `granted`, what of all that offers of such work require was given to whoever asked; `borders`, where it may go."""
@@ -54,6 +54,7 @@ class Route(msgspec.Struct, frozen=True, array_like=True):
     unfit: tuple[AgentId, ...] = ()
     granted: tuple[str, ...] = ()
     borders: View = ()
+    gpu_vram_mb: int = 0
 
     @property
     def queue(self) -> str:
@@ -67,7 +68,7 @@ class Route(msgspec.Struct, frozen=True, array_like=True):
     @property
     def has_needs(self) -> bool:
         """Whether `needs` is anything. Asked for every candidate of every task."""
-        return bool(self.memory_mb)
+        return bool(self.memory_mb or self.gpu_vram_mb)
 
 
 _encoder = msgspec.json.Encoder()
@@ -75,7 +76,10 @@ _encoder = msgspec.json.Encoder()
 
 @lru_cache(4096)
 def _queue_name(route: Route) -> str:
-    return _encoder.encode(route).decode()
+    """The route in JSON. Fields that came later are left out at the end where they say nothing: tasks of one route that
+    were stored before and after an upgrade of the hub stand in the same queue."""
+    name = _encoder.encode(route).decode()
+    return name if route.gpu_vram_mb else name.removesuffix(",0]") + "]"
 
 
 @lru_cache(4096)

@@ -38,10 +38,16 @@ Code: TypeAlias = Annotated[int, Meta(ge=5001, le=5999)]
 
 
 class Hints(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the requester expects of the work; `max_duration_seconds` moves both clocks (D6)."""
+    """What the requester expects of the work; `max_duration_seconds` moves both clocks (D6).
+
+    The document has no hint for GPU memory, but calls its limit and its use `gpu_vram_mb`. A name without `max_` means
+    the same, as it does in the limits of a registration."""
 
     max_duration_seconds: Annotated[int, Meta(ge=1)] | None = None
     max_memory_mb: Count | None = None
+    max_gpu_vram_mb: Count | None = None
+    memory_mb: Count | None = None
+    gpu_vram_mb: Count | None = None
 
 
 class WorkRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -40,6 +40,7 @@ class TaskHints(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     max_duration_seconds: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
     max_memory_mb: Annotated[int, Meta(ge=0)] | None = None
+    max_gpu_vram_mb: Annotated[int, Meta(ge=0)] | None = None
 
 
 Amount: TypeAlias = Annotated[int, Meta(ge=0)] | Annotated[float, Meta(ge=0)]

@@ -14,6 +14,7 @@ import msgspec
 from starlette.responses import Response
 
 from dragoman.bindings import errormap
+from dragoman.core.agents.resources import CONSTRAINTS
 from dragoman.core.errors import Fault, Kind
 from dragoman.wire import choices
 from dragoman.wire.misfit import misfit
@@ -55,7 +56,7 @@ FIELDS: Mapping[str, str] = {
     "constraints.max_tokens": "budget.max_tokens",
     "constraints.cpu": "budget.cpu",
     "constraints.memory": "budget.memory",
-    "constraints.max_memory_mb": "hints.max_memory_mb",
+    **{f"constraints.{name}": f"hints.{name}" for name in sorted(CONSTRAINTS)},
     "to_agent": "agent",
     "contract_id": "agent",
     "work_type": "type",

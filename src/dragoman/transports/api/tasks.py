@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.core.agents.model import Agent
+from dragoman.core.agents.resources import CONSTRAINTS
 from dragoman.core.commands import Cancel, Pause, Resume, Retry, Submit
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import ADMIN, HUB, SECOND, AgentId, TaskId, instant
@@ -79,8 +80,8 @@ async def submit(desk: Desk, request: Request) -> Response:
     constraints = _budget(wish.budget, tree.get("budget"))
     if wish.required_role is not None:
         constraints["required_role"] = wish.required_role
-    if wish.hints is not None and wish.hints.max_memory_mb:
-        constraints["max_memory_mb"] = wish.hints.max_memory_mb
+    if wish.hints is not None:
+        constraints |= {each: amount for each in sorted(CONSTRAINTS) if (amount := getattr(wish.hints, each))}
     seconds = wish.hints.max_duration_seconds if wish.hints else None
     deadline = None if wish.deadline is None else instant(wish.deadline)
     # A deadline alone says how long it may take, also where that is longer than the hub's own patience.

@@ -46,6 +46,23 @@ def test_a_request_is_submitted_whole(envelope: Make, heard: Make, orchestrator:
     )
 
 
+@pytest.mark.parametrize(
+    ("hints", "constraints"),
+    [
+        ({"max_memory_mb": 512, "max_gpu_vram_mb": 128}, {"max_memory_mb": 512, "max_gpu_vram_mb": 128}),
+        ({"memory_mb": 512, "gpu_vram_mb": 128}, {"max_memory_mb": 512, "max_gpu_vram_mb": 128}),
+        ({"max_gpu_vram_mb": 64, "gpu_vram_mb": 128}, {"max_gpu_vram_mb": 64}),
+        ({"max_memory_mb": None, "max_gpu_vram_mb": 0, "gpu_vram_mb": 128}, {}),
+        ({}, {}),
+        (None, {}),
+    ],
+)
+def test_what_a_request_may_need_is_a_constraint(
+    hints: dict[str, Any] | None, constraints: dict[str, int], envelope: Make, heard: Make, orchestrator: Agent
+) -> None:
+    assert heard(orchestrator, envelope(hints=hints)).constraints == constraints
+
+
 @pytest.mark.requirement("all-D5")
 def test_the_same_content_has_the_same_digest_whatever_its_envelope(
     envelope: Make, heard: Make, orchestrator: Agent

@@ -25,7 +25,7 @@ def said(**more: Any) -> Registration:
 
 @pytest.mark.requirement("chiffon-D9")
 def test_a_registration_is_a_command(infra: Agent) -> None:
-    limits = {"max_concurrent_tasks": 3, "max_memory_mb": 512, "gpu": 1}
+    limits = {"max_concurrent_tasks": 3, "max_memory_mb": 512, "max_gpu_vram_mb": 128, "gpu": 1}
     spoken = said(work_types=["a", "b"], limits=limits, supported_versions=["2.0", "1.0"])
     assert registration_of(infra, spoken) == RegisterAgent(
         principal=infra.id,
@@ -34,6 +34,7 @@ def test_a_registration_is_a_command(infra: Agent) -> None:
         work_types=("a", "b"),
         max_concurrent=3,
         memory_mb=512,
+        gpu_vram_mb=128,
         protocol_version="1.0",
         details={"supported_versions": ["2.0", "1.0"], "limits": limits},
     )
@@ -70,6 +71,31 @@ def test_a_limit_that_makes_no_sense_is_refused(value: object, infra: Agent) -> 
     with pytest.raises(Refused) as refused:
         registration_of(infra, said(limits={"max_concurrent": value}))
     assert refused.value.fault.field == "limits.max_concurrent"
+
+
+@pytest.mark.parametrize(
+    ("limits", "memory", "gpu"),
+    [
+        ({"memory_mb": 1, "gpu_vram_mb": 128}, 1, 128),
+        ({"max_memory_mb": 2, "memory_mb": 1, "max_gpu_vram_mb": 3, "gpu_vram_mb": 128}, 2, 3),
+        ({"max_memory_mb": None, "memory_mb": 1, "max_gpu_vram_mb": None}, 1, None),
+        ({"gpu_vram_mb": 0}, None, 0),  # it has no GPU
+    ],
+)
+def test_a_limit_may_be_called_as_the_document_calls_the_resource(
+    limits: dict[str, Any], memory: int | None, gpu: int | None, infra: Agent
+) -> None:
+    command = registration_of(infra, said(limits=limits))
+    assert (command.memory_mb, command.gpu_vram_mb) == (memory, gpu)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("max_memory_mb", 0), ("max_gpu_vram_mb", -1), ("gpu_vram_mb", "8G"), ("gpu_vram_mb", True)]
+)
+def test_a_resource_that_makes_no_sense_is_refused(name: str, value: object, infra: Agent) -> None:
+    with pytest.raises(Refused) as refused:
+        registration_of(infra, said(limits={name: value}))
+    assert (refused.value.fault.kind, refused.value.fault.field) == (Kind.INVALID, f"limits.{name}")
 
 
 def test_the_answer_names_the_version(infra: Agent) -> None:

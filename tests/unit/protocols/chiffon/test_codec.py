@@ -35,7 +35,12 @@ VALUES = st.recursive(
 )
 OBJECTS = st.dictionaries(TEXT, VALUES, max_size=4)
 
-HINTS = st.builds(Hints, max_duration_seconds=st.none() | st.integers(1, 9999), max_memory_mb=st.none() | COUNTS)
+HINTS = st.builds(
+    Hints,
+    max_duration_seconds=st.none() | st.integers(1, 9999),
+    max_memory_mb=st.none() | COUNTS,
+    max_gpu_vram_mb=st.none() | COUNTS,
+)
 STEPS = st.builds(Step, number=COUNTS, name=TEXT, output=TEXT, total=st.none() | COUNTS)
 USED = st.builds(ResourcesUsed, duration_seconds=COUNTS, gpu_vram_mb=COUNTS, memory_mb=st.none() | COUNTS)
 PAYLOADS = st.one_of(

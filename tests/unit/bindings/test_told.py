@@ -1,0 +1,38 @@
+"""What every binding reads of the hub's events before it says it in its own words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dragoman.bindings.forge import views
+from dragoman.bindings.told import limits_told
+from dragoman.core.agents.resources import CONSTRAINTS
+from dragoman.core.ids import AgentId, Instant, TaskId
+from dragoman.core.tasks.model import Origin, Status, Task
+
+
+@pytest.mark.parametrize(
+    ("hints", "told"),
+    [
+        ({"max_memory_mb": 5, "max_gpu_vram_mb": 7}, {"max_memory_mb": 5, "max_gpu_vram_mb": 7}),
+        ({"memory_mb": 5, "gpu_vram_mb": 7}, {"max_memory_mb": 5, "max_gpu_vram_mb": 7}),
+        ({"max_gpu_vram_mb": None, "gpu_vram_mb": 7, "max_duration_seconds": 9}, {"max_gpu_vram_mb": 7}),
+        ({}, {}),
+        (None, {}),
+    ],
+)
+def test_an_agent_of_another_protocol_is_told_what_the_work_may_need(
+    hints: dict[str, Any] | None, told: dict[str, int]
+) -> None:
+    task = Task(
+        id=TaskId("t"), type="x", status=Status.QUEUED, created_at=Instant(0), updated_at=Instant(0), route='["x"]',
+        origin=Origin(principal=AgentId("boss"), protocol="chiffon", request_id="r", digest="d"), deadline=Instant(0),
+        idle_limit=1, rank=0, trace_id="0" * 32, constraints={"quality_threshold": 0.5},
+    )  # fmt: skip
+    assert limits_told(task, {"hints": hints}) == told | {"quality_threshold": 0.5}
+
+
+def test_forge_has_a_name_for_every_limit() -> None:
+    assert views.LIMITS.keys() == CONSTRAINTS | {"quality_threshold"}
