@@ -46,11 +46,11 @@ class Agent(Declared):
     """A worker at the hub, under one id.
 
     `skills` are what it can do beside its kinds of work, for whoever asks for capabilities. `concurrency` is how much
-    runs at once, without what waits for a person or another agent; `memory_mb` how much memory that may need together,
-    by what tasks say of themselves (chiffon; others have no word for it). `state_dir` is where its results survive a
-    restart; `grace` how many seconds running work may take to end when the agent is stopped. `domain` is whose agent it
-    is, where agents of several work together (a2acp); it must be what the hub says. The token may also come from
-    DRAGOMAN_TOKEN or from the address, and is never logged.
+    runs at once, without what waits for a person or another agent; `memory_mb` and `gpu_vram_mb` are how much memory
+    and GPU memory that may need together, by what tasks say of themselves (chiffon; others have no word for it).
+    `state_dir` is where its results survive a restart; `grace` how many seconds running work may take to end when the
+    agent is stopped. `domain` is whose agent it is, where agents of several work together (a2acp); it must be what the
+    hub says. The token may also come from DRAGOMAN_TOKEN or from the address, and is never logged.
     """
 
     def __init__(
@@ -64,12 +64,15 @@ class Agent(Declared):
         token: str | None = None,
         concurrency: int = 8,
         memory_mb: int | None = None,
+        gpu_vram_mb: int | None = None,
         state_dir: str | Path | None = None,
         grace: float = 30.0,
         world: World | None = None,
     ) -> None:
         speak_plainly()
-        _check(id, concurrency, memory_mb, grace)
+        _check(id, concurrency, grace)
+        _check_megabytes(id, "memory_mb", memory_mb, least=1)
+        _check_megabytes(id, "gpu_vram_mb", gpu_vram_mb, least=0)
         super().__init__(id)
         self.version = version
         self.kind = kind
@@ -77,6 +80,7 @@ class Agent(Declared):
         self.skills = several("skills", skills)
         self.concurrency = concurrency
         self.memory_mb = memory_mb
+        self.gpu_vram_mb = gpu_vram_mb
         self._token = token
         self._state_dir = state_dir
         self._grace = grace
@@ -294,6 +298,7 @@ class Agent(Declared):
             work_types=tuple(handlers),
             concurrency=self.concurrency,
             memory_mb=self.memory_mb,
+            gpu_vram_mb=self.gpu_vram_mb,
             capabilities=tuple(handler.capability() for handler in handlers.values()),
             skills=(*self.skills, *self._listeners.help),
         )
@@ -323,12 +328,15 @@ class Agent(Declared):
             engine.stop_soon()
 
 
-def _check(id: Any, concurrency: Any, memory_mb: Any, grace: Any) -> None:
+def _check(id: Any, concurrency: Any, grace: Any) -> None:
     if not isinstance(id, str) or not NAME.fullmatch(id):
         raise Misconfigured(f"{id!r:.100} is no agent's id: {NAMES}")
     if not isinstance(concurrency, int) or concurrency < 1:
         raise Misconfigured(f"the concurrency of {id} is {concurrency!r}: give a whole number of at least 1")
-    if memory_mb is not None and (not isinstance(memory_mb, int) or memory_mb < 1):
-        raise Misconfigured(f"the memory_mb of {id} is {memory_mb!r}: give a whole number of at least 1, or None")
     if not isinstance(grace, int | float) or not grace >= 0:
         raise Misconfigured(f"the grace of {id} is {grace!r}: give a number of seconds, 0 or more")
+
+
+def _check_megabytes(id: str, name: str, value: Any, *, least: int) -> None:
+    if value is not None and (type(value) is not int or value < least):
+        raise Misconfigured(f"the {name} of {id} is {value!r}: give a whole number of at least {least}, or None")

@@ -66,6 +66,7 @@ class Introduction(Struct, frozen=True, kw_only=True):
     domain: str | None = None
     concurrency: int = 8
     memory_mb: int | None = None
+    gpu_vram_mb: int | None = None
     capabilities: tuple[dict[str, Any], ...] = ()
     skills: tuple[str, ...] = ()
 

@@ -170,12 +170,13 @@ async def test_plain_functions_run_side_by_side(world: FakeWorld, hub: FakeHub) 
 
 
 async def test_the_agent_introduces_itself(world: FakeWorld, hub: FakeHub) -> None:
-    agent = Agent("worker", kind="infra", version="1.2.3", concurrency=5, memory_mb=4096, world=world)
+    agent = Agent("worker", kind="infra", version="1.2.3", concurrency=5, memory_mb=4096, gpu_vram_mb=0, world=world)
     agent.on("a")(lambda: None)
     async with Running(agent, hub):
         (said,) = hub.registrations
     assert (said.agent_id, said.agent_type, said.supported_versions) == ("worker", "infra", ("1.0",))
-    assert (said.work_types, said.limits) == (("a",), {"max_concurrent_tasks": 5, "max_memory_mb": 4096})
+    assert said.work_types == ("a",)
+    assert said.limits == {"max_concurrent_tasks": 5, "max_memory_mb": 4096, "max_gpu_vram_mb": 0}
 
 
 def test_type_hints_become_json_schema(agent: Agent) -> None:

@@ -181,6 +181,7 @@ def test_declarations_that_cannot_work_are_refused_with_what_to_write_instead() 
         (lambda: Agent("worker", skills="sql"), r"skills=\['sql'\]"),
         (lambda: Agent("worker", concurrency=0), "at least 1"),
         (lambda: Agent("worker", memory_mb=0), "at least 1, or None"),
+        (lambda: Agent("worker", gpu_vram_mb=-1), "the gpu_vram_mb of worker is -1: give a whole number of at least 0"),
         (lambda: Agent("worker", grace=-1), "0 or more"),
     ):
         with pytest.raises(Misconfigured, match=why):

@@ -296,13 +296,14 @@ def _work(message: Envelope[Any], request: WorkRequest, receipt: str | None) -> 
 
 def _registration(who: Introduction) -> bytes:
     """D9, and beside it what the document has no place for: the agent's version, and the schema of each work."""
+    resources = {"max_memory_mb": who.memory_mb, "max_gpu_vram_mb": who.gpu_vram_mb}
     said: dict[str, Any] = {
         "agent_id": who.agent_id,
         "agent_type": who.kind or who.agent_id,
         "supported_versions": SUPPORTED,
         "work_types": who.work_types,
         "limits": {"max_concurrent_tasks": who.concurrency}
-        | ({} if who.memory_mb is None else {"max_memory_mb": who.memory_mb}),
+        | {name: limit for name, limit in resources.items() if limit is not None},
         "capabilities": who.capabilities,
     }
     if who.version is not None:
