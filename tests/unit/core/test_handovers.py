@@ -7,6 +7,7 @@ import pytest
 from tests.support.conversations import allots, asks, hands, question, takes, three_who_converse, working
 
 from dragoman.core.agents.model import Offer
+from dragoman.core.agents.resources import RESOURCES
 from dragoman.core.commands import (
     Answer,
     Ask,
@@ -261,6 +262,32 @@ async def test_a_task_that_a_person_took_over_holds_nothing_of_its_agents_budget
     await world.ask(hands(world, "ann", task.id, Handing.ESCALATION))
     assert world.intake.entity(spent).value["reserved"] == 0
     assert world.intake.entity("RESOURCE/hub:budget").value["reserved"] == 0
+
+
+@pytest.mark.parametrize("said", [5000, "much", None])
+@pytest.mark.parametrize("resource", RESOURCES, ids=[resource.name for resource in RESOURCES])
+@pytest.mark.parametrize("needs", [{}, {"max_memory_mb": 60, "max_gpu_vram_mb": 60}], ids=["none", "some"])
+async def test_an_agent_that_hands_a_task_over_does_not_change_what_it_may_need(world, needs, resource, said):
+    """Else work for the agent that takes it over would be refused with figures that no caller sent."""
+    bob = await world.connect("bob", acknowledges=True)
+    await world.ask(msgspec.structs.replace(world.registration("bob"), memory_mb=100, gpu_vram_mb=100))
+    _, task = await working(world, constraints=needs)
+    request = hands(world, "ann", task.id, to=AgentId("bob"), known={"constraints": {resource.constraint: said}})
+    await world.ask(request)
+    await bob.ack(*bob.take())
+    await world.ask(takes(world, "bob", request))
+    moved = await world.task(task.id)
+    assert (moved.owner, moved.constraints) == ("bob", needs)
+    other = await world.submit(None, pinned="bob", constraints={resource.constraint: 40})
+    assert other.owner == "bob"
+
+
+async def test_a_task_that_an_agent_hands_over_as_its_own_says_in_numbers_what_it_may_need(world):
+    await world.connect("ann", acknowledges=True)
+    known = {"constraints": {"max_gpu_vram_mb": "much"}}
+    request = hands(world, "ann", TaskId("own idea"), to=AgentId("bob"), type="review", known=known)
+    fault = await world.refused(request)
+    assert (fault.kind, fault.field) == (Kind.INVALID, "constraints.max_gpu_vram_mb")
 
 
 async def test_who_has_used_up_all_it_may_takes_over_nothing_and_the_owner_hears_it_at_once(world):

@@ -7,6 +7,7 @@ import pytest
 from tests.support.conversations import allots, hands, takes, three_who_converse, working
 
 from dragoman.core.agents.model import Offer
+from dragoman.core.agents.resources import RESOURCES
 from dragoman.core.commands import Handing, RegisterAgent, RemoveAgent, ReportStatus
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant
@@ -70,6 +71,16 @@ async def test_who_has_no_room_for_a_task_is_not_asked_to_take_it_over(world):
     cid.take()
     asked = await world.ask(hands(world, "ann", task.id))
     assert (asked.asked_of, asked.asked_before, bob.take()) == ("cid", ("bob",), [])
+
+
+@pytest.mark.parametrize("resource", RESOURCES, ids=[resource.name for resource in RESOURCES])
+async def test_the_hub_does_not_ask_an_agent_that_has_too_little_memory_for_a_task_to_take_it_over(world, resource):
+    for id in ("bob", "cid"):
+        await world.connect(id, acknowledges=True)
+    await world.ask(msgspec.structs.replace(world.registration("bob"), **{resource.name: 100}))
+    _, task = await working(world, constraints={resource.constraint: 101})
+    await world.submit(None, pinned="cid")  # else idle agents come first
+    assert (await world.ask(hands(world, "ann", task.id))).asked_of == "cid"
 
 
 async def test_a_named_agent_without_room_is_answered_for_at_once(world):

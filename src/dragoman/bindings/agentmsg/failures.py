@@ -23,6 +23,7 @@ from dragoman.bindings import errormap
 from dragoman.bindings.agentmsg.names import called, derived_v4, doer
 from dragoman.bindings.agentmsg.names import task_id as hubs_id
 from dragoman.bindings.agentmsg.views import NUMBERS, REQUIREMENTS
+from dragoman.core.agents.resources import CONSTRAINTS
 from dragoman.core.commands import Severity
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import EPOCH, AgentId, Instant, rfc3339
@@ -63,7 +64,7 @@ FIELDS_OF: Mapping[MessageType, Mapping[str, str]] = {
     MessageType.TASK_HANDOFF: {
         "request_id": "metadata.correlation_id",
         "deadline": "payload.deadline",
-        **{f"constraints.{name}": f"payload.constraints.{name}" for name in (*NUMBERS, *REQUIREMENTS)},
+        **{f"constraints.{name}": f"payload.constraints.{name}" for name in (*NUMBERS, *REQUIREMENTS, *CONSTRAINTS)},
     },
     MessageType.HELP_REQUEST: {"deadline": "payload.deadline"},
     MessageType.HELP_RESPONSE: {"request_id": "payload.request_id"},

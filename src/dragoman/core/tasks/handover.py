@@ -27,6 +27,7 @@ from typing import Any
 import msgspec
 
 from dragoman.core.agents.model import Agent
+from dragoman.core.agents.resources import CONSTRAINTS
 from dragoman.core.commands import AnswerHandover, Handing, HandOver, Submit
 from dragoman.core.delivery.letters import carry
 from dragoman.core.delivery.model import Cargo
@@ -38,6 +39,7 @@ from dragoman.core.lookups import OpenQuestions, QuestionById, Story
 from dragoman.core.routing.dispatch import assign, fill, make_room
 from dragoman.core.routing.routes import Route, can_start, reach, seat
 from dragoman.core.state import budget
+from dragoman.core.state.capacity import needs_in
 from dragoman.core.tasks.assistance import answered_before, asked_before, call_off, passed_over, put_to, question_id
 from dragoman.core.tasks.heirs import inherit, named, parts_of
 from dragoman.core.tasks.lifecycle import move
@@ -166,6 +168,7 @@ def take_down(work: Work, command: HandOver) -> Task:
         constraints=command.known.get("constraints") or {},
     )
     budget.check_task(work, budget.needs(told.constraints))
+    needs_in(told.constraints)  # refused where they are no numbers
     body = msgspec.json.encode({"input": command.known.get("metadata") or {}})
     task = work.record(newborn(work, told, route), EventKind.SUBMITTED, body=msgspec.Raw(body))
     link = reach(work, command.principal)
@@ -351,10 +354,11 @@ def sooner(deadline: Instant, said: str | None) -> Instant:
 
 
 def tightened(constraints: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
-    """What a task may use after a handover: whoever hands it over may let it use less, never more, and does not undo
-    what its caller said of its chain and its risk."""
+    """What a task may use after a handover: whoever hands it over may let it use less, never more, and does not change
+    what its caller said of its chain, its risk and the memory that it may need."""
     kept = {name: constraints[name] for name in CALLERS if name in constraints}
-    new = {**constraints, **{name: value for name, value in said.items() if value is not None}, **kept}
+    terms = {name: value for name, value in said.items() if value is not None and name not in CONSTRAINTS}
+    new = {**constraints, **terms, **kept}
     wanted = budget.needs(new)
     bounds = budget.needs(constraints).items()
     return new | {budget.KINDS[kind][0]: min(amount, wanted.get(kind, amount)) for kind, amount in bounds}

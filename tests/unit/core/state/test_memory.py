@@ -15,6 +15,7 @@ from dragoman.core.commands import RegisterAgent
 from dragoman.core.errors import Kind
 from dragoman.core.ids import AgentId
 from dragoman.core.routing.routes import Route, route_of
+from dragoman.core.state.capacity import account_of
 from dragoman.core.tasks.model import Status
 from dragoman.stores.memory import MemoryStore
 from dragoman.transports.api.tasks import explain
@@ -183,3 +184,14 @@ def test_an_agent_that_was_stored_before_gpu_memory_was_counted_declared_none() 
     row = b'{"id":"a","protocol":"chiffon","created_at":1,"token_hash":"x","memory_mb":512}'
     agent = msgspec.json.decode(row, type=Agent)
     assert (agent.memory_mb, agent.gpu_vram_mb, msgspec.json.encode(agent)) == (512, None, row)
+
+
+@pytest.mark.parametrize("said", ["much", -5, 1.5, True, None])
+async def test_a_stored_need_that_is_no_number_keeps_nobody_else_waiting(
+    world: World, wants: Any, resource: Resource, said: object
+) -> None:
+    """Agents that handed a task over could once say anything of it."""
+    held = await world.submit(**wants(1))
+    odd = msgspec.structs.replace(held, constraints={resource.constraint: said})
+    agent = msgspec.structs.replace(world.intake.agent(held.owner), **{resource.name: 512})
+    assert account_of(agent, resource, (odd, held)).free == 511
