@@ -119,12 +119,13 @@ async def handed(world, task, *others) -> str:
     return (await world.task(task.id)).owner
 
 
-async def test_to_whoever_can_means_of_the_kind_that_the_caller_asked_for(world):
+@pytest.mark.parametrize("named", [None, "ann2"], ids=["any of the kind", "one of the kind, by name"])
+async def test_to_whoever_can_means_of_the_kind_that_the_caller_asked_for(world, named):
     for id in ("bob", "cid"):
         await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId(id)))
     await world.add("ann2", "writer", protocol="agentmsg", concurrent=4)
     await world.connect("ann2", acknowledges=True)
-    task = await world.submit("writer")
+    task = await world.submit("writer", pinned=named)
     await world.add("other", "painter", work_types=("run_playbook",))
     await world.connect("other")
     request = hands(world, "ann2", task.id)

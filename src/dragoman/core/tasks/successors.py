@@ -99,7 +99,8 @@ def is_as_asked_for(work: Work, task: Task, agent: Agent) -> bool:
     route = route_of(task.route)
     if agent.id == task.origin.principal or (route.role is not None and agent.role != route.role):
         return False
-    if route.kind not in (None, agent.kind) and any(one.kind for one in work.agents_of_kind(route.kind)):
+    kind = task.kind  # also where one of that kind was named, which the route then says alone
+    if kind not in (None, agent.kind) and any(one.kind for one in work.agents_of_kind(kind)):
         return False
     return all(capability in agent.capabilities for capability in task.required_capabilities)
 
