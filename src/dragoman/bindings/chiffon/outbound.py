@@ -97,7 +97,7 @@ def _work(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
         parameters = {**parameters, "answer": body["answer"]}
     if "handover" in body:  # somebody else began it: all that is known of it
         parameters = {**parameters, "handover": body["handover"]}
-    hints = fitting(body.get("hints"), Hints) or Hints()
+    hints = _hints(body.get("hints") or {})
     if task.limited:  # what is left of it, wherever it was said and in whatever words
         hints = msgspec.structs.replace(hints, max_duration_seconds=max(1, (task.deadline - now) // SECOND))
     request = WorkRequest(task_id=task.id, work_type=task.type, parameters=parameters, hints=hints)
@@ -110,6 +110,16 @@ def _work(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
         payload["hints"] |= hinted
         frame = codec.reissue(frame, {**beyond.get("envelope", {}), "payload": payload})
     return (frame,)
+
+
+def _hints(told: dict[str, Any]) -> Hints:
+    """What was hinted at, in chiffon's form: each hint by itself, for one that does not fit says nothing of others."""
+    fit = {
+        name: getattr(hint, name)
+        for name in Hints.__struct_fields__
+        if (hint := fitting({name: told.get(name)}, Hints)) is not None
+    }
+    return Hints(**fit)
 
 
 def _described(task: Task, body: dict[str, Any]) -> dict[str, Any]:

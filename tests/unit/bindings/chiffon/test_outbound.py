@@ -74,6 +74,17 @@ def test_an_agent_is_told_how_much_of_a_limit_is_left(
     assert order["payload"]["hints"] == hints | {"max_duration_seconds": seconds}
 
 
+@pytest.mark.parametrize("seconds", [50.0, 1.5])
+def test_a_hint_in_another_form_takes_no_other_hint_along(
+    parcel: Make, infra: Agent, task: Task, seconds: float
+) -> None:
+    """The API keeps seconds with their fractions, and chiffon has whole ones."""
+    limited = msgspec.structs.replace(task, limited=True, deadline=Instant(NOW + 49 * SECOND))
+    hints = {"max_duration_seconds": seconds, "max_memory_mb": 64}
+    order = said(parcel(Cargo.WORK, body={"input": {}, "hints": hints}, of=limited), infra)
+    assert order["payload"]["hints"] == {"max_duration_seconds": 49, "max_memory_mb": 64}
+
+
 def test_an_agent_is_told_of_no_limit_where_nobody_named_one(parcel: Make, infra: Agent) -> None:
     assert said(parcel(Cargo.WORK, body={"input": {}}), infra)["payload"]["hints"] == {}
 
