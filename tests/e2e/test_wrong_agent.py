@@ -1,4 +1,4 @@
-"""An agent that runs with another agent's token: refused at once, over every address, in one sentence."""
+"""An agent or a client with another agent's token: refused at once, over every address, in one sentence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from dragoman import Agent, NotAllowed
+from dragoman import Agent, Client, DragomanError, NotAllowed
 from tests.e2e import at_work
 from tests.e2e.at_work import soon
 from tests.support.hubproc import HubProcess
@@ -46,6 +46,29 @@ async def test_over_every_address_an_agent_with_anothers_token_ends_and_is_told_
         with pytest.raises(NotAllowed) as refused:
             await soon(wrong.serve(address(hub, scheme)))
         assert f"belongs to agent '{owner}', not to 'wrong'" in str(refused.value), scheme
+
+
+async def test_over_every_address_a_client_with_anothers_token_is_told_whose_it_is(hub: HubProcess) -> None:
+    for protocol, scheme in ADDRESSES:
+        owner = f"caller-{scheme.replace('+', '-')}"
+        token = at_work.token(hub, owner, protocol)
+
+        async def call(url: str = address(hub, scheme), token: str = token) -> None:
+            async with Client(url, token=token, id="wrong") as client:
+                await client.call("nobody", "work")
+
+        with pytest.raises(DragomanError) as refused:
+            await soon(call())
+        assert f"belongs to agent '{owner}', not to 'wrong'" in str(refused.value), scheme
+
+
+async def test_over_forge_a_client_may_name_the_agent_that_its_token_belongs_to(hub: HubProcess) -> None:
+    worker = Agent("forge-worker", token=at_work.token(hub, "forge-worker", "forge"))
+    worker.on("work")(lambda: 1)
+    token = at_work.token(hub, "forge-caller", "forge")
+    url = address(hub, "forge+ws")
+    async with at_work.serving(hub, worker, at=url), Client(url, token=token, id="forge-caller") as client:
+        assert await soon(client.call("forge-worker", "work")) == 1
 
 
 def test_a_program_with_anothers_token_prints_that_sentence_and_no_traceback(hub: HubProcess) -> None:

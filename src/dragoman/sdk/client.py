@@ -276,7 +276,7 @@ def _backend(address: Address, who: _Who, world: World) -> Backend:
         from dragoman.sdk.forge.client import ForgeClient
         from dragoman.sdk.forge.ws import WebSocketWire
 
-        return ForgeClient(lambda: WebSocketWire(address), world)
+        return ForgeClient(lambda: WebSocketWire(address), world, id)
     if id is None:
         raise Misconfigured("say who calls: Client(url, id=…), an agent added with `dragoman agent add`")
     if not address.token:

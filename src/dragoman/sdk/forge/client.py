@@ -54,13 +54,15 @@ STATUSES = {"pending": "waiting", "retrying": "queued"}
 
 
 class ForgeClient(Online[Call, Conversation]):
-    """What `Client` does, in forge. `dial` makes a wire."""
+    """What `Client` does, in forge. `dial` makes a wire. A client that names itself (`id`) is refused with another
+    agent's token."""
 
     protocol = "forge"
 
-    def __init__(self, dial: Callable[[], Wire], world: World) -> None:
+    def __init__(self, dial: Callable[[], Wire], world: World, id: str | None = None) -> None:
         super().__init__(world)
         self._dial = dial
+        self._id = id
         self._early: dict[str, list[Message]] = {}
         self._talk: Conversation | None = None
         self._is_known: dict[str, str] = {}
@@ -179,6 +181,20 @@ class ForgeClient(Online[Call, Conversation]):
 
     async def _connect(self, link: Conversation) -> None:
         await link.open()
+        if self._id is not None:
+            await self._register(link, self._id)
+
+    async def _register(self, link: Conversation, id: str) -> None:
+        """The client tells the hub its id before it says anything else; the hub compares it with the token's owner.
+        A hub that cannot answer now does not keep the client from calling: it tells each call the same."""
+        answers: list[Response] = []
+        link.request(forge.Register(agent_id=id), answers.append)
+        while not answers:
+            for notice in await link.notices():
+                self._hear(link, notice)
+        answer = answers[0]
+        if isinstance(answer, Failure) and not is_retryable(answer.error):
+            raise _error(answer.error)
 
     def _attach(self, link: Conversation) -> None:
         """A new link: ask again what has no answer, and look at what may have ended unheard."""
