@@ -23,7 +23,7 @@ from dragoman.core.files import FileRef
 from dragoman.core.ids import SECOND, AgentId, Instant, TaskId
 from dragoman.core.ports import Files, Intake, Store, StoreFailed
 from dragoman.core.tasks.parts import is_party
-from dragoman.transports.asgi import Disconnected, Receive, Scope, Send, answer, header, read_body
+from dragoman.transports.asgi import Disconnected, Receive, Scope, Send, answer, header, read_body, retry_after
 from dragoman.transports.chiffon.desk import ChiffonDesk
 from dragoman.transports.ranges import part_of
 from dragoman.transports.refusals import UNREADABLE
@@ -113,7 +113,7 @@ class AgentFiles:
     async def _no(self, send: Send, error: Refused | RemoteProtocolError) -> None:
         fault = error.fault if isinstance(error, Refused) else Fault(kind=Kind.TOO_LARGE, message=error.what)
         status = chiffon.status_of(fault)
-        headers = ((b"retry-after", b"1"),) if status in (429, 503) else ()
+        headers = ((b"retry-after", b"%d" % retry_after(fault)),) if status in (429, 503) else ()
         await answer(send, status, self._desk.no(fault), headers=headers)
 
     async def _wrong_method(self, send: Send, allowed: str) -> None:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
+from dragoman.core.errors import Fault
 from dragoman.core.memory import STRANGERS, MemoryBudget
 from dragoman.transports.hold import HOLD, Hold, hold
 from dragoman.transports.hosts import Hosts
@@ -41,6 +43,17 @@ STRANGE_ORIGIN = (
     "Not from this site",
     "A page of another site may not open a WebSocket here. Add its host to server.allowed_hosts to allow it.",
 )
+
+
+LONGEST_RETRY_AFTER = 60
+
+
+def retry_after(fault: Fault, default: int = 1) -> int:
+    """What `Retry-After` says beside a refusal: as many seconds as the refusal itself, whatever the protocol."""
+    seconds = fault.facts.get("retry_after")
+    if not isinstance(seconds, int | float):
+        return default
+    return min(LONGEST_RETRY_AFTER, max(1, math.ceil(seconds)))
 
 
 class Disconnected(Exception):

@@ -32,7 +32,17 @@ from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import AgentId, DeliveryId, Instant, SessionId, TaskId
 from dragoman.core.ports import Intake, StoreFailed
 from dragoman.transports import identity
-from dragoman.transports.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, departure, read_body
+from dragoman.transports.asgi import (
+    ASGIApp,
+    Disconnected,
+    Receive,
+    Scope,
+    Send,
+    answer,
+    departure,
+    read_body,
+    retry_after,
+)
 from dragoman.transports.limits import Limits
 from dragoman.transports.refusals import UNREADABLE, Refusals
 from dragoman.transports.unspeakable import unspeakable
@@ -80,10 +90,6 @@ class HttpDoor(ABC):
 
     @abstractmethod
     def status_of(self, fault: Fault) -> int: ...
-
-    def seconds_to_wait(self, fault: Fault) -> int:
-        """What `Retry-After` says."""
-        return 1
 
     @abstractmethod
     def fault_of(self, error: RemoteProtocolError) -> Fault: ...
@@ -280,7 +286,7 @@ class HttpDoor(ABC):
         if status == 401:
             headers = ((b"www-authenticate", b"Bearer"),)
         elif status in (429, 503):
-            headers = ((b"retry-after", b"%d" % self.seconds_to_wait(fault)),)
+            headers = ((b"retry-after", b"%d" % retry_after(fault)),)
         await answer(send, status, self.words(fault, agent, about), headers=headers)
 
     async def wrong_method(self, send: Send, allowed: str) -> None:

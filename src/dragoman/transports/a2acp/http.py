@@ -18,7 +18,6 @@ side and may have gone: one that reads on is told 202.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qs
@@ -35,7 +34,7 @@ from dragoman.core.ids import DeliveryId, Instant, SessionId
 from dragoman.core.memory import STRANGERS
 from dragoman.core.ports import StoreFailed
 from dragoman.protocols.a2acp import codec
-from dragoman.protocols.a2acp.errors import LONGEST_WAIT, A2acpError
+from dragoman.protocols.a2acp.errors import A2acpError
 from dragoman.protocols.a2acp.types import HANDSHAKE_SECONDS, MESSAGE_BYTES
 from dragoman.transports.a2acp.agents import A2acpAgents
 from dragoman.transports.a2acp.auth import A2acpAuth
@@ -79,11 +78,6 @@ class A2acpHttp(HttpDoor):
 
     def status_of(self, fault: Fault) -> int:
         return a2acp.status_of(fault)
-
-    def seconds_to_wait(self, fault: Fault) -> int:
-        """As many as the error says."""
-        after = fault.facts.get("retry_after")
-        return min(LONGEST_WAIT, max(1, math.ceil(after) if isinstance(after, int | float) else 1))
 
     def fault_of(self, error: RemoteProtocolError) -> Fault:
         if isinstance(error, A2acpError):

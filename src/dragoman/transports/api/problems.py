@@ -16,6 +16,7 @@ from starlette.responses import Response
 from dragoman.bindings import errormap
 from dragoman.core.agents.resources import CONSTRAINTS
 from dragoman.core.errors import Fault, Kind
+from dragoman.transports.asgi import retry_after
 from dragoman.wire import choices
 from dragoman.wire.misfit import misfit
 
@@ -88,7 +89,8 @@ def status_for(fault: Fault) -> int:
     return status_of(instead.get(fault.kind, fault.kind))
 
 
-RETRY_AFTER = {429: "1", 503: "2"}
+RETRY_AFTER = {429: 1, 503: 2}
+"""Seconds, where the refusal names none."""
 
 
 class ProblemOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,5 +180,5 @@ def problem(
     if code == 401:
         extra["WWW-Authenticate"] = 'Bearer realm="dragoman"'
     if code in RETRY_AFTER:
-        extra.setdefault("Retry-After", RETRY_AFTER[code])
+        extra.setdefault("Retry-After", str(retry_after(fault, RETRY_AFTER[code])))
     return Response(msgspec.json.encode(content), status_code=code, headers=extra, media_type=MEDIA_TYPE)

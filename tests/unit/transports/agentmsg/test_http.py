@@ -103,6 +103,14 @@ async def test_what_is_promised_at_most_once_is_done_once(client: Any, hub: Any,
     assert (other.status_code, other.json()["context"]["details"]["field"]) == (409, "id")
 
 
+async def test_retry_after_is_what_the_refusal_says(client: Any, hub: Any, kit: Any) -> None:
+    hub.held_tasks["ada"] = [kit.task]
+    facts = {"scope": "principal", "limit": 20, "retry_after": 42}
+    hub.script[ReportProgress] = Fault(kind=Kind.RATE_LIMITED, message="too many", retryable=True, facts=facts)
+    refused = await client.send(kit.message("TASK_UPDATE"))
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "42")
+
+
 async def test_what_was_refused_may_be_sent_again(client: Any, hub: Any, kit: Any) -> None:
     hub.held_tasks["ada"] = [kit.task]
     said = kit.message("TASK_UPDATE")

@@ -70,6 +70,17 @@ async def test_every_fault_of_the_core_has_its_problem(world: Any, kind: Kind) -
     assert world.intake.noted == []  # the core has audited it
 
 
+@pytest.mark.parametrize(("kind", "facts", "header"), [
+    (Kind.RATE_LIMITED, {"retry_after": 42}, "42"),
+    (Kind.OVERLOADED, {"retry_after": 5}, "5"),
+    (Kind.OVERLOADED, {}, "2"),
+])  # fmt: skip
+async def test_retry_after_is_what_the_refusal_says(world: Any, kind: Kind, facts: dict[str, Any], header: str) -> None:
+    world.intake.script[Submit] = Fault(kind=kind, message="not now", retryable=True, facts=facts)
+    answer = await world.client.post("/api/v1/tasks", json={"type": "a"})
+    assert answer.headers["retry-after"] == header
+
+
 @pytest.mark.parametrize(("kind", "field"), [("budget", "budget"), ("tokens", "budget.max_tokens")])
 async def test_a_task_above_its_budget_is_refused_for_good_with_the_numbers(world: Any, kind: str, field: str) -> None:
     world.intake.script[Submit] = exceeds(kind, "a task", 6, Account(kind, 5, 1, 0.5, 0)).fault

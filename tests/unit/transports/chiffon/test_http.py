@@ -72,6 +72,13 @@ REFUSALS = [
 ]
 
 
+@pytest.mark.parametrize(("said", "header"), [(42, "42"), (0.2, "1"), (3600, "60"), ("soon", "1")])
+async def test_retry_after_is_what_the_refusal_says(said: Any, header: str, client: Any, hub: Any, kit: Any) -> None:
+    hub.script[Submit] = Fault(kind=Kind.RATE_LIMITED, message="no", retryable=True, facts={"retry_after": said})
+    response = await client.send(kit.message())
+    assert (response.status_code, response.headers["retry-after"]) == (429, header)
+
+
 @pytest.mark.requirement("chiffon-D11")
 @pytest.mark.parametrize(("kind", "status", "code"), REFUSALS)
 async def test_what_the_hub_refuses_is_an_error_envelope(
