@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from dragoman.core.audit.chain import GENESIS, AuditRecord, seal
 from tests.support.cli import Said, dragoman
 from tests.support.hubproc import HubProcess, running
+from tests.support.machine import mount, unmount
 
 OK, FAILED, USAGE, UNREACHABLE = 0, 1, 2, 5
 
@@ -81,6 +84,42 @@ def test_a_chain_is_verified_without_a_hub_and_nothing_is_changed(kept: Kept, tm
     assert (kept.data / "hub.sqlite").read_bytes() == before
     assert (said.code, said.json["ok"], said.json["verified"]) == (OK, True, len(records_in(kept.data))), said
     assert verify(tmp_path / "nowhere").code == UNREACHABLE
+
+
+@pytest.fixture
+def archive(kept: Kept, tmp_path: Path) -> Iterator[Path]:
+    """A copy of the store alone, where nobody can write."""
+    place = tmp_path / "archive"
+    place.mkdir()
+    shutil.copy(kept.data / "hub.sqlite", place)
+    if os.geteuid() != 0:
+        place.chmod(0o500)
+        yield place
+        place.chmod(0o700)
+        return
+    mount("--bind", place, place)
+    try:
+        mount("-o", "remount,ro,bind", place)
+        yield place
+    finally:
+        unmount(place)
+
+
+def test_a_chain_is_verified_where_nobody_can_write(kept: Kept, archive: Path) -> None:
+    said = verify(archive, "--checkpoint", str(kept.checkpoint))
+    assert (said.code, said.json["ok"], said.json["verified"]) == (OK, True, len(records_in(kept.data))), said
+    assert [file.name for file in archive.iterdir()] == ["hub.sqlite"]
+
+
+def test_without_a_hub_nothing_is_advised_that_needs_one(kept: Kept, tmp_path: Path) -> None:
+    assert "audit query" not in dragoman("audit", "verify", "--data", str(kept.data)).err
+    data = kept.copied(tmp_path / "edited")
+    connection = apsw.Connection(str(data / "hub.sqlite"))
+    connection.execute("DELETE FROM audit WHERE seq = 2")
+    connection.close()
+    said = dragoman("audit", "verify", "--data", str(data))
+    assert (said.code, "audit query" in said.err) == (FAILED, False), said
+    assert "audit verify --data BACKUP" in said.err
 
 
 def test_a_record_that_was_edited_is_named_without_a_hub(kept: Kept, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from functools import partial
@@ -150,7 +151,7 @@ def verify(
 
     Without a running hub the store in the data directory is read, and nothing in it changed.
     """
-    kept = [_read(path) for path in checkpoint or ()]
+    kept, alone = [_read(path) for path in checkpoint or ()], False
     try:
         hub = Hub.find(reach)
         answer = hub.ask("GET", "audit", "verify", patience=LONG_WALK)
@@ -158,6 +159,7 @@ def verify(
     except Stop as stop:
         if stop.code is not Exit.UNREACHABLE or reach.hub:
             raise
+        alone = True
         answer, hashes = _offline(reach.directory, {one.seq for one in kept}, stop)
         hash_of = partial(_among, hashes)
     if answer.get("ok") and kept:
@@ -170,10 +172,11 @@ def verify(
             if broken is not None:
                 answer |= {"ok": False, "broken": {"seq": broken.seq, "why": broken.why}}
                 break
-    return _told(answer, len(kept), output)
+    return _told(answer, len(kept), output, alone=alone)
 
 
-def _told(answer: dict[str, Any], checkpoints: int, output: Output) -> int:
+def _told(answer: dict[str, Any], checkpoints: int, output: Output, *, alone: bool) -> int:
+    """`alone`: there is no hub that could be asked next."""
     good = bool(answer.get("ok"))
     if output != "table":
         printing.document(answer, output)
@@ -181,13 +184,16 @@ def _told(answer: dict[str, Any], checkpoints: int, output: Output) -> int:
         count = printing.count(int(answer.get("verified") or 0), "record")
         beside = f", and fits {printing.count(checkpoints, 'checkpoint')}" if checkpoints else ""
         printing.verdict(True, f"the audit record is whole: {count}{beside}")
-        printing.following("dragoman audit query")
+        if not alone:
+            printing.following("dragoman audit query")
     else:
         broken = answer.get("broken") or {}
         printing.verdict(False, f"the audit record is broken at {line(broken.get('seq'))}: {line(broken.get('why'))}")
-        printing.following(
-            f"compare with a backup: dragoman audit query --cursor {max(0, int(broken.get('seq') or 0) - 1)}"
-        )
+        if alone:
+            printing.following("verify a backup in a directory of its own: dragoman audit verify --data BACKUP")
+        else:
+            before = max(0, int(broken.get("seq") or 0) - 1)
+            printing.following(f"compare with a backup: dragoman audit query --cursor {before}")
     return Exit.OK if good else Exit.FAILED
 
 
@@ -213,6 +219,13 @@ def _among(hashes: Mapping[int, str], seq: int) -> str:
     return hashes.get(seq, "")
 
 
+def _is_archived(file: Path) -> bool:
+    """Whether nobody can be writing this store: its place is read-only, as a backup's on another disk may be, and no
+    log lies beside it. SQLite would want to make files there."""
+    log = file.with_name(f"{file.name}-wal")
+    return not os.access(file.parent, os.W_OK) and not (log.exists() and log.stat().st_size)
+
+
 def _offline(directory: Path, wanted: Collection[int], unreachable: Stop) -> tuple[dict[str, Any], dict[int, str]]:
     """The chain in a data directory, read by ourselves; and the hashes of the records that are wanted."""
     import apsw
@@ -226,7 +239,7 @@ def _offline(directory: Path, wanted: Collection[int], unreachable: Stop) -> tup
         raise unreachable
     seq, prev, broken, hashes = 0, chain.GENESIS, None, {0: BEFORE}
     try:
-        connection = answers.connect(str(file))
+        connection = answers.connect(str(file), unchanging=_is_archived(file))
         try:
             schema.known_version(connection, str(file))
             newest = recovery.newest_audit(connection)
@@ -241,7 +254,7 @@ def _offline(directory: Path, wanted: Collection[int], unreachable: Stop) -> tup
         raise Stop(
             Exit.FAILED,
             f"{line(file)} cannot be read ({line(error)})",
-            next="dragoman doctor says what is wrong with it",
+            next="dragoman doctor",
         ) from error
     broken = broken or chain.cut_short(seq, prev, newest)
     told = None if broken is None else {"seq": broken.seq, "why": broken.why}

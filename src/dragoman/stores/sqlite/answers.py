@@ -6,9 +6,11 @@ Every function takes a read-only connection and returns records. Lookups are poi
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
+from urllib.parse import quote
 
 import apsw
 from msgspec.structs import astuple
@@ -75,9 +77,12 @@ UNFINISHED = [status for status in Status if status not in FINAL]
 IN_UNFINISHED = one_of(UNFINISHED)
 
 
-def connect(path: str) -> apsw.Connection:
-    """A connection that only reads."""
-    connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+def connect(path: str, *, unchanging: bool = False) -> apsw.Connection:
+    """A connection that only reads. `unchanging`: nobody writes the file meanwhile, so nothing is made beside it."""
+    flags = apsw.SQLITE_OPEN_READONLY
+    if unchanging:
+        path, flags = f"file:{quote(os.path.abspath(path))}?immutable=1", flags | apsw.SQLITE_OPEN_URI
+    connection = apsw.Connection(path, flags=flags)
     connection.set_busy_timeout(5_000)
     connection.execute("PRAGMA cache_size = -16384")
     connection.execute("PRAGMA temp_store = MEMORY")
