@@ -36,7 +36,7 @@ from dragoman.protocols.agentmsg import codec
 from dragoman.protocols.agentmsg.errors import AgentmsgError
 from dragoman.protocols.agentmsg.types import EntityType, StateQuery, StateUpdate
 from dragoman.transports.agentmsg.desk import AgentmsgDesk
-from dragoman.transports.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, read_body
+from dragoman.transports.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, departure, header, read_body
 from dragoman.transports.http_door import Decided
 from dragoman.wire.errors import RemoteProtocolError
 
@@ -48,6 +48,8 @@ log = structlog.get_logger("dragoman.transports")
 PATH = "/agentmsg/state"
 WATCH = f"{PATH}/watch"
 HEARTBEAT_SECONDS = 15.0
+PROBE_SECONDS = 1.0
+"""Between heartbeats to a client that closed its side: one that is gone fails the second write and frees its place."""
 MOST_WATCHES = 1000
 """Streams at once, over all readers."""
 
@@ -248,14 +250,21 @@ class AgentmsgState:
         """A reader that does not read holds up `send`, and nobody else: what it has not read stays in the log."""
         await send({"type": "http.response.start", "status": 200, "headers": list(STREAM)})
         await _piece(send, b"retry: 1000\n\n")
-        ends = {asyncio.ensure_future(_gone(receive)), asyncio.ensure_future(self._closed.wait())}
+        pause = HEARTBEAT_SECONDS
+        silent = asyncio.ensure_future(departure(receive))
+        ends = {asyncio.ensure_future(self._closed.wait())}
         coming = asyncio.ensure_future(anext(updates, None))
         try:
             while True:
                 done, _ = await asyncio.wait(
-                    {coming, *ends}, timeout=HEARTBEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                    {coming, silent, *ends}, timeout=pause, return_when=asyncio.FIRST_COMPLETED
                 )
                 if done & ends:
+                    break
+                if silent in done and pause != PROBE_SECONDS:
+                    pause, silent = PROBE_SECONDS, asyncio.ensure_future(_gone(receive))
+                    continue
+                if silent in done:
                     break
                 if not done:
                     await _piece(send, b": heartbeat\n\n")
@@ -269,9 +278,9 @@ class AgentmsgState:
         except (Refused, StoreFailed) as error:  # the client comes back where it was, and is told then
             log.info("watch ended", why=type(error).__name__)
         finally:
-            for future in (coming, *ends):
+            for future in (coming, silent, *ends):
                 future.cancel()
-            await asyncio.wait({coming, *ends})
+            await asyncio.wait({coming, silent, *ends})
             if coming.done() and not coming.cancelled():
                 coming.exception()
         await send({"type": "http.response.body", "body": b"", "more_body": False})

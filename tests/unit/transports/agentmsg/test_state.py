@@ -12,6 +12,7 @@ from dragoman.core.commands import ChangeState
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN
 from dragoman.core.state.model import Operation, Registry
+from dragoman.transports.agentmsg import state as watching
 
 
 @pytest.mark.parametrize("token", ["ada", "admin"])
@@ -102,3 +103,40 @@ async def test_a_stop_ends_watches(client: Any, state: Any, serving: Any, kit: A
         assert await kit.soon(events(lines, 1)) == []
         await kit.soon(stopping)
     assert state.watchers == 0
+
+
+async def opened(serving: Any, kit: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A watch whose answer has begun."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", serving.port)
+    token = kit.tokens["ada"].encode()
+    writer.write(b"GET /agentmsg/state/watch HTTP/1.1\r\nhost: x\r\nauthorization: Bearer %b\r\n\r\n" % token)
+    await kit.soon(reader.readuntil(b"retry: 1000"))
+    return reader, writer
+
+
+async def test_a_watcher_that_closes_its_connection_frees_its_place_within_seconds(
+    serving: Any, state: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "PROBE_SECONDS", 0.05)
+    _, writer = await opened(serving, kit)
+    assert state.watchers == 1
+    writer.close()
+
+    async def free() -> None:
+        while state.watchers:
+            await asyncio.sleep(0.01)
+
+    await kit.soon(free())
+
+
+async def test_a_watcher_that_only_stops_sending_is_told_on(
+    serving: Any, state: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "PROBE_SECONDS", 0.05)
+    reader, writer = await opened(serving, kit)
+    writer.write_eof()
+    for _ in range(3):
+        await kit.soon(reader.readuntil(b": heartbeat"))
+    await state.change(Registry.AGENT, "bob", state="IDLE")
+    await kit.soon(reader.readuntil(b"event: state"))
+    writer.close()
