@@ -29,10 +29,11 @@ def check(work: Work, principal: AgentId, *, bytes: int = 0, letters: int = 0, e
     ):
         if wanted and limit and has + wanted > limit:
             named = {"bytes": "bytes of requests, letters and state"}.get(what, f"{what} of yours")
+            more = f", this message has {wanted} more" if what == "bytes" else ""
             raise refuse(
                 Kind.RATE_LIMITED,
-                f"the hub keeps {has} {named} that are not done with, and takes {limit} at most; send this again when "
-                f"{until}",
+                f"the hub keeps {has} {named} that are not done with{more}, and the hub takes {limit} at most; send "
+                f"this again when {until}",
                 retryable=True,
                 scope=what,
                 limit=limit,
