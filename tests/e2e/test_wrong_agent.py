@@ -1,4 +1,5 @@
-"""An agent or a client with another agent's token: refused at once, over every address, in one sentence."""
+"""An agent or a client with another agent's token, or over another protocol than its own: refused at once, over every
+address, in one sentence."""
 
 from __future__ import annotations
 
@@ -69,6 +70,19 @@ async def test_over_forge_a_client_may_name_the_agent_that_its_token_belongs_to(
     url = address(hub, "forge+ws")
     async with at_work.serving(hub, worker, at=url), Client(url, token=token, id="forge-caller") as client:
         assert await soon(client.call("forge-worker", "work")) == 1
+
+
+async def test_over_every_address_an_agent_that_was_added_for_another_protocol_ends_and_is_told_so(
+    hub: HubProcess,
+) -> None:
+    for protocol, scheme in ADDRESSES:
+        added_for = "forge" if protocol != "forge" else "chiffon"
+        name = f"{added_for}-over-{scheme.replace('+', '-')}"
+        agent = Agent(name, token=at_work.token(hub, name, added_for))
+        agent.on("work")(lambda: 1)
+        with pytest.raises(NotAllowed) as refused:
+            await soon(agent.serve(address(hub, scheme)))
+        assert f"{name} was added to speak {added_for}" in str(refused.value), scheme
 
 
 def test_a_program_with_anothers_token_prints_that_sentence_and_no_traceback(hub: HubProcess) -> None:

@@ -60,7 +60,7 @@ class HttpPost:
             except msgspec.DecodeError as error:
                 raise LinkDown(f"the auth service answered in a way we do not understand: {error}") from None
         said = error_in(response.content)
-        if response.status_code == 401 and (said is None or said.details.get("rule") != "capability"):
+        if response.status_code in (401, 403) and (said is None or said.details.get("rule") != "capability"):
             raise NotAllowed(said.message if said else "the hub does not know this token")
         if said is not None:
             raise failure(said)

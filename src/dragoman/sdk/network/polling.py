@@ -104,6 +104,8 @@ class PolledPipe(Errands[Frame | Accepted, tuple[bytes, str]]):
     async def _fetch(self) -> None:
         while True:
             response = await self._client.get(self.INBOX, params=POLL)
+            if response.status_code == 403:  # a poll has no content: the hub refuses the agent itself
+                raise NotAllowed(self._refusal(response.content) or "the hub does not let this agent poll")
             self._check(response)
             if response.status_code != 200:
                 raise LinkDown(f"the hub answered a poll with {response.status_code}")
