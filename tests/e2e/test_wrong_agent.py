@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from dragoman import Agent, Client, DragomanError, NotAllowed
+from dragoman import Agent, Client, DragomanError, NotAllowed, RequestRefused
 from tests.e2e import at_work
 from tests.e2e.at_work import soon
 from tests.support.hubproc import HubProcess
@@ -83,6 +83,17 @@ async def test_over_every_address_an_agent_that_was_added_for_another_protocol_e
         with pytest.raises(NotAllowed) as refused:
             await soon(agent.serve(address(hub, scheme)))
         assert f"{name} was added to speak {added_for}" in str(refused.value), scheme
+
+
+async def test_a_chiffon_client_that_leaves_out_its_kind_is_told_which_it_is(hub: HubProcess) -> None:
+    at_work.token(hub, "worker", "chiffon")
+    for scheme in ("chiffon+ws", "chiffon+http"):
+        name = f"boss-{scheme.replace('+', '-')}"
+        token = at_work.token(hub, name, "chiffon", kind="orchestrator")
+        async with Client(address(hub, scheme), token=token, id=name) as client:
+            with pytest.raises((RequestRefused, NotAllowed)) as refused:
+                await soon(client.call("worker", "work"))
+        assert f"gent '{name}' was added with a kind, and sends under that: as 'orchestrator'" in str(refused.value)
 
 
 def test_a_program_with_anothers_token_prints_that_sentence_and_no_traceback(hub: HubProcess) -> None:

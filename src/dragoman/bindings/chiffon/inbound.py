@@ -77,7 +77,10 @@ def command_of(
     has one: it goes on in the body, where every transport can carry it (all-D7), unless the body has one already.
     """
     if message.from_agent != agent.called:
-        what = f"{owned_by(agent.id, message.from_agent)}; it sends as {wire_name(agent)!r}"
+        if message.from_agent == agent.id:
+            what = f"agent {agent.id!r} was added with a kind, and sends under that: as {agent.called!r}"
+        else:
+            what = f"{owned_by(agent.id, message.from_agent)}; it sends as {wire_name(agent)!r}"
         raise refuse(Kind.FORBIDDEN, what, field="from_agent", agent_id=agent.id)
     spoken = agent.protocol_version
     if spoken is not None and message.protocol_version != spoken:
