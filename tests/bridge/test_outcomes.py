@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from dragoman import Client, Misconfigured, RequestRefused, SchemaMismatch, TaskCancelled, TaskFailed
+from dragoman import (
+    CapabilityNotFound,
+    Client,
+    Misconfigured,
+    RequestRefused,
+    SchemaMismatch,
+    TaskCancelled,
+    TaskFailed,
+)
 from dragoman.bindings.losses import Carriage, Feature, carried
 from tests.bridge.players.neutral import PATIENCE, soon
 from tests.bridge.players.stage import Stage
@@ -76,6 +84,12 @@ async def test_bad_input_is_invalid(both: Pair, agent_protocol: str) -> None:
     error = await failure_of(both, "typed", n="x")
     assert facts(error) == (SchemaMismatch, "invalid", None, words)
     assert isinstance(error, RequestRefused)  # the same exception where the hub refuses it at once
+
+
+async def test_work_that_the_agent_does_not_do_is_unsupported(both: Pair) -> None:
+    error = await failure_of(both, "knit")
+    assert facts(error)[:3] == (CapabilityNotFound, "unsupported_work", None)
+    assert "knit" in error.message and isinstance(error, RequestRefused)  # an a2acp caller hears it in the handshake
 
 
 async def test_a_cancelled_task_is_cancelled_with_its_reason(both: Pair) -> None:

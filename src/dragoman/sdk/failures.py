@@ -9,8 +9,8 @@
     rate_limited            RateLimitExceeded          internal                InternalError
     any other               TaskFailed
 
-All of them are `TaskFailed`. Input that does not fit is a `SchemaMismatch` also where the hub refused it at once, so
-that is a `RequestRefused`, too.
+All of them are `TaskFailed`. Input that does not fit is a `SchemaMismatch`, and work that an agent does not do a
+`CapabilityNotFound`, also where the hub refused it at once, so these two are a `RequestRefused`, too.
 
 The same exceptions are what a handler may raise to answer with one of a2acp's codes:
 
@@ -55,7 +55,9 @@ class CallFailed(TaskFailed):
         return TABLE[self.CODE].retry and self.details.get("retryable") is not False
 
 
-class CapabilityNotFound(CallFailed):
+class CapabilityNotFound(CallFailed, RequestRefused):
+    """The agent does no such work, says the agent, or the hub before any agent saw it."""
+
     CODE, KIND = Code.CAPABILITY_NOT_FOUND, "unsupported_work"
 
 
@@ -101,6 +103,8 @@ _CLASSES: tuple[type[CallFailed], ...] = (
 )
 FAILURES: dict[Code, type[CallFailed]] = {kind.CODE: kind for kind in _CLASSES}
 BY_KIND: dict[str, type[CallFailed]] = {kind.KIND: kind for kind in _CLASSES}
+ALSO_REFUSED = {form.KIND: form for form in (SchemaMismatch, CapabilityNotFound)}
+"""What an agent says of some requests, and the hub of others before an agent sees them: one exception for both."""
 CANCELLED = "cancelled"
 
 
@@ -144,11 +148,12 @@ def refused(
     sentence: str, *, kind: str | None, message: object = None, facts: dict[str, Any] | None = None
 ) -> RequestRefused:
     """A request that the hub did not take, as it is raised over every protocol. `sentence` ends with what to do next;
-    `message` is what went wrong, which says enough of input that does not fit."""
-    if kind != SchemaMismatch.KIND:
+    `message` is what went wrong, which says enough where that can also end a task."""
+    form = ALSO_REFUSED.get(kind or "")
+    if form is None:
         return RequestRefused(sentence, kind=kind, facts=facts)
     message = message if isinstance(message, str) and message else sentence
-    error = SchemaMismatch(message, details=facts)
+    error = form(message, details=facts)
     error.status, error.args = "refused", (message,)
     return error
 
