@@ -51,14 +51,14 @@ def test_dev_hands_its_flags_over_and_says_in_json_when_it_serves(started: Any, 
 
 
 def test_without_ready_json_people_are_greeted_on_stderr(started: Any, run: Any) -> None:
-    done = run("dev", "--port", "0", "--no-demo")
+    done = run("dev", "--port", "0", "--grpc-port", "0", "--no-demo")
     assert (done.code, done.out, started[0][1]) == (0, "", {"demo": False})
     assert "dragoman serves at  http://127.0.0.1:8420" in done.err
     assert "http://127.0.0.1:8420/#token=secret" in done.err  # also where it is redirected
 
 
 def test_the_log_of_a_service_is_not_told_the_token(started: Any, run: Any) -> None:
-    Path("dragoman.toml").write_text("")
+    Path("dragoman.toml").write_text("[server]\nport = 0\ngrpc_port = 0\n")  # another hub may have the usual ones
     done = run("serve", "-c", "dragoman.toml")
     assert ("dragoman serves at" in done.err, "secret" in done.err) == (True, False)
 
