@@ -27,8 +27,6 @@ ROOM = 256 * 1024
 """Unwritten bytes above which a child has no room for more."""
 LOOK_FIRST, LOOK_LAST = 0.002, 0.5
 """Seconds between two looks whether a child has read what it was told."""
-FAR_BEHIND = 32 * 1024
-"""Bytes beyond which messages are written as the pipe takes them: a child that is so late needs them all."""
 SPACE_LAST = 0.05
 """The same, where the next message waits for it."""
 
@@ -236,7 +234,7 @@ class Inlet:
     def _flush(self) -> None:
         had_room = self.has_room
         while self._unwritten:
-            if self._apart and not self._is_within and self._size <= FAR_BEHIND and self._unread():
+            if self._apart and not self._is_within and self._unread():
                 self._wait_for_the_reader()
                 break
             data = self._unwritten[0]
