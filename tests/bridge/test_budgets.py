@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from tests.bridge.conftest import Scene
@@ -80,3 +82,24 @@ async def test_what_was_used_counts_against_the_next_of_any_protocol(scene: Scen
     assert (account["consumed"], account.get("reserved", 0)) == (1.25, 0)
     with pytest.raises(AssertionError, match="0 remain"):
         await scene.caller.submit(Order(to=scene.worker.id))
+
+
+@pytest.mark.parametrize(
+    "pair", list(product(("agentmsg", "chiffon", "a2acp"), ("agentmsg", "chiffon"))), ids=lambda pair: "-".join(pair)
+)
+async def test_the_caller_is_told_what_failed_work_used(scene: Scene) -> None:
+    used = {"duration_seconds": 4, "cpu_time_ms": 6}
+    handle, job = await scene.begin()
+    await scene.worker.fail(job, "it broke", usage=used)
+    end = (await scene.caller.story(handle))[-1]
+    assert (end["final"], end.get("usage")) == ("failed", used)
+
+
+@pytest.mark.parametrize("pair", [(name, "agentmsg") for name in PLAYERS], ids=PLAYERS)
+async def test_what_failed_work_used_counts_once(scene: Scene) -> None:
+    await scene.stage.allot(scene.worker.id, 5)
+    handle, job = await scene.begin()
+    await scene.worker.fail(job, "it broke", usage={"cost_usd": 1.25})
+    assert (await scene.caller.story(handle))[-1]["final"] == "failed"
+    account = await scene.stage.account(scene.worker.id)
+    assert (account["consumed"], account.get("reserved", 0)) == (1.25, 0)

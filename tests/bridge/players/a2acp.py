@@ -17,6 +17,7 @@ from tests.bridge.players.neutral import (
     Order,
     Piece,
     Player,
+    Unsayable,
     Worker,
     only,
     said,
@@ -95,7 +96,7 @@ class A2acpCaller(A2acpParty, Caller):
                 usage = message.get("usage")
                 return said(final="completed", result=result, text=result.get("output"), usage=usage) | trace
             case "error":
-                return self._failed(payload["error"]) | trace
+                return self._failed(payload["error"]) | said(usage=message.get("usage")) | trace
         raise AssertionError(message)
 
     async def _progress(self, payload: Mapping[str, Any]) -> Piece:
@@ -195,7 +196,17 @@ class A2acpWorker(A2acpParty, Worker):
         payload = {**(result or {}), **said(output=text)}
         await self._reply(job, "response", job.type, payload, **said(usage=usage))
 
-    async def fail(self, job: Job, message: str, *, retryable: bool = False, exit_code: int | None = None) -> None:
+    async def fail(
+        self,
+        job: Job,
+        message: str,
+        *,
+        retryable: bool = False,
+        exit_code: int | None = None,
+        usage: Mapping[str, Any] | None = None,
+    ) -> None:
+        if usage is not None:
+            raise Unsayable("usage")
         code = "RATE_LIMIT_EXCEEDED" if retryable else "INTERNAL_ERROR"
         await self.err(job, code, message, said(exit_code=exit_code))
 

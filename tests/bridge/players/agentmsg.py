@@ -114,7 +114,8 @@ class AgentmsgCaller(AgentmsgParty, Caller):
     def _failed(self, payload: Mapping[str, Any]) -> Piece:
         error = payload["error"]
         code = error["context"].get("details", {}).get("exit_code")
-        return said(final=payload.get("status", "failed"), error=error["message"], exit_code=code)
+        usage = payload.get("usage")
+        return said(final=payload.get("status", "failed"), error=error["message"], exit_code=code, usage=usage)
 
 
 class AgentmsgWorker(AgentmsgParty, Worker):
@@ -279,9 +280,18 @@ class AgentmsgWorker(AgentmsgParty, Worker):
             payload["usage"] = usage
         await self._end("TASK_COMPLETE", payload)
 
-    async def fail(self, job: Job, message: str, *, retryable: bool = False, exit_code: int | None = None) -> None:
+    async def fail(
+        self,
+        job: Job,
+        message: str,
+        *,
+        retryable: bool = False,
+        exit_code: int | None = None,
+        usage: Mapping[str, Any] | None = None,
+    ) -> None:
         details = {} if exit_code is None else {"exit_code": exit_code}
-        await self._end("TASK_FAILED", {"task_id": job.id, "error": self.report(job, message, retryable, details)})
+        error = self.report(job, message, retryable, details)
+        await self._end("TASK_FAILED", {"task_id": job.id, "error": error, **said(usage=usage)})
 
     def report(self, job: Job, message: str, retryable: bool, details: Mapping[str, Any]) -> dict[str, Any]:
         return {

@@ -266,7 +266,17 @@ class CovenWorker(CovenParty, Worker):
             job, done={"full_response": text or "", "result_json": "" if result is None else as_json(result)}
         )
 
-    async def fail(self, job: Job, message: str, *, retryable: bool = False, exit_code: int | None = None) -> None:
+    async def fail(
+        self,
+        job: Job,
+        message: str,
+        *,
+        retryable: bool = False,
+        exit_code: int | None = None,
+        usage: Mapping[str, Any] | None = None,
+    ) -> None:
+        if usage is not None:
+            raise Unsayable("usage")
         facts = "" if exit_code is None else as_json({"exit_code": exit_code})
         kind = "resources" if retryable else "work_failed"
         fault = {"kind": kind, "message": message, "retryable": retryable, "facts_json": facts}

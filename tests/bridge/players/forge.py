@@ -227,7 +227,17 @@ class ForgeWorker(ForgeParty, Worker):
             raise Unsayable("usage")
         await self._update(job, said(status="completed", result=result, output=text))
 
-    async def fail(self, job: Job, message: str, *, retryable: bool = False, exit_code: int | None = None) -> None:
+    async def fail(
+        self,
+        job: Job,
+        message: str,
+        *,
+        retryable: bool = False,
+        exit_code: int | None = None,
+        usage: Mapping[str, Any] | None = None,
+    ) -> None:
+        if usage is not None:
+            raise Unsayable("usage")
         error = message if exit_code is None else {"message": message, "details": {"exit_code": exit_code}}
         await self._update(job, {"status": "failed", "error": error, "retryable": retryable})
 

@@ -197,7 +197,15 @@ class Worker(Party):
     ) -> None: ...
 
     @abstractmethod
-    async def fail(self, job: Job, message: str, *, retryable: bool = False, exit_code: int | None = None) -> None: ...
+    async def fail(
+        self,
+        job: Job,
+        message: str,
+        *,
+        retryable: bool = False,
+        exit_code: int | None = None,
+        usage: Mapping[str, Any] | None = None,
+    ) -> None: ...
 
     async def take(self) -> Job:
         return await soon(self.jobs.get())

@@ -220,10 +220,14 @@ def _too_long(said: Saying, large: Mapping[str, int]) -> bytes:
 
 def _failure(said: Saying) -> bytes:
     task, event = said.task, said.event
-    fault = fault_told(_parse(event.body), said.task, event)
+    body = _parse(event.body)
+    fault = fault_told(body, said.task, event)
     refusal = refusal_of(fault, personal=said.personal)
     if event.protocol != PROTOCOL or event.agent is None:
-        return said.complain(refusal, thread_of(task), task.type, None)
+        usage = body.get("usage")
+        tells = type(usage) is dict and not said.personal  # an error travels in clear
+        message = said.complain(refusal, thread_of(task), task.type, None, {"usage": usage} if tells else None)
+        return said.complain(refusal, thread_of(task), task.type, None) if tells and oversize(message) else message
     return said.repeat(refusal, said.voice.party(event.agent))
 
 

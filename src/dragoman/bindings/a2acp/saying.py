@@ -174,11 +174,18 @@ class Saying:
                 break
         return message
 
-    def complain(self, refusal: Refusal, correlation: str | None, intent: str | None, source: Agent | None) -> bytes:
+    def complain(
+        self,
+        refusal: Refusal,
+        correlation: str | None,
+        intent: str | None,
+        source: Agent | None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> bytes:
         payload = refusal.payload(correlation)
         if self.contract is not None:
             payload["contract_id"] = self.contract.id
-        return self.say(ERROR, intent, payload, source=source)
+        return self.say(ERROR, intent, payload, source=source, extra=extra)
 
     def repeat(self, refusal: Refusal, source: Agent) -> bytes:
         """An agent's own error, with the fields of it that nobody here knows, as long as a message holds them."""

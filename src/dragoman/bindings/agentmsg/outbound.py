@@ -310,6 +310,8 @@ def _failure(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
     said: dict[str, Any] = {"task_id": called(task), "error": error, "status": _ended(event, fault)}
     if output := output_told(body):
         said["output"] = output
+    if type(body.get("usage")) is dict:
+        said["usage"] = body["usage"]
     return _report(MessageType.TASK_FAILED, said, parcel, agent)
 
 

@@ -101,13 +101,14 @@ def report_fault(work: Work, command: ReportFault) -> Task | None:
         return task
     if command.protocol is not None:
         command = msgspec.structs.replace(command, fault=said_of(task, command.fault))
+    from dragoman.core.tasks import spending  # it ends tasks, and so builds on this
+
     probe = task.origin.principal == HUB
+    usage = spending.usage_in(command.body)
     over = None
     if not probe and budget.spend(work, command.principal, command.body):
         refuse_hopeless(work)
-        from dragoman.core.tasks import spending  # it ends tasks, and so builds on this
-
-        task = spending.noted(work.known_task(task.id), budget.used(spending.usage_in(command.body)))
+        task = spending.noted(work.known_task(task.id), budget.used(usage))
         over = spending.excess(work, task)
     if over is not None and command.fault.kind in work.rules.retried:
         task = give_up(work, task, over)  # it may not begin again
@@ -122,9 +123,10 @@ def report_fault(work: Work, command: ReportFault) -> Task | None:
             Status.CANCELLED if command.fault.kind is Kind.CANCELLED else Status.FAILED,
             fault=command.fault,
             agent=command.principal,
-            body=msgspec.json.encode({"fault": command.fault}),
+            body=msgspec.json.encode({"fault": command.fault, **({"usage": usage} if usage else {})}),
             protocol=command.protocol,
             raw=command.raw,
+            booked=True,
         )
     if probe or command.fault.kind not in work.rules.breaking:
         heard(work, command.principal, probe=probe)
@@ -332,15 +334,16 @@ def end(
     protocol: str | None = None,
     raw: bytes | None = None,
     settles: bool = True,
+    booked: bool = False,
 ) -> Task:
     """A task is over: write it down, tell whoever asked, and let go of everything that hung on it. `settles`: also of
-    what depends on it."""
+    what depends on it. `booked`: the `usage` in the body was counted before."""
     if task.owner is not None:
         withdraw(work, task, task.owner)
     if body is None:
         body = msgspec.json.encode({"fault": fault})
     freed = task.reserved is not None
-    spent = budget.spend(work, agent or task.owner, body)
+    spent = not booked and budget.spend(work, agent or task.owner, body)
     task = budget.release(work, task)
     task = work.record(task, STORY[status], agent=agent, body=msgspec.Raw(body), protocol=protocol, raw=raw)
     task = move(
