@@ -141,7 +141,9 @@ VOICES: Mapping[str, Voice] = {
         caller_says={
             F.PRIORITY: lost("a2acp has no word for it"),
             F.INPUT: SHORT,
-            F.DEADLINE: lost("the contract says how long an answer may take, and the agent the contract"),
+            F.DEADLINE: lost(
+                "a caller has no word for it; the contract says how long an answer may take, and that is told instead"
+            ),
             F.DEPENDENCIES: lost("a2acp has no word for it"),
             F.DESCRIPTION: lost("a2acp names work by its intent only"),
             F.THREAD: lost("a2acp has no conversations"),
