@@ -89,7 +89,8 @@ async def test_bad_input_is_invalid(both: Pair, agent_protocol: str) -> None:
 async def test_work_that_the_agent_does_not_do_is_unsupported(both: Pair) -> None:
     error = await failure_of(both, "knit")
     assert facts(error)[:3] == (CapabilityNotFound, "unsupported_work", None)
-    assert "knit" in error.message and isinstance(error, RequestRefused)  # an a2acp caller hears it in the handshake
+    assert "knit" in error.message  # in the words of a handshake where the caller speaks a2acp
+    assert isinstance(error, RequestRefused)
 
 
 async def test_a_cancelled_task_is_cancelled_with_its_reason(both: Pair) -> None:
