@@ -26,6 +26,8 @@ VALUES: dict[str, Any] = {
     "none": None,
 }
 FILE = b"some bytes"
+LONG = "0123456789" * 150_000
+"""Too long for one message of any protocol."""
 
 
 def declared(agent: Agent) -> Agent:
@@ -61,6 +63,15 @@ def declared(agent: Agent) -> Agent:
         await task.progress(50, "half")
         task.used(tokens=7, cost_usd=0.5)
         return {"n": 1}
+
+    @agent.task("stream")
+    async def stream(task: Task) -> None:
+        for piece in ("one ", "two ", "three"):
+            await task.text(piece)
+
+    @agent.task("long")
+    async def long() -> str:
+        return LONG
 
     @agent.task("send")
     async def send(task: Task) -> dict[str, int]:

@@ -22,7 +22,7 @@ from dragoman import (
 from dragoman.bindings.losses import Carriage, Feature, carried
 from tests.bridge.players.neutral import PATIENCE, soon
 from tests.bridge.players.stage import Stage
-from tests.bridge.sdk_pairs import PROTOCOLS, VALUES, Cast
+from tests.bridge.sdk_pairs import LONG, PROTOCOLS, VALUES, Cast
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -68,6 +68,21 @@ async def test_a_returned_value_arrives_as_it_was_returned(both: Pair) -> None:
     came = {what: await soon(caller.call(agent, "give", what=what)) for what in VALUES}
     assert came == VALUES
     assert [type(value) for value in came.values()] == [type(value) for value in VALUES.values()]
+
+
+async def test_an_answer_that_was_streamed_is_what_the_call_returns(both: Pair) -> None:
+    caller, agent = both
+    assert await soon(caller.call(agent, "stream")) == "one two three"
+
+
+async def test_a_text_too_long_for_one_message_is_what_the_call_returns(
+    both: Pair, caller_protocol: str, agent_protocol: str
+) -> None:
+    caller, agent = both
+    if "a2acp" in (caller_protocol, agent_protocol):  # a payload there is one message
+        assert (await failure_of(both, "long")).kind in ("too_large", "work_failed")
+    else:
+        assert await soon(caller.call(agent, "long")) == LONG
 
 
 async def test_every_failure_is_the_same(both: Pair) -> None:

@@ -17,6 +17,7 @@ from dragoman.sdk.a2acp import declared
 from dragoman.sdk.a2acp.channel import Write
 from dragoman.sdk.a2acp.relations import Terms
 from dragoman.sdk.calling.following import Followed
+from dragoman.sdk.events import value_of
 from dragoman.sdk.failures import (
     CallFailed,
     RateLimitExceeded,
@@ -72,7 +73,7 @@ class Call(Followed):
         if isinstance(message.usage, dict):
             data["usage"] = message.usage
         self._tell("completed", message, data)
-        self.finish(value)
+        self.finish(value_of(value, self.heard))
 
     def failed(self, message: Message) -> CallFailed:
         """What an error about this call says."""

@@ -45,6 +45,12 @@ class Followed:
         self.events.append(Event(task_id=self.task_id, seq=seq, kind=kind, at=at, agent=agent, data=data))
         self._news.set()
 
+    @property
+    def heard(self) -> str:
+        """The output that came in pieces: the answer of a handler that streams it, and of one whose text was too long
+        for one message."""
+        return "".join(event.data.get("output") or "" for event in self.events if event.kind == "progress")
+
     def finish(self, value: Any) -> None:
         if not self.done.done():
             self.done.set_result(value)

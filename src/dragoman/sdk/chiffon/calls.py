@@ -80,7 +80,7 @@ class Call(Followed):
             data["usage"] = used
         if result.exit_code == 0:
             self._tell("completed", message, data)
-            self.finish(value_of(structured, output))
+            self.finish(value_of(structured, output or self.heard))
             return
         self._tell("failed", message, data)
         fault = told(message)
