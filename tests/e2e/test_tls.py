@@ -288,6 +288,13 @@ async def test_an_sdk_without_the_ca_does_not_speak_to_the_hub(
         with pytest.raises(HubUnreachable) as unproved:
             async with Client(address(hub, "covens"), token="t", id="x") as client:
                 await client.submit("a", "b", {})
+    for scheme in ("chiffon+wss", "chiffon+https", "agentmsg+wss", "forge+wss", "a2acp+wss"):
+        async with asyncio.timeout(2 * PATIENCE):
+            with pytest.raises(
+                HubUnreachable, match=r"CERTIFICATE_VERIFY_FAILED.*; name the hub's CA in SSL_CERT_FILE"
+            ):
+                async with Client(address(hub, scheme), token="t", id="x"):
+                    pass
     said = str(unproved.value)
     assert said.startswith(f"no answer from {address(hub, 'covens')}: failed to connect: CERTIFICATE_VERIFY_FAILED: ")
     assert said.endswith("; name the hub's CA in SSL_CERT_FILE, and the hub as its certificate does.")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import re
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -92,6 +94,17 @@ def test_who_speaks_at_the_wrong_door_is_told_of_the_right_one(said: str, what: 
     assert what in str(down)
     assert str(unreachable(down)) == f"no link to the hub: {down}."
     assert str(unreachable(not_made(parse("chiffon+ws://h:1", "t"), Exception("gone")))).endswith("running there?")
+
+
+def test_an_error_is_told_in_the_words_of_whoever_numbered_it() -> None:
+    address = parse("chiffon+wss://h:1", "t")
+    untrusted = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] self-signed")
+    assert "CERTIFICATE_VERIFY_FAILED" in str(not_made(address, untrusted))
+    assert "SSL_CERT_FILE" in str(not_made(address, untrusted))
+    unknown = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    assert str(not_made(address, unknown)).endswith(": Name or service not known")
+    refused = ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 1)")
+    assert str(not_made(address, refused)).endswith(": Connection refused")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ Libraries say what they saw, in their own words; what to do about it stands in t
 from __future__ import annotations
 
 import os
+import socket
+import ssl
 
 from dragoman.sdk.address import Address
 from dragoman.sdk.links import LinkDown
@@ -53,6 +55,17 @@ def sentence(error: BaseException) -> str:
 
 def not_made(address: Address, error: BaseException) -> LinkDown:
     """Nobody answers at an address."""
-    is_known = isinstance(error, OSError) and error.errno is not None
-    said = os.strerror(error.errno) if is_known else str(error) or type(error).__name__  # type: ignore[attr-defined]
-    return LinkDown(f"{address.shown}: {advised(said, secure=address.is_secure)}")
+    return LinkDown(f"{address.shown}: {advised(_said(error), secure=address.is_secure)}")
+
+
+def _said(error: BaseException) -> str:
+    """The system's word for an errno. The numbers of TLS and of the resolver are not the system's: theirs would be
+    "Operation not permitted" for a certificate that is not trusted."""
+    match error:
+        case ssl.SSLError():
+            return str(error)
+        case socket.gaierror():
+            return error.strerror or str(error)
+        case OSError(errno=int(number)):
+            return os.strerror(number)
+    return str(error) or type(error).__name__
