@@ -209,6 +209,12 @@ def fails_soon(work: Work, task: Task, could: Iterable[Agent]) -> bool:
     )
 
 
+def is_here(work: Work, agent: Agent) -> bool:
+    """Whether an agent is known to be there: it has a link, or works on something. Of one that polled a moment ago and
+    has neither, nobody knows whether it comes again."""
+    return bool(work.links_to(agent.id)) or work.load_of(agent.id) > 0
+
+
 def was_heard_lately(work: Work, agent: Agent) -> bool:
     """Whether an agent that converses said anything within so many heartbeats as make it offline (agentmsg-D12)."""
     if not agent.converses or agent.silent_since is not None:
@@ -220,9 +226,16 @@ def was_heard_lately(work: Work, agent: Agent) -> bool:
 def patience(work: Work, task: Task) -> int:
     """How long a task that found no seat stands in its queue before the hub looks at it again."""
     route = route_of(task.route)
-    if any(serves(agent, route) and present(work, agent.id) for agent in addressed(work, route)):
-        return task.idle_limit  # nearly always, and the first of them says so
-    if not fails_soon(work, task, [agent for agent in addressed(work, route) if serves(agent, route)]):
+    could: list[Agent] = []
+    for agent in addressed(work, route):
+        if serves(agent, route):
+            if is_here(work, agent):  # of many agents mostly the first one
+                return task.idle_limit
+            could.append(agent)
+    soon = fails_soon(work, task, could)
+    if any(present(work, agent.id) for agent in could):
+        return min(task.idle_limit, task.total_limit or task.idle_limit) if soon else task.idle_limit
+    if not soon:
         return work.rules.idle_limit
     delays = work.rules.unreachable_delays
     return min(delays[min(1, len(delays) - 1)], task.total_limit or work.rules.total_limit)

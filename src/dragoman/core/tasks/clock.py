@@ -10,9 +10,12 @@ whatever is not due yet is simply set again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from dragoman.core.agents.floor import Floor
+from dragoman.core.agents.model import Agent
 from dragoman.core.agents.registry import probe
 from dragoman.core.commands import AwaitReturn
 from dragoman.core.contracts.parting import part
@@ -23,7 +26,7 @@ from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import HUB, Instant, rfc3339
 from dragoman.core.lookups import DeliveryById
 from dragoman.core.routing.dispatch import fill, place
-from dragoman.core.routing.routes import addressed, fails_soon, last_heard, present, route_of, serves
+from dragoman.core.routing.routes import addressed, fails_soon, is_here, last_heard, present, route_of, serves
 from dragoman.core.tasks.model import HELD, EventKind, Status, Task
 from dragoman.core.tasks.outcome import end, end_children, fail_attempt, failed, give_up, still_held
 from dragoman.core.tasks.questions import call_back, stood_still_for
@@ -113,22 +116,39 @@ def still_queued(work: Work, task: Task) -> None:
     """Nobody took it. Somebody there but busy: go on waiting. Nobody there: an attempt failed."""
     route = route_of(task.route)
     could = [agent for agent in addressed(work, route) if serves(agent, route)]
+    hasty = fails_soon(work, task, could)
     if any(present(work, agent.id) for agent in could):
+        bound = None  # what its caller allows for the whole, where nobody is known to be there (chiffon-D6)
+        if hasty and task.total_limit is not None and not any(is_here(work, agent) for agent in could):
+            bound = Instant(task.created_at + task.total_limit)
+        if bound is not None and work.now >= bound:
+            give_up(work, task, nobody_connected(work, task, could))
+            return
         wait = max(task.idle_limit, work.now - task.created_at)
-        wake_at = min(task.deadline, Instant(work.now + wait), task.expires_at or task.deadline)
+        wake_at = min(task.deadline, Instant(work.now + wait), task.expires_at or task.deadline, bound or task.deadline)
         attempts = task.attempts - task.unreached
         work.put(msgspec.structs.replace(task, wake_at=wake_at, attempts=attempts, unreached=0))
         for agent in could:  # nobody should stand in a queue beside a free seat; if somebody does, not for long
             fill(work, agent.id)
         return
-    hasty = fails_soon(work, task, could)
     rested = Instant(work.serving_since + work.rules.idle_limit)
     if not hasty and work.now < rested:  # nobody could be connected while we were down: let them come back first
         wake_at = min(task.deadline, rested, task.expires_at or task.deadline)
         work.put(msgspec.structs.replace(task, wake_at=wake_at))
         return
+    fault = nobody_connected(work, task, could)
+    if hasty:
+        looked_in_vain(work, task, fault)
+        return
+    attempts, unreached = task.attempts + 1, task.unreached + 1
+    waited = msgspec.structs.replace(task, attempts=attempts, unreached=unreached, owner=None, queue=None)
+    fail_attempt(work, waited, fault)
+
+
+def nobody_connected(work: Work, task: Task, could: Sequence[Agent]) -> Fault:
+    route = route_of(task.route)
     last = max((at for agent in could if (at := last_heard(work, agent)) is not None), default=None)
-    fault = Fault(
+    return Fault(
         kind=Kind.UNAVAILABLE,
         message=f"no agent that could do {task.type!r} is connected",
         retryable=True,
@@ -137,12 +157,6 @@ def still_queued(work: Work, task: Task) -> None:
             "last_heartbeat": None if last is None else rfc3339(last),
         },
     )
-    if hasty:
-        looked_in_vain(work, task, fault)
-        return
-    attempts, unreached = task.attempts + 1, task.unreached + 1
-    waited = msgspec.structs.replace(task, attempts=attempts, unreached=unreached, owner=None, queue=None)
-    fail_attempt(work, waited, fault)
 
 
 def looked_in_vain(work: Work, task: Task, fault: Fault) -> None:

@@ -53,6 +53,21 @@ async def test_the_hint_bounds_the_whole(infra, hint, seconds):
     assert (await infra.task(task.id)).fault.kind is Kind.UNAVAILABLE
 
 
+@pytest.mark.requirement("chiffon-D6")
+async def test_the_hint_bounds_the_whole_also_where_an_agent_polled_a_moment_ago(infra):
+    """It counts as connected for a minute, and nobody knows whether it comes again."""
+    await infra.poll("i1", 1)
+    hinted, other = await infra.submit(total_seconds=3), await infra.submit()
+    assert await failed_after(infra, hinted) == 3.0
+    assert (await infra.task(hinted.id)).fault.kind is Kind.UNAVAILABLE
+    assert (await infra.task(other.id)).status is Status.QUEUED
+    [parcel] = await infra.poll("i1", 1)
+    assert parcel.task.id == other.id
+    busy = await infra.submit(total_seconds=3)  # its agent works, and will poll when it is done
+    await infra.advance(5)
+    assert (await infra.task(busy.id)).status is Status.QUEUED
+
+
 @pytest.mark.parametrize("after", [0.2, 2.0, 6.5])
 async def test_an_agent_that_comes_in_between_is_given_it_at_once_with_all_its_attempts(infra, after):
     task = await infra.submit()
