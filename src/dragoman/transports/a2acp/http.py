@@ -97,9 +97,10 @@ class A2acpHttp(HttpDoor):
 
     async def message(self, scope: Scope, receive: Receive, send: Send) -> None:
         about = About()
-        what: str | None = None
+        what: str | None = "a2acp.message"
         try:
             link = self._linked(scope)
+            what = None  # a refusal for want of room is counted and not recorded
             data = await read_body(scope, receive, MESSAGE_BYTES, STRANGERS if link is None else link.id)
             later = responds_later(scope)
             trace = header(scope, b"traceparent")

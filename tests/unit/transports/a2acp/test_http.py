@@ -164,6 +164,12 @@ async def test_a_handshake_waits_for_its_target(client: Any, hub: Any, kit: Any,
     await hub.until(lambda: bool(hub.asked_for(Acknowledge)))
 
 
+async def test_a_message_with_a_wrong_token_is_refused_and_recorded(client: Any, hub: Any) -> None:
+    answer = await client.http.post("/a2acp/messages", content=b"{}", headers={"authorization": "Bearer wrong"})
+    assert answer.status_code == 401
+    assert len(hub.noted) == 1
+
+
 async def test_what_the_hub_decides_it_records_itself(client: Any, hub: Any) -> None:
     facts = {"scope": "agent", "limit": 3, "retry_after": 17}
     hub.script[Submit] = Fault(kind=Kind.RATE_LIMITED, message="too many", retryable=True, facts=facts)
