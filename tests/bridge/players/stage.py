@@ -43,6 +43,11 @@ class Stage:
         assert answer.status_code == 201, answer.text
         return str(answer.json()["token"])
 
+    async def remove(self, id: str) -> None:
+        """An agent that later scenes must not meet."""
+        answer = await self.admin.delete(f"/api/v1/agents/{id}")
+        assert answer.status_code == 204, answer.text
+
     async def allow(self, source: str, target: str, *, allow: bool = True) -> None:
         """Let agents of one domain ask those of another, or not."""
         said = {"source": source, "target": target, "allow": allow}
