@@ -57,7 +57,7 @@ bench: $(BENCH)  ## measure, beside a peer and the raw limit
 	@$(BIN)/python -m bench $(ARGS)
 
 web:             ## the page at /: served as it stands, so nothing is built
-	@ls src/dragoman/transports/api/status/status.*
+	@ls src/dragoman/api/status/status.*
 
 clean:           ## forget the environment and the caches
 	@rm -rf $(VENV) .venv-peers .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -2,7 +2,7 @@
 
     taken out                                         stands in
     ------------------------------------------------  --------------------------------------------------------------
-    the token of a message: signature, claims, agent  `transports.a2acp.tokens.AuthService.verify`
+    the token of a message: signature, claims, agent  `server.a2acp.tokens.AuthService.verify`
     that its id is new, also after a restart          `core.policy.replay.first_time`, and its row
     the limits of a minute                            `core.policy.chain.RateLimit`
     both payloads against the contract's schemas      `core.tasks.submit.check_input`, `core.tasks.outcome.kept`
@@ -19,7 +19,7 @@ from dragoman.cli.main import main
 from dragoman.core.ids import AgentId
 from dragoman.core.policy import chain, replay
 from dragoman.core.tasks import outcome, submit
-from dragoman.transports.a2acp.tokens import AuthService
+from dragoman.server.a2acp.tokens import AuthService
 
 
 def believe(self: Any, message: Any, link: Any) -> Any:

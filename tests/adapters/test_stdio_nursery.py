@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.transports.stdio.channel import Ended, Handle, Launch, Nursery
+from dragoman.supervisor.channel import Ended, Handle, Launch, Nursery
 from tests.support.children import DAEMON, PYTHON, children_of, command_of, program, runs, stat, zombies_of
 
 PATIENCE = 60.0

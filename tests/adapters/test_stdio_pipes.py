@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from dragoman.transports.stdio import pace
-from dragoman.transports.stdio.pipes import ROOM, Crowd, Inlet, Outlet
+from dragoman.supervisor import pace
+from dragoman.supervisor.pipes import ROOM, Crowd, Inlet, Outlet
 from dragoman.wire.lines import Line, Overlong
 
 PATIENCE = 60.0

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 import msgspec
 from starlette.requests import Request
 
+from dragoman.api import bodies
+from dragoman.api.problems import Problem
 from dragoman.app import settings
 from dragoman.protocols.a2acp import codec as a2acp
 from dragoman.protocols.a2acp import flow
@@ -40,8 +42,6 @@ from dragoman.security.collaboration import Seal
 from dragoman.security.jwt import Authority, Claims, Issued
 from dragoman.security.keys import KeyRing, new_key
 from dragoman.security.sealing import CollaborationKey, Seals, Unopened
-from dragoman.transports.api import bodies
-from dragoman.transports.api.problems import Problem
 from dragoman.wire import Role, guard
 from dragoman.wire.errors import RemoteProtocolError
 from dragoman.wire.schema import compatibility, library

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dragoman.api.schemas import DIALECT, PROTOCOLS
 from dragoman.protocols.chiffon import codec
 from dragoman.protocols.chiffon.errors import ChiffonError
-from dragoman.transports.api.schemas import DIALECT, PROTOCOLS
 from tests.fuzz.thoroughness import THOROUGH, UNTIMED, for_a_while
 
 SCHEMA = PROTOCOLS["chiffon"]()

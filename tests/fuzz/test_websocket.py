@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
-from dragoman.transports.websocket import EXTENSION, Socket
-from dragoman.transports.ws_frames import Cutter
+from dragoman.server.websocket import EXTENSION, Socket
+from dragoman.server.ws_frames import Cutter
 from tests.fuzz.hostile import broken_bytes
 from tests.fuzz.thoroughness import THOROUGH, UNTIMED, for_a_while
 

@@ -14,7 +14,7 @@ import pytest
 from dragoman.sandbox.ladder import Ladder, Rung, ladder
 from dragoman.sandbox.model import Level, Limits, Sandbox
 from dragoman.sandbox.needs import interpreter
-from dragoman.transports.stdio.channel import Ended, Launch, Nursery
+from dragoman.supervisor.channel import Ended, Launch, Nursery
 
 PATIENCE = 60.0
 AGENT = (

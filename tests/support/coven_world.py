@@ -21,9 +21,9 @@ from dragoman.core.rules import Rules
 from dragoman.core.tasks.model import Event, Task
 from dragoman.protocols.coven import codec, types
 from dragoman.security.tokens import new_token, token_hash
+from dragoman.server.coven import CovenDoor, CovenLimits
 from dragoman.stores.files import MemoryFiles
 from dragoman.stores.memory import MemoryStore
-from dragoman.transports.coven_grpc import CovenDoor, CovenLimits
 from tests.support import coven as outside
 
 PATIENCE = 60.0

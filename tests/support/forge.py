@@ -23,11 +23,11 @@ from dragoman.core.ids import ADMIN, AgentId
 from dragoman.protocols.forge.connection import Connection
 from dragoman.protocols.forge.types import Stamp
 from dragoman.security.tokens import token_hash
+from dragoman.server.forge.desk import ForgeDesk
+from dragoman.server.forge.ws import ForgeWs
+from dragoman.server.limits import Limits as TransportLimits
+from dragoman.server.server import serve
 from dragoman.stores.files import MemoryFiles
-from dragoman.transports.forge.desk import ForgeDesk
-from dragoman.transports.forge.ws import ForgeWs
-from dragoman.transports.limits import Limits as TransportLimits
-from dragoman.transports.server import serve
 from dragoman.wire import Role
 from tests.support.world import World
 

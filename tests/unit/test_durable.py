@@ -12,7 +12,7 @@ import pytest
 from dragoman import durable
 from dragoman.core.ids import Instant
 from dragoman.stores.files import DirectoryFiles
-from dragoman.transports.stdio.vault import Vault
+from dragoman.supervisor.vault import Vault
 
 SOURCE = Path(durable.__file__).parent
 
@@ -108,8 +108,8 @@ OTHERWISE = {
     "stores/memory.py": "a store that keeps nothing",
     "stores/sqlite/lock.py": "what it says is for people; the lock itself is the kernel's",
     "stores/sqlite/passed.py": "a ring, changed in place",
-    "transports/stdio/logbook.py": "logs of children, which may lose their last lines",
-    "transports/stdio/nursery.py": "a control file of the kernel",
+    "supervisor/logbook.py": "logs of children, which may lose their last lines",
+    "supervisor/nursery.py": "a control file of the kernel",
     "sdk/work/journal.py": "a log, and synced as one",
     "cli/ownhub.py": "a log, in a directory that is thrown away",
     "durable.py": "the one way",
@@ -152,6 +152,6 @@ def test_every_directory_that_must_last_is_made_in_the_one_way_that_survives_a_c
         "durable.py",
         "sandbox/launch.py",
         "sandbox/wasmtrials.py",
-        "transports/stdio/child.py",
-        "transports/stdio/logbook.py",
+        "supervisor/child.py",
+        "supervisor/logbook.py",
     }

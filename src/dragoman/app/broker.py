@@ -10,10 +10,10 @@ from dragoman.bindings.a2acp.names import version_of
 from dragoman.core.ids import SECOND, Instant
 from dragoman.core.ports import Files, Intake, Store, Vault
 from dragoman.protocols.a2acp.types import Agent
-from dragoman.transports.a2acp.desk import A2acpDesk
-from dragoman.transports.a2acp.http import A2acpDoor
-from dragoman.transports.a2acp.tokens import AuthService
-from dragoman.transports.limits import Limits
+from dragoman.server.a2acp.desk import A2acpDesk
+from dragoman.server.a2acp.http import A2acpDoor
+from dragoman.server.a2acp.tokens import AuthService
+from dragoman.server.limits import Limits
 
 
 def open_auth(settings: Settings, intake: Intake, now: Callable[[], Instant]) -> AuthService:

@@ -8,7 +8,7 @@ from dragoman.app.settings import Settings, is_loopback
 from dragoman.security import private
 from dragoman.security.private import PrivateFileError
 from dragoman.security.tokens import token_hash
-from dragoman.transports.hosts import Hosts
+from dragoman.server.hosts import Hosts
 
 SHORTEST_TOKEN = 16
 

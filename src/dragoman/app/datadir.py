@@ -30,7 +30,7 @@ DEFAULT = datahome.DEFAULT
 KEYS = ("signing.json", "master.json")
 """Files of `security.keys` and `security.masterkey`, wherever they lie in the directory."""
 BESIDE = ("files", "vault")
-"""Directories of `stores.files` and `transports.stdio.vault`, whose contents the store only names."""
+"""Directories of `stores.files` and `supervisor.vault`, whose contents the store only names."""
 TOKEN_BYTES = 16  # 32 hex characters, as agents' tokens
 _TOKEN = re.compile(r"[!-~]+").fullmatch
 """What a header can carry: an operator may have chosen another token."""

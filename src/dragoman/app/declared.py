@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from dragoman.transports.stdio.recipe import (
+from dragoman.supervisor.recipe import (
     MODULES,
     AllowedFile,
     AllowedHost,
@@ -33,7 +33,7 @@ from dragoman.transports.stdio.recipe import (
     Word,
     contradiction,
 )
-from dragoman.transports.stdio.restarts import Policy
+from dragoman.supervisor.restarts import Policy
 from dragoman.wire.misfit import explain
 
 

@@ -33,8 +33,8 @@ from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.tasks.model import QuestionStatus
 from dragoman.demo.cast import CAST, DOMAIN, EDITOR, INFRA, LAB, PLANNER, RECORDS, SCRIBE, Part
 from dragoman.security.tokens import new_token, token_hash
-from dragoman.transports.stdio.recipe import Recipe
-from dragoman.transports.stdio.supervisor import Declared
+from dragoman.supervisor.recipe import Recipe
+from dragoman.supervisor.supervisor import Declared
 
 if TYPE_CHECKING:
     from dragoman.app.wiring import Running

@@ -168,7 +168,7 @@ def _none() -> int:
 
 
 class Metrics(Observer):
-    """Counts what the intake does; `transports.operations.Exposition` for whoever asks."""
+    """Counts what the intake does; `server.operations.Exposition` for whoever asks."""
 
     content_type = CONTENT_TYPE_LATEST
 

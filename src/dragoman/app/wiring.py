@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
+from dragoman.api import app as management
 from dragoman.app import alarm, tidying
 from dragoman.app.broker import Keys, open_auth, open_broker
 from dragoman.app.callers import hosts_of, metrics_token
@@ -48,19 +49,18 @@ from dragoman.protocols.forge.types import AgentStatus
 from dragoman.security.dumps import leave_no_dumps
 from dragoman.security.tokens import token_hash
 from dragoman.security.urls import PRIVATE
+from dragoman.server.agentmsg.desk import AgentmsgDesk
+from dragoman.server.agentmsg.http import AgentmsgDoor
+from dragoman.server.forge.desk import ForgeDesk
+from dragoman.server.forge.tongue import ForgeTongue
+from dragoman.server.forge.ws import ForgeWs
+from dragoman.server.limits import Limits
+from dragoman.server.server import PortBusy, Serving, serve
 from dragoman.stores.files import DirectoryFiles, MemoryFiles
-from dragoman.transports.agentmsg.desk import AgentmsgDesk
-from dragoman.transports.agentmsg.http import AgentmsgDoor
-from dragoman.transports.api import app as management
-from dragoman.transports.forge.desk import ForgeDesk
-from dragoman.transports.forge.tongue import ForgeTongue
-from dragoman.transports.forge.ws import ForgeWs
-from dragoman.transports.limits import Limits
-from dragoman.transports.server import PortBusy, Serving, serve
-from dragoman.transports.stdio.supervisor import Declared, Supervisor
+from dragoman.supervisor.supervisor import Declared, Supervisor
 
 if TYPE_CHECKING:
-    from dragoman.transports.coven_grpc.door import CovenDoor
+    from dragoman.server.coven.door import CovenDoor
 
 log = structlog.get_logger("dragoman")
 
@@ -301,8 +301,8 @@ def open_coven(
     if not of.enabled:
         return None
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # its handlers crash whoever forks; we only spawn
-    from dragoman.transports.coven_grpc.door import CovenDoor
-    from dragoman.transports.coven_grpc.limits import CovenLimits
+    from dragoman.server.coven.door import CovenDoor
+    from dragoman.server.coven.limits import CovenLimits
 
     return CovenDoor(
         intake,

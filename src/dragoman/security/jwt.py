@@ -16,7 +16,7 @@ does. Steps 6 (the key may still verify), 9 and 10 are taken every time: a remem
 expiry nor its key. Only good tokens are remembered, so nobody without one can push others out.
 
 Whether a token was revoked is not asked here: a removed agent, a new secret, or a person voids it
-(`transports.a2acp.tokens`).
+(`server.a2acp.tokens`).
 
 Times are whole Unix seconds, as in tokens; the caller passes `now`.
 """

@@ -34,7 +34,7 @@ from dragoman.security import grants
 from dragoman.security.jwt import Authority
 from dragoman.security.keys import KeyRing, new_key
 from dragoman.security.refusals import Refusal as Unfit
-from dragoman.transports.a2acp.tokens import RULES
+from dragoman.server.a2acp.tokens import RULES
 from dragoman.wire import LocalProtocolError
 from dragoman.wire.schema.library import Library
 

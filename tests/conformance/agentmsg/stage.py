@@ -26,11 +26,11 @@ from dragoman.core.queries.state import StateView
 from dragoman.core.rules import Rules
 from dragoman.core.tasks.model import Task
 from dragoman.security.tokens import token_hash
+from dragoman.server.agentmsg.desk import AgentmsgDesk
+from dragoman.server.agentmsg.http import AgentmsgDoor
+from dragoman.server.limits import Limits
+from dragoman.server.server import serve
 from dragoman.stores.memory import MemoryStore
-from dragoman.transports.agentmsg.desk import AgentmsgDesk
-from dragoman.transports.agentmsg.http import AgentmsgDoor
-from dragoman.transports.limits import Limits
-from dragoman.transports.server import serve
 
 ADMIN_TOKEN = "a" * 32
 

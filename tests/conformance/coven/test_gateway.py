@@ -13,8 +13,8 @@ from tests.support.coven_world import gateway
 from dragoman.core.ids import AgentId
 from dragoman.protocols.coven import codec, coven_pb2
 from dragoman.protocols.coven.types import Done, FileData, SendMessage, Text, Thinking
+from dragoman.server.coven.door import CovenDoor
 from dragoman.stores.files import MemoryFiles
-from dragoman.transports.coven_grpc.door import CovenDoor
 
 Code = grpc.StatusCode
 NEWER = b"\xba\x06\x05later"  # field 103, a string

@@ -21,7 +21,7 @@ from dragoman.core.ids import ADMIN, AgentId, TaskId
 from dragoman.core.pipelining import Pipeline, Pipelined
 from dragoman.core.ports import StoreFailed
 from dragoman.security.tokens import token_hash
-from dragoman.transports.server import serve
+from dragoman.server.server import serve
 
 TOKEN = "0" * 32
 

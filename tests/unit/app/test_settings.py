@@ -202,7 +202,7 @@ def test_the_rules_reach_the_core_in_microseconds() -> None:
 
 
 def test_the_doors_defaults_are_the_ones_the_doors_have() -> None:
-    from dragoman.transports.limits import Limits
+    from dragoman.server.limits import Limits
 
     doors, server = Limits(), Settings().server
     assert (

@@ -12,7 +12,7 @@ from dragoman.app.settings.model import CovenSettings, Server, StoreSettings
 from dragoman.app.wiring import hub
 from dragoman.core.commands import Acknowledge
 from dragoman.core.ids import ADMIN, HOUR, Instant
-from dragoman.transports.stdio.supervisor import Supervisor
+from dragoman.supervisor.supervisor import Supervisor
 
 
 async def test_no_clock_runs_out_while_the_hub_waits_for_somebody_to_finish(

@@ -16,7 +16,7 @@ import pytest
 HEAVY = {
     "apsw", "asyncio", "email", "http.client", "httpx", "httpx2", "importlib.metadata", "jsonschema_rs",
     "markdown_it", "msgspec", "prometheus_client", "rich", "ssl", "starlette", "structlog", "uvicorn", "uvloop",
-    "websockets", "dragoman.core", "dragoman.stores", "dragoman.transports", "dragoman.sdk", "dragoman.protocols",
+    "websockets", "dragoman.core", "dragoman.stores", "dragoman.server", "dragoman.sdk", "dragoman.protocols",
 }  # fmt: skip
 PROBE = (
     "import sys, json\n"

@@ -13,7 +13,7 @@ from dragoman.app.declared import AgentSettings, shown
 from dragoman.core.ids import DAY, HOUR, SECOND
 from dragoman.core.rules import Rules
 from dragoman.sandbox.model import Level
-from dragoman.transports.stdio.recipe import Terms
+from dragoman.supervisor.recipe import Terms
 
 TABLES = frozenset({"agents"})
 """Lists of tables, which only a file can hold."""

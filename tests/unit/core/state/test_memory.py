@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from tests.support.world import World
 
+from dragoman.api.tasks import explain
 from dragoman.core.agents.model import Agent
 from dragoman.core.agents.resources import RESOURCES, Resource
 from dragoman.core.commands import RegisterAgent
@@ -18,7 +19,6 @@ from dragoman.core.routing.routes import Route, route_of
 from dragoman.core.state.capacity import account_of
 from dragoman.core.tasks.model import Status
 from dragoman.stores.memory import MemoryStore
-from dragoman.transports.api.tasks import explain
 
 
 @pytest.fixture(params=RESOURCES, ids=[resource.name for resource in RESOURCES])

@@ -1,0 +1,363 @@
+"""Agents: let them in, look at them, give them a new token, send them away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dragoman.api.bodies import (
+    AgentIn,
+    AgentsQuery,
+    LogsQuery,
+    Nothing,
+    read_body,
+    read_json,
+    read_query,
+    shape,
+    without_nulls,
+)
+from dragoman.api.desk import Desk
+from dragoman.api.endpoint import respond
+from dragoman.api.problems import Problem
+from dragoman.api.reports import Reported, history, reported
+from dragoman.api.tasks import PROTOCOL
+from dragoman.bindings import a2acp
+from dragoman.core.agents.manners import RESERVED
+from dragoman.core.agents.model import Agent, Offer, Profile
+from dragoman.core.commands import AddAgent, RemoveAgent, RotateToken
+from dragoman.core.contracts.terms import LIBRARY
+from dragoman.core.errors import Kind
+from dragoman.core.ids import ADMIN, AgentId, rfc3339
+from dragoman.core.policy.holdings import NOTHING
+from dragoman.core.ports import TaskFilter
+from dragoman.core.queries import AgentOut, AgentStatus, LogLine, agent_out, log_line
+from dragoman.core.state.model import Registry
+from dragoman.core.state.standing import AWAY
+from dragoman.protocols.a2acp.contracts import Capability
+from dragoman.security.tokens import new_token, token_hash
+from dragoman.supervisor.logbook import Entry, Log
+from dragoman.supervisor.recipe import DETAIL, ChildLimits, Recipe, State, contradiction, recipe_of
+from dragoman.supervisor.recipe import PROTOCOL as CHILD_PROTOCOL
+from dragoman.supervisor.restarts import Policy
+from dragoman.supervisor.supervisor import Declared
+from dragoman.wire.schema.library import SchemaError
+
+EVENTS_A_TASK = 100
+LONGEST_COMMAND = 128 * 1024
+CHILDS = (
+    "cwd",
+    "env",
+    "pass_env",
+    "restart",
+    "limits",
+    "grace_seconds",
+    "privileges",
+    "allow_files",
+    "allow_hosts",
+    "wasm",
+)
+"""Fields that only an agent with a command has."""
+
+
+class Credential(msgspec.Struct, frozen=True, kw_only=True):
+    """The token is shown this once; the hub keeps only its hash. An agent that the hub runs itself needs none."""
+
+    agent_id: str
+    token: str | None
+
+
+class ChildOut(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent that the hub runs. Of its environment only the names are told: values may be secrets."""
+
+    state: State
+    since: str
+    pid: int | None
+    restarts: int
+    last_end: str | None
+    command: tuple[str, ...]
+    cwd: str | None
+    env: tuple[str, ...]
+    pass_env: tuple[str, ...]
+    restart: Policy
+    limits: ChildLimits
+    grace_seconds: float
+    privileges: bool
+    allow_files: tuple[str, ...]
+    allow_hosts: tuple[str, ...]
+    origin: str
+
+
+class Pending(msgspec.Struct, frozen=True):
+    """What its quotas count: bytes that are not done with, letters not acknowledged, tasks in the shared state."""
+
+    bytes: int
+    letters: int
+    state_entities: int
+
+
+class AgentTold(AgentOut, frozen=True, kw_only=True, omit_defaults=True):
+    """`child` is there for an agent that the hub runs; then `status` may also be how its process is. One that said that
+    it takes no work has that for its status. `reported` is there for one that said how it is, and
+    `pending` for one that has something lying in the hub, where one agent is looked at."""
+
+    status: str  # type: ignore[assignment]
+
+    offers: tuple[Capability, ...] = ()
+    child: ChildOut | None = None
+    reported: Reported | None = None
+    pending: Pending | None = None
+
+
+class AgentList(msgspec.Struct, frozen=True, kw_only=True):
+    agents: tuple[AgentTold, ...]
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of a log. Of a child: what it printed (`stream` stdout or stderr), logged in its protocol (event), or what
+    the hub wrote about it (hub). Of another agent: an event of a task, or what it logged beside its tasks (event)."""
+
+    seq: int
+    at: str
+    kind: str
+    text: str
+    task_id: str | None
+    level: str | None = None
+    stream: str | None = None
+    context: dict[str, Any] = {}
+
+
+class AgentLogs(msgspec.Struct, frozen=True, kw_only=True):
+    """Oldest first. `next` leads to older tasks; for a child it is the number to go on after."""
+
+    logs: tuple[Line, ...]
+    next: str | None
+
+
+def told(desk: Desk, agent: Agent) -> AgentTold:
+    reachable, tasks = desk.intake.reachable(agent.id), desk.intake.load_of(agent.id)
+    now, heard = desk.intake.now(), desk.intake.heard_at(agent.id)
+    plain = agent_out(agent, reachable=reachable, tasks=tasks, now=now, heard=heard)
+    facts = {field: getattr(plain, field) for field in plain.__struct_fields__}
+    facts["details"] = {name: value for name, value in agent.details.items() if name != DETAIL}
+    child = _child(desk, agent)
+    if desk.children is not None and (report := desk.children.report(agent.id)) is not None:
+        facts["sandbox"] = report.sandbox  # it may have been refused since its row was written
+    if child is not None and child.state not in (State.IDLE, State.BUSY):
+        facts["status"] = child.state
+    elif plain.status is AgentStatus.IDLE and (away := _away(desk, agent)) is not None:
+        facts["status"] = away
+    return AgentTold(**facts, offers=tuple(map(a2acp.capability_of, agent.offers)), child=child)
+
+
+def _away(desk: Desk, agent: Agent) -> str | None:
+    """Why an agent that is there takes no work, as it said itself: `error`, `maintenance`, `offline`."""
+    entity = desk.intake.entity(f"{Registry.AGENT.value}/{agent.id}")
+    state = None if entity is None else entity.value.get("state")
+    return str(state).lower() if state in AWAY else None
+
+
+def _child(desk: Desk, agent: Agent) -> ChildOut | None:
+    found = None if desk.children is None else desk.children.report(agent.id)
+    if found is None:
+        return None
+    of = found.recipe
+    return ChildOut(
+        state=found.state,
+        since=rfc3339(found.since),
+        pid=found.pid,
+        restarts=found.restarts,
+        last_end=found.last_end,
+        command=of.command,
+        cwd=of.cwd,
+        env=of.env,
+        pass_env=of.pass_env,
+        restart=of.restart,
+        limits=of.limits,
+        grace_seconds=of.grace(busy=True),
+        privileges=of.privileges,
+        allow_files=of.allow_files,
+        allow_hosts=of.allow_hosts,
+        origin=of.origin,
+    )
+
+
+def offered(capabilities: Sequence[Capability]) -> tuple[Offer, ...]:
+    """What an agent will be held to; each of its schemas is looked through first."""
+    for place, one in enumerate(capabilities):
+        for field in ("input_schema", "output_schema"):
+            try:
+                LIBRARY.compiled(getattr(one, field))
+            except SchemaError as error:
+                where = f"offers[{place}].{field}{error.pointer}"
+                raise Problem(Kind.INVALID, f"no schema that is taken here: {error.what}", field=where) from None
+    return tuple(map(a2acp.offer_of, capabilities))
+
+
+def find_agent(desk: Desk, request: Request) -> Agent:
+    id = request.path_params["id"]
+    agent = desk.intake.agent(AgentId(id))
+    if agent is None:
+        raise Problem(Kind.NOT_FOUND, f"no agent {id[:80]!r}", next="List them with GET /api/v1/agents.")
+    return agent
+
+
+async def add(desk: Desk, request: Request) -> Response:
+    wish = shape(without_nulls(await read_json(desk, request)), AgentIn)
+    if wish.agent_id in RESERVED:
+        raise Problem(Kind.INVALID, f"the id {wish.agent_id} is the hub's own", field="agent_id")
+    if wish.protocol not in desk.protocols:
+        spoken = ", ".join(desk.protocols)
+        raise Problem(
+            Kind.INVALID,
+            f"this hub does not speak {wish.protocol!r}",
+            field="protocol",
+            next=f"Use one of: {spoken}.",
+            spoken=list(desk.protocols),
+        )
+    if wish.command is not None:
+        return await _run(desk, wish)
+    for field in CHILDS:
+        if getattr(wish, field) is not None:
+            message = f"{field} is only for agents the hub runs as child processes, by a command"
+            raise Problem(Kind.INVALID, message, field=field)
+    token = new_token()
+    agent = Profile.of(wish).admitted(
+        AgentId(wish.agent_id), wish.protocol, at=desk.intake.now(), token_hash=token_hash(token)
+    )
+    agent = msgspec.structs.replace(agent, offers=offered(wish.offers))
+    await desk.intake.ask(AddAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent))
+    return respond(201, Credential(agent_id=agent.id, token=token), {"Location": f"/api/v1/agents/{agent.id}"})
+
+
+async def _run(desk: Desk, wish: AgentIn) -> Response:
+    """An agent that the hub itself starts, now and whenever it starts."""
+    assert wish.command is not None
+    if desk.children is None:
+        raise Problem(Kind.INVALID, "this hub runs no agents itself", field="command")
+    if wish.protocol != CHILD_PROTOCOL:
+        message = f"an agent that the hub runs speaks {CHILD_PROTOCOL} over its standard streams, not {wish.protocol}"
+        raise Problem(Kind.INVALID, message, field="protocol", next=f"Write {CHILD_PROTOCOL!r}, or leave command out.")
+    if not wish.command[0]:
+        raise Problem(Kind.INVALID, "the command has no name", field="command")
+    if sum(map(len, wish.command)) + sum(len(k) + len(v) for k, v in (wish.env or {}).items()) > LONGEST_COMMAND:
+        raise Problem(Kind.TOO_LARGE, f"command and environment may have {LONGEST_COMMAND} characters", field="command")
+    given = {field: value for field in CHILDS if (value := getattr(wish, field)) is not None and field != "env"}
+    recipe = Recipe(command=wish.command, untrusted=wish.untrusted, **given)
+    if (wrong := contradiction(recipe)) is not None:
+        raise Problem(Kind.INVALID, wrong[1], field=wrong[0])
+    profile, offers = Profile.of(wish), offered(wish.offers)
+    declared = Declared(id=wish.agent_id, recipe=recipe, env=wish.env or {}, profile=profile, offers=offers)
+    agent = await desk.children.admit(declared)
+    return respond(201, Credential(agent_id=agent.id, token=None), {"Location": f"/api/v1/agents/{agent.id}"})
+
+
+async def listing(desk: Desk, request: Request) -> Response:
+    query = read_query(request, AgentsQuery)
+    agents = [told(desk, agent) for agent in sorted(desk.intake.agents(), key=lambda agent: agent.id)]
+    wanted = [
+        agent
+        for agent in agents
+        if query.protocol in (None, agent.protocol)
+        and query.kind in (None, agent.kind)
+        and query.status in (None, agent.status)
+    ]
+    return respond(200, AgentList(agents=tuple(wanted)))
+
+
+async def one(desk: Desk, request: Request) -> Response:
+    agent = find_agent(desk, request)
+    held = desk.intake.holding(agent.id)
+    pending = None if held == NOTHING else Pending(held.bytes, held.letters, held.entities)
+    whole = msgspec.structs.replace(told(desk, agent), reported=reported(desk, agent.id), pending=pending)
+    return respond(200, whole)
+
+
+async def past(desk: Desk, request: Request) -> Response:
+    return respond(200, history(desk, find_agent(desk, request).id))
+
+
+async def remove(desk: Desk, request: Request) -> Response:
+    agent = find_agent(desk, request)
+    await desk.intake.ask(RemoveAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent.id))
+    if desk.children is not None:
+        desk.children.dismiss(agent.id)  # it has its grace period; nobody need wait for that
+    return Response(status_code=204, headers={"Cache-Control": "no-store"})
+
+
+async def rotate(desk: Desk, request: Request) -> Response:
+    await read_body(desk, request, Nothing, optional=True)
+    agent = find_agent(desk, request)
+    if recipe_of(agent) is not None:
+        raise Problem(Kind.CONFLICT, f"{agent.id} is run by the hub itself and needs no token")
+    token = new_token()
+    await desk.intake.ask(RotateToken(principal=ADMIN, protocol=PROTOCOL, agent=agent.id, token_hash=token_hash(token)))
+    return respond(200, Credential(agent_id=agent.id, token=token))
+
+
+async def restart(desk: Desk, request: Request) -> Response:
+    await read_body(desk, request, Nothing, optional=True)
+    agent = find_agent(desk, request)
+    if desk.children is None or desk.children.report(agent.id) is None:
+        raise Problem(
+            Kind.CONFLICT,
+            f"{agent.id} is not run by this hub",
+            next="Start it again where it runs; it will connect.",
+            agent_id=agent.id,
+        )
+    await desk.children.restart(agent.id)
+    return respond(200, told(desk, find_agent(desk, request)))
+
+
+async def logs(desk: Desk, request: Request) -> Response:
+    """What a child printed; of any other agent the newest events of its newest tasks, and what it logged besides."""
+    query = read_query(request, LogsQuery)
+    agent = find_agent(desk, request)
+    kept = None if desk.children is None else desk.children.log_of(agent.id)
+    if kept is not None:
+        return await _printed(desk, kept, query)
+    try:
+        tasks, on = await desk.store.tasks(
+            TaskFilter(agent=agent.id), after=query.cursor or None, limit=min(query.limit, 50)
+        )
+    except ValueError:
+        raise Problem(Kind.INVALID, "this is no cursor", field="cursor") from None
+    lines: list[LogLine] = []
+    for task in tasks:
+        newest = await desk.store.events(task.id, after=max(0, task.seq - EVENTS_A_TASK), limit=EVENTS_A_TASK)
+        lines += [log_line(event) for event in newest if not event.personal]
+    told = [Line(seq=one.seq, at=one.at, kind=one.kind, text=one.text, task_id=one.task_id) for one in lines]
+    if desk.children is not None and not query.cursor:
+        told += map(_entry, await desk.children.logbook.of(agent.id).tail(query.tail or query.limit))
+    told.sort(key=lambda line: (line.at, line.task_id or "", line.seq))
+    if query.tail:
+        del told[: -query.tail]
+    return respond(200, AgentLogs(logs=tuple(told), next=on))
+
+
+async def _printed(desk: Desk, kept: Log, query: LogsQuery) -> Response:
+    after = query.after
+    if query.cursor:
+        if not (query.cursor.isascii() and query.cursor.isdigit()):
+            raise Problem(Kind.INVALID, "this is no cursor", field="cursor")
+        after = int(query.cursor[:20])
+    if query.wait and not desk.waiters.closed:
+        await kept.changed(after, query.wait)
+    found = await kept.tail(query.tail or query.limit, level=query.level, after=after)
+    return respond(200, AgentLogs(logs=tuple(map(_entry, found)), next=str(found[-1].seq if found else after)))
+
+
+def _entry(entry: Entry) -> Line:
+    return Line(
+        seq=entry.seq,
+        at=rfc3339(entry.at),
+        kind="log",
+        level=entry.level,
+        stream=entry.stream,
+        text=entry.message,
+        task_id=entry.task,
+        context=entry.context,
+    )

@@ -1,0 +1,135 @@
+"""The management API and the operations endpoints as one ASGI application.
+
+    app(intake, store, *, admin_token_hash, ready, metrics) -> Starlette
+
+Mount it as the fallback behind the protocols' own endpoints. When the hub drains, call
+`app.state.desk.waiters.close()`: streams and long polls end at once, and their clients come back to whoever serves
+next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Iterable
+
+import structlog
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from dragoman.api.desk import Desk
+from dragoman.api.endpoint import Endpoint
+from dragoman.api.problems import Problem, problem
+from dragoman.api.table import SERVED
+from dragoman.api.tasks import PROTOCOL
+from dragoman.core.errors import Fault, Kind, Refused
+from dragoman.core.ids import ADMIN
+from dragoman.core.ports import Files, Intake, Store, StoreFailed
+from dragoman.server.operations import Exposition
+from dragoman.wire import guard
+
+log = structlog.get_logger("dragoman.api")
+
+HEARTBEAT = 15.0
+MOST_BYTES = 4 * 1024 * 1024
+
+BY_STATUS = {
+    404: Fault(kind=Kind.NOT_FOUND, message="nothing lives at this address"),
+    405: Fault(kind=Kind.INVALID, message="this address does not take this method"),
+}
+NEXT = {404: "Look at GET /openapi.json for what there is.", 405: "Use one of the methods in the Allow header."}
+
+
+def app(
+    intake: Intake,
+    store: Store,
+    *,
+    admin_token_hash: str,
+    ready: Callable[[], tuple[bool, str]],
+    metrics: Exposition,
+    protocols: Collection[str] = ("chiffon",),
+    max_body_bytes: int = MOST_BYTES,
+    heartbeat: float = HEARTBEAT,
+    files: Files | None = None,
+    metrics_token_hash: str | None = None,
+) -> Starlette:
+    desk = Desk(
+        intake,
+        store,
+        admin_token_hash=admin_token_hash,
+        ready=ready,
+        metrics=metrics,
+        protocols=protocols,
+        limits=guard.Limits(bytes=max_body_bytes),
+        heartbeat=heartbeat,
+        files=files,
+        metrics_token_hash=metrics_token_hash,
+    )
+    served = Starlette(routes=_routes(desk, SERVED), exception_handlers={HTTPException: _unrouted})
+    served.router.redirect_slashes = False
+    served.state.desk = desk
+    return served
+
+
+def _routes(desk: Desk, endpoints: Iterable[Endpoint]) -> list[Route]:
+    """One route a path, so that a wrong method is told all the right ones."""
+    by_path: dict[str, dict[str, Endpoint]] = {}
+    for endpoint in endpoints:
+        by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+    return [Route(path, _dispatch(desk, methods), methods=list(methods)) for path, methods in _specific_first(by_path)]
+
+
+def _specific_first(by_path: dict[str, dict[str, Endpoint]]) -> list[tuple[str, dict[str, Endpoint]]]:
+    return sorted(by_path.items(), key=lambda item: item[0].count("{"))
+
+
+def _dispatch(desk: Desk, methods: dict[str, Endpoint]) -> Callable[[Request], Awaitable[Response]]:
+    async def serve(request: Request) -> Response:
+        endpoint = methods["GET" if request.method == "HEAD" else request.method]
+        assert endpoint.handler is not None
+        try:
+            if endpoint.auth is not None:
+                desk.admit(request)
+            return await endpoint.handler(desk, request)
+        except Problem as refusal:
+            await _note(desk, endpoint, request, refusal)
+            return problem(refusal.fault, request.url.path, next=refusal.next, status=refusal.status)
+        except Refused as refusal:
+            return problem(refusal.fault, request.url.path)
+        except StoreFailed as error:
+            log.error("the store cannot be read", method=request.method, path=endpoint.path, why=str(error))
+            fault = Fault(kind=Kind.OVERLOADED, message="the store cannot be read now", retryable=True)
+            return problem(fault, request.url.path)
+        except Exception as error:
+            # Nothing of it reaches the client: it may hold what the client must not see.
+            log.error("request failed", method=request.method, path=endpoint.path, exc_info=error)
+            return problem(Fault(kind=Kind.INTERNAL, message="something broke inside the hub"), request.url.path)
+
+    return serve
+
+
+async def _note(desk: Desk, endpoint: Endpoint, request: Request, refusal: Problem) -> None:
+    """What was refused at the door is audited like what the core refuses; a look at something missing is not."""
+    stranger = refusal.fault.kind is Kind.UNAUTHENTICATED
+    if endpoint.method == "GET" and not stranger:
+        return
+    await desk.refusals.note(
+        f"{endpoint.method} {endpoint.path}",
+        refusal.fault,
+        principal=None if stranger else ADMIN,
+        protocol=PROTOCOL,
+        about=request.path_params.get("id", "")[:200] or None,
+    )
+
+
+async def _unrouted(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    fault = BY_STATUS.get(error.status_code) or Fault(kind=Kind.INVALID, message=str(error.detail))
+    return problem(
+        fault,
+        request.url.path,
+        status=error.status_code,
+        next=NEXT.get(error.status_code),
+        headers=error.headers,
+    )

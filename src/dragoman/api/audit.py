@@ -1,0 +1,87 @@
+"""The audit record: read it, and walk its chain of hashes."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dragoman.api.bodies import AuditQuery, read_query
+from dragoman.api.desk import Desk
+from dragoman.api.endpoint import respond
+from dragoman.api.keys import service
+from dragoman.api.problems import Problem
+from dragoman.core.audit.chain import GENESIS, Broken, cut_short, verify
+from dragoman.core.errors import Kind
+from dragoman.core.ids import rfc3339
+from dragoman.core.queries import AuditOut, audit_out
+
+STRIDE = 1000
+
+
+class AuditList(msgspec.Struct, frozen=True, kw_only=True):
+    """From the oldest on. `newest` is the number of the last record there is: the list can be read from its end."""
+
+    records: tuple[AuditOut, ...]
+    next: str | None
+    newest: int
+
+
+class CheckpointOut(msgspec.Struct, frozen=True, kw_only=True):
+    """`dragoman.security.checkpoints` says what is signed; `public_key` is the `x` of the JWK called `kid`."""
+
+    kind: str
+    version: int
+    chain: str
+    seq: int
+    hash: str
+    at: str
+    kid: str
+    public_key: str
+    signature: str
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """`broken` names the first record that does not fit."""
+
+    ok: bool
+    verified: int
+    last_hash: str
+    broken: Broken | None
+
+
+async def listing(desk: Desk, request: Request) -> Response:
+    query = read_query(request, AuditQuery)
+    cursor = query.cursor or "0"
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
+        raise Problem(Kind.INVALID, "this is no cursor", field="cursor", next="Use `next` of the page before.")
+    found = await desk.store.audit(
+        after=int(cursor),
+        limit=query.limit + 1,
+        principal=query.principal,
+        subject=query.subject,
+        outcome=query.outcome,
+    )
+    page = found[: query.limit]
+    on = str(page[-1].seq) if len(found) > query.limit else None
+    newest = desk.intake.newest_audit.seq
+    return respond(200, AuditList(records=tuple(map(audit_out, page)), next=on, newest=newest))
+
+
+async def checkpoint(desk: Desk, request: Request) -> Response:
+    """The newest record as it stands, signed: to be kept elsewhere."""
+    newest = desk.intake.newest_audit
+    made = service(desk).checkpoint(newest.seq, newest.hash, rfc3339(desk.intake.now()))
+    return respond(200, made)
+
+
+async def check(desk: Desk, request: Request) -> Response:
+    newest = desk.intake.newest_audit
+    seq, prev, broken = 0, GENESIS, None
+    while broken is None:
+        records = await desk.store.audit(after=seq, limit=STRIDE)
+        if not records:
+            break
+        seq, prev, broken = verify(records, prev=prev, seq=seq)
+    broken = broken or cut_short(seq, prev, newest)
+    return respond(200, Verdict(ok=broken is None, verified=seq, last_hash=prev, broken=broken))

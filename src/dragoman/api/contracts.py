@@ -1,0 +1,127 @@
+"""Contracts between agents: look at them, end one. Keys are never shown, locked or not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dragoman.api.bodies import CancelIn, ContractsQuery, read_body, read_query
+from dragoman.api.desk import Desk
+from dragoman.api.endpoint import respond
+from dragoman.api.problems import Problem
+from dragoman.api.tasks import PROTOCOL
+from dragoman.bindings.a2acp.contracts import patience
+from dragoman.core.commands import EndContract
+from dragoman.core.contracts.model import Contract, Party, Standing
+from dragoman.core.errors import Kind
+from dragoman.core.ids import ADMIN, AgentId, Instant, rfc3339
+
+
+class PartyOut(msgspec.Struct, frozen=True, kw_only=True):
+    agent: str
+    domain: str
+    version: str
+
+
+class ContractOut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`validated` is false where only the two agents can read what is said. Schemas are there where one contract is
+    looked at."""
+
+    id: str
+    collaboration_id: str
+    intent: str
+    standing: Standing
+    source: PartyOut
+    target: PartyOut
+    created_at: str
+    expires_at: str
+    since: str
+    timeout_seconds: float
+    encryption: str
+    mode: str
+    validated: bool
+    pii: bool
+    required_capabilities: tuple[str, ...]
+    sandbox: str | None
+    kid: str | None
+    rotated_at: str | None
+    by: str | None
+    reason: str
+    input_schema: Any = None
+    output_schema: Any = None
+
+
+class ContractList(msgspec.Struct, frozen=True, kw_only=True):
+    contracts: tuple[ContractOut, ...]
+    next: str | None
+
+
+def contract_out(row: Contract, now: Instant, *, whole: bool = False) -> ContractOut:
+    offer = row.offer
+    return ContractOut(
+        id=row.id,
+        collaboration_id=row.collaboration,
+        intent=offer.intent,
+        standing=row.at(now),
+        source=_party(row.source),
+        target=_party(row.target),
+        created_at=rfc3339(row.created_at),
+        expires_at=rfc3339(row.expires_at),
+        since=rfc3339(row.since),
+        timeout_seconds=patience(row),
+        encryption="aes256" if row.encrypted else "none",
+        mode="end-to-end" if row.end_to_end else "broker",
+        validated=not row.end_to_end,
+        pii=offer.pii,
+        required_capabilities=offer.required_capabilities,
+        sandbox=row.sandbox,
+        kid=None if row.secret is None else row.secret.kid,
+        rotated_at=None if row.rotated_at is None else rfc3339(row.rotated_at),
+        by=row.by,
+        reason=row.reason,
+        input_schema=offer.input_schema if whole else None,
+        output_schema=offer.output_schema if whole else None,
+    )
+
+
+def _party(party: Party) -> PartyOut:
+    return PartyOut(agent=party.agent, domain=party.domain, version=party.version)
+
+
+async def find(desk: Desk, id: str) -> Contract:
+    """By its id, or by that of the collaboration."""
+    row = await desk.store.contract(id) or await desk.store.contract_of(id)
+    if row is None:
+        raise Problem(Kind.NOT_FOUND, f"no contract {id[:80]!r}", next="List them with GET /api/v1/contracts.")
+    return row
+
+
+async def listing(desk: Desk, request: Request) -> Response:
+    query = read_query(request, ContractsQuery)
+    agent = None if query.agent is None else AgentId(query.agent)
+    rows = await desk.store.contracts(agent=agent, after=query.cursor or None, limit=query.limit + 1)
+    page, now = rows[: query.limit], desk.intake.now()
+    on = page[-1].id if len(rows) > query.limit else None
+    return respond(200, ContractList(contracts=tuple(contract_out(row, now) for row in page), next=on))
+
+
+async def one(desk: Desk, request: Request) -> Response:
+    row = await find(desk, request.path_params["id"])
+    return respond(200, contract_out(row, desk.intake.now(), whole=True))
+
+
+async def end(desk: Desk, request: Request) -> Response:
+    wish = await read_body(desk, request, CancelIn, optional=True)
+    row = await find(desk, request.path_params["id"])
+    ended: Contract = await desk.intake.ask(
+        EndContract(
+            principal=ADMIN,
+            protocol=PROTOCOL,
+            collaboration=row.collaboration,
+            reason=wish.reason or "ended by a person",
+        )
+    )
+    return respond(200, contract_out(ended, desk.intake.now()))

@@ -1,0 +1,158 @@
+"""Files of tasks: keep one to attach it, and fetch those that belong to a task."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from dragoman.api.bodies import BODY_SECONDS, FileQuery, FilesQuery, RemoveFileQuery, read_query
+from dragoman.api.desk import Desk
+from dragoman.api.endpoint import respond
+from dragoman.api.problems import Problem
+from dragoman.api.reading import find_task
+from dragoman.core.errors import Kind
+from dragoman.core.files import FileRef, KeptFile
+from dragoman.core.ids import ADMIN
+from dragoman.core.ports import Files
+from dragoman.core.queries import is_hidden
+from dragoman.server.agent_files import LARGEST, download_headers, remove_file
+from dragoman.server.hold import hold
+from dragoman.server.ranges import part_of
+from dragoman.wire.errors import RemoteProtocolError
+from dragoman.wire.framing import WholeMessage
+from dragoman.wire.guard import Limits
+
+
+class FileOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A file with who brought it (`admin` is a person), and whether it belongs to a task. Its name is told where a
+    person brought it and it belongs to none: other names may be personal."""
+
+    id: str
+    name: str | None
+    mime_type: str
+    size: int
+    sha256: str
+    owner: str
+    attached: bool
+
+    @classmethod
+    def of(cls, kept: KeptFile, *, attached: bool) -> FileOut:
+        ref, named = kept.ref, kept.owner == ADMIN and not attached
+        return cls(
+            id=ref.id,
+            name=ref.name if named else None,
+            mime_type=ref.mime_type,
+            size=ref.size,
+            sha256=ref.sha256,
+            owner=kept.owner,
+            attached=attached,
+        )
+
+
+class FilesOut(msgspec.Struct, frozen=True, kw_only=True):
+    files: tuple[FileOut, ...]
+    next: str | None
+
+
+class FileList(msgspec.Struct, frozen=True, kw_only=True):
+    files: tuple[FileRef, ...]
+
+
+async def keep(desk: Desk, request: Request) -> Response:
+    query = read_query(request, FileQuery)
+    whole = WholeMessage(Limits(bytes=LARGEST))
+    try:
+        async with asyncio.timeout(BODY_SECONDS * 6):
+            declared = request.headers.get("content-length", "")
+            held = int(declared) if declared.isdigit() and int(declared) <= LARGEST else 0
+            await hold(request.scope, ADMIN, held)
+            got = 0
+            async for piece in request.stream():
+                whole.feed(piece)
+                got += len(piece)
+                if got > held:
+                    await hold(request.scope, ADMIN, got - held)
+                    held = got
+    except RemoteProtocolError as error:
+        raise Problem(Kind.TOO_LARGE, error.what) from None
+    except (TimeoutError, ClientDisconnect):
+        raise Problem(Kind.TIMEOUT, "the file did not come in time") from None
+    mime_type = request.headers.get("content-type", "")
+    ref = await _files(desk).keep(whole.finish(), name=query.name, mime_type=mime_type, owner=ADMIN)
+    return respond(201, ref)
+
+
+async def listing(desk: Desk, request: Request) -> Response:
+    task = await find_task(desk, request.path_params["id"])
+    return respond(200, FileList(files=task.files))
+
+
+async def fetch(desk: Desk, request: Request) -> Response:
+    task = await find_task(desk, request.path_params["id"])
+    if is_hidden(task):
+        raise Problem(
+            Kind.FORBIDDEN,
+            "the task is personal",
+            next="Only whoever asked for it and whoever does it can fetch its files.",
+        )
+    ref = next((file for file in task.files if file.id == request.path_params["file"]), None)
+    data = None if ref is None else await _files(desk).fetch(ref.id)
+    if ref is None or data is None:
+        raise Problem(Kind.NOT_FOUND, "no such file of this task", next=f"List them: GET /api/v1/tasks/{task.id}/files")
+    return given(request, ref, data)
+
+
+def given(request: Request, ref: FileRef, data: bytes) -> Response:
+    """The file, or the part of it that is wanted."""
+    part = part_of(ref, len(data), request.headers.get("range"), request.headers.get("if-range"))
+    headers = {name.decode(): value.decode() for name, value in download_headers(ref)} | dict(part.headers)
+    return Response(data[part.start : part.end], part.status, headers=headers, media_type=ref.mime_type)
+
+
+async def kept(desk: Desk, request: Request) -> Response:
+    """Everything that is kept, page by page."""
+    query = read_query(request, FilesQuery)
+    files, found, after = _files(desk), list[FileOut](), query.cursor or ""
+    while len(found) < query.limit:
+        page = await files.listing(after=after, limit=query.limit)
+        if not page:
+            break
+        attached = set(await desk.store.attached([one.ref.id for one in page]))
+        for one in page:
+            after = one.ref.id
+            if query.owner in (None, one.owner) and query.attached in (None, after in attached):
+                found.append(FileOut.of(one, attached=after in attached))
+            if len(found) == query.limit:
+                break
+    more = len(found) == query.limit and bool(await files.listing(after=after, limit=1))
+    return respond(200, FilesOut(files=tuple(found), next=after if more else None))
+
+
+async def remove(desk: Desk, request: Request) -> Response:
+    query, id = read_query(request, RemoveFileQuery), request.path_params["id"]
+    if await _files(desk).describe(id, claim=False) is None:
+        raise Problem(Kind.NOT_FOUND, f"no file {id[:40]!r}", next="List them: GET /api/v1/files")
+    await remove_file(desk.intake, desk.store, _files(desk), id, by=ADMIN, attached_too=query.attached)
+    return Response(status_code=204)
+
+
+async def attached(desk: Desk, ids: tuple[str, ...]) -> tuple[FileRef, ...]:
+    """The files that a task to be submitted names: kept before, by a person."""
+    found = []
+    for id in ids:
+        kept = await _files(desk).describe(id)
+        if kept is None or kept.owner != ADMIN:
+            raise Problem(
+                Kind.NOT_FOUND, f"no file {id[:40]!r}", field="attachments", next="Keep it first: POST /api/v1/files"
+            )
+        found.append(kept.ref)
+    return tuple(found)
+
+
+def _files(desk: Desk) -> Files:
+    if desk.files is None:
+        raise Problem(Kind.UNAVAILABLE, "this hub keeps no files")
+    return desk.files

@@ -1,0 +1,139 @@
+"""The keys that sign tokens: look at them, replace them; and revoke one token. Of a key only its name and its times are
+told, of a token its name."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dragoman.api.agents import find_agent
+from dragoman.api.bodies import KeyRotationIn, RevocationIn, read_body
+from dragoman.api.desk import Desk
+from dragoman.api.endpoint import respond
+from dragoman.api.problems import Problem
+from dragoman.api.tasks import PROTOCOL
+from dragoman.bindings.a2acp.names import PROTOCOL as SIGNED_FOR
+from dragoman.core.commands import NoteRead, RevokeToken
+from dragoman.core.errors import Kind
+from dragoman.core.ids import ADMIN, SECOND, Instant, rfc3339
+from dragoman.security.refusals import Refusal
+from dragoman.server.a2acp.tokens import AuthService, KeysKept
+
+
+class Use(enum.StrEnum):
+    SIGNS = "signs"
+    VERIFIES = "verifies"  # it was replaced, and tokens of its are out there
+    SHARED = "shared"  # a secret of the operator's: whoever has it signs
+
+
+class KeyOut(msgspec.Struct, frozen=True, kw_only=True):
+    """`verifies_until` is when the last token that it can have signed is over; None while it signs."""
+
+    kid: str
+    algorithm: str
+    use: Use
+    created_at: str | None
+    retired_at: str | None
+    verifies_until: str | None
+
+
+class KeyList(msgspec.Struct, frozen=True, kw_only=True):
+    """The one that signs comes first."""
+
+    keys: tuple[KeyOut, ...]
+
+
+class Revocation(msgspec.Struct, frozen=True, kw_only=True):
+    """`until` is when the token is over in any case."""
+
+    agent_id: str
+    jti: str
+    until: str
+
+
+async def listing(desk: Desk, request: Request) -> Response:
+    return respond(200, told(service(desk)))
+
+
+async def rotate(desk: Desk, request: Request) -> Response:
+    """The record is committed first: if the keys cannot be written after that, the refusal is recorded, too."""
+    wish = await read_body(desk, request, KeyRotationIn, optional=True)
+    auth = service(desk)
+    try:
+        retiring = auth.authority.ring.signing.kid
+        what = "key.distrust" if wish.distrust else "key.rotate"
+        await desk.intake.ask(NoteRead(principal=ADMIN, protocol=PROTOCOL, what=what, about=retiring))
+        await auth.rotate(distrust=wish.distrust)
+    except KeysKept as error:
+        raise Problem(Kind.CONFLICT, f"the keys stay as they are: {error}", next="Mend that, and try again.") from None
+    return respond(200, told(auth))
+
+
+async def revoke(desk: Desk, request: Request) -> Response:
+    """One token, which is read here, and neither kept nor told on."""
+    from dragoman.security.keys import LEEWAY, LONGEST_TTL
+
+    wish = await read_body(desk, request, RevocationIn)
+    agent = find_agent(desk, request)
+    if agent.protocol != SIGNED_FOR:
+        raise Problem(
+            Kind.CONFLICT,
+            f"{agent.id} speaks {agent.protocol}, which has no signed tokens",
+            next=f"Give it a new one with POST /api/v1/agents/{agent.id}/token.",
+        )
+    auth = service(desk)
+    jti, over = wish.jti, auth.now + LEEWAY + LONGEST_TTL
+    if wish.token is not None and jti is None:
+        claims = auth.authority.read(wish.token, now=auth.now)
+        if isinstance(claims, Refusal):
+            raise Problem(Kind.INVALID, f"no token that counts here: {claims.message}", field="token")
+        if claims.sub != agent.id:
+            raise Problem(Kind.INVALID, f"this is no token of {agent.id}", field="token", next="Name its own agent.")
+        jti, over = claims.jti, min(claims.exp, over)
+        if jti is None:
+            raise Problem(Kind.INVALID, "the token has no jti to be known by", field="token")
+    elif wish.token is not None or jti is None:
+        raise Problem(Kind.INVALID, "name the token by token or by jti: by one of them", field="jti")
+    until = Instant((over + LEEWAY) * SECOND)
+    await desk.intake.ask(RevokeToken(principal=ADMIN, protocol=PROTOCOL, agent=agent.id, jti=jti, until=until))
+    return respond(200, Revocation(agent_id=agent.id, jti=jti, until=rfc3339(until)))
+
+
+def service(desk: Desk) -> AuthService:
+    """The auth service, with its keys at hand."""
+    from dragoman.security.keys import KeyProblem  # cryptography is loaded where it is used
+    from dragoman.security.private import PrivateFileError
+
+    if desk.auth is None:
+        raise Problem(Kind.NOT_FOUND, "this hub signs no tokens")
+    try:
+        desk.auth.authority  # noqa: B018
+    except (KeyProblem, PrivateFileError) as error:
+        raise Problem(Kind.CONFLICT, f"the keys cannot be used: {error}", next="Mend that, and try again.") from None
+    return desk.auth
+
+
+def told(auth: AuthService) -> KeyList:
+    now, signing = auth.now, auth.authority.ring.signing.kid
+    keys = [key for key in auth.authority.ring if key.verifies_at(now)]
+    keys.sort(key=lambda key: (key.kid != signing, -key.created_at))
+    return KeyList(
+        keys=tuple(
+            KeyOut(
+                kid=key.kid,
+                algorithm=key.algorithm.value,
+                use=Use.SIGNS if key.kid == signing else Use.SHARED if key.shared else Use.VERIFIES,
+                created_at=_moment(key.created_at or None),
+                retired_at=_moment(key.retired_at),
+                verifies_until=_moment(key.verifies_until),
+            )
+            for key in keys
+        )
+    )
+
+
+def _moment(seconds: int | None) -> str | None:
+    return None if seconds is None else rfc3339(Instant(seconds * SECOND))

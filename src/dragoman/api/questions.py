@@ -1,0 +1,46 @@
+"""Questions to people: list, look at, answer. Exactly one answer counts; the core sees to that."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dragoman.api.bodies import AnswerIn, QuestionsQuery, read_body, read_query
+from dragoman.api.desk import Desk
+from dragoman.api.endpoint import respond
+from dragoman.api.reading import find_question, find_task
+from dragoman.api.tasks import PROTOCOL
+from dragoman.core.commands import Answer
+from dragoman.core.ids import ADMIN
+from dragoman.core.queries import QuestionOut, question_out
+from dragoman.core.tasks.model import Question
+
+
+class QuestionList(msgspec.Struct, frozen=True, kw_only=True):
+    questions: tuple[QuestionOut, ...]
+    next: str | None
+
+
+async def listing(desk: Desk, request: Request) -> Response:
+    query = read_query(request, QuestionsQuery)
+    task = None if query.task is None else (await find_task(desk, query.task, field="task")).id
+    questions = await desk.store.questions(
+        status=query.status, task=task, after=query.cursor or "", limit=query.limit + 1
+    )
+    page = questions[: query.limit]
+    on = page[-1].id if len(questions) > query.limit else None
+    return respond(200, QuestionList(questions=tuple(map(question_out, page)), next=on))
+
+
+async def one(desk: Desk, request: Request) -> Response:
+    return respond(200, question_out(await find_question(desk, request.path_params["id"])))
+
+
+async def answer(desk: Desk, request: Request) -> Response:
+    said = await read_body(desk, request, AnswerIn)
+    question = await find_question(desk, request.path_params["id"])
+    answered: Question = await desk.intake.ask(
+        Answer(principal=ADMIN, protocol=PROTOCOL, question=question.id, answer=said.answer)
+    )
+    return respond(200, question_out(answered))

@@ -1,0 +1,164 @@
+"""What handlers read from the store: things by a prefix of their id, and a task's events page by page.
+
+Events can be large (an output block is up to 1 MiB, and lies there twice: in the hub's form and as the wire said
+it), so they are read in pages that are small where the task wrote much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from dragoman.api.desk import Desk
+from dragoman.api.problems import Problem
+from dragoman.core.delivery.model import DeadLetter
+from dragoman.core.errors import Kind
+from dragoman.core.ids import AgentId, QuestionId, TaskId
+from dragoman.core.queries import Account, EventOut, TaskOut, Transcript, event_out, is_hidden, task_out
+from dragoman.core.queries.transcript import ENDINGS
+from dragoman.core.tasks.model import Event, Question, QuestionStatus, Task
+
+SHORTEST_PREFIX = 4
+TAIL = 8
+MUCH_OUTPUT = 4 * 1024 * 1024
+HISTORY_EVENTS = 1000
+HISTORY_BYTES = 8 * 1024 * 1024
+
+
+def page_size(task: Task) -> int:
+    return 16 if task.output_bytes > MUCH_OUTPUT else 500
+
+
+async def find_task(desk: Desk, id: str, *, field: str | None = None) -> Task:
+    """The task of this id, or the only one whose id begins so."""
+    task = await desk.store.task(TaskId(id))
+    if task is not None:
+        return task
+    matches = await desk.store.find_tasks(id.lower(), 3) if len(id) >= SHORTEST_PREFIX else ()
+    if len(matches) > 1:
+        raise _ambiguous("tasks", id, [match.id for match in matches], field)
+    if not matches:
+        raise no_task(id, field) if len(id) >= SHORTEST_PREFIX else _too_short("task", id, field)
+    return matches[0]
+
+
+def no_task(id: str, field: str | None = None) -> Problem:
+    return Problem(
+        Kind.NOT_FOUND,
+        f"no task {id[:80]!r}",
+        field=field,
+        next="List them with GET /api/v1/tasks. Finished ones are forgotten after rules.keep_finished_days.",
+        id=id[:80],
+    )
+
+
+async def find_question(desk: Desk, id: str) -> Question:
+    """By its id, or by the beginning of an open one's."""
+    question = await desk.store.question(QuestionId(id))
+    if question is not None:
+        return question
+    found: list[Question] = []
+    if len(id) >= SHORTEST_PREFIX:
+        nearest = await desk.store.questions(status=QuestionStatus.OPEN, after=id.lower(), limit=3)
+        found = [one for one in nearest if one.id.startswith(id.lower())]
+    if len(found) > 1:
+        raise _ambiguous("questions", id, [one.id for one in found])
+    if not found and len(id) < SHORTEST_PREFIX:
+        raise _too_short("question", id)
+    if not found:
+        raise Problem(Kind.NOT_FOUND, f"no question {id[:80]!r}", next="List them with GET /api/v1/questions.")
+    return found[0]
+
+
+async def find_letter(desk: Desk, id: str) -> DeadLetter:
+    """By its id, or by the beginning of it. Letters are listed from the newest id down, so those that begin with
+    `id` are the first at or below the last text that does."""
+    wanted = id.lower()
+    nearest = await desk.store.dead_letters(after=wanted + "~", limit=2)
+    found = [letter for letter in nearest if letter.id == wanted]
+    if not found and len(wanted) >= SHORTEST_PREFIX:
+        found = [letter for letter in nearest if letter.id.startswith(wanted)]
+    if len(found) > 1:
+        raise _ambiguous("dead letters", id, [letter.id for letter in found])
+    if not found and len(id) < SHORTEST_PREFIX:
+        raise _too_short("dead letter", id)
+    if not found:
+        raise Problem(Kind.NOT_FOUND, f"no dead letter {id[:80]!r}", next="List them with GET /api/v1/deadletters.")
+    return found[0]
+
+
+def _ambiguous(what: str, id: str, matches: list[str], field: str | None = None) -> Problem:
+    return Problem(
+        Kind.INVALID, f"several {what} begin with {id!r}", field=field, next="Give more of the id.", matches=matches
+    )
+
+
+def _too_short(what: str, id: str, field: str | None = None) -> Problem:
+    return Problem(
+        Kind.NOT_FOUND,
+        f"no {what} is called {id!r}",
+        field=field,
+        next=f"The beginning of an id has at least {SHORTEST_PREFIX} characters.",
+    )
+
+
+def agent_protocol(desk: Desk, id: AgentId | None) -> str | None:
+    agent = None if id is None else desk.intake.agent(id)
+    return None if agent is None else agent.protocol
+
+
+async def events(desk: Desk, task: Task, after: int = 0) -> AsyncIterator[Event]:
+    """All events from there on that stood in the store when `task` was read, page by page."""
+    limit = page_size(task)
+    while after < task.seq:
+        page = await desk.store.events(task.id, after=after, limit=limit)
+        for event in page:
+            if event.seq > task.seq:
+                return
+            yield event
+        if not page:
+            return
+        after = page[-1].seq
+
+
+async def account(desk: Desk, task: Task) -> Account:
+    """Input, whole output and result. A finished task whose result brought the output costs two small reads."""
+    if task.final:
+        tail = await desk.store.events(task.id, after=max(0, task.seq - TAIL), limit=TAIL)
+        if not tail and await desk.store.task(task.id) is None:  # forgotten at this very moment
+            raise no_task(task.id)
+        if any(event.kind in ENDINGS for event in tail):
+            ending = Transcript()
+            for event in tail:
+                ending.feed(event)
+            if ending.account.whole:
+                source = await desk.store.events(task.id, after=task.source - 1, limit=1)
+                whole = Transcript()
+                for event in (*source, *(event for event in tail if event.seq > task.source)):
+                    whole.feed(event)
+                return whole.account
+    transcript = Transcript()
+    async for event in events(desk, task):
+        transcript.feed(event)
+    return transcript.account
+
+
+async def history(desk: Desk, task: Task, *, raw: bool) -> tuple[tuple[EventOut, ...], int | None]:
+    """The events from the first on, within bounds, and where `/events?after=` goes on."""
+    told: list[EventOut] = []
+    size = 0
+    async for event in events(desk, task):
+        size += len(bytes(event.body)) + (len(event.raw or b"") if raw else 0)
+        if told and (len(told) == HISTORY_EVENTS or size > HISTORY_BYTES):
+            return tuple(told), told[-1].seq
+        told.append(event_out(event, raw=raw, hidden=is_hidden(task)))
+    return tuple(told), None
+
+
+async def whole_task(desk: Desk, task: Task, *, with_history: bool = False, raw: bool = False) -> TaskOut:
+    """A task with everything that its events say."""
+    said = await account(desk, task)
+    protocol = agent_protocol(desk, task.owner)
+    if not with_history:
+        return task_out(task, protocol_out=protocol, account=said)
+    told, on = await history(desk, task, raw=raw)
+    return task_out(task, protocol_out=protocol, account=said, history=told, history_next=on)

@@ -1,0 +1,239 @@
+"""The front desk of a2acp's doors: who says it, what does it mean, and how to say no.
+
+HTTP and WebSocket share it. A message passes, in this order; each step refuses with the document's code:
+
+    1  size, depth, strict JSON, version, shape (the codec)             SCHEMA_MISMATCH
+    2  its token: signature, times, audience, issuer, subject           AUTH_FAILED
+    3  what only the broker says, or is only said to the broker         SCHEMA_MISMATCH
+    4  its time: not older than 5 minutes, not 60 s ahead               AUTH_FAILED
+    5  its contract: parties, standing, intent, encryption, key         CONTRACT_VIOLATION, SECURITY_POLICY_VIOLATION
+    6  the capabilities that the intent requires                        AUTH_FAILED
+    7  its payload opens                                                SECURITY_POLICY_VIOLATION
+    8  rate limits; that the id is new; the contract's schema           RATE_LIMIT_EXCEEDED, AUTH_FAILED,
+       (decided by the hub, in one commit)                              CONTRACT_VIOLATION
+
+Steps 1 to 4 need nothing but memory. What is refused names places, never what stood there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from dragoman.bindings import a2acp
+from dragoman.bindings.a2acp.names import PROTOCOL
+from dragoman.core.agents.model import Agent
+from dragoman.core.contracts.model import Contract
+from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.errors import Fault, Kind, Refused, refuse
+from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, rfc3339
+from dragoman.core.ports import Files, Intake, Store, Vault
+from dragoman.protocols.a2acp import codec, intents, replay
+from dragoman.protocols.a2acp.connection import NOBODY, misspoken
+from dragoman.protocols.a2acp.errors import A2acpError
+from dragoman.protocols.a2acp.types import PROTOCOL_VERSION, Message, MessageType
+from dragoman.protocols.a2acp.types import Agent as Party
+from dragoman.server import identity
+from dragoman.server.a2acp.reading import Reading, reads_tasks
+from dragoman.server.a2acp.seals import Seals
+from dragoman.server.a2acp.threads import Threads
+from dragoman.server.a2acp.tokens import AuthService
+from dragoman.server.account import account
+from dragoman.server.asgi import Scope
+from dragoman.server.limits import Limits
+from dragoman.server.refusals import Refusals
+from dragoman.server.tongue import Heard
+from dragoman.wire.role import Role
+
+_encode = msgspec.json.Encoder().encode
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """What an answer answers. `asks`: whether its sender is told when it is refused."""
+
+    id: str | None = None
+    thread: str | None = None
+    intent: str | None = None
+    sender: Party | None = None
+    asks: bool = True
+    message: Message | None = None
+    agent: Agent | None = None
+
+
+class A2acpDesk:
+    """One for all of a2acp's doors."""
+
+    def __init__(
+        self,
+        hub: Intake,
+        store: Store,
+        auth: AuthService,
+        vault: Vault,
+        *,
+        limits: Limits,
+        refusals: Refusals | None = None,
+        files: Files | None = None,
+    ) -> None:
+        self.hub = hub
+        self.store = store
+        self.files = files
+        self.auth = auth
+        self.limits = limits
+        self.refusals = refusals or Refusals(hub)
+        self.seals = Seals(vault)
+        self.broker = auth.broker
+        self.threads = Threads(self)
+        self._reading = Reading(self)
+        self.voice = a2acp.Voice(
+            broker=self.broker,
+            party=self.party,
+            called=self.threads.name,
+            token=auth.word_for,
+            shut=self.seals.shut,
+            grant=self.seals.grant,
+        )
+
+    # -- who
+
+    def agent(self, scope: Scope) -> Agent:
+        """The a2acp agent whose secret this is; raises `Refused`."""
+        return identity.speaker(self.hub, scope, PROTOCOL)
+
+    def party(self, id: AgentId) -> Party:
+        agent = self.hub.agent(id)
+        if agent is not None:
+            return a2acp.party_of(agent)
+        if id in (ADMIN, HUB, "", self.broker.agent_id):
+            return self.broker
+        return Party(agent_id=id, domain="unknown", version="0.0.0")
+
+    # -- what
+
+    def understand(self, data: bytes, link: Agent | None, *, traceparent: str | None = None) -> Heard:
+        """A message as what it means, or the fault to answer with. Never raises.
+
+        `link`: who is connected, where a link has authenticated somebody.
+        """
+        tree: dict[str, Any] = {}
+        about = About(agent=link)
+        try:
+            tree = codec.parse(data)
+            tree = codec.understood(tree)
+            message = codec.interpret(tree, trust_label=True)
+            about = About(
+                id=message.message_id,
+                thread=message.thread,
+                intent=message.intent,
+                sender=message.source_agent,
+                asks=message.message_type is not MessageType.ERROR,
+                message=message,
+                agent=link,
+            )
+            agent, granted = self.auth.verify(message, link)
+            about = msgspec.structs.replace(about, agent=agent)
+            self._check_spoken(message, agent)
+        except A2acpError as error:
+            asks = tree.get("message_type") != MessageType.ERROR.value
+            broken = About(id=error.about, thread=error.thread, sender=codec.sender(tree), asks=asks, agent=link)
+            return Heard(fault=a2acp.fault_of(error), message_id=error.about, about=broken)
+        except Refused as refused:
+            return Heard(fault=refused.fault, message_id=about.id, about=about)
+        look = partial(self._reading.meaning, agent, message, tree, granted, traceparent, len(data))
+        return Heard(
+            look=look,
+            reads=reads_tasks(message),
+            message_id=message.message_id,
+            about=about,
+            lane=None if message.message_type is MessageType.REQUEST else message.correlation_id,
+            comes_again=about.asks,
+        )
+
+    def _check_spoken(self, message: Message, agent: Agent) -> None:
+        wrong = misspoken(message, Role.AGENT, a2acp.party_of(agent), self.broker)
+        if wrong is not None:
+            field, what, _ = wrong
+            raise refuse(Kind.INVALID, what, field=field)
+        late = replay.untimely(message.timestamp, a2acp.moment(self.hub.now()))
+        if late is not None:
+            raise a2acp.refused(late)
+
+    # -- what it came to
+
+    def told(self, about: About, outcome: Any) -> bytes | None:
+        """The broker's own answer to what was committed, where it needs nothing more."""
+        if isinstance(outcome, Contract):
+            self.seals.terms(outcome)
+        message = about.message
+        if message is None or message.message_type is not MessageType.REQUEST:
+            return None
+        match message.intent, outcome:
+            case intents.TERMINATE, Contract():
+                return self.reply(message, a2acp.terminated(outcome, message.thread))
+            case intents.ROTATE, Contract():
+                to = AgentId(message.source_agent.agent_id)
+                return self.reply(message, a2acp.rotated(outcome, to, self.voice, message.thread))
+        return None
+
+    # -- the broker's words
+
+    def reply(self, asked: Message, payload: Mapping[str, Any]) -> bytes:
+        """The broker's response to a request of its own intents."""
+        return self._say(MessageType.RESPONSE, asked.intent, payload, asked.source_agent)
+
+    def complaint(self, fault: Fault, about: About | None) -> bytes:
+        """The error message about a refused one."""
+        about = about or About()
+        agent, to = about.agent, about.sender or NOBODY
+        if agent is not None and to.agent_id != agent.id:
+            to = a2acp.party_of(agent)  # the agent that is connected, whatever the message says of its sender
+        payload = a2acp.refusal_of(fault).payload(about.thread)
+        # A caller that did not show who it is gets no token of the broker's for the agent that it names.
+        audience = NOBODY.agent_id if agent is None else agent.id
+        return self._say(MessageType.ERROR, about.intent, payload, to, audience)
+
+    def _say(
+        self, kind: MessageType, intent: str | None, payload: Mapping[str, Any], to: Party, audience: str | None = None
+    ) -> bytes:
+        now = self.hub.now()
+        message = {
+            "protocol_version": PROTOCOL_VERSION,
+            "message_id": a2acp.message_id(self.hub.mint()),
+            "timestamp": rfc3339(now),
+            "source_agent": self.broker,
+            "target_agent": to,
+            "message_type": kind,
+            **({} if intent is None else {"intent": intent}),
+            "payload": payload,
+            "security": {"auth_token": self.auth.word_for(audience or to.agent_id), "encryption": "none"},
+        }
+        return _encode(message)
+
+    # -- parcels
+
+    async def carry(self, parcel: Parcel, agent: Agent, now: Instant) -> bytes:
+        """A parcel as its message."""
+        await self.threads.recall(agent.id)
+        wanted = a2acp.wanted(parcel)
+        row = None if wanted is None else await self.hub.contract(wanted)
+        if row is not None:
+            self.seals.terms(row)
+        whole = await self._whole(parcel) if self.is_long(parcel) else None
+        return self.put(parcel, agent, now, row, whole)
+
+    def put(self, parcel: Parcel, agent: Agent, now: Instant, row: Contract | None, whole: str | None = None) -> bytes:
+        cargo, id = parcel.delivery.cargo, a2acp.message_id(parcel.delivery.id)
+        if cargo is Cargo.PROPOSAL:
+            self.threads.propose(agent.id, parcel.event.id, id)
+        elif parcel.task is not None and parcel.task.owner == agent.id:
+            self.threads.give(parcel.task, id if cargo is Cargo.WORK else None)
+        return a2acp.wire_of(parcel, agent.id, now, self.voice, row, whole=whole)
+
+    def is_long(self, parcel: Parcel) -> bool:
+        """Whether the output of a result must be put together first."""
+        return parcel.delivery.cargo is Cargo.RESULT and a2acp.ends_in_pieces(parcel.event)
+
+    async def _whole(self, parcel: Parcel) -> str:
+        return (await account(self.store, parcel.delivery.task, parcel.event.seq)).output

@@ -1,0 +1,215 @@
+"""A2acp over HTTP: send, long poll, acknowledge.
+
+    POST /a2acp/messages    a request: 200 with the response, as soon as it is there; or an error message
+                            with `Prefer: respond-async`: 202, and the response comes to the inbox
+                            a response, an error, an event: 202 {"status":"accepted","message_id":…}, after the commit
+    GET  /a2acp/messages    200 {"messages":[{"delivery_id":…,"message":{…}}]}; ?wait=SECONDS&max=COUNT
+                            &answer_to=MESSAGE_ID: the answer to that request once more, if it was lost on the way
+    POST /a2acp/ack         200 {"acknowledged":COUNT}; takes {"delivery_ids":[…]}
+
+The credential of a message is its token. A bearer secret is not needed there; where there is one, it must be the same
+agent's. Polls and acknowledgments take the agent's secret. Everything else is an error message with a status of
+`bindings.a2acp.failures`.
+
+A request waits as long as its contract allows. Then its task is over (TIMEOUT), whoever waits for it. If its connection
+breaks before it has the answer, or the hub stops, the answer comes to the inbox. So it does where a client closes its
+side and may have gone: one that reads on is told 202.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qs
+
+import msgspec
+
+from dragoman.bindings import a2acp
+from dragoman.bindings.a2acp.names import PROTOCOL
+from dragoman.core.agents.model import Agent
+from dragoman.core.commands import Acknowledge, Command, ShakeHands, Submit, TellAgain
+from dragoman.core.delivery.model import Parcel
+from dragoman.core.errors import Fault, Kind, Refused
+from dragoman.core.ids import DeliveryId, Instant, SessionId
+from dragoman.core.memory import STRANGERS
+from dragoman.core.ports import StoreFailed
+from dragoman.protocols.a2acp import codec
+from dragoman.protocols.a2acp.errors import A2acpError
+from dragoman.protocols.a2acp.types import HANDSHAKE_SECONDS, MESSAGE_BYTES
+from dragoman.server.a2acp.agents import A2acpAgents
+from dragoman.server.a2acp.auth import A2acpAuth
+from dragoman.server.a2acp.desk import A2acpDesk, About
+from dragoman.server.a2acp.tongue import refused_as
+from dragoman.server.a2acp.ws import A2acpWs
+from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, is_gone, read_body
+from dragoman.server.http_door import HttpDoor
+from dragoman.server.refusals import UNREADABLE
+from dragoman.wire.errors import RemoteProtocolError
+
+SLACK = 2.0
+"""Seconds beyond the hub's own clocks, which answer first."""
+APPLIED = ((b"preference-applied", b"respond-async"),)
+_INBOX = "it was taken, and its answer comes to your inbox: GET /a2acp/messages"
+LEAVING = Fault(kind=Kind.OVERLOADED, message=f"the hub stops; {_INBOX}", retryable=True)
+UNANSWERED = Fault(kind=Kind.TIMEOUT, message=f"this request waits no longer; {_INBOX}", retryable=True)
+
+
+class A2acpHttp(HttpDoor):
+    protocol = PROTOCOL
+
+    def __init__(self, desk: A2acpDesk) -> None:
+        super().__init__(desk.hub, limits=desk.limits, refusals=desk.refusals)
+        self._desk = desk
+
+    def routes(self) -> dict[str, ASGIApp]:
+        poll = self.guarded("GET", "agent.poll", self.poll)
+        return {
+            "/a2acp/messages": self.by_method({"GET": poll, "POST": self.message}),
+            "/a2acp/ack": self.guarded("POST", "agent.ack", self.ack),
+        }
+
+    # -- a2acp's words
+
+    def agent(self, scope: Scope) -> Agent:
+        return self._desk.agent(scope)
+
+    def words(self, fault: Fault, agent: Agent | None, about: Any) -> bytes:
+        return self._desk.complaint(fault, about if isinstance(about, About) else About(agent=agent))
+
+    def status_of(self, fault: Fault) -> int:
+        return a2acp.status_of(fault)
+
+    def fault_of(self, error: RemoteProtocolError) -> Fault:
+        if isinstance(error, A2acpError):
+            return a2acp.fault_of(error)
+        return Fault(kind=Kind.TOO_LARGE, message=error.what, facts={"stage": "size", "limit": MESSAGE_BYTES})
+
+    def json(self, data: bytes) -> dict[str, Any]:
+        try:
+            return codec.parse(data)
+        except A2acpError as error:
+            raise Refused(a2acp.fault_of(error)) from None
+
+    async def frames(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
+        return (await self._desk.carry(parcel, agent, now),)
+
+    # -- POST /a2acp/messages
+
+    async def message(self, scope: Scope, receive: Receive, send: Send) -> None:
+        about = About()
+        what: str | None = "a2acp.message"
+        try:
+            link = self._linked(scope)
+            what = None  # a refusal for want of room is counted and not recorded
+            data = await read_body(scope, receive, MESSAGE_BYTES, STRANGERS if link is None else link.id)
+            later = responds_later(scope)
+            trace = header(scope, b"traceparent")
+            heard = self._desk.understand(data, link, traceparent=None if trace is None else trace.decode("latin-1"))
+            about = heard.about
+            if heard.fault is not None:
+                what = refused_as(heard.fault)
+                raise Refused(heard.fault)
+            assert heard.look is not None
+            what = "a2acp.message"
+            found = await heard.look()
+            what = None  # what the hub itself refuses, it records
+            said: _Answer | None
+            if isinstance(found, Submit | ShakeHands) and not later:
+                said = await self._awaited(found, about, receive)
+            elif isinstance(found, Command):
+                said = await self._decided(found, about)
+            else:
+                said = _Answer(found[0])
+        except Disconnected:
+            return
+        except (Refused, RemoteProtocolError) as error:
+            fault = self.fault(error)
+            if what is not None or not isinstance(error, Refused):
+                what = refused_as(fault)
+            await self.no(send, what, fault, agent=about.agent, about=about, subject=about.id)
+            return
+        except StoreFailed:
+            await self.no(send, "a2acp.message", UNREADABLE, agent=about.agent, about=about, subject=about.id)
+            return
+        if said is not None:
+            await self._hand_over(said, about, receive, send)
+            return
+        accepted = msgspec.json.encode({"status": "accepted", "message_id": about.id, "correlation_id": about.thread})
+        await answer(send, 202, accepted, headers=APPLIED if later and isinstance(found, Submit | ShakeHands) else ())
+
+    def _linked(self, scope: Scope) -> Agent | None:
+        """Whose secret came along, if one did."""
+        return None if header(scope, b"authorization") is None else self._desk.agent(scope)
+
+    async def _decided(self, command: Command, about: About) -> _Answer | None:
+        """What a committed command is answered with, if it is at once; raises `Refused`."""
+        told = self._desk.told(about, await self._hub.ask(command))
+        return None if told is None else _Answer(told)
+
+    async def _awaited(self, command: Submit | ShakeHands, about: About, receive: Receive) -> _Answer | None:
+        """Wait for the answer itself. Whoever goes away before it, or does not get it, finds it in the inbox; one that
+        may have gone is told that what it asked was accepted."""
+        patience = HANDSHAKE_SECONDS if isinstance(command, ShakeHands) else command.total_seconds or 0
+        session = SessionId(self._hub.mint())
+        asked = msgspec.structs.replace(command, awaited=session)
+        _, waited = await self.park(session, asked, patience + SLACK, receive)
+        if not waited.parcels:
+            if waited.gone:
+                return None
+            raise Refused(LEAVING if self._draining else UNANSWERED)
+        (parcel,) = waited.parcels
+        assert about.agent is not None
+        frame = await self._desk.carry(parcel, about.agent, self._hub.now())
+        return _Answer(frame, a2acp.failure_in(parcel), None if waited.gone else parcel.delivery.id)
+
+    async def _hand_over(self, said: _Answer, about: About, receive: Receive, send: Send) -> None:
+        """An answer that a request waited for is acknowledged when it was written to a client that is there. Where that
+        was wrong, the client asks for it (`answer_to`)."""
+        gone = said.delivery is not None and await is_gone(receive)
+        await answer(send, 200 if said.fault is None else a2acp.status_of(said.fault), said.frame)
+        if said.delivery is not None and about.agent is not None and not gone:
+            command = Acknowledge(principal=about.agent.id, protocol=PROTOCOL, deliveries=(said.delivery,))
+            self._hub.mention(command)
+
+    # -- GET /a2acp/messages
+
+    async def poll(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
+        missed = parse_qs(scope["query_string"].decode("latin-1")).get("answer_to")
+        if missed is not None:
+            await self._hub.ask(TellAgain(principal=agent.id, protocol=PROTOCOL, request_id=missed[-1].lower()))
+        await super().poll(agent, scope, receive, send)
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """A message that is the body of an HTTP answer; `fault` where it is an error. `delivery`: it waits for an
+    acknowledgment."""
+
+    frame: bytes
+    fault: Fault | None = None
+    delivery: DeliveryId | None = None
+
+
+def responds_later(scope: Scope) -> bool:
+    """RFC 7240: whether the client wants the answer in its inbox."""
+    said = header(scope, b"prefer")
+    return said is not None and b"respond-async" in said.lower()
+
+
+class A2acpDoor:
+    """All of a2acp's endpoints; a `server.Door`."""
+
+    def __init__(self, desk: A2acpDesk, *, ttl: int) -> None:
+        self.http = A2acpHttp(desk)
+        self.ws = A2acpWs(desk)
+        self.auth = A2acpAuth(desk, self.http, ttl=ttl)
+        self.agents = A2acpAgents(desk, self.http)
+
+    def routes(self) -> Mapping[str, ASGIApp]:
+        return {**self.http.routes(), **self.ws.routes(), **self.auth.routes(), **self.agents.routes()}
+
+    def under(self) -> Mapping[str, ASGIApp]:
+        return {}
+
+    async def drain(self, seconds: float) -> None:
+        self.http.wake()
+        await self.ws.drain(seconds)

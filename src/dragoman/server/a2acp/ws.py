@@ -1,0 +1,57 @@
+"""A2acp over one WebSocket: `/a2acp/ws`, subprotocol `a2acp.v1`. The words are the `tongue`'s.
+
+The handshake of the socket takes the agent's own secret; every message has its token beside that, of the same agent. A
+refused handshake has an error message as its body. An open link says that its agent is alive: the document has no other
+sign of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from dragoman.bindings import a2acp
+from dragoman.bindings.a2acp.names import PROTOCOL
+from dragoman.core.agents.model import Agent
+from dragoman.core.errors import Fault
+from dragoman.core.ports import StoreFailed
+from dragoman.protocols.a2acp.types import SUBPROTOCOL
+from dragoman.server.a2acp.desk import A2acpDesk
+from dragoman.server.a2acp.tongue import A2acpTongue
+from dragoman.server.asgi import Receive, Scope, Send
+from dragoman.server.driver import WORD_SECONDS
+from dragoman.server.tongue import Tongue
+from dragoman.server.ws_door import WsDoor
+
+WARM = 1000
+"""Contracts of an agent that are at hand when it connects."""
+
+
+class A2acpWs(WsDoor):
+    path = "/a2acp/ws"
+    protocol = PROTOCOL
+    subprotocols = (SUBPROTOCOL,)
+    word_seconds = WORD_SECONDS
+    vouches = True
+
+    def __init__(self, desk: A2acpDesk) -> None:
+        super().__init__(desk.hub, limits=desk.limits, refusals=desk.refusals)
+        self._desk = desk
+
+    def agent(self, scope: Scope) -> Agent:
+        return self._desk.agent(scope)
+
+    def no(self, fault: Fault) -> bytes:
+        return self._desk.complaint(fault, None)
+
+    def status_of(self, fault: Fault) -> int:
+        return a2acp.status_of(fault)
+
+    def tongue(self, agent: Agent, subprotocol: str) -> Tongue:
+        return A2acpTongue(self._desk, agent)
+
+    async def _serve(self, agent: Agent, scope: Scope, receive: Receive, send: Send, subprotocol: str | None) -> None:
+        with contextlib.suppress(StoreFailed):  # then they are read one by one
+            await self._desk.threads.recall(agent.id)
+            for row in await self._desk.store.contracts(agent=agent.id, limit=WARM):
+                self._desk.seals.terms(row)
+        await super()._serve(agent, scope, receive, send, subprotocol)

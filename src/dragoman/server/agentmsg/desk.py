@@ -1,0 +1,355 @@
+"""The front desk of agentmsg's doors: who is it, what did they say, and how to say no.
+
+HTTP and WebSocket share it, so that the same message is understood, refused and recorded in the same way over both.
+
+    what came                           becomes
+    ----------------------------------  --------------------------------------------------------------------------------
+    a message for the first time        its commands; with `once` decided, ACK (if it is kept), WELCOME, or the version
+    one that came before                the same answer again; of what is still being decided, its one answer follows
+    REGISTER, STATE_QUERY again         answered anew: whoever asked asks again
+    an ACK                              acknowledged deliveries
+    STATE_QUERY                         a look at the shared state
+    a message that outlived itself      TIMEOUT for its sender, where it was promised more (D6)
+    anything else                       an ERROR_REPORT, never about an ERROR_REPORT or an ACK
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from dragoman.bindings import agentmsg
+from dragoman.bindings.agentmsg.names import PROTOCOL, derived_v4
+from dragoman.core.agents.model import Agent
+from dragoman.core.brevity import CUT, in_short
+from dragoman.core.commands import Beat, ReportProgress
+from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.errors import Fault, Refused
+from dragoman.core.ids import ADMIN, EPOCH, AgentId, DeliveryId, Instant
+from dragoman.core.ports import Files, Intake, Store
+from dragoman.core.queries.state import StateView
+from dragoman.core.state.model import Entity
+from dragoman.protocols.agentmsg import codec, routing
+from dragoman.protocols.agentmsg.connection import Connection
+from dragoman.protocols.agentmsg.errors import AgentmsgError
+from dragoman.protocols.agentmsg.events import Acknowledged, Invalid, Outlived, Received, Repeated
+from dragoman.protocols.agentmsg.types import ANYONE, HUB, Message, MessageType
+from dragoman.server import identity, named_files
+from dragoman.server.account import account
+from dragoman.server.agentmsg.memory import Handed
+from dragoman.server.agentmsg.memory import Heard as Before
+from dragoman.server.asgi import Scope
+from dragoman.server.limits import Limits
+from dragoman.server.refusals import Refusals
+from dragoman.server.tongue import Heard
+from dragoman.wire import guard
+from dragoman.wire.role import Role
+
+MOST_AGENTS = 10_000
+"""Agents whose last messages are remembered; the store knows the others' too."""
+MOST_VERSIONS = 10_000
+
+NOBODY = frozenset({HUB, ANYONE})
+ASKED_AGAIN = frozenset({MessageType.REGISTER, MessageType.STATE_QUERY, MessageType.TASK_ASSIGNMENT})
+
+_encode = msgspec.json.Encoder().encode
+
+Look = Callable[[Agent, Message], Awaitable[Sequence[bytes]]]
+
+
+class About(msgspec.Struct, frozen=True):
+    """What an answer answers. `asks`: whether its sender is told when it is refused."""
+
+    id: str | None
+    asks: bool = True
+    message: Message | None = None
+
+    @property
+    def type(self) -> MessageType | None:
+        return None if self.message is None else self.message.type
+
+    @property
+    def task(self) -> str | None:
+        return None if self.message is None else routing.task(self.message)
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One agent, over all its links and requests."""
+
+    connection: Connection
+    handed: Handed
+
+
+class AgentmsgDesk:
+    """One for all of agentmsg's doors."""
+
+    def __init__(
+        self,
+        hub: Intake,
+        store: Store,
+        state: StateView,
+        *,
+        limits: Limits,
+        admin_hash: str | None,
+        heartbeat_seconds: float = 10.0,
+        refusals: Refusals | None = None,
+        files: Files | None = None,
+    ) -> None:
+        self.hub = hub
+        self.store = store
+        self.files = files
+        self.state = state.in_words(agentmsg.error_of, agentmsg.recounted)
+        self.limits = limits
+        self.refusals = refusals or Refusals(hub)
+        self._admin_hash = admin_hash
+        self._heartbeat = heartbeat_seconds
+        self._guard = guard.Limits(bytes=limits.message_bytes, depth=limits.message_depth)
+        self._lines: dict[AgentId, Line] = {}
+        self._versions: dict[tuple[AgentId, str], int] = {}
+
+    # -- who
+
+    def agent(self, scope: Scope) -> Agent:
+        """The agentmsg agent whose token this is; raises `Refused`."""
+        return identity.speaker(self.hub, scope, PROTOCOL)
+
+    def reader(self, scope: Scope) -> AgentId:
+        """Whoever may use the shared state: an agent of this protocol, or the admin."""
+        return ADMIN if identity.is_admin(scope, self._admin_hash) else self.agent(scope).id
+
+    def alive(self, agent: AgentId) -> None:
+        """It said something that asks nothing of the hub (D12)."""
+        if agent != ADMIN:
+            self.hub.mention(Beat(principal=agent, protocol=PROTOCOL))
+
+    def line(self, agent: AgentId) -> Line:
+        line = self._lines.get(agent)
+        if line is None:
+            connection = Connection(Role.HUB, agent, limits=self._guard, inbox=Before())
+            line = self._lines[agent] = Line(connection, Handed())
+            if len(self._lines) > MOST_AGENTS:
+                del self._lines[next(iter(self._lines))]
+        return line
+
+    def message_id(self) -> str:
+        """For a message of the hub's own."""
+        return derived_v4(self.hub.mint())
+
+    def time(self) -> datetime:
+        return EPOCH + timedelta(microseconds=self.hub.now())
+
+    # -- what
+
+    def understand(
+        self, agent: Agent, data: bytes, look: Look, *, traceparent: str | None = None, waits: bool = False
+    ) -> Heard:
+        """A message as what it means, or the fault to answer with. Never raises.
+
+        `look` answers a STATE_QUERY. `waits`: somebody waits for the answer to this very request, so a message that is
+        still being decided is handed in again; the store recognises it.
+        """
+        line = self.line(agent.id)
+        now = self.time() if b"ttl_ms" in data else None  # nothing else expires
+        event = line.connection.receive(data, now)[0]
+        match event:
+            case Received(message=message, tree=tree, wants_ack=kept, content=content):
+                return self._received(
+                    agent, message, tree, data, look, kept=kept, traceparent=traceparent, content=content
+                )
+            case Acknowledged(message=message, message_ids=named):
+                return Heard(acks=self._settled(line, message, named), message_id=message.id)
+            case Repeated(message=message, acknowledged=done):
+                return self._again(agent, message, data, look, done=done, traceparent=traceparent, waits=waits)
+            case Outlived(message=message, refusal=refusal):
+                fault = agentmsg.outlived(message.type.value, message.id, message.metadata.ttl_ms or 0)
+                return Heard(fault=fault, message_id=message.id, about=About(message.id, refusal is not None))
+            case Invalid() as broken:
+                error = AgentmsgError(
+                    broken.what,
+                    stage=broken.stage,
+                    field=broken.field,
+                    about=broken.about,
+                    error_type=broken.refusal.error_type,
+                )
+                about = About(broken.about, broken.asks)
+                return Heard(fault=agentmsg.fault_of(error), message_id=broken.about, about=about)
+
+    def _received(
+        self,
+        agent: Agent,
+        message: Message,
+        tree: dict[str, Any],
+        data: bytes,
+        look: Look,
+        *,
+        kept: bool,
+        traceparent: str | None,
+        content: bytes | None = None,
+    ) -> Heard:
+        about = About(message.id, message=message)
+        if message.type is MessageType.STATE_QUERY:
+            self.alive(agent.id)
+            return Heard(look=partial(look, agent, message), reads=True, message_id=message.id, about=about)
+        try:
+            commands = agentmsg.commands_of(
+                agent,
+                message,
+                tree,
+                data,
+                traceparent=traceparent,
+                now=self.hub.now(),
+                holds=partial(self.hub.holds, agent.id),
+                content=content,
+            )
+        except Refused as refused:
+            return Heard(fault=refused.fault, message_id=message.id, about=about)
+        carried = message.to not in NOBODY and message.type in agentmsg.CARRIED
+        versioned = message.type is MessageType.STATE_UPDATE  # its ACK says more
+        first, look_up = commands[0], None
+        if isinstance(first, ReportProgress) and (file := named_files.id_in(tree.get("payload"))) is not None:
+            look_up = partial(named_files.with_file, first, self.files, file)
+        return Heard(
+            command=first if look_up is None else None,
+            look=look_up,
+            also=commands[1:],
+            otherwise=partial(agentmsg.otherwise, agent, message, tree, data) if carried else None,
+            message_id=message.id,
+            about=about,
+            receipt=kept and not versioned,
+            lane=about.task,
+            comes_again=kept,
+        )
+
+    def _again(
+        self,
+        agent: Agent,
+        message: Message,
+        data: bytes,
+        look: Look,
+        *,
+        done: bool,
+        traceparent: str | None,
+        waits: bool,
+    ) -> Heard:
+        self.alive(agent.id)
+        if done and message.type is not MessageType.TASK_ASSIGNMENT:  # its outcome is told again, too
+            version = self._versions.get((agent.id, message.id))
+            return Heard(answers=(self.acknowledgment((message.id,), agent.id, version),), message_id=message.id)
+        kept = routing.is_kept(message)
+        if message.type in ASKED_AGAIN or (waits and kept):
+            tree = codec.parse(data, self._guard)
+            return self._received(agent, message, tree, data, look, kept=kept, traceparent=traceparent)
+        return Heard(message_id=message.id)
+
+    def _settled(self, line: Line, ack: Message, named: Sequence[str]) -> tuple[DeliveryId, ...]:
+        exact, about = ack.metadata.delivery_id, ack.metadata.correlation_id
+        if exact is None:
+            return line.handed.take(named)
+        return (DeliveryId(exact.lower()), *line.handed.take(id for id in named if id != about))
+
+    # -- what it came to
+
+    def decided(self, agent: Agent, about: About, outcome: Any) -> Sequence[bytes]:
+        """All of a message's commands are committed: what it is answered with beside the ACK, if anything."""
+        message = about.message
+        if message is None:
+            return ()
+        self.line(agent.id).connection.inbox.acknowledge(_key(message))
+        match message.type, outcome:
+            case MessageType.REGISTER, Agent():
+                return (
+                    agentmsg.welcome(
+                        outcome,
+                        now=self.hub.now(),
+                        message_id=self.message_id(),
+                        about=message.id,
+                        heartbeat_seconds=self._heartbeat,
+                    ),
+                )
+            case MessageType.STATE_UPDATE, Entity(version=version):
+                self._versions[agent.id, message.id] = version
+                if len(self._versions) > MOST_VERSIONS:
+                    del self._versions[next(iter(self._versions))]
+                return (self.acknowledgment((message.id,), agent.id, version),)
+        return ()
+
+    def undone(self, agent: AgentId, about: About) -> None:
+        """It was refused: when it comes again, it counts as new."""
+        if about.message is not None:
+            self.line(agent).connection.inbox.release(_key(about.message))
+
+    # -- the hub's words
+
+    def acknowledgment(self, message_ids: Sequence[str], to: AgentId, version: int | None = None) -> bytes:
+        """One ACK for messages that cannot be lost any more."""
+        return agentmsg.acknowledgment(
+            message_ids, to=to, now=self.hub.now(), message_id=self.message_id(), version=version
+        )
+
+    def carry(self, parcel: Parcel, agent: Agent, now: Instant, whole: str | None = None) -> bytes:
+        """A parcel as its message; what must be acknowledged is remembered. `whole` is the output of one that is
+        `in_pieces`."""
+        frame, message_id = agentmsg.wire_of(parcel, agent, now, whole=whole)
+        delivery = parcel.delivery
+        once = delivery.cargo is Cargo.PROGRESS if delivery.letter is None else delivery.letter.once
+        if not once:
+            self.line(agent.id).handed.give(message_id, delivery.id)
+        return frame
+
+    async def whole(self, parcel: Parcel) -> str:
+        """The output of a task that came in pieces."""
+        most = self.limits.message_bytes // 2
+        told = await account(self.store, parcel.delivery.task, parcel.event.seq, most)
+        short = in_short(told.output, most)
+        return short + CUT if told.truncated and short == told.output else short
+
+    # -- no
+
+    def refuse(self, fault: Fault, about: About | None, to: AgentId) -> bytes:
+        """The ERROR_REPORT about a refused message; empty where nobody is to be told."""
+        if about is not None:
+            self.undone(to, about)
+            if not about.asks:
+                return b""
+        return agentmsg.refusal(
+            fault,
+            to=to,
+            now=self.hub.now(),
+            message_id=self.message_id(),
+            about=None if about is None else about.id,
+            task_id=None if about is None else about.task,
+            said=None if about is None else about.type,
+        )
+
+    def report(self, fault: Fault, *, bare: bool = False, about: About | None = None) -> bytes:
+        """The report alone, as the body of an HTTP answer. `bare`: the fields it names are not those of a message."""
+        told = agentmsg.report(
+            fault,
+            error_id=self.message_id(),
+            task_id=None if about is None else about.task,
+            said=None if about is None else about.type,
+        )
+        if bare and fault.field is not None:
+            told["context"]["details"]["field"] = fault.field.removeprefix("payload.")
+        return _encode(told)
+
+    def json(self, data: bytes) -> dict[str, Any]:
+        """A body of ours; raises `Refused`."""
+        try:
+            return codec.parse(data, self._guard)
+        except AgentmsgError as error:
+            raise Refused(agentmsg.fault_of(error)) from None
+
+
+def in_pieces(parcel: Parcel) -> bool:
+    """Whether a result must be put together first."""
+    return parcel.delivery.cargo is Cargo.RESULT and agentmsg.ends_in_pieces(parcel.event)
+
+
+def _key(message: Message) -> str:
+    """The name under which a connection remembers a message."""
+    return f"{message.sender}\n{message.id}"

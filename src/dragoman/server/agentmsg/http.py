@@ -1,0 +1,209 @@
+"""Agentmsg over HTTP: send, long poll, acknowledge. The shared state has its own file (`state`).
+
+    POST /agentmsg/messages    202 {"status":"accepted","message_id":…}, after the commit; what has an answer of the
+                               hub's own (REGISTER, STATE_UPDATE, STATE_QUERY) has it there: "answer": {…message…}
+    GET  /agentmsg/messages    200 {"messages":[{"delivery_id":…,"message":{…}}]}; ?wait=SECONDS&max=COUNT&ack=IDS
+    POST /agentmsg/ack         200 {"acknowledged":COUNT}; takes {"delivery_ids":[…]}, or an ACK, which may as well be
+                               sent like any other message
+
+Everything else is an ErrorReport with a status of `bindings.agentmsg.failures`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from dragoman.bindings import agentmsg
+from dragoman.bindings.agentmsg.names import PROTOCOL
+from dragoman.core.agents.model import Agent
+from dragoman.core.commands import Command
+from dragoman.core.delivery.model import Parcel
+from dragoman.core.errors import Fault, Kind, Refused, refuse
+from dragoman.core.ids import AgentId, Instant
+from dragoman.core.ports import StoreFailed
+from dragoman.protocols.agentmsg.errors import AgentmsgError
+from dragoman.protocols.agentmsg.types import Message, MessageType, StateQuery
+from dragoman.server.agentmsg.desk import About, AgentmsgDesk, in_pieces
+from dragoman.server.agentmsg.state import BARE, AgentmsgState, read
+from dragoman.server.agentmsg.ws import AgentmsgWs
+from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, read_body
+from dragoman.server.http_door import SMALL_BODY, HttpDoor
+from dragoman.server.tongue import Heard
+from dragoman.wire.errors import RemoteProtocolError
+
+
+class AgentmsgHttp(HttpDoor):
+    protocol = PROTOCOL
+
+    def __init__(self, desk: AgentmsgDesk) -> None:
+        super().__init__(desk.hub, limits=desk.limits, refusals=desk.refusals)
+        self._desk = desk
+        self._under_way: dict[tuple[AgentId, str], asyncio.Future[Sequence[bytes]]] = {}
+
+    def routes(self) -> dict[str, ASGIApp]:
+        poll = self.guarded("GET", "agent.poll", self.poll)
+        return {
+            "/agentmsg/messages": self.by_method({"GET": poll, "POST": self.message}),
+            "/agentmsg/ack": self.guarded("POST", "agent.ack", self.ack),
+        }
+
+    # -- agentmsg's words
+
+    def agent(self, scope: Scope) -> Agent:
+        return self._desk.agent(scope)
+
+    def words(self, fault: Fault, agent: Agent | None, about: Any) -> bytes:
+        if isinstance(about, About):
+            return self._desk.report(fault, about=about)
+        return self._desk.report(fault, bare=about == BARE)
+
+    def status_of(self, fault: Fault) -> int:
+        return agentmsg.status_of(fault)
+
+    def fault_of(self, error: RemoteProtocolError) -> Fault:
+        if isinstance(error, AgentmsgError):
+            return agentmsg.fault_of(error)
+        return Fault(kind=Kind.TOO_LARGE, message=error.what)
+
+    def json(self, data: bytes) -> dict[str, Any]:
+        return self._desk.json(data)
+
+    async def frames(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
+        whole = await self._desk.whole(parcel) if in_pieces(parcel) else None
+        return (self._desk.carry(parcel, agent, now, whole),)
+
+    async def ack(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
+        data = await read_body(scope, receive, SMALL_BODY, agent.id)
+        if self.json(data).get("type") != MessageType.ACK:
+
+            async def read() -> dict[str, Any]:
+                return {"type": "http.request", "body": data, "more_body": False}
+
+            await super().ack(agent, scope, read, send)
+            return
+        heard = self._desk.understand(agent, data, self._look)
+        if heard.fault is not None:
+            raise Refused(heard.fault)
+        await answer(send, 200, b'{"acknowledged":%d}' % await self.acknowledged(agent, heard.acks))
+
+    # -- POST /agentmsg/messages
+
+    async def message(self, scope: Scope, receive: Receive, send: Send) -> None:
+        agent: Agent | None = None
+        try:
+            agent = self._desk.agent(scope)
+            data = await read_body(scope, receive, self._limits.message_bytes, agent.id)
+        except Disconnected:
+            return
+        except (Refused, RemoteProtocolError) as error:
+            await self.no(send, "agent.message", self.fault(error), agent=agent)
+            return
+        trace = header(scope, b"traceparent")
+        understand = partial(
+            self._desk.understand, agent, data, self._look, traceparent=trace.decode("latin-1") if trace else None
+        )
+        heard = understand()
+        first = None if _says(heard) else self._under_way.get((agent.id, str(heard.message_id)))
+        if first is None and not _says(heard):  # said before, over another way; what is kept the store recognises
+            heard = understand(waits=True)
+        if heard.fault is not None:
+            self._forget(agent, heard)
+            await self.no(send, "agent.message", heard.fault, agent=agent, subject=heard.message_id)
+            return
+        try:
+            answers = await (self._decide(agent, heard) if first is None else asyncio.shield(first))
+        except Refused as refused:
+            what = "agent.message" if heard.look is not None else None
+            await self.no(send, what, refused.fault, agent=agent, about=heard.about, subject=heard.message_id)
+            return
+        except StoreFailed:
+            fault = Fault(kind=Kind.OVERLOADED, message="the shared state cannot be read now", retryable=True)
+            await self.no(send, "agent.message", fault, agent=agent, subject=heard.message_id)
+            return
+        assert heard.message_id is not None
+        accepted = b'{"status":"accepted","message_id":"%b"' % heard.message_id.encode()
+        await answer(send, 202, accepted + (b',"answer":%b}' % answers[0] if answers else b"}"))
+
+    async def _decide(self, agent: Agent, heard: Heard) -> Sequence[bytes]:
+        """The answers to a message that nobody else waits for. Who sends it again meanwhile joins (all-D5)."""
+        key = (agent.id, str(heard.message_id))
+        outcome = self._under_way[key] = asyncio.get_running_loop().create_future()
+        outcome.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            answers = await self._answers(agent, heard)
+        except BaseException as error:
+            self._forget(agent, heard)
+            outcome.set_exception(error) if isinstance(error, Exception) else outcome.cancel()
+            raise
+        finally:
+            if self._under_way.get(key) is outcome:
+                del self._under_way[key]
+        outcome.set_result(answers)
+        return answers
+
+    async def _answers(self, agent: Agent, heard: Heard) -> Sequence[bytes]:
+        """What is said back beside that it was accepted; raises `Refused`."""
+        if heard.acks:
+            await self.acknowledged(agent, heard.acks)
+            return ()
+        if heard.look is not None:
+            found = await heard.look()
+            if not isinstance(found, Command):
+                return found
+            return self._desk.decided(agent, heard.about, await self._decided(heard, found))
+        if heard.command is None:
+            return heard.answers
+        return self._desk.decided(agent, heard.about, await self._decided(heard, heard.command))
+
+    async def _decided(self, heard: Heard, command: Command) -> Any:
+        """The first command's outcome, when all of them are committed; raises `Refused`."""
+        posted = [self._hub.post(one) for one in (command, *heard.also)]
+        outcomes = await asyncio.gather(*posted, return_exceptions=True)
+        refusal = next((outcome for outcome in outcomes if isinstance(outcome, BaseException)), None)
+        if refusal is None:
+            return outcomes[0]
+        meant = heard.otherwise(refusal.fault) if heard.otherwise and isinstance(refusal, Refused) else None
+        if meant is None:
+            raise refusal
+        return await self._hub.ask(meant)
+
+    def _forget(self, agent: Agent, heard: Heard) -> None:
+        if isinstance(heard.about, About):
+            self._desk.undone(agent.id, heard.about)
+
+    async def _look(self, agent: Agent, message: Message) -> Sequence[bytes]:
+        asked: StateQuery = message.payload
+        if asked.watch:
+            what = "watch over the WebSocket, or at GET /agentmsg/state/watch; this request ends with its answer"
+            raise refuse(Kind.INVALID, what, field="payload.watch")
+        found = await read(self._desk, agent.id, asked)
+        self._desk.decided(agent, About(message.id, message=message), None)
+        return (found.message(self._desk, agent.id, message.id),)
+
+
+def _says(heard: Heard) -> bool:
+    """Whether it asks for anything; a message that came before does not."""
+    return heard.command is not None or heard.look is not None or bool(heard.acks or heard.answers or heard.fault)
+
+
+class AgentmsgDoor:
+    """All of agentmsg's endpoints; a `server.Door`."""
+
+    def __init__(self, desk: AgentmsgDesk) -> None:
+        self.http = AgentmsgHttp(desk)
+        self.ws = AgentmsgWs(desk)
+        self.state = AgentmsgState(desk, self.http)
+
+    def routes(self) -> Mapping[str, ASGIApp]:
+        return {**self.http.routes(), **self.ws.routes(), **self.state.routes()}
+
+    def under(self) -> Mapping[str, ASGIApp]:
+        return self.state.under()
+
+    async def drain(self, seconds: float) -> None:
+        self.http.wake()
+        self.state.close()
+        await self.ws.drain(seconds)

@@ -1,0 +1,317 @@
+"""The shared state over HTTP, and as the answers of STATE_QUERYs. The admin may use it too.
+
+    GET  /agentmsg/state              200 SharedState, and `cursor`: where a watch goes on from it without a gap
+    GET  /agentmsg/state/TYPE/ID      200 {"entity_type","entity_id","version","value"}
+    POST /agentmsg/state              200 the same, after the commit; takes a StateUpdate. 409 if somebody was faster:
+                                      an ErrorReport whose context.details.version is the current one
+    GET  /agentmsg/state/watch        server-sent events; ?cursor=N&entity_type=T&entity_id=ID, or Last-Event-ID
+
+        id: 7                         the cursor
+        event: state
+        data: {…}                     a StateUpdate; `version` is the new one
+        : heartbeat                   when nothing happens
+
+A watch that begins at a cursor which the log no longer reaches back to is refused with 409: read the state again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, get_args
+from urllib.parse import parse_qs
+
+import msgspec
+import structlog
+
+from dragoman.bindings import agentmsg
+from dragoman.core.errors import Fault, Kind, Refused, refuse
+from dragoman.core.ids import AgentId, Instant, rfc3339
+from dragoman.core.ports import StoreFailed
+from dragoman.core.state.model import Change, Registry
+from dragoman.core.state.model import Entity as Shared
+from dragoman.core.state.tasks import in_full
+from dragoman.protocols.agentmsg import codec
+from dragoman.protocols.agentmsg.errors import AgentmsgError
+from dragoman.protocols.agentmsg.types import EntityType, StateQuery, StateUpdate
+from dragoman.server.agentmsg.desk import AgentmsgDesk
+from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, departure, header, read_body
+from dragoman.server.http_door import Decided
+from dragoman.wire.errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from dragoman.server.agentmsg.http import AgentmsgHttp
+
+log = structlog.get_logger("dragoman.server")
+
+PATH = "/agentmsg/state"
+WATCH = f"{PATH}/watch"
+HEARTBEAT_SECONDS = 15.0
+PROBE_SECONDS = 1.0
+"""Between heartbeats to a client that closed its side: one that is gone fails the second write and frees its place."""
+MOST_WATCHES = 1000
+"""Streams at once, over all readers."""
+
+STREAM = (
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+    (b"x-content-type-options", b"nosniff"),
+)
+
+ENTITY_TYPES: Mapping[Registry, EntityType] = {Registry(name): name for name in get_args(EntityType)}
+
+BARE = "bare"
+"""What is refused here came without a message around it, and its fields are named so."""
+POLICY = "policy"
+REGISTRIES = {
+    Registry.TASK: "task_registry",
+    Registry.AGENT: "agent_registry",
+    Registry.RESOURCE: "resource_allocations",
+}
+"""Where the shared state has what."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+# -- what is read ------------------------------------------------------------------------------------------------
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """What a query found."""
+
+    entities: Sequence[Shared]
+    last_updated: Instant | str
+    cursor: int
+
+    def message(self, desk: AgentmsgDesk, to: AgentId, about: str) -> bytes:
+        return agentmsg.state_answer(
+            self.entities,
+            to=to,
+            now=desk.hub.now(),
+            message_id=desk.message_id(),
+            about=about,
+            last_updated=self.last_updated,
+            cursor=self.cursor,
+        )
+
+
+async def read(desk: AgentmsgDesk, reader: AgentId, asked: StateQuery) -> Reading:
+    """Everything, one registry, one entity, or nothing for one who goes on from a cursor; raises `Refused`.
+
+    The cursor is read first: what changes meanwhile is in the entities and follows again, and its version says so.
+    """
+    view, now = desk.state, desk.hub.now()
+    if asked.entity_id is not None and asked.entity_type is None:
+        raise refuse(Kind.INVALID, "say the entity_type as well", field="payload.entity_type")
+    if asked.watch and asked.cursor is not None:
+        await view.changes(asked.cursor, 1)  # refuses what is too long ago
+        return Reading((), now, asked.cursor)
+    if asked.entity_type is not None and asked.entity_id is not None:
+        cursor, registry = desk.hub.state_cursor, Registry(asked.entity_type)
+        one = await look(desk, reader, registry, asked.entity_id)
+        return Reading(() if one is None else (one,), now if one is None else one.updated_at, cursor)
+    whole = await view.whole(reader, details=False)
+    found = [
+        await look(desk, reader, registry, name, story=False)
+        for registry in (Registry if asked.entity_type is None else (Registry(asked.entity_type),))
+        for name in ((POLICY,) if registry is Registry.POLICY else whole[REGISTRIES[registry]])
+    ]
+    return Reading([one for one in found if one is not None], whole["last_updated"], whole["cursor"])
+
+
+async def look(
+    desk: AgentmsgDesk, reader: AgentId, registry: Registry, name: str, *, story: bool = True
+) -> Shared | None:
+    """One entity. A task goes by what its agents call it, or by its id."""
+    if registry is not Registry.TASK:
+        return await desk.state.one(registry, name, reader)
+    known = await desk.state.one(registry, agentmsg.task_id(name), reader, story=story)
+    found = known or await desk.state.one(registry, name, reader)
+    return None if found is None else msgspec.structs.replace(found, name=found.value.get("id", name))
+
+
+async def changes(
+    desk: AgentmsgDesk, reader: AgentId, asked: StateQuery, after: int | None
+) -> AsyncGenerator[tuple[int, Change, Instant]]:
+    """What changes after a cursor; raises `Refused` if that is too long ago."""
+    registry = None if asked.entity_type is None else Registry(asked.entity_type)
+    found = desk.state.watch(after, registry, asked.entity_id, reader)
+    assert isinstance(found, AsyncGenerator)
+    async with aclosing(found):
+        async for one in found:
+            yield one
+
+
+# -- the endpoints -----------------------------------------------------------------------------------------------
+
+Handler = Callable[[AgentId, Scope, Receive, Send], Awaitable[None]]
+
+
+class AgentmsgState:
+    def __init__(self, desk: AgentmsgDesk, http: AgentmsgHttp) -> None:
+        self._desk = desk
+        self._http = http
+        self._closed = asyncio.Event()
+        self._streams = 0
+
+    def routes(self) -> Mapping[str, ASGIApp]:
+        by_method = self._http.by_method
+        return {
+            PATH: by_method({"GET": self._guarded(self._whole), "POST": self._guarded(self._change)}),
+            WATCH: by_method({"GET": self._guarded(self._watch)}),
+        }
+
+    def under(self) -> Mapping[str, ASGIApp]:
+        return {f"{PATH}/": self._http.by_method({"GET": self._guarded(self._one)})}
+
+    def close(self) -> None:
+        """End every watch; their clients come back to whoever serves next."""
+        self._closed.set()
+
+    def _guarded(self, handle: Handler) -> ASGIApp:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            reader: AgentId | None = None
+            what: str | None = f"state.{handle.__name__.strip('_')}"
+            try:
+                reader = self._desk.reader(scope)
+                self._desk.alive(reader)
+                await handle(reader, scope, receive, send)
+                return
+            except Disconnected:
+                return
+            except Decided as decided:
+                what, fault = None, decided.fault
+            except (Refused, RemoteProtocolError) as error:
+                fault = self._http.fault(error)
+            except StoreFailed:
+                fault = Fault(kind=Kind.OVERLOADED, message="the shared state cannot be read now", retryable=True)
+            if reader is not None and scope["method"] == "GET":
+                what = None  # a look at something that is not there is nobody's business
+            await self._http.no(send, what, fault, principal=reader, about=BARE)
+
+        return app
+
+    async def _whole(self, reader: AgentId, scope: Scope, receive: Receive, send: Send) -> None:
+        await answer(send, 200, _encode(await self._desk.state.whole(reader)))
+
+    async def _one(self, reader: AgentId, scope: Scope, receive: Receive, send: Send) -> None:
+        kind, _, name = scope["path"].removeprefix(f"{PATH}/").partition("/")
+        registry = _registry(kind)
+        entity = await look(self._desk, reader, registry, name) if name else None
+        if entity is None:
+            raise refuse(Kind.NOT_FOUND, f"no {registry.value} of that name", field="entity_id")
+        await answer(send, 200, _encode(agentmsg.entity_view(entity)))
+
+    async def _change(self, reader: AgentId, scope: Scope, receive: Receive, send: Send) -> None:
+        body = self._desk.json(await read_body(scope, receive, self._desk.limits.message_bytes, reader))
+        update = self._read(reader, body)
+        entity: Shared = await self._http.ask(agentmsg.change_of(reader, update))
+        if entity.registry is Registry.TASK:
+            entity = msgspec.structs.replace(entity, name=update.entity_id)
+        await answer(send, 200, _encode(agentmsg.entity_view(in_full(entity))))
+
+    def _read(self, writer: AgentId, body: dict[str, Any]) -> StateUpdate:
+        """A bare StateUpdate, checked as if it had come in a message."""
+        tree = {
+            "id": self._desk.message_id(),
+            "timestamp": rfc3339(self._desk.hub.now()),
+            "from": writer,
+            "to": "hub",
+            "type": "STATE_UPDATE",
+            "payload": body,
+            "metadata": {"priority": "high", "retry_count": 0, "max_retries": 0},
+        }
+        try:
+            update: StateUpdate = codec.interpret(tree).payload
+        except AgentmsgError as error:
+            field = None if error.field is None else error.field.removeprefix("payload.")
+            raise AgentmsgError(error.what, stage=error.stage, field=field) from None
+        return update
+
+    # -- watching
+
+    async def _watch(self, reader: AgentId, scope: Scope, receive: Receive, send: Send) -> None:
+        asked, after = _watched(scope)
+        if self._streams >= MOST_WATCHES:
+            raise refuse(Kind.OVERLOADED, f"{MOST_WATCHES} watches are open already; try again later")
+        self._streams += 1
+        try:
+            with self._desk.hub.streams.one(reader):
+                if after is not None:  # what is too long ago is refused while there is a status to say it with
+                    await self._desk.state.changes(after, 1)
+                async with aclosing(changes(self._desk, reader, asked, after)) as updates:
+                    await self._stream(updates, receive, send)
+        finally:
+            self._streams -= 1
+
+    async def _stream(self, updates: AsyncGenerator[tuple[int, Change, Instant]], receive: Receive, send: Send) -> None:
+        """A reader that does not read holds up `send`, and nobody else: what it has not read stays in the log."""
+        await send({"type": "http.response.start", "status": 200, "headers": list(STREAM)})
+        await _piece(send, b"retry: 1000\n\n")
+        pause = HEARTBEAT_SECONDS
+        silent = asyncio.ensure_future(departure(receive))
+        ends = {asyncio.ensure_future(self._closed.wait())}
+        coming = asyncio.ensure_future(anext(updates, None))
+        try:
+            while True:
+                done, _ = await asyncio.wait(
+                    {coming, silent, *ends}, timeout=pause, return_when=asyncio.FIRST_COMPLETED
+                )
+                if done & ends:
+                    break
+                if silent in done and pause != PROBE_SECONDS:
+                    pause, silent = PROBE_SECONDS, asyncio.ensure_future(_gone(receive))
+                    continue
+                if silent in done:
+                    break
+                if not done:
+                    await _piece(send, b": heartbeat\n\n")
+                    continue
+                update = coming.result()
+                if update is None:
+                    break
+                told = _encode(agentmsg.change_view(*update))
+                await _piece(send, b"id: %d\nevent: state\ndata: %b\n\n" % (update[0], told))
+                coming = asyncio.ensure_future(anext(updates, None))
+        except (Refused, StoreFailed) as error:  # the client comes back where it was, and is told then
+            log.info("watch ended", why=type(error).__name__)
+        finally:
+            for future in (coming, silent, *ends):
+                future.cancel()
+            await asyncio.wait({coming, silent, *ends})
+            if coming.done() and not coming.cancelled():
+                coming.exception()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _piece(send: Send, body: bytes) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _registry(name: str) -> Registry:
+    try:
+        return Registry(name.upper())
+    except ValueError:
+        known = ", ".join(registry.value for registry in Registry)
+        raise refuse(Kind.NOT_FOUND, f"no such registry; ask for one of {known}", field="entity_type") from None
+
+
+def _watched(scope: Scope) -> tuple[StateQuery, int | None]:
+    said = parse_qs(scope["query_string"].decode("latin-1"))
+    kind, name = said.get("entity_type", [None])[-1], said.get("entity_id", [None])[-1]
+    last = header(scope, b"last-event-id")
+    # A browser that reconnects repeats the address it began with, so what it saw since counts more.
+    text = last.decode("latin-1") if last else said.get("cursor", [None])[-1]
+    if text is not None and not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise refuse(Kind.INVALID, "a cursor is the number that came as `id` or in the state", field="cursor")
+    if name is not None and kind is None:
+        raise refuse(Kind.INVALID, "say the entity_type as well", field="entity_type")
+    asked = StateQuery(entity_type=None if kind is None else ENTITY_TYPES[_registry(kind)], entity_id=name, watch=True)
+    return asked, None if text is None else int(text)

@@ -1,0 +1,52 @@
+"""Agentmsg over one WebSocket: `/agentmsg/ws`, subprotocol `agentmsg.v1`. The words are the `tongue`'s.
+
+An ACK names one message, by `metadata.correlation_id`, as everybody understands it. Who connects with `?acks=many` is
+told of several in one, whose `message_ids` names them all.
+
+The handshake and the reasons to close are every WebSocket's (`ws_door`); a refused handshake has an ErrorReport as its
+body. An open link alone says nothing about its agent: heartbeats do, and whatever else it says (D12).
+"""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qs
+
+from dragoman.bindings import agentmsg
+from dragoman.bindings.agentmsg.names import PROTOCOL
+from dragoman.core.agents.model import Agent
+from dragoman.core.errors import Fault
+from dragoman.protocols.agentmsg.types import SUBPROTOCOL
+from dragoman.server.agentmsg.desk import AgentmsgDesk
+from dragoman.server.agentmsg.tongue import AgentmsgTongue
+from dragoman.server.asgi import Scope
+from dragoman.server.tongue import Tongue
+from dragoman.server.ws_door import WsDoor
+
+
+class AgentmsgWs(WsDoor):
+    path = "/agentmsg/ws"
+    protocol = PROTOCOL
+    subprotocols = (SUBPROTOCOL,)
+
+    def __init__(self, desk: AgentmsgDesk) -> None:
+        super().__init__(desk.hub, limits=desk.limits, refusals=desk.refusals)
+        self._desk = desk
+
+    def agent(self, scope: Scope) -> Agent:
+        return self._desk.agent(scope)
+
+    def no(self, fault: Fault) -> bytes:
+        return self._desk.report(fault)
+
+    def status_of(self, fault: Fault) -> int:
+        return agentmsg.status_of(fault)
+
+    def tongue(self, agent: Agent, subprotocol: str) -> Tongue:
+        return AgentmsgTongue(self._desk, agent.id)
+
+    def receipts(self, scope: Scope) -> bool:
+        return True  # ACKs: they are part of the protocol
+
+    def one_by_one(self, scope: Scope) -> bool:
+        said: dict[str, list[str]] = parse_qs(scope["query_string"].decode("latin-1"))
+        return said.get("acks", ["one"])[-1] != "many"

@@ -1,0 +1,183 @@
+"""The front desk of chiffon's doors: who is it, what did they say, and how to say no.
+
+HTTP and WebSocket share it, so that the same message is understood, refused and recorded in the same way over both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from dragoman.bindings import chiffon
+from dragoman.bindings.chiffon.exchange import PROTOCOL, wire_name
+from dragoman.core.agents.model import Agent
+from dragoman.core.commands import Command, Submit
+from dragoman.core.delivery.model import Parcel
+from dragoman.core.errors import Fault, Kind, Refused
+from dragoman.core.ids import ADMIN, AgentId, DeliveryId, Instant
+from dragoman.core.ports import Files, Intake, Store
+from dragoman.protocols.chiffon import codec
+from dragoman.protocols.chiffon.errors import ChiffonError
+from dragoman.protocols.chiffon.types import Correlation
+from dragoman.server import identity, named_files
+from dragoman.server.account import account
+from dragoman.server.asgi import Scope
+from dragoman.server.identity import UNKNOWN
+from dragoman.server.limits import Limits
+from dragoman.server.refusals import Refusals
+from dragoman.server.tongue import Heard
+from dragoman.server.turns import TakingTurns
+from dragoman.wire import guard
+
+MOST_ACKS = 10_000
+
+
+class Acks(msgspec.Struct, frozen=True):
+    ack: tuple[str, ...]
+
+
+_acks = msgspec.json.Decoder(Acks)
+_encode = msgspec.json.Encoder().encode
+
+
+class ChiffonDesk:
+    """One for all of chiffon's doors."""
+
+    def __init__(
+        self,
+        hub: Intake,
+        store: Store,
+        *,
+        limits: Limits,
+        admin_hash: str | None,
+        refusals: Refusals,
+        files: Files | None = None,
+    ) -> None:
+        self.hub = hub
+        self.store = store
+        self.files = files
+        self.limits = limits
+        self.refusals = refusals
+        self._admin_hash = admin_hash
+        self._json = guard.Limits(bytes=limits.message_bytes, depth=limits.message_depth)
+
+    # -- who
+
+    def agent(self, scope: Scope) -> Agent:
+        """The chiffon agent whose token this is; raises `Refused`."""
+        return identity.speaker(self.hub, scope, PROTOCOL)
+
+    def principal(self, scope: Scope) -> AgentId:
+        """Whoever may steer tasks: an agent of any protocol, or the admin."""
+        return ADMIN if identity.is_admin(scope, self._admin_hash) else identity.holder(self.hub, scope).id
+
+    # -- what
+
+    def understand(self, agent: Agent, data: bytes, *, traceparent: str | None = None) -> Heard:
+        """A message as a command, or the fault to answer with. Never raises."""
+        about: Correlation | None = None
+        message_id: str | None = None
+        try:
+            tree = codec.parse(data, self._json)
+            message = codec.interpret(tree, data)
+            message_id = message.message_id
+            about = Correlation(message.request_id, message.trace_id, message_id)
+            command: Command = chiffon.command_of(agent, message, tree, data, traceparent=traceparent)
+            named = chiffon.files_named(message)
+        except ChiffonError as error:
+            return Heard(fault=chiffon.fault_of(error), message_id=message_id, about=error.about)
+        except Refused as refused:
+            return Heard(fault=refused.fault, message_id=message_id, about=about)
+        lane = None if isinstance(command, Submit) else command.subject
+        if named:
+            look = partial(self._with_files, agent, command, named)
+            return Heard(look=look, message_id=message_id, about=about, lane=lane)
+        return Heard(command=command, message_id=message_id, about=about, lane=lane)
+
+    async def _with_files(self, agent: Agent, command: Command, named: Sequence[str]) -> Command:
+        """The command with the files it names: they were kept before, by the same agent."""
+        return chiffon.with_files(command, tuple(await named_files.named(self.files, agent.id, named)))
+
+    def json(self, data: bytes) -> dict[str, Any]:
+        """A small body of ours; raises `Refused`."""
+        try:
+            return codec.parse(data, self._json)
+        except ChiffonError as error:
+            raise Refused(chiffon.fault_of(error)) from None
+
+    # -- parcels
+
+    async def carry(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
+        """A parcel as its messages."""
+        if not chiffon.in_pieces(parcel):
+            return chiffon.wire_of(parcel, agent, now)
+        whole = (await account(self.store, parcel.delivery.task, parcel.event.seq)).output
+        return chiffon.wire_again(parcel, agent, whole)
+
+    # -- no
+
+    def no(self, fault: Fault, *, agent: Agent | None = None, about: Correlation | None = None) -> bytes:
+        to_agent = wire_name(agent) if agent is not None else UNKNOWN
+        return chiffon.refusal(fault, to_agent=to_agent, now=self.hub.now(), message_id=self.hub.mint(), about=about)
+
+
+class ChiffonTongue(TakingTurns):
+    """Chiffon's words on an ordered link: envelopes, `{"ack": […]}` from the peer, `{"accepted": […]}` to it."""
+
+    protocol = PROTOCOL
+
+    def __init__(self, desk: ChiffonDesk, agent: Agent) -> None:
+        super().__init__(desk.hub, agent.id)
+        self._desk = desk
+
+    def hear(self, agent: Agent, frame: bytes) -> Heard:
+        if frame.startswith(b'{"ack"'):
+            try:
+                acks = _acks.decode(frame).ack
+            except msgspec.MsgspecError as error:
+                fault = Fault(
+                    kind=Kind.INVALID, message=f"not an acknowledgment: {error}", field="ack", facts={"stage": "shape"}
+                )
+                return Heard(fault=fault)
+            return _acknowledged(acks)
+        heard = self._desk.understand(agent, frame)
+        if heard.fault is not None and heard.message_id is None and b'"ack"' in frame:
+            return self._other_ack(frame) or heard
+        return heard
+
+    def _other_ack(self, frame: bytes) -> Heard | None:
+        """An acknowledgment that does not begin with the bytes we look for: spaces, or another order."""
+        try:
+            tree = self._desk.json(frame)
+            if "type" in tree:
+                return None
+            return _acknowledged(msgspec.convert(tree, Acks).ack)
+        except (Refused, msgspec.ValidationError):
+            return None
+
+    def say(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
+        if self.free and not chiffon.in_pieces(parcel):
+            return chiffon.wire_of(parcel, agent, now)
+        return self.say_in_turn(parcel, agent)
+
+    async def put(self, parcel: Parcel, agent: Agent) -> Sequence[bytes]:
+        return await self._desk.carry(parcel, agent, self._desk.hub.now())
+
+    def answer(self, heard: Heard, outcome: Any, agent: Agent) -> Sequence[bytes]:
+        return ()
+
+    def refuse(self, fault: Fault, about: Any, agent: Agent, now: Instant, message_id: str) -> bytes:
+        return chiffon.refusal(fault, to_agent=wire_name(agent), now=now, message_id=message_id, about=about)
+
+    def receipt(self, message_ids: Sequence[str]) -> bytes:
+        return _encode({"accepted": message_ids})
+
+
+def _acknowledged(acks: Sequence[str]) -> Heard:
+    if len(acks) > MOST_ACKS:
+        message = f"{len(acks)} acknowledgments in one frame; send at most {MOST_ACKS}"
+        return Heard(fault=Fault(kind=Kind.TOO_LARGE, message=message, field="ack"))
+    return Heard(acks=tuple(map(DeliveryId, acks)))

@@ -1,0 +1,188 @@
+"""Chiffon over HTTP: register, send, long poll, acknowledge, steer tasks.
+
+    POST /api/agent/register    200 {"status":"registered", agent_id, agent_type, protocol_version}
+    POST /api/agent/message     202 {"status":"accepted","message_id":…}, after the commit
+    GET  /api/agent/messages    200 {"messages":[{"delivery_id":…,"message":{…}}]}; ?wait=SECONDS&max=COUNT&ack=IDS
+    POST /api/agent/ack         200 {"acknowledged":COUNT}; {"delivery_ids":[…]}
+    POST /api/tasks/ID/VERB     200 {"task_id":…,"status":…}; cancel {"reason"?}, pause, resume {"answer"?}
+
+Everything else is an `error` envelope with the status of `bindings.errormap`. Polls and acknowledgments are every
+protocol's (`http_door`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from dragoman.bindings import chiffon
+from dragoman.bindings.chiffon.exchange import PROTOCOL
+from dragoman.core.agents.model import Agent
+from dragoman.core.commands import Cancel, Command, Pause, Resume
+from dragoman.core.delivery.model import Parcel
+from dragoman.core.errors import Fault, Kind, Refused, refuse
+from dragoman.core.ids import ADMIN, AgentId, Instant, TaskId
+from dragoman.core.ports import StoreFailed
+from dragoman.protocols.chiffon import codec
+from dragoman.protocols.chiffon.errors import ChiffonError
+from dragoman.security.urls import UrlRefused
+from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, read_body
+from dragoman.server.chiffon.desk import ChiffonDesk
+from dragoman.server.http_door import SMALL_BODY, Decided, HttpDoor
+from dragoman.server.refusals import UNREADABLE
+from dragoman.wire.errors import RemoteProtocolError
+
+VERBS = ("cancel", "pause", "resume")
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Callbacks:
+    """Where agents that registered a callback URL are told to (`push.Push`). This one takes none."""
+
+    async def check(self, url: str) -> None:
+        raise UrlRefused("this hub calls no callback URLs; poll or open a WebSocket instead.")
+
+    def follow(self, agent: AgentId) -> None: ...
+
+
+class ChiffonHttp(HttpDoor):
+    """The handlers; `routes` says which path is whose."""
+
+    protocol = PROTOCOL
+
+    def __init__(
+        self,
+        desk: ChiffonDesk,
+        *,
+        callbacks: Callbacks | None = None,
+        negotiation: Literal["lowest", "highest"] = "lowest",
+    ) -> None:
+        super().__init__(desk.hub, limits=desk.limits, refusals=desk.refusals)
+        self._desk = desk
+        self._callbacks = callbacks or Callbacks()
+        self._negotiation: Literal["lowest", "highest"] = negotiation
+
+    def routes(self) -> dict[str, ASGIApp]:
+        return {
+            "/api/agent/message": self.by_method({"POST": self.message}),
+            "/api/agent/messages": self.guarded("GET", "agent.poll", self.poll),
+            "/api/agent/ack": self.guarded("POST", "agent.ack", self.ack),
+            "/api/agent/register": self.guarded("POST", "agent.register", self._register),
+        }
+
+    # -- chiffon's words
+
+    def agent(self, scope: Scope) -> Agent:
+        return self._desk.agent(scope)
+
+    def words(self, fault: Fault, agent: Agent | None, about: Any) -> bytes:
+        return self._desk.no(fault, agent=agent, about=about)
+
+    def status_of(self, fault: Fault) -> int:
+        return chiffon.status_of(fault)
+
+    def fault_of(self, error: RemoteProtocolError) -> Fault:
+        if isinstance(error, ChiffonError):
+            return chiffon.fault_of(error)
+        return Fault(kind=Kind.TOO_LARGE, message=error.what)
+
+    def json(self, data: bytes) -> dict[str, Any]:
+        return self._desk.json(data)
+
+    async def frames(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
+        return await self._desk.carry(parcel, agent, now)
+
+    def receipts(self, parcel: Parcel, count: int) -> Sequence[str]:
+        return chiffon.receipts(parcel.delivery.id, count)
+
+    # -- POST /api/agent/message
+
+    async def message(self, scope: Scope, receive: Receive, send: Send) -> None:
+        agent: Agent | None = None
+        try:
+            agent = self._desk.agent(scope)
+            data = await read_body(scope, receive, self._limits.message_bytes, agent.id)
+        except Disconnected:
+            return
+        except (Refused, RemoteProtocolError) as error:
+            await self.no(send, "agent.message", self.fault(error), agent=agent)
+            return
+        traceparent = header(scope, b"traceparent")
+        heard = self._desk.understand(agent, data, traceparent=traceparent.decode("latin-1") if traceparent else None)
+        command, fault = heard.command, heard.fault
+        if heard.look is not None:
+            try:
+                found = await heard.look()
+                assert isinstance(found, Command)
+                command = found
+            except Refused as refused:
+                fault = refused.fault
+            except StoreFailed:
+                fault = UNREADABLE
+        if command is None:
+            assert fault is not None
+            await self.no(send, "agent.message", fault, agent=agent, about=heard.about, subject=heard.message_id)
+            return
+        try:
+            await self._hub.ask(command)
+        except Refused as refused:
+            await self.no(send, None, refused.fault, agent=agent, about=heard.about)
+            return
+        assert heard.message_id is not None
+        await answer(send, 202, b'{"status":"accepted","message_id":"%b"}' % heard.message_id.encode())
+
+    # -- POST /api/agent/register
+
+    async def _register(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
+        data = await read_body(scope, receive, SMALL_BODY, agent.id)
+        said = codec.decode_registration(data)
+        command = chiffon.registration_of(agent, said, negotiation=self._negotiation)
+        if said.callback_url is not None:
+            try:
+                await self._callbacks.check(said.callback_url)
+            except UrlRefused as refused:
+                raise refuse(Kind.INVALID, str(refused), field="callback_url") from None
+        known: Agent = await self.ask(command)
+        self._callbacks.follow(agent.id)
+        await answer(send, 200, chiffon.registered(known))
+
+    # -- POST /api/tasks/ID/VERB
+
+    async def task(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """`fallback` paths below /api/tasks/ do not exist."""
+        id, _, verb = scope["path"].removeprefix("/api/tasks/").partition("/")
+        what: str | None = f"task.{verb}"
+        try:
+            if verb not in VERBS or not id or len(id) > 200:
+                what = "http.path"
+                raise refuse(Kind.NOT_FOUND, "there is nothing at this path; use /api/tasks/ID/cancel, pause or resume")
+            if scope["method"] != "POST":
+                await self.wrong_method(send, "POST")
+                return
+            principal = self._desk.principal(scope)
+            data = await read_body(scope, receive, SMALL_BODY, principal)
+            body = self._desk.json(data) if data.strip() else {}
+            task = await self.ask(_steer(verb, principal, TaskId(id.lower()), body))
+            await answer(send, 200, _encode({"task_id": task.id, "status": task.status.value}))
+        except Disconnected:
+            return
+        except Decided as decided:
+            await self.no(send, None, decided.fault)
+        except (Refused, RemoteProtocolError) as error:
+            await self.no(send, what, self.fault(error))
+
+
+def _steer(verb: str, principal: AgentId, task: TaskId, body: dict[str, Any]) -> Command:
+    protocol = "api" if principal == ADMIN else PROTOCOL
+    if verb == "cancel":
+        reason = body.get("reason")
+        given = {"reason": reason} if type(reason) is str and reason else {}
+        return Cancel(principal=principal, protocol=protocol, task_id=task, **given)
+    if verb == "pause":
+        return Pause(principal=principal, protocol=protocol, task_id=task)
+    return Resume(
+        principal=principal, protocol=protocol, task_id=task, answer=body.get("answer"), has_answer="answer" in body
+    )

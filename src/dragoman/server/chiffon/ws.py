@@ -1,0 +1,49 @@
+"""Chiffon over one WebSocket: `/api/agent/ws`, subprotocol `chiffon.v1`.
+
+    hub → agent    an envelope; its x_custom_fields.delivery_id is what to acknowledge
+                   {"accepted": [message_id, …]} after commits, with ?receipts=1
+    agent → hub    an envelope; {"ack": [delivery_id, …]}
+
+The handshake and the reasons to close are every WebSocket's (`ws_door`).
+"""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qs
+
+from dragoman.bindings import chiffon
+from dragoman.bindings.chiffon.exchange import PROTOCOL
+from dragoman.core.agents.model import Agent
+from dragoman.core.errors import Fault
+from dragoman.protocols.chiffon.types import SUBPROTOCOL
+from dragoman.server.asgi import Scope
+from dragoman.server.chiffon.desk import ChiffonDesk, ChiffonTongue
+from dragoman.server.driver import WORD_SECONDS
+from dragoman.server.tongue import Tongue
+from dragoman.server.ws_door import WsDoor
+
+
+class ChiffonWs(WsDoor):
+    path = "/api/agent/ws"
+    protocol = PROTOCOL
+    subprotocols = (SUBPROTOCOL,)
+    word_seconds = WORD_SECONDS
+
+    def __init__(self, desk: ChiffonDesk) -> None:
+        super().__init__(desk.hub, limits=desk.limits, refusals=desk.refusals)
+        self._desk = desk
+
+    def agent(self, scope: Scope) -> Agent:
+        return self._desk.agent(scope)
+
+    def no(self, fault: Fault) -> bytes:
+        return self._desk.no(fault)
+
+    def status_of(self, fault: Fault) -> int:
+        return chiffon.status_of(fault)
+
+    def tongue(self, agent: Agent, subprotocol: str) -> Tongue:
+        return ChiffonTongue(self._desk, agent)
+
+    def receipts(self, scope: Scope) -> bool:
+        return parse_qs(scope["query_string"].decode("latin-1")).get("receipts", ["0"])[-1] in ("1", "true")

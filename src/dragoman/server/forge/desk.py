@@ -1,0 +1,195 @@
+"""What all forge links share, WebSockets and child processes alike: limits on talking, logs, the bus.
+
+One bucket for each principal, over all its links and reconnections (D9). Beyond it a request is refused with
+RATE_LIMITED, an event is dropped, and one line in the agent's log says how many, about once a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+
+from dragoman.core.commands import LogEntry, WriteLog
+from dragoman.core.errors import Refused
+from dragoman.core.ids import AgentId, Instant, TaskId
+from dragoman.core.ports import Files, Intake, Store
+from dragoman.core.queries.tasks import PERSONAL
+from dragoman.protocols.forge.ratelimit import Bucket
+from dragoman.protocols.forge.types import REQUEST_SECONDS, AgentStatus
+from dragoman.server.limits import Limits
+
+LONGEST_LINE = 16 * 1024
+"""Characters of a log line that are kept with a task."""
+MOST_LINES = 500
+"""Log lines of one agent that may wait for their commit."""
+TELL_SECONDS = 1.0
+
+
+class Subscriptions(Protocol):
+    """One link's share of the bus (`buses.inproc.Reader`)."""
+
+    def subscribe(self, pattern: str) -> bool: ...
+
+    def unsubscribe(self, pattern: str) -> bool: ...
+
+    def leave(self) -> None: ...
+
+
+class Bus(Protocol):
+    """Traffic that nobody keeps. `take` gets topic, publisher, data and how many were missed, and returns at once."""
+
+    def join(self, take: Callable[[str, str, Any, int], bool]) -> Subscriptions: ...
+
+    def audience(self, topic: str) -> int: ...
+
+    def publish(self, topic: str, publisher: str, data: Any) -> int: ...
+
+
+class LogSink(Protocol):
+    """Where an agent's log lines go: level, message, context; `taskId` in the context, if the line named a task."""
+
+    def __call__(self, level: str, message: str, context: dict[str, Any], /) -> None: ...
+
+
+class Notebook(Protocol):
+    """One agent's own log (`stdio.logbook.Log`), which outlives its links."""
+
+    def add(self, at: Instant, stream: str, message: str, *, level: str, context: dict[str, Any]) -> object: ...
+
+
+class ForgeDesk:
+    """One for all links. `condition` is what a supervisor knows of an agent's process, where it has one; `notebook` is
+    where an agent elsewhere has its log."""
+
+    def __init__(
+        self,
+        hub: Intake,
+        store: Store,
+        *,
+        files: Files,
+        bus: Bus,
+        limits: Limits | None = None,
+        measure: Bucket | None = None,
+        request_seconds: float = REQUEST_SECONDS,
+        condition: Callable[[AgentId], AgentStatus | None] = lambda agent: None,
+        notebook: Callable[[AgentId], Notebook | None] = lambda agent: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.hub = hub
+        self.store = store
+        self.files = files
+        self.bus = bus
+        self.limits = limits or Limits()
+        self.request_seconds = request_seconds
+        self.condition = condition
+        self.notebook = notebook
+        self.clock = clock
+        self.dropped = 0
+        self._measure = measure or Bucket()
+        self._buckets: dict[AgentId, Bucket] = {}
+
+    def admit(self, agent: AgentId) -> bool:
+        """Whether this agent may say one more thing now."""
+        bucket = self._buckets.get(agent)
+        now = self.clock()
+        if bucket is None:
+            bucket = msgspec.structs.replace(self._measure, at=now)
+        self._buckets[agent], granted = bucket.take(now)
+        if not granted:
+            self.dropped += 1
+        return bool(granted)
+
+    def wait(self, agent: AgentId) -> float:
+        """Seconds until it may."""
+        bucket = self._buckets.get(agent)
+        return 0.0 if bucket is None else bucket.wait(self.clock())
+
+
+class Excess:
+    """What one link said beyond its measure, told in one line."""
+
+    def __init__(self, log: LogSink) -> None:
+        self._log = log
+        self._requests = 0
+        self._events = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def fresh(self) -> bool:
+        """Whether nothing was dropped since the last line about it."""
+        return self._timer is None
+
+    def count(self, *, event: bool) -> None:
+        if event:
+            self._events += 1
+        else:
+            self._requests += 1
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(TELL_SECONDS, self.tell)
+
+    def tell(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        requests, events, self._requests, self._events = self._requests, self._events, 0, 0
+        if requests or events:
+            message = f"too many messages a second: {requests} requests refused, {events} events dropped"
+            self._log("warn", message, {"refused": requests, "dropped": events, "reason": "RATE_LIMITED"})
+
+
+class TaskLog:
+    """A log sink for agents that are elsewhere: what they log is kept with the task they work on.
+
+    Lines are gathered while a commit is under way, so that many lines cost one. What belongs to no task (the agent has
+    none, or several and the line names none, or it names one that is not its own) is kept in the agent's own log.
+    """
+
+    def __init__(self, hub: Intake, agent: AgentId, notebook: Notebook | None = None) -> None:
+        self._hub = hub
+        self._agent = agent
+        self._notebook = notebook
+        self._lines: list[tuple[TaskId, LogEntry]] = []
+        self._busy = False
+
+    def __call__(self, level: str, message: str, context: dict[str, Any], /) -> None:
+        named = context.get("taskId")
+        held = self._hub.load_of(self._agent)
+        task = TaskId(named) if type(named) is str else held[0] if len(held) == 1 else None
+        text = message if len(message) <= LONGEST_LINE else f"{message[:LONGEST_LINE]} …"
+        entry = LogEntry(at=self._hub.now(), level=level, message=text, context=context)
+        if task is None or len(self._lines) >= MOST_LINES:
+            self._note(entry)
+            return
+        self._lines.append((task, entry))
+        if not self._busy:
+            self._busy = True
+            asyncio.get_running_loop().call_soon(self._send)
+
+    def _note(self, entry: LogEntry) -> None:
+        if self._notebook is None:
+            return
+        agent = self._hub.agent(self._agent)
+        if agent is not None and agent.does_personal_work:
+            entry = msgspec.structs.replace(entry, message=PERSONAL, context={})
+        self._notebook.add(entry.at, "event", entry.message, level=entry.level, context=entry.context)
+
+    def _send(self) -> None:
+        if not self._lines:
+            self._busy = False
+            return
+        task = self._lines[0][0]
+        told = tuple(line for about, line in self._lines if about == task)
+        self._lines = [(about, line) for about, line in self._lines if about != task]
+        note = WriteLog(principal=self._agent, protocol="forge", task_id=task, lines=told)
+        self._hub.hand_in(note, partial(self._kept, told))
+
+    def _kept(self, told: tuple[LogEntry, ...], outcome: Any, refusal: Refused | None) -> None:
+        if refusal is not None:  # the task is over, or not this agent's
+            for entry in told:
+                self._note(entry)
+        asyncio.get_running_loop().call_soon(self._send)

@@ -1,0 +1,441 @@
+"""Forge's words on one link: what a line or frame means, and how the hub's side is put into lines or frames.
+
+A batch is heard message by message. The pump keeps the order of requests; each is answered under its id.
+
+    heard                                     becomes
+    ----------------------------------------  -------------------------------------------------------------
+    a request or event that changes something a command; the response follows its commit
+    a request that reads                      a look into the store, and a note in the audit record
+    a new task with attachments, dependencies
+    or a parent; a file that comes of work;
+    a cancel                                  a look (files are kept, names checked), then the command
+    a line that is no message, an event:log   a line in the agent's log
+    too much (D9)                             RATE_LIMITED for a request; a count for an event
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from dragoman.bindings import forge
+from dragoman.bindings.forge.inbound import cancellation, progress, update
+from dragoman.core.agents.model import Agent
+from dragoman.core.commands import Command, NoteRead, NoteRefusal, ReportFault
+from dragoman.core.delivery.model import Parcel
+from dragoman.core.errors import Fault, Kind, Refused, refuse
+from dragoman.core.files import FileRef
+from dragoman.core.ids import AgentId, Instant
+from dragoman.core.tasks.model import Status, Task
+from dragoman.protocols.forge import codec
+from dragoman.protocols.forge.events import Dropped, EventReceived, Invalid, LogReceived, RequestReceived
+from dragoman.protocols.forge.types import (
+    TYPE_OF,
+    Anything,
+    Attachment,
+    CancelTask,
+    Encoding,
+    ErrorBody,
+    ErrorEvent,
+    GetFile,
+    GetTask,
+    LogEvent,
+    Message,
+    Progress,
+    Publish,
+    Published,
+    QueryAgents,
+    QueryTasks,
+    Shutdown,
+    SubmitTask,
+    Subscribe,
+    Unsubscribe,
+    UpdateTask,
+)
+from dragoman.server.account import account
+from dragoman.server.forge import reading
+from dragoman.server.forge.desk import Excess, ForgeDesk, LogSink, Subscriptions, TaskLog
+from dragoman.server.tongue import Heard
+from dragoman.server.turns import TakingTurns
+from dragoman.wire.guard import Limits
+from dragoman.wire.role import Role
+
+ANY = "*"
+SUBMIT = TYPE_OF[SubmitTask]
+INDEPENDENT = (Progress, Publish, Subscribe, Unsubscribe)
+"""Messages that look something up, but nothing that earlier ones of the same link may still be changing."""
+
+
+class About(msgspec.Struct, frozen=True):
+    """What an answer answers: the request's id, its type, whether anybody waits, and what it calls fields. `kept` are
+    its files: until it is decided they belong to nothing else."""
+
+    id: str | None
+    type: str
+    asks: bool
+    answer: ErrorBody | None = None
+    fields: Mapping[str, str] | None = None
+    kept: list[FileRef] = msgspec.field(default_factory=list)
+
+
+class ForgeTongue(TakingTurns):
+    """One for each link. `log` takes the agent's log lines; without one they are kept with its task, or, where they
+    belong to none, in its own log. `whole_tasks`: it is a module, which can ask for nothing."""
+
+    protocol = forge.PROTOCOL
+
+    def __init__(
+        self,
+        desk: ForgeDesk,
+        agent: AgentId,
+        log: LogSink | None = None,
+        *,
+        encoding: Encoding = Encoding.JSON,
+        limits: Limits = codec.LIMITS,
+        whole_tasks: bool = False,
+    ) -> None:
+        super().__init__(desk.hub, agent)
+        self._whole_tasks = whole_tasks
+        self._desk = desk
+        self._log: LogSink = log or TaskLog(desk.hub, agent, desk.notebook(agent))
+        self._counts_lines = log is None  # a sink of somebody else's has its own measure
+        self._encoding = encoding
+        self._limits = limits
+        self._dropping: set[asyncio.Task[None]] = set()
+        self._excess = Excess(self._log)
+        self._subscriptions: Subscriptions | None = None
+
+    # -- in
+
+    def hear(self, agent: Agent, frame: bytes) -> Heard:
+        parts = codec.split(frame, encoding=self._encoding, limits=self._limits)
+        if parts:
+            return Heard(parts=tuple(parts))
+        heard = codec.read(frame, Role.HUB, encoding=self._encoding, limits=self._limits, agent_id=agent.id)
+        return self._heard(agent, heard[0]) if heard else Heard()
+
+    def _heard(self, agent: Agent, event: Any) -> Heard:
+        match event:
+            case LogReceived(text=text, type=type):
+                if self._counts_lines and not self._desk.admit(agent.id):
+                    self._excess.count(event=True)
+                else:
+                    self._log("info", text, {} if type is None else {"type": type})
+                return Heard()
+            case Dropped(length=length):
+                told = {"type": TYPE_OF[ErrorEvent], "length": length}  # D1
+                self._log("error", f"a message of {length} bytes was dropped; it is too long", told)
+                return Heard()
+        asks = event.asks if isinstance(event, Invalid) else isinstance(event, RequestReceived)
+        if not self._desk.admit(agent.id):
+            return self._too_much(agent, event, asks=asks)
+        if isinstance(event, Invalid):
+            return self._invalid(event)
+        assert isinstance(event, RequestReceived | EventReceived)
+        message = event.message
+        about = About(message.id, message.type, asks, fields=forge.fields_in(message.payload))
+        look = self._look_of(agent, message, event.tree, about.kept)
+        if look is not None:
+            reads = not isinstance(message.payload, INDEPENDENT)
+            return Heard(look=look, reads=reads, message_id=message.id, about=about, lane=_updated(message))
+        message = self._about_its_task(agent, message)
+        try:
+            command = forge.command_of(agent, message, event.tree, self._desk.request_seconds)
+        except Refused as refused:
+            return Heard(fault=refused.fault, message_id=message.id, about=about)
+        if command is None:
+            self._jot(message)
+            return Heard()
+        return Heard(command=command, message_id=message.id, about=about, lane=_updated(message))
+
+    def _about_its_task(self, agent: Agent, message: Message) -> Message:
+        """An error beyond recovery that names no task is about the only one that its agent has (D6)."""
+        match message.payload:
+            case ErrorEvent(recoverable=False, task_id=None) as said if len(held := self._hub.load_of(agent.id)) == 1:
+                return msgspec.structs.replace(message, payload=msgspec.structs.replace(said, task_id=held[0]))
+        return message
+
+    def _invalid(self, event: Invalid) -> Heard:
+        kind = Kind.TOO_LARGE if event.stage.value == "size" else Kind.INVALID
+        fault = Fault(kind=kind, message=event.what, field=event.field, facts={"stage": event.stage.value})
+        about = About(event.about, "request" if event.asks else "event", event.asks, event.answer)
+        return Heard(fault=fault, message_id=event.about, about=about)
+
+    def _too_much(self, agent: Agent, event: Any, *, asks: bool) -> Heard:
+        """Refuse or drop; only the first of a flood is kept in the audit record."""
+        first = self._excess.fresh
+        self._excess.count(event=not asks)
+        if not asks:
+            return Heard()
+        request_id = event.about if isinstance(event, Invalid) else event.message.id
+        about = About(request_id, "request", asks=True)
+        fault = Fault(
+            kind=Kind.RATE_LIMITED,
+            message="too many messages a second; slow down",
+            retryable=True,
+            facts={"retryAfterMs": int(self._desk.wait(agent.id) * 1000) + 1},
+        )
+        if first:
+            return Heard(fault=fault, message_id=request_id, about=about)
+        return Heard(answers=(self.refuse(fault, about, agent, self._hub.now(), self._hub.mint()),))
+
+    def _jot(self, message: Message) -> None:
+        """An event that is a line of a log."""
+        match message.payload:
+            case LogEvent(level=level, message=text, context=context, task_id=task):
+                self._log(level, text, context if task is None else {**context, "taskId": task})
+            case ErrorEvent(error=text, stack=stack, task_id=task):
+                given = {"stack": stack, "taskId": task}
+                self._log("error", text, {name: value for name, value in given.items() if value is not None})
+
+    # -- what needs a look
+
+    def _look_of(
+        self, agent: Agent, message: Message, tree: dict[str, Any], kept: list[FileRef]
+    ) -> Callable[[], Awaitable[Sequence[bytes] | Command]] | None:
+        desk = self._desk
+        match message.payload:
+            case QueryAgents() as asked:
+                return partial(self._read, agent, message, None, partial(reading.agents, desk, agent, asked))
+            case QueryTasks() as asked:
+                return partial(self._read, agent, message, None, partial(reading.tasks, desk, agent, asked))
+            case GetTask(task_id=id):
+                return partial(self._read, agent, message, id, partial(reading.task, desk, agent, id))
+            case GetFile(task_id=id) as asked:
+                return partial(self._read, agent, message, id, partial(reading.file, desk, agent, asked))
+            case Subscribe(topic=topic) | Unsubscribe(topic=topic):
+                return partial(self._read, agent, message, topic, partial(self._subscribe, message.payload))
+            case Publish() as said:
+                return partial(self._publish, agent, message, said, tree)
+            case CancelTask(task_id=id):
+                return partial(self._cancel, agent, message, id, tree)
+            case UpdateTask(status="running") as said:
+                return partial(self._take_up, agent, message, said, tree, kept)
+            case Progress(file=Attachment()) as said:
+                return partial(self._take_file, agent, message, said, tree, kept)
+            case SubmitTask() as task if task.attachments or task.dependencies or task.parent_id:
+                return partial(self._submit, agent, message, task, tree, kept)
+            case _:
+                return None
+
+    async def _read(
+        self, agent: Agent, message: Message, about: str | None, read: Callable[[], Awaitable[dict[str, Any]]]
+    ) -> Sequence[bytes]:
+        """Every request is in the audit record, also one that only reads."""
+        async with self._noting(agent, message, about):
+            found = await read()
+        await self._hub.ask(self._note(agent, message, about))
+        return [self._success(message.id, found)]
+
+    def _note(self, agent: Agent, message: Message, about: str | None, **more: Any) -> NoteRead:
+        return NoteRead(principal=agent.id, protocol=self.protocol, what=_audited(message), about=about, **more)
+
+    @asynccontextmanager
+    async def _noting(self, agent: Agent, message: Message, about: str | None) -> AsyncIterator[None]:
+        """What is refused here never becomes a command, so nobody else puts it into the audit record."""
+        try:
+            yield
+        except Refused as refused:
+            what = _audited(message)
+            await self._hub.ask(
+                NoteRefusal(principal=agent.id, protocol=self.protocol, what=what, fault=refused.fault, about=about)
+            )
+            raise
+
+    async def _cancel(self, agent: Agent, message: Message, task_id: str, tree: dict[str, Any]) -> Command:
+        async with self._noting(agent, message, task_id):
+            await reading.steered(self._desk, agent, task_id)
+        return cancellation(agent, message, tree)
+
+    async def _take_up(
+        self, agent: Agent, message: Message, said: UpdateTask, tree: dict[str, Any], kept: list[FileRef]
+    ) -> Command:
+        """`running`: on one's own task that is progress; one in the queue is claimed first."""
+        async with self._noting(agent, message, said.task_id):
+            task = await reading.seen(self._desk, agent, said.task_id)
+        if task.owner != agent.id and task.status is Status.QUEUED:
+            task = await self._hub.ask(forge.claim(agent, task.id))
+        async with self._noting(agent, message, said.task_id):
+            return update(agent, message, said, tree, await self._keep(agent, task, said.file, kept))
+
+    async def _take_file(
+        self, agent: Agent, message: Message, said: Progress, tree: dict[str, Any], kept: list[FileRef]
+    ) -> Command:
+        async with self._noting(agent, message, said.task_id):
+            task = await reading.seen(self._desk, agent, said.task_id)
+            return progress(agent, message, said, tree, await self._keep(agent, task, said.file, kept))
+
+    async def _keep(self, agent: Agent, task: Task, file: Attachment | None, kept: list[FileRef]) -> FileRef | None:
+        """A file of one's own work; nobody else's is kept, even for a moment."""
+        if file is None:
+            return None
+        if task.owner != agent.id:
+            raise refuse(Kind.NOT_FOUND, "no such task, or not yours", field="payload.taskId", taskId=task.id)
+        data = _content("payload.file.data", file.data)
+        ref = await self._desk.files.keep(data, name=file.filename, mime_type=file.mime_type, owner=agent.id)
+        kept.append(ref)
+        return ref
+
+    async def _submit(
+        self, agent: Agent, message: Message, said: SubmitTask, tree: dict[str, Any], kept: list[FileRef]
+    ) -> Command:
+        async with self._noting(agent, message, None):
+            await self._take_along(agent, said, kept)
+        return forge.submission(agent, message, tree, tuple(kept))
+
+    async def _take_along(self, agent: Agent, said: SubmitTask, kept: list[FileRef]) -> None:
+        """The files of a new task, kept; but only if it hangs on nothing that its submitter may not see."""
+        for name, ids in (("dependencies", said.dependencies), ("parentId", (said.parent_id,))):
+            for id in ids:
+                if id is not None:
+                    await reading.seen(self._desk, agent, id, f"payload.{name}")
+        contents = [
+            _content(f"payload.attachments[{index}].data", attachment.data)
+            for index, attachment in enumerate(said.attachments)
+        ]
+        for attachment, data in zip(said.attachments, contents, strict=True):
+            ref = await self._desk.files.keep(
+                data, name=attachment.filename, mime_type=attachment.mime_type, owner=agent.id
+            )
+            kept.append(ref)
+
+    def _drop_unused(self, about: About, used: Task | None) -> None:
+        """Files that came with a request which was refused, or said before, belong to nothing."""
+        theirs = set() if used is None else {file.id for file in used.files}
+        while about.kept:
+            file = about.kept.pop()
+            if file.id not in theirs:
+                dropping = asyncio.ensure_future(self._desk.files.drop(file.id))
+                self._dropping.add(dropping)
+                dropping.add_done_callback(self._dropping.discard)
+
+    async def _publish(self, agent: Agent, message: Message, said: Publish, tree: dict[str, Any]) -> Sequence[bytes]:
+        """At most once, also if it is said again because the answer got lost: it is noted before it is told."""
+        topic, bus = said.topic, self._desk.bus
+        async with self._noting(agent, message, topic):
+            if ANY in topic:
+                raise refuse(Kind.INVALID, "a topic has no `*`; that is for subscriptions", field="payload.topic")
+        once = {"message_id": message.id, "digest": forge.digest(("publish", tree["payload"]))}
+        delivered = await self._hub.ask(self._note(agent, message, topic, count=bus.audience(topic), **once))
+        if delivered is None:
+            delivered = bus.publish(topic, agent.id, said.data)
+        return [self._success(message.id, {"topic": topic, "delivered": delivered})]
+
+    async def _subscribe(self, said: Subscribe | Unsubscribe) -> dict[str, Any]:
+        topic = said.topic
+        if ANY in topic[:-1]:
+            raise refuse(Kind.INVALID, "a pattern has its `*` at the end", field="payload.topic")
+        if self._subscriptions is None:
+            self._subscriptions = self._desk.bus.join(self._published)
+        if isinstance(said, Subscribe):
+            return {"topic": topic, "subscribed": True, "new": self._subscriptions.subscribe(topic)}
+        return {"topic": topic, "subscribed": False, "had": self._subscriptions.unsubscribe(topic)}
+
+    # -- the bus
+
+    def part(self) -> None:
+        super().part()
+        if self._subscriptions is not None:
+            self._subscriptions.leave()
+            self._subscriptions = None
+        self._excess.tell()
+
+    def _published(self, topic: str, publisher: str, data: Any, missed: int) -> bool:
+        if self._tell is None:
+            return False
+        said = Published(topic=topic, publisher=publisher, data=data, missed=missed)
+        stamp = forge.stamp(self._hub.mint(), self._hub.now())
+        return self._tell([self._frame(codec.message(said, stamp))])
+
+    # -- out
+
+    def say(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
+        if self.free and not forge.in_pieces(parcel):
+            return self._words(parcel, agent, now)
+        return self.say_in_turn(parcel, agent)
+
+    async def put(self, parcel: Parcel, agent: Agent) -> Sequence[bytes]:
+        whole = None
+        if forge.in_pieces(parcel):
+            whole = (await account(self._desk.store, parcel.delivery.task, parcel.event.seq)).output
+        return self._words(parcel, agent, self._hub.now(), whole)
+
+    def _words(self, parcel: Parcel, agent: Agent, now: Instant, whole: str | None = None) -> Sequence[bytes]:
+        told = forge.messages_of(parcel, agent, now, whole, whole_tasks=self._whole_tasks)
+        return [self._frame(said) for said in told]
+
+    def answer(self, heard: Heard, outcome: Any, agent: Agent) -> Sequence[bytes]:
+        about: About = heard.about
+        if isinstance(outcome, Task):
+            self._drop_unused(about, outcome)
+        if not about.asks or about.id is None:
+            return ()
+        if isinstance(outcome, Task) and isinstance(heard.command, ReportFault) and outcome.status is Status.COMPLETED:
+            return [self.refuse(_too_late(outcome), about, agent, self._hub.now(), self._hub.mint())]
+        if isinstance(outcome, Task):
+            submitted = about.type == SUBMIT
+            return [self._success(about.id, {"task": forge.task_view(outcome, submitted=submitted)})]
+        if isinstance(outcome, Agent):
+            return [self._success(about.id, {"agent": self._introduced(outcome)})]
+        return ()  # a question: its answer is the response, whenever it comes
+
+    def _introduced(self, agent: Agent) -> dict[str, Any]:
+        held = self._hub.load_of(agent.id)
+        return forge.agent_view(agent, reachable=True, load=len(held), current=held[0] if held else None)
+
+    def refuse(self, fault: Fault, about: Any, agent: Agent, now: Instant, message_id: str) -> bytes:
+        said: About = about
+        self._drop_unused(said, None)
+        error = forge.error_of(fault, said.answer, said.fields)
+        if not said.asks:
+            self._log("warn", f"{said.type} was refused: {fault}", {"code": error.code, **_told(said)})
+            return b""
+        return self._frame(codec.failure(said.id, error, forge.stamp(message_id, now)))
+
+    def receipt(self, message_ids: Sequence[str]) -> bytes:
+        return b""  # forge answers requests, and nothing else
+
+    def shutdown(self, grace_ms: int, reason: str, now: Instant, message_id: str) -> bytes:
+        """The farewell before a link is closed (D10)."""
+        said = Shutdown(grace_period=grace_ms, reason=reason)
+        return self._frame(codec.message(said, forge.stamp(message_id, now)))
+
+    def _frame(self, said: Anything) -> bytes:
+        return codec.write(said, self._encoding)
+
+    def _success(self, request_id: str, payload: dict[str, Any]) -> bytes:
+        return self._frame(codec.success(request_id, payload, forge.stamp(self._hub.mint(), self._hub.now())))
+
+
+def _too_late(task: Task) -> Fault:
+    """For whoever says that a task failed which it has completed."""
+    message = f"the task is already {task.status.value}, and its result cannot change; assign a new task for another"
+    return Fault(kind=Kind.CONFLICT, message=message, field="task_id", facts={"task_id": task.id})
+
+
+def _updated(message: Message) -> str | None:
+    """The task that a request reports on. Events are told of no refusal, so none of them comes again."""
+    return message.payload.task_id if isinstance(message.payload, UpdateTask) else None
+
+
+def _audited(message: Message) -> str:
+    """What the audit record calls a request that is no command."""
+    return message.type.replace("request:", "forge.")
+
+
+def _content(field: str, data: str) -> bytes:
+    try:
+        return base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        raise refuse(Kind.INVALID, "expected base64", field=field) from None
+
+
+def _told(about: About) -> dict[str, Any]:
+    return {} if about.id is None else {"about": about.id}

@@ -1,0 +1,75 @@
+"""Forge over one WebSocket: `/forge/ws`, for agents elsewhere (D12).
+
+    subprotocol         frames                   without one offered, it is JSON
+    ------------------  -----------------------
+    forge.v1.json       text, one message or an array of them
+    forge.v1.msgpack    binary, likewise
+
+The handshake and the reasons to close are every WebSocket's (`ws_door`); a refused handshake has a `response:error` as
+its body. Compression is used where the client offers it. The hub says `notify:shutdown` before it stops; an agent at
+work then has the time that this names, others are closed at once.
+"""
+
+from __future__ import annotations
+
+from dragoman.bindings import errormap, forge
+from dragoman.core.agents.model import Agent
+from dragoman.core.errors import Fault
+from dragoman.core.ports import StoreFailed
+from dragoman.core.tasks.model import Status
+from dragoman.protocols.forge import codec
+from dragoman.protocols.forge.types import SHUTDOWN_GRACE_MS, Encoding
+from dragoman.server import identity
+from dragoman.server.asgi import Scope
+from dragoman.server.forge.desk import ForgeDesk
+from dragoman.server.forge.tongue import ForgeTongue
+from dragoman.server.refusals import Refusals
+from dragoman.server.tongue import Tongue
+from dragoman.server.ws_door import Link, WsDoor
+from dragoman.wire.guard import Limits
+
+FRAMES_AT_ONCE = 1000
+"""A link that brings more frames than this in a quarter of a second is not read for the rest of it."""
+
+
+class ForgeWs(WsDoor):
+    path = "/forge/ws"
+    protocol = forge.PROTOCOL
+    subprotocols = (Encoding.JSON.value, Encoding.MSGPACK.value)
+    vouches = True
+    measured = True
+    frames_at_once = FRAMES_AT_ONCE
+
+    def __init__(self, desk: ForgeDesk) -> None:
+        super().__init__(desk.hub, limits=desk.limits, refusals=Refusals(desk.hub))
+        self._desk = desk
+        self._guard = Limits(bytes=desk.limits.message_bytes, depth=desk.limits.message_depth)
+
+    def agent(self, scope: Scope) -> Agent:
+        return identity.speaker(self._hub, scope, self.protocol)
+
+    def no(self, fault: Fault) -> bytes:
+        stamp = forge.stamp(self._hub.mint(), self._hub.now())
+        return codec.write(codec.failure(None, forge.error_of(fault), stamp))
+
+    def status_of(self, fault: Fault) -> int:
+        return errormap.TABLE[fault.kind].http
+
+    def binary(self, subprotocol: str) -> bool:
+        return subprotocol == Encoding.MSGPACK.value
+
+    def tongue(self, agent: Agent, subprotocol: str) -> Tongue:
+        return ForgeTongue(self._desk, agent.id, encoding=Encoding(subprotocol), limits=self._guard)
+
+    def farewell(self, link: Link, seconds: float) -> None:
+        assert isinstance(link.tongue, ForgeTongue)
+        grace = int(min(seconds * 1000, SHUTDOWN_GRACE_MS))
+        link.edge.write([link.tongue.shutdown(grace, "Orchestrator stopping", self._hub.now(), self._hub.mint())])
+
+    async def at_work(self, link: Link) -> bool:
+        """What waits for a person waits for longer than a stop does."""
+        try:
+            held = [await self._desk.store.task(id) for id in self._hub.load_of(link.agent)]
+        except StoreFailed:  # a stop does not wait for a store that cannot be read
+            return False
+        return any(task is not None and task.status in (Status.ASSIGNED, Status.RUNNING) for task in held)

@@ -1,0 +1,63 @@
+"""What was refused before it became a command: kept in the audit record like everything else.
+
+The refusal is committed before it is answered. A sender that is refused again and again gets no record for each: the
+core counts them (`core.audit.tally`), which costs no commit, and the log has a line for each record only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextvars import ContextVar
+
+import structlog
+
+from dragoman.core.commands import NoteRefusal
+from dragoman.core.errors import Fault, Kind, Refused
+from dragoman.core.ids import NOBODY, AgentId
+from dragoman.core.ports import Intake
+
+log = structlog.get_logger("dragoman.server")
+
+CALLER: ContextVar[str | None] = ContextVar("caller", default=None)
+"""Where the request that is being served comes from; doors set it. Every request is a task of its own."""
+
+SHED = frozenset({Kind.OVERLOADED, Kind.RATE_LIMITED})
+"""What is refused because there is too much of it is not written down: the disk may be what is too slow."""
+SAY_SECONDS = 1.0
+"""The log tells of those no more often than this."""
+UNREADABLE = Fault(
+    kind=Kind.OVERLOADED, message="the hub cannot read its store now; try again in a moment", retryable=True
+)
+"""What every door says when a read of the store fails (`StoreFailed`): nothing happened, and it may pass."""
+
+
+class Refusals:
+    """Told of every refusal at the door. Never raises: a refusal is answered even when it cannot be recorded."""
+
+    def __init__(self, intake: Intake, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._intake = intake
+        self._clock = clock
+        self._said_at = float("-inf")
+        self.count = 0
+
+    async def note(
+        self, what: str, fault: Fault, *, principal: AgentId | None, protocol: str, about: str | None = None
+    ) -> None:
+        """`what` is the verb that was tried; `about` the message or path it was about."""
+        self.count += 1
+        who = principal or NOBODY
+        if fault.kind in SHED:
+            if self._clock() - self._said_at >= SAY_SECONDS:
+                self._said_at = self._clock()
+                log.info("refused", what=what, kind=fault.kind.value, principal=who, so_far=self.count)
+            return
+        address = CALLER.get() if principal is None else None
+        note = NoteRefusal(principal=who, protocol=protocol, what=what, fault=fault, about=about, address=address)
+        try:
+            recorded = await self._intake.ask(note)
+        except Refused as refused:
+            log.warning("refusal not recorded", what=what, why=refused.fault.kind.value)
+            return
+        if recorded != 0:
+            log.info("refused", what=what, kind=fault.kind.value, field=fault.field, principal=who, address=address)

@@ -1,0 +1,271 @@
+"""uvicorn, started, watched and drained by us.
+
+uvicorn would take the process's signals, exit it when the port is busy, and wait for ever for clients that do not
+read. So we only borrow its protocols and its list of connections: the socket, the sweep over stalled clients
+and the order of the stop are ours. So is TLS: with a certificate the port speaks 1.3 and nothing else, and a client
+that does not finish its handshake has as little time as one that does not send its headers.
+
+    stop, in order    no new connections; parked polls are answered; WebSockets answer what they have heard and
+                      are closed with 1012; requests under way end; whatever is left after the time is cut
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping, Sequence
+from email.utils import formatdate
+from typing import Any, Literal, Protocol
+
+import structlog
+import uvicorn
+
+from dragoman.core.ids import SECOND
+from dragoman.core.ports import Files, Intake, Store
+from dragoman.security.tls import Renewal
+from dragoman.security.urls import Network, Resolve
+from dragoman.server.agent_files import AgentFiles
+from dragoman.server.asgi import ASGIApp, Router
+from dragoman.server.chiffon.desk import ChiffonDesk
+from dragoman.server.chiffon.http import ChiffonHttp
+from dragoman.server.chiffon.push import Push
+from dragoman.server.chiffon.ws import ChiffonWs
+from dragoman.server.hosts import Hosts
+from dragoman.server.limits import GuardedHttp, Limits, guarded
+from dragoman.server.refusals import Refusals
+from dragoman.server.websocket import watched
+
+log = structlog.get_logger("dragoman.server")
+
+SWEEP_SECONDS = 1.0
+BACKLOG = 2048
+GOODBYE_SECONDS = 5.0
+"""A client of TLS that does not answer a close is cut off then."""
+
+
+class PortBusy(OSError):
+    """Somebody else listens there; the text says what to do."""
+
+
+class Door(Protocol):
+    """A protocol's endpoints on the HTTP port."""
+
+    def routes(self) -> Mapping[str, ASGIApp]: ...
+
+    def under(self) -> Mapping[str, ASGIApp]:
+        """Handlers of everything below a path, which ends with a slash."""
+        ...
+
+    async def drain(self, seconds: float) -> None:
+        """Answer what was heard, and let go of whoever is connected."""
+        ...
+
+
+def serve(
+    intake: Intake,
+    store: Store,
+    *,
+    fallback: ASGIApp,
+    files: Files | None = None,
+    doors: Sequence[Door] = (),
+    host: str = "127.0.0.1",
+    port: int = 8420,
+    admin_token_hash: str | None = None,
+    limits: Limits | None = None,
+    negotiation: Literal["lowest", "highest"] = "lowest",
+    callback_networks: Sequence[Network] = (),
+    resolve: Resolve | None = None,
+    tls: Renewal | None = None,
+    patience: float = 0.0,
+    hosts: Hosts | None = None,
+) -> Serving:
+    """The hub's HTTP port: chiffon's hot paths, everything else to `fallback`. Call `start()` on it."""
+    return Serving(
+        intake,
+        store,
+        fallback=fallback,
+        files=files,
+        doors=doors,
+        host=host,
+        port=port,
+        admin_token_hash=admin_token_hash,
+        limits=limits or Limits(),
+        negotiation=negotiation,
+        callback_networks=callback_networks,
+        resolve=resolve,
+        tls=tls,
+        patience=patience,
+        hosts=hosts,
+    )
+
+
+class Serving:
+    """A server that can be started once and stopped once; also an async context manager."""
+
+    def __init__(
+        self,
+        hub: Intake,
+        store: Store,
+        *,
+        fallback: ASGIApp,
+        files: Files | None,
+        doors: Sequence[Door],
+        host: str,
+        port: int,
+        admin_token_hash: str | None,
+        limits: Limits,
+        negotiation: Literal["lowest", "highest"],
+        callback_networks: Sequence[Network],
+        resolve: Resolve | None,
+        tls: Renewal | None,
+        patience: float,
+        hosts: Hosts | None,
+    ) -> None:
+        self.host = host
+        self.port = port
+        self.limits = limits
+        self._store = store
+        self._now = hub.now
+        self._tls = tls
+        self.refusals = Refusals(hub)
+        desk = ChiffonDesk(hub, store, limits=limits, admin_hash=admin_token_hash, refusals=self.refusals, files=files)
+        self.push = Push(hub, desk.carry, allowed=callback_networks, resolve=resolve)
+        self.http = ChiffonHttp(desk, callbacks=self.push, negotiation=negotiation)
+        self.ws = ChiffonWs(desk)
+        routes: dict[str, ASGIApp] = {**self.http.routes(), **self.ws.routes()}
+        under: dict[str, ASGIApp] = {"/api/tasks/": self.http.task}
+        if files is not None:
+            agent_files = AgentFiles(desk, store, files)
+            routes[agent_files.PATH] = agent_files.upload
+            under[f"{agent_files.PATH}/"] = agent_files.one
+        self._doors = doors
+        for door in doors:
+            routes.update(door.routes())
+            under.update(door.under())
+        self.app = Router(routes, fallback, under=under, memory=hub.memory, patience=patience, hosts=hosts)
+        self._server: uvicorn.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'http' if self._tls is None else 'https'}://{host}:{self.port}"
+
+    @property
+    def connections(self) -> int:
+        return len(self._server.server_state.connections) if self._server is not None else 0
+
+    async def start(self) -> None:
+        """Listen. Raises `PortBusy`; `port` is the bound one afterwards."""
+        listener = _listen(self.host, self.port)
+        self.port = listener.getsockname()[1]
+        config = uvicorn.Config(
+            self.app,
+            http=guarded(self.limits),
+            ws=watched(self.limits.write_seconds),
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            log_level="warning",  # its info lines name paths with their queries
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,  # the sweep writes it
+            ws_max_size=self.limits.ws_bytes,
+            ws_ping_interval=self.limits.ws_ping_seconds,
+            ws_ping_timeout=self.limits.ws_ping_seconds,
+            ws_per_message_deflate=False,
+            backlog=BACKLOG,
+        )
+        config.load()
+        server = uvicorn.Server(config)
+        server.servers = [await self._open(listener, config, server)]
+        self._server = server
+        self._tick(server)
+        self._sweeper = asyncio.create_task(self._sweep(server), name="http sweep")
+        self.push.start()
+        log.info("listening", url=self.url)
+
+    async def _open(self, listener: socket.socket, config: uvicorn.Config, server: uvicorn.Server) -> asyncio.Server:
+        """As uvicorn's `startup` does, with a bound on handshakes, of which it has none to give."""
+        make, state, shared = config.http_protocol_class, server.server_state, config.lifespan_class(config).state
+        patience: dict[str, Any] = {}
+        if self._tls is not None:
+            patience = {
+                "ssl": self._tls.context,
+                "ssl_handshake_timeout": self.limits.header_seconds,
+                "ssl_shutdown_timeout": GOODBYE_SECONDS,
+            }
+        return await asyncio.get_running_loop().create_server(
+            lambda: make(config=config, server_state=state, app_state=shared),  # type: ignore[call-arg]
+            sock=listener,
+            backlog=BACKLOG,
+            **patience,
+        )
+
+    async def stop(self, drain_seconds: float = 10.0) -> None:
+        server, self._server = self._server, None
+        if server is None:
+            return
+        loop = asyncio.get_running_loop()
+        end = loop.time() + drain_seconds
+        for listening in server.servers:
+            listening.close()
+        self.http.wake()
+        await self.push.stop()
+        await asyncio.gather(self.ws.drain(drain_seconds), *(door.drain(drain_seconds) for door in self._doors))
+        state = server.server_state
+        for connection in list(state.connections):
+            connection.shutdown()
+        while (state.connections or state.tasks) and loop.time() < end:  # noqa: ASYNC110 - uvicorn tells nobody
+            await asyncio.sleep(0.02)
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        late = list(state.tasks)
+        for task in late:
+            task.cancel()
+        for connection in list(state.connections):
+            connection.transport.abort()
+        if late:
+            log.warning("cut off", requests=len(late))
+            await asyncio.wait(late, timeout=1)
+
+    async def __aenter__(self) -> Serving:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.stop(1.0)
+
+    async def _sweep(self, server: uvicorn.Server) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            now = loop.time()
+            for connection in list(server.server_state.connections):
+                if isinstance(connection, GuardedHttp):
+                    connection.sweep(now)
+            self._tick(server)
+
+    def _tick(self, server: uvicorn.Server) -> None:
+        """Answers are dated by the hub's clock, so that whoever wonders why their messages are too old can see it."""
+        server.server_state.default_headers = [(b"date", formatdate(self._now() // SECOND, usegmt=True).encode())]
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # Named as TCP, asyncio turns Nagle's delay off for what is accepted; uvloop does so in any case.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise PortBusy(
+            error.errno,
+            f"cannot listen on {host}:{port} ({error.strerror}); stop what listens there, or choose another port with "
+            "--port (0 picks a free one)",
+        ) from None
+    listener.setblocking(False)
+    return listener

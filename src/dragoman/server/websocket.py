@@ -1,0 +1,408 @@
+"""A WebSocket whose frames go straight to whoever listens.
+
+uvicorn hands every frame to the application through a queue and a task, and stops and restarts reading around each.
+Here a `Listener` is called as frames arrive, says itself when reading shall stop, and writes without waiting; the
+ASGI application only opens the link and learns of its end. The plainest frames are read and written by `ws_frames`; the
+rest of the protocol (everything else that may be in a frame, the handshakes) stays with the `websockets` library.
+
+`mark` sends a ping behind everything written so far, and `marked` is called when the peer's WebSocket answers it: then
+all of that has arrived there. A peer whose frames we have stopped reading, because the hub is behind, cannot be heard
+answering pings; it is not blamed for that. One that reads nothing is: when nothing could be written to it for
+`write_seconds`, its connection is cut. A close that waits until everything was written would wait for ever.
+
+A link that ends because of what the peer sent ends with a code that says so. The peer may be in the middle of sending
+the rest, and a socket that is closed with something unread resets the connection, which overtakes the code. So what
+still comes is thrown away, until nothing comes for `QUIET_SECONDS`.
+
+A large message takes its bytes from what the hub may hold (`core.memory`) as soon as its length is known. While there
+is no room, no more of it is read. One that comes in fragments has no length, so two of them could wait for each other:
+one that got half of what it needs and no more for `PATIENCE_SECONDS` ends its link with 1013.
+
+Tiny frames cost a thousand times what their bytes do, and one read may bring forty thousand. So frames are heard for
+`TURN_SECONDS` at a time, and others have their turn in between; while some wait, no more are read.
+
+Compression costs memory and time for each connection, so only the paths that want it offer it. What a peer sends is
+inflated no further than the largest message allowed: a bomb ends its link with 1009.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from http import HTTPStatus
+from time import monotonic
+from typing import Any, Protocol
+
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import InvalidState
+from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
+from websockets.frames import CloseCode, Frame
+from websockets.http11 import Request
+
+from dragoman.core.memory import SMALL, STRANGERS, MemoryBudget
+from dragoman.server.ws_frames import BINARY, TEXT, Cutter, written
+
+EXTENSION = "dragoman.socket"
+"""Where the application finds the socket in its ASGI scope, under `extensions`."""
+
+MARK = b"dragoman"
+VERSION = "13"
+
+TURN_SECONDS = 0.005
+SLICE = 512
+"""Bytes that are given to the library at once where we cannot tell where frames begin: at most 85 of them."""
+FRAGMENTS = 65_536
+"""Frames that one message may come in."""
+
+PATIENCE_SECONDS = 10.0
+LOOK_SECONDS = 1.0
+"""How often a link that waits for memory looks by itself whether there is some."""
+
+QUIET_SECONDS = 0.5
+LINGER_SECONDS = 5.0
+"""Whoever goes on sending after that learns of the reset alone."""
+
+COMPRESSED_PATHS = frozenset({"/forge/ws"})
+DEFLATE = ServerPerMessageDeflateFactory(
+    server_max_window_bits=12,
+    client_max_window_bits=12,
+    compress_settings={"memLevel": 5},
+)
+"""Small windows: 64 KiB for each connection instead of 300."""
+
+
+class Listener(Protocol):
+    """The application's end."""
+
+    def heard(self, frame: bytes) -> None:
+        """A whole message came."""
+        ...
+
+    def marked(self) -> None:
+        """Everything written before the last `mark` has arrived."""
+        ...
+
+    def writable(self) -> None:
+        """The peer has read what held us up."""
+        ...
+
+
+class Socket(WebSocketsSansIOProtocol):
+    """One WebSocket connection."""
+
+    listener: Listener | None = None
+    write_seconds: float = 30.0
+    """How long a peer may read nothing while we have something for it."""
+    _cutter: Cutter | None = None
+    """Once the handshake began, unless frames are compressed."""
+    _lingers_until: float | None = None
+    """Once we gave the peer up."""
+    _unwritten = 0
+    _stalled: asyncio.TimerHandle | None = None
+    _held = False
+    """Whether we read no more because there are `_unheard` pieces."""
+    _turning = False
+    _memory: MemoryBudget | None = None
+    _principal = STRANGERS
+    _taken = 0
+    """Bytes taken for the message that is being read."""
+    _lacking_since: float | None = None
+    """Since when there is no room for the rest of it."""
+    _look: asyncio.TimerHandle | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._unheard: deque[tuple[bytes, bool | None]] = deque()
+
+    def handle_connect(self, event: Request) -> None:
+        if event.path.partition("?")[0] in COMPRESSED_PATHS:
+            self.conn.available_extensions = [DEFLATE]
+        if event.headers.get_all("Sec-WebSocket-Version") not in ([], [VERSION]):
+            self._refuse_version()
+            return
+        super().handle_connect(event)
+        scope: dict[str, Any] | None = getattr(self, "scope", None)
+        if scope is not None:
+            scope["extensions"][EXTENSION] = self
+            if not self.conn.extensions:
+                self._cutter = Cutter(self.config.ws_max_size)
+
+    def _refuse_version(self) -> None:
+        """The library calls another version a bad request; RFC 6455 (4.2.2) has the client told which one is spoken."""
+        self.handshake_initiated = self.handshake_complete = self.close_sent = True
+        said = f"This WebSocket version is not spoken here; use version {VERSION}.\n"
+        response = self.conn.reject(HTTPStatus.UPGRADE_REQUIRED, said)
+        response.headers["Upgrade"] = "websocket"
+        response.headers["Sec-WebSocket-Version"] = VERSION
+        self.conn.send_response(response)
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.transport.close()
+
+    # -- in
+
+    def data_received(self, data: bytes) -> None:
+        if self._lingers_until is not None:
+            self._linger(self._lingers_until)
+            return
+        if not self.handshake_initiated:
+            super().data_received(data)
+            return
+        if self._cutter is None:
+            self._unheard.extend((data[at : at + SLICE], None) for at in range(0, len(data), SLICE))
+        else:
+            self._unheard.extend(self._cutter.cut(data))
+        if not self._turning:
+            self._turn()
+
+    def _turn(self) -> None:
+        """Hear what came, for a while."""
+        self._turning = False
+        until = monotonic() + TURN_SECONDS
+        while self._unheard and not self._waits:
+            if self.transport.is_closing() or self._lingers_until is not None:
+                self._unheard.clear()
+                break
+            piece, is_text = self._unheard.popleft()
+            if is_text is None:
+                super().data_received(piece)
+            elif not self.close_sent:
+                self._hear(piece, is_text)
+            if monotonic() > until:
+                self._turn_soon()
+                break
+        if self._cutter is not None and not self._unheard:
+            self._reserve(self._cutter.expected)
+        self._hold(bool(self._unheard) or self._lacking_since is not None)
+
+    def hold_for(self, principal: str, memory: MemoryBudget) -> None:
+        """Whose messages these are, and what they are taken from."""
+        self._principal, self._memory = principal, memory
+
+    def _reserve(self, expected: int) -> None:
+        """Take what the message that is being read needs; or read no more until there is room for it."""
+        memory, more = self._memory, expected - self._taken
+        if memory is None or more <= 0 or expected <= SMALL or expected > self.config.ws_max_size:
+            return
+        if memory.take(self._principal, more, self._taken) is None:
+            self._taken = expected
+            self._lacking_since = None
+            return
+        now = self.loop.time()
+        if self._lacking_since is None:
+            self._lacking_since = now
+        elif self._taken and now - self._lacking_since > PATIENCE_SECONDS:
+            self._lacking_since = None
+            self.conn.fail(CloseCode.TRY_AGAIN_LATER, "the hub has no memory for this message now; send it again")
+            self.handle_parser_exception()
+            return
+        memory.when_room(self._principal, self._look_for_room)
+        if self._look is not None:
+            self._look.cancel()
+        self._look = self.loop.call_later(LOOK_SECONDS, self._look_for_room)
+
+    def _look_for_room(self) -> None:
+        if self._lacking_since is not None and not self.transport.is_closing():
+            self._turn()
+
+    def _give_back(self) -> None:
+        taken, self._taken, self._lacking_since = self._taken, 0, None
+        if self._memory is not None:
+            self._memory.no_matter(self._look_for_room)
+            self._memory.give_back(self._principal, taken)
+
+    async def receive(self) -> Any:
+        message = await super().receive()
+        self._turn_soon()  # uvicorn may have gone on reading
+        return message
+
+    def _turn_soon(self) -> None:
+        if self._unheard and not self._turning:
+            self._turning = True
+            self.loop.call_soon(self._turn)
+
+    @property
+    def _waits(self) -> bool:
+        """Whether the listener wants nothing more for now."""
+        return self.read_paused and self.listener is not None
+
+    def _hold(self, held: bool) -> None:
+        if held is self._held:
+            return
+        self._held = held
+        if self.read_paused or self.transport.is_closing():
+            return
+        if held:
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
+
+    def send_receive_event_to_app(self) -> None:
+        if self.listener is None:
+            super().send_receive_event_to_app()
+            return
+        data = bytes(self.frames[0]) if len(self.frames) == 1 else b"".join(self.frames)
+        self.frames = []
+        if not self.close_sent:
+            self._hear(data, self.curr_msg_data_type == "text")
+        if self._taken:
+            self._give_back()  # the listener holds it now
+
+    def _hear(self, message: bytes, is_text: bool) -> None:
+        if self.listener is None:
+            self.frames, self.curr_msg_data_type = [message], "text" if is_text else "bytes"
+            super().send_receive_event_to_app()
+            return
+        if is_text:
+            try:
+                message.decode()
+            except UnicodeDecodeError:
+                self.conn.fail(CloseCode.INVALID_DATA, "a text frame that is not UTF-8")
+                self.handle_parser_exception()
+                return
+        self.listener.heard(message)
+
+    def handle_parser_exception(self) -> None:
+        """As uvicorn's, except that the connection is closed when the peer has had time to read why."""
+        close = self.conn.close_sent
+        if close is None or self._lingers_until is not None:
+            return
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": close.code, "reason": close.reason})
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent = True
+        self.stop_keepalive()
+        self.go_on_reading()
+        self._lingers_until = self.loop.time() + LINGER_SECONDS
+        self._linger(self._lingers_until)
+
+    def _linger(self, until: float) -> None:
+        if self.close_timer is not None:
+            self.close_timer.cancel()
+        self.close_timer = self.loop.call_at(min(self.loop.time() + QUIET_SECONDS, until), self.transport.close)
+
+    def handle_cont(self, event: Frame) -> None:
+        if len(self.frames) >= FRAGMENTS:
+            self.conn.fail(CloseCode.MESSAGE_TOO_BIG, "a message in too many fragments")
+            self.handle_parser_exception()
+            return
+        super().handle_cont(event)
+
+    def handle_ping(self) -> None:
+        answer = b"".join(self.conn.data_to_send())
+        if self.has_room:  # one that does not read its answers gets no more of them
+            self.transport.write(answer)
+
+    def stop_reading(self) -> None:
+        if not self.read_paused and not self.transport.is_closing():
+            self.read_paused = True
+            if not self._held:
+                self.transport.pause_reading()
+
+    def go_on_reading(self) -> None:
+        if self.read_paused and not self.transport.is_closing():
+            self.read_paused = False
+            if not self._held:
+                self.transport.resume_reading()
+            self._turn_soon()
+
+    # -- out
+
+    @property
+    def open(self) -> bool:
+        return self.handshake_complete and not (self.close_sent or self.disconnected or self.transport.is_closing())
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the peer keeps up with what we write."""
+        return self.writable.is_set()
+
+    def write(self, messages: Iterable[bytes]) -> None:
+        """Send texts. What is written to a socket that is closing is lost, as on any socket."""
+        self._write(TEXT, messages)
+
+    def write_binary(self, messages: Iterable[bytes]) -> None:
+        self._write(BINARY, messages)
+
+    def _write(self, kind: int, messages: Iterable[bytes]) -> None:
+        if not self.open:
+            return
+        if self._cutter is not None:
+            self.transport.write(written(kind, messages))
+            return
+        send = self.conn.send_text if kind == TEXT else self.conn.send_binary
+        try:
+            for message in messages:
+                send(message)
+        except InvalidState:
+            return
+        self.transport.write(b"".join(self.conn.data_to_send()))
+
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and self.close_sent:
+            self.handshake_complete = True  # it ended, by a refusal; uvicorn would log that it did not
+
+    def mark(self) -> None:
+        if not self.open:
+            return
+        try:
+            self.conn.send_ping(MARK)
+        except InvalidState:
+            return
+        self.transport.write(b"".join(self.conn.data_to_send()))
+
+    def handle_pong(self, event: Frame) -> None:
+        if self.listener is not None and bytes(event.data) == MARK:
+            self.listener.marked()
+        else:
+            super().handle_pong(event)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_writing()
+
+    def _watch_writing(self) -> None:
+        self._stop_watching()
+        self._unwritten = self.transport.get_write_buffer_size()
+        self._stalled = self.loop.call_later(self.write_seconds, self._has_it_read)
+
+    def _stop_watching(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+    def _has_it_read(self) -> None:
+        self._stalled = None
+        left = self.transport.get_write_buffer_size()
+        if left and left >= self._unwritten:
+            self.transport.abort()
+        elif left:
+            self._watch_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unheard.clear()
+        self._stop_watching()
+        self._give_back()
+        super().connection_lost(exc)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_watching()
+        if self.listener is not None:
+            self.listener.writable()
+
+    # -- keepalive
+
+    def keepalive_timeout(self) -> None:
+        if (self.read_paused or self._held) and not self.close_sent:
+            self.pong_timer = None
+            self.pending_ping_payload = None
+            self.schedule_ping()
+            return
+        super().keepalive_timeout()
+        self._watch_writing()
+
+
+def watched(write_seconds: float) -> type[Socket]:
+    """The protocol class for a server that is so patient; uvicorn makes the instances."""
+    return type("Watched", (Socket,), {"write_seconds": write_seconds})

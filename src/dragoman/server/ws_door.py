@@ -1,0 +1,366 @@
+"""The life of a WebSocket link, the same for every protocol that has one: who comes, the link opens, it ends.
+
+The credential is the Authorization header of the handshake; without a good one the answer is an HTTP status, with an
+error in the protocol's own words as its body. After that the hub closes a link only for these reasons:
+
+    code   why                                                what to do
+    -----  -------------------------------------------------  ------------------------------
+    1007   a frame was not UTF-8                              repair the client
+    1009   a frame was far too large                          send less at a time
+    1011   pings were not answered                            connect again
+    1012   the hub stops or restarts                          connect again, with backoff
+    1013   the hub cannot take links now                      connect again, with backoff
+    4001   the token was replaced, or the agent removed       get the new token
+    4009   a newer connection of the same agent took over     nothing: the newer one serves
+
+A door says who may come in, how to say no, and which tongue is spoken (`WsDoor`); the rest is here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+import structlog
+
+from dragoman.core.agents.model import Agent
+from dragoman.core.commands import CloseLink, OpenLink
+from dragoman.core.errors import Fault, Kind, Refused, refuse
+from dragoman.core.ids import AgentId, SessionId
+from dragoman.core.ports import Intake
+from dragoman.server import identity
+from dragoman.server.asgi import JSON, ASGIApp, Receive, Scope, Send, answer
+from dragoman.server.driver import Pump
+from dragoman.server.limits import Limits
+from dragoman.server.refusals import Refusals
+from dragoman.server.tongue import Tongue
+from dragoman.server.websocket import EXTENSION, Socket
+
+log = structlog.get_logger("dragoman.server")
+
+TOO_BIG = 1009
+RESTART = 1012
+IN_ORDER = (1000, 1001)
+"""How a peer closes that has had what it wanted. Without a code (1005) it may as well have died."""
+TRY_LATER = 1013
+CODES = (("token", 4001), ("removed", 4001), ("newer", 4009), ("stop", RESTART))
+"""The close code for the hub's reason to hang up, by a word in it."""
+
+REST_SECONDS = 0.25
+
+LINGER = 0.9
+"""How much of the time to drain a link at work may have to finish; the rest is for saying goodbye."""
+LOOK_SECONDS = 0.05
+
+
+class Edge:
+    """A socket as the pump needs it, and the pump as the socket needs it.
+
+    Three things may stop us reading: the pump, because the hub is behind; a peer that does not read our answers; one
+    that brings more than `frames_at_once` in a quarter of a second, where refusing costs, too. Reading goes on when
+    none of them holds.
+    """
+
+    def __init__(self, socket: Socket, *, binary: bool = False, frames_at_once: int | None = None) -> None:
+        self._socket = socket
+        self._send = socket.write_binary if binary else socket.write
+        self._pace = frames_at_once
+        self._stopped: set[str] = set()
+        self._frames = 0
+        self._window: asyncio.TimerHandle | None = None
+        self.pump: Pump | None = None
+
+    # -- towards the socket
+
+    def heard(self, frame: bytes) -> None:
+        if self.pump is None:
+            return
+        if self._pace is not None:
+            self._count(self._pace)
+        self.pump.heard(frame)
+        if not self._socket.has_room:
+            self._stop("room")
+
+    def _count(self, pace: int) -> None:
+        self._frames += 1
+        if self._window is None:
+            self._window = asyncio.get_running_loop().call_later(REST_SECONDS, self._rested)
+        if self._frames >= pace:
+            self._stop("pace")
+
+    def _rested(self) -> None:
+        self._window, self._frames = None, 0
+        self._go_on("pace")
+
+    def marked(self) -> None:
+        if self.pump is not None:
+            self.pump.marked()
+
+    def writable(self) -> None:
+        if self.pump is not None:
+            self.pump.writable()
+        if self._socket.has_room:
+            self._go_on("room")
+
+    # -- towards the pump
+
+    @property
+    def has_room(self) -> bool:
+        return self._socket.has_room
+
+    def write(self, frames: Sequence[bytes]) -> None:
+        self._send(frames)
+
+    def mark(self) -> None:
+        self._socket.mark()
+
+    def stop_reading(self) -> None:
+        self._stop("pump")
+
+    def go_on_reading(self) -> None:
+        self._go_on("pump")
+
+    def close(self) -> None:
+        if self._window is not None:
+            self._window.cancel()
+        if self.pump is not None:
+            self.pump.part()
+            self.pump = None
+
+    def _stop(self, why: str) -> None:
+        self._stopped.add(why)
+        self._socket.stop_reading()
+
+    def _go_on(self, why: str) -> None:
+        self._stopped.discard(why)
+        if not self._stopped:
+            self._socket.go_on_reading()
+
+
+class Link(msgspec.Struct, frozen=True):
+    """One that is open."""
+
+    agent: AgentId
+    pump: Pump
+    edge: Edge
+    tongue: Tongue
+    send: Send
+
+
+class WsDoor(ABC):
+    """The application behind one path; a `server.Door`."""
+
+    speaks_websocket: ClassVar = True
+    path: ClassVar[str]
+    protocol: ClassVar[str]
+    subprotocols: ClassVar[tuple[str, ...]]
+    """What is spoken here; a client may offer none, and speaks the first then."""
+    vouches: ClassVar[bool] = False
+    """Whether an open link alone says that the agent is alive (`OpenLink.vouches`)."""
+    frames_at_once: ClassVar[int | None] = None
+    measured: ClassVar[bool] = False
+    """Whether the protocol has a measure for how fast its agents talk (`driver.Pump`)."""
+    word_seconds: ClassVar[float] = 0.0
+    """How long a peer may take for its first acknowledgment, where it has words for that (`driver.WORD_SECONDS`)."""
+
+    def __init__(self, hub: Intake, *, limits: Limits, refusals: Refusals) -> None:
+        self._hub = hub
+        self._limits = limits
+        self._refusals = refusals
+        self._links: dict[SessionId, Link] = {}
+        self._closing: set[asyncio.Future[None]] = set()
+
+    # -- what a protocol says
+
+    @abstractmethod
+    def agent(self, scope: Scope) -> Agent:
+        """Whose token this is; raises `Refused`."""
+
+    @abstractmethod
+    def no(self, fault: Fault) -> bytes:
+        """The refusal of a handshake, in the protocol's words."""
+
+    @abstractmethod
+    def status_of(self, fault: Fault) -> int: ...
+
+    @abstractmethod
+    def tongue(self, agent: Agent, subprotocol: str) -> Tongue:
+        """The words on a new link."""
+
+    def binary(self, subprotocol: str) -> bool:
+        """Whether frames are binary ones."""
+        return False
+
+    def receipts(self, scope: Scope) -> bool:
+        """Whether the peer is told of what was accepted."""
+        return False
+
+    def one_by_one(self, scope: Scope) -> bool:
+        """Whether each message that was accepted is told by itself, rather than all that one commit held together."""
+        return False
+
+    def farewell(self, link: Link, seconds: float) -> None:  # noqa: B027 - most have none
+        """Say that the hub stops, where the protocol has a word for it."""
+
+    async def at_work(self, link: Link) -> bool:
+        """Whether a link whose farewell named a time has something to finish in it."""
+        return False
+
+    # -- a link's life
+
+    def routes(self) -> Mapping[str, ASGIApp]:
+        return {self.path: self}
+
+    def under(self) -> Mapping[str, ASGIApp]:
+        return {}
+
+    @property
+    def open_links(self) -> int:
+        return len(self._links)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "websocket":
+            fault = Fault(kind=Kind.INVALID, message="this path speaks WebSocket; connect with an upgrade")
+            await answer(send, 426, self.no(fault), headers=((b"upgrade", b"websocket"),))
+            return
+        await receive()  # websocket.connect
+        try:
+            agent = self.agent(scope)
+            subprotocol = self._chosen(scope["subprotocols"])
+            identity.instance(scope)
+        except Refused as refused:
+            await self._turn_away(send, refused.fault)
+            return
+        await self._serve(agent, scope, receive, send, subprotocol)
+
+    def _chosen(self, offered: Sequence[str]) -> str | None:
+        """The first of the client's that we speak."""
+        for name in offered:
+            if name in self.subprotocols:
+                return name
+        if offered:
+            message = f"none of the offered subprotocols is spoken here; offer {' or '.join(self.subprotocols)}"
+            raise refuse(Kind.INVALID, message, stage="shape")
+        return None
+
+    async def _turn_away(self, send: Send, fault: Fault) -> None:
+        await self._refusals.note("agent.connect", fault, principal=None, protocol=self.protocol)
+        status = self.status_of(fault)
+        headers = [JSON, *([(b"www-authenticate", b"Bearer")] if status == 401 else [])]
+        await send({"type": "websocket.http.response.start", "status": status, "headers": headers})
+        await send({"type": "websocket.http.response.body", "body": self.no(fault)})
+
+    async def _serve(self, agent: Agent, scope: Scope, receive: Receive, send: Send, subprotocol: str | None) -> None:
+        session = SessionId(self._hub.mint())
+        spoken = subprotocol or self.subprotocols[0]
+        link = self._linked(agent, session, scope, send, spoken)
+        await send({"type": "websocket.accept", "subprotocol": subprotocol})
+        self._hub.attach(session, link.pump)
+        self._links[session] = link
+        code: int | None = None
+        try:
+            # The peer acknowledges, or we do for it when its pong comes: either way the hub's window bounds the link.
+            await self._hub.ask(
+                OpenLink(
+                    principal=agent.id,
+                    protocol=self.protocol,
+                    session=session,
+                    ordered=True,
+                    acknowledges=True,
+                    paced=True,
+                    instance=identity.instance(scope),
+                    vouches=self.vouches,
+                )
+            )
+            log.info("connected", agent=agent.id, session=session)
+            while (message := await receive())["type"] != "websocket.disconnect":
+                pass
+            code = message.get("code")
+            if code in IN_ORDER:  # it is not in the middle of anything
+                link.pump.take_as_acknowledged()
+        except Refused as refused:
+            log.warning("no link", agent=agent.id, why=refused.fault.kind.value)
+            await _close(send, TRY_LATER, str(refused.fault))
+        finally:
+            self._links.pop(session, None)
+            link.edge.close()
+            closed = self._hub.post(CloseLink(principal=agent.id, session=session))
+            closed.add_done_callback(lambda done: self._closed(session, done))
+            log.info("disconnected", agent=agent.id, session=session, code=code)
+        if code == TOO_BIG:
+            await self._note_too_big(agent.id)
+
+    def _linked(self, agent: Agent, session: SessionId, scope: Scope, send: Send, spoken: str) -> Link:
+        socket: Socket = scope["extensions"][EXTENSION]
+        edge = Edge(socket, binary=self.binary(spoken), frames_at_once=self.frames_at_once)
+        tongue = self.tongue(agent, spoken)
+        edge.pump = Pump(
+            self._hub,
+            agent.id,
+            session,
+            tongue,
+            edge,
+            hang_up=self._hanging_up(send),
+            receipts=self.receipts(scope),
+            one_by_one=self.one_by_one(scope),
+            unanswered=self._limits.unanswered_frames,
+            word_seconds=self.word_seconds,
+            measured=self.measured,
+        )
+        socket.listener = edge
+        socket.hold_for(agent.id, self._hub.memory)
+        return Link(agent.id, edge.pump, edge, tongue, send)
+
+    async def _note_too_big(self, agent: AgentId) -> None:
+        fault = Fault(kind=Kind.TOO_LARGE, message=f"a frame above {self._limits.ws_bytes} bytes")
+        await self._refusals.note(f"{self.protocol}.frame", fault, principal=agent, protocol=self.protocol)
+
+    def _closed(self, session: SessionId, closed: asyncio.Future[Any]) -> None:
+        self._hub.detach(session)
+        if not closed.cancelled():
+            closed.exception()
+
+    def _hanging_up(self, send: Send) -> Callable[[str], None]:
+        def hang_up(reason: str) -> None:
+            code = next((code for word, code in CODES if word in reason), 1000)
+            closing = asyncio.ensure_future(_close(send, code, reason))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+        return hang_up
+
+    async def drain(self, seconds: float) -> None:
+        """Let every link answer what it has heard, then close it: clients connect to whoever serves next."""
+        draining = []
+        for session, link in self._links.items():
+            self.farewell(link, seconds)
+            draining.append(asyncio.ensure_future(self._leave(session, link, seconds * LINGER)))
+        if draining:
+            _, late = await asyncio.wait(draining, timeout=seconds)
+            for task in late:
+                task.cancel()
+
+    async def _leave(self, session: SessionId, link: Link, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while (  # noqa: ASYNC110 - nobody tells
+            session in self._links and loop.time() < end and await self.at_work(link)
+        ):
+            await asyncio.sleep(LOOK_SECONDS)
+        try:
+            async with asyncio.timeout_at(end + seconds * (1 - LINGER) / 2):
+                await link.pump.drain()
+        except TimeoutError:
+            log.info("not all was answered", agent=link.agent, session=session)
+        await _close(link.send, RESTART, "the hub stops; connect again")
+
+
+async def _close(send: Send, code: int, reason: str) -> None:
+    try:
+        # A close frame has room for 123 bytes of reason.
+        await send({"type": "websocket.close", "code": code, "reason": reason.encode()[:120].decode(errors="ignore")})
+    except Exception as error:  # it is gone already, in whatever way
+        log.debug("already closed", error=type(error).__name__)

@@ -1,0 +1,317 @@
+"""A child's three streams on the event loop: what it prints, line by line and paced; what it is told, never waited for.
+
+An `Outlet` reads at most once a turn of the loop, hands on a bounded number of lines a turn, and stops reading for a
+moment when they came too thick (`pace`): the pipe then holds the child back. An `Inlet` writes what the pipe takes
+and keeps the rest; a child that does not read its stdin has no room, and what it is owed stays where it is.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import fcntl
+import os
+import termios
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from dragoman.supervisor.pace import KIB, READ_BURST, READ_RATE, Bucket
+from dragoman.wire.lines import Line, LineFraming
+
+AT_ONCE = 64 * 1024
+LINES_A_TURN = 128
+FEW = 4
+"""So many children may drown us at full pace; more of them share it."""
+
+ROOM = 256 * 1024
+"""Unwritten bytes above which a child has no room for more."""
+LOOK_FIRST, LOOK_LAST = 0.002, 0.5
+"""Seconds between two looks whether a child has read what it was told."""
+SPACE_LAST = 0.05
+"""The same, where the next message waits for it."""
+
+
+class Crowd:
+    """How many outlets rest right now because they print too much."""
+
+    def __init__(self) -> None:
+        self.resting = 0
+
+    @property
+    def factor(self) -> float:
+        return max(1.0, self.resting / FEW)
+
+
+class Outlet:
+    """Stdout or stderr. `take` gets every line, and says what it cost."""
+
+    def __init__(
+        self,
+        descriptor: int,
+        take: Callable[[Line], float],
+        *,
+        crowd: Crowd,
+        ready: Callable[[Line], bool] | None = None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._descriptor = descriptor
+        self._take = take
+        self._ready = ready
+        self._crowd = crowd
+        self._framing = LineFraming()
+        self._lines: deque[Line] = deque()
+        self._bucket = Bucket(READ_RATE, READ_BURST, self._loop.time())
+        self._timer: asyncio.TimerHandle | None = None
+        self._drowned = False  # the timer is a rest
+        self._reading = False
+        self._stopped = False
+        self._eof = False
+        self.rests = 0
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        os.set_blocking(descriptor, False)
+
+    def begin(self) -> None:
+        self._go_on()
+
+    def stop(self) -> None:
+        """Take no line until `resume`."""
+        self._stopped = True
+        self._read(False)
+
+    def resume(self) -> None:
+        if self._stopped:
+            self._stopped = False
+            self._nudge()
+
+    def look_again(self) -> None:
+        """What `ready` waited for may be there."""
+        if self._lines:
+            self._nudge()
+
+    def close(self) -> None:
+        """Forget the rest of it."""
+        if self.ended.done():
+            return
+        self._read(False)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._rested()
+        os.close(self._descriptor)
+        self._lines.clear()
+        self.ended.set_result(None)
+
+    # --
+
+    def _read(self, wanted: bool) -> None:
+        if wanted and not self._reading:
+            self._loop.add_reader(self._descriptor, self._readable)
+        elif not wanted and self._reading:
+            self._loop.remove_reader(self._descriptor)
+        self._reading = wanted
+
+    def _readable(self) -> None:
+        try:
+            data = os.read(self._descriptor, AT_ONCE)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._lines.extend(self._framing.feed(data))
+        else:
+            self._eof = True
+            self._read(False)
+            self._lines.extend(self._framing.finish())
+        self._work(len(data) / 1024 * KIB)
+
+    def _work(self, cost: float) -> None:
+        for _ in range(min(LINES_A_TURN, len(self._lines))):
+            if self._stopped or (self._ready is not None and not self._ready(self._lines[0])):
+                break
+            cost += self._take(self._lines.popleft())
+        rest = self._bucket.spend(cost, self._loop.time()) * self._crowd.factor
+        if rest > 0:
+            self.rests += 1
+            self._crowd.resting += 1
+            self._drowned = True
+            self._read(False)
+            self._timer = self._loop.call_later(rest, self._due)
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if self._stopped:
+            self._read(False)
+        elif self._lines:
+            self._read(False)
+            if self._ready is None or self._ready(self._lines[0]):
+                self._nudge()  # others have their turn first
+        elif self._eof:
+            self.close()
+        else:
+            self._read(True)
+
+    def _nudge(self) -> None:
+        """Look again, unless a look is due anyway."""
+        if self._timer is None and not self._stopped and not self.ended.done():
+            self._timer = self._loop.call_later(0, self._due)
+
+    def _due(self) -> None:
+        self._rested()
+        if self._lines:
+            self._work(0.0)
+        else:
+            self._go_on()
+
+    def _rested(self) -> None:
+        if self._drowned:
+            self._crowd.resting -= 1
+        self._timer, self._drowned = None, False
+
+
+class Inlet:
+    """Stdin. `drained` is called when there is room again, or nothing that could need it; `arrived` when the child has
+    read all that was written before the last `mark`; `refused` when it turns out that nobody will read there any more.
+
+    `apart`: each message is written once the child has read the one before it. The document's example takes whatever
+    one read gives it for one message. A child that knows better says so by registering, see `together`.
+    """
+
+    def __init__(
+        self,
+        descriptor: int,
+        *,
+        drained: Callable[[], None],
+        arrived: Callable[[], None],
+        refused: Callable[[], None] = lambda: None,
+        apart: bool = False,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._descriptor = descriptor
+        self._apart = apart
+        self._is_within = False  # a message, of which the rest must follow
+        self._spacing: asyncio.TimerHandle | None = None
+        self._space = LOOK_FIRST
+        self._drained = drained
+        self._arrived = arrived
+        self._refused = refused
+        self._unwritten: deque[memoryview] = deque()
+        self._size = 0
+        self._writing = False
+        self._look: asyncio.TimerHandle | None = None
+        self._pause = LOOK_FIRST
+        self._bytes = array.array("i", [0])
+        self.open = True
+        os.set_blocking(descriptor, False)
+        self._loop.add_reader(descriptor, self._broken)  # nothing can be read there but that nobody reads any more
+
+    @property
+    def has_room(self) -> bool:
+        return self._size < ROOM
+
+    @property
+    def unwritten(self) -> int:
+        return self._size
+
+    def write(self, lines: Sequence[bytes]) -> None:
+        """What is written to a child that has closed its stdin is lost, as on any pipe."""
+        if not self.open or not lines:
+            return
+        ended = [line if line.endswith(b"\n") else line + b"\n" for line in lines if line]
+        pieces = ended if self._apart else [b"".join(ended)]
+        self._size += sum(map(len, pieces))
+        self._unwritten.extend(map(memoryview, pieces))
+        if not self._writing:
+            self._flush()
+
+    def together(self) -> None:
+        """From now on several messages may lie in the pipe."""
+        if self._apart:
+            self._apart = False
+            if self.open and not self._writing:
+                self._flush()
+
+    def _flush(self) -> None:
+        had_room = self.has_room
+        while self._unwritten:
+            if self._apart and not self._is_within and self._unread():
+                self._wait_for_the_reader()
+                break
+            data = self._unwritten[0]
+            try:
+                written = os.write(self._descriptor, data)
+            except BlockingIOError:
+                if not self._writing:
+                    self._writing = True
+                    self._loop.add_writer(self._descriptor, self._flush)
+                break
+            except OSError:
+                self._broken()
+                return
+            self._size -= written
+            self._space = LOOK_FIRST
+            self._is_within = written < len(data)
+            if self._is_within:
+                self._unwritten[0] = data[written:]
+            else:
+                self._unwritten.popleft()
+        else:
+            if self._writing:
+                self._writing = False
+                self._loop.remove_writer(self._descriptor)
+        if self.has_room and not had_room:
+            self._drained()
+
+    def _wait_for_the_reader(self) -> None:
+        if self._writing:
+            self._writing = False
+            self._loop.remove_writer(self._descriptor)
+        if self._spacing is None:
+            self._spacing = self._loop.call_later(self._space, self._look_whether_it_is_empty)
+            self._space = min(self._space * 2, SPACE_LAST)
+
+    def _look_whether_it_is_empty(self) -> None:
+        self._spacing = None
+        if self.open and not self._writing:
+            self._flush()
+
+    def _unread(self) -> int:
+        fcntl.ioctl(self._descriptor, termios.FIONREAD, self._bytes)
+        return self._bytes[0]
+
+    def _broken(self) -> None:
+        self.close()
+        self._refused()
+
+    def mark(self) -> None:
+        """A pipe knows how much of it is unread: no answer of the child's is needed."""
+        if self.open and self._look is None:
+            self._pause = LOOK_FIRST
+            self._look = self._loop.call_later(self._pause, self._look_whether_read)
+
+    def _look_whether_read(self) -> None:
+        self._look = None
+        if not self.open:
+            return
+        if self._size == 0 and not self._unread():
+            self._arrived()
+            return
+        self._pause = min(self._pause * 2, LOOK_LAST)
+        self._look = self._loop.call_later(self._pause, self._look_whether_read)
+
+    def close(self) -> None:
+        """Whoever waits for room need not any more: what is said from now on is lost."""
+        if not self.open:
+            return
+        had_room, self.open = self.has_room, False
+        self._loop.remove_reader(self._descriptor)
+        if self._writing:
+            self._loop.remove_writer(self._descriptor)
+        for timer in (self._look, self._spacing):
+            if timer is not None:
+                timer.cancel()
+        os.close(self._descriptor)
+        self._unwritten.clear()
+        self._size = 0
+        if not had_room:
+            self._drained()

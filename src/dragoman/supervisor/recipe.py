@@ -1,0 +1,211 @@
+"""What a child is: the command, where and with what it runs, and when it is started again. Values only.
+
+The environment of a child is made, not inherited:
+
+    PATH HOME LANG LC_* TZ TERM TMPDIR USER LOGNAME SHELL   as the hub has them
+    names in `pass_env`                                     likewise, but nothing of the hub's own (DRAGOMAN_*)
+    `env`                                                   as given
+    DRAGOMAN_AGENT_ID, DRAGOMAN_URL=stdio:                  who it is, and how to reach the hub
+
+In a sandbox HOME and TMPDIR are the child's own directory, and of the hub's user nothing is told.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from dragoman.core.agents.model import Agent
+from dragoman.sandbox.model import Host, Level, Workload
+from dragoman.supervisor.restarts import Policy
+
+PROTOCOL = "forge"
+DETAIL = "child"
+"""Where the recipe stands in an agent's details."""
+
+INHERITED = frozenset({"PATH", "HOME", "LANG", "TZ", "TERM", "TMPDIR", "USER", "LOGNAME", "SHELL"})
+OF_THE_USER = frozenset({"HOME", "USER", "LOGNAME", "SHELL", "TMPDIR"})
+"""What a child in a sandbox is not told."""
+OURS = "DRAGOMAN_"
+MIB = 1024 * 1024
+
+Word = Annotated[str, Meta(pattern="^[^\\x00]{0,65536}$(?!\\n)")]
+Variable = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]{0,255}$(?!\\n)")]
+Directory = Annotated[str, Meta(pattern="^/[^\\x00]{0,4000}$(?!\\n)")]
+Amount = Annotated[int, Meta(ge=1, le=1 << 40)]
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+AllowedFile = Annotated[str, Meta(pattern="^/[^\\x00]{0,4000}$(?!\\n)")]
+"""A file or a directory to be read; with `:rw` behind it also to be written."""
+AllowedHost = Host
+WRITABLE = ":rw"
+MODULES = (".wasm", ".wat")
+"""How the file of a WebAssembly module is called."""
+
+
+class State(enum.StrEnum):
+    """Forge's words for where an agent stands (forge-D7)."""
+
+    INITIALIZING = "initializing"  # about to be started, or started anew after a pause
+    IDLE = "idle"
+    BUSY = "busy"
+    PAUSED = "paused"  # forge's word for what we do not do: tasks are paused here, not processes
+    STOPPING = "stopping"
+    STOPPED = "stopped"  # ended as it should, and not to be started again
+    CRASHED = "crashed"  # ended as it should not, and not to be started again
+    UNHEALTHY = "unhealthy"  # it runs, but reads nothing, has closed a pipe, or its breaker is open
+
+
+class ChildLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What one process of it may use; the kernel sees to it."""
+
+    open_files: Amount = 1024
+    memory_mb: Amount | None = None
+    """Address space."""
+    cpu_seconds: Amount | None = None
+    processes: Amount | None = None
+    """Of its user, all together; not for root."""
+    file_mb: Amount | None = None
+    """The largest file it may write."""
+    address_mb: Amount | None = None
+    """In a sandbox: what runtimes that map far more than they use (V8, Go, Java) may map."""
+    task_seconds: Seconds | None = None
+    """In a sandbox: how long it may work on one task (a2acp-D17)."""
+    fuel: Amount | None = None
+    """For a WebAssembly module: how many instructions a task may take, roughly."""
+
+    def for_the_kernel(self) -> dict[str, int]:
+        wanted = {
+            "core": 0,
+            "open_files": self.open_files,
+            "memory": None if self.memory_mb is None else self.memory_mb * MIB,
+            "cpu_seconds": self.cpu_seconds,
+            "processes": self.processes,
+            "file_size": None if self.file_mb is None else self.file_mb * MIB,
+        }
+        return {name: most for name, most in wanted.items() if most is not None}
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """The policy: what untrusted agents must be held by, at least, and what each may use unless it says otherwise."""
+
+    minimum: Level = Level.BUBBLEWRAP
+    task_seconds: float = 60.0
+    memory_mb: int = 1024
+    processes: int = 64
+    file_mb: int = 256
+    scratch_mb: int = 64
+    fuel: int | None = None
+
+
+GRACE, IDLE_GRACE = 30.0, 10.0
+"""Seconds between notify:shutdown and SIGTERM (D10). Whoever has nothing to finish needs no half minute."""
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`env` are names; their values lie in the vault under `vault`."""
+
+    command: Annotated[tuple[Word, ...], Meta(min_length=1, max_length=1000)]
+    cwd: str | None = None
+    env: tuple[str, ...] = ()
+    vault: str | None = None
+    pass_env: tuple[str, ...] = ()
+    restart: Policy = "on-failure"
+    limits: ChildLimits = ChildLimits()
+    grace_seconds: float | None = None
+    """How long it may take to end when it is asked to. Unless it is said: `GRACE` with a task, `IDLE_GRACE` without."""
+    privileges: bool = False
+    untrusted: bool = False
+    """It runs in a sandbox or not at all. An agent's row says so, not what is kept of its recipe."""
+    allow_files: tuple[AllowedFile, ...] = ()
+    allow_hosts: tuple[AllowedHost, ...] = ()
+    wasm: bool | None = None
+    """Whether the command is a WebAssembly module; unless it is said, by the file's name."""
+    origin: Literal["api", "config", "demo"] = "api"
+    digest: str | None = None
+    """Of what the configuration said: whether it still says the same."""
+
+    def grace(self, *, busy: bool) -> float:
+        if self.grace_seconds is not None:
+            return self.grace_seconds
+        return GRACE if busy else IDLE_GRACE
+
+    @property
+    def workload(self) -> Workload:
+        module = self.command[0].endswith(MODULES) if self.wasm is None else self.wasm
+        return Workload.WASM if module else Workload.PROCESS
+
+    @property
+    def confined(self) -> bool:
+        """A module runs nowhere but in a sandbox."""
+        return self.untrusted or self.workload is Workload.WASM
+
+    def details(self) -> dict[str, Any]:
+        found: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(self, untrusted=False))
+        return found
+
+
+def contradiction(recipe: Recipe) -> tuple[str, str] | None:
+    """A field that makes no sense beside the others, and why."""
+    if not recipe.confined:
+        for field in ("allow_files", "allow_hosts"):
+            if getattr(recipe, field):
+                return field, f"{field} is for untrusted agents: any other may open what the hub's user may"
+        for field in ("address_mb", "task_seconds", "fuel"):
+            if getattr(recipe.limits, field) is not None:
+                return "limits", f"limits.{field} is for untrusted agents"
+        return None
+    if recipe.privileges:
+        return "privileges", "an untrusted agent may not gain privileges"
+    allowed = [PurePath(place) for place, _ in allowed_files(recipe)]
+    cwd = None if recipe.cwd is None else PurePath(os.path.normpath(recipe.cwd))
+    if cwd is not None and not any(cwd.is_relative_to(place) for place in allowed):
+        return "cwd", "an untrusted agent runs in a directory of its own; to show it this one, allow it (allow_files)"
+    if recipe.workload is Workload.WASM:
+        if recipe.allow_hosts:
+            return "allow_hosts", "a WebAssembly module has no network, so no hosts can be allowed"
+        if not os.path.isabs(recipe.command[0]):
+            return "command", "the file of a WebAssembly module is named by its whole path"
+    elif recipe.limits.fuel is not None:
+        return "limits", "limits.fuel is for WebAssembly modules"
+    return None
+
+
+def allowed_files(recipe: Recipe) -> list[tuple[str, bool]]:
+    """What it may open, and whether also to write."""
+    found = []
+    for place in recipe.allow_files:
+        writable = place.endswith(WRITABLE)
+        found.append((os.path.normpath(place.removesuffix(WRITABLE) if writable else place), writable))
+    return found
+
+
+def recipe_of(agent: Agent) -> Recipe | None:
+    """None for an agent that comes by itself."""
+    found = agent.details.get(DETAIL)
+    if found is None or agent.protocol != PROTOCOL:
+        return None
+    try:
+        recipe = msgspec.convert(found, Recipe, strict=False)
+        return msgspec.structs.replace(recipe, untrusted=agent.untrusted)
+    except msgspec.ValidationError:  # written by another version of us
+        return None
+
+
+def environment(
+    recipe: Recipe, agent: str, values: Mapping[str, str], ours: Mapping[str, str], *, home: str | None = None
+) -> dict[str, str]:
+    """All that a child finds in its environment. `ours` is the hub's own; `home` is there in a sandbox."""
+    passed = {name for name in recipe.pass_env if not name.startswith(OURS)}
+    inherited = INHERITED if home is None else INHERITED - OF_THE_USER
+    found = {
+        name: value for name, value in ours.items() if name in inherited or name.startswith("LC_") or name in passed
+    }
+    if home is not None:
+        found |= {"HOME": home, "TMPDIR": home}
+    return {**found, **values, "DRAGOMAN_AGENT_ID": agent, "DRAGOMAN_URL": "stdio:"}

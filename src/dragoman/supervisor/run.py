@@ -1,0 +1,408 @@
+"""One process of a child agent: its streams, its link to the hub, its end.
+
+Towards the hub it is a link like any other: a `Pump` with forge's words, for which it is the wire. Towards the process
+it is three pipes (`pipes`): what is no message on its stdout, and everything on its stderr, is a line of its log.
+
+A process may close a pipe and live on. It is left alone, but has no link any more, so it gets no work:
+
+    stdout    it can answer nothing: what it held is given back at once
+    stdin     it can be told nothing: what it had not begun is given back, what it is at it may still finish
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from dragoman.core.commands import CloseLink, OpenLink, PartLink, ReportFault
+from dragoman.core.errors import Fault, Kind, Refused
+from dragoman.core.ids import AgentId, Instant, SessionId, TaskId
+from dragoman.core.ports import Intake
+from dragoman.core.tasks.model import Status, Task
+from dragoman.server.driver import Pump
+from dragoman.server.tongue import Tongue
+from dragoman.supervisor import pace
+from dragoman.supervisor.channel import Ended, Handle, Launch, Nursery
+from dragoman.supervisor.pipes import Crowd, Inlet, Outlet
+from dragoman.supervisor.recipe import PROTOCOL
+from dragoman.supervisor.vault import Vault
+from dragoman.supervisor.walls import Walls
+from dragoman.wire.lines import Line, Overlong
+
+TERM_SECONDS = 5.0
+"""Between SIGTERM and SIGKILL."""
+PART_SECONDS = 5.0
+"""So long the hub is waited for to give a child no more work, before it is told to end."""
+LAST_WORDS_SECONDS = 10.0
+"""What an ended child printed last is read for so long."""
+HUNG_UP_SECONDS = 1.0
+"""The pipes of a process that ends are closed a moment before its end is known."""
+BOM = b"\xef\xbb\xbf"
+"""With which some runtimes begin what they print."""
+REGISTERS = b'"request:register"'
+"""In a line of a child that says what it can: it reads its stdin by lines."""
+STUCK_BYTES = 64 * 1024
+"""A child that leaves this much unread beyond what its pipe holds is not well."""
+TELL_SECONDS = 1.0
+"""Lines that were not kept are told of no more often than this."""
+LOOKS = 20
+LOOK_SECONDS = (0.05, 1.0)
+"""So often in the time of a task it is looked whether that is over, but within these bounds."""
+
+
+class Words(Tongue, Protocol):
+    """Forge's words, as a child needs them."""
+
+    def shutdown(self, grace_ms: int, reason: str, now: Instant, message_id: str) -> bytes: ...
+
+
+LogSink = Callable[[str, str, dict[str, Any]], None]
+"""Level, message, context: for what an agent logs in the protocol's own words."""
+
+
+class Surroundings(msgspec.Struct, frozen=True, eq=False):
+    """What all children share."""
+
+    hub: Intake
+    nursery: Nursery
+    vault: Vault
+    crowd: Crowd
+    homes: Path
+    tongue: Callable[[AgentId, LogSink, bool], Words]
+    environ: dict[str, str]
+    walls: Walls
+    task: Callable[[TaskId], Awaitable[Task | None]]
+    """How a task stands."""
+
+
+class Owner(Protocol):
+    """Whose process it is (`child.Child`)."""
+
+    agent: AgentId
+
+    def keep(self, message: str, stream: str, *, level: str, context: dict[str, Any] | None = None) -> None:
+        """A line for its log."""
+        ...
+
+    def flush(self) -> None:
+        """The lines so far go before what it says next."""
+        ...
+
+    def let_go(self) -> None:
+        """The hub hung up: the agent was removed."""
+        ...
+
+
+class Run:
+    """One process: its streams, and its link to the hub. The pump's `Wire`. `task_seconds`: how long it may work on one
+    task before it is killed; `is_module`: it can ask the hub for nothing."""
+
+    def __init__(
+        self, child: Owner, around: Surroundings, *, task_seconds: float | None = None, is_module: bool = False
+    ) -> None:
+        self._child = child
+        self._around = around
+        self._hub = around.hub
+        self._nursery = around.nursery
+        self._loop = asyncio.get_running_loop()
+        self._logs = pace.Bucket(pace.LOG_RATE, pace.LOG_BURST, self._loop.time())
+        self._skipped = 0
+        self._telling: asyncio.TimerHandle | None = None
+        self.ending = False
+        self._hung_up = False
+        self._farewells: list[asyncio.Task[None]] = []
+        self._task_seconds = task_seconds
+        self._overtime: TaskId | None = None
+        self._timing: asyncio.Task[None] | None = None
+        self._handle: Handle | None = None
+        self._session = SessionId(self._hub.mint())
+        self._tongue = around.tongue(child.agent, self._logged, is_module)
+        self._pump = Pump(
+            self._hub, child.agent, self._session, self._tongue, self, hang_up=self._let_go, measured=True
+        )
+        self._ours: tuple[int, int, int] | None = None
+        self._stdin: Inlet | None = None
+        self._stdout: Outlet | None = None
+        self._stderr: Outlet | None = None
+
+    # -- life
+
+    async def begin(self, launch: Launch) -> Handle:
+        (stdin, to), (out, stdout), (err, stderr) = _pipes(3)
+        self._ours = (to, out, err)
+        self._handle = await self._nursery.start(launch, (stdin, stdout, stderr))
+        return self._handle
+
+    def abandon(self) -> None:
+        for descriptor in self._ours or ():
+            os.close(descriptor)
+        self._ours = None
+
+    def scrap(self) -> None:
+        """Let go of everything at once, whatever state it is in."""
+        self._stop_waiting()
+        self._tell_skipped()
+        self.signal(signal.SIGKILL)
+        self.abandon()
+        for outlet in (self._stdout, self._stderr):
+            if outlet is not None:
+                outlet.close()
+        if self._stdin is not None:
+            self._stdin.close()
+            self._pump.part()
+            closed = self._hub.post(CloseLink(principal=self._child.agent, session=self._session))
+            closed.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._hub.detach(self._session)
+
+    async def serve(self) -> None:
+        """Connect its streams, and open its link."""
+        assert self._ours is not None
+        (to, out, err), self._ours = self._ours, None
+        crowd = self._around.crowd
+        self._stdin = Inlet(to, drained=self._drained, arrived=self._pump.marked, refused=self._deaf, apart=True)
+        self._stdout = Outlet(out, self._printed, crowd=crowd, ready=self._ready)
+        self._stdout.ended.add_done_callback(self._mute)
+        self._stderr = Outlet(err, self._grumbled, crowd=crowd)
+        self._hub.attach(self._session, self._pump)
+        opened = self._hub.post(
+            OpenLink(
+                principal=self._child.agent,
+                protocol=PROTOCOL,
+                session=self._session,
+                ordered=True,
+                acknowledges=True,
+                paced=True,
+                fresh=True,
+                vouches=True,
+            )
+        )
+        self._stdout.begin()
+        self._stderr.begin()
+        try:
+            await opened
+        except Refused as refused:
+            self._child.keep(f"no link to the hub: {refused.fault}", "hub", level="error")
+            self.signal(signal.SIGKILL)
+        if self._task_seconds is not None:
+            self._timing = self._loop.create_task(self._time(self._task_seconds))
+
+    async def end(self, reason: str, grace: float) -> None:
+        """Ask it to end, then see to it (D10). One that is not connected yet is left to whoever connects it."""
+        if self._handle is None or self._stdin is None or self.ending:
+            return
+        self.ending = True
+        ended = self._handle.ended
+        parting = self._hub.post(PartLink(principal=self._child.agent, session=self._session))
+        parting.add_done_callback(lambda done: done.cancelled() or done.exception())
+        # Until that is decided it may be given work: by its own link that opens, or by a unit that is under way.
+        either: set[asyncio.Future[Any]] = {asyncio.ensure_future(parting), ended}
+        await asyncio.wait(either, timeout=PART_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        self._pump.add([self._tongue.shutdown(int(grace * 1000), reason, self._hub.now(), self._hub.mint())])
+        await asyncio.wait({ended}, timeout=grace)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if ended.done():
+                return
+            self.signal(number)
+            self._stdin.close()
+            await asyncio.wait({ended}, timeout=TERM_SECONDS)
+
+    def signal(self, number: int) -> None:
+        if self._handle is not None:
+            self._nursery.signal(self._handle, number)
+
+    async def finish(self, how: Ended) -> None:
+        """It has ended: hear its last words, then close the link. What it still held is given back."""
+        self._stop_waiting()
+        outlets = [outlet for outlet in (self._stdout, self._stderr) if outlet is not None]
+        if outlets:
+            await asyncio.wait([outlet.ended for outlet in outlets], timeout=LAST_WORDS_SECONDS)
+        for outlet in outlets:
+            outlet.close()
+        self._tell_skipped()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_SECONDS):
+                await self._pump.drain()
+        if self._stdin is not None:
+            self._stdin.close()
+        agent = self._child.agent
+        fault = Fault(
+            kind=Kind.UNAVAILABLE,
+            message=f"the process of {agent} ended ({how}) while it worked on the task",
+            retryable=True,
+            facts={"agent_id": agent, "exit_code": how.code, "signal": how.signal},
+        )
+        if self._overtime is not None:
+            fault = Fault(
+                kind=Kind.TIMEOUT,
+                message=f"the sandbox of {agent} was ended: task {self._overtime} took longer than"
+                f" {self._task_seconds:g} s",
+                retryable=True,
+                facts={"agent_id": agent},
+            )
+        self._pump.part()
+        with contextlib.suppress(Refused):  # the hub stops: the next one finds out by itself
+            await self._hub.ask(CloseLink(principal=agent, session=self._session, fault=fault))
+        self._hub.detach(self._session)
+
+    async def _time(self, seconds: float) -> None:
+        """Kill it when it has worked on one task for too long. Time in which a task waits, for a person or for help, is
+        not its own; nor is what it says a reason to wait: whoever means ill says a lot."""
+        pause = min(max(seconds / LOOKS, LOOK_SECONDS[0]), LOOK_SECONDS[1])
+        worked: dict[TaskId, float] = {}
+        last = self._loop.time()
+        while True:
+            await asyncio.sleep(pause)
+            now = self._loop.time()
+            passed, last = now - last, now
+            held = self._hub.load_of(self._child.agent)
+            worked = {task: worked[task] + passed if task in worked else 0.0 for task in held}
+            for id in held:
+                task = await self._around.task(id)
+                if task is None or task.status not in (Status.ASSIGNED, Status.RUNNING):
+                    worked[id] = max(0.0, worked[id] - passed)
+                elif worked[id] > seconds:
+                    self._overtime = id
+                    self._child.keep(f"killed: task {id} took longer than {seconds:g} s", "hub", level="error")
+                    self.signal(signal.SIGKILL)
+                    return
+
+    def _stop_waiting(self) -> None:
+        for waiting in (self._timing, *self._farewells):
+            if waiting is not None:
+                waiting.cancel()
+
+    def _let_go(self, reason: str) -> None:
+        self._child.let_go()
+
+    # -- pipes that it closes
+
+    def _mute(self, _: object) -> None:
+        self._farewells.append(self._loop.create_task(self._part("stdout", "it can answer nothing any more")))
+
+    def _deaf(self) -> None:
+        self._farewells.append(self._loop.create_task(self._part("stdin", "it can be told nothing any more")))
+
+    async def _part(self, pipe: str, consequence: str) -> None:
+        """No more work over this link, if the process lives on without one of its pipes."""
+        assert self._handle is not None
+        await asyncio.wait({self._handle.ended}, timeout=HUNG_UP_SECONDS)
+        if self._handle.ended.done() or self.ending:
+            return
+        self._hung_up = True
+        agent = self._child.agent
+        said = f"it closed its {pipe}: {consequence}, and gets no work until it is restarted"
+        self._child.keep(said, "hub", level="error")
+        fault = Fault(
+            kind=Kind.UNAVAILABLE,
+            message=f"{agent} closed its {pipe} while it had the task",
+            retryable=True,
+            facts={"agent_id": agent, "last_heartbeat": None},
+        )
+        closing = CloseLink(principal=agent, session=self._session, fault=fault if pipe == "stdout" else None)
+        with contextlib.suppress(Refused):
+            await self._hub.ask(closing)
+            for id in self._hub.load_of(agent):
+                task = await self._around.task(id)
+                if task is not None and task.status is Status.ASSIGNED:
+                    await self._hub.ask(ReportFault(principal=agent, protocol=PROTOCOL, task_id=id, fault=fault))
+
+    # -- the wire, as the pump needs it
+
+    @property
+    def has_room(self) -> bool:
+        return self._stdin is not None and self._stdin.has_room
+
+    @property
+    def stuck(self) -> bool:
+        return self._hung_up or (self._stdin is not None and self._stdin.unwritten > STUCK_BYTES)
+
+    def write(self, frames: Sequence[bytes]) -> None:
+        if self._stdin is not None:
+            self._stdin.write(frames)
+
+    def mark(self) -> None:
+        if self._stdin is not None:
+            self._stdin.mark()
+
+    def stop_reading(self) -> None:
+        if self._stdout is not None and self._handle is not None and not self._handle.ended.done():
+            self._stdout.stop()
+
+    def go_on_reading(self) -> None:
+        if self._stdout is not None:
+            self._stdout.resume()
+
+    def _drained(self) -> None:
+        self._pump.writable()
+        if self._stdout is not None:
+            self._stdout.look_again()
+
+    # -- what it prints
+
+    def _ready(self, line: Line) -> bool:
+        """A child that does not read its answers may not ask more; what it logs and tells is heard all the same."""
+        return self.has_room or isinstance(line, Overlong) or b'"request:' not in line
+
+    def _printed(self, line: Line) -> float:
+        if isinstance(line, bytes):
+            line = line.removeprefix(BOM)
+        if isinstance(line, bytes) and line.lstrip()[:1] in (b"{", b"["):
+            self._child.flush()
+            if self._stdin is not None and REGISTERS in line:
+                self._stdin.together()
+            self._pump.heard(line)
+            return pace.MESSAGE
+        return self._log(line, "stdout", "info")
+
+    def _grumbled(self, line: Line) -> float:
+        return self._log(line, "stderr", "warn")
+
+    def _log(self, line: Line, stream: str, level: str) -> float:
+        if isinstance(line, Overlong):
+            message = f"a line of {line.length} bytes was dropped; the most is 1 MiB"
+            self._keep(message, "hub", "error", {"type": "event:error", "length": line.length})  # D1
+        else:
+            self._keep(line, stream, level)
+        return pace.LINE
+
+    def _logged(self, level: str, message: str, context: dict[str, Any]) -> None:
+        """In the protocol's own words, or what turned out to be none of them."""
+        self._keep(message, "event", level, context)
+
+    def _keep(self, message: str | bytes, stream: str, level: str, context: dict[str, Any] | None = None) -> None:
+        if not self._logs.take(self._loop.time()):
+            self._skipped += 1
+            if self._telling is None:
+                self._telling = self._loop.call_later(TELL_SECONDS, self._tell_skipped)
+            return
+        text = message if isinstance(message, str) else message.decode("utf-8", "backslashreplace")
+        self._child.keep(text, stream, level=level, context=context)
+
+    def _tell_skipped(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+        skipped, self._skipped = self._skipped, 0
+        if skipped:
+            self._child.keep(f"{skipped} lines were not kept: they came too fast", "hub", level="warn")
+
+
+def _pipes(number: int) -> list[tuple[int, int]]:
+    """All of them or none: descriptors may run out."""
+    made: list[tuple[int, int]] = []
+    try:
+        while len(made) < number:
+            made.append(os.pipe())
+    except OSError:
+        for pair in made:
+            for descriptor in pair:
+                os.close(descriptor)
+        raise
+    return made

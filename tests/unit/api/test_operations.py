@@ -1,0 +1,279 @@
+"""Operations: health, metrics, documentation that cannot drift, and a page that trusts nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from dragoman.api.doors import A2ACP, AGENTMSG, CHIFFON, FORGE
+from dragoman.api.table import ENDPOINTS, SERVED
+from dragoman.app.booth.examples import EXAMPLES
+from dragoman.app.telemetry import Metrics
+from dragoman.core.agents.model import Breaker, BreakerState
+from dragoman.core.commands import AddAgent, Submit
+from dragoman.core.delivery.model import Cargo, DeadLetter
+from dragoman.core.errors import Fault, Kind
+from dragoman.core.ids import ADMIN, AgentId
+from dragoman.core.ports import Changes, StoreFailed
+from dragoman.core.tasks.model import EventKind, Question, Status, Waiting
+from dragoman.protocols.coven import coven_pb2
+
+needs_node = pytest.mark.skipif(
+    shutil.which("node") is None, reason="runs the page's script in node, which is not here"
+)
+
+
+async def test_a_hub_is_alive_even_when_it_is_not_ready(world: Any) -> None:
+    assert (await world.stranger.get("/readyz")).json() == {"status": "ok", "detail": ""}
+    world.readiness = (False, "draining")
+    answer = await world.stranger.get("/readyz")
+    assert (answer.status_code, answer.json()) == (503, {"status": "unready", "detail": "draining"})
+    assert (await world.stranger.get("/livez")).status_code == 200
+
+
+async def test_metrics_count_without_naming_anybody(world: Any, make: Any) -> None:
+    metrics: Metrics = world.metrics
+    task, agent = make.task(), make.agent("canary-agent")
+    submit = Submit(principal=ADMIN, request_id="r", digest="d", type="canary-type", body=b"{}")
+    metrics.decided(submit, "ok")
+    metrics.decided(submit, "ok")
+    metrics.decided(AddAgent(principal=ADMIN, agent=agent), "conflict")
+    tripped = make.agent("canary-agent", breaker=Breaker(state=BreakerState.OPEN, failures=5))
+    events = [make.event(task, 1, EventKind.SUBMITTED), make.event(task, 2, EventKind.ATTEMPT_FAILED)]
+    metrics.committed(Changes(added=[task, *events], changed=[tripped]), 2, 0.0004)
+    metrics.committed(
+        Changes(changed=[tripped], removed=[make.task(2), make.task(3), make.event(task, 3, EventKind.LOG)]), 1, 0.0004
+    )
+    metrics.dropped_files(2)
+    metrics.failed(1)
+    metrics.sent(3, "chiffon")
+    metrics.coven = {"ignored.unknown_request": 2}
+    metrics.links_open = lambda: 4
+    metrics.intake_depth = lambda: 5
+    await world.put(task)
+    answer = await world.stranger.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    for line in (
+        'dragoman_commands_total{command="Submit",outcome="ok"} 2.0',
+        'dragoman_commands_total{command="AddAgent",outcome="conflict"} 1.0',
+        'dragoman_commit_seconds_bucket{le="0.0005"} 2.0',
+        'dragoman_commit_size_bucket{le="1.0"} 1.0',
+        "dragoman_commit_failures_total 1.0",
+        'dragoman_events_total{kind="submitted"} 1.0',
+        "dragoman_retries_total 1.0",
+        "dragoman_tasks_forgotten_total 2.0",
+        "dragoman_files_dropped_total 2.0",
+        'dragoman_breaker_transitions_total{state="open"} 1.0',
+        'dragoman_deliveries_sent_total{protocol="chiffon"} 3.0',
+        'dragoman_coven_total{what="ignored.unknown_request"} 2.0',
+        "dragoman_links_open 4.0",
+        "dragoman_intake_depth 5.0",
+        'dragoman_tasks{status="queued"} 1.0',
+        'dragoman_deliveries{state="waiting"} 0.0',
+        "dragoman_dead_letters 0.0",
+        "dragoman_questions_open 0.0",
+    ):
+        assert f"\n{line}\n" in answer.text, line
+    assert "canary" not in answer.text
+    assert task.id not in answer.text
+    names = re.findall(r"^# TYPE (\S+)", answer.text, re.MULTILINE)
+    assert len(names) == len(set(names))
+
+
+async def test_a_store_that_cannot_be_read_does_not_fail_the_scrape(world: Any) -> None:
+    async def broken() -> Any:
+        raise StoreFailed("gone")
+
+    world.store.counts = broken
+    assert "dragoman_intake_depth 0.0" in (await world.stranger.get("/metrics")).text
+
+
+async def test_every_route_is_documented_and_everything_documented_is_served(world: Any) -> None:
+    document = (await world.stranger.get("/openapi.json")).json()
+    assert document["openapi"] == "3.1.0"
+    documented = {(path, verb) for path, verbs in document["paths"].items() for verb in verbs}
+    routed = {(route.path, verb.lower()) for route in world.app.routes for verb in route.methods - {"HEAD"}}
+    elsewhere = {(one.path, one.method.lower()) for one in (*CHIFFON, *FORGE, *AGENTMSG, *A2ACP)}
+    assert documented == routed | elsewhere
+    assert not routed & elsewhere
+    assert len(documented) == len(ENDPOINTS)
+    assert all(one.handler is not None for one in SERVED)
+
+
+async def test_the_documentation_is_whole(world: Any) -> None:
+    document = (await world.stranger.get("/openapi.json")).json()
+    schemas = document["components"]["schemas"]
+    references = set(re.findall(r'"#/components/schemas/([^"]+)"', (await world.stranger.get("/openapi.json")).text))
+    assert references <= set(schemas)
+    operations = [one for verbs in document["paths"].values() for one in verbs.values()]
+    ids = [one["operationId"] for one in operations]
+    assert len(ids) == len(set(ids))
+    for path, verbs in document["paths"].items():
+        for one in verbs.values():
+            declared = {parameter["name"] for parameter in one["parameters"] if parameter["in"] == "path"}
+            assert declared == set(re.findall(r"\{(\w+)\}", path))
+            assert one["responses"]
+            if path.startswith("/api/v1"):
+                assert one["security"] == [{"admin": []}]
+                assert "401" in one["responses"]
+    listed = {parameter["name"] for parameter in document["paths"]["/api/v1/tasks"]["get"]["parameters"]}
+    assert listed == {"limit", "cursor", "status", "type", "agent", "principal", "parent", "full"}
+
+
+async def test_answers_are_as_documented(world: Any, make: Any) -> None:
+    document = (await world.stranger.get("/openapi.json")).json()
+    task = make.task(seq=1)
+    await world.put(task, make.event(task, 1, EventKind.SUBMITTED, {"input": {"a": 1}}))
+    world.know(make.agent())
+    for path, schema in (
+        (f"/api/v1/tasks/{task.id}?history=1&raw=1", "TaskOut"),
+        ("/api/v1/tasks", "TaskList"),
+        (f"/api/v1/tasks/{task.id}/why", "WhyOut"),
+        ("/api/v1/agents/mux-1", "AgentTold"),
+        ("/api/v1/tasks/nothing", "ProblemOut"),
+    ):
+        whole = {"$ref": f"#/components/schemas/{schema}", "components": document["components"]}
+        jsonschema_rs.validator_for(whole).validate((await world.client.get(path)).json())
+
+
+ENVELOPE: dict[str, Any] = {
+    "protocol_version": "1.0", "message_id": "550e8400-e29b-41d4-a716-446655440001", "from_agent": "orchestrator",
+    "to_agent": "infra", "timestamp": "2026-01-19T04:21:04Z", "trace_id": "550e8400-e29b-41d4-a716-446655440002",
+    "request_id": "550e8400-e29b-41d4-a716-446655440003", "type": "work_request",
+    "payload": {"task_id": "550e8400-e29b-41d4-a716-446655440004", "work_type": "run_playbook",
+                "parameters": {"playbook": "deploy_kuma.yml"}, "hints": {"max_duration_seconds": 300}},
+    "x_custom_fields": {},
+}  # fmt: skip
+
+
+async def test_the_schema_of_chiffon_takes_its_messages_and_no_others(world: Any) -> None:
+    schema = (await world.stranger.get("/schemas/chiffon.json")).json()
+    assert schema["$schema"].endswith("2020-12/schema")
+    valid = jsonschema_rs.validator_for(schema)
+    assert valid.is_valid(ENVELOPE)
+    assert valid.is_valid({**ENVELOPE, "surprise": 1})
+    error = {"error_code": 5005, "error_message": "no room", "error_context": {}}
+    assert valid.is_valid({**ENVELOPE, "type": "error", "payload": error})
+    assert not valid.is_valid({**ENVELOPE, "type": "work_status"})
+    assert not valid.is_valid({**ENVELOPE, "message_id": "x"})
+    assert not valid.is_valid({key: value for key, value in ENVELOPE.items() if key != "trace_id"})
+    answer = await world.stranger.get("/schemas/smtp.json")
+    assert (answer.status_code, answer.json()["kind"]) == (404, "not_found")
+
+
+@pytest.mark.parametrize("protocol", EXAMPLES)
+async def test_every_protocol_has_a_schema_that_takes_its_messages(world: Any, protocol: str) -> None:
+    schema = (await world.stranger.get(f"/schemas/{protocol}.json")).json()
+    valid = jsonschema_rs.validator_for(schema)
+    for kind, message in EXAMPLES[protocol].items():
+        if protocol == "coven":  # what travels on a stream
+            message = {"send_message" if kind == "request" else "response": message}
+        assert valid.is_valid(message), kind
+    assert not valid.is_valid({"type": "nonsense"})
+
+
+async def test_the_page_allows_itself_nothing_but_its_own_style_and_script(world: Any) -> None:
+    answer = await world.stranger.get("/")
+    assert answer.headers["content-type"].startswith("text/html")
+    policy = dict(part.partition(" ")[::2] for part in answer.headers["content-security-policy"].split("; "))
+    assert policy["default-src"] == "'none'"
+    assert policy["connect-src"] == "'self'"
+    assert policy["frame-ancestors"] == "'none'"
+    for tag, rule in (("script", "script-src"), ("style", "style-src")):
+        [content] = re.findall(rf"<{tag}>(.*?)</{tag}>", answer.text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert policy[rule] == f"'sha256-{digest}'"
+    assert not re.search(r"""(src|href)=["'](https?:)?//""", answer.text)
+    assert not re.search(r"\son\w+=|style=|javascript:", answer.text)
+
+
+async def test_the_page_only_ever_writes_text(world: Any, make: Any) -> None:
+    """What the hub knows never enters the document on the server, and the script has no way to make it markup."""
+    evil = "<img src=x onerror=alert(1)>"
+    await world.put(make.task(name=evil))
+    page = (await world.stranger.get("/")).text
+    assert evil not in page
+    for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function(", "setAttribute",
+                "createContextualFragment", "srcdoc", "DOMParser", "setHTML"):  # fmt: skip
+        assert way not in page
+    told = await world.client.get("/api/v1/tasks")
+    assert told.json()["tasks"][0]["name"] == evil  # stored as it is, and never served as a page:
+    assert told.headers["content-type"] == "application/json"
+    assert told.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("path", ["/", "/livez", "/openapi.json"])
+async def test_head_is_answered_like_get(world: Any, path: str) -> None:
+    assert (await world.stranger.head(path)).status_code == 200
+
+
+async def read_page(world: Any) -> Any:
+    """What the page shows of this hub, and what it asked for: its script, run in a document of ours."""
+    answers = {
+        name: (await world.client.get(f"/api/v1/{name}")).json()
+        for name in ("agents", "tasks", "questions", "deadletters")
+    }
+    script = resources.files("dragoman.api") / "status" / "status.js"
+    run = subprocess.run(
+        ["node", str(Path(__file__).with_name("page_dom.js")), str(script)],
+        input=json.dumps(answers), capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    return json.loads(run.stdout)
+
+
+@needs_node
+async def test_hostile_names_are_shown_as_text(world: Any, make: Any) -> None:
+    evil = "<img src=x onerror=alert(1)>"
+    fault = Fault(kind=Kind.TIMEOUT, message=evil)
+    task = make.task(name=evil, status=Status.FAILED, fault=fault)
+    question = Question(id="q", task=task.id, agent=AgentId(evil), question=evil, options=(evil,), created_at=make.now)
+    letter = DeadLetter(
+        id="d", task=task.id, receiver=AgentId(evil), cargo=Cargo.WORK, event=1, attempts=4, at=make.now, reason=fault
+    )
+    await world.put(task, question, letter)
+    world.know(make.agent(evil, kind=evil))
+    told = await read_page(world)
+    for place in ("agents", "tasks", "questions", "deadletters"):
+        assert evil in told["shown"][place], place
+    assert told["shown"]["verdict"] == ["1 question waits for a person"]
+    assert (told["board"], told["door"], told["hash"]) == (False, True, "")
+    assert {header for _, header, _ in told["asked"]} == {"Bearer abc"}
+    assert [(path, json.loads(body)) for path, _, body in told["asked"] if body] == [
+        ("/api/v1/questions/q/answer", {"answer": evil})
+    ]
+
+
+@needs_node
+async def test_the_page_shows_who_asked_whom_in_which_protocol(world: Any, make: Any) -> None:
+    world.know(make.agent("scribe", protocol="forge"))
+    await world.put(make.task(owner=AgentId("scribe"), status=Status.WAITING, waiting=Waiting.PERSON))
+    shown = (await read_page(world))["shown"]["tasks"]
+    assert shown[shown.index("waiting: person") :][:3] == ["waiting: person", "planner · chiffon", "scribe · forge"]
+
+
+def test_the_guide_names_every_route() -> None:
+    root = next(parent for parent in Path(__file__).parents if (parent / "pyproject.toml").is_file())
+    text = (root / "docs" / "api.md").read_text("utf-8")
+    assert [one for one in SERVED if f"`{one.method} {one.path}`" not in text] == []
+
+
+async def test_the_proto_file_of_coven_is_served_as_the_hub_speaks_it(world: Any) -> None:
+    """A stranger can make a client of it: it has the messages that the hub's own are generated from."""
+    answer = await world.stranger.get("/schemas/coven.proto")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/plain; charset=utf-8")
+    described = coven_pb2.DESCRIPTOR
+    assert f"package {described.package};" in answer.text
+    for name in (*described.message_types_by_name, *described.services_by_name):
+        assert re.search(rf"^\s*(message|service) {name} {{", answer.text, re.MULTILINE), name
+    paths = (await world.stranger.get("/openapi.json")).json()["paths"]
+    assert "text/plain" in paths["/schemas/coven.proto"]["get"]["responses"]["200"]["content"]

@@ -1,0 +1,224 @@
+"""Who may come in, and how a refusal reads: RFC 9457, always ending with what to do next."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from dragoman.api import bodies
+from dragoman.api.problems import TITLES, detail
+from dragoman.api.table import MANAGEMENT, OPERATIONS
+from dragoman.core.commands import Submit
+from dragoman.core.errors import Fault, Kind
+from dragoman.core.ports import StoreFailed
+from dragoman.core.state.budget import Account, exceeds
+
+
+def address(path: str) -> str:
+    return path.replace("{id}", "x").replace("{protocol}", "chiffon")
+
+
+def assert_problem(answer: Any, status: int, kind: str) -> dict[str, Any]:
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    told: dict[str, Any] = answer.json()
+    assert {"type", "title", "status", "detail", "instance", "kind", "message", "field", "facts"} == set(told)
+    assert (told["type"], told["status"], told["kind"]) == (f"urn:dragoman:problem:{kind}", status, kind)
+    assert told["detail"].endswith(".")
+    assert told["instance"] == answer.request.url.path
+    return told
+
+
+WRONG = [None, "", "Bearer", "Bearer ", "Bearer wrong", "Basic 0123456789abcdef0123456789abcdef",
+         "Bearer 0123456789abcdef0123456789abcdee", "0123456789abcdef0123456789abcdef",
+         "Bearer " + "0" * 5000, "Bearer \xff\xfe"]  # fmt: skip
+
+
+@pytest.mark.parametrize("header", WRONG)
+async def test_without_the_admin_token_nothing_is_told(world: Any, header: str | None) -> None:
+    headers = {} if header is None else {"Authorization": header.encode("latin-1")}
+    answer = await world.stranger.get("/api/v1/tasks", headers=headers)
+    assert_problem(answer, 401, "unauthenticated")
+    assert answer.headers["www-authenticate"].startswith("Bearer")
+    [note] = world.intake.noted
+    assert (note.principal, note.what) == ("anonymous", "GET /api/v1/tasks")
+
+
+@pytest.mark.parametrize("endpoint", MANAGEMENT, ids=lambda endpoint: f"{endpoint.method} {endpoint.path}")
+async def test_every_management_route_needs_the_token(world: Any, endpoint: Any) -> None:
+    answer = await world.stranger.request(endpoint.method, address(endpoint.path), content=b"not json")
+    assert_problem(answer, 401, "unauthenticated")
+    assert world.intake.asked == []
+
+
+@pytest.mark.parametrize("endpoint", OPERATIONS, ids=lambda endpoint: endpoint.path)
+async def test_operations_need_none(world: Any, endpoint: Any) -> None:
+    assert (await world.stranger.get(address(endpoint.path))).status_code == 200
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+async def test_every_fault_of_the_core_has_its_problem(world: Any, kind: Kind) -> None:
+    world.intake.script[Submit] = Fault(kind=kind, message="it went wrong", field="input.x", facts={"limit": 3})
+    answer = await world.client.post("/api/v1/tasks", json={"type": "a"})
+    told = assert_problem(answer, answer.status_code, kind.value)
+    assert 400 <= answer.status_code < 600
+    assert (told["field"], told["facts"], told["title"]) == ("input.x", {"limit": 3}, TITLES[kind])
+    assert told["detail"].startswith("It went wrong. ")
+    assert ("retry-after" in answer.headers) == (answer.status_code in (429, 503))
+    assert world.intake.noted == []  # the core has audited it
+
+
+@pytest.mark.parametrize(("kind", "facts", "header"), [
+    (Kind.RATE_LIMITED, {"retry_after": 42}, "42"),
+    (Kind.OVERLOADED, {"retry_after": 5}, "5"),
+    (Kind.OVERLOADED, {}, "2"),
+])  # fmt: skip
+async def test_retry_after_is_what_the_refusal_says(world: Any, kind: Kind, facts: dict[str, Any], header: str) -> None:
+    world.intake.script[Submit] = Fault(kind=kind, message="not now", retryable=True, facts=facts)
+    answer = await world.client.post("/api/v1/tasks", json={"type": "a"})
+    assert answer.headers["retry-after"] == header
+
+
+@pytest.mark.parametrize(("kind", "field"), [("budget", "budget"), ("tokens", "budget.max_tokens")])
+async def test_a_task_above_its_budget_is_refused_for_good_with_the_numbers(world: Any, kind: str, field: str) -> None:
+    world.intake.script[Submit] = exceeds(kind, "a task", 6, Account(kind, 5, 1, 0.5, 0)).fault
+    answer = await world.client.post("/api/v1/tasks", json={"type": "a", "budget": 6})
+    told = assert_problem(answer, 422, "resources")
+    assert told["field"] == field
+    assert told["facts"] == {
+        "resource": kind, "whose": "a task", "asked": 6, "limit": 5, "consumed": 1, "reserved": 0.5, "remaining": 4,
+    }  # fmt: skip
+    assert "retry-after" not in answer.headers
+
+
+async def test_a_task_for_somebody_who_is_not_known_is_no_failure_of_the_hub(world: Any) -> None:
+    world.intake.script[Submit] = Fault(kind=Kind.UNAVAILABLE, message="no agent is called 'x'", field="to_agent")
+    answer = await world.client.post("/api/v1/tasks", json={"type": "a", "agent": "x"})
+    assert assert_problem(answer, 404, "unavailable")["field"] == "agent"
+    world.intake.script[Submit] = Fault(kind=Kind.UNSUPPORTED_WORK, message="nobody does 'a'", field="work_type")
+    answer = await world.client.post("/api/v1/tasks", json={"type": "a"})
+    assert assert_problem(answer, 422, "unsupported_work")["field"] == "type"
+
+
+async def test_whom_a_task_is_for_is_called_as_the_caller_said_it(world: Any) -> None:
+    world.intake.script[Submit] = Fault(kind=Kind.UNAVAILABLE, message="no agent of kind 'x'", field="to_agent")
+    answer = await world.client.post("/api/v1/tasks", json={"type": "a", "kind": "x"})
+    assert assert_problem(answer, 404, "unavailable")["field"] == "kind"
+
+
+async def test_an_input_that_does_not_fit_is_called_so(world: Any) -> None:
+    world.intake.script[Submit] = Fault(kind=Kind.INVALID, message="it does not fit", field="payload")
+    answer = await world.client.post("/api/v1/tasks", json={"type": "a", "agent": "x"})
+    assert assert_problem(answer, 422, "invalid")["field"] == "input"
+
+
+async def test_what_needs_a_contract_says_how_to_have_one(world: Any) -> None:
+    message = "scan is personal, and x takes it encrypted only; shake hands with it for a key"
+    world.intake.script[Submit] = Fault(kind=Kind.FORBIDDEN, message=message, field="contract_id")
+    answer = await world.client.post("/api/v1/tasks", json={"type": "scan", "agent": "x"})
+    told = assert_problem(answer, 403, "forbidden")
+    assert told["field"] == "agent"
+    assert told["detail"].endswith("for a key. `dragoman call --via a2acp` shakes hands and asks on a contract.")
+
+
+def test_advice_is_not_repeated() -> None:
+    whole = Fault(kind=Kind.CONFLICT, message="The task is done. Retry it first.")
+    assert detail(whole, None) == "The task is done. Retry it first."
+    assert detail(Fault(kind=Kind.NOT_FOUND, message="no task"), "Look.") == "No task. Look."
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "field"),
+    [
+        (b"", 400, None),
+        (b"{", 400, None),
+        (b'{"type": "a", "type": "b"}', 400, "type"),
+        (b'{"type": NaN}', 400, None),
+        (b'"text"', 422, None),
+        (b"[]", 422, None),
+        (b"{}", 422, "type"),
+        (b'{"type": 1}', 422, "type"),
+        (b'{"type": ""}', 422, "type"),
+        (b'{"type": "a", "input": []}', 422, "input"),
+        (b'{"type": "a", "priority": "asap"}', 422, "priority"),
+        (b'{"type": "a", "deadline": "2026-01-19T04:21:04"}', 422, "deadline"),
+        (b'{"type": "a", "hints": {"max_duration_seconds": 0}}', 422, "hints.max_duration_seconds"),
+        (b'{"type":"a","input":' + b'{"a":' * 500_000 + b"1" + b"}" * 500_000 + b"}", 400, None),
+    ],
+    ids=range(14),
+)
+async def test_a_malformed_body_is_refused_by_name(world: Any, body: bytes, status: int, field: str | None) -> None:
+    answer = await world.client.post("/api/v1/tasks", content=body)
+    told = assert_problem(answer, status, "invalid")
+    assert told["field"] == field
+    assert [note.what for note in world.intake.noted] == ["POST /api/v1/tasks"]
+    assert world.intake.asked == []
+
+
+async def test_a_body_too_large_is_refused_before_and_while_it_is_read(world: Any) -> None:
+    whole = b'{"type":"' + b"a" * world.app.state.desk.limits.bytes + b'"}'
+    told = assert_problem(await world.client.post("/api/v1/tasks", content=whole), 413, "too_large")
+    assert told["facts"] == {"limit": world.app.state.desk.limits.bytes}
+
+    async def dripping() -> Any:
+        for start in range(0, len(whole), 65536):
+            yield whole[start : start + 65536]
+
+    assert_problem(await world.client.post("/api/v1/tasks", content=dripping()), 413, "too_large")
+
+
+async def test_a_stalled_body_is_not_waited_for(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import asyncio
+
+    monkeypatch.setattr(bodies, "BODY_SECONDS", 0.01)
+    never = asyncio.Event()
+
+    async def stalled() -> Any:
+        yield b"{"
+        await never.wait()
+
+    async with asyncio.timeout(60):
+        assert_problem(await world.client.post("/api/v1/tasks", content=stalled()), 408, "timeout")
+
+
+async def test_a_compressed_body_is_refused(world: Any) -> None:
+    answer = await world.client.post("/api/v1/tasks", content=b"x", headers={"Content-Encoding": "gzip"})
+    assert_problem(answer, 415, "invalid")
+
+
+@pytest.mark.parametrize("key", ["", "a b", "x" * 201, "\xe9"])
+async def test_a_key_that_is_none_is_refused(world: Any, key: str) -> None:
+    headers = {"Idempotency-Key": key.encode("latin-1")}
+    answer = await world.client.post("/api/v1/tasks", json={"type": "a"}, headers=headers)
+    assert assert_problem(answer, 422, "invalid")["field"] == "Idempotency-Key"
+
+
+async def test_unknown_addresses_and_methods_are_problems_too(world: Any) -> None:
+    assert_problem(await world.client.get("/api/v1/nothing"), 404, "not_found")
+    assert_problem(await world.client.get("/api/v1/tasks/"), 404, "not_found")
+    wrong = await world.client.put("/api/v1/tasks")
+    assert_problem(wrong, 405, "invalid")
+    assert {"GET", "POST"} <= set(wrong.headers["allow"].split(", "))
+
+
+async def test_a_store_that_cannot_be_read_is_said_to_be_so(world: Any) -> None:
+    async def broken(*args: Any, **kwargs: Any) -> Any:
+        raise StoreFailed("I/O error at /var/lib/secret/path")
+
+    world.store.task = broken
+    answer = await world.client.get("/api/v1/tasks/0123")
+    assert_problem(answer, 503, "overloaded")
+    assert "secret" not in answer.text
+
+
+async def test_a_bug_tells_nothing_of_itself(world: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def broken(*args: Any, **kwargs: Any) -> Any:
+        raise KeyError("0123456789abcdef-token")
+
+    world.store.task = broken
+    with caplog.at_level(logging.ERROR):
+        answer = await world.client.get("/api/v1/tasks/0123")
+    assert_problem(answer, 500, "internal")
+    assert "token" not in answer.text
