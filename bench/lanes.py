@@ -38,7 +38,7 @@ from bench.cast import Office
 from bench.figures import Figure, Settings, percentile
 from bench.hub import hub, uuid4
 from bench.post import Letters
-from dragoman.core.delivery.model import Cargo, Delivery, Letter
+from dragoman.core.delivery.model import Delivery, Letter, MessageKind
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId, uuid7
 from dragoman.core.ports import Changes
 from dragoman.core.rules import Rules
@@ -207,7 +207,7 @@ def waiting(sender: str, receiver: str, size: int, lanes: int, first: int, end: 
             task=TaskId(f"~{lane_name(lane)}"),
             receiver=AgentId(receiver),
             seq=n // lanes + 1,
-            cargo=Cargo.LETTER,
+            kind=MessageKind.LETTER,
             event=0,
             rank=at - head_start,
             created_at=at,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dragoman.core.agents.model import Agent, Breaker, BreakerState, Offer
 from dragoman.core.audit.chain import GENESIS, AuditRecord, seal
 from dragoman.core.contracts.model import Contract, Party, Standing
-from dragoman.core.delivery.model import Cargo, DeadLetter, Delivery, DeliveryState, Heard
+from dragoman.core.delivery.model import DeadLetter, Delivery, DeliveryState, Heard, MessageKind
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, TaskId
@@ -91,13 +91,13 @@ def file(id: str) -> FileRef:
 
 
 def delivery(id: str, task: str, receiver: str = "bob", **fields: Any) -> Delivery:
-    defaults: dict[str, Any] = {"seq": 1, "cargo": Cargo.WORK, "event": 1, "rank": 0, "created_at": 1_000}
+    defaults: dict[str, Any] = {"seq": 1, "kind": MessageKind.WORK, "event": 1, "rank": 0, "created_at": 1_000}
     return Delivery(id=DeliveryId(id), task=TaskId(task), receiver=AgentId(receiver), **{**defaults, **fields})
 
 
 def dead_letter(id: str, task: str, **fields: Any) -> DeadLetter:
     reason = Fault(kind=Kind.TIMEOUT, message="nobody answered", facts={"attempts": 3})
-    defaults: dict[str, Any] = {"cargo": Cargo.WORK, "event": 1, "attempts": 3, "at": 5, "reason": reason}
+    defaults: dict[str, Any] = {"kind": MessageKind.WORK, "event": 1, "attempts": 3, "at": 5, "reason": reason}
     return DeadLetter(id=DeliveryId(id), task=TaskId(task), **{"receiver": AgentId("bob"), **defaults, **fields})
 
 
@@ -202,7 +202,7 @@ def deliveries(draw: st.DrawFn, id: str, task: TaskId, seq: int) -> Delivery:
         state=draw(st.sampled_from(DeliveryState)),
         head=draw(st.booleans()),
         wake_at=draw(maybe_instant),
-        cargo=draw(st.sampled_from(Cargo)),
+        kind=draw(st.sampled_from(MessageKind)),
     )
 
 

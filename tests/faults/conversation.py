@@ -39,7 +39,7 @@ from dragoman.core.commands import (
     Retry,
     Tell,
 )
-from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, SessionId, TaskId
 from dragoman.core.ports import StoreFailed, TaskFilter
@@ -65,9 +65,9 @@ class Witness:
         self.finished: dict[TaskId, set[str]] = defaultdict(set)
         self.broken: str | None = None
 
-    def saw(self, receiver: str, parcel: Parcel) -> None:
+    def saw(self, receiver: str, outgoing: Outgoing) -> None:
         """Called from inside the hub's loop: what is wrong is said at the next step."""
-        letter = parcel.event
+        letter = outgoing.event
         said = msgspec.json.decode(letter.body)
         if "lane" not in said:
             return
@@ -88,21 +88,21 @@ class Talker:
         self.talk = talk
         self.id = AgentId(id)
         self.session: SessionId | None = None
-        self.tray: list[Parcel] = []
+        self.tray: list[Outgoing] = []
         self.mine: dict[TaskId, None] = {}
         self.handing: set[TaskId] = set()
 
-    def deliver(self, parcels: list[Parcel]) -> None:
+    def deliver(self, outgoing_messages: list[Outgoing]) -> None:
         lossy = self.talk.lossy and self.talk.rng.random() < 0.15
-        for parcel in parcels:
-            if parcel.delivery.cargo is Cargo.LETTER:
-                self.talk.witness.saw(self.id, parcel)
-            elif given_while_paused(parcel):
-                self.talk.witness.broken = f"{parcel.delivery.task} was given to {self.id} while it was paused"
+        for outgoing in outgoing_messages:
+            if outgoing.delivery.kind is MessageKind.LETTER:
+                self.talk.witness.saw(self.id, outgoing)
+            elif given_while_paused(outgoing):
+                self.talk.witness.broken = f"{outgoing.delivery.task} was given to {self.id} while it was paused"
             if not lossy:
-                self.tray.append(parcel)
-                if parcel.delivery.cargo is Cargo.LETTER:
-                    self.talk.witness.arrived.add(parcel.event.message_id)
+                self.tray.append(outgoing)
+                if outgoing.delivery.kind is MessageKind.LETTER:
+                    self.talk.witness.arrived.add(outgoing.event.message_id)
 
     def hang_up(self, reason: str) -> None:
         self.session = None
@@ -126,27 +126,27 @@ class Talker:
     async def act(self, *, healthy: bool) -> None:
         rng = self.talk.rng
         if self.tray:
-            parcel = self.tray.pop(0)
+            outgoing = self.tray.pop(0)
             if healthy or rng.random() < 0.85:
-                await self.hear(parcel)
+                await self.hear(outgoing)
         elif self.mine:
             await self.work(rng.choice(list(self.mine)), healthy=healthy)
 
-    async def hear(self, parcel: Parcel) -> None:
-        ask, delivery = self.talk.try_ask, parcel.delivery
+    async def hear(self, outgoing: Outgoing) -> None:
+        ask, delivery = self.talk.try_ask, outgoing.delivery
         ack = Acknowledge(principal=self.id, deliveries=(delivery.id,), session=self.session)
-        if delivery.cargo in (Cargo.WORK, Cargo.YOURS):
+        if delivery.kind in (MessageKind.WORK, MessageKind.YOURS):
             self.mine[delivery.task] = None
-        elif delivery.cargo is Cargo.CANCEL:
+        elif delivery.kind is MessageKind.CANCEL:
             self.mine.pop(delivery.task, None)
-        elif delivery.cargo is Cargo.ANSWER and parcel.task is not None:
-            self.handing.discard(parcel.task.id)
-        elif delivery.cargo is Cargo.LETTER:
-            await self.reply(parcel)
+        elif delivery.kind is MessageKind.ANSWER and outgoing.task is not None:
+            self.handing.discard(outgoing.task.id)
+        elif delivery.kind is MessageKind.LETTER:
+            await self.reply(outgoing)
         await ask(ack)
 
-    async def reply(self, parcel: Parcel) -> None:
-        world, rng, letter = self.talk.world, self.talk.rng, parcel.event
+    async def reply(self, outgoing: Outgoing) -> None:
+        world, rng, letter = self.talk.world, self.talk.rng, outgoing.event
         if letter.kind == "HELP_REQUEST":
             verdict = rng.choice(list(HelpVerdict))
             words = world.letter(self.id, "help", kind="HELP_RESPONSE")
@@ -370,7 +370,7 @@ class Conversation:
     async def pending(self) -> list[str]:
         rows, _ = await self.world.store.tasks(TaskFilter(), after=None, limit=10_000)
         tasks = [f"task {t.id} {t.status} {t.waiting} {t.owner}" for t in rows if not t.final]
-        return tasks + [f"delivery {d.cargo} {d.state} to {d.receiver}" for d in await self.world.store.deliveries()]
+        return tasks + [f"delivery {d.kind} {d.state} to {d.receiver}" for d in await self.world.store.deliveries()]
 
     async def judge(self) -> None:
         if self.witness.broken:

@@ -31,7 +31,7 @@ from dragoman.core.commands import (
     Resume,
     Submit,
 )
-from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import ADMIN, SECOND, AgentId, SessionId, TaskId
 from dragoman.core.ports import StoreFailed, TaskFilter
@@ -52,8 +52,8 @@ class Violation(AssertionError):
     """The hub broke a promise."""
 
 
-def given_while_paused(parcel: Parcel) -> bool:
-    return parcel.delivery.cargo is Cargo.WORK and parcel.task.waiting is Waiting.HELD
+def given_while_paused(outgoing: Outgoing) -> bool:
+    return outgoing.delivery.kind is MessageKind.WORK and outgoing.task.waiting is Waiting.HELD
 
 
 class Ledger:
@@ -65,18 +65,18 @@ class Ledger:
         self.answers: dict[str, int] = {}  # question → what the person said, and was told to have counted
         self.broken: str | None = None
 
-    def left(self, parcel: Parcel, store: MemoryStore) -> None:
-        """Nothing leaves before what caused it is committed: the store has the event that a parcel tells of. And nobody
-        is given work that was paused."""
-        delivery = parcel.delivery
-        if given_while_paused(parcel):
+    def left(self, outgoing: Outgoing, store: MemoryStore) -> None:
+        """Nothing leaves before what caused it is committed: the store has the event that an outgoing message tells of.
+        And nobody is given work that was paused."""
+        delivery = outgoing.delivery
+        if given_while_paused(outgoing):
             self.broken = f"{delivery.task} was given to {delivery.receiver} while it was paused"
         if delivery.event and (delivery.task, delivery.event) not in store._tables[Event]:
-            self.broken = f"{delivery.cargo} of {delivery.task} left before it was committed"
+            self.broken = f"{delivery.kind} of {delivery.task} left before it was committed"
 
-    def boss_got(self, parcel: Parcel) -> None:
+    def boss_got(self, outgoing: Outgoing) -> None:
         """Called from inside the hub's loop, so what is wrong is written down, and said at the next step."""
-        delivery = parcel.delivery
+        delivery = outgoing.delivery
         if delivery.id in self.settled:
             self.broken = f"{delivery.id} came again after its acknowledgment was confirmed"
         seen = self.heard[delivery.task]
@@ -84,8 +84,8 @@ class Ledger:
             if seen and delivery.event < max(seen):
                 self.broken = f"inversion in the lane of {delivery.task}: {delivery.event} after {seen}"
             seen.append(delivery.event)
-        if delivery.cargo in (Cargo.RESULT, Cargo.FAILURE):
-            self.outcomes[delivery.task].add(parcel.event.kind.value)
+        if delivery.kind in (MessageKind.RESULT, MessageKind.FAILURE):
+            self.outcomes[delivery.task].add(outgoing.event.kind.value)
 
 
 class Actor:
@@ -96,18 +96,18 @@ class Actor:
         self.id = AgentId(id)
         self.polls = polls
         self.session: SessionId | None = None
-        self.tray: list[Parcel] = []
+        self.tray: list[Outgoing] = []
         self.done: dict[str, str] = {}  # request id → digest of the result: the agent's own memory
 
-    def deliver(self, parcels: list[Parcel]) -> None:
-        for parcel in parcels:
-            self.simulation.ledger.left(parcel, self.simulation.world.store)
+    def deliver(self, outgoing_messages: list[Outgoing]) -> None:
+        for outgoing in outgoing_messages:
+            self.simulation.ledger.left(outgoing, self.simulation.world.store)
         if self.polls and self.simulation.lossy and self.simulation.rng.random() < 0.4:
             return  # the answer to the poll got lost
-        for parcel in parcels:
+        for outgoing in outgoing_messages:
             if self.id == BOSS:
-                self.simulation.ledger.boss_got(parcel)
-            self.tray.append(parcel)
+                self.simulation.ledger.boss_got(outgoing)
+            self.tray.append(outgoing)
 
     def hang_up(self, reason: str) -> None:
         self.session = None
@@ -136,8 +136,8 @@ class Actor:
     async def act(self, rng: random.Random, *, healthy: bool) -> None:
         if not self.tray:
             return
-        parcel = self.tray.pop(0)
-        delivery = parcel.delivery
+        outgoing = self.tray.pop(0)
+        delivery = outgoing.delivery
         simulation = self.simulation
         if self.id == BOSS:
             if healthy or rng.random() < 0.7:
@@ -145,10 +145,10 @@ class Actor:
                 if await simulation.try_ask(ack):
                     simulation.ledger.settled.add(delivery.id)
             return
-        if delivery.cargo is not Cargo.WORK:
+        if delivery.kind is not MessageKind.WORK:
             await simulation.try_ask(Acknowledge(principal=self.id, deliveries=(delivery.id,), session=self.session))
             return
-        request, task = parcel.task.request_id, delivery.task
+        request, task = outgoing.task.request_id, delivery.task
         dice = 1.0 if healthy else rng.random()
         if request in self.done or dice > 0.45:
             digest = self.done.setdefault(request, f"{self.id}/{request}")
@@ -157,7 +157,7 @@ class Actor:
             await simulation.try_ask(
                 ReportProgress(principal=self.id, task_id=task, percent=1, message_id=simulation.world.uuid())
             )
-            self.tray.append(parcel)
+            self.tray.append(outgoing)
         elif dice > 0.15:
             kind = rng.choice([Kind.RESOURCES, Kind.UNAVAILABLE, Kind.UNSUPPORTED_WORK])
             await simulation.try_ask(ReportFault(principal=self.id, task_id=task, fault=Fault(kind=kind, message="no")))
@@ -172,9 +172,9 @@ class Waiter:
         self.session = SessionId(simulation.world.mint())
         simulation.world.intake.attach(self.session, self)
 
-    def deliver(self, parcels: list[Parcel]) -> None:
+    def deliver(self, outgoing_messages: list[Outgoing]) -> None:
         self.simulation.waiters.remove(self)
-        self.simulation.boss.deliver(parcels)
+        self.simulation.boss.deliver(outgoing_messages)
 
     def hang_up(self, reason: str) -> None: ...
 
@@ -189,7 +189,7 @@ class Gateway(Actor):
 
     def __init__(self, simulation: Simulation, id: str) -> None:
         super().__init__(simulation, id, polls=False)
-        self.standing: dict[str, Parcel] = {}
+        self.standing: dict[str, Outgoing] = {}
 
     async def connect(self) -> None:
         world = self.simulation.world
@@ -210,27 +210,29 @@ class Gateway(Actor):
             await self.simulation.try_ask(CloseLink(principal=self.id, session=session, fault=gone))
 
     async def act(self, rng: random.Random, *, healthy: bool) -> None:
-        parcel = self.tray[0] if self.tray else None
-        if parcel is None:
+        outgoing = self.tray[0] if self.tray else None
+        if outgoing is None:
             return
-        if parcel.delivery.cargo is Cargo.ANSWER:
+        if outgoing.delivery.kind is MessageKind.ANSWER:
             self.tray.pop(0)
-            await self.told(parcel)
-        elif parcel.delivery.cargo is Cargo.WORK and rng.random() < (0.2 if healthy else 0.4):
+            await self.told(outgoing)
+        elif outgoing.delivery.kind is MessageKind.WORK and rng.random() < (0.2 if healthy else 0.4):
             self.tray.pop(0)
             request = self.simulation.world.uuid()
             ask = AskPerson(
-                principal=self.id, request_id=request, task_id=parcel.delivery.task, ask=Ask(question="Go on?")
+                principal=self.id, request_id=request, task_id=outgoing.delivery.task, ask=Ask(question="Go on?")
             )
             if await self.simulation.try_ask(ask) is not None:
-                self.standing[request] = parcel
+                self.standing[request] = outgoing
         else:
             await super().act(rng, healthy=healthy)
 
-    async def told(self, parcel: Parcel) -> None:
+    async def told(self, outgoing: Outgoing) -> None:
         """The answer it stood still for, or one to a question of an earlier life."""
-        simulation, question = self.simulation, parcel.event
-        await simulation.try_ask(Acknowledge(principal=self.id, deliveries=(parcel.delivery.id,), session=self.session))
+        simulation, question = self.simulation, outgoing.event
+        await simulation.try_ask(
+            Acknowledge(principal=self.id, deliveries=(outgoing.delivery.id,), session=self.session)
+        )
         said = simulation.ledger.answers.get(question.id)
         if said is not None and said != question.answer:
             raise Violation(f"{question.id} was answered {said}, and told as {question.answer}")
@@ -402,7 +404,7 @@ class Simulation:
     async def pending(self) -> list[str]:
         rows, _ = await self.world.store.tasks(TaskFilter(), after=None, limit=10_000)
         open_tasks = [f"{t.id} {t.status}" for t in rows if not t.final]
-        return open_tasks + [f"delivery {d.cargo} {d.task}" for d in await self.world.store.deliveries()]
+        return open_tasks + [f"delivery {d.kind} {d.task}" for d in await self.world.store.deliveries()]
 
     async def judge(self) -> None:
         """acked ⊆ delivered ∪ dead-lettered; one effect per request; at most one outcome told."""

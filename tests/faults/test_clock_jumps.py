@@ -208,8 +208,8 @@ async def test_a_hub_that_stood_still_hears_what_was_said_meanwhile_and_heals() 
     world.time = type(world.time)(world.time + HOUR // 2)
     await world.settle()
     assert world.intake.agent(agent.agent).breaker.state is BreakerState.OPEN
-    for parcel in given:
-        await world.finish("i1", parcel.delivery.task)
+    for outgoing in given:
+        await world.finish("i1", outgoing.delivery.task)
     assert [((await world.task(task.id)).status, (await world.task(task.id)).attempts) for task in tasks] == [
         (Status.COMPLETED, 1)
     ] * 5

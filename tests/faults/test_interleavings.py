@@ -54,10 +54,10 @@ async def test_every_notice_arrives_in_order_however_commands_share_units(seed: 
 
     def acknowledge() -> None:
         if taken:
-            parcels = taken.pop(0).inbox
-            for parcel in parcels:
-                heard[parcel.delivery.task].append(parcel.delivery.seq)
-            ids = tuple(parcel.delivery.id for parcel in parcels)
+            outgoing_messages = taken.pop(0).inbox
+            for outgoing in outgoing_messages:
+                heard[outgoing.delivery.task].append(outgoing.delivery.seq)
+            ids = tuple(outgoing.delivery.id for outgoing in outgoing_messages)
             world.intake.post(Acknowledge(principal=BOSS, deliveries=ids))
 
     for _ in range(300):
@@ -79,10 +79,12 @@ async def test_every_notice_arrives_in_order_however_commands_share_units(seed: 
         acknowledge()
     await world.advance(60)  # leases of polls that were never acknowledged end
     for _ in range(2 * REPORTS):
-        parcels = await world.poll(BOSS, 100)
-        for parcel in parcels:
-            heard[parcel.delivery.task].append(parcel.delivery.seq)
-        await world.ask(Acknowledge(principal=BOSS, deliveries=tuple(parcel.delivery.id for parcel in parcels)))
+        outgoing_messages = await world.poll(BOSS, 100)
+        for outgoing in outgoing_messages:
+            heard[outgoing.delivery.task].append(outgoing.delivery.seq)
+        await world.ask(
+            Acknowledge(principal=BOSS, deliveries=tuple(outgoing.delivery.id for outgoing in outgoing_messages))
+        )
 
     assert await world.store.deliveries(receiver=BOSS) == []
     for order in heard.values():

@@ -80,9 +80,9 @@ def test_a_hub_that_sends_before_it_commits_is_caught(monkeypatch):
 
     def hasty(work):
         changes = honest(work)
-        if work.parcels:
-            intakes[-1]._send(work.parcels)
-            work.parcels.clear()
+        if work.outgoing_messages:
+            intakes[-1]._send(work.outgoing_messages)
+            work.outgoing_messages.clear()
         return changes
 
     intakes = []

@@ -16,9 +16,9 @@ from tests.fuzz.work import bounded
 
 def try_once(decoder: Decoder, data: bytes, *, counted: bool = True) -> None:
     """All that is promised of a decoder, for one input."""
-    floor, each = decoder.steps
+    directory, each = decoder.steps
     try:
-        value = bounded(floor + each * len(data), lambda: decoder.read(data)) if counted else decoder.read(data)
+        value = bounded(directory + each * len(data), lambda: decoder.read(data)) if counted else decoder.read(data)
     except decoder.refusals as refusal:
         shown = f"{refusal} {refusal!r} {vars(refusal)!r}"
         assert not decoder.is_secret(data) or CANARY not in shown, shown

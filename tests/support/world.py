@@ -23,7 +23,7 @@ from dragoman.core.commands import (
     Submit,
     Tell,
 )
-from dragoman.core.delivery.model import Letter, Parcel
+from dragoman.core.delivery.model import Letter, Outgoing
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, SessionId, TaskId, uuid7
 from dragoman.core.rules import Rules
@@ -40,25 +40,25 @@ class Peer:
         self.world = world
         self.agent = agent
         self.session = session
-        self.inbox: list[Parcel] = []
+        self.inbox: list[Outgoing] = []
         self.hung_up: str | None = None
 
-    def deliver(self, parcels: Any) -> None:
-        self.inbox.extend(parcels)
+    def deliver(self, outgoing_messages: Any) -> None:
+        self.inbox.extend(outgoing_messages)
 
     def hang_up(self, reason: str) -> None:
         self.hung_up = reason
 
-    def take(self) -> list[Parcel]:
+    def take(self) -> list[Outgoing]:
         taken, self.inbox = self.inbox, []
         return taken
 
     @property
     def work(self) -> list[TaskId]:
-        return [p.delivery.task for p in self.inbox if p.delivery.cargo == "work"]
+        return [p.delivery.task for p in self.inbox if p.delivery.kind == "work"]
 
-    async def ack(self, *parcels: Parcel) -> int:
-        ids = tuple(p.delivery.id for p in parcels)
+    async def ack(self, *outgoing_messages: Outgoing) -> int:
+        ids = tuple(p.delivery.id for p in outgoing_messages)
         return await self.world.ask(Acknowledge(principal=self.agent, deliveries=ids, session=self.session))
 
     async def close(self, *, lost: bool = True, fault: Fault | None = None) -> None:
@@ -161,7 +161,7 @@ class World:
         await self.settle()
         return peer
 
-    async def poll(self, id: str, most: int = 10) -> list[Parcel]:
+    async def poll(self, id: str, most: int = 10) -> list[Outgoing]:
         peer = Peer(self, AgentId(id), SessionId(self.mint()))
         self.intake.attach(peer.session, peer)
         await self.ask(OpenLink(principal=peer.agent, session=peer.session, ordered=False, credit=most))
@@ -175,9 +175,11 @@ class World:
         await self.ask(OpenLink(principal=peer.agent, session=peer.session, ordered=False, credit=most))
         return peer
 
-    async def ask_ack(self, id: str, parcels: Any) -> int:
+    async def ask_ack(self, id: str, outgoing_messages: Any) -> int:
         """Acknowledge what came by a poll."""
-        return await self.ask(Acknowledge(principal=AgentId(id), deliveries=tuple(p.delivery.id for p in parcels)))
+        return await self.ask(
+            Acknowledge(principal=AgentId(id), deliveries=tuple(p.delivery.id for p in outgoing_messages))
+        )
 
     def request(self, kind: str | None = "infra", **fields: Any) -> Submit:
         content = {"input": fields.pop("input", {"n": 1})}

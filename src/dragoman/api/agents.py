@@ -26,8 +26,8 @@ from dragoman.api.problems import Problem
 from dragoman.api.reports import Reported, history, reported
 from dragoman.api.tasks import PROTOCOL
 from dragoman.bindings import a2acp
-from dragoman.core.agents.manners import RESERVED
 from dragoman.core.agents.model import Agent, Offer, Profile
+from dragoman.core.agents.protocol_capabilities import RESERVED
 from dragoman.core.commands import AddAgent, RemoveAgent, RotateToken
 from dragoman.core.contracts.terms import LIBRARY
 from dragoman.core.errors import Kind
@@ -35,8 +35,8 @@ from dragoman.core.ids import ADMIN, AgentId, rfc3339
 from dragoman.core.policy.holdings import NOTHING
 from dragoman.core.ports import TaskFilter
 from dragoman.core.queries import AgentOut, AgentStatus, LogLine, agent_out, log_line
+from dragoman.core.state.agent_status import AWAY
 from dragoman.core.state.model import Registry
-from dragoman.core.state.standing import AWAY
 from dragoman.protocols.a2acp.contracts import Capability
 from dragoman.security.tokens import new_token, token_hash
 from dragoman.supervisor.logbook import Entry, Log

@@ -40,10 +40,10 @@ from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import ADMIN, HUB, SECOND, AgentId, TaskId, instant
 from dragoman.core.ports import TaskFilter
 from dragoman.core.queries import AgentFacts, TaskOut, WhyOut, task_out, why
+from dragoman.core.state.agent_status import standing_of
 from dragoman.core.state.budget import USED_UP, Account, account_in, needs
 from dragoman.core.state.capacity import accounts_of, needs_in
 from dragoman.core.state.model import Registry
-from dragoman.core.state.standing import standing_of
 from dragoman.core.tasks.model import Question, Status, Task
 
 PROTOCOL = "api"

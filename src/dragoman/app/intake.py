@@ -1,11 +1,11 @@
 """The intake: where commands from all connections meet, and the only place that commits.
 
 One loop. As soon as the last commit ended, everything that waits is loaded, decided in the order of arrival,
-written in one unit and committed with a real fsync; then, and only then, callers get their outcomes and parcels
-leave. There is no timer: one command alone commits at once, a thousand commit together.
+written in one unit and committed with a real fsync; then, and only then, callers get their outcomes and outgoing
+messages leave. There is no timer: one command alone commits at once, a thousand commit together.
 
 If a commit fails, every command of that unit is refused (OVERLOADED, retryable) and nothing of it happened as far
-as anybody was told: parcels and the floor's changes are dropped with the unit.
+as anybody was told: outgoing messages and the directory's changes are dropped with the unit.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from dragoman.app.crashing import crash_point
 from dragoman.app.overview import Overview
-from dragoman.core.agents.floor import Floor
+from dragoman.core.agents.directory import Directory
 from dragoman.core.commands import ClearOut, CloseLink, Command, CountRefusals, EndContractsOf, Forget, Sweep, Wake
 from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery import outbox
-from dragoman.core.delivery.model import Parcel
+from dragoman.core.delivery.model import Outgoing
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.hub import decide
 from dragoman.core.ids import HOUR, HUB, MINUTE, SECOND, Instant, Moment, SessionId
@@ -76,7 +76,7 @@ class Observer:
 
     def failed(self, commands: int) -> None: ...
 
-    def sent(self, parcels: int, protocol: str) -> None: ...
+    def sent(self, outgoing_messages: int, protocol: str) -> None: ...
 
 
 class Intake(Overview):
@@ -121,7 +121,7 @@ class Intake(Overview):
 
     async def start(self) -> None:
         recovered = await self.store.open()
-        self._floor = Floor(recovered)
+        self._floor = Directory(recovered)
         self._serving_since = self._swept_at = self.now()
         self._forget_at = Instant(self.now() + SWEEP_EVERY)
         self.next_wake = Instant(0)  # look at once what became due while we were away
@@ -133,7 +133,7 @@ class Intake(Overview):
         self._loop = asyncio.create_task(self._run(), name="intake")
 
     def part(self) -> None:
-        """From now on the hub is about to stop (`Floor.parting`). What anybody says is taken until it does."""
+        """From now on the hub is about to stop (`Directory.parting`). What anybody says is taken until it does."""
         self._floor.parting = True
 
     async def stop(self) -> None:
@@ -332,7 +332,7 @@ class Intake(Overview):
                 asyncio.get_running_loop().call_later(FORGET_PAUSE, self._go_on, command)
             else:
                 self.tell(command)
-        self._send(work.parcels)
+        self._send(work.outgoing_messages)
         crash_point("before_ack")
         for (_, then), (outcome, refusal) in zip(batch, outcomes, strict=True):
             if then is not None:
@@ -358,13 +358,13 @@ class Intake(Overview):
         if not self._closing:
             self.mention(command)
 
-    def _send(self, parcels: list[tuple[SessionId, Parcel]]) -> None:
-        if not parcels:
+    def _send(self, outgoing_messages: list[tuple[SessionId, Outgoing]]) -> None:
+        if not outgoing_messages:
             return
         crash_point("before_send")
-        by_session: dict[SessionId, list[Parcel]] = {}
-        for session, parcel in parcels:
-            by_session.setdefault(session, []).append(parcel)
+        by_session: dict[SessionId, list[Outgoing]] = {}
+        for session, outgoing in outgoing_messages:
+            by_session.setdefault(session, []).append(outgoing)
         for session, batch in by_session.items():
             end = self._ends.get(session)
             if end is None:  # it closed while the commit was under way

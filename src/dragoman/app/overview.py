@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from dragoman.core.agents.floor import Floor
+from dragoman.core.agents.directory import Directory
 from dragoman.core.agents.model import Agent
 from dragoman.core.audit.chain import Newest
 from dragoman.core.contracts.model import Contract
@@ -29,7 +29,7 @@ CONTRACTS = 20_000
 
 
 class Overview:
-    _floor: Floor
+    _floor: Directory
     """There from the start on: it is made of what the store recovers."""
 
     def __init__(self, store: Store, rules: Rules, now: Callable[[], Instant]) -> None:
@@ -69,14 +69,14 @@ class Overview:
         return task in self._floor.active.get(id, ())
 
     def watched(self, task: Task) -> Watched:
-        floor, owner = self._floor, task.owner
+        directory, owner = self._floor, task.owner
         return Watched(
             rules=self.rules,
             serving_since=self._serving_since,
-            agent=None if owner is None else floor.agents.get(owner),
-            link=None if task.session is None else floor.links.get(task.session),
-            is_linked=owner in floor.links_of,
-            heard_at=None if owner is None else floor.heard_at.get(owner),
+            agent=None if owner is None else directory.agents.get(owner),
+            link=None if task.session is None else directory.links.get(task.session),
+            is_linked=owner in directory.links_of,
+            heard_at=None if owner is None else directory.heard_at.get(owner),
         )
 
     def holding(self, id: AgentId) -> Holding:

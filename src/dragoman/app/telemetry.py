@@ -12,7 +12,7 @@ looks.
     dragoman_commit_seconds, dragoman_commit_size  one observation a commit
     dragoman_commit_failures_total                 units that could not be committed
     dragoman_events_total{kind}                    what happened to tasks
-    dragoman_deliveries_sent_total{protocol}       parcels handed to links
+    dragoman_deliveries_sent_total{protocol}       outgoing messages handed to links
     dragoman_retries_total                         attempts that failed and are tried again
     dragoman_dead_letters_made_total               given up
     dragoman_breaker_transitions_total{state}      breakers that changed to this state
@@ -235,9 +235,9 @@ class Metrics(Observer):
     def dropped_files(self, count: int) -> None:
         self._dropped += count
 
-    def sent(self, parcels: int, protocol: str = "any") -> None:
-        if parcels:
-            self._sent[protocol] += parcels
+    def sent(self, outgoing_messages: int, protocol: str = "any") -> None:
+        if outgoing_messages:
+            self._sent[protocol] += outgoing_messages
 
     # What a scrape sees.
 
@@ -251,7 +251,7 @@ class Metrics(Observer):
             commands.add_metric((command, outcome), n)
         yield commands
         yield _labelled("dragoman_events", "What happened to tasks", "kind", self._events)
-        yield _labelled("dragoman_deliveries_sent", "Parcels handed to links", "protocol", self._sent)
+        yield _labelled("dragoman_deliveries_sent", "Messages handed to links", "protocol", self._sent)
         yield _labelled("dragoman_breaker_transitions", "Breakers that changed to this", "state", self._breakers)
         retries = self._events[EventKind.ATTEMPT_FAILED]
         yield CounterMetricFamily("dragoman_retries", "Attempts that failed and are tried again", retries)

@@ -2,7 +2,7 @@
 
     transports ──▶ bindings ──▶ intake ──▶ decisions ──▶ store
         ▲                          │
-        └───────── parcels ◀───────┘   (only after the commit)
+        └───────── outgoing messages ◀───────┘   (only after the commit)
 
 Start order: data directory, store (refuses a second hub, an unknown schema, a damaged file), intake, alarm clock,
 doors. Stop order: the alarm clock stands still, doors stop taking, what was heard is answered, the intake commits what

@@ -69,7 +69,7 @@ def show(id: LetterName, /, *, output: Output = "table", reach: Reach = HERE) ->
     if output != "table":
         printing.document(letter, output)
         return
-    print(f"{printing.mark(False, sys.stdout)} dead letter {line(letter.get('id'))}  {line(letter.get('cargo'))}")
+    print(f"{printing.mark(False, sys.stdout)} dead letter {line(letter.get('id'))}  {line(letter.get('kind'))}")
     printing.card(
         [
             ("why", story.reason(letter.get("error"))),

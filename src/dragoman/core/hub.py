@@ -66,7 +66,7 @@ from dragoman.core.commands import (
     Wake,
     WriteLog,
 )
-from dragoman.core.contracts import domains, handshake, parting
+from dragoman.core.contracts import domains, handshake, removal
 from dragoman.core.delivery import deadletters, letters, outbox
 from dragoman.core.delivery.receipts import note, receipt
 from dragoman.core.errors import Refused
@@ -85,7 +85,7 @@ from dragoman.core.tasks import (
     outcome,
     progress,
     questions,
-    recall,
+    redelivery,
     submit,
 )
 from dragoman.core.work import Work
@@ -143,7 +143,7 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
     PartLink: links.part_link,
     CloseLink: links.close_link,
     Acknowledge: outbox.acknowledge,
-    TellAgain: recall.tell_again,
+    TellAgain: redelivery.tell_again,
     Submit: submit.submit,
     Claim: dispatch.claim,
     ReportProgress: progress.report_progress,
@@ -159,7 +159,7 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
     ShakeHands: handshake.shake_hands,
     AnswerHandshake: handshake.answer_handshake,
     EndContract: handshake.end_contract,
-    EndContractsOf: parting.end_contracts_of,
+    EndContractsOf: removal.end_contracts_of,
     RotateKey: handshake.rotate_key,
     SetDomainPolicy: domains.set_domain_policy,
     Tell: letters.tell,
@@ -212,7 +212,7 @@ def decide(work: Work, command: Command) -> Outcome:
     work.begin()
     try:
         check(work, command)
-        if command.principal in work.floor.conversing and type(command) not in NO_SIGN:
+        if command.principal in work.directory.conversing and type(command) not in NO_SIGN:
             status.heard(work, command.principal)
         if command.seen is not None:
             replay.first_time(work, command)

@@ -16,7 +16,7 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.audit.chain import GENESIS, AuditRecord, Newest
 from dragoman.core.commands import Command
 from dragoman.core.contracts.model import Contract
-from dragoman.core.delivery.model import DeadLetter, Delivery, Parcel
+from dragoman.core.delivery.model import DeadLetter, Delivery, Outgoing
 from dragoman.core.errors import Refused
 from dragoman.core.files import FileRef, KeptFile
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, SessionId, TaskId
@@ -29,7 +29,7 @@ from dragoman.core.streams import Streams
 from dragoman.core.tasks.model import Event, Question, QuestionStatus, Status, Task
 
 if TYPE_CHECKING:
-    from dragoman.core.tasks.silence import Watched  # which knows the floor, and that knows the store
+    from dragoman.core.tasks.silence import Watched  # which knows the directory, and that knows the store
 
 T = TypeVar("T", covariant=True)
 
@@ -318,9 +318,9 @@ class Future(Awaitable[T], Protocol[T]):
 
 
 class LinkEnd(Protocol):
-    """The transport's end of a link: how parcels leave."""
+    """The transport's end of a link: how outgoing messages leave."""
 
-    def deliver(self, parcels: Sequence[Parcel]) -> None:
+    def deliver(self, outgoing_messages: Sequence[Outgoing]) -> None:
         """Send these, in this order. Called on the event loop, only after their commit; must not block or raise:
         a link that cannot send tells the hub with `CloseLink`."""
         ...
@@ -367,7 +367,7 @@ class Intake(Protocol):
         ...
 
     def attach(self, session: SessionId, end: LinkEnd) -> None:
-        """Before `OpenLink`: where the parcels of this session go."""
+        """Before `OpenLink`: where the outgoing messages of this session go."""
         ...
 
     def detach(self, session: SessionId) -> None:

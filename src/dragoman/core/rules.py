@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dragoman.core.agents.manners import LIMITED
+from dragoman.core.agents.protocol_capabilities import LIMITED
 from dragoman.core.errors import Kind
 from dragoman.core.ids import DAY, HOUR, MINUTE, SECOND
 

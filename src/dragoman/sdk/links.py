@@ -39,7 +39,7 @@ class LinkDown(DragomanError):
         self.retry_after = retry_after
 
 
-class Manners(Struct, frozen=True, kw_only=True):
+class ProtocolCapabilities(Struct, frozen=True, kw_only=True):
     """What a link's protocol can and cannot do, as far as the engine must know."""
 
     name: str
@@ -80,7 +80,7 @@ class Link(Protocol):
     """
 
     @property
-    def manners(self) -> Manners: ...
+    def protocol_capabilities(self) -> ProtocolCapabilities: ...
 
     async def open(self, who: Introduction) -> None:
         """Connect and introduce ourselves. Raises `LinkDown`, or `NotAllowed` where trying again is no use."""

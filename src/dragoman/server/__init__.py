@@ -7,7 +7,7 @@ ws_door    the life of every WebSocket link            http_door    long polls, 
 identity   whose token it is                           refusals     what was refused before it was a command
 account    a task's output, put together again         agent_files  files beside the messages
 operations health, metrics, the dashboard
-unspeakable: what becomes of a parcel that cannot be put into words.
+unspeakable: what becomes of an outgoing message that cannot be put into words.
 
 chiffon, coven, forge, agentmsg, a2acp: a package for the doors of each protocol. Child processes are in
 `supervisor`, the management API is in `api`.

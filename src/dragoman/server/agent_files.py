@@ -22,7 +22,7 @@ from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.files import FileRef
 from dragoman.core.ids import SECOND, AgentId, Instant, TaskId
 from dragoman.core.ports import Files, Intake, Store, StoreFailed
-from dragoman.core.tasks.parts import is_party
+from dragoman.core.tasks.authorization import is_party
 from dragoman.server.asgi import Disconnected, Receive, Scope, Send, answer, header, read_body, retry_after
 from dragoman.server.chiffon.desk import ChiffonDesk
 from dragoman.server.ranges import part_of

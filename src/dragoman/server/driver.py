@@ -1,7 +1,7 @@
-"""The pump behind every ordered link: frames in, commands on; parcels out, acknowledgments back.
+"""The pump behind every ordered link: frames in, commands on; outgoing messages out, acknowledgments back.
 
-It speaks no protocol. A `tongue.Tongue` turns a frame into what was heard and a parcel into frames; the pump keeps the
-promises that are the same for all:
+It speaks no protocol. A `tongue.Tongue` turns a frame into what was heard and an outgoing message into frames; the pump
+keeps the promises that are the same for all:
 
 - *Order*: frames of one link reach the intake in the order in which they came. They do not wait for each other's
   commits: many may be under way at once, and one commit takes them all. Only a frame that reads what the ones before
@@ -10,8 +10,8 @@ promises that are the same for all:
   holds as many bytes of messages as it may (`core.memory`), we stop reading, so a slow disk slows the sender. Who talks
   too fast is told so at once, where the protocol has a measure for that: `measured` frames are heard when they come,
   even if it is somebody else's turn, unless they are long.
-- *Backpressure, out*: the hub gives a link at most a window of unacknowledged parcels, and of bytes that were not
-  written yet, for which it is told how far writing has come; a peer that does not read keeps what it is owed in the
+- *Backpressure, out*: the hub gives a link at most a window of unacknowledged outgoing messages, and of bytes that were
+  not written yet, for which it is told how far writing has come; a peer that does not read keeps what it is owed in the
   store.
 - *Answers*: a refused frame is answered with an error in the protocol's words, and the link goes on. Receipts for
   accepted ones, where the peer wants them, are gathered and sent together. What follows a frame about a task that was
@@ -34,7 +34,7 @@ import msgspec
 import structlog
 
 from dragoman.core.commands import Acknowledge, Command, NoteRefusal, PaceLink
-from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import AgentId, DeliveryId, SessionId
 from dragoman.core.pipelining import Pipeline, Pipelined, Then
@@ -314,7 +314,7 @@ class Pump:
 
     # -- out: the hub calls
 
-    def deliver(self, parcels: Sequence[Parcel]) -> None:
+    def deliver(self, outgoing_messages: Sequence[Outgoing]) -> None:
         agent = self._hub.agent(self._agent)
         if agent is None or self._closed:
             return
@@ -322,21 +322,21 @@ class Pump:
         free = not self._held and self._wire.has_room
         frames: list[bytes] = []
         written = 0
-        for parcel in parcels:
+        for outgoing in outgoing_messages:
             try:
-                said = self._tongue.say(parcel, agent, now)
+                said = self._tongue.say(outgoing, agent, now)
             except Exception as error:
-                unspeakable(self._hub, self._agent, parcel, error)
-                written += parcel.weight
+                unspeakable(self._hub, self._agent, outgoing, error)
+                written += outgoing.weight
                 continue
             if free or not said:
                 frames.extend(said)
-                written += parcel.weight
+                written += outgoing.weight
             else:
                 self._held.extend((frame, 0) for frame in said[:-1])
-                self._held.append((said[-1], parcel.weight))
-            if parcel.delivery.cargo is not Cargo.WORK and said is not LATER:
-                self._unmarked.append(parcel.delivery.id)
+                self._held.append((said[-1], outgoing.weight))
+            if outgoing.delivery.kind is not MessageKind.WORK and said is not LATER:
+                self._unmarked.append(outgoing.delivery.id)
         if frames:
             self._wire.write(frames)
         self._wrote(written)
@@ -357,12 +357,12 @@ class Pump:
         if isinstance(self._tongue, Talkative):
             self._tongue.part()
 
-    def tell(self, frames: Sequence[bytes], parcel: Parcel | None = None) -> bool:
-        """Write frames that nobody waits for, if there is room; or those of a parcel that was to follow."""
+    def tell(self, frames: Sequence[bytes], outgoing: Outgoing | None = None) -> bool:
+        """Write frames that nobody waits for, if there is room; or those of an outgoing message that was to follow."""
         if self._closed or self._held or not self._wire.has_room:
             return False
-        if parcel is not None and parcel.delivery.cargo is not Cargo.WORK:
-            self._unmarked.append(parcel.delivery.id)
+        if outgoing is not None and outgoing.delivery.kind is not MessageKind.WORK:
+            self._unmarked.append(outgoing.delivery.id)
         self._write(frames)
         return True
 

@@ -27,7 +27,7 @@ import structlog
 
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Acknowledge, CloseLink, Command, OpenLink
-from dragoman.core.delivery.model import Parcel
+from dragoman.core.delivery.model import Outgoing
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import AgentId, DeliveryId, Instant, SessionId, TaskId
 from dragoman.core.ports import Intake, StoreFailed
@@ -99,12 +99,12 @@ class HttpDoor(ABC):
         """A small body; raises `Refused`."""
 
     @abstractmethod
-    async def frames(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
-        """What a poll gets for one parcel; raises `Refused` where no message of the protocol holds it."""
+    async def frames(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
+        """What a poll gets for one outgoing message; raises `Refused` where no message of the protocol holds it."""
 
-    def receipts(self, parcel: Parcel, count: int) -> Sequence[str]:
+    def receipts(self, outgoing: Outgoing, count: int) -> Sequence[str]:
         """What to acknowledge each of so many frames by."""
-        return (parcel.delivery.id,) * count
+        return (outgoing.delivery.id,) * count
 
     # -- endpoints
 
@@ -116,44 +116,44 @@ class HttpDoor(ABC):
                 Acknowledge(principal=agent.id, protocol=self.protocol, deliveries=tuple(map(DeliveryId, arrived)))
             )
         try:
-            parcels = await self._take(agent.id, wait, count, receive, instance)
+            outgoing_messages = await self._take(agent.id, wait, count, receive, instance)
         finally:
             if acknowledged is not None:
                 await acknowledged
         now = self._hub.now()
         entries = []
         unread: set[TaskId] = set()
-        for parcel in parcels:
-            if parcel.delivery.task in unread:
+        for outgoing in outgoing_messages:
+            if outgoing.delivery.task in unread:
                 continue  # it is offered again behind the one that could not be read
-            frames = await self._said(parcel, agent, now)
+            frames = await self._said(outgoing, agent, now)
             if frames is None:
-                unread.add(parcel.delivery.task)
+                unread.add(outgoing.delivery.task)
                 continue
-            for id, frame in zip(self.receipts(parcel, len(frames)), frames, strict=True):
+            for id, frame in zip(self.receipts(outgoing, len(frames)), frames, strict=True):
                 entries.append(b'{"delivery_id":"%b","message":%b}' % (id.encode(), frame))
         await answer(send, 200, b'{"messages":[%b]}' % b",".join(entries))
 
-    async def _said(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes] | None:
+    async def _said(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes] | None:
         """Its frames; none, if there are no words for it; None, if they cannot be found now."""
         try:
-            return await self.frames(parcel, agent, now)
+            return await self.frames(outgoing, agent, now)
         except StoreFailed as error:  # it is offered again when its lease ends
-            log.error("not told now", task=parcel.delivery.task, why=str(error))
+            log.error("not told now", task=outgoing.delivery.task, why=str(error))
             return None
         except Exception as error:
-            unspeakable(self._hub, agent.id, parcel, error)
+            unspeakable(self._hub, agent.id, outgoing, error)
         return ()
 
     async def _take(
         self, agent: AgentId, wait: float, count: int, receive: Receive, instance: str | None
-    ) -> Sequence[Parcel]:
+    ) -> Sequence[Outgoing]:
         session = SessionId(self._hub.mint())
         opening = OpenLink(
             principal=agent, protocol=self.protocol, session=session, ordered=False, credit=count, instance=instance
         )
         _, poll = await self.park(session, opening, wait, receive)
-        return poll.parcels
+        return poll.outgoing_messages
 
     async def park(self, session: SessionId, opening: Command, wait: float, receive: Receive) -> tuple[Any, Poll]:
         """The outcome of a command that opens a link without order, and the link's end when it is over: something came,
@@ -163,11 +163,11 @@ class HttpDoor(ABC):
         self._polls.add(poll)
         try:
             outcome = await self._hub.ask(opening)
-            if not poll.parcels and wait > 0 and not self._draining:
+            if not poll.outgoing_messages and wait > 0 and not self._draining:
                 await poll.wait(wait, receive)
         finally:
             self._polls.discard(poll)
-            if not poll.parcels:  # else the hub has let go of it: a poll takes parcels once
+            if not poll.outgoing_messages:  # else the hub has let go of it: a poll takes outgoing messages once
                 closed = self._hub.post(CloseLink(principal=opening.principal, session=session, lost=False))
                 closed.add_done_callback(lambda done: self._closed(session, done))
                 with contextlib.suppress(Refused):  # then nothing was given to it either
@@ -298,12 +298,12 @@ class Poll:
     """A parked poll: `core.ports.LinkEnd`. `gone`: its client went away, or may have."""
 
     def __init__(self) -> None:
-        self.parcels: list[Parcel] = []
+        self.outgoing_messages: list[Outgoing] = []
         self.gone = False
         self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def deliver(self, parcels: Sequence[Parcel]) -> None:
-        self.parcels.extend(parcels)
+    def deliver(self, outgoing_messages: Sequence[Outgoing]) -> None:
+        self.outgoing_messages.extend(outgoing_messages)
         self.wake()
 
     def hang_up(self, reason: str) -> None:

@@ -9,12 +9,12 @@ import msgspec
 
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command
-from dragoman.core.delivery.model import Parcel
+from dragoman.core.delivery.model import Outgoing
 from dragoman.core.errors import Fault
 from dragoman.core.ids import DeliveryId, Instant
 
 LATER: Sequence[bytes] = []
-"""What a tongue says of a parcel whose frames follow. It counts as arrived only after they did."""
+"""What a tongue says of an outgoing message whose frames follow. It counts as arrived only after they did."""
 
 
 class Heard(msgspec.Struct, frozen=True):
@@ -59,8 +59,8 @@ class Tongue(Protocol):
         """Never raises: what cannot be understood is a fault."""
         ...
 
-    def say(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
-        """The frames of a parcel; `LATER`, where something must be read first and `tell` brings them."""
+    def say(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
+        """The frames of an outgoing message; `LATER`, where something must be read first and `tell` brings them."""
         ...
 
     def answer(self, heard: Heard, outcome: Any, agent: Agent) -> Sequence[bytes]:

@@ -1,4 +1,4 @@
-"""Parcels that cannot be put into words at once, on a link that keeps its order.
+"""Outgoing messages that cannot be put into words at once, on a link that keeps its order.
 
 Some words need something read first: a contract, an output that came in pieces. Until they are written, whatever comes
 after them waits behind, so that no lane is overtaken.
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from dragoman.core.agents.model import Agent
-from dragoman.core.delivery.model import Parcel
+from dragoman.core.delivery.model import Outgoing
 from dragoman.core.ids import AgentId
 from dragoman.core.ports import Intake, StoreFailed
 from dragoman.server.tongue import LATER
@@ -31,20 +31,20 @@ class TakingTurns(ABC):
         self._agent = agent
         self._tell: Callable[..., bool] | None = None
         self._room = asyncio.Event()
-        self._waiting: deque[tuple[Parcel, Agent]] = deque()
+        self._waiting: deque[tuple[Outgoing, Agent]] = deque()
         self._speaking: asyncio.Task[None] | None = None
 
     @abstractmethod
-    async def put(self, parcel: Parcel, agent: Agent) -> Sequence[bytes]:
-        """A parcel as its frames, after whatever has to be read."""
+    async def put(self, outgoing: Outgoing, agent: Agent) -> Sequence[bytes]:
+        """An outgoing message as its frames, after whatever has to be read."""
 
     @property
     def free(self) -> bool:
         """Whether nobody waits: what is at hand may be said at once."""
         return self._speaking is None
 
-    def say_in_turn(self, parcel: Parcel, agent: Agent) -> Sequence[bytes]:
-        self._waiting.append((parcel, agent))
+    def say_in_turn(self, outgoing: Outgoing, agent: Agent) -> Sequence[bytes]:
+        self._waiting.append((outgoing, agent))
         if self._speaking is None:
             self._speaking = asyncio.ensure_future(self._speak())
         return LATER
@@ -68,23 +68,23 @@ class TakingTurns(ABC):
     async def _speak(self) -> None:
         try:
             while self._waiting:
-                parcel, agent = self._waiting[0]
+                outgoing, agent = self._waiting[0]
                 try:
-                    await self._write(await self.put(parcel, agent), parcel)
+                    await self._write(await self.put(outgoing, agent), outgoing)
                 except StoreFailed:
-                    log.warning("unread", task=parcel.delivery.task)  # it was not acknowledged: it is offered again
+                    log.warning("unread", task=outgoing.delivery.task)  # it was not acknowledged: it is offered again
                 except Exception as error:
-                    unspeakable(self._hub, self._agent, parcel, error)
+                    unspeakable(self._hub, self._agent, outgoing, error)
                 self._waiting.popleft()
         finally:
             self._speaking = None
 
-    async def _write(self, frames: Sequence[bytes], parcel: Parcel) -> None:
-        """Each when there is room for it. The parcel has arrived when its last frame has."""
+    async def _write(self, frames: Sequence[bytes], outgoing: Outgoing) -> None:
+        """Each when there is room for it. The outgoing message has arrived when its last frame has."""
         last = len(frames) - 1
         for index, frame in enumerate(frames):
             while self._tell is not None:
                 self._room.clear()
-                if self._tell([frame], parcel if index == last else None):
+                if self._tell([frame], outgoing if index == last else None):
                     break
                 await self._room.wait()

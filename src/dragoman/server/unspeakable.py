@@ -1,4 +1,4 @@
-"""What becomes of a parcel that cannot be put into its receiver's words: it must not hold up the others.
+"""What becomes of an outgoing message that cannot be put into its receiver's words: it must not hold up the others.
 
 Work has failed for that. A notice is never acknowledged, and becomes a dead letter in the end.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import structlog
 
 from dragoman.core.commands import ReportFault
-from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import AgentId
 from dragoman.core.ports import Intake, StoreFailed
@@ -27,17 +27,17 @@ def is_passing(error: Exception) -> bool:
     return isinstance(error, StoreFailed) or (isinstance(error, Refused) and error.fault.kind is Kind.OVERLOADED)
 
 
-def unspeakable(hub: Intake, agent: AgentId, parcel: Parcel, error: Exception) -> None:
+def unspeakable(hub: Intake, agent: AgentId, outgoing: Outgoing, error: Exception) -> None:
     """`Refused`: no message of the protocol holds it. Anything else is a fault of ours."""
-    cargo, task = parcel.delivery.cargo, parcel.delivery.task
+    kind, task = outgoing.delivery.kind, outgoing.delivery.task
     if is_passing(error):
-        log.error("unread", task=task, cargo=cargo.value, why=str(disclosed(error, personal=parcel.personal)))
+        log.error("unread", task=task, kind=kind.value, why=str(disclosed(error, personal=outgoing.personal)))
         fault = UNREAD
     elif isinstance(error, Refused):
         fault = error.fault
     else:
-        log.error("unspeakable", task=task, cargo=cargo.value, exc_info=disclosed(error, personal=parcel.personal))
+        log.error("unspeakable", task=task, kind=kind.value, exc_info=disclosed(error, personal=outgoing.personal))
         fault = UNSPEAKABLE
-    if cargo is Cargo.WORK:
+    if kind is MessageKind.WORK:
         command = ReportFault(principal=agent, task_id=task, fault=fault)
         hub.hand_in(command, lambda outcome, refusal: None)

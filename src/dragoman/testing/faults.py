@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from dragoman.sdk.links import Introduction, Link, Manners
+from dragoman.sdk.links import Introduction, Link, ProtocolCapabilities
 from dragoman.sdk.words import Inbound, Outbound, Outcome, Work
 from dragoman.testing.errors import Misused
 
@@ -47,8 +47,8 @@ class LossyLink:
         self._losses = losses
 
     @property
-    def manners(self) -> Manners:
-        return self._link.manners
+    def protocol_capabilities(self) -> ProtocolCapabilities:
+        return self._link.protocol_capabilities
 
     async def open(self, who: Introduction) -> None:
         await self._link.open(who)

@@ -11,7 +11,7 @@ import msgspec
 from hypothesis import given
 
 from dragoman.core.contracts.model import Party, Standing
-from dragoman.core.delivery.model import Cargo, DeliveryState, Letter
+from dragoman.core.delivery.model import DeliveryState, Letter, MessageKind
 from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.lookups import Row
 from dragoman.core.policy.holdings import Holding
@@ -98,8 +98,8 @@ async def test_opening_tells_what_each_principal_has_lying_there(kind: str, tmp_
         task("b", status=Status.COMPLETED, request_bytes=100),
         task("c", queue="code", request_bytes=1000),
         task("d", queue="code"),
-        delivery("1", "1", "bob", cargo=Cargo.LETTER, letter=spoken, size=16),
-        delivery("2", "2", "ann", cargo=Cargo.UNDELIVERED, letter=spoken, size=16),
+        delivery("1", "1", "bob", kind=MessageKind.LETTER, letter=spoken, size=16),
+        delivery("2", "2", "ann", kind=MessageKind.UNDELIVERED, letter=spoken, size=16),
         entity("kept", created_by=AgentId("cid"), value={"ä": 1}),
         entity("cid:tokens", Registry.RESOURCE),
     ]

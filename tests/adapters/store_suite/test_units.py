@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dragoman.core.delivery.model import Cargo
+from dragoman.core.delivery.model import MessageKind
 from dragoman.core.ids import AgentId, QuestionId, TaskId
 from dragoman.core.lookups import Claims, EventOf, Inbox, Lane, QuestionById, TaskById
 from dragoman.core.ports import Changes, Store, StoreFailed, TaskFilter
@@ -78,7 +78,7 @@ async def test_rows_of_one_unit_may_come_in_any_order(store: Store) -> None:
 
 async def test_an_answer_may_be_on_its_way_for_a_question_of_no_task(store: Store) -> None:
     row = question("q1", None, status=QuestionStatus.ANSWERED)
-    answer = delivery("d1", "q1", cargo=Cargo.ANSWER, event=0, question=QuestionId("q1"))
+    answer = delivery("d1", "q1", kind=MessageKind.ANSWER, event=0, question=QuestionId("q1"))
     await commit(store, row, answer)
     assert await load(store, Lane(TaskId("q1"), AgentId("bob")), QuestionById(QuestionId("q1"))) == [[answer], [row]]
     assert await load(store, Inbox(AgentId("bob"), 8)) == [[answer]]

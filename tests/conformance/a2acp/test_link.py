@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.conformance.a2acp.samples import ADA, BOB, BODIES, BROKER, START, TOKEN, Link, tree
 
-from dragoman.core.agents.floor import MINUTES, Floor
+from dragoman.core.agents.directory import MINUTES, Directory
 from dragoman.core.ids import Instant
 from dragoman.core.policy.ratelimit import EVERYBODY, SECOND, Exceeded, Limits, Minute, keys, take
 from dragoman.core.ports import Recovered
@@ -288,13 +288,13 @@ def test_whoever_waits_as_told_passes(limit: int, pauses: list[int]) -> None:
 
 @pytest.mark.requirement("A2-LNK-4")
 def test_empty_minutes_are_forgotten() -> None:
-    floor = Floor(Recovered())
+    directory = Directory(Recovered())
     once = Minute().taken(NOON)
-    floor.note_minutes({("agent", f"a{number}"): once for number in range(MINUTES + 1)}, Instant(NOON))
-    assert len(floor.minutes) == MINUTES + 1
+    directory.note_minutes({("agent", f"a{number}"): once for number in range(MINUTES + 1)}, Instant(NOON))
+    assert len(directory.minutes) == MINUTES + 1
     for number in range(MINUTES + 2):  # looked for now and then, not with every one that comes
-        floor.note_minutes({("agent", f"b{number}"): once}, Instant(NOON + 61 * SECOND))
-    assert not floor.minutes
+        directory.note_minutes({("agent", f"b{number}"): once}, Instant(NOON + 61 * SECOND))
+    assert not directory.minutes
     back = Minute().taken(NOON).taken(NOON - 5 * SECOND)  # a clock that was set back
     assert back.slots == ((NOON, 2),)
 

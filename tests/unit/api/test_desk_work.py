@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.core.audit.chain import GENESIS, AuditRecord, Newest, seal
 from dragoman.core.commands import Answer, Discard, Redrive
-from dragoman.core.delivery.model import Cargo, DeadLetter
+from dragoman.core.delivery.model import DeadLetter, MessageKind
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, SECOND, Instant, uuid7
 from dragoman.core.tasks.model import EventKind, Question, QuestionStatus
@@ -76,7 +76,7 @@ async def test_an_answer_needs_an_answer_and_a_question(world: Any, make: Any) -
 def letter(make: Any, n: int, task: Any, **changes: Any) -> DeadLetter:
     reason = Fault(kind=Kind.TIMEOUT, message="silent for 30 s", facts={"attempted_retries": 3})
     base = {"id": uuid7(Instant(make.now + n * 1000 * SECOND), n), "task": task.id, "receiver": "mux-1",
-            "cargo": Cargo.WORK, "event": 1, "attempts": 4, "at": make.now, "reason": reason}  # fmt: skip
+            "kind": MessageKind.WORK, "event": 1, "attempts": 4, "at": make.now, "reason": reason}  # fmt: skip
     return DeadLetter(**{**base, **changes})
 
 

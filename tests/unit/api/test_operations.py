@@ -21,7 +21,7 @@ from dragoman.app.booth.examples import EXAMPLES
 from dragoman.app.telemetry import Metrics
 from dragoman.core.agents.model import Breaker, BreakerState
 from dragoman.core.commands import AddAgent, Submit
-from dragoman.core.delivery.model import Cargo, DeadLetter
+from dragoman.core.delivery.model import DeadLetter, MessageKind
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.ports import Changes, StoreFailed
@@ -238,7 +238,14 @@ async def test_hostile_names_are_shown_as_text(world: Any, make: Any) -> None:
     task = make.task(name=evil, status=Status.FAILED, fault=fault)
     question = Question(id="q", task=task.id, agent=AgentId(evil), question=evil, options=(evil,), created_at=make.now)
     letter = DeadLetter(
-        id="d", task=task.id, receiver=AgentId(evil), cargo=Cargo.WORK, event=1, attempts=4, at=make.now, reason=fault
+        id="d",
+        task=task.id,
+        receiver=AgentId(evil),
+        kind=MessageKind.WORK,
+        event=1,
+        attempts=4,
+        at=make.now,
+        reason=fault,
     )
     await world.put(task, question, letter)
     world.know(make.agent(evil, kind=evil))

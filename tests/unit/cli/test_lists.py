@@ -145,7 +145,7 @@ def test_what_nothing_begins_or_ends_with_is_not_found(hub: Any, run: Any, make_
 def test_a_part_of_an_id_is_enough_for_every_command(
     hub: Any, run: Any, make_task: Any, command: tuple[str, ...], key: str, verb: str
 ) -> None:
-    thing = make_task(cargo="work", receiver="w", status="open", question="?")
+    thing = make_task(kind="work", receiver="w", status="open", question="?")
     hub.answers[f"GET /api/v1/{key}"] = (200, {key: [thing], "next": None})
     for method in ("GET", "POST"):
         for rest in ("", verb):

@@ -49,8 +49,8 @@ async def asked(world: World, **fields) -> tuple[Task, Peer]:
     return await world.submit(awaited=waiting.session, **fields), waiting
 
 
-def told(parcels) -> list[str]:
-    return [parcel.delivery.cargo.value for parcel in parcels]
+def told(outgoing_messages) -> list[str]:
+    return [outgoing.delivery.kind.value for outgoing in outgoing_messages]
 
 
 async def tell_again(world: World, request_id: str) -> None:
@@ -111,7 +111,7 @@ async def test_an_answer_that_nobody_waits_for_any_more_comes_to_the_inbox(world
         await world.connect("i1")
     await world.finish("i1", task.id)
     [answer] = await world.poll("boss")
-    assert (answer.delivery.cargo, waiting.inbox) == ("result", [])
+    assert (answer.delivery.kind, waiting.inbox) == ("result", [])
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -126,7 +126,7 @@ async def test_an_answer_that_was_not_acknowledged_comes_again(world, killed):
     assert await world.poll("boss") == []  # it may be read just now
     await world.advance(30)
     boss = await world.connect("boss")
-    assert [(parcel.delivery.id, parcel.delivery.attempt) for parcel in boss.inbox] == [(first.delivery.id, 2)]
+    assert [(outgoing.delivery.id, outgoing.delivery.attempt) for outgoing in boss.inbox] == [(first.delivery.id, 2)]
 
 
 async def test_a_task_that_is_tried_again_afterwards_tells_its_caller(world):
@@ -184,7 +184,7 @@ async def test_an_answer_that_was_lost_after_all_is_told_again(world):
     for _ in range(2):
         await tell_again(world, task.origin.request_id)
         [again] = await world.poll("boss")
-        assert (again.delivery.cargo, again.event.seq) == ("result", (await world.task(task.id)).outcome)
+        assert (again.delivery.kind, again.event.seq) == ("result", (await world.task(task.id)).outcome)
     assert await world.ask_ack("boss", [again]) == 1
     assert await world.poll("boss") == []
 
@@ -208,7 +208,7 @@ async def test_how_a_handshake_ended_is_told_again(world):
     await world.ask_ack("boss", waiting.take())
     await tell_again(world, wish.request_id)
     [again] = await world.poll("boss")
-    assert (again.delivery.cargo, again.event.id) == ("answer", question.id)
+    assert (again.delivery.kind, again.event.id) == ("answer", question.id)
 
 
 async def test_only_ones_own_answers_are_told_again(world):

@@ -36,8 +36,8 @@ async def world(request):
 
 async def heard(world):
     """Whoever asked takes what there is to hear."""
-    while parcels := await world.poll("boss"):
-        await world.ask_ack("boss", parcels)
+    while outgoing_messages := await world.poll("boss"):
+        await world.ask_ack("boss", outgoing_messages)
 
 
 async def ended(world, **fields):
@@ -245,8 +245,8 @@ async def test_who_asks_again_before_it_is_forgotten_in_the_same_unit_still_hear
     world.time += MONTH + 1
     again, forgot = await asyncio.gather(world.intake.post(request), world.intake.post(Forget()))
     assert (again.id, forgot) == (first.id, 0)
-    [parcel] = await world.poll("boss")
-    assert parcel.delivery.cargo == "result"
+    [outgoing] = await world.poll("boss")
+    assert outgoing.delivery.kind == "result"
 
 
 def test_a_place_is_between_two_tasks_also_of_one_moment():

@@ -54,8 +54,8 @@ async def world(request, tmp_path, monkeypatch):
 
 async def heard(world: World) -> None:
     for peer in world.peers:
-        while parcels := peer.take():
-            await peer.ack(*parcels)
+        while outgoing_messages := peer.take():
+            await peer.ack(*outgoing_messages)
 
 
 async def agreed(world: World, **fields) -> Contract:

@@ -19,7 +19,7 @@ from dragoman.core.commands import (
     SetDomainPolicy,
     ShakeHands,
 )
-from dragoman.core.delivery.model import Cargo
+from dragoman.core.delivery.model import MessageKind
 from dragoman.core.delivery.retry import Backoff
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, TaskId
@@ -49,7 +49,7 @@ async def test_with_a_yes_the_task_and_all_that_is_known_of_it_are_theirs(world)
     moved = await world.task(task.id)
     assert (moved.owner, moved.status, moved.handed) == ("bob", Status.RUNNING, (("ann", "bob"),))
     [yours] = bob.take()
-    assert yours.delivery.cargo is Cargo.YOURS
+    assert yours.delivery.kind is MessageKind.YOURS
     body = msgspec.json.decode(yours.event.body)
     assert body["input"] == {"file": "a.py"}
     assert body["handover"]["metadata"] == {"tried": "x"}
@@ -68,13 +68,13 @@ async def test_who_says_yes_and_never_acknowledges_the_work_is_given_it_again(wo
     await world.ask(request)
     await bob.ack(*bob.take())
     await world.ask(takes(world, "bob", request))
-    assert [parcel.delivery.cargo for parcel in bob.take()] == [Cargo.YOURS]
+    assert [outgoing.delivery.kind for outgoing in bob.take()] == [MessageKind.YOURS]
     for _ in range(10):
         await world.advance(1)
         await world.ask(Beat(principal=AgentId("bob")))
-    assert [parcel.delivery.cargo for parcel in bob.take()][:2] == [Cargo.YOURS, Cargo.WORK]
+    assert [outgoing.delivery.kind for outgoing in bob.take()][:2] == [MessageKind.YOURS, MessageKind.WORK]
     assert (await world.task(task.id)).attempts == 2
-    assert [dead.cargo for dead in await world.store.dead_letters(limit=10)] == [Cargo.YOURS]
+    assert [dead.kind for dead in await world.store.dead_letters(limit=10)] == [MessageKind.YOURS]
 
 
 async def test_the_time_that_a_task_waited_for_help_is_not_taken_from_who_takes_it_over(world):
@@ -119,7 +119,7 @@ async def test_where_it_is_left_open_the_next_is_asked_after_a_no_and_then_nobod
     kept = await world.ask(takes(world, "cid", request, accepted=False))
     assert kept.answer["accepted"] is False
     [told] = ann.take()
-    assert (told.delivery.cargo, told.event.answer["accepted"]) == (Cargo.ANSWER, False)
+    assert (told.delivery.kind, told.event.answer["accepted"]) == (MessageKind.ANSWER, False)
     assert (await world.task(task.id)).owner == "ann"
 
 
@@ -142,7 +142,7 @@ async def test_an_agent_of_another_protocol_is_given_the_work(world):
     ann, task = await working(world, input={"n": 7})
     await world.ask(hands(world, "ann", task.id, to=AgentId("i1")))
     [order] = i1.take()
-    assert order.delivery.cargo is Cargo.WORK
+    assert order.delivery.kind is MessageKind.WORK
     assert msgspec.json.decode(order.event.body)["input"] == {"n": 7}
     [told] = ann.take()
     assert told.event.answer == {"accepted": True, "agent_id": "i1"}
@@ -210,7 +210,7 @@ async def test_a_task_that_the_hub_never_heard_of_can_be_handed_over(world):
     await world.ask(takes(world, "bob", request))
     await bob.ack(*bob.take())
     await world.finish("bob", id)
-    assert [p.delivery.cargo for p in ann.take()][-1] in (Cargo.RESULT, Cargo.LETTER)
+    assert [p.delivery.kind for p in ann.take()][-1] in (MessageKind.RESULT, MessageKind.LETTER)
     assert (await world.task(id)).origin.called == "t-1"
 
 
@@ -373,7 +373,7 @@ async def test_who_polls_finds_a_task_that_was_handed_over_between_two_polls(wor
     assert (told.event.answer["accepted"], told.event.answer["agent_id"]) == (True, "pol")
     await world.advance(50)  # longer than an agent may be silent over its work: it has not got it yet
     [order] = await world.poll("pol")
-    assert (order.delivery.cargo, order.task.id) == (Cargo.WORK, task.id)
+    assert (order.delivery.kind, order.task.id) == (MessageKind.WORK, task.id)
     assert msgspec.json.decode(order.event.body)["handover"]["metadata"] == {"n": 2}
     await world.ask_ack("pol", [order])
     await world.finish("pol", task.id)

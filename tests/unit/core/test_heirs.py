@@ -8,7 +8,7 @@ from tests.support.conversations import hands, takes, three_who_converse, workin
 from tests.support.world import Peer, World
 
 from dragoman.core.commands import Cancel, RemoveAgent
-from dragoman.core.delivery.model import Cargo
+from dragoman.core.delivery.model import MessageKind
 from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.queries.state import StateView
@@ -44,15 +44,17 @@ async def handed(world: World, task: Task, giver: str, taker: Peer) -> list:
 async def read(peer: Peer) -> list:
     """All that waits for it: what is about one task comes one by one."""
     heard = []
-    while parcels := peer.take():
-        heard += parcels
-        await peer.ack(*parcels)
+    while outgoing_messages := peer.take():
+        heard += outgoing_messages
+        await peer.ack(*outgoing_messages)
     return heard
 
 
-def outcomes(parcels: list) -> dict:
-    ends = {Cargo.RESULT, Cargo.FAILURE}
-    return {p.task.id: msgspec.json.decode(p.event.body).get("result") for p in parcels if p.delivery.cargo in ends}
+def outcomes(outgoing_messages: list) -> dict:
+    ends = {MessageKind.RESULT, MessageKind.FAILURE}
+    return {
+        p.task.id: msgspec.json.decode(p.event.body).get("result") for p in outgoing_messages if p.delivery.kind in ends
+    }
 
 
 async def test_who_has_the_task_now_hears_of_its_parts_beside_whoever_asked_for_them(world):
@@ -63,7 +65,7 @@ async def test_who_has_the_task_now_hears_of_its_parts_beside_whoever_asked_for_
     assert outcomes(await read(ann)) == {before.id: 1}
     taken = await handed(world, task, "ann", bob)
     assert outcomes(taken) == {before.id: 1}  # what is done already is theirs to know, too
-    [order] = [parcel for parcel in taken if parcel.delivery.cargo is Cargo.YOURS]
+    [order] = [outgoing for outgoing in taken if outgoing.delivery.kind is MessageKind.YOURS]
     named = msgspec.json.decode(order.event.body)["handover"]["parts"]
     assert {part["task_id"]: part["status"] for part in named} == {before.id: "completed", after.id: "assigned"}
     await read(ann)
@@ -178,7 +180,7 @@ async def test_a_work_order_names_no_more_parts_than_it_can_and_those_first_that
         await world.finish("i1", done[-1].id, body=b'{"result":1}')
     going = [await part_of(world, task) for _ in range(3)]
     taken = await handed(world, task, "ann", bob)
-    [order] = [parcel for parcel in taken if parcel.delivery.cargo is Cargo.YOURS]
+    [order] = [outgoing for outgoing in taken if outgoing.delivery.kind is MessageKind.YOURS]
     named = [part["task_id"] for part in msgspec.json.decode(order.event.body)["handover"]["parts"]]
     assert (len(named), set(named[:3])) == (200, {part.id for part in going})
     assert set(outcomes(taken)) == {part.id for part in done}  # all of them are told

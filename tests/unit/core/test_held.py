@@ -6,7 +6,7 @@ import pytest
 from tests.support.conversations import asks, hands, helps, question, takes, three_who_converse, working
 
 from dragoman.core.commands import Answer, Ask, AskPerson, HelpVerdict, Pause, Resume
-from dragoman.core.delivery.model import Cargo
+from dragoman.core.delivery.model import MessageKind
 from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant
 from dragoman.core.tasks.model import QuestionStatus, Status, Waiting
@@ -68,7 +68,7 @@ async def test_nobody_is_asked_to_take_over_what_a_person_paused(world, to):
     await ann.ack(*ann.take())
     await world.ask(hands(world, "ann", task.id, to=None if to is None else AgentId(to)))
     [told] = ann.take()
-    assert (told.delivery.cargo, told.event.answer["accepted"]) == (Cargo.ANSWER, False)
+    assert (told.delivery.kind, told.event.answer["accepted"]) == (MessageKind.ANSWER, False)
     assert (await stands(world, task.id), [peer.take() for peer in others]) == (HELD, [[], []])
 
 
@@ -137,8 +137,8 @@ async def gone_and_back(world, how, peer):
     return await world.connect(peer.agent, acknowledges=True)
 
 
-def cargo(parcels):
-    return [parcel.delivery.cargo for parcel in parcels]
+def kind(outgoing_messages):
+    return [outgoing.delivery.kind for outgoing in outgoing_messages]
 
 
 @pytest.mark.parametrize("agent", ["i1", "bob"])
@@ -146,7 +146,7 @@ def cargo(parcels):
 async def test_the_order_of_a_paused_task_leaves_again_only_when_it_goes_on(infra, how, agent):
     peer = await infra.connect(agent, acknowledges=True)
     task = await infra.submit(None, pinned=agent)
-    assert cargo(peer.take()) == [Cargo.WORK]
+    assert kind(peer.take()) == [MessageKind.WORK]
     await steer(infra, Pause, task.id)
     peer = await gone_and_back(infra, how, peer)
     await infra.advance(20)
@@ -156,7 +156,7 @@ async def test_the_order_of_a_paused_task_leaves_again_only_when_it_goes_on(infr
     while taken := peer.take():  # one after the other, to one who converses
         told += taken
         await peer.ack(*taken)
-    assert cargo(told) == [Cargo.WORK, Cargo.PAUSE, Cargo.RESUME]
+    assert kind(told) == [MessageKind.WORK, MessageKind.PAUSE, MessageKind.RESUME]
     now = await infra.task(task.id)
     assert (now.status, now.attempts, now.delivery) == (Status.RUNNING, 1, None)
     assert await infra.store.deliveries() == []
@@ -169,21 +169,21 @@ async def test_whoever_has_the_order_of_a_paused_task_is_told_to_hold_when_it_sa
     await steer(infra, Pause, task.id)
     i1 = await gone_and_back(infra, how, i1)
     await infra.progress("i1", task.id)
-    assert (cargo(i1.take()), await stands(infra, task.id)) == ([Cargo.PAUSE], HELD)
+    assert (kind(i1.take()), await stands(infra, task.id)) == ([MessageKind.PAUSE], HELD)
     await steer(infra, Resume, task.id)
-    assert (cargo(i1.take()), await stands(infra, task.id)) == ([Cargo.RESUME], RUNNING)
+    assert (kind(i1.take()), await stands(infra, task.id)) == ([MessageKind.RESUME], RUNNING)
 
 
 async def test_the_order_of_a_paused_task_that_a_poll_lost_is_offered_again_only_when_it_goes_on(infra):
     await infra.poll("i1")
     task = await infra.submit(None, pinned="i1", idle_seconds=600)
-    assert cargo(await infra.poll("i1")) == [Cargo.WORK]
+    assert kind(await infra.poll("i1")) == [MessageKind.WORK]
     await steer(infra, Pause, task.id)
     await infra.advance(300)
     assert await infra.poll("i1") == []
     await steer(infra, Resume, task.id)
     await infra.advance(30)
-    assert cargo(await infra.poll("i1")) == [Cargo.WORK, Cargo.PAUSE, Cargo.RESUME]
+    assert kind(await infra.poll("i1")) == [MessageKind.WORK, MessageKind.PAUSE, MessageKind.RESUME]
     assert (await infra.task(task.id)).attempts == 1
 
 

@@ -19,7 +19,7 @@ from dragoman.core.commands import (
     SetDomainPolicy,
 )
 from dragoman.core.delivery.model import ESCALATED as ESCALATED_LETTER
-from dragoman.core.delivery.model import Cargo, Escalation
+from dragoman.core.delivery.model import Escalation, MessageKind
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, TaskId
 from dragoman.core.queries import question_out
@@ -49,7 +49,7 @@ async def test_an_agent_that_can_help_is_asked_the_task_waits_and_goes_on_with_t
     not_yours = await world.refused(Answer(principal=ADMIN, question=asked.id, answer="right"))
     assert (not_yours.kind, "bob, an agent, is asked" in not_yours.message) == (Kind.CONFLICT, True)
     [letter] = bob.take()
-    assert (letter.delivery.cargo, letter.event.message_id) == (Cargo.LETTER, request.letter.message_id)
+    assert (letter.delivery.kind, letter.event.message_id) == (MessageKind.LETTER, request.letter.message_id)
     await bob.ack(letter)
     await world.ask(helps(world, "bob", request, ANSWERED, answer="left"))
     [answer] = ann.take()
@@ -89,7 +89,7 @@ async def test_who_is_unable_is_passed_over_and_in_the_end_a_person_is_asked(wor
     assert [msgspec.json.decode(event.body).get("asked_of") for event in asked] == ["bob", "cid", None]
     await world.ask(Answer(principal=ADMIN, question=passed.id, answer="right"))
     [told] = ann.take()
-    assert (told.delivery.cargo, told.event.answer) == (Cargo.ANSWER, "right")
+    assert (told.delivery.kind, told.event.answer) == (MessageKind.ANSWER, "right")
     assert (await world.task(task.id)).status is Status.RUNNING
 
 
@@ -166,7 +166,7 @@ async def test_a_helper_of_another_protocol_escalates_by_its_result_and_is_told_
     ver = await world.connect("ver")
     await world.finish("rev", order.task.id, body=msgspec.json.encode({"result": PASSED_ON}))
     [told] = ann.take()
-    assert (told.delivery.cargo, told.event.kind, told.event.sender) == (Cargo.LETTER, ESCALATED_LETTER, "rev")
+    assert (told.delivery.kind, told.event.kind, told.event.sender) == (MessageKind.LETTER, ESCALATED_LETTER, "rev")
     assert msgspec.json.decode(told.event.body) == {
         "agent": "rev", "content": "not mine to say", "resources": RESOURCES, "request_id": request.letter.message_id,
     }  # fmt: skip
@@ -208,7 +208,7 @@ async def test_without_help_by_its_deadline_the_task_goes_on(world):
     asked = await world.ask(asks(world, "ann", task.id, deadline=Instant(world.time + 3 * SECOND)))
     await world.advance(3)
     assert (await question(world, asked.id)).status is QuestionStatus.EXPIRED
-    assert [p.delivery.cargo for p in ann.take()][-1] is Cargo.ANSWER
+    assert [p.delivery.kind for p in ann.take()][-1] is MessageKind.ANSWER
     assert (await world.task(task.id)).status is Status.RUNNING
 
 
@@ -218,11 +218,11 @@ async def test_an_agent_of_another_protocol_helps_by_doing_a_task(world):
     ann, task = await working(world, "ann")
     asked = await world.ask(asks(world, "ann", task.id))
     [order] = rev.take()
-    assert order.delivery.cargo is Cargo.WORK
+    assert order.delivery.kind is MessageKind.WORK
     assert msgspec.json.decode(order.event.body)["input"]["content"] == "which way?"
     await world.finish("rev", order.task.id, body=b'{"result":"up"}')
     [told] = ann.take()
-    assert (told.delivery.cargo, told.event.answer, told.event.answered_by) == (Cargo.ANSWER, "up", "rev")
+    assert (told.delivery.kind, told.event.answer, told.event.answered_by) == (MessageKind.ANSWER, "up", "rev")
     assert (await question(world, asked.id)).status is QuestionStatus.ANSWERED
     assert (await world.task(task.id)).status is Status.RUNNING
 
@@ -292,8 +292,8 @@ async def test_however_many_ask_who_is_gone_the_next_is_asked_by_all_of_them(wor
     named = [await world.ask(asks(world, "ann", None, to=AgentId("bob"))) for _ in range(100)]
     asked = [await world.ask(asks(world, "ann", None)) for _ in range(100)]
     assert {one.asked_of for one in (*named, *asked)} == {"bob"}
-    while parcels := await world.poll("bob", 100):
-        await world.ask_ack("bob", parcels)
+    while outgoing_messages := await world.poll("bob", 100):
+        await world.ask_ack("bob", outgoing_messages)
     if gone == "removed":
         await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId("bob")))
     for _ in range(7 if gone == "silent" else 1):
@@ -339,7 +339,7 @@ async def test_who_helps_by_doing_a_task_is_told_when_nobody_needs_it_any_more(w
     [order] = rev.take()
     await world.finish("ann", task.id)
     assert (await world.task(order.task.id)).status is Status.CANCELLED
-    assert [parcel.delivery.cargo for parcel in rev.take()] == [Cargo.CANCEL]
+    assert [outgoing.delivery.kind for outgoing in rev.take()] == [MessageKind.CANCEL]
 
 
 async def test_help_that_gets_its_turn_because_other_help_is_called_off_is_called_off_as_well(world):
@@ -356,7 +356,7 @@ async def test_help_that_gets_its_turn_because_other_help_is_called_off_is_calle
         ended = await world.task(row.id)
         assert ended.status is Status.CANCELLED
         assert [event.seq for event in await world.store.events(row.id)] == list(range(1, ended.seq + 1))
-    assert [d for d in await world.store.deliveries() if d.cargo is Cargo.WORK] == []
+    assert [d for d in await world.store.deliveries() if d.kind is MessageKind.WORK] == []
 
 
 async def test_when_a_deadline_ends_a_task_nobody_else_is_asked_to_help_with_it(world):
@@ -371,8 +371,8 @@ async def test_when_a_deadline_ends_a_task_nobody_else_is_asked_to_help_with_it(
     assert (ended.status, len(await world.store.events(task.id))) == (Status.FAILED, ended.seq)
     assert {(await question(world, request.id)).status for request in requests} == {QuestionStatus.WITHDRAWN}
     told = rev.take() + sue.take()
-    assert {parcel.delivery.task for parcel in told} == {parcel.delivery.task for parcel in asked}
-    assert {parcel.delivery.cargo for parcel in told} == {Cargo.CANCEL}
+    assert {outgoing.delivery.task for outgoing in told} == {outgoing.delivery.task for outgoing in asked}
+    assert {outgoing.delivery.kind for outgoing in told} == {MessageKind.CANCEL}
 
 
 async def test_a_request_that_was_called_off_reaches_nobody_any_more(world):
@@ -388,7 +388,7 @@ async def test_a_request_that_was_called_off_reaches_nobody_any_more(world):
     await world.ask(hands(world, "ann", given.id, to=AgentId("bob")))
     await ann.close(fault=Fault(kind=Kind.UNAVAILABLE, message="gone", retryable=True))
     bob = await world.connect("bob", acknowledges=True)
-    assert [msgspec.json.decode(parcel.event.body) for parcel in bob.take()] == [{"text": "by the way"}]
+    assert [msgspec.json.decode(outgoing.event.body) for outgoing in bob.take()] == [{"text": "by the way"}]
     records = [r for r in await world.store.audit(limit=100) if r.action == "letter.withdraw"]
     assert len(records) == 3
     assert asked.letter.message_id in {record.subject for record in records}

@@ -9,7 +9,7 @@ import pytest
 from tests.support.world import World
 
 from dragoman.core.commands import Beat, Pause, Redrive, Resume, Sweep
-from dragoman.core.delivery.model import Cargo, Delivery, Heard
+from dragoman.core.delivery.model import Delivery, Heard, MessageKind
 from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN, DAY, HOUR, SECOND, AgentId, Instant, TaskId
 from dragoman.core.lookups import PAGE
@@ -30,8 +30,8 @@ async def world(request):
     await world.intake.stop()
 
 
-def texts(parcels) -> list[str]:
-    return [msgspec.json.decode(p.event.body)["text"] for p in parcels]
+def texts(outgoing_messages) -> list[str]:
+    return [msgspec.json.decode(p.event.body)["text"] for p in outgoing_messages]
 
 
 def rows(world: World) -> list[Delivery]:
@@ -44,10 +44,10 @@ def rows(world: World) -> list[Delivery]:
 async def test_a_kept_letter_is_in_the_store_until_it_is_acknowledged(world):
     bob = await world.connect("bob", acknowledges=True)
     await world.ask(world.tell("ann", "bob"))
-    [parcel] = bob.take()
-    assert (parcel.delivery.cargo, parcel.delivery.attempt, texts([parcel])) == (Cargo.LETTER, 1, ["hello"])
+    [outgoing] = bob.take()
+    assert (outgoing.delivery.kind, outgoing.delivery.attempt, texts([outgoing])) == (MessageKind.LETTER, 1, ["hello"])
     assert len(rows(world)) == 1
-    await bob.ack(parcel)
+    await bob.ack(outgoing)
     assert rows(world) == []
 
 
@@ -82,8 +82,8 @@ async def test_what_was_on_a_link_that_broke_leaves_again_at_once_over_the_next(
     await world.ask(world.tell("ann", "bob"))
     await bob.close()
     again = await world.connect("bob", acknowledges=True)
-    [parcel] = again.take()
-    assert parcel.delivery.attempt == 2
+    [outgoing] = again.take()
+    assert outgoing.delivery.attempt == 2
 
 
 # -- the same again
@@ -153,9 +153,9 @@ async def test_without_an_acknowledgment_it_leaves_again_after_growing_waits_and
         await world.advance(0.1)
     assert [(attempt, round(at)) for attempt, at in seen] == [(1, 0), (2, 1), (3, 3), (4, 7)]
     [letter] = await world.store.dead_letters(task=None, after=None, limit=10)
-    assert (letter.cargo, letter.attempts, letter.receiver) == (Cargo.LETTER, 4, "bob")
+    assert (letter.kind, letter.attempts, letter.receiver) == (MessageKind.LETTER, 4, "bob")
     [told] = ann.take()[:1]
-    assert (told.delivery.cargo, told.delivery.reason.kind) == (Cargo.UNDELIVERED, Kind.UNAVAILABLE)
+    assert (told.delivery.kind, told.delivery.reason.kind) == (MessageKind.UNDELIVERED, Kind.UNAVAILABLE)
     await world.ask(Redrive(principal=ADMIN, letter=letter.id))
     assert texts(bob.take()) == ["hello"]
 
@@ -190,12 +190,12 @@ async def test_an_offer_that_the_hub_did_not_live_to_hear_of_does_not_count(worl
 async def test_nor_does_an_offer_of_work(world):
     bob = await world.connect("bob", acknowledges=True)
     await world.submit(None, pinned="bob")
-    assert [parcel.delivery.attempt for parcel in bob.take()] == [1]
+    assert [outgoing.delivery.attempt for outgoing in bob.take()] == [1]
     world.time = Instant(world.time + SECOND // 10)
     await world.restart()
     bob = await world.connect("bob", acknowledges=True)
     await world.advance(20)
-    assert [parcel.delivery.attempt for parcel in bob.take()] == [1, 2, 3, 4]
+    assert [outgoing.delivery.attempt for outgoing in bob.take()] == [1, 2, 3, 4]
 
 
 async def test_work_that_was_paused_before_anybody_acknowledged_it_is_given_out_again_when_it_goes_on(world):
@@ -206,7 +206,7 @@ async def test_work_that_was_paused_before_anybody_acknowledged_it_is_given_out_
     for _ in range(3):
         await world.advance(20)
         await world.ask(Beat(principal=AgentId("bob")))
-    assert [parcel.delivery.cargo for parcel in bob.take()] == [Cargo.WORK]  # as it was before the pause
+    assert [outgoing.delivery.kind for outgoing in bob.take()] == [MessageKind.WORK]  # as it was before the pause
     await world.ask(Resume(principal=ADMIN, task_id=task.id))
     await world.advance(1)
     assert bob.work == [task.id]
@@ -218,8 +218,8 @@ async def test_a_poll_that_never_acknowledges_gets_it_again(world):
     assert texts(await world.poll("bob")) == ["hello"]
     assert await world.poll("bob") == []
     await world.advance(1)
-    [parcel] = await world.poll("bob")
-    assert parcel.delivery.attempt == 2
+    [outgoing] = await world.poll("bob")
+    assert outgoing.delivery.attempt == 2
 
 
 # -- time to live
@@ -230,7 +230,7 @@ async def test_a_letter_whose_time_is_over_is_dropped_recorded_and_its_sender_to
     await world.ask(world.tell("ann", "bob", expires_at=Instant(world.time + SECOND)))
     await world.advance(1)
     [told] = ann.take()
-    assert (told.delivery.cargo, told.delivery.reason.kind) == (Cargo.UNDELIVERED, Kind.TIMEOUT)
+    assert (told.delivery.kind, told.delivery.reason.kind) == (MessageKind.UNDELIVERED, Kind.TIMEOUT)
     bob = await world.connect("bob", acknowledges=True)
     assert bob.take() == []
     assert "letter.expire" in [r.action for r in await world.store.audit(after=0, limit=1000)]
@@ -254,9 +254,9 @@ async def test_only_the_head_of_a_lane_is_delivered(world):
         await world.ask(world.tell("ann", "bob", f"{n}", lane=lane))
     heard = []
     for _ in range(3):
-        [parcel] = bob.take()
-        heard += texts([parcel])
-        await bob.ack(parcel)
+        [outgoing] = bob.take()
+        heard += texts([outgoing])
+        await bob.ack(outgoing)
     assert heard == ["0", "1", "2"]
 
 
@@ -278,7 +278,7 @@ async def test_letters_about_a_task_stand_behind_its_work_order(world):
     task = await world.submit(None, pinned="bob")
     await world.ask(world.tell("ann", "bob", "about it", lane=task.id))
     [order] = bob.take()
-    assert order.delivery.cargo is Cargo.WORK
+    assert order.delivery.kind is MessageKind.WORK
     await bob.ack(order)
     assert texts(bob.take()) == ["about it"]
 
@@ -291,9 +291,9 @@ async def test_a_critical_letter_takes_its_lane_along_and_overtakes_the_others(w
     await world.ask(world.tell("ann", "bob", "now!", lane=late, priority=CRITICAL))
     heard = []
     for _ in range(5):
-        parcels = await world.poll("bob", most=1)
-        heard += texts(parcels)
-        await world.ask_ack("bob", parcels)
+        outgoing_messages = await world.poll("bob", most=1)
+        heard += texts(outgoing_messages)
+        await world.ask_ack("bob", outgoing_messages)
     assert heard == ["late 0", "late 1", "now!", "early 0", "early 1"]
 
 
@@ -349,7 +349,7 @@ async def test_a_work_order_that_is_not_acknowledged_is_put_before_the_agent_aga
 async def test_an_agent_that_polls_gets_its_work_order_again(world):
     task = await world.submit(None, pinned="bob")
     [order] = await world.poll("bob")
-    assert order.delivery.cargo is Cargo.WORK
+    assert order.delivery.kind is MessageKind.WORK
     await world.advance(1)
     [again] = await world.poll("bob")
     assert (again.delivery.id, again.delivery.attempt) == (order.delivery.id, 2)
@@ -366,8 +366,8 @@ async def test_progress_is_told_such_an_agent_at_most_once(world):
     await world.progress("i1", task.id, 10)
     await world.progress("i1", task.id, 20)
     await world.finish("i1", task.id)
-    assert [p.delivery.cargo for p in ann.take()] == [Cargo.PROGRESS, Cargo.PROGRESS, Cargo.RESULT]
-    assert [row.cargo for row in rows(world)] == [Cargo.RESULT]
+    assert [p.delivery.kind for p in ann.take()] == [MessageKind.PROGRESS, MessageKind.PROGRESS, MessageKind.RESULT]
+    assert [row.kind for row in rows(world)] == [MessageKind.RESULT]
     assert i1.work == [task.id]
 
 
@@ -376,17 +376,17 @@ async def test_a_work_order_leaves_when_a_letter_before_it_is_out_of_the_way(wor
     task = await world.submit(None, pinned="bob", follows=True)
     await world.ask(world.tell("ann", "bob", "about it", lane=task.id))
     bob = await world.connect("bob")
-    assert {parcel.delivery.cargo for parcel in bob.take()} == {Cargo.LETTER, Cargo.WORK}
+    assert {outgoing.delivery.kind for outgoing in bob.take()} == {MessageKind.LETTER, MessageKind.WORK}
     await world.restart()
     polled = await world.poll("bob", most=1)
     assert texts(polled) == ["about it"]
-    order = next(row for row in rows(world) if row.cargo is Cargo.WORK)
+    order = next(row for row in rows(world) if row.kind is MessageKind.WORK)
     world.time = order.wake_at
     await world.settle()
     bob = await world.connect("bob", acknowledges=True)
     assert bob.take() == []
     await world.ask_ack("bob", polled)
-    assert [parcel.delivery.id for parcel in bob.take()] == [order.id]
+    assert [outgoing.delivery.id for outgoing in bob.take()] == [order.id]
 
 
 async def test_a_task_goes_on_although_an_answer_is_buried_that_stands_before_its_order(world):
@@ -396,12 +396,12 @@ async def test_a_task_goes_on_although_an_answer_is_buried_that_stands_before_it
     await world.ask(world.tell("ann", "bob", lane=task.id))
     await world.connect("bob", acknowledges=True)
     letter, order = sorted(rows(world), key=lambda row: row.seq)
-    assert (letter.cargo, order.cargo, letter.task) == (Cargo.LETTER, Cargo.WORK, task.id)
-    answer = msgspec.structs.replace(letter, cargo=Cargo.ANSWER, letter=None, attempt=99)
+    assert (letter.kind, order.kind, letter.task) == (MessageKind.LETTER, MessageKind.WORK, task.id)
+    answer = msgspec.structs.replace(letter, kind=MessageKind.ANSWER, letter=None, attempt=99)
     world.store._tables[Delivery][letter.id] = answer
     await world.restart()
     bob = await world.connect("bob", acknowledges=True)
-    assert [parcel.delivery.cargo for parcel in bob.take()] == [Cargo.WORK]
+    assert [outgoing.delivery.kind for outgoing in bob.take()] == [MessageKind.WORK]
     await world.finish("bob", task.id)
     assert (await world.task(task.id)).status is Status.COMPLETED
     assert "dead_lettered" in await world.story(task.id)

@@ -95,13 +95,13 @@ async def test_what_the_first_asked_is_answered_to_nobody(world):
     words = Ask(question="left or right?")
     loose = [await world.ask(AskPerson(principal=ANN, request_id=f"q{n}", ask=words)) for n in range(100)]
     await replaced(world, ANN)
-    heir = await world.connect("ann", acknowledges=True)
+    subtask_owner = await world.connect("ann", acknowledges=True)
     answer = GiveHelp(
         principal=BOB, request_id=letter.message_id, letter=world.letter("bob"), verdict=HelpVerdict.ANSWERED, answer={}
     )
     assert (await world.refused(answer)).kind is Kind.CONFLICT
     assert {(await world.store.question(one.id)).status for one in loose} == {QuestionStatus.WITHDRAWN}
-    assert heir.take() == []
+    assert subtask_owner.take() == []
 
 
 async def test_letters_to_the_first_are_dead_though_there_is_a_second_at_once(world):
@@ -112,8 +112,8 @@ async def test_letters_to_the_first_are_dead_though_there_is_a_second_at_once(wo
         world.ask(RemoveAgent(principal=ADMIN, agent=ANN)), world.ask(AddAgent(principal=ADMIN, agent=second))
     )
     await world.settle()
-    heir = await world.connect("ann", acknowledges=True)
-    assert heir.take() == []
+    subtask_owner = await world.connect("ann", acknowledges=True)
+    assert subtask_owner.take() == []
     assert [dead.receiver for dead in await world.store.dead_letters(limit=10)] == [ANN]
 
 
@@ -143,5 +143,5 @@ async def test_an_agent_is_as_old_as_the_commit_that_adds_it(world):
         world.ask(RemoveAgent(principal=ADMIN, agent=ANN)), world.ask(AddAgent(principal=ADMIN, agent=second))
     )
     await world.settle()
-    heir = await world.connect("ann", acknowledges=True)
-    assert heir.take() == []
+    subtask_owner = await world.connect("ann", acknowledges=True)
+    assert subtask_owner.take() == []

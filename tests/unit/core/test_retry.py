@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.unit.core.state.conftest import SharedWorld
 
-from dragoman.core.delivery.model import Cargo, DeadLetter, Delivery
+from dragoman.core.delivery.model import DeadLetter, Delivery, MessageKind
 from dragoman.core.delivery.outbox import again
 from dragoman.core.delivery.retry import LONGEST, OWN, SHORTEST, Backoff, grown, wait_of
 from dragoman.core.errors import Kind
@@ -95,8 +95,8 @@ def test_what_is_never_acknowledged_leaves_exactly_when_the_configuration_says(d
         await world.ask(world.tell("ann", "bob", attempts=attempts, retry=backoff_in(own)))
         change_at, policy = draw(st.integers(1, attempts)), policies[0]
         for attempt in range(1, attempts + 1):
-            [parcel] = bob.take()
-            assert parcel.delivery.attempt == attempt
+            [outgoing] = bob.take()
+            assert outgoing.delivery.attempt == attempt
             since = world.time
             if attempt == change_at:
                 await world.advance(0.05)
@@ -105,7 +105,7 @@ def test_what_is_never_acknowledged_leaves_exactly_when_the_configuration_says(d
                 await world.policy(retry_config={**gone, **policy})
                 await world.settle()
                 since = since if backoff_in(policy) == before else world.time
-            wait = wait_of(SETTINGS, parcel.delivery.id, attempt, backoff_in(policy), backoff_in(own))
+            wait = wait_of(SETTINGS, outgoing.delivery.id, attempt, backoff_in(policy), backoff_in(own))
             [row] = world.store.rows(Delivery)
             assert row.wake_at == since + wait
             world.time = Instant(row.wake_at - 1)
@@ -114,7 +114,7 @@ def test_what_is_never_acknowledged_leaves_exactly_when_the_configuration_says(d
             world.time = Instant(row.wake_at)
             await world.settle()
         assert bob.take() == []
-        [dead] = [one for one in world.store.rows(DeadLetter) if one.cargo is Cargo.LETTER]
+        [dead] = [one for one in world.store.rows(DeadLetter) if one.kind is MessageKind.LETTER]
         assert dead.attempts == attempts
         await world.intake.stop()
 
@@ -155,7 +155,7 @@ async def test_the_policys_attempts_are_those_of_notices_and_what_it_takes_back_
     await world.ask(world.tell("ann", "bob", attempts=1))
     await world.advance(0.5)  # the letter is dead, and ann is told, once
     await world.advance(0.5)
-    assert sorted(dead.cargo for dead in world.store.rows(DeadLetter)) == [Cargo.LETTER, Cargo.UNDELIVERED]
+    assert sorted(dead.kind for dead in world.store.rows(DeadLetter)) == [MessageKind.LETTER, MessageKind.UNDELIVERED]
     changed = await world.policy(retry_config=None)
     assert "retry_config" not in changed.value
     await world.ask(world.tell("ann", "bob"))

@@ -10,7 +10,7 @@ import pytest
 from tests.support.world import World
 
 from dragoman.core.commands import Answer, Ask, AskPerson, Beat, Finish, Retry
-from dragoman.core.delivery.model import Cargo
+from dragoman.core.delivery.model import MessageKind
 from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant
 from dragoman.core.queries import AgentFacts, why
@@ -98,7 +98,7 @@ async def test_a_task_that_is_stuck_with_its_agent_can_be_retried(world):
     peer.take()
     await world.ask(Retry(principal=ADMIN, task_id=task.id))
     stop, order = peer.take()
-    assert (stop.delivery.cargo, order.delivery.cargo) == (Cargo.CANCEL, Cargo.WORK)
+    assert (stop.delivery.kind, order.delivery.kind) == (MessageKind.CANCEL, MessageKind.WORK)
     assert order.task.request_id != task.request_id
     again = await world.task(task.id)
     assert (again.status.value, again.attempts, again.round) == ("assigned", 1, 1)
@@ -150,9 +150,9 @@ async def test_the_caller_of_a_task_that_is_retried_hears_only_how_it_ended(worl
     await world.connect("i1")
     task = await world.submit()
     await world.ask(Retry(principal=ADMIN, task_id=task.id))
-    assert [parcel.delivery.cargo for parcel in boss.take()] == []
+    assert [outgoing.delivery.kind for outgoing in boss.take()] == []
     await world.finish("i1", task.id)
-    assert [parcel.delivery.cargo for parcel in boss.take()] == [Cargo.RESULT]
+    assert [outgoing.delivery.kind for outgoing in boss.take()] == [MessageKind.RESULT]
 
 
 async def test_why_names_the_clock_of_a_task_for_which_nobody_is_connected(world):

@@ -38,7 +38,7 @@ async def state(world: World, task: Task) -> tuple[str, int]:
 
 
 def answers(peer: Any) -> list[Any]:
-    return [parcel.event.answer for parcel in peer.take() if parcel.delivery.cargo == "answer"]
+    return [outgoing.event.answer for outgoing in peer.take() if outgoing.delivery.kind == "answer"]
 
 
 @pytest.mark.parametrize("vouches", [True, False])

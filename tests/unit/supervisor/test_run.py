@@ -21,7 +21,7 @@ from dragoman.supervisor.run import Run, Surroundings
 A1 = AgentId("a1")
 PATIENCE = 60.0
 LAUNCH = Launch(argv=("/bin/true",), env={}, cwd="/")
-ORDER: Any = SimpleNamespace(weight=0, delivery=SimpleNamespace(id="d1", cargo=None))
+ORDER: Any = SimpleNamespace(weight=0, delivery=SimpleNamespace(id="d1", kind=None))
 
 
 class Hub:
@@ -90,7 +90,7 @@ class Nursery:
 class Words:
     protocol = "forge"
 
-    def say(self, parcel: Any, agent: Any, now: int) -> list[bytes]:
+    def say(self, outgoing: Any, agent: Any, now: int) -> list[bytes]:
         return [b"order"]
 
     def shutdown(self, grace_ms: int, reason: str, now: int, message_id: str) -> bytes:

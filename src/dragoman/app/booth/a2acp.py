@@ -12,7 +12,7 @@ from dragoman.bindings import a2acp
 from dragoman.core.agents.model import Agent, Offer
 from dragoman.core.contracts.model import Contract
 from dragoman.core.contracts.model import Party as Side
-from dragoman.core.delivery.model import Parcel
+from dragoman.core.delivery.model import Outgoing
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import HOUR, Instant, TaskId
 from dragoman.core.tasks.model import Event, Task
@@ -46,7 +46,7 @@ def hear(data: bytes, now: Instant) -> Heard:
     return Heard(kind, speaker, (a2acp.command_of(said),), contract)
 
 
-def say(parcel: Parcel, receiver: Agent, now: Instant, files: Shelf) -> list[Any]:
+def say(outgoing: Outgoing, receiver: Agent, now: Instant, files: Shelf) -> list[Any]:
     voice = a2acp.Voice(
         broker=BROKER,
         party=lambda one: Party(agent_id=one, domain="default", version="1.0.0"),
@@ -55,7 +55,7 @@ def say(parcel: Parcel, receiver: Agent, now: Instant, files: Shelf) -> list[Any
         shut=_never,
         grant=lambda contract, one: None,
     )
-    return [msgspec.json.decode(a2acp.wire_of(parcel, receiver.id, now, voice, None))]
+    return [msgspec.json.decode(a2acp.wire_of(outgoing, receiver.id, now, voice, None))]
 
 
 def follow(event: Event, task: Task, files: Shelf) -> list[Any]:

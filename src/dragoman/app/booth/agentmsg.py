@@ -9,7 +9,7 @@ import msgspec
 from dragoman.app.booth.tongue import Heard, Shelf, agent
 from dragoman.bindings import agentmsg
 from dragoman.core.agents.model import Agent
-from dragoman.core.delivery.model import Parcel
+from dragoman.core.delivery.model import Outgoing
 from dragoman.core.ids import Instant
 from dragoman.core.tasks.model import Event, Task
 from dragoman.protocols.agentmsg import codec
@@ -24,8 +24,8 @@ def hear(data: bytes, now: Instant) -> Heard:
     return Heard(message.type.value, speaker, agentmsg.commands_of(speaker, message, tree, data, now=now))
 
 
-def say(parcel: Parcel, receiver: Agent, now: Instant, files: Shelf) -> list[Any]:
-    return [msgspec.json.decode(agentmsg.wire_of(parcel, receiver, now)[0])]
+def say(outgoing: Outgoing, receiver: Agent, now: Instant, files: Shelf) -> list[Any]:
+    return [msgspec.json.decode(agentmsg.wire_of(outgoing, receiver, now)[0])]
 
 
 def follow(event: Event, task: Task, files: Shelf) -> list[Any]:

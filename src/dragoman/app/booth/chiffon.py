@@ -9,7 +9,7 @@ import msgspec
 from dragoman.app.booth.tongue import Heard, Shelf, agent
 from dragoman.bindings import chiffon
 from dragoman.core.agents.model import Agent
-from dragoman.core.delivery.model import Parcel
+from dragoman.core.delivery.model import Outgoing
 from dragoman.core.ids import Instant
 from dragoman.core.tasks.model import Event, Task
 from dragoman.protocols.chiffon import codec
@@ -26,8 +26,8 @@ def hear(data: bytes, now: Instant) -> Heard:
     return Heard(message.type, speaker, (chiffon.command_of(speaker, message, tree, data),))
 
 
-def say(parcel: Parcel, receiver: Agent, now: Instant, files: Shelf) -> list[Any]:
-    return [msgspec.json.decode(frame) for frame in chiffon.wire_of(parcel, receiver, now)]
+def say(outgoing: Outgoing, receiver: Agent, now: Instant, files: Shelf) -> list[Any]:
+    return [msgspec.json.decode(frame) for frame in chiffon.wire_of(outgoing, receiver, now)]
 
 
 def follow(event: Event, task: Task, files: Shelf) -> list[Any]:

@@ -8,7 +8,7 @@ from uuid import uuid5
 from dragoman.app.booth.tongue import SPEAKER, TASKS, Heard, Shelf, agent, kept, tree_of
 from dragoman.bindings import coven
 from dragoman.core.agents.model import Agent
-from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.core.files import FileRef
 from dragoman.core.ids import Instant, TaskId
 from dragoman.core.tasks.model import Event, Task
@@ -46,12 +46,12 @@ def _kept(file: FileData) -> FileRef:
     return kept(file.filename, file.mime_type, file.data)
 
 
-def say(parcel: Parcel, receiver: Agent, now: Instant, files: Shelf) -> list[Any]:
-    if parcel.delivery.cargo is Cargo.WORK:
-        attached = tuple(coven.attached(file, files.get(file.id, b"")) for file in coven.attachments_in(parcel.event))
-        return [readable.written(coven.message_of(parcel, attached))]
-    if parcel.delivery.cargo is Cargo.CANCEL:  # to agents that declare the extension
-        return [readable.written(Cancel(request_id=parcel.task.request_id, reason=coven.reason_of(parcel)))]
+def say(outgoing: Outgoing, receiver: Agent, now: Instant, files: Shelf) -> list[Any]:
+    if outgoing.delivery.kind is MessageKind.WORK:
+        attached = tuple(coven.attached(file, files.get(file.id, b"")) for file in coven.attachments_in(outgoing.event))
+        return [readable.written(coven.message_of(outgoing, attached))]
+    if outgoing.delivery.kind is MessageKind.CANCEL:  # to agents that declare the extension
+        return [readable.written(Cancel(request_id=outgoing.task.request_id, reason=coven.reason_of(outgoing)))]
     return []
 
 

@@ -13,7 +13,7 @@ from dragoman.bindings import forge
 from dragoman.bindings.forge.inbound import progress, update
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command
-from dragoman.core.delivery.model import Parcel
+from dragoman.core.delivery.model import Outgoing
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.files import FileRef
 from dragoman.core.ids import Instant
@@ -67,8 +67,8 @@ def _kept(file: Attachment) -> FileRef:
         raise refuse(Kind.INVALID, f"the data of {file.filename!r} is no base64", field="data") from None
 
 
-def say(parcel: Parcel, receiver: Agent, now: Instant, files: Shelf) -> list[Any]:
-    return [msgspec.json.decode(codec.write(message)) for message in forge.messages_of(parcel, receiver, now)]
+def say(outgoing: Outgoing, receiver: Agent, now: Instant, files: Shelf) -> list[Any]:
+    return [msgspec.json.decode(codec.write(message)) for message in forge.messages_of(outgoing, receiver, now)]
 
 
 def follow(event: Event, task: Task, files: Shelf) -> list[Any]:

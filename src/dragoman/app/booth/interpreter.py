@@ -39,7 +39,7 @@ from dragoman.core.commands import (
     Submit,
     Tell,
 )
-from dragoman.core.delivery.model import Parcel
+from dragoman.core.delivery.model import Outgoing
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import HOUR, AgentId, Instant, SessionId, TaskId
 from dragoman.core.ports import Changes
@@ -75,13 +75,13 @@ class Translation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _End:
-    """Where parcels arrive."""
+    """Where outgoing messages arrive."""
 
     def __init__(self) -> None:
-        self.parcels: list[Parcel] = []
+        self.outgoing_messages: list[Outgoing] = []
 
-    def deliver(self, parcels: Any) -> None:
-        self.parcels.extend(parcels)
+    def deliver(self, outgoing_messages: Any) -> None:
+        self.outgoing_messages.extend(outgoing_messages)
 
     def hang_up(self, reason: str) -> None:
         pass
@@ -149,10 +149,12 @@ class _Booth:
             end = await self._open(listener)
             if isinstance(command, Cancel):
                 await self._given(speaker, listener, command.task_id)
-                end.parcels.clear()
+                end.outgoing_messages.clear()
             await self._intake.ask(command)
             speech = tongue(self._target)
-            return [said for parcel in end.parcels for said in speech.say(parcel, listener, self._now, shelf)]
+            return [
+                said for outgoing in end.outgoing_messages for said in speech.say(outgoing, listener, self._now, shelf)
+            ]
         finally:
             await self._intake.stop()
 
@@ -168,10 +170,14 @@ class _Booth:
             end = await self._open(caller)
             await self._open(worker)
             given = await self._given(caller, worker, task, follows=speech.FOLLOWS)
-            end.parcels.clear()
+            end.outgoing_messages.clear()
             await self._intake.ask(command)
             if not speech.FOLLOWS:
-                return [said for parcel in end.parcels for said in speech.say(parcel, caller, self._now, shelf)]
+                return [
+                    said
+                    for outgoing in end.outgoing_messages
+                    for said in speech.say(outgoing, caller, self._now, shelf)
+                ]
             now = await self._store.task(task)
             assert now is not None
             events = await self._store.events(task, after=given.seq)

@@ -13,7 +13,7 @@ from uuid import UUID, uuid5
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command
 from dragoman.core.contracts.model import Contract
-from dragoman.core.delivery.model import Parcel
+from dragoman.core.delivery.model import Outgoing
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, Instant, instant
@@ -52,7 +52,7 @@ class Tongue(Protocol):
         """Raises `RemoteProtocolError` for what is no message, `Refused` for what means nothing."""
         ...
 
-    def say(self, parcel: Parcel, receiver: Agent, now: Instant, files: Shelf) -> list[Any]:
+    def say(self, outgoing: Outgoing, receiver: Agent, now: Instant, files: Shelf) -> list[Any]:
         """What arrives, as JSON."""
         ...
 

@@ -1,6 +1,6 @@
 """A2acp's spoke: its messages ⇄ the hub's commands and deliveries.
 
-inbound    a message of an agent becomes a command        outbound   a parcel becomes a message
+inbound    a message of an agent becomes a command        outbound   an outgoing message becomes a message
 contracts  offers and contracts, and who offers what      failures   faults become errors, and back
 names      what agents, tasks and messages are called     saying     a message being made, sealed or not
 said       a message with what is known of it

@@ -14,7 +14,7 @@ import msgspec
 from dragoman.bindings.a2acp.names import party_of, schema_version_of, version_of
 from dragoman.core.agents.model import Agent, Offer
 from dragoman.core.contracts import model
-from dragoman.core.contracts.borders import are_open, domain_of
+from dragoman.core.contracts.domain_policy import are_open, domain_of
 from dragoman.core.contracts.served import listed
 from dragoman.core.ids import EPOCH, SECOND, Instant
 from dragoman.core.state.policy import ANY, Border

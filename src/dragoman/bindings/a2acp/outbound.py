@@ -1,6 +1,6 @@
-"""A parcel of the hub becomes an a2acp message.
+"""An outgoing message of the hub becomes an a2acp message.
 
-    cargo      message                                                        from
+    kind      message                                                        from
     ---------  -------------------------------------------------------------  ---------------------------------------
     WORK       request: the intent, its input, correlation_id (`names`)        whoever asked; a person asks as the hub
     RESULT     response, or error if the work failed                          whoever did it
@@ -32,7 +32,7 @@ from dragoman.bindings.a2acp.said import ENVELOPE
 from dragoman.bindings.a2acp.saying import ADDED, EVENT, REQUEST, RESPONSE, Saying, Voice, came, oversize
 from dragoman.bindings.told import context_told, fault_told, file_told, limits_told
 from dragoman.core.contracts.model import Contract, Standing
-from dragoman.core.delivery.model import Cargo, Letter, Parcel
+from dragoman.core.delivery.model import Letter, MessageKind, Outgoing
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.tasks.model import Asking, Event, EventKind, Question, QuestionStatus, Task
@@ -45,24 +45,24 @@ _SHORT = 4096
 _parse = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def wanted(parcel: Parcel) -> str | None:
-    """The contract that the words of a parcel need."""
-    cargo = parcel.delivery.cargo
-    if cargo is Cargo.ANSWER and parcel.event.about is Asking.HANDSHAKE:
-        answer = parcel.event.answer
+def wanted(outgoing: Outgoing) -> str | None:
+    """The contract that the words of an outgoing message need."""
+    kind = outgoing.delivery.kind
+    if kind is MessageKind.ANSWER and outgoing.event.about is Asking.HANDSHAKE:
+        answer = outgoing.event.answer
         return answer.get("contract_id") if type(answer) is dict else None
-    if cargo is Cargo.LETTER:
-        letter: Letter = parcel.event
+    if kind is MessageKind.LETTER:
+        letter: Letter = outgoing.event
         return letter.contract
-    return None if parcel.task is None else parcel.task.contract
+    return None if outgoing.task is None else outgoing.task.contract
 
 
-def failure_in(parcel: Parcel) -> Fault | None:
-    """Why what was asked came to nothing, where the parcel is the answer to it."""
-    if parcel.delivery.cargo is Cargo.ANSWER:
-        fault = parcel.event.answer.get("fault")
+def failure_in(outgoing: Outgoing) -> Fault | None:
+    """Why what was asked came to nothing, where the outgoing message is the answer to it."""
+    if outgoing.delivery.kind is MessageKind.ANSWER:
+        fault = outgoing.event.answer.get("fault")
         return None if fault is None else msgspec.convert(fault, Fault)
-    return parcel.task.fault  # type: ignore[no-any-return]
+    return outgoing.task.fault  # type: ignore[no-any-return]
 
 
 def ends_in_pieces(event: Event) -> bool:
@@ -77,7 +77,7 @@ def ends_in_pieces(event: Event) -> bool:
 
 
 def wire_of(
-    parcel: Parcel,
+    outgoing: Outgoing,
     receiver: AgentId,
     now: Instant,
     voice: Voice,
@@ -85,18 +85,18 @@ def wire_of(
     *,
     whole: str | None = None,
 ) -> bytes:
-    """The message of a parcel. `contract` is what `wanted` named; `whole` is the output of what `ends_in_pieces`.
-    Raises `Refused` for work that no message holds, or that none may.
+    """The message of an outgoing message. `contract` is what `wanted` named; `whole` is the output of what
+    `ends_in_pieces`. Raises `Refused` for work that no message holds, or that none may.
 
     Who took a task over from somebody else is no party to the contract that it was asked under. What that contract
     wants sealed stays so: it can then say no more than that it cannot read it.
     """
     if contract is not None and receiver not in contract.parties and not contract.encrypted:
         contract = None
-    said = Saying(parcel, receiver, now, voice, contract)
-    if parcel.delivery.cargo is Cargo.RESULT:
+    said = Saying(outgoing, receiver, now, voice, contract)
+    if outgoing.delivery.kind is MessageKind.RESULT:
         return _result(said, whole)
-    return _WORDS[parcel.delivery.cargo](said)
+    return _WORDS[outgoing.delivery.kind](said)
 
 
 # -- to whoever works --------------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ def _progress(said: Saying) -> bytes:
 
 def _event(said: Saying) -> bytes:
     """What another agent says of its own accord."""
-    letter: Letter = said.parcel.event
+    letter: Letter = said.outgoing.event
     source, body = said.voice.party(letter.sender), _parse(letter.body)
     if letter.protocol != PROTOCOL:
         return _foreign(said, letter, body.get("payload"), source)
@@ -291,7 +291,7 @@ def _foreign(said: Saying, letter: Letter, content: Any, source: Agent) -> bytes
 
 
 def _proposal(said: Saying) -> bytes:
-    question: Question = said.parcel.event
+    question: Question = said.outgoing.event
     draft = drafted(question.details)
     terms = terms_of(draft)
     offer = intents.Offer(
@@ -306,7 +306,7 @@ def _proposal(said: Saying) -> bytes:
 
 
 def _answer(said: Saying) -> bytes:
-    question: Question = said.parcel.event
+    question: Question = said.outgoing.event
     return _handshake(said, question) if question.about is Asking.HANDSHAKE else _answered(said, question)
 
 
@@ -367,26 +367,26 @@ def rotated(contract: Contract, receiver: AgentId, voice: Voice, thread: str | N
 
 
 def _news(said: Saying) -> bytes:
-    contract: Contract = said.parcel.event
+    contract: Contract = said.outgoing.event
     if contract.standing is Standing.TERMINATED:
         return said.say(EVENT, intents.TERMINATE, terminated(contract))
     # Only the target hears by an event that they agreed, and when they did; the key may have changed again since.
-    agreed = said.receiver == contract.target.agent and said.parcel.delivery.created_at <= contract.since
+    agreed = said.receiver == contract.target.agent and said.outgoing.delivery.created_at <= contract.since
     if contract.rotated_at is not None and not agreed:
         return said.say(EVENT, intents.ROTATE, rotated(contract, said.receiver, said.voice))
     return said.say(EVENT, intents.ACCEPT, established(contract, said.receiver, said.voice, None))
 
 
-_WORDS: Mapping[Cargo, Callable[[Saying], bytes]] = {
-    Cargo.WORK: _work,
-    Cargo.YOURS: _work,
-    Cargo.PROGRESS: _progress,
-    Cargo.FAILURE: _failure,
-    Cargo.CANCEL: _control(intents.CANCEL),
-    Cargo.PAUSE: _control("pause"),
-    Cargo.RESUME: _control("resume"),
-    Cargo.PROPOSAL: _proposal,
-    Cargo.ANSWER: _answer,
-    Cargo.CONTRACT: _news,
-    Cargo.LETTER: _event,
+_WORDS: Mapping[MessageKind, Callable[[Saying], bytes]] = {
+    MessageKind.WORK: _work,
+    MessageKind.YOURS: _work,
+    MessageKind.PROGRESS: _progress,
+    MessageKind.FAILURE: _failure,
+    MessageKind.CANCEL: _control(intents.CANCEL),
+    MessageKind.PAUSE: _control("pause"),
+    MessageKind.RESUME: _control("resume"),
+    MessageKind.PROPOSAL: _proposal,
+    MessageKind.ANSWER: _answer,
+    MessageKind.CONTRACT: _news,
+    MessageKind.LETTER: _event,
 }

@@ -1,6 +1,6 @@
 """One a2acp message being made: its envelope, what stands around its content, and whether that is sealed.
 
-What the message of each cargo says is `outbound`'s. What no pure layer can make or know (tokens, keys, who somebody is)
+What the message of each kind says is `outbound`'s. What no pure layer can make or know (tokens, keys, who somebody is)
 comes with the `Voice`.
 """
 
@@ -14,7 +14,7 @@ import msgspec
 from dragoman.bindings.a2acp.names import PROTOCOL, message_id, thread_of
 from dragoman.bindings.a2acp.said import ENVELOPE
 from dragoman.core.contracts.model import Contract
-from dragoman.core.delivery.model import Parcel
+from dragoman.core.delivery.model import Outgoing
 from dragoman.core.ids import AgentId, Instant, rfc3339
 from dragoman.core.tasks.model import Event, Task
 from dragoman.protocols.a2acp.errors import Refusal
@@ -51,28 +51,28 @@ class Saying:
     """One message being made."""
 
     def __init__(
-        self, parcel: Parcel, receiver: AgentId, now: Instant, voice: Voice, contract: Contract | None
+        self, outgoing: Outgoing, receiver: AgentId, now: Instant, voice: Voice, contract: Contract | None
     ) -> None:
-        self.parcel = parcel
+        self.outgoing = outgoing
         self.receiver = receiver
         self.now = now
         self.voice = voice
         self.contract = contract
-        self.id = message_id(parcel.delivery.id)
+        self.id = message_id(outgoing.delivery.id)
 
     @property
     def task(self) -> Task:
-        task: Task = self.parcel.task
+        task: Task = self.outgoing.task
         return task
 
     @property
     def event(self) -> Event:
-        event: Event = self.parcel.event
+        event: Event = self.outgoing.event
         return event
 
     @property
     def traceparent(self) -> str:
-        return f"00-{self.task.trace_id}-{self.parcel.delivery.id.replace('-', '')[16:]}-01"
+        return f"00-{self.task.trace_id}-{self.outgoing.delivery.id.replace('-', '')[16:]}-01"
 
     @property
     def personal(self) -> bool:

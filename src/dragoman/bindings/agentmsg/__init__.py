@@ -1,6 +1,6 @@
 """Agentmsg's spoke: its messages ⇄ the hub's commands and deliveries.
 
-inbound       a message of an agent becomes commands          outbound   a parcel becomes a message
+inbound       a message of an agent becomes commands          outbound   an outgoing message becomes a message
 reports       what is said about tasks                        answers    what the hub itself answers
 conversation  what agents ask of each other                   failures   faults become ErrorReports, and back
 views         tasks in agentmsg's words                       names      what tasks and messages are called

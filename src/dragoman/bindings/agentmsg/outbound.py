@@ -1,6 +1,6 @@
-"""A parcel becomes the agentmsg message that tells of it.
+"""An outgoing message becomes the agentmsg message that tells of it.
 
-    cargo         says                                              priority      to
+    kind         says                                              priority      to
     ------------  ------------------------------------------------  ------------  ----------------------------
     work, yours   TASK_ASSIGNMENT                                   high          the agent
     progress      TASK_UPDATE                                       normal        who assigned it
@@ -39,7 +39,7 @@ from dragoman.bindings.agentmsg.names import PROTOCOL, called, derived_v4, doer,
 from dragoman.bindings.agentmsg.views import constraints_of, context_of, story_of, update_status
 from dragoman.bindings.told import fault_told, file_told, limits_told, output_told, progress_told
 from dragoman.core.agents.model import Agent
-from dragoman.core.delivery.model import ESCALATED, Cargo, Escalation, Letter, Parcel
+from dragoman.core.delivery.model import ESCALATED, Escalation, Letter, MessageKind, Outgoing
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import Instant, rfc3339
 from dragoman.core.state.tasks import SHOWN
@@ -62,14 +62,15 @@ _SHORT = 4096
 """Bytes of an ending that may have no result in it."""
 
 
-def wire_of(parcel: Parcel, agent: Agent, now: Instant, *, whole: str | None = None) -> tuple[bytes, str]:
-    """The frame of a parcel, and the id of its message. `whole` is the output of a result that `ends_in_pieces`."""
-    cargo = parcel.delivery.cargo
-    if cargo is Cargo.LETTER:
-        return _letter(parcel, agent)
-    if cargo is Cargo.RESULT:
-        return _result(parcel, agent, whole)
-    return _WORDS[cargo](parcel, agent)
+def wire_of(outgoing: Outgoing, agent: Agent, now: Instant, *, whole: str | None = None) -> tuple[bytes, str]:
+    """The frame of an outgoing message, and the id of its message. `whole` is the output of a result that
+    `ends_in_pieces`."""
+    kind = outgoing.delivery.kind
+    if kind is MessageKind.LETTER:
+        return _letter(outgoing, agent)
+    if kind is MessageKind.RESULT:
+        return _result(outgoing, agent, whole)
+    return _WORDS[kind](outgoing, agent)
 
 
 def ends_in_pieces(event: Event) -> bool:
@@ -87,15 +88,15 @@ def ends_in_pieces(event: Event) -> bool:
 # -- letters -----------------------------------------------------------------------------------------------------
 
 
-def _letter(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
+def _letter(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
     """The same bytes, but for the metadata and, where the hub chose the receiver, its name; and beside a request for
     help what those said who passed it on."""
-    letter: Letter = parcel.event
+    letter: Letter = outgoing.event
     if (letter.protocol, letter.kind) == (HUB, ESCALATED):
-        return _escalated(parcel, letter, agent)
+        return _escalated(outgoing, letter, agent)
     if letter.protocol != PROTOCOL:
-        return _foreign(parcel, letter, agent)
-    delivery = parcel.delivery
+        return _foreign(outgoing, letter, agent)
+    delivery = outgoing.delivery
     fields: dict[str, Any] = cast(dict[str, Any], _fields(letter.body))
     metadata = _parse(fields.get("metadata", _EMPTY))
     metadata["delivery_id"] = delivery.id
@@ -111,7 +112,7 @@ def _letter(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
     return _encode(fields), letter.message_id
 
 
-def _escalated(parcel: Parcel, letter: Letter, agent: Agent) -> tuple[bytes, str]:
+def _escalated(outgoing: Outgoing, letter: Letter, agent: Agent) -> tuple[bytes, str]:
     """An agent that was given a request for help as a task passed it on: what a helper of this protocol would say."""
     body = _parse(letter.body)
     payload = {
@@ -121,11 +122,11 @@ def _escalated(parcel: Parcel, letter: Letter, agent: Agent) -> tuple[bytes, str
         "follow_up_required": True,
         "estimated_effort": 0,
     }
-    own = {"from": _name(letter.sender), "id": _name(derived_v4(parcel.delivery.id))}
-    return _say(MessageType.HELP_RESPONSE, payload, parcel, agent, own=own, correlation=body["request_id"])
+    own = {"from": _name(letter.sender), "id": _name(derived_v4(outgoing.delivery.id))}
+    return _say(MessageType.HELP_RESPONSE, payload, outgoing, agent, own=own, correlation=body["request_id"])
 
 
-def _foreign(parcel: Parcel, letter: Letter, agent: Agent) -> tuple[bytes, str]:
+def _foreign(outgoing: Outgoing, letter: Letter, agent: Agent) -> tuple[bytes, str]:
     """What an agent of another protocol says of its own accord: an update of what the two have in common."""
     body = _parse(letter.body)
     content, around = body.get("payload"), body.get("around") or {}
@@ -135,8 +136,8 @@ def _foreign(parcel: Parcel, letter: Letter, agent: Agent) -> tuple[bytes, str]:
         "message": words if type(words) is str and words else letter.kind,
         "event": {"intent": letter.kind, "payload": content},
     }
-    own = {"from": _name(letter.sender), "id": _name(derived_v4(parcel.delivery.id))}
-    return _say(MessageType.TASK_UPDATE, payload, parcel, agent, own=own, priority="high")
+    own = {"from": _name(letter.sender), "id": _name(derived_v4(outgoing.delivery.id))}
+    return _say(MessageType.TASK_UPDATE, payload, outgoing, agent, own=own, priority="high")
 
 
 def _name(id: str) -> msgspec.Raw:
@@ -146,9 +147,9 @@ def _name(id: str) -> msgspec.Raw:
 # -- to the agent ------------------------------------------------------------------------------------------------
 
 
-def _work(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
-    task: Task = parcel.task
-    event: Event = parcel.event
+def _work(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
+    task: Task = outgoing.task
+    event: Event = outgoing.event
     body = _parse(event.body)
     own = _own(event, MessageType.TASK_ASSIGNMENT)
     given: dict[str, Any] = {} if own is None else _parse(own["payload"]).get("task") or {}
@@ -178,7 +179,9 @@ def _work(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
             told["handover"]["parts"] = [_part(part) for part in parts]
     priority = "critical" if task.priority is Priority.CRITICAL else "high"
     first = task.round == 0 and task.attempts <= 1
-    return _say(MessageType.TASK_ASSIGNMENT, {"task": told}, parcel, agent, own=own, priority=priority, again=not first)
+    return _say(
+        MessageType.TASK_ASSIGNMENT, {"task": told}, outgoing, agent, own=own, priority=priority, again=not first
+    )
 
 
 def _part(told: dict[str, Any]) -> dict[str, Any]:
@@ -193,46 +196,46 @@ _ELSEWHERE = frozenset({"metadata", "dependencies", "history", "story", "constra
 """Parts of a handover that a task has its own places for, and the hub's own view of the `error`."""
 
 
-def _cancel(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
-    words = fault_told(_parse(parcel.event.body), parcel.task, parcel.event).message
-    return _control(parcel, agent, "cancelled", words)
+def _cancel(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
+    words = fault_told(_parse(outgoing.event.body), outgoing.task, outgoing.event).message
+    return _control(outgoing, agent, "cancelled", words)
 
 
-def _pause(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
-    return _control(parcel, agent, "paused", "paused by a person")
+def _pause(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
+    return _control(outgoing, agent, "paused", "paused by a person")
 
 
-def _resume(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
-    return _control(parcel, agent, "in_progress", "go on")
+def _resume(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
+    return _control(outgoing, agent, "in_progress", "go on")
 
 
-def _control(parcel: Parcel, agent: Agent, status: str, words: str) -> tuple[bytes, str]:
-    payload = {"task_id": called(parcel.task), "status": status, "message": words}
-    return _say(MessageType.TASK_UPDATE, payload, parcel, agent, priority="high")
+def _control(outgoing: Outgoing, agent: Agent, status: str, words: str) -> tuple[bytes, str]:
+    payload = {"task_id": called(outgoing.task), "status": status, "message": words}
+    return _say(MessageType.TASK_UPDATE, payload, outgoing, agent, priority="high")
 
 
-def _answer(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
-    question: Question = parcel.event
+def _answer(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
+    question: Question = outgoing.event
     if question.about is Asking.TAKEOVER:
-        kind, payload = MessageType.TASK_HANDOFF, handoff_response(question, parcel.task)
+        kind, payload = MessageType.TASK_HANDOFF, handoff_response(question, outgoing.task)
     else:
         kind, payload = MessageType.HELP_RESPONSE, help_response(question)
-    return _say(kind, payload, parcel, agent, correlation=question.request_id or question.id)
+    return _say(kind, payload, outgoing, agent, correlation=question.request_id or question.id)
 
 
 # -- to whoever assigned it --------------------------------------------------------------------------------------
 
 
-def _progress(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
-    task: Task = parcel.task
-    event: Event = parcel.event
+def _progress(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
+    task: Task = outgoing.task
+    event: Event = outgoing.event
     own = _own(event, MessageType.TASK_UPDATE)
     if own is not None:
         # at most once, whatever its agent wanted for its own way to the hub
         payload = _retold(own, task)
         if "file" in payload and (file := progress_told(event).get("file")) is not None:
             payload["file"] = file_told(file, task)  # the agent named it by its id
-        return _report(MessageType.TASK_UPDATE, payload, parcel, agent, own, priority="normal")
+        return _report(MessageType.TASK_UPDATE, payload, outgoing, agent, own, priority="normal")
     body = progress_told(event)
     percent, words = body.get("percent"), body.get("message")
     if event.kind is EventKind.ASKED:
@@ -257,7 +260,7 @@ def _progress(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
         said["file"] = file_told(body["file"], task)
     if event.agent:
         said["agent_id"] = doer(event.agent)
-    return _report(MessageType.TASK_UPDATE, said, parcel, agent)
+    return _report(MessageType.TASK_UPDATE, said, outgoing, agent)
 
 
 def _status(event: Event, task: Task) -> str:
@@ -267,17 +270,17 @@ def _status(event: Event, task: Task) -> str:
     return "in_progress" if event.kind is EventKind.PROGRESS or task.final else update_status(task)
 
 
-def _result(parcel: Parcel, agent: Agent, whole: str | None) -> tuple[bytes, str]:
-    task: Task = parcel.task
-    event: Event = parcel.event
+def _result(outgoing: Outgoing, agent: Agent, whole: str | None) -> tuple[bytes, str]:
+    task: Task = outgoing.task
+    event: Event = outgoing.event
     if event.kind is not EventKind.COMPLETED:
-        return _failure(parcel, agent)
+        return _failure(outgoing, agent)
     own = _own(event, MessageType.TASK_COMPLETE)
     if own is not None:
         payload = _retold(own, task)
         if whole and payload["result"] == _NULL:
             payload["result"] = whole
-        return _report(MessageType.TASK_COMPLETE, payload, parcel, agent, own)
+        return _report(MessageType.TASK_COMPLETE, payload, outgoing, agent, own)
     body = _parse(event.body)
     output = whole or output_told(body)
     result = body.get("result")
@@ -290,15 +293,15 @@ def _result(parcel: Parcel, agent: Agent, whole: str | None) -> tuple[bytes, str
         said["usage"] = body["usage"]
     if event.agent:
         said["agent_id"] = doer(event.agent)
-    return _report(MessageType.TASK_COMPLETE, said, parcel, agent)
+    return _report(MessageType.TASK_COMPLETE, said, outgoing, agent)
 
 
-def _failure(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
-    task: Task = parcel.task
-    event: Event = parcel.event
+def _failure(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
+    task: Task = outgoing.task
+    event: Event = outgoing.event
     own = _own(event, MessageType.TASK_FAILED)
     if own is not None:
-        return _report(MessageType.TASK_FAILED, _retold(own, task), parcel, agent, own)
+        return _report(MessageType.TASK_FAILED, _retold(own, task), outgoing, agent, own)
     body = _parse(event.body)
     fault = fault_told(body, task, event)
     error = report(
@@ -312,26 +315,26 @@ def _failure(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
         said["output"] = output
     if type(body.get("usage")) is dict:
         said["usage"] = body["usage"]
-    return _report(MessageType.TASK_FAILED, said, parcel, agent)
+    return _report(MessageType.TASK_FAILED, said, outgoing, agent)
 
 
 def _report(
     kind: MessageType,
     payload: Mapping[str, Any],
-    parcel: Parcel,
+    outgoing: Outgoing,
     agent: Agent,
     own: _Fields | None = None,
     priority: str | None = None,
 ) -> tuple[bytes, str]:
     """How a task goes, to whoever assigned it. Of a later attempt its agent knows only the hub's message, which the
     caller has never seen."""
-    task: Task = parcel.task
+    task: Task = outgoing.task
     assignment = task.origin.request_id
     named = None if own is None else _parse(own.get("metadata", _EMPTY)).get("correlation_id")
     known = named is not None and not (is_uuid(named) and (task.round or task.attempts > 1))
     correlation = assignment if is_uuid(assignment) and not known else None
-    again = parcel.delivery.created_at != parcel.event.at
-    return _say(kind, payload, parcel, agent, own=own, priority=priority, correlation=correlation, again=again)
+    again = outgoing.delivery.created_at != outgoing.event.at
+    return _say(kind, payload, outgoing, agent, own=own, priority=priority, correlation=correlation, again=again)
 
 
 def _ended(event: Event, fault: Fault) -> str:
@@ -339,28 +342,28 @@ def _ended(event: Event, fault: Fault) -> str:
     return "cancelled" if cancelled else "failed"
 
 
-def _undelivered(parcel: Parcel, agent: Agent) -> tuple[bytes, str]:
-    delivery = parcel.delivery
-    letter = delivery.letter or cast(Letter, parcel.event)
+def _undelivered(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
+    delivery = outgoing.delivery
+    letter = delivery.letter or cast(Letter, outgoing.event)
     kind = letter.kind or MessageType.TASK_ASSIGNMENT.value  # which became a task, and is no letter any more
     what = f"{kind} {letter.message_id} was never acknowledged; see whether its receiver is there, send it anew"
     fault = delivery.reason or Fault(kind=Kind.UNAVAILABLE, message=what, retryable=True)
     facts = {"message_id": letter.message_id, "type": kind, **fault.facts}
     told = msgspec.structs.replace(fault, facts=facts)
     error = report(told, error_id=derived_v4(delivery.id))
-    return _say(MessageType.ERROR_REPORT, error, parcel, agent, correlation=letter.message_id)
+    return _say(MessageType.ERROR_REPORT, error, outgoing, agent, correlation=letter.message_id)
 
 
-_WORDS: Mapping[Cargo, Callable[[Parcel, Agent], tuple[bytes, str]]] = {
-    Cargo.WORK: _work,
-    Cargo.YOURS: _work,
-    Cargo.PROGRESS: _progress,
-    Cargo.FAILURE: _failure,
-    Cargo.CANCEL: _cancel,
-    Cargo.PAUSE: _pause,
-    Cargo.RESUME: _resume,
-    Cargo.ANSWER: _answer,
-    Cargo.UNDELIVERED: _undelivered,
+_WORDS: Mapping[MessageKind, Callable[[Outgoing, Agent], tuple[bytes, str]]] = {
+    MessageKind.WORK: _work,
+    MessageKind.YOURS: _work,
+    MessageKind.PROGRESS: _progress,
+    MessageKind.FAILURE: _failure,
+    MessageKind.CANCEL: _cancel,
+    MessageKind.PAUSE: _pause,
+    MessageKind.RESUME: _resume,
+    MessageKind.ANSWER: _answer,
+    MessageKind.UNDELIVERED: _undelivered,
 }
 
 
@@ -370,7 +373,7 @@ _WORDS: Mapping[Cargo, Callable[[Parcel, Agent], tuple[bytes, str]]] = {
 def _say(
     kind: MessageType,
     payload: Mapping[str, Any],
-    parcel: Parcel,
+    outgoing: Outgoing,
     agent: Agent,
     *,
     own: _Fields | None = None,
@@ -380,7 +383,7 @@ def _say(
 ) -> tuple[bytes, str]:
     """`own` is the message that it was told by, if that was agentmsg: its sender speaks, and its other fields stay.
     Told `again`, it is another message."""
-    delivery = parcel.delivery
+    delivery = outgoing.delivery
     id: Any = derived_v4(delivery.id)
     metadata: dict[str, Any] = {"priority": priority or PRIORITY[kind].value, "max_retries": MAX_RETRIES}
     message: dict[str, Any] = {}
@@ -397,8 +400,8 @@ def _say(
     metadata["delivery_id"] = delivery.id
     if correlation is not None:
         metadata["correlation_id"] = correlation
-    if parcel.task is not None:
-        metadata["traceparent"] = f"00-{parcel.task.trace_id}-{delivery.id.replace('-', '')[16:]}-01"
+    if outgoing.task is not None:
+        metadata["traceparent"] = f"00-{outgoing.task.trace_id}-{delivery.id.replace('-', '')[16:]}-01"
     message |= {
         "id": id,
         "timestamp": rfc3339(delivery.created_at),

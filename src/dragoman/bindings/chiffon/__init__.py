@@ -1,8 +1,8 @@
 """Chiffon's spoke: its envelopes ⇄ the hub's commands and deliveries.
 
 inbound     a message of an agent becomes a command        exchange   ids and names both directions agree on
-outbound    a parcel becomes one or more messages          failures   faults become `error` payloads, and back
-registration  an agent's introduction becomes a command    again      a split result, told once more
+outbound    an outgoing message becomes one or more messages          failures   faults become `error` payloads, and
+back registration  an agent's introduction becomes a command    again      a split result, told once more
 
 What chiffon has no word for travels in `x_custom_fields`, which the document leaves to extensions:
 

@@ -13,34 +13,34 @@ import msgspec
 from dragoman.bindings.chiffon.exchange import PROTOCOL, derived, receipts
 from dragoman.bindings.chiffon.outbound import reissued
 from dragoman.core.agents.model import Agent
-from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.protocols.chiffon import chunks, codec
 
-_ENDINGS = frozenset({Cargo.RESULT, Cargo.FAILURE})
+_ENDINGS = frozenset({MessageKind.RESULT, MessageKind.FAILURE})
 _parse = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def in_pieces(parcel: Parcel) -> bool:
+def in_pieces(outgoing: Outgoing) -> bool:
     """Whether it needs the whole output (`wire_again`). What is told the first time is told in the commit of its
     event."""
-    delivery, event = parcel.delivery, parcel.event
-    if delivery.cargo not in _ENDINGS or delivery.created_at == event.at or event.protocol != PROTOCOL:
+    delivery, event = outgoing.delivery, outgoing.event
+    if delivery.kind not in _ENDINGS or delivery.created_at == event.at or event.protocol != PROTOCOL:
         return False
     place = _parse(bytes(event.body)).get("chunk")
     return place is not None and place[0] > 0
 
 
-def wire_again(parcel: Parcel, receiver: Agent, whole: str) -> tuple[bytes, ...]:
+def wire_again(outgoing: Outgoing, receiver: Agent, whole: str) -> tuple[bytes, ...]:
     """What the agent said last, once for each block of all that it said."""
-    last = reissued(parcel, receiver)
+    last = reissued(outgoing, receiver)
     payload = _parse(last)["payload"]
     blocks = list(chunks.split(whole))
-    ids = receipts(parcel.delivery.id, len(blocks))
+    ids = receipts(outgoing.delivery.id, len(blocks))
     return tuple(
         codec.reissue(
             last,
             {
-                "message_id": derived(parcel.delivery.id, index),
+                "message_id": derived(outgoing.delivery.id, index),
                 "payload": {**payload, "output": block.text, "output_chunk": str(block.label)},
             },
             {"delivery_id": ids[index]},

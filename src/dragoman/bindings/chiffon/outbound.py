@@ -1,9 +1,9 @@
-"""A parcel becomes the chiffon messages that tell of it.
+"""An outgoing message becomes the chiffon messages that tell of it.
 
 What came in chiffon goes out in the bytes it came in, with only the hub's own fields replaced, so that fields
 nobody here knows arrive as well (all-D6). Everything else is put into words from the hub's form.
 
-    cargo      says                                         to
+    kind      says                                         to
     ---------  -------------------------------------------  -------------
     work       work_request                                 the agent
     progress   work_status (or a piece of a work_result)    the requester
@@ -39,7 +39,7 @@ from dragoman.bindings.chiffon.failures import OURS, is_told, payload_of
 from dragoman.bindings.errormap import TASK_CANCELLED
 from dragoman.bindings.told import context_told, fault_beside, fault_told, fitting, limits_told, progress_told
 from dragoman.core.agents.model import Agent
-from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import EPOCH, HUB, SECOND, Instant
 from dragoman.core.tasks.model import Event, EventKind, Question, Status, Task
@@ -72,20 +72,20 @@ _parse = msgspec.json.Decoder(dict[str, Any]).decode
 _write = msgspec.json.Encoder().encode
 
 
-def wire_of(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
-    """The messages of a parcel, in order; nearly always one."""
-    return _WORDS[parcel.delivery.cargo](parcel, receiver, now)
+def wire_of(outgoing: Outgoing, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
+    """The messages of an outgoing message, in order; nearly always one."""
+    return _WORDS[outgoing.delivery.kind](outgoing, receiver, now)
 
 
-def _work(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
-    task: Task = parcel.task
-    event: Event = parcel.event
+def _work(outgoing: Outgoing, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
+    task: Task = outgoing.task
+    event: Event = outgoing.event
     if event.raw is not None and event.protocol == PROTOCOL:
         # The sender's name, its message id and its time stay: the agent is to know who asked, and when.
         replaced = {"to_agent": wire_name(receiver), **_version(receiver)}
         if task.round:
             replaced["request_id"] = wire_request_id(task)
-        custom = {**_marks(parcel, receiver.id), **_attempt(task)}
+        custom = {**_marks(outgoing, receiver.id), **_attempt(task)}
         if task.files and (attached := _body(event).get("attachments")):
             custom |= {"attachments": attached, "files": None}
         return (codec.reissue(event.raw, replaced, custom),)
@@ -103,7 +103,7 @@ def _work(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
     request = WorkRequest(task_id=task.id, work_type=task.type, parameters=parameters, hints=hints)
     beyond: dict[str, dict[str, Any]] = body.get("beyond", {})
     extra = {**beyond.get("custom", {}), **_attempt(task), **_described(task, body)}
-    frame = _say(request, parcel, receiver, now, from_agent=HUB_NAME, request_id=wire_request_id(task), extra=extra)
+    frame = _say(request, outgoing, receiver, now, from_agent=HUB_NAME, request_id=wire_request_id(task), extra=extra)
     hinted = {name: value for name, value in (body.get("hints") or {}).items() if name not in Hints.__struct_fields__}
     if beyond or hinted:
         payload = {**beyond.get("payload", {}), **_parse(frame)["payload"]}
@@ -140,10 +140,10 @@ def _attempt(task: Task) -> dict[str, Any]:
     return {"attempt": task.attempts} if task.attempts > 1 else {}
 
 
-def _progress(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
-    event: Event = parcel.event
+def _progress(outgoing: Outgoing, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
+    event: Event = outgoing.event
     if event.raw is not None and event.protocol == PROTOCOL:
-        return (reissued(parcel, receiver),)
+        return (reissued(outgoing, receiver),)
     body = progress_told(event)
     status: Literal["running", "step_completed", "paused"] = "paused" if event.kind in _PAUSED else "running"
     if body.get("status") in ("step_completed", "paused"):
@@ -158,11 +158,11 @@ def _progress(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...
     asides = {name: body[name] for name in ASIDES if body.get(name) is not None}
     if event.kind is EventKind.ASKED:
         asides["question"] = {"question": body.get("question"), "options": body.get("options") or []}
-    ids = receipts(parcel.delivery.id, len(blocks))
+    ids = receipts(outgoing.delivery.id, len(blocks))
     return tuple(
         _say(
-            _status_payload(parcel.task, body, status, text, label),
-            parcel,
+            _status_payload(outgoing.task, body, status, text, label),
+            outgoing,
             receiver,
             now,
             index=index,
@@ -217,19 +217,19 @@ def _aside_step(body: dict[str, Any]) -> str | None:
     return None
 
 
-def _result(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
-    event: Event = parcel.event
+def _result(outgoing: Outgoing, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
+    event: Event = outgoing.event
     if event.raw is not None and event.protocol == PROTOCOL:
-        return (reissued(parcel, receiver),)
+        return (reissued(outgoing, receiver),)
     body = _body(event)
     failed = event.kind is EventKind.FAILED
     code = body.get("exit_code")
     code = (code if type(code) is int and code else 1) if failed else 0
-    return _result_messages(parcel, receiver, now, body, _text(body), code)
+    return _result_messages(outgoing, receiver, now, body, _text(body), code)
 
 
 def _result_messages(
-    parcel: Parcel,
+    outgoing: Outgoing,
     receiver: Agent,
     now: Instant,
     body: dict[str, Any],
@@ -240,11 +240,11 @@ def _result_messages(
     blocks: list[tuple[str, str | None]] = [(output, None)]
     if chunks.must_split(output):
         blocks = [(block.text, str(block.label)) for block in chunks.split(output)]
-    last, ids = len(blocks) - 1, receipts(parcel.delivery.id, len(blocks))
+    last, ids = len(blocks) - 1, receipts(outgoing.delivery.id, len(blocks))
     said = body.get("usage")
     usage = fitting(said, ResourcesUsed) or ResourcesUsed()
     if usage.duration_seconds is None:  # other protocols do not say it, and every result of this one does
-        seconds = max(0, parcel.event.at - parcel.task.created_at) // SECOND
+        seconds = max(0, outgoing.event.at - outgoing.task.created_at) // SECOND
         usage = msgspec.structs.replace(usage, duration_seconds=seconds)
     extra = {"result": body["result"]} if body.get("result") is not None else {}
     if fault is not None:
@@ -255,14 +255,14 @@ def _result_messages(
     return tuple(
         _say(
             WorkResult(
-                task_id=parcel.task.id,
+                task_id=outgoing.task.id,
                 status="failed" if code else "success",
                 exit_code=code,
                 output=text,
                 output_chunk=label,
                 resources_used=usage,
             ),
-            parcel,
+            outgoing,
             receiver,
             now,
             index=index,
@@ -272,93 +272,93 @@ def _result_messages(
     )
 
 
-def _failure(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
-    task: Task = parcel.task
-    event: Event = parcel.event
+def _failure(outgoing: Outgoing, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
+    task: Task = outgoing.task
+    event: Event = outgoing.event
     if event.raw is not None and event.protocol == PROTOCOL:
-        return (reissued(parcel, receiver),)
+        return (reissued(outgoing, receiver),)
     body = _body(event)
     fault = fault_told(body, task, event)
     if fault.kind is Kind.WORK_FAILED:
         # The work was done and failed: chiffon says that by a result, not by an error.
         code = body.get("exit_code") or fault.facts.get("exit_code")
         code = code if type(code) is int and code else 1
-        return _result_messages(parcel, receiver, now, body, _text(body) or fault.message, code, fault)
+        return _result_messages(outgoing, receiver, now, body, _text(body) or fault.message, code, fault)
     said = payload_of(fault, event.at, task=task)
     sender = None if is_told(fault) else HUB_NAME
     extra = {"task_id": task.id, "fault": fault_beside(fault)}
-    return (_say(said, parcel, receiver, now, from_agent=sender, extra=extra),)
+    return (_say(said, outgoing, receiver, now, from_agent=sender, extra=extra),)
 
 
-def _cancel(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
-    task: Task = parcel.task
-    told = fault_told(_body(parcel.event), task, parcel.event)
+def _cancel(outgoing: Outgoing, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
+    task: Task = outgoing.task
+    told = fault_told(_body(outgoing.event), task, outgoing.event)
     fault = Fault(kind=Kind.CANCELLED, message=told.message)
     said = msgspec.structs.replace(payload_of(fault, now, task=task), error_message=OURS[TASK_CANCELLED])
     extra = {"task_id": task.id}
-    return (_say(said, parcel, receiver, now, from_agent=HUB_NAME, request_id=wire_request_id(task), extra=extra),)
+    return (_say(said, outgoing, receiver, now, from_agent=HUB_NAME, request_id=wire_request_id(task), extra=extra),)
 
 
-def _pause(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
-    return _control(parcel, receiver, now, "paused")
+def _pause(outgoing: Outgoing, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
+    return _control(outgoing, receiver, now, "paused")
 
 
-def _resume(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
-    return _control(parcel, receiver, now, "running")
+def _resume(outgoing: Outgoing, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
+    return _control(outgoing, receiver, now, "running")
 
 
-def _answer(parcel: Parcel, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
+def _answer(outgoing: Outgoing, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
     """Chiffon's own questions end a turn and are answered by work; this one was asked by other means."""
-    question: Question = parcel.event
+    question: Question = outgoing.event
     extra = {"question_id": question.id, "answer": question.answer, "answered": question.answered_by != HUB}
-    return _control(parcel, receiver, now, "running", extra)
+    return _control(outgoing, receiver, now, "running", extra)
 
 
 def _control(
-    parcel: Parcel,
+    outgoing: Outgoing,
     receiver: Agent,
     now: Instant,
     status: Literal["paused", "running"],
     extra: dict[str, Any] | None = None,
 ) -> tuple[bytes, ...]:
-    task: Task = parcel.task
+    task: Task = outgoing.task
     said = WorkStatus(task_id=task.id, status=status, progress_percent=_so_far(task))
     request_id = wire_request_id(task)
-    return (_say(said, parcel, receiver, now, from_agent=HUB_NAME, request_id=request_id, extra=extra),)
+    return (_say(said, outgoing, receiver, now, from_agent=HUB_NAME, request_id=request_id, extra=extra),)
 
 
-_WORDS: dict[Cargo, Callable[[Parcel, Agent, Instant], tuple[bytes, ...]]] = {
-    Cargo.WORK: _work,
-    Cargo.YOURS: _work,
-    Cargo.PROGRESS: _progress,
-    Cargo.RESULT: _result,
-    Cargo.FAILURE: _failure,
-    Cargo.CANCEL: _cancel,
-    Cargo.PAUSE: _pause,
-    Cargo.RESUME: _resume,
-    Cargo.ANSWER: _answer,
+_WORDS: dict[MessageKind, Callable[[Outgoing, Agent, Instant], tuple[bytes, ...]]] = {
+    MessageKind.WORK: _work,
+    MessageKind.YOURS: _work,
+    MessageKind.PROGRESS: _progress,
+    MessageKind.RESULT: _result,
+    MessageKind.FAILURE: _failure,
+    MessageKind.CANCEL: _cancel,
+    MessageKind.PAUSE: _pause,
+    MessageKind.RESUME: _resume,
+    MessageKind.ANSWER: _answer,
 }
 
 
-def reissued(parcel: Parcel, receiver: Agent) -> bytes:
+def reissued(outgoing: Outgoing, receiver: Agent) -> bytes:
     """What the agent said, for the one who asked: under the ids that the asker knows."""
-    task: Task = parcel.task
-    assert parcel.event.raw is not None
+    task: Task = outgoing.task
+    assert outgoing.event.raw is not None
     replaced = {
         "to_agent": wire_name(receiver),
         "request_id": _asked(task),
         "trace_id": trace_uuid(task.trace_id),
         **_version(receiver),
     }
-    custom = _marks(parcel, _worker(parcel))
-    if b'"file"' in parcel.event.raw and (file := _body(parcel.event).get("file")) is not None:
+    custom = _marks(outgoing, _worker(outgoing))
+    if b'"file"' in outgoing.event.raw and (file := _body(outgoing.event).get("file")) is not None:
         custom["file"] = file  # the agent named it by its id
-    return codec.reissue(parcel.event.raw, replaced, custom)
+    return codec.reissue(outgoing.event.raw, replaced, custom)
 
 
 def _say(
     said: Payload,
-    parcel: Parcel,
+    outgoing: Outgoing,
     receiver: Agent,
     now: Instant,
     *,
@@ -367,10 +367,10 @@ def _say(
     extra: dict[str, Any] | None = None,
     index: int = 0,
 ) -> bytes:
-    task: Task = parcel.task
-    delivery = parcel.delivery
-    own = delivery.cargo in _TO_AGENTS
-    custom = _marks(parcel, receiver.id if own else _worker(parcel))
+    task: Task = outgoing.task
+    delivery = outgoing.delivery
+    own = delivery.kind in _TO_AGENTS
+    custom = _marks(outgoing, receiver.id if own else _worker(outgoing))
     custom["traceparent"] = traceparent(task, delivery.id)
     if extra:
         custom.update(extra)
@@ -378,7 +378,7 @@ def _say(
         said,
         Stamp(delivery.id if not index else derived(delivery.id, index), EPOCH + timedelta(microseconds=now)),
         Correlation(request_id or _asked(task), trace_uuid(task.trace_id)),
-        from_agent=from_agent or task.kind or _worker(parcel),
+        from_agent=from_agent or task.kind or _worker(outgoing),
         to_agent=wire_name(receiver),
         protocol_version=receiver.protocol_version or PROTOCOL_VERSION,
         x_custom_fields=custom,
@@ -386,15 +386,17 @@ def _say(
     return codec.encode(message)
 
 
-_TO_AGENTS = frozenset({Cargo.WORK, Cargo.YOURS, Cargo.CANCEL, Cargo.PAUSE, Cargo.RESUME, Cargo.ANSWER})
+_TO_AGENTS = frozenset(
+    {MessageKind.WORK, MessageKind.YOURS, MessageKind.CANCEL, MessageKind.PAUSE, MessageKind.RESUME, MessageKind.ANSWER}
+)
 
 
-def _marks(parcel: Parcel, agent_id: str) -> dict[str, Any]:
-    return {"agent_id": agent_id, "delivery_id": parcel.delivery.id}
+def _marks(outgoing: Outgoing, agent_id: str) -> dict[str, Any]:
+    return {"agent_id": agent_id, "delivery_id": outgoing.delivery.id}
 
 
-def _worker(parcel: Parcel) -> str:
-    return parcel.event.agent or parcel.task.owner or HUB_NAME
+def _worker(outgoing: Outgoing) -> str:
+    return outgoing.event.agent or outgoing.task.owner or HUB_NAME
 
 
 def _asked(task: Task) -> str:

@@ -26,7 +26,7 @@ from dragoman.bindings import errormap
 from dragoman.bindings.coven.exchange import PROTOCOL, answer_of, as_json, as_text, content_of, traceparent
 from dragoman.bindings.coven.failures import fault_out
 from dragoman.bindings.told import context_told, fault_told
-from dragoman.core.delivery.model import Parcel
+from dragoman.core.delivery.model import Outgoing
 from dragoman.core.files import FileRef, shown_name
 from dragoman.core.ids import AgentId
 from dragoman.core.tasks.model import Event, EventKind, Task
@@ -58,14 +58,14 @@ def attachments_in(event: Event) -> tuple[FileRef, ...]:
     return msgspec.convert(said, tuple[FileRef, ...]) if said else ()
 
 
-def message_of(parcel: Parcel, attachments: tuple[FileData, ...] = (), *, reads_input: bool = False) -> SendMessage:
-    """The work of a parcel, for its agent. One that `reads_input` gets it in fields; any other reads it in `content`,
-    and finds it in fields as well where they say more and are short (D9)."""
-    task: Task = parcel.task
-    event: Event = parcel.event
+def message_of(outgoing: Outgoing, attachments: tuple[FileData, ...] = (), *, reads_input: bool = False) -> SendMessage:
+    """The work of an outgoing message, for its agent. One that `reads_input` gets it in fields; any other reads it in
+    `content`, and finds it in fields as well where they say more and are short (D9)."""
+    task: Task = outgoing.task
+    event: Event = outgoing.event
     body = _parse(bytes(event.body))
     own = event.raw if event.protocol == PROTOCOL and event.raw is not None else b""
-    fields = _fields(task, body) if reads_input else _text(task, body, parcel.delivery.receiver)
+    fields = _fields(task, body) if reads_input else _text(task, body, outgoing.delivery.receiver)
     return SendMessage(
         request_id=task.request_id,
         thread_id=task.thread or task.id,
@@ -75,14 +75,14 @@ def message_of(parcel: Parcel, attachments: tuple[FileData, ...] = (), *, reads_
         task_id=task.id,
         work_type=task.type,
         attempt=task.attempts,
-        traceparent=traceparent(task, parcel.delivery.id),
+        traceparent=traceparent(task, outgoing.delivery.id),
         unknown=own,
     )
 
 
-def reason_of(parcel: Parcel) -> str:
-    """Why nobody waits any more for what a parcel tells the end of."""
-    return fault_told(_parse(bytes(parcel.event.body)), parcel.task, parcel.event).message
+def reason_of(outgoing: Outgoing) -> str:
+    """Why nobody waits any more for what an outgoing message tells the end of."""
+    return fault_told(_parse(bytes(outgoing.event.body)), outgoing.task, outgoing.event).message
 
 
 def _fields(task: Task, body: dict[str, Any]) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """Forge's spoke: its messages ⇄ the hub's commands and deliveries.
 
 inbound     a message of an agent becomes a command        views         tasks and agents; who sees what
-outbound    a parcel becomes one or more messages          failures      faults become errors of six codes, and back
-vocabulary  statuses, priorities, names, side by side      registration  what an agent says of itself
+outbound    an outgoing message becomes one or more messages          failures      faults become errors of six codes,
+and back vocabulary  statuses, priorities, names, side by side      registration  what an agent says of itself
 """
 
 from dragoman.bindings.forge.failures import error_of, fault_in, fields_in

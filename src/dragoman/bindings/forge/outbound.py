@@ -1,6 +1,6 @@
-"""A parcel becomes the forge messages that tell of it.
+"""An outgoing message becomes the forge messages that tell of it.
 
-    cargo      says                                                     to
+    kind      says                                                     to
     ---------  -------------------------------------------------------  ---------------
     work       notify:task-assigned, with the task if it is small       the agent
     progress   notify:task-updated                                      who submitted it
@@ -30,7 +30,7 @@ from dragoman.bindings.forge.views import file_view, order_view
 from dragoman.bindings.forge.vocabulary import ASSIGNED_MESSAGE, PROTOCOL, status_of
 from dragoman.bindings.told import fault_told, fitting, progress_told
 from dragoman.core.agents.model import Agent
-from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.core.errors import Kind
 from dragoman.core.files import FileRef
 from dragoman.core.ids import EPOCH, Instant, rfc3339
@@ -59,7 +59,7 @@ LONGEST_PIECE = 150_000
 RESULT_STREAM = "result"
 """The stream of a final output that its agent sent in pieces."""
 
-_ENDINGS = frozenset({Cargo.RESULT, Cargo.FAILURE})
+_ENDINGS = frozenset({MessageKind.RESULT, MessageKind.FAILURE})
 _parse = msgspec.json.Decoder(dict[str, Any]).decode
 _write = msgspec.json.Encoder().encode
 
@@ -69,20 +69,20 @@ SMALL_TASK = 4096
 
 
 def messages_of(
-    parcel: Parcel, receiver: Agent, now: Instant, whole: str | None = None, *, whole_tasks: bool = False
+    outgoing: Outgoing, receiver: Agent, now: Instant, whole: str | None = None, *, whole_tasks: bool = False
 ) -> tuple[Anything, ...]:
-    """The messages of a parcel, in order; nearly always one. `whole` is the output of one that is `in_pieces`. With
-    `whole_tasks`, a task goes along with its assignment however large it is."""
-    if whole_tasks and parcel.delivery.cargo is Cargo.WORK:
-        return _work(parcel, now, None)
-    return _WORDS[parcel.delivery.cargo](parcel, now) if whole is None else _result(parcel, now, whole)
+    """The messages of an outgoing message, in order; nearly always one. `whole` is the output of one that is
+    `in_pieces`. With `whole_tasks`, a task goes along with its assignment however large it is."""
+    if whole_tasks and outgoing.delivery.kind is MessageKind.WORK:
+        return _work(outgoing, now, None)
+    return _WORDS[outgoing.delivery.kind](outgoing, now) if whole is None else _result(outgoing, now, whole)
 
 
-def in_pieces(parcel: Parcel) -> bool:
+def in_pieces(outgoing: Outgoing) -> bool:
     """Whether an ending that has only the last piece of its output is told once more: the first time each piece was
     told as it came, in the commit of its event, and whoever asks again has perhaps none of them."""
-    delivery, event = parcel.delivery, parcel.event
-    if delivery.cargo not in _ENDINGS or delivery.created_at == event.at or b'"chunk"' not in bytes(event.body):
+    delivery, event = outgoing.delivery, outgoing.event
+    if delivery.kind not in _ENDINGS or delivery.created_at == event.at or b'"chunk"' not in bytes(event.body):
         return False
     place = _parse(bytes(event.body)).get("chunk")
     return place is not None and place[0] > 0
@@ -92,27 +92,27 @@ def stamp(id: str, now: Instant) -> Stamp:
     return Stamp(id, EPOCH + timedelta(microseconds=now))
 
 
-def _work(parcel: Parcel, now: Instant, most: int | None = SMALL_TASK) -> tuple[Anything, ...]:
+def _work(outgoing: Outgoing, now: Instant, most: int | None = SMALL_TASK) -> tuple[Anything, ...]:
     """The task goes along if it is small; else the agent asks for it with get-task (D14)."""
-    view = order_view(parcel.task, parcel.event)
+    view = order_view(outgoing.task, outgoing.event)
     is_small = most is None or len(_write(view)) <= most
-    said = TaskAssigned(task_id=parcel.task.id, message=ASSIGNED_MESSAGE, task=view if is_small else None)
-    return (_say(said, parcel, now),)
+    said = TaskAssigned(task_id=outgoing.task.id, message=ASSIGNED_MESSAGE, task=view if is_small else None)
+    return (_say(said, outgoing, now),)
 
 
-def _progress(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
-    task: Task = parcel.task
-    body = progress_told(parcel.event)
+def _progress(outgoing: Outgoing, now: Instant) -> tuple[Anything, ...]:
+    task: Task = outgoing.task
+    body = progress_told(outgoing.event)
     percent, step, file = body.get("percent"), body.get("step"), body.get("file")
     if type(step) is str:
         step = {"name": step}
     output = str(body.get("output") or "")
     said = TaskUpdated(
         task_id=task.id,
-        status="running" if parcel.event.kind is EventKind.PROGRESS else status_of(task),
+        status="running" if outgoing.event.kind is EventKind.PROGRESS else status_of(task),
         final=False,
         progress=percent / 100 if type(percent) is int else None,
-        message=_text(body.get("message")) or _asked(parcel.event, body),
+        message=_text(body.get("message")) or _asked(outgoing.event, body),
         thinking=_text(body.get("thinking")),
         tool_use=fitting(body.get("tool_use"), ToolUse),
         tool_result=_tool_result(body.get("tool_result")),
@@ -120,12 +120,12 @@ def _progress(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
         file=None if file is None else file_view(msgspec.convert(file, FileRef)),
     )
     place = body.get("chunk") if body.get("stream") == RESULT_STREAM else None
-    return _with_output(said, output, parcel, now, place)
+    return _with_output(said, output, outgoing, now, place)
 
 
-def _result(parcel: Parcel, now: Instant, whole: str | None = None) -> tuple[Anything, ...]:
-    task: Task = parcel.task
-    event: Event = parcel.event
+def _result(outgoing: Outgoing, now: Instant, whole: str | None = None) -> tuple[Anything, ...]:
+    task: Task = outgoing.task
+    event: Event = outgoing.event
     body = _parse(bytes(event.body))
     failed = event.kind is not EventKind.COMPLETED
     said = TaskUpdated(
@@ -142,11 +142,11 @@ def _result(parcel: Parcel, now: Instant, whole: str | None = None) -> tuple[Any
     if place is None and len(output) > LONGEST_PIECE:
         size = len(output.encode())
         place = (0, size, size)
-    return _with_output(said, output, parcel, now, place)
+    return _with_output(said, output, outgoing, now, place)
 
 
 def _with_output(
-    said: TaskUpdated, output: str, parcel: Parcel, now: Instant, place: Sequence[int | None] | None
+    said: TaskUpdated, output: str, outgoing: Outgoing, now: Instant, place: Sequence[int | None] | None
 ) -> tuple[Anything, ...]:
     """`said` with an output of any length: what does not fit goes before it, in pieces.
 
@@ -164,30 +164,30 @@ def _with_output(
             end = start + len(piece.encode())
             start, meta["part"] = end, [start, end, total]
         words = msgspec.structs.replace(said if last else part, output=piece or None)
-        told.append(_say(words, parcel, now, 0 if last else index, **meta))
+        told.append(_say(words, outgoing, now, 0 if last else index, **meta))
     return tuple(told)
 
 
-def _cancel(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
-    fault = fault_told(_parse(bytes(parcel.event.body)), parcel.task, parcel.event)
-    return (_say(TaskCancelled(task_id=parcel.task.id, reason=fault.message), parcel, now),)
+def _cancel(outgoing: Outgoing, now: Instant) -> tuple[Anything, ...]:
+    fault = fault_told(_parse(bytes(outgoing.event.body)), outgoing.task, outgoing.event)
+    return (_say(TaskCancelled(task_id=outgoing.task.id, reason=fault.message), outgoing, now),)
 
 
-def _pause(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
-    return (_say(TaskPaused(task_id=parcel.task.id, reason="paused by a person"), parcel, now),)
+def _pause(outgoing: Outgoing, now: Instant) -> tuple[Anything, ...]:
+    return (_say(TaskPaused(task_id=outgoing.task.id, reason="paused by a person"), outgoing, now),)
 
 
-def _resume(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
-    return (_say(TaskResumed(task_id=parcel.task.id), parcel, now),)
+def _resume(outgoing: Outgoing, now: Instant) -> tuple[Anything, ...]:
+    return (_say(TaskResumed(task_id=outgoing.task.id), outgoing, now),)
 
 
-def _answer(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
-    question: Question = parcel.event
+def _answer(outgoing: Outgoing, now: Instant) -> tuple[Anything, ...]:
+    question: Question = outgoing.event
     if question.status is QuestionStatus.OPEN:
         return ()  # its task had ended, and was begun anew: it is asked again, and this is about the first time
     answered = question.status is QuestionStatus.ANSWERED or question.has_default
     at = None if question.answered_at is None else rfc3339(question.answered_at)
-    mark = stamp(parcel.delivery.id, now)
+    mark = stamp(outgoing.delivery.id, now)
     if question.blocking:
         request_id = question.request_id or question.id
         if question.status is QuestionStatus.WITHDRAWN:
@@ -215,23 +215,23 @@ def _answer(parcel: Parcel, now: Instant) -> tuple[Anything, ...]:
     return (codec.message(said, mark),)
 
 
-_WORDS: dict[Cargo, Callable[[Parcel, Instant], tuple[Anything, ...]]] = {
-    Cargo.WORK: _work,
-    Cargo.YOURS: _work,
-    Cargo.PROGRESS: _progress,
-    Cargo.RESULT: _result,
-    Cargo.FAILURE: _result,
-    Cargo.CANCEL: _cancel,
-    Cargo.PAUSE: _pause,
-    Cargo.RESUME: _resume,
-    Cargo.ANSWER: _answer,
+_WORDS: dict[MessageKind, Callable[[Outgoing, Instant], tuple[Anything, ...]]] = {
+    MessageKind.WORK: _work,
+    MessageKind.YOURS: _work,
+    MessageKind.PROGRESS: _progress,
+    MessageKind.RESULT: _result,
+    MessageKind.FAILURE: _result,
+    MessageKind.CANCEL: _cancel,
+    MessageKind.PAUSE: _pause,
+    MessageKind.RESUME: _resume,
+    MessageKind.ANSWER: _answer,
 }
 
 
-def _say(said: Payload, parcel: Parcel, now: Instant, index: int = 0, **meta: Any) -> Anything:
-    delivery = parcel.delivery
+def _say(said: Payload, outgoing: Outgoing, now: Instant, index: int = 0, **meta: Any) -> Anything:
+    delivery = outgoing.delivery
     id = delivery.id if not index else f"{delivery.id}/{index}"
-    trace = f"00-{parcel.task.trace_id}-{delivery.id.replace('-', '')[16:]}-01"
+    trace = f"00-{outgoing.task.trace_id}-{delivery.id.replace('-', '')[16:]}-01"
     return codec.message(said, stamp(id, now), meta={"traceparent": trace, **meta})
 
 

@@ -16,7 +16,7 @@ from dragoman.core.ids import TaskId, rfc3339
 from dragoman.core.queries.tasks import PERSONAL
 from dragoman.core.queries.transcript import Account
 from dragoman.core.routing.routes import route_of, serves
-from dragoman.core.tasks import parts
+from dragoman.core.tasks import authorization
 from dragoman.core.tasks.model import Event, Status, Task
 from dragoman.protocols.forge.types import PLANNER, AgentStatus, SubmitTask
 
@@ -38,7 +38,7 @@ _TASK_FIELDS = frozenset(
 def may_see(agent: Agent, task: Task) -> bool:
     """Whether a task is there for an agent at all: its own, one it submitted, a queued one that it could claim. A
     planner sees all. To everybody else the task does not exist."""
-    if agent.role == PLANNER or parts.is_party(agent, agent.id, task):
+    if agent.role == PLANNER or authorization.is_party(agent, agent.id, task):
         return True
     return task.status is Status.QUEUED and serves(agent, route_of(task.route))
 
@@ -52,7 +52,7 @@ def shown_to(agent: Agent, task: Task) -> Task:
 
 
 def is_kept_from(agent: Agent, task: Task) -> bool:
-    return task.personal and not parts.is_party(agent, agent.id, task)
+    return task.personal and not authorization.is_party(agent, agent.id, task)
 
 
 def task_view(

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dragoman.core.agents.floor import Link
+from dragoman.core.agents.directory import Link
 from dragoman.core.agents.model import Agent, BreakerState
 from dragoman.core.agents.registry import known, probe
 from dragoman.core.commands import CloseLink, OpenLink, PaceLink, PartLink, RefillLink
-from dragoman.core.delivery.model import Cargo
+from dragoman.core.delivery.model import MessageKind
 from dragoman.core.delivery.outbox import NOTHING_YET, pump, settle
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import SECOND, Instant
@@ -104,7 +104,7 @@ def close_link(work: Work, command: CloseLink) -> None:
     if link is None:
         return
     work.drop_link(command.session)
-    if not link.ordered or (work.floor.parting and command.fault is None):
+    if not link.ordered or (work.directory.parting and command.fault is None):
         return
     agent = work.agent(link.agent)
     if agent is not None and not any(other.ordered for other in work.links_to(agent.id)):
@@ -131,7 +131,7 @@ def lose(work: Work, link: Link) -> None:
 def give_back(work: Work, link: Link, fault: Fault) -> None:
     """The agent is gone, and what it held over this link with it. That, too, is one failure, unless it is gone because
     we go: then it costs neither of them anything."""
-    ours = work.floor.parting
+    ours = work.directory.parting
     if ours:
         why = f"the hub was stopped while {link.agent} worked on the task"
         fault = msgspec.structs.replace(fault, message=why)
@@ -158,7 +158,7 @@ def take_back(work: Work, link: Link) -> None:
     fault = _started_anew(link, "waited with it")
     for task in still_held(work, [task for task in _of_earlier_links(work, link) if task.stands_still]):
         for waiting in work.find(Lane(task.id, link.agent)):
-            if waiting.cargo is Cargo.ANSWER:
+            if waiting.kind is MessageKind.ANSWER:
                 settle(work, waiting)
         fail_attempt(work, task, fault, counts=False, lost=True, spent=False)
 

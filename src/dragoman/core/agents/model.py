@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.agents.manners import CONVERSES, READS_LETTERS
+from dragoman.core.agents.protocol_capabilities import CONVERSES, READS_LETTERS
 from dragoman.core.ids import SECOND, AgentId, Instant
 
 

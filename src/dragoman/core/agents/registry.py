@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from dragoman.core.agents import breaker, status
-from dragoman.core.agents.manners import RESERVED
 from dragoman.core.agents.model import GUEST, Agent, BreakerState, Revoked
+from dragoman.core.agents.protocol_capabilities import RESERVED
 from dragoman.core.commands import (
     AddAgent,
     AdmitGuest,
@@ -17,7 +17,7 @@ from dragoman.core.commands import (
     RevokeToken,
     RotateToken,
 )
-from dragoman.core.contracts.parting import end_contracts_of, end_handshakes_with, is_bound_to, part
+from dragoman.core.contracts.removal import end_contracts_of, end_handshakes_with, is_bound_to, part
 from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import HUB, AgentId, Instant, TaskId
 from dragoman.core.lookups import AskedBy
@@ -25,7 +25,7 @@ from dragoman.core.routing.dispatch import assign, fill
 from dragoman.core.routing.routes import Route, reach
 from dragoman.core.state import versions
 from dragoman.core.state.model import Registry
-from dragoman.core.state.waking import RESOURCES, waking
+from dragoman.core.state.wake_times import RESOURCES, waking
 from dragoman.core.tasks.assistance import pass_on
 from dragoman.core.tasks.model import EventKind, Origin, Priority, QuestionStatus, Status, Task
 from dragoman.core.tasks.outcome import fail_attempt, still_held

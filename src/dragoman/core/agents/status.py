@@ -25,12 +25,12 @@ from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import HUB, AgentId, Instant, rfc3339
 from dragoman.core.routing.dispatch import fill, make_room
 from dragoman.core.state import budget
+from dragoman.core.state.agent_status import AgentState, moment_of
 from dragoman.core.state.model import Change, Entity, Operation, Registry
 from dragoman.core.state.patch import difference
 from dragoman.core.state.shapes import fitted
-from dragoman.core.state.standing import AgentState, moment_of
 from dragoman.core.state.versions import next_version
-from dragoman.core.state.waking import RESOURCES, waking
+from dragoman.core.state.wake_times import RESOURCES, waking
 from dragoman.core.tasks.assistance import pass_on
 from dragoman.core.tasks.model import EventKind, Status, Task
 from dragoman.core.tasks.outcome import end, fail_attempt, failed, refuse_hopeless, said_of, still_held
@@ -167,7 +167,7 @@ def entry_of(work: Work, id: AgentId) -> Entity | None:
     agent = work.agent(id)
     if entity is not None or agent is None:
         return entity
-    heard = work.floor.heard_at.get(id)
+    heard = work.directory.heard_at.get(id)
     return derived(agent, work.load_of(id), bool(work.links_to(id)) or heard is not None)
 
 
@@ -252,7 +252,7 @@ def look(work: Work, agent: Agent) -> Agent:
     """Its time has come: was it heard?"""
     if agent.silent_at is None or agent.silent_at > work.now:
         return agent
-    sign = max(work.floor.heard_at.get(agent.id, 0), work.serving_since)
+    sign = max(work.directory.heard_at.get(agent.id, 0), work.serving_since)
     if any(link.vouches or not link.ordered for link in work.links_to(agent.id)):
         sign = work.now
     due = _next_look(work, sign)

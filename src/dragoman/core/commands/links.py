@@ -18,10 +18,11 @@ from dragoman.core.lookups import (
 
 
 class OpenLink(Command, frozen=True, gc=False, kw_only=True):
-    """An agent can be reached: over a link that keeps order, or by one poll that takes up to `credit` parcels.
+    """An agent can be reached: over a link that keeps order, or by one poll that takes up to `credit` outgoing
+    messages.
 
     What waits for it leaves after the commit, through the link. A second ordered link of the same agent replaces
-    the first. Outcome: the number of parcels under way at once (a poll with none is parked).
+    the first. Outcome: the number of outgoing messages under way at once (a poll with none is parked).
 
     `fresh`: the agent starts with an empty head, so what it held over an earlier link is lost. `instance`: which
     process of the agent this is, where it says so; another one than the last is `fresh`, too. `vouches`: while this
@@ -69,7 +70,7 @@ class RefillLink(Command, frozen=True, gc=False, kw_only=True):
 
 
 class PaceLink(Command, frozen=True, gc=False, kw_only=True):
-    """So much of what an ordered link was given has been written to its peer, altogether (`Parcel.weight`): where it
+    """So much of what an ordered link was given has been written to its peer, altogether (`Outgoing.weight`): where it
     was full, more of what waits may leave."""
 
     session: SessionId

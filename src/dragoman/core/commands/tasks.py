@@ -60,8 +60,9 @@ class Submit(Command, frozen=True, gc=False, kw_only=True):
     follows: bool = False
     """The caller reads the task's events itself: nothing is delivered to it."""
     awaited: SessionId | None = None
-    """The request waits for the outcome over this link, which is attached already and takes that one parcel. Close it
-    when nobody waits any more: the outcome then takes the usual way. A request that came before is not waited for."""
+    """The request waits for the outcome over this link, which is attached already and takes that one outgoing message.
+    Close it when nobody waits any more: the outcome then takes the usual way. A request that came before is not waited
+    for."""
     called: str | None = None
     """What the caller calls the task, where its protocol allows any name; and what it calls its dependencies."""
     called_dependencies: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""People say which domains may ask which (`borders`)."""
+"""People say which domains may ask which (`domain_policy`)."""
 
 from __future__ import annotations
 

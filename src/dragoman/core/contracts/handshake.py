@@ -17,15 +17,15 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.agents.manners import SHAKES_HANDS
 from dragoman.core.agents.model import Agent, Offer
+from dragoman.core.agents.protocol_capabilities import SHAKES_HANDS
 from dragoman.core.commands import AnswerHandshake, EndContract, RotateKey, ShakeHands
-from dragoman.core.contracts import borders
-from dragoman.core.contracts.borders import domain_of
+from dragoman.core.contracts import domain_policy
+from dragoman.core.contracts.domain_policy import domain_of
 from dragoman.core.contracts.model import Contract, Party, Secret, Standing
 from dragoman.core.contracts.served import intents_of, terms_for
 from dragoman.core.contracts.terms import between_the_same
-from dragoman.core.delivery.model import Cargo, Delivery
+from dragoman.core.delivery.model import Delivery, MessageKind
 from dragoman.core.delivery.outbox import NOBODY, await_answer, offer_answer, put_on_its_way, settle
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import ADMIN, SECOND, AgentId, DeliveryId, Instant, QuestionId, TaskId
@@ -47,7 +47,7 @@ def shake_hands(work: Work, command: ShakeHands) -> Question:
             raise refuse(Kind.MISMATCH, message, field="message_id")
         return known
     target, offer = served(work, command)
-    encrypt = borders.check(work, command.domain, domain_of(target), command.intent)
+    encrypt = domain_policy.check(work, command.domain, domain_of(target), command.intent)
     check_grants(command, offer)
     check_schemas(command, offer)
     former = renewed(work, command)
@@ -80,7 +80,7 @@ def shake_hands(work: Work, command: ShakeHands) -> Question:
     proposal = DeliveryId(work.mint())
     question = msgspec.structs.replace(question, details=question.details | {"proposal": proposal})
     work.put(question)
-    tell(work, target.id, Cargo.PROPOSAL, question=question.id, id=proposal)
+    tell(work, target.id, MessageKind.PROPOSAL, question=question.id, id=proposal)
     return question
 
 
@@ -223,7 +223,7 @@ def agree(work: Work, question: Question, public_key: str | None) -> Question:
         over = {"standing": Standing.SUPERSEDED, "since": work.now, "by": question.agent, "reason": reason}
         work.put(msgspec.structs.replace(old, **over))
     question = told(work, question, QuestionStatus.ANSWERED, {"contract_id": contract.id})
-    tell(work, contract.target.agent, Cargo.CONTRACT, contract=contract.id)
+    tell(work, contract.target.agent, MessageKind.CONTRACT, contract=contract.id)
     return question
 
 
@@ -289,7 +289,7 @@ def end_contract(work: Work, command: EndContract) -> Contract:
     work.put(contract)
     for party in contract.parties:
         if party != command.principal:
-            tell(work, party, Cargo.CONTRACT, contract=contract.id)
+            tell(work, party, MessageKind.CONTRACT, contract=contract.id)
     return contract
 
 
@@ -319,14 +319,14 @@ def rotate_key(work: Work, command: RotateKey) -> Contract:
     )
     contract = msgspec.structs.replace(contract, secret=secret, former=old, rotated_at=work.now)
     work.put(contract)
-    tell(work, contract.other(command.principal), Cargo.CONTRACT, contract=contract.id)
+    tell(work, contract.other(command.principal), MessageKind.CONTRACT, contract=contract.id)
     return contract
 
 
 def tell(
     work: Work,
     receiver: AgentId,
-    cargo: Cargo,
+    kind: MessageKind,
     *,
     question: QuestionId | None = None,
     contract: str | None = None,
@@ -340,6 +340,6 @@ def tell(
     lane = work.find(Lane(lane_id, receiver))
     delivery = Delivery(
         id=id or DeliveryId(work.mint()), task=lane_id, receiver=receiver, seq=lane[-1].seq + 1 if lane else 1,
-        cargo=cargo, event=0, rank=work.now, created_at=work.now, head=not lane, question=question, contract=contract,
+        kind=kind, event=0, rank=work.now, created_at=work.now, head=not lane, question=question, contract=contract,
     )  # fmt: skip
     put_on_its_way(work, delivery, lane)

@@ -6,15 +6,15 @@
     of any other protocol, with offers or work types  its offers, and its work types: without terms, they take anything
     of any other protocol, with neither               any intent
 
-Whether the two may work together is another matter: the domain policies say so (`borders`).
+Whether the two may work together is another matter: the domain policies say so (`domain_policy`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dragoman.core.agents.manners import SHAKES_HANDS
 from dragoman.core.agents.model import Agent, Offer
+from dragoman.core.agents.protocol_capabilities import SHAKES_HANDS
 from dragoman.core.state.policy import ANY
 
 

@@ -19,11 +19,11 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.agents.manners import SEALS
 from dragoman.core.agents.model import Agent, Offer
+from dragoman.core.agents.protocol_capabilities import SEALS
 from dragoman.core.commands import Submit
-from dragoman.core.contracts import borders
-from dragoman.core.contracts.borders import domain_of, is_open
+from dragoman.core.contracts import domain_policy
+from dragoman.core.contracts.domain_policy import domain_of, is_open
 from dragoman.core.contracts.model import Contract, Standing
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import ADMIN, HUB, AgentId
@@ -72,7 +72,7 @@ def check_in_force(work: Work, contract: Contract) -> None:
         what = "one of the two who agreed was removed; shake hands for a new contract"
         standing = Standing.TERMINATED.value
         raise refuse(Kind.CONTRACT, what, field="contract_id", contract_id=contract.id, standing=standing)
-    borders.check_standing(work, contract)
+    domain_policy.check_standing(work, contract)
 
 
 def between_the_same(work: Work, contract: Contract) -> bool:
@@ -96,7 +96,7 @@ def offer_for(work: Work, command: Submit, contract: Contract | None) -> Offer |
     target = None if command.pinned is None else work.agent(command.pinned)
     if target is None:
         return None
-    borders.check_open(work, command.principal, target, command.type)
+    domain_policy.check_open(work, command.principal, target, command.type)
     offer = target.offer(command.type)
     if command.personal or (offer is not None and offer.pii):
         check_sealed(target, command.type)

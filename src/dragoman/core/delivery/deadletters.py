@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dragoman.core.commands import Discard, Redrive
 from dragoman.core.delivery.letters import carry_again
-from dragoman.core.delivery.model import Cargo, DeadLetter
+from dragoman.core.delivery.model import DeadLetter, MessageKind
 from dragoman.core.delivery.outbox import offer
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import ADMIN, AgentId, DeliveryId
 from dragoman.core.lookups import DeadLetterById
-from dragoman.core.tasks.anew import begin_anew
 from dragoman.core.tasks.model import Status, Task
+from dragoman.core.tasks.retry import begin_anew
 from dragoman.core.work import Work
 
 
@@ -30,14 +30,14 @@ def redrive(work: Work, command: Redrive) -> Task | DeadLetter:
         return letter
     task = work.known_task(letter.task)
     work.remove(letter)
-    if letter.cargo is not Cargo.WORK:
+    if letter.kind is not MessageKind.WORK:
         if command.input is not None:
             raise refuse(Kind.INVALID, "only the input of work can be edited, not a notice", field="input")
-        if letter.cargo is Cargo.ANSWER:
+        if letter.kind is MessageKind.ANSWER:
             message = "an answer cannot be sent again; discard the letter, and the agent asks anew"
             raise refuse(Kind.CONFLICT, message, letter=letter.id)
         assert letter.receiver is not None
-        offer(work, task, letter.receiver, letter.cargo, letter.event)
+        offer(work, task, letter.receiver, letter.kind, letter.event)
         return task
     if task.status not in (Status.FAILED, Status.CANCELLED):
         raise refuse(Kind.CONFLICT, f"its task is {task.status.value}; discard the letter instead", task_id=task.id)

@@ -16,10 +16,10 @@ from __future__ import annotations
 import msgspec
 
 from dragoman.core.commands import ClearOut, Sweep, Tell
-from dragoman.core.contracts import borders
+from dragoman.core.contracts import domain_policy
 from dragoman.core.contracts.model import Standing
 from dragoman.core.contracts.terms import between_the_same
-from dragoman.core.delivery.model import Cargo, DeadLetter, Delivery, DeliveryState, Heard, Letter
+from dragoman.core.delivery.model import DeadLetter, Delivery, DeliveryState, Heard, Letter, MessageKind
 from dragoman.core.delivery.outbox import bury, give_up, leaves_once, put_on_its_way
 from dragoman.core.delivery.receipts import name_of, other_words
 from dragoman.core.errors import Fault, Kind, refuse
@@ -27,8 +27,8 @@ from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.lookups import HeardById, Inbox, LaneEnd, Spent, Unacknowledged
 from dragoman.core.policy import quotas
 from dragoman.core.policy.replay import mark_of
+from dragoman.core.tasks.authorization import is_party
 from dragoman.core.tasks.model import Priority, Task
-from dragoman.core.tasks.parts import is_party
 from dragoman.core.tasks.submit import rank_of
 from dragoman.core.work import Work
 
@@ -73,7 +73,7 @@ def check_terms(work: Work, command: Tell, id: str, task: Task | None) -> None:
     if not begun and not (contract.honoured(work.now) and standing is not Standing.TERMINATED):
         what = f"the contract is {standing.value}; shake hands for a new one"
         raise refuse(Kind.CONTRACT, what, field="contract_id", contract_id=id, standing=standing.value)
-    borders.check_standing(work, contract)
+    domain_policy.check_standing(work, contract)
 
 
 def carry(
@@ -98,7 +98,7 @@ def _send(work: Work, letter: Letter, to: AgentId, priority: Priority, about: Ta
         task=lane,
         receiver=to,
         seq=1 if last is None else last.seq + 1,
-        cargo=Cargo.LETTER,
+        kind=MessageKind.LETTER,
         event=0,
         rank=rank_of(work, priority),
         created_at=work.now,
@@ -124,14 +124,14 @@ def carry_again(work: Work, dead: DeadLetter) -> None:
         task=dead.task,
         receiver=dead.receiver,
         seq=1 if last is None else last.seq + 1,
-        cargo=dead.cargo,
+        kind=dead.kind,
         event=0,
         rank=work.now,
         created_at=work.now,
         head=last is None,
         letter=msgspec.structs.replace(dead.letter, expires_at=None),
         size=len(dead.letter.body),
-        reason=dead.reason if dead.cargo is Cargo.UNDELIVERED else None,
+        reason=dead.reason if dead.kind is MessageKind.UNDELIVERED else None,
     )
     put_on_its_way(work, delivery, () if last is None else (last,))
 

@@ -24,7 +24,7 @@ AROUND = 512
 """Bytes of a message beside what it tells."""
 
 
-class Cargo(enum.StrEnum):
+class MessageKind(enum.StrEnum):
     """What a delivery tells its receiver."""
 
     WORK = "work"  # do this
@@ -86,7 +86,7 @@ class Letter(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     escalations: tuple[Escalation, ...] = ()
 
 
-class Delivery(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+class Delivery(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, rename={"kind": "cargo"}):
     """`head`: nothing of its lane stands before it.
 
     `session` holds the lease: over a link that keeps no order (long poll) it ends at `wake_at`, over one that
@@ -101,7 +101,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     task: TaskId
     receiver: AgentId
     seq: int
-    cargo: Cargo
+    kind: MessageKind
     event: int
     rank: int
     created_at: Instant
@@ -137,13 +137,13 @@ class Heard(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     at: Instant
 
 
-class DeadLetter(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+class DeadLetter(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, rename={"kind": "cargo"}):
     """What could not be delivered or done. `event` names its content."""
 
     id: DeliveryId
     task: TaskId
     receiver: AgentId | None
-    cargo: Cargo
+    kind: MessageKind
     event: int
     attempts: int
     at: Instant
@@ -151,12 +151,12 @@ class DeadLetter(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
     letter: Letter | None = None
 
 
-class Parcel(msgspec.Struct, frozen=True, gc=False):
+class Outgoing(msgspec.Struct, frozen=True, gc=False):
     """A delivery with all that its words need: handed to a link only after the commit."""
 
     delivery: Delivery
     task: Any  # Task, or None with a question that belongs to none; Any keeps the two from importing each other
-    event: Any  # Event; the Question, where the cargo is an answer; the Letter, where it is one
+    event: Any  # Event; the Question, where the kind is an answer; the Letter, where it is one
 
     @property
     def personal(self) -> bool:

@@ -9,7 +9,7 @@ from dragoman.core.state.model import Entity
 
 
 class EntityById(Lookup[Entity], frozen=True, gc=False):
-    """A task that agents keep among themselves. What else they share is on the floor."""
+    """A task that agents keep among themselves. What else they share is on the directory."""
 
     row: ClassVar = Entity
     single: ClassVar = True

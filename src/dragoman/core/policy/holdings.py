@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.delivery.model import Cargo, Delivery
+from dragoman.core.delivery.model import Delivery, MessageKind
 from dragoman.core.ids import AgentId
 from dragoman.core.state.model import Entity, Registry
 from dragoman.core.tasks.model import Task
@@ -45,7 +45,7 @@ def holding_of(row: Any) -> tuple[AgentId, Holding] | None:
     if kind is Task:
         return None if row.final else (row.origin.principal, Holding(bytes=row.request_bytes))
     if kind is Delivery:
-        if row.letter is None or row.cargo is not Cargo.LETTER:
+        if row.letter is None or row.kind is not MessageKind.LETTER:
             return None
         return row.letter.sender, Holding(bytes=row.size, letters=1)
     if kind is Entity and row.registry is Registry.TASK:

@@ -19,7 +19,7 @@ def check(work: Work, principal: AgentId, *, bytes: int = 0, letters: int = 0, e
     if principal in (ADMIN, HUB):
         return
     rules = work.rules
-    held = work.floor.holdings.get(principal)
+    held = work.directory.holdings.get(principal)
     if held is None:
         return  # the first of all is always taken, whatever its size
     for what, wanted, has, limit, until in (

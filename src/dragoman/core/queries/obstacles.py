@@ -31,13 +31,13 @@ import msgspec
 
 from dragoman.core.agents.model import Agent, BreakerState
 from dragoman.core.agents.resources import RESOURCES
-from dragoman.core.contracts.borders import domain_of, is_open
+from dragoman.core.contracts.domain_policy import domain_of, is_open
 from dragoman.core.ids import Instant, rfc3339
 from dragoman.core.queries.tasks import moment
 from dragoman.core.routing.routes import Route, meets_terms
+from dragoman.core.state.agent_status import AgentState, Standing
 from dragoman.core.state.budget import NOTHING, UNITS, Account, Amounts, is_short
 from dragoman.core.state.capacity import lacking
-from dragoman.core.state.standing import AgentState, Standing
 
 SAID = {
     AgentState.ERROR: "says that something is wrong with it",

@@ -10,7 +10,7 @@ import msgspec
 
 from dragoman.core.agents.model import Agent, BreakerState
 from dragoman.core.audit.chain import AuditRecord
-from dragoman.core.delivery.model import Cargo, DeadLetter
+from dragoman.core.delivery.model import DeadLetter, MessageKind
 from dragoman.core.ids import Instant, TaskId, rfc3339
 from dragoman.core.queries.tasks import ErrorOut, error_out, moment
 from dragoman.core.tasks.model import Asking, Question, QuestionStatus
@@ -84,11 +84,11 @@ class QuestionOut(msgspec.Struct, frozen=True, kw_only=True):
     created_at: str
 
 
-class DeadLetterOut(msgspec.Struct, frozen=True, kw_only=True):
+class DeadLetterOut(msgspec.Struct, frozen=True, kw_only=True, rename={"kind": "cargo"}):
     id: str
     task_id: str
     receiver: str | None
-    cargo: Cargo
+    kind: MessageKind
     attempts: int
     at: str
     error: ErrorOut
@@ -187,7 +187,7 @@ def dead_letter_out(
         id=letter.id,
         task_id=letter.task if letter.letter is None else letter.task.removeprefix("~"),
         receiver=letter.receiver,
-        cargo=letter.cargo,
+        kind=letter.kind,
         attempts=letter.attempts,
         at=rfc3339(letter.at),
         error=error_out(letter.reason),

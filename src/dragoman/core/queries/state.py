@@ -20,19 +20,19 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.agents.manners import CONVERSES
+from dragoman.core.agents.protocol_capabilities import CONVERSES
 from dragoman.core.agents.status import derived
 from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId, rfc3339
 from dragoman.core.ports import Intake, Store, TaskFilter
 from dragoman.core.rules import Rules
 from dragoman.core.state import policy
+from dragoman.core.state.agent_status import moment_of
 from dragoman.core.state.model import Change, Changed, Entity, Operation, Registry
-from dragoman.core.state.standing import moment_of
 from dragoman.core.state.tasks import given_metadata, in_full, shared_name, task_entity
-from dragoman.core.tasks import parts
+from dragoman.core.tasks import authorization
+from dragoman.core.tasks.history import STORY, in_short
 from dragoman.core.tasks.model import FINAL, Status, Task
-from dragoman.core.tasks.story import STORY, in_short
 
 SHOWN = 500
 """Tasks in the whole picture: unfinished ones first, then the newest."""
@@ -48,7 +48,7 @@ PLANNER = "planner"
 Explain = Callable[[Task, Fault, AgentId | None], dict[str, Any]]
 """Why a task failed, and who said so; None is the hub itself."""
 Recount = Callable[[dict[str, Any], list[dict[str, Any]]], list[dict[str, Any]]]
-"""The history of a task, by its order and what happened to it since (`core.tasks.story`)."""
+"""The history of a task, by its order and what happened to it since (`core.tasks.history`)."""
 
 
 class StateView:
@@ -204,7 +204,7 @@ class StateView:
 
     def _has_part(self, task: Task, reader: AgentId | None) -> bool:
         agent = None if reader is None else self._intake.agent(reader)
-        if parts.is_party(agent, reader, task) or (agent is not None and parts.had(agent, task)):
+        if authorization.is_party(agent, reader, task) or (agent is not None and authorization.had(agent, task)):
             return True
         return self._sees_all(reader) and not task.personal
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import msgspec
 
-from dragoman.core.agents.floor import Link
+from dragoman.core.agents.directory import Link
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Claim, RefillLink
 from dragoman.core.contracts.terms import still_agreed
-from dragoman.core.delivery.model import Cargo, Delivery
+from dragoman.core.delivery.model import Delivery, MessageKind
 from dragoman.core.delivery.outbox import lease, put_on_its_way
 from dragoman.core.errors import Kind, Refused, refuse
 from dragoman.core.ids import HUB, AgentId, DeliveryId, Instant
@@ -32,9 +32,9 @@ from dragoman.core.routing.routes import (
 from dragoman.core.state import admission
 from dragoman.core.state.admission import hold, must_be_approved
 from dragoman.core.state.budget import check_task, fits, may_take, needed, needs, reserve
-from dragoman.core.tasks.heirs import inherit
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import EventKind, Status, Task
+from dragoman.core.tasks.subtask_owner import inherit
 from dragoman.core.work import Work
 
 
@@ -139,7 +139,7 @@ def assign(work: Work, task: Task, agent: Agent, link: Link | None) -> Task:
         task=task.id,
         receiver=agent.id,
         seq=task.seq,
-        cargo=Cargo.WORK,
+        kind=MessageKind.WORK,
         event=task.source,
         rank=task.rank,
         created_at=work.now,

@@ -15,15 +15,15 @@ from functools import lru_cache
 
 import msgspec
 
-from dragoman.core.agents.floor import Link
-from dragoman.core.agents.manners import KEEPS_QUEUED, SEALS
+from dragoman.core.agents.directory import Link
 from dragoman.core.agents.model import Agent, BreakerState
+from dragoman.core.agents.protocol_capabilities import KEEPS_QUEUED, SEALS
 from dragoman.core.agents.resources import RESOURCES
-from dragoman.core.contracts.borders import View, domain_of, is_open
+from dragoman.core.contracts.domain_policy import View, domain_of, is_open
 from dragoman.core.ids import AgentId, Instant
+from dragoman.core.state.agent_status import Standing
 from dragoman.core.state.budget import NOTHING, Amounts, may_take
 from dragoman.core.state.capacity import Needs, accounts_of, lacking
-from dragoman.core.state.standing import Standing
 from dragoman.core.tasks.model import Task
 from dragoman.core.work import Work
 
@@ -143,7 +143,7 @@ def seat(work: Work, agent: Agent) -> Link | None:
 
 def has_room(work: Work, agent: Agent) -> bool:
     """Whether an agent could take one more task, if it can be reached."""
-    if agent.silent_since is not None or work.floor.parting:
+    if agent.silent_since is not None or work.directory.parting:
         return False
     return agent.breaker.state is BreakerState.CLOSED and work.load_of(agent.id) < agent.max_concurrent
 
@@ -183,7 +183,7 @@ def present(work: Work, id: AgentId) -> bool:
     """Connected, or polling: between two polls an agent is not gone."""
     if work.links_to(id):
         return True
-    seen = work.floor.polled_at.get(id)
+    seen = work.directory.polled_at.get(id)
     return seen is not None and work.now - seen < work.rules.poll_presence
 
 
@@ -219,7 +219,7 @@ def was_heard_lately(work: Work, agent: Agent) -> bool:
     """Whether an agent that converses said anything within so many heartbeats as make it offline (agentmsg-D12)."""
     if not agent.converses or agent.silent_since is not None:
         return False
-    heard = work.floor.heard_at.get(agent.id)
+    heard = work.directory.heard_at.get(agent.id)
     return heard is not None and work.now - heard < work.rules.heartbeat * work.rules.heartbeats_missed
 
 
@@ -243,7 +243,7 @@ def patience(work: Work, task: Task) -> int:
 
 def last_heard(work: Work, agent: Agent) -> Instant | None:
     """When it was last there. Its row is not written at every poll, nor at every word of one that converses."""
-    known = (agent.last_seen_at, work.floor.polled_at.get(agent.id), work.floor.heard_at.get(agent.id))
+    known = (agent.last_seen_at, work.directory.polled_at.get(agent.id), work.directory.heard_at.get(agent.id))
     return max((at for at in known if at is not None), default=None)
 
 
@@ -254,7 +254,7 @@ def reads_soon(work: Work, agent: Agent) -> bool:
         return True
     if not agent.converses or agent.silent_since is not None:
         return False
-    heard = max(work.floor.heard_at.get(agent.id, 0), agent.created_at)
+    heard = max(work.directory.heard_at.get(agent.id, 0), agent.created_at)
     return work.now - heard < work.rules.heartbeat * work.rules.heartbeats_missed
 
 

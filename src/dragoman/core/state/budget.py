@@ -41,10 +41,10 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.agents.resources import CONSTRAINTS, RESOURCES
 from dragoman.core.errors import Kind, Refused, refuse
 from dragoman.core.ids import HUB, AgentId, Instant
+from dragoman.core.state.agent_status import moment_of
 from dragoman.core.state.model import Change, Entity, Operation, Registry
 from dragoman.core.state.patch import difference
 from dragoman.core.state.policy import UNLIMITED, Policy, limit_in
-from dragoman.core.state.standing import moment_of
 from dragoman.core.state.versions import next_version
 from dragoman.core.tasks.model import Reserved, Task
 from dragoman.core.work import Work

@@ -37,9 +37,9 @@ from dragoman.core.state.patch import difference, merged
 from dragoman.core.state.shapes import fitted
 from dragoman.core.state.tasks import given_metadata, task_entity
 from dragoman.core.state.versions import next_version
+from dragoman.core.tasks.authorization import governs, is_party
 from dragoman.core.tasks.model import Priority, Task
 from dragoman.core.tasks.outcome import end_with_children, refuse_hopeless
-from dragoman.core.tasks.parts import governs, is_party
 from dragoman.core.tasks.submit import head_starts
 from dragoman.core.work import Work
 
@@ -319,7 +319,7 @@ def write(
     if subject is not None and command.principal == subject:
         refuse_hopeless(work)
     if registry is Registry.POLICY and work.policy.retry != waits:
-        for id in sorted(work.floor.conversing):
+        for id in sorted(work.directory.conversing):
             work.ask_afterwards(WaitAnew(agent=id, since=work.now))
     take_effect(work, registry, subject)
     return entity

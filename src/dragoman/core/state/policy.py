@@ -7,7 +7,7 @@
     budget_limits            USD per task, per agent, in total (`core.state.budget`)
     circuit_breaker_config   of agents that converse: so many failures in a row open it; a work order without a sign of
                              life for `timeout_ms` is one; after `reset_timeout_ms` the agent is asked if it is well
-    domains                  which domains may ask which (`core.contracts.borders`)
+    domains                  which domains may ask which (`core.contracts.domain_policy`)
     retry_config             how long agents that converse have for an acknowledgment, and how often a work order or a
                              notice is put before them (`core.delivery.retry`); what it leaves out is as in the settings
 

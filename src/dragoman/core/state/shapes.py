@@ -13,8 +13,8 @@ from msgspec import Meta
 
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import instant, rfc3339
+from dragoman.core.state.agent_status import AgentState
 from dragoman.core.state.model import Registry
-from dragoman.core.state.standing import AgentState
 from dragoman.core.tasks.model import Priority
 from dragoman.wire.misfit import misfit
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.agents.manners import CONVERSES
+from dragoman.core.agents.protocol_capabilities import CONVERSES
 from dragoman.core.ids import rfc3339
 from dragoman.core.state.model import Entity, Registry
 from dragoman.core.tasks.model import Priority, Status, Task

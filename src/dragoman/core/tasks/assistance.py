@@ -31,9 +31,9 @@ import msgspec
 
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import AnswerHandover, AskHelp, GiveHelp, HelpVerdict, Submit, Unanswered
-from dragoman.core.contracts.borders import check_open, domain_of, is_open, view
+from dragoman.core.contracts.domain_policy import check_open, domain_of, is_open, view
 from dragoman.core.delivery.letters import carry
-from dragoman.core.delivery.model import Cargo, Letter
+from dragoman.core.delivery.model import Letter, MessageKind
 from dragoman.core.delivery.outbox import offer, settle, withdraw
 from dragoman.core.delivery.receipts import note, other_words, receipt
 from dragoman.core.errors import Fault, Kind, Refused, refuse
@@ -121,7 +121,7 @@ def waits_for(work: Work, task: Task, question: Question) -> None:
     assert task.owner is not None
     withdraw(work, task, task.owner)  # who asks has begun
     task = told_of(work, task, question)
-    offer(work, task, task.origin.principal, Cargo.PROGRESS, task.seq)
+    offer(work, task, task.origin.principal, MessageKind.PROGRESS, task.seq)
     task = move(
         work.sign_of_life(task, delivery=None), Status.WAITING, work.now, waiting=held_or(task, Waiting.HELP),
         question=question.id, queue=None, wake_at=None,

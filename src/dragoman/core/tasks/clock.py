@@ -14,11 +14,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dragoman.core.agents.floor import Floor
+from dragoman.core.agents.directory import Directory
 from dragoman.core.agents.model import Agent
 from dragoman.core.agents.registry import probe
 from dragoman.core.commands import AwaitReturn
-from dragoman.core.contracts.parting import part
+from dragoman.core.contracts.removal import part
 from dragoman.core.contracts.terms import still_agreed
 from dragoman.core.delivery.model import DeliveryState, Letter
 from dragoman.core.delivery.outbox import tell_sender
@@ -183,7 +183,7 @@ def watched(work: Work, task: Task) -> Watched:
         agent=agent,
         link=None if task.session is None else work.link(task.session),
         is_linked=agent is not None and bool(work.links_to(agent.id)),
-        heard_at=None if agent is None else work.floor.heard_at.get(agent.id),
+        heard_at=None if agent is None else work.directory.heard_at.get(agent.id),
     )
 
 
@@ -260,9 +260,9 @@ def lost_for_good(work: Work, task: Task, sign: Instant) -> None:
     fill(work, owner)
 
 
-def after_a_stop(floor: Floor) -> list[AwaitReturn]:
+def after_a_stop(directory: Directory) -> list[AwaitReturn]:
     """What a hub that starts asks of itself: to look after the work of everybody who was connected."""
-    connected = [id for id in floor.active if (agent := floor.agents.get(id)) is not None and agent.connected]
+    connected = [id for id in directory.active if (agent := directory.agents.get(id)) is not None and agent.connected]
     return [AwaitReturn(agent=id) for id in sorted(connected)]
 
 

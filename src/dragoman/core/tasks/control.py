@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dragoman.core.commands import Cancel, Pause, Resume, Retry
-from dragoman.core.delivery.model import Cargo
+from dragoman.core.delivery.model import MessageKind
 from dragoman.core.delivery.outbox import offer, order_goes_on, withdraw
 from dragoman.core.delivery.receipts import note, receipt
 from dragoman.core.errors import Fault, Kind, refuse
@@ -13,13 +13,13 @@ from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId
 from dragoman.core.lookups import OpenQuestions
 from dragoman.core.routing.dispatch import fill, make_room, place
 from dragoman.core.state import budget
-from dragoman.core.tasks.anew import begin_anew, drop_work_letters
 from dragoman.core.tasks.assistance import call_off
+from dragoman.core.tasks.authorization import governs
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import EventKind, Status, Task, Waiting
 from dragoman.core.tasks.outcome import end_children, end_with_children
-from dragoman.core.tasks.parts import governs
 from dragoman.core.tasks.questions import call_back, resume_with, stood_still_for, unasked, waits_for
+from dragoman.core.tasks.retry import begin_anew, drop_work_letters
 from dragoman.core.work import Work
 
 
@@ -73,7 +73,7 @@ def pause(work: Work, command: Pause) -> Task:
     )
     work.put(task)
     if at_work and task.owner is not None:
-        offer(work, task, task.owner, Cargo.PAUSE, task.seq)
+        offer(work, task, task.owner, MessageKind.PAUSE, task.seq)
     return task
 
 
@@ -106,7 +106,7 @@ def resume(work: Work, command: Resume) -> Task:
         task = move(task, Status.RUNNING, work.now, waiting=None, wake_at=wake_at, lost_at=lost_at)
     work.put(task)
     task = order_goes_on(work, task)
-    offer(work, task, owner, Cargo.RESUME, task.seq)
+    offer(work, task, owner, MessageKind.RESUME, task.seq)
     return task
 
 

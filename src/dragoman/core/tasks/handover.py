@@ -9,14 +9,14 @@
 An agent that has no word for this (another protocol) is not asked: if it has a seat it is given the work, at its next
 poll where it polls. Nobody who said no is asked twice. Without a yes by the deadline the task stays where it is.
 
-Whom the hub chooses where the owner leaves it open, `successors` says. The same task from the same hand to the same
-hand again is a loop, and refused. After `Rules.hop_limit` hands nobody seems able to do it, and it fails (agentmsg-D8).
-What is escalated and no agent can do, a person takes over. Where an error is the reason, it goes along with what was
-tried against it, and a failure of the owner counts against the owner.
+Whom the hub chooses where the owner leaves it open, `handoff_candidates` says. The same task from the same hand to the
+same hand again is a loop, and refused. After `Rules.hop_limit` hands nobody seems able to do it, and it fails
+(agentmsg-D8). What is escalated and no agent can do, a person takes over. Where an error is the reason, it goes along
+with what was tried against it, and a failure of the owner counts against the owner.
 
 What the last owner had asked about the task, people or agents, is withdrawn when it changes hands: whoever has it now
-asks for itself. What it had asked others to do as parts of the task goes on, and goes along with it (`heirs`). What a
-person paused changes no hands until they let it go on.
+asks for itself. What it had asked others to do as parts of the task goes on, and goes along with it (`subtask_owner`).
+What a person paused changes no hands until they let it go on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.agents.resources import CONSTRAINTS
 from dragoman.core.commands import AnswerHandover, Handing, HandOver, Submit
 from dragoman.core.delivery.letters import carry
-from dragoman.core.delivery.model import Cargo
+from dragoman.core.delivery.model import MessageKind
 from dragoman.core.delivery.outbox import offer, offer_answer, withdraw
 from dragoman.core.delivery.receipts import note
 from dragoman.core.errors import Fault, Kind, Refused, refuse
@@ -41,7 +41,8 @@ from dragoman.core.routing.routes import Route, can_start, reach, seat
 from dragoman.core.state import budget
 from dragoman.core.state.capacity import needs_in
 from dragoman.core.tasks.assistance import answered_before, asked_before, call_off, passed_over, put_to, question_id
-from dragoman.core.tasks.heirs import inherit, named, parts_of
+from dragoman.core.tasks.handoff_candidates import can_go_on, candidates, check_border
+from dragoman.core.tasks.history import STORY, in_short
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import (
     HELD,
@@ -56,9 +57,8 @@ from dragoman.core.tasks.model import (
 )
 from dragoman.core.tasks.outcome import end, failed
 from dragoman.core.tasks.questions import lasting
-from dragoman.core.tasks.story import STORY, in_short
 from dragoman.core.tasks.submit import newborn
-from dragoman.core.tasks.successors import can_go_on, candidates, check_border
+from dragoman.core.tasks.subtask_owner import inherit, named, parts_of
 from dragoman.core.work import Work
 
 PERSON = AgentId("person")
@@ -297,7 +297,7 @@ def taken(
         )  # fmt: skip
         task = budget.moved(work, task, agent.id)
         work.put(task)
-        offer(work, task, agent.id, Cargo.YOURS, task.seq)
+        offer(work, task, agent.id, MessageKind.YOURS, task.seq)
         inherit(work, task, agent)
     else:
         assign(work, task, agent, seat(work, agent))
@@ -420,7 +420,7 @@ def to_a_person(work: Work, question: Question, task: Task) -> Question:
         wake_at=None, lost_at=None, sandbox=None,
     )  # fmt: skip
     work.put(task)
-    offer(work, task, task.origin.principal, Cargo.PROGRESS, task.seq)
+    offer(work, task, task.origin.principal, MessageKind.PROGRESS, task.seq)
     offer_answer(work, question)
     make_room(work)
     fill(work, question.agent)

@@ -115,14 +115,14 @@ class Spent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         return Spent(before={kind: self.total(kind) for kind in {**self.before, **self.now}})
 
 
-class Heir(msgspec.Struct, frozen=True, gc=False):
+class SubtaskOwner(msgspec.Struct, frozen=True, gc=False):
     """Who has a task now, and since when, that whoever asked for a part of it gave away."""
 
     agent: AgentId
     since: Instant
 
 
-class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, rename={"subtask_owner": "heir"}):
     """The head of a task.
 
     `queue` names the queue it stands in, or None; `rank` is its place there (smaller first). `wake_at` is when
@@ -145,7 +145,8 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     `unreached` are those of its `attempts` that found no agent connected; they are given back to the agent that comes.
     `answered`: the hub told its agent an answer that it stood still for, and has heard nothing of it since.
     `called_dependencies` is what its caller calls those it depends on. `sandbox` is the level that the newest attempt
-    was given at, whatever its agent runs in today. `heir`: who hears how it ended and may steer it, as its caller does.
+    was given at, whatever its agent runs in today. `subtask_owner`: who hears how it ended and may steer it, as its
+    caller does.
     """
 
     id: TaskId
@@ -187,7 +188,7 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     progress: int | None = None
     step: str | None = None
     parent: TaskId | None = None
-    heir: Heir | None = None
+    subtask_owner: SubtaskOwner | None = None
     thread: str | None = None
     hops: int = 0
     dependencies: tuple[TaskId, ...] = ()

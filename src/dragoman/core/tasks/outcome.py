@@ -10,8 +10,8 @@ import msgspec
 from dragoman.core.agents import breaker
 from dragoman.core.commands import Finish, ReportFault
 from dragoman.core.contracts.terms import kept, unwrapped
-from dragoman.core.delivery.model import Cargo, DeadLetter
-from dragoman.core.delivery.outbox import OUTCOME_CARGO, offer, withdraw
+from dragoman.core.delivery.model import DeadLetter, MessageKind
+from dragoman.core.delivery.outbox import OUTCOME_KINDS, offer, withdraw
 from dragoman.core.delivery.receipts import note, other_words, receipt
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import DAY, HUB, SECOND, AgentId, DeliveryId, Instant, rfc3339
@@ -19,8 +19,8 @@ from dragoman.core.lookups import PAGE, AskedBy, Children, OpenQuestions, Ready
 from dragoman.core.routing.dispatch import fill, make_room
 from dragoman.core.routing.routes import addressed, last_heard, route_of, serves
 from dragoman.core.state import budget
-from dragoman.core.state.waking import breaker_limits, waking
-from dragoman.core.tasks import heirs
+from dragoman.core.state.wake_times import breaker_limits, waking
+from dragoman.core.tasks import subtask_owner
 from dragoman.core.tasks.assistance import call_off, helped
 from dragoman.core.tasks.dependencies import settle_dependents
 from dragoman.core.tasks.lifecycle import move
@@ -70,7 +70,7 @@ def finish(work: Work, command: Finish) -> Task:
         task,
         Status.FAILED if work_failed else Status.COMPLETED,
         fault=command.fault,
-        cargo=Cargo.RESULT,
+        kind=MessageKind.RESULT,
         result_digest=command.digest,
         agent=command.principal,
         body=result,
@@ -298,14 +298,14 @@ def give_up(work: Work, task: Task, fault: Fault) -> Task:
         id=DeliveryId(work.mint()),
         task=task.id,
         receiver=task.owner,
-        cargo=Cargo.WORK,
+        kind=MessageKind.WORK,
         event=task.source,
         attempts=task.attempts,
         at=work.now,
         reason=hushed(task, fault) or fault,
     )
     work.put(letter)
-    body = msgspec.json.encode({"fault": fault, "letter": letter.id, "cargo": letter.cargo})
+    body = msgspec.json.encode({"fault": fault, "letter": letter.id, "cargo": letter.kind})
     task = work.record(task, EventKind.DEAD_LETTERED, body=msgspec.Raw(body))
     work.put(task)
     return task
@@ -327,7 +327,7 @@ def end(
     status: Status,
     *,
     fault: Fault | None = None,
-    cargo: Cargo | None = None,
+    kind: MessageKind | None = None,
     result_digest: str | None = None,
     agent: AgentId | None = None,
     body: bytes | None = None,
@@ -351,9 +351,9 @@ def end(
         question=None, progress=100 if status is Status.COMPLETED else task.progress, expires_at=None,
     )  # fmt: skip
     work.put(task)
-    offer(work, task, task.origin.principal, cargo or OUTCOME_CARGO[status], task.seq)
-    if task.heir is not None:
-        heirs.tell(work, task)
+    offer(work, task, task.origin.principal, kind or OUTCOME_KINDS[status], task.seq)
+    if task.subtask_owner is not None:
+        subtask_owner.tell(work, task)
     if task.asked:
         for question in work.find(OpenQuestions(task.id)):
             call_off(work, question)

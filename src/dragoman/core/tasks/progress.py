@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from dragoman.core.commands import Ask, Finish, ReportProgress, Span, WriteLog
-from dragoman.core.delivery.model import Cargo
+from dragoman.core.delivery.model import MessageKind
 from dragoman.core.delivery.outbox import offer, withdraw
 from dragoman.core.delivery.receipts import other_words
 from dragoman.core.errors import Kind, refuse
@@ -64,7 +64,7 @@ def report_progress(work: Work, command: ReportProgress) -> Task:
     usage = usage_in(command.body)
     task = noted(task, used(usage))
     work.put(task)
-    offer(work, task, task.origin.principal, Cargo.PROGRESS, said)
+    offer(work, task, task.origin.principal, MessageKind.PROGRESS, said)
     if usage and (fault := excess(work, task)) is not None:
         return stop(work, task, fault, usage)
     if command.ask is not None:  # its turn is over: it has a seat for somebody else

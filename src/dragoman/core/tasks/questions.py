@@ -17,8 +17,8 @@ request that comes again has the place it had, whatever was asked since; one tha
 asks something else is refused, if anybody waits for its answer. That nobody answered in time is no answer: who asks
 again has a person asked again.
 
-Questions are withdrawn with their task. Where every question has an answer (`manners`), whoever stood still for one is
-told that there will be none, behind the word that the task is over.
+Questions are withdrawn with their task. Where every question has an answer (`protocol_capabilities`), whoever stood
+still for one is told that there will be none, behind the word that the task is over.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from uuid import UUID, uuid5
 
 import msgspec
 
-from dragoman.core.agents.manners import ANSWERS_ALWAYS
+from dragoman.core.agents.protocol_capabilities import ANSWERS_ALWAYS
 from dragoman.core.commands import Answer, Ask, AskPerson
-from dragoman.core.delivery.model import Cargo, Escalation
+from dragoman.core.delivery.model import Escalation, MessageKind
 from dragoman.core.delivery.outbox import offer, offer_answer, withdraw
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import ADMIN, HUB, SECOND, AgentId, Instant, QuestionId
@@ -131,7 +131,7 @@ def ask_person(work: Work, command: AskPerson) -> Question:
         withdraw(work, task, command.principal)  # who asks has begun
         if new:
             task = told_of(work, task, question)
-            offer(work, task, task.origin.principal, Cargo.PROGRESS, task.seq)
+            offer(work, task, task.origin.principal, MessageKind.PROGRESS, task.seq)
         task = work.sign_of_life(task, delivery=None)
         if command.blocking and question.status is QuestionStatus.OPEN:
             task = move(
@@ -284,7 +284,7 @@ def go_on(work: Work, task: Task | None, question: Question, *, tell: bool = Tru
         return
     said = {"question_id": question.id, "answer": question.answer}
     task = work.record(task, EventKind.ANSWERED, body=msgspec.Raw(msgspec.json.encode(said)))
-    offer(work, task, task.origin.principal, Cargo.PROGRESS, task.seq)
+    offer(work, task, task.origin.principal, MessageKind.PROGRESS, task.seq)
     if task.question == question.id and task.waiting is Waiting.HELD:
         task = msgspec.structs.replace(task, question=None)
     elif task.question == question.id:
@@ -319,7 +319,7 @@ def stood_still_for(work: Work, task: Task) -> list[QuestionId]:
 
 def call_back(work: Work, task: Task, owner: AgentId, waited_for: Sequence[QuestionId]) -> None:
     """Tell the owner of an ended task to stop, and that nobody answers any more what it stood still for."""
-    offer(work, task, owner, Cargo.CANCEL, task.seq)
+    offer(work, task, owner, MessageKind.CANCEL, task.seq)
     leave_unanswered(work, waited_for)
 
 

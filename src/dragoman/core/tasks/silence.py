@@ -19,7 +19,7 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-from dragoman.core.agents.floor import Link
+from dragoman.core.agents.directory import Link
 from dragoman.core.agents.model import Agent
 from dragoman.core.ids import Instant
 from dragoman.core.rules import Rules

@@ -8,9 +8,9 @@ import msgspec
 
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Submit
-from dragoman.core.contracts.borders import check_open, view
+from dragoman.core.contracts.domain_policy import check_open, view
 from dragoman.core.contracts.terms import agreed, check_input, offer_for, sifted
-from dragoman.core.delivery.outbox import OUTCOME_CARGO, OUTCOMES, await_answer, offer, repeat
+from dragoman.core.delivery.outbox import OUTCOME_KINDS, OUTCOMES, await_answer, offer, repeat
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import ADMIN, HOUR, HUB, SECOND, Instant, TaskId
 from dragoman.core.lookups import Claims, Lane
@@ -22,12 +22,12 @@ from dragoman.core.rules import Rules
 from dragoman.core.state import admission, budget
 from dragoman.core.state.budget import NOTHING
 from dragoman.core.state.capacity import needs_in, nobody_has
-from dragoman.core.tasks.anew import redo
+from dragoman.core.tasks.authorization import is_namesake, is_party
 from dragoman.core.tasks.dependencies import be_waited_for, fail_for
 from dragoman.core.tasks.model import EventKind, Origin, Priority, Status, Task, Waiting
 from dragoman.core.tasks.output import take_files
-from dragoman.core.tasks.parts import is_namesake, is_party
 from dragoman.core.tasks.questions import resume_with
+from dragoman.core.tasks.retry import redo
 from dragoman.core.work import Work
 
 ERRORS = frozenset(Kind) - {Kind.WORK_FAILED, Kind.CANCELLED, Kind.DEPENDENCY}
@@ -334,10 +334,10 @@ def again(work: Work, command: Submit, first: Task) -> Task:
     if command.forgets_errors and first.status is Status.FAILED and first.fault and first.fault.kind in ERRORS:
         return redo(work, first)
     if first.final:
-        cargo = OUTCOME_CARGO[first.status]
-        told = [d for d in work.find(Lane(first.id, command.principal)) if d.cargo in OUTCOMES]
+        kind = OUTCOME_KINDS[first.status]
+        told = [d for d in work.find(Lane(first.id, command.principal)) if d.kind in OUTCOMES]
         if not told:
-            offer(work, first, command.principal, cargo, first.outcome or first.seq)
+            offer(work, first, command.principal, kind, first.outcome or first.seq)
         for delivery in told:  # on its way, or arrived and not acknowledged: whoever asks again has not seen it
             repeat(work, delivery, first)
     return first

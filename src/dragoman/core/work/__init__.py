@@ -6,7 +6,7 @@ undone first). Since a decision is a pure function of what it sees, running it t
 
 Decisions of one unit run one after the other and see each other's changes, laid over what the store answered.
 If one refuses, only its own changes are undone. When all have run, `changes()` is what the store must commit, and
-only after it has is the rest of the world told: `settle()` brings the floor up to date, `parcels` leave.
+only after it has is the rest of the world told: `settle()` brings the directory up to date, `outgoing_messages` leave.
 
 One class, in files by what is done with it, each building on the one before:
 

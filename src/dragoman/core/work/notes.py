@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.agents.floor import Floor, Link
+from dragoman.core.agents.directory import Directory, Link
 from dragoman.core.agents.model import Agent
 from dragoman.core.audit.chain import AuditRecord
 from dragoman.core.audit.tally import Allowance, Tally
 from dragoman.core.audit.tally import Key as TallyKey
 from dragoman.core.commands import Command
 from dragoman.core.contracts.model import Contract
-from dragoman.core.delivery.model import DeadLetter, Delivery, Heard, Parcel
+from dragoman.core.delivery.model import DeadLetter, Delivery, Heard, Outgoing
 from dragoman.core.ids import AgentId, Instant, Moment, SessionId, TaskId
 from dragoman.core.lookups import Lookup, Row
 from dragoman.core.policy.ratelimit import Key, Minute
@@ -54,7 +54,7 @@ class Notes:
     def __init__(
         self,
         moment: Moment,
-        floor: Floor,
+        directory: Directory,
         rules: Rules,
         serving_since: Instant,
         peek: Callable[[Lookup[Any]], Sequence[Any]] | None = None,
@@ -63,9 +63,9 @@ class Notes:
         self.mint = moment.mint
         self.rules = rules
         self.serving_since = serving_since
-        self.floor = floor
+        self.directory = directory
         self._peek = peek
-        self.parcels: list[tuple[SessionId, Parcel]] = []
+        self.outgoing_messages: list[tuple[SessionId, Outgoing]] = []
         self.touched_tasks: set[TaskId] = set()
         self.closed_links: list[tuple[SessionId, str]] = []
         self.afterwards: list[Command] = []

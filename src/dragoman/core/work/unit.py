@@ -1,4 +1,5 @@
-"""The engine's side of a unit of work: what it is fed, what the store must commit, and what the floor learns then."""
+"""The engine's side of a unit of work: what it is fed, what the store must commit, and what the directory learns
+then."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ class Work(Writing):
                     changed.append(entry.row)
         forget = 0
         if self._log:
-            cursor = self.floor.state_cursor + len(self._log)
+            cursor = self.directory.state_cursor + len(self._log)
             self.changed = Changed(cursor=cursor, at=self.now, entries=tuple(self._log))
             added.append(self.changed)
             forget = max(0, cursor - self.rules.state_log)
@@ -99,74 +100,74 @@ class Work(Writing):
             log.append(Change(operation, Registry.TASK, id, row.version, patch or {}, by, 1))
 
     def settle(self) -> None:
-        """The commit is done: bring the floor up to date."""
-        floor = self.floor
+        """The commit is done: bring the directory up to date."""
+        directory = self.directory
         for entry in self._dirty[Agent].values():
             if isinstance(entry.row, Agent):
-                floor.put_agent(entry.row)
+                directory.put_agent(entry.row)
             elif isinstance(entry.base, Agent):
-                floor.drop_agent(entry.base)
+                directory.drop_agent(entry.base)
         for entry in self._dirty[Task].values():
             self._settle_task(entry)
         for entry in self._dirty[Delivery].values():
             for delivery, times in ((entry.base, -1), (entry.row, 1)):
                 if isinstance(delivery, Delivery) and delivery.letter is not None:
-                    floor.note_holding(delivery, times)
+                    directory.note_holding(delivery, times)
         for entry in self._dirty[Entity].values():
             if entry.base is not None:
-                floor.note_holding(entry.base, -1)
+                directory.note_holding(entry.base, -1)
             if entry.row is not None:
-                floor.note_holding(entry.row, 1)
+                directory.note_holding(entry.row, 1)
             if isinstance(entry.row, Entity):
-                floor.put_entity(entry.row)
+                directory.put_entity(entry.row)
             elif isinstance(entry.base, Entity):
-                floor.drop_entity(entry.base)
+                directory.drop_entity(entry.base)
         if self.changed is not None:
-            floor.state_cursor = self.changed.cursor
+            directory.state_cursor = self.changed.cursor
         for id in self._heard:
-            agent = floor.agents.get(id)
+            agent = directory.agents.get(id)
             if agent is not None and agent.converses:
-                floor.heard_at[id] = self.now
+                directory.heard_at[id] = self.now
         for queue, n in self._backlog.items():
-            total = floor.backlog.get(queue, 0) + n
+            total = directory.backlog.get(queue, 0) + n
             if total > 0:
-                floor.backlog[queue] = total
+                directory.backlog[queue] = total
             else:
-                floor.backlog.pop(queue, None)
+                directory.backlog.pop(queue, None)
         for session, link in self._links.items():
             if link is None:
-                floor.drop_link(session)
+                directory.drop_link(session)
             else:
-                floor.put_link(link)
+                directory.put_link(link)
                 if not link.ordered and not link.awaits:
-                    floor.polled_at[link.agent] = self.now
-        for session, parcel in self.parcels:
-            polled = floor.links.get(session)
-            if polled is not None and not polled.ordered:  # it has its answer: a poll takes parcels once
+                    directory.polled_at[link.agent] = self.now
+        for session, outgoing in self.outgoing_messages:
+            polled = directory.links.get(session)
+            if polled is not None and not polled.ordered:  # it has its answer: a poll takes outgoing messages once
                 if not polled.awaits:
-                    floor.polled_at[parcel.delivery.receiver] = self.now
-                floor.drop_link(session)
+                    directory.polled_at[outgoing.delivery.receiver] = self.now
+                directory.drop_link(session)
         if self._passed:
-            floor.note_passed(self._passed)
+            directory.note_passed(self._passed)
         if self._minutes:
-            floor.note_minutes(self._minutes, self.now)
+            directory.note_minutes(self._minutes, self.now)
         if self._allowances:
-            floor.note_allowances(self._allowances, self.now)
+            directory.note_allowances(self._allowances, self.now)
         for key, tally in self._tallies.items():
             if tally is None:
-                floor.tallies.pop(key, None)
+                directory.tallies.pop(key, None)
             else:
-                floor.tallies[key] = tally
+                directory.tallies[key] = tally
         if self._audit:
-            floor.audit_seq, floor.audit_hash = self._audit[-1].seq, self._audit[-1].hash
+            directory.audit_seq, directory.audit_hash = self._audit[-1].seq, self._audit[-1].hash
 
     def _settle_task(self, entry: Entry) -> None:
-        active = self.floor.active
+        active = self.directory.active
         base: Any = entry.base
         row: Any = entry.row
         was = base is not None and not base.final
         if was is not (row is not None and not row.final):
-            self.floor.note_holding(base if was else row, -1 if was else 1)
+            self.directory.note_holding(base if was else row, -1 if was else 1)
         old = None if base is None else base.holder
         new = None if row is None else row.holder
         if old == new:
@@ -178,4 +179,4 @@ class Work(Writing):
                 del active[old]
         if new is not None:
             active.setdefault(new, {})[id] = None
-            self.floor.gave_work_to(new)
+            self.directory.gave_work_to(new)

@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.agents.floor import Link
+from dragoman.core.agents.directory import Link
 from dragoman.core.agents.model import Agent
 from dragoman.core.audit import tally
 from dragoman.core.audit.chain import sealed
 from dragoman.core.audit.tally import Allowance, Rate, Tally
 from dragoman.core.commands import Command
-from dragoman.core.delivery.model import Delivery, Parcel
+from dragoman.core.delivery.model import Delivery, Outgoing
 from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import HUB, NOBODY, AgentId, SessionId
 from dragoman.core.lookups import Row
@@ -39,9 +39,9 @@ class Writing(Scene):
         dirty = self._dirty[table]
         entry = dirty.get(id)
         if entry is None:
-            base: Any = self.floor.agents.get(id) if table is Agent else self._base[table].get(id)
+            base: Any = self.directory.agents.get(id) if table is Agent else self._base[table].get(id)
             if table is Entity and base is None:
-                base = self.floor.entities.get(id)
+                base = self.directory.entities.get(id)
             old: Any = base
             dirty[id] = Entry(base, row)
             self._undo.append((dirty.pop, id, ...))
@@ -145,10 +145,10 @@ class Writing(Scene):
         self.afterwards.append(command)
         self._undo.append((self.afterwards.pop, -1, ...))
 
-    def send(self, link: Link, parcel: Parcel) -> None:
-        """Hand a parcel to a link, after the commit."""
-        self.parcels.append((link.session, parcel))
-        self._undo.append((self.parcels.pop, -1, ...))
+    def send(self, link: Link, outgoing: Outgoing) -> None:
+        """Hand an outgoing message to a link, after the commit."""
+        self.outgoing_messages.append((link.session, outgoing))
+        self._undo.append((self.outgoing_messages.pop, -1, ...))
 
     def record(self, task: Task, kind: EventKind, **fields: Any) -> Task:
         """Append an event to a task's story; returns the task with its new number (not yet put)."""
@@ -188,7 +188,7 @@ class Writing(Scene):
         digest: str | None = None,
     ) -> None:
         last = self._audit[-1] if self._audit else None
-        seq, prev = (last.seq, last.hash) if last else (self.floor.audit_seq, self.floor.audit_hash)
+        seq, prev = (last.seq, last.hash) if last else (self.directory.audit_seq, self.directory.audit_hash)
         said = (principal, action, outcome, protocol, subject, reason, digest)
         self._audit.append(sealed(seq + 1, self.now, prev, *said))
         self._undo.append((self._audit.pop, -1, ...))
@@ -226,16 +226,16 @@ class Writing(Scene):
         return True
 
     def _allowance(self, name: str, rate: Rate) -> Allowance:
-        known = self._allowances.get(name) or self.floor.allowances.get(name)
+        known = self._allowances.get(name) or self.directory.allowances.get(name)
         return Allowance(rate.burst, self.now) if known is None else known.now(rate, self.now)
 
     def _tally(self, sender: str, fault: Fault, principal: str, action: str, protocol: str | None) -> None:
         key = tally.Key(sender, action, fault.kind)
-        counted = len(self._tallies) + len(self.floor.tallies)
-        if counted >= tally.MOST_TALLIES and key not in self._tallies and key not in self.floor.tallies:
+        counted = len(self._tallies) + len(self.directory.tallies)
+        if counted >= tally.MOST_TALLIES and key not in self._tallies and key not in self.directory.tallies:
             key = tally.Key(f"@{tally.OTHERS}", "", fault.kind)
             principal, protocol = NOBODY, None
-        before = self._tallies[key] if key in self._tallies else self.floor.tallies.get(key)
+        before = self._tallies[key] if key in self._tallies else self.directory.tallies.get(key)
         self._tallies[key] = Tally(
             principal=principal,
             protocol=protocol,
@@ -246,7 +246,7 @@ class Writing(Scene):
 
     def record_tallies(self) -> int:
         """A record for each count; how many there were."""
-        counted = {**self.floor.tallies, **self._tallies}
+        counted = {**self.directory.tallies, **self._tallies}
         for key, one in counted.items():
             if one is not None:
                 self.audit(

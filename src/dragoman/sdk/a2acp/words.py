@@ -39,7 +39,7 @@ from dragoman.sdk.a2acp.keyring import Pair, Unopened
 from dragoman.sdk.a2acp.requests import SEALED, THREAD, proposal_of, task_in, work_of
 from dragoman.sdk.a2acp.talk import ANSWER, BROKER, PROGRESS, QUESTION, Persona
 from dragoman.sdk.errors import Misconfigured
-from dragoman.sdk.links import Introduction, Manners
+from dragoman.sdk.links import Introduction, ProtocolCapabilities
 from dragoman.sdk.network.pipe import Frame
 from dragoman.sdk.words import (
     PRIVATE,
@@ -62,7 +62,7 @@ from dragoman.sdk.world import World
 
 log = logging.getLogger("dragoman.sdk")
 
-MANNERS = Manners(name="a2acp", words_are_receipts=False)
+PROTOCOL_CAPABILITIES = ProtocolCapabilities(name="a2acp", words_are_receipts=False)
 PIECE = 256 * 1024
 """Characters of output in one event: even sealed, and all of them written as escapes, it fits."""
 ASIDES = ("thinking", "tool_use", "tool_result")
@@ -91,8 +91,8 @@ class A2acpLink:
         self._renewing: set[str] = set()
 
     @property
-    def manners(self) -> Manners:
-        return MANNERS
+    def protocol_capabilities(self) -> ProtocolCapabilities:
+        return PROTOCOL_CAPABILITIES
 
     async def open(self, who: Introduction) -> None:
         persona = self._persona

@@ -45,7 +45,7 @@ from dragoman.sdk import trace
 from dragoman.sdk.agentmsg.talk import Arrival, MessagePipe, Talk
 from dragoman.sdk.conversation.trouble import report
 from dragoman.sdk.errors import NotAllowed
-from dragoman.sdk.links import Introduction, Manners
+from dragoman.sdk.links import Introduction, ProtocolCapabilities
 from dragoman.sdk.words import (
     Accepted,
     Cancel,
@@ -74,7 +74,7 @@ from dragoman.wire.errors import LocalProtocolError
 
 log = logging.getLogger("dragoman.sdk")
 
-MANNERS = Manners(name="agentmsg", words_are_receipts=False, converses=True)
+PROTOCOL_CAPABILITIES = ProtocolCapabilities(name="agentmsg", words_are_receipts=False, converses=True)
 PIECE = 512 * 1024
 """Characters of output in one message: even if all of them are written as escapes it fits."""
 ASIDES = ("thinking", "tool_use", "tool_result")
@@ -102,8 +102,8 @@ class AgentmsgLink:
         self._about: dict[str, Errand] = {}
 
     @property
-    def manners(self) -> Manners:
-        return MANNERS
+    def protocol_capabilities(self) -> ProtocolCapabilities:
+        return PROTOCOL_CAPABILITIES
 
     @property
     def talk(self) -> Talk:

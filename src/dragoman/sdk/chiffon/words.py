@@ -42,7 +42,7 @@ from dragoman.protocols.chiffon.types import (
 )
 from dragoman.protocols.chiffon.versions import SUPPORTED
 from dragoman.sdk import trace
-from dragoman.sdk.links import Introduction, LinkDown, Manners
+from dragoman.sdk.links import Introduction, LinkDown, ProtocolCapabilities
 from dragoman.sdk.network.pipe import Frame, Pipe
 from dragoman.sdk.words import (
     Accepted,
@@ -66,7 +66,7 @@ from dragoman.sdk.world import World
 log = logging.getLogger("dragoman.sdk")
 
 CANCELLED = 5900
-MANNERS = Manners(name="chiffon", confirms_all=True)
+PROTOCOL_CAPABILITIES = ProtocolCapabilities(name="chiffon", confirms_all=True)
 ASIDES = ("thinking", "tool_use", "tool_result")
 """What chiffon has no field for: custom fields of a status."""
 
@@ -85,8 +85,8 @@ class ChiffonLink:
         self._missing: dict[str, int] = {}
 
     @property
-    def manners(self) -> Manners:
-        return MANNERS
+    def protocol_capabilities(self) -> ProtocolCapabilities:
+        return PROTOCOL_CAPABILITIES
 
     async def open(self, who: Introduction) -> None:
         self._name = who.kind or who.agent_id

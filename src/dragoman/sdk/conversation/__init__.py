@@ -6,5 +6,5 @@ bulletin   what an agent says of itself, and tells others directly
 trouble    what went wrong, as a report
 helping    help as work, where a protocol has no word for it
 
-The words are agentmsg's, the one protocol whose agents converse (`links.Manners`).
+The words are agentmsg's, the one protocol whose agents converse (`links.ProtocolCapabilities`).
 """

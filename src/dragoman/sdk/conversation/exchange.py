@@ -8,7 +8,7 @@
     HELP_REQUEST, TASK_HANDOFF,        put before the agent's own handler          when it is in the journal; a
     anything else                                                                  restart goes on with it
 
-The words are agentmsg's: no other protocol has agents that converse (`Manners.converses`).
+The words are agentmsg's: no other protocol has agents that converse (`ProtocolCapabilities.converses`).
 """
 
 from __future__ import annotations
@@ -195,8 +195,8 @@ class Exchange:
     # --- what the agent itself says ---
 
     def require(self, what: str, instead: str) -> None:
-        name = self._mailbox.manners.name
-        if not self._mailbox.manners.converses:
+        name = self._mailbox.protocol_capabilities.name
+        if not self._mailbox.protocol_capabilities.converses:
             raise Misconfigured(
                 f"{name} has no word to {what}: agentmsg has (agentmsg+ws://…, agentmsg+http://…){instead}"
             )

@@ -32,7 +32,7 @@ from dragoman.sdk.coven import words
 from dragoman.sdk.coven.channel import BROKEN, Ending, grpc, in_brief, open_channel
 from dragoman.sdk.coven.transcripts import Transcripts
 from dragoman.sdk.errors import DragomanError, Misconfigured, NotAllowed, RequestRefused
-from dragoman.sdk.links import Introduction, Link, LinkDown, Manners
+from dragoman.sdk.links import Introduction, Link, LinkDown, ProtocolCapabilities
 from dragoman.sdk.network.misdialled import advised
 from dragoman.sdk.words import Accepted, Cancel, Inbound, Outbound, Query, Report
 from dragoman.sdk.world import World
@@ -92,8 +92,8 @@ class CovenLink:
         self._is_over = False
 
     @property
-    def manners(self) -> Manners:
-        return words.MANNERS
+    def protocol_capabilities(self) -> ProtocolCapabilities:
+        return words.PROTOCOL_CAPABILITIES
 
     # --- its life ---
 

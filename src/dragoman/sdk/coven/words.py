@@ -42,7 +42,7 @@ from dragoman.protocols.coven.types import (
     ToolUse,
 )
 from dragoman.sdk import trace, words
-from dragoman.sdk.links import Manners
+from dragoman.sdk.links import ProtocolCapabilities
 from dragoman.sdk.work.outcome import clean
 
 CHAT = "chat"
@@ -50,7 +50,9 @@ PIECE = 1024 * 1024
 """Characters of text in one message, at most."""
 LONGEST_END = 2 * PIECE
 """A longer answer comes in pieces before the end, and the end is empty (coven-D8)."""
-MANNERS = Manners(name="coven", largest_file=LIMITS.message_bytes - 64 * 1024, has_receipts=False)
+PROTOCOL_CAPABILITIES = ProtocolCapabilities(
+    name="coven", largest_file=LIMITS.message_bytes - 64 * 1024, has_receipts=False
+)
 
 #: Decline.kind → the hub's name for it.
 DECLINED = {"invalid": "invalid", "unsupported": "unsupported_work"}

@@ -33,7 +33,7 @@ from dragoman.protocols.forge.types import Failure, Message, Response, Stamp, Su
 from dragoman.sdk import trace
 from dragoman.sdk.errors import DragomanError, NotAllowed
 from dragoman.sdk.forge.talk import LARGEST, Conversation, Declined, HungUp, TooLong, Wire
-from dragoman.sdk.links import Introduction, LinkDown, Manners
+from dragoman.sdk.links import Introduction, LinkDown, ProtocolCapabilities
 from dragoman.sdk.words import (
     Accepted,
     Cancel,
@@ -62,7 +62,7 @@ ENDED_FIRST = "cancelled"
 
 log = logging.getLogger("dragoman.sdk")
 
-MANNERS = Manners(name="forge", largest_file=(LARGEST - 64 * 1024) // 4 * 3)
+PROTOCOL_CAPABILITIES = ProtocolCapabilities(name="forge", largest_file=(LARGEST - 64 * 1024) // 4 * 3)
 PIECE = 128 * 1024
 """Characters of output in one message: even if all of them are written as escapes it fits."""
 GRACE_MARGIN = 0.9
@@ -85,8 +85,8 @@ class ForgeLink:
         self.talk = Conversation(wire, world)
 
     @property
-    def manners(self) -> Manners:
-        return MANNERS
+    def protocol_capabilities(self) -> ProtocolCapabilities:
+        return PROTOCOL_CAPABILITIES
 
     async def open(self, who: Introduction) -> None:
         await self.talk.open()

@@ -207,7 +207,7 @@ class Desk:
                 # The next process has no pieces to say again, so what is remembered for it is the whole answer. So has
                 # nobody where the hub does not say what it has: it will ask again if it lost one.
                 remembered = msgspec.structs.replace(outcome, output="".join(task.spoken))
-                outcome = outcome if self._mailbox.manners.has_receipts else remembered
+                outcome = outcome if self._mailbox.protocol_capabilities.has_receipts else remembered
             await self._journal.record(remembered, task.print, task.requests)
             if not task.cancelled:
                 self._mailbox.spoke_of(task)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dragoman.sdk.links import Link, Manners
+from dragoman.sdk.links import Link, ProtocolCapabilities
 from dragoman.sdk.words import Outbound, Query
 from dragoman.sdk.work.job import Job
 from dragoman.sdk.world import World
@@ -31,14 +31,14 @@ class Mailbox:
         self._held: set[str] = set()
         """Tasks of which something was refused for now."""
         self._silent: list[Job] = []
-        self.manners = Manners(name="no link")
+        self.protocol_capabilities = ProtocolCapabilities(name="no link")
         """Of the last link: there is no task without one."""
 
     # --- links come and go ---
 
     def attach(self, link: Link) -> None:
         """A new link: everything the hub has not got goes out again, in order."""
-        self._link, self.manners = link, link.manners
+        self._link, self.protocol_capabilities = link, link.protocol_capabilities
         self._held.clear()
         for message in self._kept.values():
             link.send(message)
@@ -108,7 +108,7 @@ class Mailbox:
         """Say it if there is somebody to hear it."""
         if self._link is None:
             return
-        if self.manners.confirms_all:
+        if self.protocol_capabilities.confirms_all:
             self._kept[message.id] = message
             self._passing.add(message.id)
         self._say(message)
@@ -132,7 +132,7 @@ class Mailbox:
 
     def spoke_of(self, task: Job) -> None:
         """Something is said about the task."""
-        if not self.manners.words_are_receipts:
+        if not self.protocol_capabilities.words_are_receipts:
             self.acknowledge(task.receipt)
         task.receipt = None
 

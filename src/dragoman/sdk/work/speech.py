@@ -79,13 +79,15 @@ class Speech:
         if self._bring is not None:
             await self.report(task, brought=await self._brought(task, file, self._bring))
             return
-        manners = self._mailbox.manners
-        if not manners.largest_file:
+        protocol = self._mailbox.protocol_capabilities
+        if not protocol.largest_file:
             raise Misconfigured(
-                f"{manners.name} carries no files: put {file.name!r} where others can fetch it, and return where"
+                f"{protocol.name} carries no files: put {file.name!r} where others can fetch it, and return where"
             )
-        if len(file.data) > manners.largest_file:
-            raise ValueError(f"{file.name!r} has {len(file.data)} bytes; {manners.name} carries {manners.largest_file}")
+        if len(file.data) > protocol.largest_file:
+            raise ValueError(
+                f"{file.name!r} has {len(file.data)} bytes; {protocol.name} carries {protocol.largest_file}"
+            )
         await self.report(task, file=file)
 
     async def _brought(self, task: Job, file: File, bring: Bring) -> str:

@@ -27,7 +27,7 @@ from dragoman.bindings import a2acp
 from dragoman.bindings.a2acp.names import PROTOCOL
 from dragoman.core.agents.model import Agent
 from dragoman.core.contracts.model import Contract
-from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, rfc3339
 from dragoman.core.ports import Files, Intake, Store, Vault
@@ -211,29 +211,31 @@ class A2acpDesk:
         }
         return _encode(message)
 
-    # -- parcels
+    # -- outgoing messages
 
-    async def carry(self, parcel: Parcel, agent: Agent, now: Instant) -> bytes:
-        """A parcel as its message."""
+    async def carry(self, outgoing: Outgoing, agent: Agent, now: Instant) -> bytes:
+        """An outgoing message as its message."""
         await self.threads.recall(agent.id)
-        wanted = a2acp.wanted(parcel)
+        wanted = a2acp.wanted(outgoing)
         row = None if wanted is None else await self.hub.contract(wanted)
         if row is not None:
             self.seals.terms(row)
-        whole = await self._whole(parcel) if self.is_long(parcel) else None
-        return self.put(parcel, agent, now, row, whole)
+        whole = await self._whole(outgoing) if self.is_long(outgoing) else None
+        return self.put(outgoing, agent, now, row, whole)
 
-    def put(self, parcel: Parcel, agent: Agent, now: Instant, row: Contract | None, whole: str | None = None) -> bytes:
-        cargo, id = parcel.delivery.cargo, a2acp.message_id(parcel.delivery.id)
-        if cargo is Cargo.PROPOSAL:
-            self.threads.propose(agent.id, parcel.event.id, id)
-        elif parcel.task is not None and parcel.task.owner == agent.id:
-            self.threads.give(parcel.task, id if cargo is Cargo.WORK else None)
-        return a2acp.wire_of(parcel, agent.id, now, self.voice, row, whole=whole)
+    def put(
+        self, outgoing: Outgoing, agent: Agent, now: Instant, row: Contract | None, whole: str | None = None
+    ) -> bytes:
+        kind, id = outgoing.delivery.kind, a2acp.message_id(outgoing.delivery.id)
+        if kind is MessageKind.PROPOSAL:
+            self.threads.propose(agent.id, outgoing.event.id, id)
+        elif outgoing.task is not None and outgoing.task.owner == agent.id:
+            self.threads.give(outgoing.task, id if kind is MessageKind.WORK else None)
+        return a2acp.wire_of(outgoing, agent.id, now, self.voice, row, whole=whole)
 
-    def is_long(self, parcel: Parcel) -> bool:
+    def is_long(self, outgoing: Outgoing) -> bool:
         """Whether the output of a result must be put together first."""
-        return parcel.delivery.cargo is Cargo.RESULT and a2acp.ends_in_pieces(parcel.event)
+        return outgoing.delivery.kind is MessageKind.RESULT and a2acp.ends_in_pieces(outgoing.event)
 
-    async def _whole(self, parcel: Parcel) -> str:
-        return (await account(self.store, parcel.delivery.task, parcel.event.seq)).output
+    async def _whole(self, outgoing: Outgoing) -> str:
+        return (await account(self.store, outgoing.delivery.task, outgoing.event.seq)).output

@@ -28,7 +28,7 @@ from dragoman.bindings import a2acp
 from dragoman.bindings.a2acp.names import PROTOCOL
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Acknowledge, Command, ShakeHands, Submit, TellAgain
-from dragoman.core.delivery.model import Parcel
+from dragoman.core.delivery.model import Outgoing
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import DeliveryId, Instant, SessionId
 from dragoman.core.memory import STRANGERS
@@ -90,8 +90,8 @@ class A2acpHttp(HttpDoor):
         except A2acpError as error:
             raise Refused(a2acp.fault_of(error)) from None
 
-    async def frames(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
-        return (await self._desk.carry(parcel, agent, now),)
+    async def frames(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
+        return (await self._desk.carry(outgoing, agent, now),)
 
     # -- POST /a2acp/messages
 
@@ -153,14 +153,14 @@ class A2acpHttp(HttpDoor):
         session = SessionId(self._hub.mint())
         asked = msgspec.structs.replace(command, awaited=session)
         _, waited = await self.park(session, asked, patience + SLACK, receive)
-        if not waited.parcels:
+        if not waited.outgoing_messages:
             if waited.gone:
                 return None
             raise Refused(LEAVING if self._draining else UNANSWERED)
-        (parcel,) = waited.parcels
+        (outgoing,) = waited.outgoing_messages
         assert about.agent is not None
-        frame = await self._desk.carry(parcel, about.agent, self._hub.now())
-        return _Answer(frame, a2acp.failure_in(parcel), None if waited.gone else parcel.delivery.id)
+        frame = await self._desk.carry(outgoing, about.agent, self._hub.now())
+        return _Answer(frame, a2acp.failure_in(outgoing), None if waited.gone else outgoing.delivery.id)
 
     async def _hand_over(self, said: _Answer, about: About, receive: Receive, send: Send) -> None:
         """An answer that a request waited for is acknowledged when it was written to a client that is there. Where that

@@ -16,7 +16,7 @@ from dragoman.bindings import a2acp
 from dragoman.bindings.a2acp.names import PROTOCOL, delivery_named
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command
-from dragoman.core.delivery.model import Parcel
+from dragoman.core.delivery.model import Outgoing
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import Instant
 from dragoman.core.ports import StoreFailed
@@ -91,18 +91,18 @@ class A2acpTongue(TakingTurns):
 
     # -- out
 
-    def say(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
+    def say(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
         """At once where everything is at hand; else in its turn, when its contract or its output was read."""
-        at_hand = self._desk.threads.remembers(agent.id) and not self._desk.is_long(parcel)
+        at_hand = self._desk.threads.remembers(agent.id) and not self._desk.is_long(outgoing)
         if self.free and at_hand:
-            wanted = a2acp.wanted(parcel)
+            wanted = a2acp.wanted(outgoing)
             row = None if wanted is None else self._desk.seals.known(wanted)
             if wanted is None or row is not None:
-                return (self._desk.put(parcel, agent, now, row),)
-        return self.say_in_turn(parcel, agent)
+                return (self._desk.put(outgoing, agent, now, row),)
+        return self.say_in_turn(outgoing, agent)
 
-    async def put(self, parcel: Parcel, agent: Agent) -> Sequence[bytes]:
-        return (await self._desk.carry(parcel, agent, self._desk.hub.now()),)
+    async def put(self, outgoing: Outgoing, agent: Agent) -> Sequence[bytes]:
+        return (await self._desk.carry(outgoing, agent, self._desk.hub.now()),)
 
 
 def is_ack(frame: bytes) -> bool:

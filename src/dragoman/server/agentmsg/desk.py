@@ -27,7 +27,7 @@ from dragoman.bindings.agentmsg.names import PROTOCOL, derived_v4
 from dragoman.core.agents.model import Agent
 from dragoman.core.brevity import CUT, in_short
 from dragoman.core.commands import Beat, ReportProgress
-from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.core.errors import Fault, Refused
 from dragoman.core.ids import ADMIN, EPOCH, AgentId, DeliveryId, Instant
 from dragoman.core.ports import Files, Intake, Store
@@ -290,20 +290,20 @@ class AgentmsgDesk:
             message_ids, to=to, now=self.hub.now(), message_id=self.message_id(), version=version
         )
 
-    def carry(self, parcel: Parcel, agent: Agent, now: Instant, whole: str | None = None) -> bytes:
-        """A parcel as its message; what must be acknowledged is remembered. `whole` is the output of one that is
-        `in_pieces`."""
-        frame, message_id = agentmsg.wire_of(parcel, agent, now, whole=whole)
-        delivery = parcel.delivery
-        once = delivery.cargo is Cargo.PROGRESS if delivery.letter is None else delivery.letter.once
+    def carry(self, outgoing: Outgoing, agent: Agent, now: Instant, whole: str | None = None) -> bytes:
+        """An outgoing message as its message; what must be acknowledged is remembered. `whole` is the output of one
+        that is `in_pieces`."""
+        frame, message_id = agentmsg.wire_of(outgoing, agent, now, whole=whole)
+        delivery = outgoing.delivery
+        once = delivery.kind is MessageKind.PROGRESS if delivery.letter is None else delivery.letter.once
         if not once:
             self.line(agent.id).handed.give(message_id, delivery.id)
         return frame
 
-    async def whole(self, parcel: Parcel) -> str:
+    async def whole(self, outgoing: Outgoing) -> str:
         """The output of a task that came in pieces."""
         most = self.limits.message_bytes // 2
-        told = await account(self.store, parcel.delivery.task, parcel.event.seq, most)
+        told = await account(self.store, outgoing.delivery.task, outgoing.event.seq, most)
         short = in_short(told.output, most)
         return short + CUT if told.truncated and short == told.output else short
 
@@ -345,9 +345,9 @@ class AgentmsgDesk:
             raise Refused(agentmsg.fault_of(error)) from None
 
 
-def in_pieces(parcel: Parcel) -> bool:
+def in_pieces(outgoing: Outgoing) -> bool:
     """Whether a result must be put together first."""
-    return parcel.delivery.cargo is Cargo.RESULT and agentmsg.ends_in_pieces(parcel.event)
+    return outgoing.delivery.kind is MessageKind.RESULT and agentmsg.ends_in_pieces(outgoing.event)
 
 
 def _key(message: Message) -> str:

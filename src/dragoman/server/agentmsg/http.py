@@ -20,7 +20,7 @@ from dragoman.bindings import agentmsg
 from dragoman.bindings.agentmsg.names import PROTOCOL
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command
-from dragoman.core.delivery.model import Parcel
+from dragoman.core.delivery.model import Outgoing
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.ports import StoreFailed
@@ -71,9 +71,9 @@ class AgentmsgHttp(HttpDoor):
     def json(self, data: bytes) -> dict[str, Any]:
         return self._desk.json(data)
 
-    async def frames(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
-        whole = await self._desk.whole(parcel) if in_pieces(parcel) else None
-        return (self._desk.carry(parcel, agent, now, whole),)
+    async def frames(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
+        whole = await self._desk.whole(outgoing) if in_pieces(outgoing) else None
+        return (self._desk.carry(outgoing, agent, now, whole),)
 
     async def ack(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
         data = await read_body(scope, receive, SMALL_BODY, agent.id)

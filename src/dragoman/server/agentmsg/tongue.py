@@ -18,7 +18,7 @@ import structlog
 from dragoman.bindings import agentmsg
 from dragoman.bindings.agentmsg.names import PROTOCOL
 from dragoman.core.agents.model import Agent
-from dragoman.core.delivery.model import Parcel
+from dragoman.core.delivery.model import Outgoing
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.ports import StoreFailed
@@ -115,21 +115,21 @@ class AgentmsgTongue:
 
     # -- out
 
-    def say(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
-        if in_pieces(parcel):
-            gathering = asyncio.ensure_future(self._gather(parcel, agent))
+    def say(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
+        if in_pieces(outgoing):
+            gathering = asyncio.ensure_future(self._gather(outgoing, agent))
             self._gathering.add(gathering)
             gathering.add_done_callback(self._gathering.discard)
             return ()
-        return (self._desk.carry(parcel, agent, now),)
+        return (self._desk.carry(outgoing, agent, now),)
 
-    async def _gather(self, parcel: Parcel, agent: Agent) -> None:
+    async def _gather(self, outgoing: Outgoing, agent: Agent) -> None:
         """A result whose output must be put together follows when it is. If that fails it is offered again."""
         try:
-            whole = await self._desk.whole(parcel)
+            whole = await self._desk.whole(outgoing)
         except StoreFailed:
             return
-        await self._say([self._desk.carry(parcel, agent, self._desk.hub.now(), whole)])
+        await self._say([self._desk.carry(outgoing, agent, self._desk.hub.now(), whole)])
 
     def answer(self, heard: Heard, outcome: Any, agent: Agent) -> Sequence[bytes]:
         return self._desk.decided(agent, heard.about, outcome)

@@ -15,7 +15,7 @@ from dragoman.bindings import chiffon
 from dragoman.bindings.chiffon.exchange import PROTOCOL, wire_name
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command, Submit
-from dragoman.core.delivery.model import Parcel
+from dragoman.core.delivery.model import Outgoing
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import ADMIN, AgentId, DeliveryId, Instant
 from dragoman.core.ports import Files, Intake, Store
@@ -108,14 +108,14 @@ class ChiffonDesk:
         except ChiffonError as error:
             raise Refused(chiffon.fault_of(error)) from None
 
-    # -- parcels
+    # -- outgoing messages
 
-    async def carry(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
-        """A parcel as its messages."""
-        if not chiffon.in_pieces(parcel):
-            return chiffon.wire_of(parcel, agent, now)
-        whole = (await account(self.store, parcel.delivery.task, parcel.event.seq)).output
-        return chiffon.wire_again(parcel, agent, whole)
+    async def carry(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
+        """An outgoing message as its messages."""
+        if not chiffon.in_pieces(outgoing):
+            return chiffon.wire_of(outgoing, agent, now)
+        whole = (await account(self.store, outgoing.delivery.task, outgoing.event.seq)).output
+        return chiffon.wire_again(outgoing, agent, whole)
 
     # -- no
 
@@ -158,13 +158,13 @@ class ChiffonTongue(TakingTurns):
         except (Refused, msgspec.ValidationError):
             return None
 
-    def say(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
-        if self.free and not chiffon.in_pieces(parcel):
-            return chiffon.wire_of(parcel, agent, now)
-        return self.say_in_turn(parcel, agent)
+    def say(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
+        if self.free and not chiffon.in_pieces(outgoing):
+            return chiffon.wire_of(outgoing, agent, now)
+        return self.say_in_turn(outgoing, agent)
 
-    async def put(self, parcel: Parcel, agent: Agent) -> Sequence[bytes]:
-        return await self._desk.carry(parcel, agent, self._desk.hub.now())
+    async def put(self, outgoing: Outgoing, agent: Agent) -> Sequence[bytes]:
+        return await self._desk.carry(outgoing, agent, self._desk.hub.now())
 
     def answer(self, heard: Heard, outcome: Any, agent: Agent) -> Sequence[bytes]:
         return ()

@@ -21,7 +21,7 @@ from dragoman.bindings import chiffon
 from dragoman.bindings.chiffon.exchange import PROTOCOL
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Cancel, Command, Pause, Resume
-from dragoman.core.delivery.model import Parcel
+from dragoman.core.delivery.model import Outgoing
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import ADMIN, AgentId, Instant, TaskId
 from dragoman.core.ports import StoreFailed
@@ -92,11 +92,11 @@ class ChiffonHttp(HttpDoor):
     def json(self, data: bytes) -> dict[str, Any]:
         return self._desk.json(data)
 
-    async def frames(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
-        return await self._desk.carry(parcel, agent, now)
+    async def frames(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
+        return await self._desk.carry(outgoing, agent, now)
 
-    def receipts(self, parcel: Parcel, count: int) -> Sequence[str]:
-        return chiffon.receipts(parcel.delivery.id, count)
+    def receipts(self, outgoing: Outgoing, count: int) -> Sequence[str]:
+        return chiffon.receipts(outgoing.delivery.id, count)
 
     # -- POST /api/agent/message
 

@@ -1,7 +1,7 @@
 """Envelopes posted to agents that registered a callback URL (D10).
 
-Each such agent has an ordered link that is always open while it is registered. A parcel is one POST; 2xx acknowledges
-it. Parcels of one task go one after the other, those of different tasks side by side.
+Each such agent has an ordered link that is always open while it is registered. An outgoing message is one POST; 2xx
+acknowledges it. Outgoing messages of one task go one after the other, those of different tasks side by side.
 
     what fails     then
     -------------  ---------------------------------------------------------------------------
@@ -28,7 +28,7 @@ import structlog
 from dragoman.bindings.chiffon.exchange import PROTOCOL, receipts, traceparent
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Acknowledge, CloseLink, OpenLink, ReportFault
-from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import AgentId, Instant, SessionId, TaskId
 from dragoman.core.ports import Intake
@@ -48,8 +48,8 @@ LONGEST_PAUSE = 60.0
 ANSWER_BYTES = 64 * 1024
 """So much of an answer is read, to keep the connection; its content says nothing to us."""
 
-Carry = Callable[[Parcel, Agent, Instant], Awaitable[Sequence[bytes]]]
-"""A parcel as its messages (`ChiffonDesk.carry`)."""
+Carry = Callable[[Outgoing, Agent, Instant], Awaitable[Sequence[bytes]]]
+"""An outgoing message as its messages (`ChiffonDesk.carry`)."""
 
 
 class Push(Callbacks):
@@ -158,7 +158,7 @@ class _Courier:
         self._turns = asyncio.Semaphore(SIDE_BY_SIDE)
         self._broken = asyncio.Event()
         self._replaced = False
-        self._lanes: dict[TaskId, deque[Parcel]] = {}
+        self._lanes: dict[TaskId, deque[Outgoing]] = {}
         self._carriers: set[asyncio.Task[None]] = set()
         self._session = SessionId("")
         self._to: Pinned | None = None
@@ -180,7 +180,7 @@ class _Courier:
             self._pause = min(self._pause * 2, LONGEST_PAUSE)
 
     async def _serve(self) -> None:
-        """Open the link and carry parcels until it breaks."""
+        """Open the link and carry outgoing messages until it breaks."""
         self._to = await self._push.pinned(self._url)
         self._session = SessionId(self._hub.mint())
         self._broken.clear()
@@ -208,13 +208,13 @@ class _Courier:
 
     # -- the hub calls
 
-    def deliver(self, parcels: Sequence[Parcel]) -> None:
-        for parcel in parcels:
-            task = parcel.delivery.task
+    def deliver(self, outgoing_messages: Sequence[Outgoing]) -> None:
+        for outgoing in outgoing_messages:
+            task = outgoing.delivery.task
             if task in self._lanes:
-                self._lanes[task].append(parcel)
+                self._lanes[task].append(outgoing)
                 continue
-            self._lanes[task] = deque((parcel,))
+            self._lanes[task] = deque((outgoing,))
             carrier = asyncio.ensure_future(self._carry(task, self._lanes[task]))
             self._carriers.add(carrier)
             carrier.add_done_callback(self._carriers.discard)
@@ -225,45 +225,45 @@ class _Courier:
 
     # -- the work
 
-    async def _carry(self, task: TaskId, lane: deque[Parcel]) -> None:
+    async def _carry(self, task: TaskId, lane: deque[Outgoing]) -> None:
         while lane:
-            parcel = lane[0]
+            outgoing = lane[0]
             try:
                 async with self._turns:
-                    taken = await self._hand_over(parcel)
+                    taken = await self._hand_over(outgoing)
             except Exception as error:  # nobody would carry this lane any more
-                why = disclosed(error, personal=parcel.personal)
-                log.error("not carried", task=task, cargo=parcel.delivery.cargo.value, exc_info=why)
+                why = disclosed(error, personal=outgoing.personal)
+                log.error("not carried", task=task, kind=outgoing.delivery.kind.value, exc_info=why)
                 taken = False
-            if not taken and parcel.delivery.cargo is not Cargo.WORK:
+            if not taken and outgoing.delivery.kind is not MessageKind.WORK:
                 self._broken.set()
                 return
             try:
-                await self._report(parcel, taken)
+                await self._report(outgoing, taken)
             except Refused as refused:
                 log.info("not recorded", agent=self._agent, why=refused.fault.kind.value)
             lane.popleft()
         if self._lanes.get(task) is lane:
             del self._lanes[task]
 
-    async def _hand_over(self, parcel: Parcel) -> bool:
+    async def _hand_over(self, outgoing: Outgoing) -> bool:
         agent = self._hub.agent(self._agent)
         if agent is None or self._to is None:
             return False
-        delivery = parcel.delivery.id
-        trace = traceparent(parcel.task, delivery)  # all-D7
-        frames = await self._push.carry(parcel, agent, self._hub.now())
+        delivery = outgoing.delivery.id
+        trace = traceparent(outgoing.task, delivery)  # all-D7
+        frames = await self._push.carry(outgoing, agent, self._hub.now())
         for id, frame in zip(receipts(delivery, len(frames)), frames, strict=True):
             about = {"x-delivery-id": id, "traceparent": trace}
             if not await self._push.post(self._to, frame, about):
                 return False
         return True
 
-    async def _report(self, parcel: Parcel, taken: bool) -> None:
+    async def _report(self, outgoing: Outgoing, taken: bool) -> None:
         if taken:
             self._pause = self._first_pause
             await self._hub.ask(
-                Acknowledge(principal=self._agent, deliveries=(parcel.delivery.id,), session=self._session)
+                Acknowledge(principal=self._agent, deliveries=(outgoing.delivery.id,), session=self._session)
             )
             return
         fault = Fault(
@@ -273,5 +273,5 @@ class _Courier:
             facts={"agent_id": self._agent, "last_heartbeat": None},
         )
         await self._hub.ask(
-            ReportFault(principal=self._agent, protocol=PROTOCOL, fault=fault, task_id=parcel.delivery.task)
+            ReportFault(principal=self._agent, protocol=PROTOCOL, fault=fault, task_id=outgoing.delivery.task)
         )

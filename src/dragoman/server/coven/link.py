@@ -20,7 +20,7 @@ import structlog
 
 from dragoman.bindings import coven
 from dragoman.core.commands import Acknowledge, Command, Finish, ReportFault, ReportProgress
-from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import HUB, AgentId, DeliveryId, SessionId, TaskId
 from dragoman.core.ports import Intake, Store
@@ -82,8 +82,8 @@ class AgentLink:
         self._verdict: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
         self._task: TaskId | None = None
         self._words: deque[bytes] = deque()
-        self._work: deque[Parcel] = deque()
-        self._composing: Parcel | None = None
+        self._work: deque[Outgoing] = deque()
+        self._composing: Outgoing | None = None
         self._stir = asyncio.Event()
         self._leaving = False
 
@@ -220,23 +220,23 @@ class AgentLink:
 
     # -- out: the hub speaks
 
-    def deliver(self, parcels: Sequence[Parcel]) -> None:
+    def deliver(self, outgoing_messages: Sequence[Outgoing]) -> None:
         heard: list[DeliveryId] = []
-        for parcel in parcels:
-            cargo = parcel.delivery.cargo
-            if cargo is Cargo.WORK:
-                self._take(parcel)
+        for outgoing in outgoing_messages:
+            kind = outgoing.delivery.kind
+            if kind is MessageKind.WORK:
+                self._take(outgoing)
             else:
-                heard.append(parcel.delivery.id)
-                if cargo is Cargo.CANCEL:
-                    self._cancel(parcel)
+                heard.append(outgoing.delivery.id)
+                if kind is MessageKind.CANCEL:
+                    self._cancel(outgoing)
         if heard:  # coven has no words for the rest, and nothing to lose by not hearing it
             self._hub.mention(Acknowledge(principal=self.agent, deliveries=tuple(heard), session=self.session))
         if self._work:
             self._stir.set()
 
-    def _take(self, parcel: Parcel) -> None:
-        task = parcel.task
+    def _take(self, outgoing: Outgoing) -> None:
+        task = outgoing.task
         if task.origin.principal == HUB:  # a health check: that the stream stands is the answer
             body = b'{"output":"the stream stands"}'
             alive = Finish(principal=self.agent, task_id=task.id, digest="stream", body=body)
@@ -246,16 +246,16 @@ class AgentLink:
         else:
             if task.id == self._task:  # the agent is still at the turn before: what it says of that is not of this one
                 self._abandon("the task goes on in another turn")
-            self._work.append(parcel)
+            self._work.append(outgoing)
 
-    def _cancel(self, parcel: Parcel) -> None:
-        task = parcel.delivery.task
+    def _cancel(self, outgoing: Outgoing) -> None:
+        task = outgoing.delivery.task
         if task == self._task:
-            self._abandon(coven.reason_of(parcel))
+            self._abandon(coven.reason_of(outgoing))
             return
         if self._composing is not None and self._composing.task.id == task:
             self._composing = None
-        self._work = deque(parcel for parcel in self._work if parcel.task.id != task)
+        self._work = deque(outgoing for outgoing in self._work if outgoing.task.id != task)
 
     def hang_up(self, reason: str) -> None:
         code = grpc.StatusCode.UNAVAILABLE
@@ -300,28 +300,30 @@ class AgentLink:
         """The next piece of work, if the agent is free."""
         if not self.connection.ready:
             return False
-        parcel = self._composing = self._work.popleft()
+        outgoing = self._composing = self._work.popleft()
         try:
-            attachments = await self._attachments(parcel)
-            if not self._still_wanted(parcel):
+            attachments = await self._attachments(outgoing)
+            if not self._still_wanted(outgoing):
                 return True
-            data = self.connection.send(coven.message_of(parcel, attachments, reads_input=self.connection.reads_input))
-        except Exception as error:  # one parcel that cannot be put into words must not hold up the others
-            self._unspeakable(parcel, error)
+            data = self.connection.send(
+                coven.message_of(outgoing, attachments, reads_input=self.connection.reads_input)
+            )
+        except Exception as error:  # one outgoing message that cannot be put into words must not hold up the others
+            self._unspeakable(outgoing, error)
             return True
         self._composing = None
-        self._task = parcel.task.id
+        self._task = outgoing.task.id
         await self._context.write(data)
         return True
 
-    def _still_wanted(self, parcel: Parcel) -> bool:
+    def _still_wanted(self, outgoing: Outgoing) -> bool:
         """Neither cancelled nor asked to leave while the message was made."""
-        return self._composing is parcel and self.connection.ready
+        return self._composing is outgoing and self.connection.ready
 
-    async def _attachments(self, parcel: Parcel) -> tuple[FileData, ...]:
-        event = parcel.event
+    async def _attachments(self, outgoing: Outgoing) -> tuple[FileData, ...]:
+        event = outgoing.event
         if event.kind is EventKind.RETRIED:  # a person sent the first request again
-            event = (await self._store.events(parcel.task.id, limit=1))[0]
+            event = (await self._store.events(outgoing.task.id, limit=1))[0]
         found = []
         for file in coven.attachments_in(event):
             data = await self._keeping.fetch(file.id)
@@ -330,15 +332,15 @@ class AgentLink:
             found.append(coven.attached(file, data))
         return tuple(found)
 
-    def _unspeakable(self, parcel: Parcel, error: Exception) -> None:
-        why = str(disclosed(error, personal=parcel.personal))
-        log.warning("unspeakable", task=parcel.delivery.task, agent=self.agent, why=why)
+    def _unspeakable(self, outgoing: Outgoing, error: Exception) -> None:
+        why = str(disclosed(error, personal=outgoing.personal))
+        log.warning("unspeakable", task=outgoing.delivery.task, agent=self.agent, why=why)
         message = f"the work cannot be put into a message to this agent: {why}"
         if is_passing(error):
             fault = UNREAD
         else:
             fault = error.fault if isinstance(error, Refused) else Fault(kind=Kind.TOO_LARGE, message=message)
-        self._reports.other(ReportFault(principal=self.agent, task_id=parcel.task.id, fault=fault))
+        self._reports.other(ReportFault(principal=self.agent, task_id=outgoing.task.id, fault=fault))
 
 
 def _forget(future: Any) -> None:

@@ -11,7 +11,7 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import TaskId
 from dragoman.core.ports import TaskFilter
-from dragoman.core.tasks import parts
+from dragoman.core.tasks import authorization
 from dragoman.core.tasks.model import Status, Task
 from dragoman.protocols.forge.types import PLANNER, GetFile, QueryAgents, QueryTasks
 from dragoman.server.account import account
@@ -101,7 +101,7 @@ async def seen(desk: ForgeDesk, asker: Agent, task_id: str, field: str = "payloa
 async def steered(desk: ForgeDesk, asker: Agent, task_id: str) -> Task:
     """The task, if it is the asker's to steer; raises `Refused`. To who may see it, that it is not is no secret."""
     found = await seen(desk, asker, task_id)
-    if not parts.governs(asker, asker.id, found):
+    if not authorization.governs(asker, asker.id, found):
         what = f"the task is done for {found.origin.principal}; only they, or a person, can cancel it"
         raise refuse(Kind.FORBIDDEN, what, field="payload.taskId", taskId=task_id)
     return found

@@ -29,7 +29,7 @@ from dragoman.bindings import forge
 from dragoman.bindings.forge.inbound import cancellation, progress, update
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command, NoteRead, NoteRefusal, ReportFault
-from dragoman.core.delivery.model import Parcel
+from dragoman.core.delivery.model import Outgoing
 from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, Instant
@@ -356,19 +356,19 @@ class ForgeTongue(TakingTurns):
 
     # -- out
 
-    def say(self, parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
-        if self.free and not forge.in_pieces(parcel):
-            return self._words(parcel, agent, now)
-        return self.say_in_turn(parcel, agent)
+    def say(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
+        if self.free and not forge.in_pieces(outgoing):
+            return self._words(outgoing, agent, now)
+        return self.say_in_turn(outgoing, agent)
 
-    async def put(self, parcel: Parcel, agent: Agent) -> Sequence[bytes]:
+    async def put(self, outgoing: Outgoing, agent: Agent) -> Sequence[bytes]:
         whole = None
-        if forge.in_pieces(parcel):
-            whole = (await account(self._desk.store, parcel.delivery.task, parcel.event.seq)).output
-        return self._words(parcel, agent, self._hub.now(), whole)
+        if forge.in_pieces(outgoing):
+            whole = (await account(self._desk.store, outgoing.delivery.task, outgoing.event.seq)).output
+        return self._words(outgoing, agent, self._hub.now(), whole)
 
-    def _words(self, parcel: Parcel, agent: Agent, now: Instant, whole: str | None = None) -> Sequence[bytes]:
-        told = forge.messages_of(parcel, agent, now, whole, whole_tasks=self._whole_tasks)
+    def _words(self, outgoing: Outgoing, agent: Agent, now: Instant, whole: str | None = None) -> Sequence[bytes]:
+        told = forge.messages_of(outgoing, agent, now, whole, whole_tasks=self._whole_tasks)
         return [self._frame(said) for said in told]
 
     def answer(self, heard: Heard, outcome: Any, agent: Agent) -> Sequence[bytes]:

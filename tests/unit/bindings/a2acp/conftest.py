@@ -1,4 +1,4 @@
-"""Agents, contracts, messages and parcels to try the a2acp binding with: `ada` asks, `bob` serves."""
+"""Agents, contracts, messages and outgoing messages to try the a2acp binding with: `ada` asks, `bob` serves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dragoman.bindings.a2acp import Said, Voice, command_of, party_of, wire_of
 from dragoman.core.agents.model import Agent, Offer
 from dragoman.core.commands import Command
 from dragoman.core.contracts.model import Contract, Party, Secret
-from dragoman.core.delivery.model import Cargo, Delivery, Parcel
+from dragoman.core.delivery.model import Delivery, MessageKind, Outgoing
 from dragoman.core.ids import SECOND, AgentId, DeliveryId, Instant, QuestionId, TaskId, instant
 from dragoman.core.tasks.model import Asking, Event, EventKind, Origin, Question, QuestionStatus, Status, Task
 from dragoman.protocols.a2acp import codec
@@ -87,22 +87,26 @@ def task(**more: Any) -> Task:
     )  # fmt: skip
 
 
-def parcel(cargo: Cargo, body: dict[str, Any], kind: EventKind = EventKind.SUBMITTED, **more: Any) -> Parcel:
+def outgoing(
+    message_kind: MessageKind, body: dict[str, Any], kind: EventKind = EventKind.SUBMITTED, **more: Any
+) -> Outgoing:
     event = Event(
         task=TASK, seq=1, at=NOW, kind=kind, agent=more.pop("agent", None), protocol=more.pop("protocol", None),
         body=msgspec.Raw(json.dumps(body).encode()),
     )  # fmt: skip
-    return Parcel(delivery(cargo), task(**more), event)
+    return Outgoing(delivery(message_kind), task(**more), event)
 
 
-def news(cargo: Cargo, about: Any, **more: Any) -> Parcel:
+def news(message_kind: MessageKind, about: Any, **more: Any) -> Outgoing:
     """What belongs to no task."""
-    return Parcel(delivery(cargo, **more), None, about)
+    return Outgoing(delivery(message_kind, **more), None, about)
 
 
-def delivery(cargo: Cargo, **more: Any) -> Delivery:
+def delivery(message_kind: MessageKind, **more: Any) -> Delivery:
     fields = {"created_at": NOW, **more}
-    return Delivery(id=DELIVERY, task=TASK, receiver=AgentId("bob"), seq=1, cargo=cargo, event=1, rank=0, **fields)
+    return Delivery(
+        id=DELIVERY, task=TASK, receiver=AgentId("bob"), seq=1, kind=message_kind, event=1, rank=0, **fields
+    )
 
 
 def question(answer: Any = None, **more: Any) -> Question:
@@ -131,9 +135,9 @@ def voice() -> Voice:
     )  # fmt: skip
 
 
-def said(parcel: Parcel, to: Agent = BOB, row: Contract | None = None, **more: Any) -> dict[str, Any]:
-    """The message of a parcel, which a strict agent takes."""
-    frame = wire_of(parcel, to.id, NOW, voice(), row, **more)
+def said(outgoing: Outgoing, to: Agent = BOB, row: Contract | None = None, **more: Any) -> dict[str, Any]:
+    """The message of an outgoing message, which a strict agent takes."""
+    frame = wire_of(outgoing, to.id, NOW, voice(), row, **more)
     (event,) = Connection(Role.AGENT, party_of(to), samples.BROKER, pending=_Anything()).receive(frame)  # type: ignore[arg-type]
     assert isinstance(event, Received) or type(event).__name__ == "Answered", event
     return dict(json.loads(frame))
@@ -151,7 +155,7 @@ class Kit:
     contract = staticmethod(contract)
     heard = staticmethod(heard)
     task = staticmethod(task)
-    parcel = staticmethod(parcel)
+    outgoing = staticmethod(outgoing)
     news = staticmethod(news)
     question = staticmethod(question)
     said = staticmethod(said)

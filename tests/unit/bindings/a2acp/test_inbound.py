@@ -20,7 +20,7 @@ from dragoman.core.commands import (
     ShakeHands,
     Submit,
 )
-from dragoman.core.delivery.model import Cargo
+from dragoman.core.delivery.model import MessageKind
 from dragoman.core.errors import Kind, Refused
 from dragoman.core.ids import SECOND
 from dragoman.core.tasks.model import EventKind
@@ -149,7 +149,9 @@ def test_what_progress_says_beyond_our_words_is_not_taken_for_one_of_them(kit: A
     assert told.percent == 40
     body = msgspec.json.decode(told.body)
     assert body == {"percent": 40, "message": "m", "extra": {"percent": 40.5, **odd}}
-    again = kit.said(kit.parcel(Cargo.PROGRESS, body, EventKind.PROGRESS, agent="bob", protocol="a2acp"), kit.ada)
+    again = kit.said(
+        kit.outgoing(MessageKind.PROGRESS, body, EventKind.PROGRESS, agent="bob", protocol="a2acp"), kit.ada
+    )
     assert {name: again["payload"][name] for name in content if name in again["payload"]} == {
         "percent": 40.5, "message": "m", **odd, "correlation_id": again["payload"]["correlation_id"],
     }  # fmt: skip

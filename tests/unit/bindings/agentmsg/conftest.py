@@ -1,4 +1,5 @@
-"""Messages, agents, tasks and parcels to try the agentmsg binding with: `ada` assigned a task, and `bob` does it."""
+"""Messages, agents, tasks and outgoing messages to try the agentmsg binding with: `ada` assigned a task, and `bob` does
+it."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from tests.conformance.agentmsg import samples
 from dragoman.bindings.agentmsg import commands_of, wire_of
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command
-from dragoman.core.delivery.model import Cargo, Delivery, Letter, Parcel
+from dragoman.core.delivery.model import Delivery, Letter, MessageKind, Outgoing
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.tasks.model import Event, EventKind, Origin, Status, Task
 from dragoman.protocols.agentmsg import codec
@@ -53,30 +54,30 @@ def heard(tree: dict[str, Any], *, by: Agent = ADA, now: Instant = NOW, **more: 
     return commands_of(by, codec.interpret(parsed), parsed, data, now=now, **more)
 
 
-def said(parcel: Parcel, receiver: Agent = ADA) -> dict[str, Any]:
-    """The message of a parcel, which a strict agent takes."""
-    frame, id = wire_of(parcel, receiver, NOW)
+def said(outgoing: Outgoing, receiver: Agent = ADA) -> dict[str, Any]:
+    """The message of an outgoing message, which a strict agent takes."""
+    frame, id = wire_of(outgoing, receiver, NOW)
     (event,) = Connection(Role.AGENT, receiver.id).receive(frame)
     assert isinstance(event, Received), event
     assert event.message.id == id
     told: dict[str, Any] = json.loads(frame)
-    assert told["metadata"]["delivery_id"] == parcel.delivery.id
+    assert told["metadata"]["delivery_id"] == outgoing.delivery.id
     return told
 
 
-def delivered(cargo: Cargo, task: Any, event: Any, **more: Any) -> Parcel:
+def delivered(message_kind: MessageKind, task: Any, event: Any, **more: Any) -> Outgoing:
     delivery = Delivery(
         id=DeliveryId(DELIVERY),
         task=TaskId(TASK),
         receiver=AgentId("ada"),
         seq=1,
-        cargo=cargo,
+        kind=message_kind,
         event=1,
         rank=0,
         created_at=NOW,
         **{"attempt": 1, **more},
     )
-    return Parcel(delivery, task, event)
+    return Outgoing(delivery, task, event)
 
 
 def letter(tree: dict[str, Any], **more: Any) -> Letter:
@@ -111,9 +112,9 @@ def task() -> Task:
 
 
 @pytest.fixture
-def parcel(task: Task) -> Callable[..., Parcel]:
+def outgoing(task: Task) -> Callable[..., Outgoing]:
     def make(
-        cargo: Cargo,
+        message_kind: MessageKind,
         kind: EventKind = EventKind.SUBMITTED,
         body: dict[str, Any] | None = None,
         *,
@@ -122,7 +123,7 @@ def parcel(task: Task) -> Callable[..., Parcel]:
         of: Task = task,
         by: str | None = None,
         **more: Any,
-    ) -> Parcel:
+    ) -> Outgoing:
         event = Event(
             task=of.id,
             seq=1,
@@ -133,6 +134,6 @@ def parcel(task: Task) -> Callable[..., Parcel]:
             protocol=protocol or ("agentmsg" if raw else "api"),
             raw=json.dumps(raw).encode() if raw else None,
         )
-        return delivered(cargo, of, event, **more)
+        return delivered(message_kind, of, event, **more)
 
     return make

@@ -11,25 +11,25 @@ from tests.unit.bindings.agentmsg.conftest import BOB, NOW
 
 from dragoman.bindings import chiffon, forge
 from dragoman.bindings.coven.outbound import message_of
-from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.core.tasks.model import EventKind
 
 HANDOVER = {"from": "ada", "to": "bob", "reason": "rate_limit", "metadata": {"repo": "x"}, "story": []}
 BODY = {"input": {"content": "go on"}, "handover": HANDOVER}
-Make = Callable[..., Parcel]
+Make = Callable[..., Outgoing]
 
 
-def test_chiffon_has_it_among_the_parameters(parcel: Make) -> None:
-    (frame,) = chiffon.wire_of(parcel(Cargo.WORK, EventKind.HANDED_OVER, BODY), BOB, NOW)
+def test_chiffon_has_it_among_the_parameters(outgoing: Make) -> None:
+    (frame,) = chiffon.wire_of(outgoing(MessageKind.WORK, EventKind.HANDED_OVER, BODY), BOB, NOW)
     assert json.loads(frame)["payload"]["parameters"] == {"content": "go on", "handover": HANDOVER}
 
 
-def test_forge_has_it_beside_the_payload(parcel: Make) -> None:
-    (told,) = forge.messages_of(parcel(Cargo.WORK, EventKind.HANDED_OVER, BODY), BOB, NOW)
+def test_forge_has_it_beside_the_payload(outgoing: Make) -> None:
+    (told,) = forge.messages_of(outgoing(MessageKind.WORK, EventKind.HANDED_OVER, BODY), BOB, NOW)
     task: dict[str, Any] = msgspec.to_builtins(told)["payload"]["task"]
     assert (task["payload"], task["handover"]) == ({"content": "go on"}, HANDOVER)
 
 
-def test_coven_has_it_behind_the_words(parcel: Make) -> None:
-    words, _, rest = message_of(parcel(Cargo.WORK, EventKind.HANDED_OVER, BODY)).content.partition("\n\n")
+def test_coven_has_it_behind_the_words(outgoing: Make) -> None:
+    words, _, rest = message_of(outgoing(MessageKind.WORK, EventKind.HANDED_OVER, BODY)).content.partition("\n\n")
     assert (words, json.loads(rest)) == ("go on", {"handover": HANDOVER})

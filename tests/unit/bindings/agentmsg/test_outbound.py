@@ -15,7 +15,7 @@ from tests.unit.bindings.agentmsg.conftest import ADA, BOB, DELIVERY, NOW, TRACE
 
 from dragoman.bindings.agentmsg import delivery_named, derived_v4, wire_of
 from dragoman.bindings.agentmsg.outbound import ends_in_pieces
-from dragoman.core.delivery.model import Cargo
+from dragoman.core.delivery.model import MessageKind
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, HUB, AgentId, QuestionId, TaskId, rfc3339
 from dragoman.core.tasks.model import Asking, EventKind, Origin, Priority, Question, QuestionStatus, Task
@@ -40,7 +40,7 @@ def test_a_message_of_ours_has_the_deliverys_id_in_the_form_of_version_4() -> No
 # -- to the agent ------------------------------------------------------------------------------------------------
 
 
-def test_work_from_elsewhere_is_put_into_words(parcel: Make, task: Task) -> None:
+def test_work_from_elsewhere_is_put_into_words(outgoing: Make, task: Task) -> None:
     of = msgspec.structs.replace(
         task,
         origin=Origin(principal=ADMIN, protocol="api", request_id="r", digest=""),
@@ -50,7 +50,7 @@ def test_work_from_elsewhere_is_put_into_words(parcel: Make, task: Task) -> None
         required_capabilities=("python",),
         dependencies=(TaskId("d-1"),),
     )
-    assert said(parcel(Cargo.WORK, body={"input": {"a": 1}}, of=of), BOB) == {
+    assert said(outgoing(MessageKind.WORK, body={"input": {"a": 1}}, of=of), BOB) == {
         "id": ID,
         "timestamp": "2026-03-01T12:00:00Z",
         "from": "hub",
@@ -83,11 +83,11 @@ def test_work_from_elsewhere_is_put_into_words(parcel: Make, task: Task) -> None
 
 
 @pytest.mark.requirement("agentmsg/all-D6")
-def test_work_from_agentmsg_arrives_with_the_fields_nobody_knows(parcel: Make, task: Task) -> None:
+def test_work_from_agentmsg_arrives_with_the_fields_nobody_knows(outgoing: Make, task: Task) -> None:
     asked = message("TaskAssignment", ttl_ms=5, note="m") | {"extra": 1}
     asked["payload"]["task"] = {**asked["payload"]["task"], "colour": "red"}
     body = {"input": {"file": "a.py"}, "context": {"metadata": {"repo": "x"}}}
-    told = said(parcel(Cargo.WORK, body=body, raw=asked), BOB)
+    told = said(outgoing(MessageKind.WORK, body=body, raw=asked), BOB)
     assert (told["from"], told["to"], told["id"], told["extra"]) == ("ada", "bob", ID, 1)
     work = told["payload"]["task"]
     assert (work["colour"], work["task_id"], work["input"]) == ("red", "t-1", {"file": "a.py"})
@@ -96,20 +96,20 @@ def test_work_from_agentmsg_arrives_with_the_fields_nobody_knows(parcel: Make, t
     assert (told["metadata"]["priority"], told["metadata"]["note"]) == ("high", "m")
 
 
-def test_a_redelivery_is_the_same_message_with_a_higher_count(parcel: Make) -> None:
-    first, again = said(parcel(Cargo.WORK), BOB), said(parcel(Cargo.WORK, attempt=3), BOB)
+def test_a_redelivery_is_the_same_message_with_a_higher_count(outgoing: Make) -> None:
+    first, again = said(outgoing(MessageKind.WORK), BOB), said(outgoing(MessageKind.WORK, attempt=3), BOB)
     assert (first["metadata"].pop("retry_count"), again["metadata"].pop("retry_count")) == (0, 2)
     assert first == again
 
 
-def test_an_answer_and_the_urgency_go_along(parcel: Make, task: Task) -> None:
+def test_an_answer_and_the_urgency_go_along(outgoing: Make, task: Task) -> None:
     of = msgspec.structs.replace(task, priority=Priority.CRITICAL)
-    told = said(parcel(Cargo.WORK, EventKind.ANSWERED, {"input": {}, "answer": {"bank": "left"}}, of=of), BOB)
+    told = said(outgoing(MessageKind.WORK, EventKind.ANSWERED, {"input": {}, "answer": {"bank": "left"}}, of=of), BOB)
     assert told["payload"]["task"]["answer"] == {"bank": "left"}
     assert told["metadata"]["priority"] == "critical"
 
 
-def test_a_task_that_was_taken_over_comes_with_all_that_is_known(parcel: Make) -> None:
+def test_a_task_that_was_taken_over_comes_with_all_that_is_known(outgoing: Make) -> None:
     handover = {
         "from": "ada",
         "to": "bob",
@@ -123,7 +123,7 @@ def test_a_task_that_was_taken_over_comes_with_all_that_is_known(parcel: Make) -
         "story": [{"at": NOW, "kind": "assigned", "agent": "ada", "details": {}}, {"at": NOW, "kind": "odd"}, "junk"],
     }
     body = {"input": {"a": 1}, "context": {"metadata": {"b": 2}, "history": [samples.EVENT]}, "handover": handover}
-    work = said(parcel(Cargo.YOURS, EventKind.HANDED_OVER, body), BOB)["payload"]["task"]
+    work = said(outgoing(MessageKind.YOURS, EventKind.HANDED_OVER, body), BOB)["payload"]["task"]
     assert work["input"] == {"a": 1}
     assert work["context"]["metadata"] == {"b": 2, "repo": "x"}
     assert work["context"]["dependencies"] == ["t-0"]
@@ -139,17 +139,17 @@ def test_a_task_that_was_taken_over_comes_with_all_that_is_known(parcel: Make) -
 
 
 @pytest.mark.parametrize(
-    ("cargo", "status", "words"),
+    ("kind", "status", "words"),
     [
-        (Cargo.CANCEL, "cancelled", "enough"),
-        (Cargo.PAUSE, "paused", "paused by a person"),
-        (Cargo.RESUME, "in_progress", "go on"),
+        (MessageKind.CANCEL, "cancelled", "enough"),
+        (MessageKind.PAUSE, "paused", "paused by a person"),
+        (MessageKind.RESUME, "in_progress", "go on"),
     ],
 )
 def test_an_agent_is_told_to_stop_and_to_go_on_until_it_acknowledges(
-    parcel: Make, cargo: Cargo, status: str, words: str
+    outgoing: Make, kind: MessageKind, status: str, words: str
 ) -> None:
-    told = said(parcel(cargo, EventKind.CANCELLED, {"reason": "enough"}), BOB)
+    told = said(outgoing(kind, EventKind.CANCELLED, {"reason": "enough"}), BOB)
     assert told["payload"] == {"task_id": "t-1", "status": status, "message": words}
     assert (told["type"], told["metadata"]["priority"]) == ("TASK_UPDATE", "high")
 
@@ -195,26 +195,26 @@ def question(**more: Any) -> Question:
     ],
 )
 def test_help_that_came_or_did_not(asked: dict[str, Any], told: dict[str, Any]) -> None:
-    answer = said(delivered(Cargo.ANSWER, None, question(**asked)))
+    answer = said(delivered(MessageKind.ANSWER, None, question(**asked)))
     always = {"request_id": "r-1", "follow_up_required": False, "estimated_effort": 0}
     assert answer["payload"] == told | always
     assert (answer["type"], answer["metadata"]["correlation_id"]) == ("HELP_RESPONSE", "r-1")
 
 
-def test_a_takeover_that_was_accepted_and_one_that_was_not(parcel: Make) -> None:
+def test_a_takeover_that_was_accepted_and_one_that_was_not(outgoing: Make) -> None:
     yes = question(about=Asking.TAKEOVER, answer={"accepted": True, "agent_id": "cyd"}, answered_at=NOW)
-    assert said(delivered(Cargo.ANSWER, None, yes))["payload"] == {
+    assert said(delivered(MessageKind.ANSWER, None, yes))["payload"] == {
         "accepted": True,
         "agent_id": "cyd",
         "estimated_completion": "2026-03-01T12:00:00Z",
         "requirements": [],
         "constraints": {"required_capabilities": []},
     }
-    due = parcel(Cargo.ANSWER, EventKind.PROGRESS, {}).task
-    told = said(delivered(Cargo.ANSWER, due, yes))["payload"]
+    due = outgoing(MessageKind.ANSWER, EventKind.PROGRESS, {}).task
+    told = said(delivered(MessageKind.ANSWER, due, yes))["payload"]
     assert told["estimated_completion"] == rfc3339(due.deadline)  # of who names no time, the task's own
     no = question(about=Asking.TAKEOVER, answer={"accepted": False, "agent_id": "hub", "error": "nobody"})
-    told = said(delivered(Cargo.ANSWER, None, no))
+    told = said(delivered(MessageKind.ANSWER, None, no))
     assert told["payload"] == {"accepted": False, "agent_id": "hub", "error": "nobody"}
     assert (told["type"], told["metadata"]["correlation_id"]) == ("TASK_HANDOFF", "r-1")
 
@@ -222,9 +222,9 @@ def test_a_takeover_that_was_accepted_and_one_that_was_not(parcel: Make) -> None
 # -- to whoever assigned it --------------------------------------------------------------------------------------
 
 
-def test_progress_of_an_agent_of_another_protocol(parcel: Make) -> None:
+def test_progress_of_an_agent_of_another_protocol(outgoing: Make) -> None:
     body = {"status": "running", "percent": 40, "message": "m", "output": "o", "thinking": "t", "step": "read"}
-    told = said(parcel(Cargo.PROGRESS, EventKind.PROGRESS, body, by="infra-1"))
+    told = said(outgoing(MessageKind.PROGRESS, EventKind.PROGRESS, body, by="infra-1"))
     assert told["payload"] == {
         "task_id": "t-1",
         "status": "in_progress",
@@ -238,23 +238,23 @@ def test_progress_of_an_agent_of_another_protocol(parcel: Make) -> None:
     assert told["metadata"]["priority"] == "normal"
 
 
-def test_progress_in_agentmsg_is_retold_under_the_callers_name(parcel: Make, task: Task) -> None:
+def test_progress_in_agentmsg_is_retold_under_the_callers_name(outgoing: Make, task: Task) -> None:
     update = message("TaskUpdate", payload={"task_id": task.id, "mood": "good"})
-    told = said(parcel(Cargo.PROGRESS, EventKind.PROGRESS, raw=update, by="bob"))
+    told = said(outgoing(MessageKind.PROGRESS, EventKind.PROGRESS, raw=update, by="bob"))
     assert told["payload"] == update["payload"] | {"task_id": "t-1"}
     assert (told["from"], told["to"]) == (update["from"], "ada")
 
 
-def test_a_question_to_a_person_is_news(parcel: Make) -> None:
-    told = said(parcel(Cargo.PROGRESS, EventKind.ASKED, {"question": "left?"}))
+def test_a_question_to_a_person_is_news(outgoing: Make) -> None:
+    told = said(outgoing(MessageKind.PROGRESS, EventKind.ASKED, {"question": "left?"}))
     assert told["payload"]["message"] == "Waiting for an answer: left?"
 
 
-def test_files_come_by_reference(parcel: Make, task: Task) -> None:
+def test_files_come_by_reference(outgoing: Make, task: Task) -> None:
     file = {"id": "f-1", "name": "../plan.bin", "mime_type": "x/y", "size": 3, "sha256": "00", "owner": ""}
-    told = said(parcel(Cargo.PROGRESS, EventKind.PROGRESS, {"file": file}))["payload"]["file"]
+    told = said(outgoing(MessageKind.PROGRESS, EventKind.PROGRESS, {"file": file}))["payload"]["file"]
     assert (told["url"], told["name"]) == (f"/api/agent/files/f-1?task_id={task.id}", "plan.bin")
-    work = said(parcel(Cargo.WORK, body={"attachments": [file]}), BOB)["payload"]["task"]
+    work = said(outgoing(MessageKind.WORK, body={"attachments": [file]}), BOB)["payload"]["task"]
     assert work["attachments"] == [told]
 
 
@@ -268,29 +268,29 @@ def test_files_come_by_reference(parcel: Make, task: Task) -> None:
         ({"output": "end", "chunk": [3, 6, 6]}, {"result": "end", "chunk": [3, 6, 6]}),
     ],
 )  # fmt: skip
-def test_a_result(parcel: Make, body: dict[str, Any], told: dict[str, Any]) -> None:
-    assert said(parcel(Cargo.RESULT, EventKind.COMPLETED, body))["payload"] == {"task_id": "t-1", **told}
+def test_a_result(outgoing: Make, body: dict[str, Any], told: dict[str, Any]) -> None:
+    assert said(outgoing(MessageKind.RESULT, EventKind.COMPLETED, body))["payload"] == {"task_id": "t-1", **told}
 
 
-def test_a_result_that_came_in_pieces_is_told_whole(parcel: Make) -> None:
-    last = parcel(Cargo.RESULT, EventKind.COMPLETED, {"output": "end", "chunk": [3, 6, 6]})
+def test_a_result_that_came_in_pieces_is_told_whole(outgoing: Make) -> None:
+    last = outgoing(MessageKind.RESULT, EventKind.COMPLETED, {"output": "end", "chunk": [3, 6, 6]})
     assert ends_in_pieces(last.event)
     frame, _ = wire_of(last, ADA, NOW, whole="theend")
     assert json.loads(frame)["payload"] == {"task_id": "t-1", "result": "theend"}
 
 
-def test_an_output_that_came_on_the_way_is_the_result_of_one_without(parcel: Make) -> None:
+def test_an_output_that_came_on_the_way_is_the_result_of_one_without(outgoing: Make) -> None:
     done = message("TaskComplete", payload={"result": None})
-    end = parcel(Cargo.RESULT, EventKind.COMPLETED, {"result": None}, raw=done)
+    end = outgoing(MessageKind.RESULT, EventKind.COMPLETED, {"result": None}, raw=done)
     assert ends_in_pieces(end.event)
     assert json.loads(wire_of(end, ADA, NOW, whole="all of it")[0])["payload"]["result"] == "all of it"
     assert said(end)["payload"]["result"] is None
-    assert not ends_in_pieces(parcel(Cargo.RESULT, EventKind.COMPLETED, {"result": 0}).event)
+    assert not ends_in_pieces(outgoing(MessageKind.RESULT, EventKind.COMPLETED, {"result": 0}).event)
 
 
-def test_a_failure_is_a_report_that_says_what_to_do_next(parcel: Make) -> None:
+def test_a_failure_is_a_report_that_says_what_to_do_next(outgoing: Make) -> None:
     fault = {"kind": "timeout", "message": "too slow", "retryable": True, "facts": {"exit_code": 3}}
-    payload = said(parcel(Cargo.FAILURE, EventKind.FAILED, {"fault": fault}, by="bob"))["payload"]
+    payload = said(outgoing(MessageKind.FAILURE, EventKind.FAILED, {"fault": fault}, by="bob"))["payload"]
     error = payload["error"]
     assert (payload["status"], error["error_type"], error["agent_id"], error["task_id"]) == (
         "failed",
@@ -302,14 +302,14 @@ def test_a_failure_is_a_report_that_says_what_to_do_next(parcel: Make) -> None:
     assert error["suggested_actions"] == ["Try again, or allow more time."]
 
 
-def test_a_failure_in_agentmsg_is_the_agents_own_report(parcel: Make) -> None:
+def test_a_failure_in_agentmsg_is_the_agents_own_report(outgoing: Make) -> None:
     failed = message("TaskFailed")
-    payload = said(parcel(Cargo.RESULT, EventKind.FAILED, raw=failed))["payload"]
+    payload = said(outgoing(MessageKind.RESULT, EventKind.FAILED, raw=failed))["payload"]
     assert payload == failed["payload"]
 
 
-def test_a_cancelled_task_says_so(parcel: Make) -> None:
-    payload = said(parcel(Cargo.FAILURE, EventKind.CANCELLED, {"reason": "enough"}))["payload"]
+def test_a_cancelled_task_says_so(outgoing: Make) -> None:
+    payload = said(outgoing(MessageKind.FAILURE, EventKind.CANCELLED, {"reason": "enough"}))["payload"]
     assert (payload["status"], payload["error"]["context"]["details"]["kind"]) == ("cancelled", "cancelled")
 
 
@@ -318,14 +318,14 @@ def test_a_cancelled_task_says_so(parcel: Make) -> None:
 
 def test_a_letter_leaves_as_it_came_but_for_its_metadata() -> None:
     tree = message("HelpRequest", traceparent="x", note=1) | {"extra": {"metadata": {"retry_count": 9}}}
-    told = said(delivered(Cargo.LETTER, None, letter(tree), attempt=2), BOB)
+    told = said(delivered(MessageKind.LETTER, None, letter(tree), attempt=2), BOB)
     assert told == tree | {"metadata": tree["metadata"] | {"delivery_id": DELIVERY, "retry_count": 1}}
 
 
 def test_a_letter_to_whoever_can_names_who_was_chosen() -> None:
-    told = said(delivered(Cargo.LETTER, None, letter(message("TaskHandoffRequest", to="hub"))), BOB)
+    told = said(delivered(MessageKind.LETTER, None, letter(message("TaskHandoffRequest", to="hub"))), BOB)
     assert (told["to"], told["payload"]["to_agent"]) == ("bob", "bob")
-    told = said(delivered(Cargo.LETTER, None, letter(message("HelpRequest", to="*"))), BOB)
+    told = said(delivered(MessageKind.LETTER, None, letter(message("HelpRequest", to="*"))), BOB)
     assert told["to"] == "bob"
 
 
@@ -336,7 +336,7 @@ def test_any_order_of_keys_and_any_spelling_gives_the_same_letter(data: st.DataO
     shuffled = dict(data.draw(st.permutations(list(tree.items()))))
     text = json.dumps(shuffled, indent=data.draw(st.sampled_from([None, 1])))
     carried = msgspec.structs.replace(letter(tree), body=msgspec.Raw(text.encode()))
-    frame, id = wire_of(delivered(Cargo.LETTER, None, carried), BOB, NOW)
+    frame, id = wire_of(delivered(MessageKind.LETTER, None, carried), BOB, NOW)
     expected = tree | {"metadata": tree["metadata"] | {"delivery_id": DELIVERY, "retry_count": 0}}
     assert (json.loads(frame), id) == (expected, tree["id"])
 
@@ -351,7 +351,7 @@ def test_any_order_of_keys_and_any_spelling_gives_the_same_letter(data: st.DataO
 )
 def test_the_sender_of_a_letter_that_did_not_arrive_is_told(reason: Fault | None, type: str) -> None:
     tree = message("HelpRequest")
-    told = said(delivered(Cargo.UNDELIVERED, None, letter(tree), letter=letter(tree), reason=reason))
+    told = said(delivered(MessageKind.UNDELIVERED, None, letter(tree), letter=letter(tree), reason=reason))
     assert (told["type"], told["from"], told["payload"]["error_type"]) == ("ERROR_REPORT", "hub", type)
     assert told["metadata"]["correlation_id"] == tree["id"]
     assert told["payload"]["context"]["details"]["message_id"] == tree["id"]

@@ -1,4 +1,4 @@
-"""Messages, agents, tasks and parcels to try the chiffon binding with."""
+"""Messages, agents, tasks and outgoing messages to try the chiffon binding with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from dragoman.bindings.chiffon import command_of
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command
-from dragoman.core.delivery.model import Cargo, Delivery, Parcel
+from dragoman.core.delivery.model import Delivery, MessageKind, Outgoing
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.tasks.model import Event, EventKind, Origin, Status, Task
 from dragoman.protocols.chiffon import codec
@@ -98,9 +98,9 @@ def task() -> Task:
 
 
 @pytest.fixture
-def parcel(task: Task) -> Callable[..., Parcel]:
+def outgoing(task: Task) -> Callable[..., Outgoing]:
     def make(
-        cargo: Cargo,
+        message_kind: MessageKind,
         kind: EventKind = EventKind.SUBMITTED,
         body: dict[str, Any] | None = None,
         *,
@@ -108,7 +108,7 @@ def parcel(task: Task) -> Callable[..., Parcel]:
         protocol: str | None = None,
         of: Task = task,
         by: str | None = None,
-    ) -> Parcel:
+    ) -> Outgoing:
         event = Event(
             task=of.id,
             seq=1,
@@ -124,11 +124,11 @@ def parcel(task: Task) -> Callable[..., Parcel]:
             task=of.id,
             receiver=AgentId("somebody"),
             seq=1,
-            cargo=cargo,
+            kind=message_kind,
             event=1,
             rank=0,
             created_at=NOW,
         )
-        return Parcel(delivery, of, event)
+        return Outgoing(delivery, of, event)
 
     return make

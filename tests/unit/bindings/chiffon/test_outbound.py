@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.bindings.chiffon import wire_of, wire_request_id
 from dragoman.core.agents.model import Agent
-from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.core.ids import ADMIN, SECOND, Instant, QuestionId
 from dragoman.core.tasks.model import EventKind, Origin, Question, Status, Task
 from dragoman.core.tasks.questions import lasting
@@ -26,9 +26,9 @@ TRACEPARENT = "00-550e8400e29b41d4a716446655440002-96c2ab61ababb946-01"
 Make = Callable[..., Any]
 
 
-def said(parcel: Parcel, receiver: Agent) -> dict[str, Any]:
-    """The one message of a parcel, which every strict reader of chiffon accepts."""
-    (frame,) = wire_of(parcel, receiver, NOW)
+def said(outgoing: Outgoing, receiver: Agent) -> dict[str, Any]:
+    """The one message of an outgoing message, which every strict reader of chiffon accepts."""
+    (frame,) = wire_of(outgoing, receiver, NOW)
     codec.decode(frame)
     message: dict[str, Any] = json.loads(frame)
     return message
@@ -36,16 +36,16 @@ def said(parcel: Parcel, receiver: Agent) -> dict[str, Any]:
 
 @pytest.mark.requirement("all-D6")
 @pytest.mark.requirement("chiffon-D8")
-def test_work_arrives_as_it_was_asked_unknown_fields_included(envelope: Make, parcel: Make, infra: Agent) -> None:
+def test_work_arrives_as_it_was_asked_unknown_fields_included(envelope: Make, outgoing: Make, infra: Agent) -> None:
     asked = envelope(custom={"note": "x"}, hints={"unknown": 1}) | {"x_other": [1]}
-    assert said(parcel(Cargo.WORK, raw=asked), infra) == asked | {
+    assert said(outgoing(MessageKind.WORK, raw=asked), infra) == asked | {
         "x_custom_fields": {"note": "x"} | MARKS | {"attempt": 4}
     }
 
 
-def test_work_from_elsewhere_is_put_into_words(parcel: Make, infra: Agent, task: Task) -> None:
+def test_work_from_elsewhere_is_put_into_words(outgoing: Make, infra: Agent, task: Task) -> None:
     body = {"input": {"a": 1}, "hints": {"max_duration_seconds": 5}}
-    assert said(parcel(Cargo.WORK, body=body), infra) == {
+    assert said(outgoing(MessageKind.WORK, body=body), infra) == {
         "protocol_version": "1.0",
         "message_id": DELIVERY,
         "from_agent": "orchestrator",
@@ -67,32 +67,32 @@ def test_work_from_elsewhere_is_put_into_words(parcel: Make, infra: Agent, task:
 @pytest.mark.parametrize(("left", "seconds"), [(90.9, 90), (3600, 3600), (0.2, 1), (-5, 1)])
 @pytest.mark.parametrize("hints", [{}, {"max_duration_seconds": 500, "max_memory_mb": 64}])
 def test_an_agent_is_told_how_much_of_a_limit_is_left(
-    parcel: Make, infra: Agent, task: Task, left: float, seconds: int, hints: dict[str, int]
+    outgoing: Make, infra: Agent, task: Task, left: float, seconds: int, hints: dict[str, int]
 ) -> None:
     limited = msgspec.structs.replace(task, limited=True, deadline=Instant(NOW + int(left * SECOND)))
-    order = said(parcel(Cargo.WORK, body={"input": {}, "hints": hints}, of=limited), infra)
+    order = said(outgoing(MessageKind.WORK, body={"input": {}, "hints": hints}, of=limited), infra)
     assert order["payload"]["hints"] == hints | {"max_duration_seconds": seconds}
 
 
 @pytest.mark.parametrize("seconds", [50.0, 1.5])
 def test_a_hint_in_another_form_takes_no_other_hint_along(
-    parcel: Make, infra: Agent, task: Task, seconds: float
+    outgoing: Make, infra: Agent, task: Task, seconds: float
 ) -> None:
     """The API keeps seconds with their fractions, and chiffon has whole ones."""
     limited = msgspec.structs.replace(task, limited=True, deadline=Instant(NOW + 49 * SECOND))
     hints = {"max_duration_seconds": seconds, "max_memory_mb": 64}
-    order = said(parcel(Cargo.WORK, body={"input": {}, "hints": hints}, of=limited), infra)
+    order = said(outgoing(MessageKind.WORK, body={"input": {}, "hints": hints}, of=limited), infra)
     assert order["payload"]["hints"] == {"max_duration_seconds": 49, "max_memory_mb": 64}
 
 
-def test_an_agent_is_told_of_no_limit_where_nobody_named_one(parcel: Make, infra: Agent) -> None:
-    assert said(parcel(Cargo.WORK, body={"input": {}}), infra)["payload"]["hints"] == {}
+def test_an_agent_is_told_of_no_limit_where_nobody_named_one(outgoing: Make, infra: Agent) -> None:
+    assert said(outgoing(MessageKind.WORK, body={"input": {}}), infra)["payload"]["hints"] == {}
 
 
-def test_an_answer_comes_in_the_parameters_under_a_new_request_id(parcel: Make, infra: Agent, task: Task) -> None:
+def test_an_answer_comes_in_the_parameters_under_a_new_request_id(outgoing: Make, infra: Agent, task: Task) -> None:
     later = msgspec.structs.replace(task, round=1)
     body = {"input": {"a": 1}, "answer": "yes"}
-    message = said(parcel(Cargo.WORK, EventKind.ANSWERED, body, of=later), infra)
+    message = said(outgoing(MessageKind.WORK, EventKind.ANSWERED, body, of=later), infra)
     assert message["payload"]["parameters"] == {"a": 1, "answer": "yes"}
     assert message["payload"]["task_id"] == TASK
     assert message["request_id"] == wire_request_id(later) == later.request_id != task.origin.request_id
@@ -100,12 +100,14 @@ def test_an_answer_comes_in_the_parameters_under_a_new_request_id(parcel: Make, 
 
 @pytest.mark.requirement("all-D6")
 def test_a_later_round_says_all_that_the_request_said(
-    envelope: Make, heard: Make, parcel: Make, orchestrator: Agent, infra: Agent, task: Task
+    envelope: Make, heard: Make, outgoing: Make, orchestrator: Agent, infra: Agent, task: Task
 ) -> None:
     asked = envelope(custom={"note": "x", "priority": "high"}, hints={"max_duration_seconds": 5, "gpu": 1}, extra=[2])
     submitted = msgspec.json.decode(heard(orchestrator, asked | {"x_other": [1]}).body)
     body = {"input": submitted["input"], "answer": "yes", **lasting(submitted)}
-    message = said(parcel(Cargo.WORK, EventKind.ANSWERED, body, of=msgspec.structs.replace(task, round=1)), infra)
+    message = said(
+        outgoing(MessageKind.WORK, EventKind.ANSWERED, body, of=msgspec.structs.replace(task, round=1)), infra
+    )
     assert message["payload"] == asked["payload"] | {"parameters": {**asked["payload"]["parameters"], "answer": "yes"}}
     assert message["x_other"] == [1]
     assert message["x_custom_fields"] == {"note": "x", "traceparent": TRACEPARENT, "attempt": 4} | MARKS
@@ -118,20 +120,24 @@ def test_a_request_id_that_is_no_uuid_gets_one_that_stays(task: Task) -> None:
 
 
 @pytest.mark.requirement("all-D7")
-def test_a_trace_id_goes_on_unchanged_whatever_its_bits(parcel: Make, infra: Agent, task: Task) -> None:
+def test_a_trace_id_goes_on_unchanged_whatever_its_bits(outgoing: Make, infra: Agent, task: Task) -> None:
     wild = msgspec.structs.replace(task, trace_id="f" * 32)
-    message = said(parcel(Cargo.WORK, body={"input": {}}, of=wild), infra)
+    message = said(outgoing(MessageKind.WORK, body={"input": {}}, of=wild), infra)
     assert message["trace_id"] == "ffffffff-ffff-ffff-ffff-ffffffffffff"
     assert message["x_custom_fields"]["traceparent"].split("-")[1] == "f" * 32
 
 
 @pytest.mark.parametrize("kind", ["work_status", "work_result", "error"])
 def test_what_an_agent_said_reaches_the_requester_under_the_ids_it_knows(
-    kind: str, envelope: Make, parcel: Make, orchestrator: Agent, task: Task
+    kind: str, envelope: Make, outgoing: Make, orchestrator: Agent, task: Task
 ) -> None:
-    cargo = {"work_status": Cargo.PROGRESS, "work_result": Cargo.RESULT, "error": Cargo.FAILURE}[kind]
+    message_kind = {
+        "work_status": MessageKind.PROGRESS,
+        "work_result": MessageKind.RESULT,
+        "error": MessageKind.FAILURE,
+    }[kind]
     reported = envelope(kind, custom={"note": 1}, extra=[2]) | {"to_agent": "whoever", "request_id": DELIVERY}
-    message = said(parcel(cargo, EventKind.PROGRESS, raw=reported, by="infra-1"), orchestrator)
+    message = said(outgoing(message_kind, EventKind.PROGRESS, raw=reported, by="infra-1"), orchestrator)
     assert message == reported | {
         "to_agent": "orchestrator",
         "request_id": task.origin.request_id,
@@ -139,9 +145,9 @@ def test_what_an_agent_said_reaches_the_requester_under_the_ids_it_knows(
     }
 
 
-def test_progress_from_elsewhere_is_put_into_words(parcel: Make, orchestrator: Agent) -> None:
+def test_progress_from_elsewhere_is_put_into_words(outgoing: Make, orchestrator: Agent) -> None:
     body = {"status": "step_completed", "percent": 40, "step": {"number": 2, "name": "b", "total": 5}, "output": "x"}
-    message = said(parcel(Cargo.PROGRESS, EventKind.PROGRESS, body, by="mux-1"), orchestrator)
+    message = said(outgoing(MessageKind.PROGRESS, EventKind.PROGRESS, body, by="mux-1"), orchestrator)
     assert (message["type"], message["from_agent"]) == ("work_status", "infra")
     assert message["payload"] == {
         "task_id": TASK,
@@ -153,22 +159,22 @@ def test_progress_from_elsewhere_is_put_into_words(parcel: Make, orchestrator: A
 
 
 @pytest.mark.parametrize("odd", ["x", -1, 1.5, True, None, [], {}])
-def test_a_step_that_makes_no_sense_is_told_as_far_as_it_does(odd: Any, parcel: Make, orchestrator: Agent) -> None:
+def test_a_step_that_makes_no_sense_is_told_as_far_as_it_does(odd: Any, outgoing: Make, orchestrator: Agent) -> None:
     """agentmsg leaves its form open. A caller never heard of it, nor, for minutes, of anything behind it."""
     body = {"step": {"number": odd, "name": odd, "total": odd}, "tool_use": {"name": odd}, "tool_result": {"id": odd}}
-    step = said(parcel(Cargo.PROGRESS, EventKind.PROGRESS, body), orchestrator)["payload"]["step"]
+    step = said(outgoing(MessageKind.PROGRESS, EventKind.PROGRESS, body), orchestrator)["payload"]["step"]
     assert (step["number"], "total" in step) == (0, False)
 
 
-def test_a_piece_of_output_keeps_its_place(parcel: Make, orchestrator: Agent) -> None:
+def test_a_piece_of_output_keeps_its_place(outgoing: Make, orchestrator: Agent) -> None:
     body = {"percent": 1, "output": "abcd", "chunk": [4, 8, None], "stream": "step-1"}
-    step = said(parcel(Cargo.PROGRESS, EventKind.PROGRESS, body), orchestrator)["payload"]["step"]
+    step = said(outgoing(MessageKind.PROGRESS, EventKind.PROGRESS, body), orchestrator)["payload"]["step"]
     assert (step["output"], step["output_chunk"]) == ("abcd", "bytes 4-8")
 
 
 @pytest.mark.parametrize("kind", [EventKind.PAUSED, EventKind.ASKED])
-def test_a_task_that_waits_is_paused(kind: EventKind, parcel: Make, orchestrator: Agent) -> None:
-    assert said(parcel(Cargo.PROGRESS, kind), orchestrator)["payload"]["status"] == "paused"
+def test_a_task_that_waits_is_paused(kind: EventKind, outgoing: Make, orchestrator: Agent) -> None:
+    assert said(outgoing(MessageKind.PROGRESS, kind), orchestrator)["payload"]["status"] == "paused"
 
 
 @pytest.mark.parametrize(
@@ -182,9 +188,9 @@ def test_a_task_that_waits_is_paused(kind: EventKind, parcel: Make, orchestrator
     ],
 )
 def test_a_result_from_elsewhere_is_put_into_words(
-    body: dict[str, Any], output: str, result: Any, parcel: Make, orchestrator: Agent
+    body: dict[str, Any], output: str, result: Any, outgoing: Make, orchestrator: Agent
 ) -> None:
-    message = said(parcel(Cargo.RESULT, EventKind.COMPLETED, body), orchestrator)
+    message = said(outgoing(MessageKind.RESULT, EventKind.COMPLETED, body), orchestrator)
     assert message["payload"] == {
         "task_id": TASK, "status": "success", "exit_code": 0, "output": output,
         "resources_used": {"duration_seconds": 0},  # as the hub saw it
@@ -197,34 +203,38 @@ def test_a_result_from_elsewhere_is_put_into_words(
     [(Status.RUNNING, 40, 40), (Status.FAILED, 40, 40), (Status.COMPLETED, 100, 0), (Status.RUNNING, None, 0)],
 )
 def test_what_was_said_on_the_way_is_not_told_with_the_progress_of_the_end(
-    status: Status, progress: int | None, told: int, parcel: Make, task: Task, orchestrator: Agent, infra: Agent
+    status: Status, progress: int | None, told: int, outgoing: Make, task: Task, orchestrator: Agent, infra: Agent
 ) -> None:
     """Whoever fetches it late hears of the end by the result behind it, and not by a task that runs at 100 %."""
     now = msgspec.structs.replace(task, status=status, progress=progress)
-    for cargo, body, receiver in (
-        (Cargo.PROGRESS, {"thinking": "hm"}, orchestrator),
-        (Cargo.RESUME, {}, infra),
+    for message_kind, body, receiver in (
+        (MessageKind.PROGRESS, {"thinking": "hm"}, orchestrator),
+        (MessageKind.RESUME, {}, infra),
     ):
-        payload = said(parcel(cargo, EventKind.PROGRESS, body, of=now), receiver)["payload"]
+        payload = said(outgoing(message_kind, EventKind.PROGRESS, body, of=now), receiver)["payload"]
         assert (payload["status"], payload["progress_percent"]) == ("running", told)
-    payload = said(parcel(Cargo.PROGRESS, EventKind.PROGRESS, {"percent": 100}, of=now), orchestrator)["payload"]
+    payload = said(outgoing(MessageKind.PROGRESS, EventKind.PROGRESS, {"percent": 100}, of=now), orchestrator)[
+        "payload"
+    ]
     assert payload["progress_percent"] == 100
 
 
 @pytest.mark.requirement("chiffon-D12")
-def test_a_failed_result_has_an_exit_code(parcel: Make, orchestrator: Agent) -> None:
-    payload = said(parcel(Cargo.RESULT, EventKind.FAILED, {"output": "no"}), orchestrator)["payload"]
+def test_a_failed_result_has_an_exit_code(outgoing: Make, orchestrator: Agent) -> None:
+    payload = said(outgoing(MessageKind.RESULT, EventKind.FAILED, {"output": "no"}), orchestrator)["payload"]
     assert (payload["status"], payload["exit_code"]) == ("failed", 1)
 
 
 @pytest.mark.requirement("chiffon-D4")
-@pytest.mark.parametrize("cargo", [Cargo.RESULT, Cargo.PROGRESS])
+@pytest.mark.parametrize("message_kind", [MessageKind.RESULT, MessageKind.PROGRESS])
 def test_an_output_above_the_limit_is_split_and_the_last_piece_names_the_delivery(
-    cargo: Cargo, parcel: Make, orchestrator: Agent
+    message_kind: MessageKind, outgoing: Make, orchestrator: Agent
 ) -> None:
     text = "é" * 600_000
-    frames = [json.loads(f) for f in wire_of(parcel(cargo, EventKind.COMPLETED, {"output": text}), orchestrator, NOW)]
-    pieces = [frame["payload"] if cargo is Cargo.RESULT else frame["payload"]["step"] for frame in frames]
+    frames = [
+        json.loads(f) for f in wire_of(outgoing(message_kind, EventKind.COMPLETED, {"output": text}), orchestrator, NOW)
+    ]
+    pieces = [frame["payload"] if message_kind is MessageKind.RESULT else frame["payload"]["step"] for frame in frames]
     assert len(frames) == 5
     assert "".join(piece["output"] for piece in pieces) == text
     assert pieces[0]["output_chunk"] == "bytes 0-262144 of 1200000"
@@ -293,10 +303,10 @@ CONTEXTS: list[tuple[dict[str, Any], int, dict[str, Any]]] = [
 @pytest.mark.requirement("CH-ERR-4")
 @pytest.mark.parametrize(("fault", "code", "context"), CONTEXTS)
 def test_a_failure_has_exactly_the_context_of_its_code(
-    fault: dict[str, Any], code: int, context: dict[str, Any], parcel: Make, orchestrator: Agent, task: Task
+    fault: dict[str, Any], code: int, context: dict[str, Any], outgoing: Make, orchestrator: Agent, task: Task
 ) -> None:
     body = {"fault": {"message": "it happened", **fault}}
-    message = said(parcel(Cargo.FAILURE, EventKind.FAILED, body), orchestrator)
+    message = said(outgoing(MessageKind.FAILURE, EventKind.FAILED, body), orchestrator)
     payload = message["payload"]
     assert (message["type"], payload["error_code"], payload["error_context"]) == ("error", code, context)
     assert "it happened. " in payload["error_message"].lower()
@@ -307,28 +317,30 @@ def test_a_failure_has_exactly_the_context_of_its_code(
 
 
 @pytest.mark.requirement("CH-RTY-4")
-def test_an_agents_error_that_outlived_its_retries_is_told_in_its_own_words(parcel: Make, orchestrator: Agent) -> None:
+def test_an_agents_error_that_outlived_its_retries_is_told_in_its_own_words(
+    outgoing: Make, orchestrator: Agent
+) -> None:
     facts = {"limit_name": "gpu_vram_mb", "available": 128, "required": 512}
     fault = {"kind": "resources", "message": "Resource limit exceeded", "facts": facts | {"code": 5005}}
-    message = said(parcel(Cargo.FAILURE, EventKind.FAILED, {"fault": fault}), orchestrator)
+    message = said(outgoing(MessageKind.FAILURE, EventKind.FAILED, {"fault": fault}), orchestrator)
     assert message["from_agent"] == "infra"
     assert message["payload"] == {
         "error_code": 5005, "error_message": "Resource limit exceeded", "error_context": facts,
     }  # fmt: skip
 
 
-def test_work_that_failed_elsewhere_is_a_failed_result(parcel: Make, orchestrator: Agent) -> None:
+def test_work_that_failed_elsewhere_is_a_failed_result(outgoing: Make, orchestrator: Agent) -> None:
     body = {"fault": {"kind": "work_failed", "message": "disk full", "facts": {"exit_code": 7}}}
-    message = said(parcel(Cargo.FAILURE, EventKind.FAILED, body), orchestrator)
+    message = said(outgoing(MessageKind.FAILURE, EventKind.FAILED, body), orchestrator)
     assert message["payload"] == {
         "task_id": TASK, "status": "failed", "exit_code": 7, "output": "disk full",
         "resources_used": {"duration_seconds": 0},
     }  # fmt: skip
 
 
-def test_cancel_reaches_the_agent_as_error_5900(parcel: Make, infra: Agent, task: Task) -> None:
+def test_cancel_reaches_the_agent_as_error_5900(outgoing: Make, infra: Agent, task: Task) -> None:
     body = {"fault": {"kind": "cancelled", "message": "no longer needed"}}
-    message = said(parcel(Cargo.CANCEL, EventKind.CANCELLED, body), infra)
+    message = said(outgoing(MessageKind.CANCEL, EventKind.CANCELLED, body), infra)
     assert message["type"] == "error"
     assert message["payload"] == {
         "error_code": 5900,
@@ -336,38 +348,46 @@ def test_cancel_reaches_the_agent_as_error_5900(parcel: Make, infra: Agent, task
         "error_context": {"task_id": TASK, "reason": "no longer needed"},
     }
     assert (message["to_agent"], message["request_id"]) == ("infra", task.origin.request_id)
-    decoded = codec.decode(wire_of(parcel(Cargo.CANCEL, EventKind.CANCELLED, body), infra, NOW)[0])
+    decoded = codec.decode(wire_of(outgoing(MessageKind.CANCEL, EventKind.CANCELLED, body), infra, NOW)[0])
     assert isinstance(decoded.payload, ErrorPayload)
     assert not errors.is_retryable(decoded.payload.error_code)
 
 
-@pytest.mark.parametrize(("cargo", "status"), [(Cargo.PAUSE, "paused"), (Cargo.RESUME, "running")])
-def test_pause_and_resume_reach_the_agent_as_a_status(cargo: Cargo, status: str, parcel: Make, infra: Agent) -> None:
-    message = said(parcel(cargo, EventKind.PAUSED), infra)
+@pytest.mark.parametrize(("message_kind", "status"), [(MessageKind.PAUSE, "paused"), (MessageKind.RESUME, "running")])
+def test_pause_and_resume_reach_the_agent_as_a_status(
+    message_kind: MessageKind, status: str, outgoing: Make, infra: Agent
+) -> None:
+    message = said(outgoing(message_kind, EventKind.PAUSED), infra)
     assert (message["type"], message["to_agent"]) == ("work_status", "infra")
     assert message["payload"] == {"task_id": TASK, "status": status, "progress_percent": 0}
 
 
 @pytest.mark.requirement("CH-VER-2")
 def test_messages_are_written_in_the_version_of_their_receiver(
-    envelope: Make, parcel: Make, orchestrator: Agent
+    envelope: Make, outgoing: Make, orchestrator: Agent
 ) -> None:
     newer = msgspec.structs.replace(orchestrator, protocol_version="1.7")
-    for each in (parcel(Cargo.PROGRESS, raw=envelope("work_status")), parcel(Cargo.PROGRESS)):
+    for each in (outgoing(MessageKind.PROGRESS, raw=envelope("work_status")), outgoing(MessageKind.PROGRESS)):
         assert json.loads(wire_of(each, newer, NOW)[0])["protocol_version"] == "1.7"
 
 
-def test_every_cargo_but_letters_between_others_has_words(parcel: Make, infra: Agent) -> None:
-    for cargo in set(Cargo) - {Cargo.ANSWER, Cargo.LETTER, Cargo.UNDELIVERED, Cargo.PROPOSAL, Cargo.CONTRACT}:
-        assert wire_of(parcel(cargo, body={"input": {}}), infra, NOW)
+def test_every_kind_but_letters_between_others_has_words(outgoing: Make, infra: Agent) -> None:
+    for message_kind in set(MessageKind) - {
+        MessageKind.ANSWER,
+        MessageKind.LETTER,
+        MessageKind.UNDELIVERED,
+        MessageKind.PROPOSAL,
+        MessageKind.CONTRACT,
+    }:
+        assert wire_of(outgoing(message_kind, body={"input": {}}), infra, NOW)
 
 
-def test_an_answer_to_a_question_asked_by_other_means_is_a_status(parcel: Make, infra: Agent, task: Task) -> None:
+def test_an_answer_to_a_question_asked_by_other_means_is_a_status(outgoing: Make, infra: Agent, task: Task) -> None:
     question = Question(
         id=QuestionId("q"), task=task.id, agent=infra.id, question="Which?", created_at=NOW, answer="this",
         answered_by=ADMIN, request_id="r",
     )  # fmt: skip
-    (said,) = wire_of(msgspec.structs.replace(parcel(Cargo.ANSWER), event=question), infra, NOW)
+    (said,) = wire_of(msgspec.structs.replace(outgoing(MessageKind.ANSWER), event=question), infra, NOW)
     message = json.loads(said)
     assert (message["type"], message["payload"]["status"]) == ("work_status", "running")
     assert message["x_custom_fields"]["answer"] == "this"

@@ -11,7 +11,7 @@ from dragoman.bindings import coven
 from dragoman.bindings.coven.exchange import content_of, trace_in
 from dragoman.bindings.coven.failures import fault_in
 from dragoman.core.commands import Finish, ReportFault, ReportProgress
-from dragoman.core.delivery.model import Cargo, Delivery, Parcel
+from dragoman.core.delivery.model import Delivery, MessageKind, Outgoing
 from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
@@ -57,18 +57,18 @@ def event(kind: EventKind, body: Any, seq: int = 5, **fields: Any) -> Event:
     return Event(task=WORK, seq=seq, at=NOW, kind=kind, body=msgspec.Raw(msgspec.json.encode(body)), **fields)
 
 
-def parcel(body: Any, kind: EventKind = EventKind.SUBMITTED, **fields: Any) -> Parcel:
+def outgoing(body: Any, kind: EventKind = EventKind.SUBMITTED, **fields: Any) -> Outgoing:
     delivery = Delivery(
         id=DeliveryId("01a1e1c9-e5c2-704f-9eaa-27b24ed0e028"),
         task=WORK,
         receiver=ME,
         seq=1,
-        cargo=Cargo.WORK,
+        kind=MessageKind.WORK,
         event=1,
         rank=0,
         created_at=NOW,
     )
-    return Parcel(delivery, task(**fields), event(kind, body))
+    return Outgoing(delivery, task(**fields), event(kind, body))
 
 
 def body_of(command: Any) -> Any:
@@ -96,14 +96,14 @@ def body_of(command: Any) -> Any:
     ],
 )
 def test_what_an_agent_reads(body: Any, content: str) -> None:
-    assert coven.message_of(parcel(body)).content == content
+    assert coven.message_of(outgoing(body)).content == content
 
 
 def test_who_did_not_ask_reads_the_work_and_what_was_asked_and_answered_meanwhile() -> None:
     body = {"input": {"content": "paint it", "n": 1}, "answer": {"colour": "blue"}, "asked_by": "gone"}
     words = 'paint it\n\n{"n":1}\n\n'
-    assert coven.message_of(parcel(body)).content == words + '{"answer":{"colour":"blue"}}'
-    told = coven.message_of(parcel({**body, "question": "Which?"}))
+    assert coven.message_of(outgoing(body)).content == words + '{"answer":{"colour":"blue"}}'
+    told = coven.message_of(outgoing({**body, "question": "Which?"}))
     assert told.content == words + '{"question":"Which?","answer":{"colour":"blue"}}'
     assert told.answer_json == '{"colour":"blue"}'
 
@@ -116,12 +116,12 @@ def test_work_without_words_says_its_type_name_and_description() -> None:
 
 def test_what_is_known_around_work_stands_behind_it_and_not_behind_an_answer() -> None:
     body = {"input": {"content": "hi"}, "context": {"metadata": {"repo": "x", "name": "told elsewhere"}, "history": []}}
-    assert coven.message_of(parcel(body)).content == 'hi\n\n{"context":{"metadata":{"repo":"x"}}}'
-    assert coven.message_of(parcel({**body, "answer": "blue"})).content == "blue"
+    assert coven.message_of(outgoing(body)).content == 'hi\n\n{"context":{"metadata":{"repo":"x"}}}'
+    assert coven.message_of(outgoing({**body, "answer": "blue"})).content == "blue"
 
 
 def test_work_becomes_a_message_with_everything_beside_its_words() -> None:
-    message = coven.message_of(parcel({"input": {"content": "hi", "n": 1}}, attempts=2))
+    message = coven.message_of(outgoing({"input": {"content": "hi", "n": 1}}, attempts=2))
     assert message == SendMessage(
         request_id=task().request_id,
         thread_id=WORK,

@@ -15,7 +15,7 @@ from dragoman.core.commands import (
     SetDomainPolicy,
 )
 from dragoman.core.contracts.model import Standing
-from dragoman.core.delivery.model import Cargo
+from dragoman.core.delivery.model import MessageKind
 from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN, HOUR, MINUTE, SECOND, AgentId, Instant
 from dragoman.core.tasks.model import Status
@@ -68,7 +68,7 @@ async def test_contracts_end_with_an_agent_that_is_removed(world, gone, left):
     await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId(gone)))
     ended = await world.store.contract(contract.id)
     assert (ended.standing, ended.by, ended.reason) == (Standing.TERMINATED, ADMIN, f"{gone} was removed")
-    assert [parcel.event for parcel in peer.take() if parcel.delivery.cargo is Cargo.CONTRACT] == [ended]
+    assert [outgoing.event for outgoing in peer.take() if outgoing.delivery.kind is MessageKind.CONTRACT] == [ended]
     assert await world.store.contract(other.id) == over
     records = await world.store.audit(subject=contract.collaboration)
     assert [(r.action, r.principal, r.reason) for r in records] == [("contract.end", ADMIN, f"{gone} was removed")]
@@ -144,7 +144,11 @@ async def test_whoever_asked_is_told_at_once_that_its_target_was_removed(world, 
     lab.take()
     await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId("data")))
     await world.settle()
-    told = {parcel.task.id: parcel.task.fault for parcel in lab.take() if parcel.delivery.cargo is Cargo.FAILURE}
+    told = {
+        outgoing.task.id: outgoing.task.fault
+        for outgoing in lab.take()
+        if outgoing.delivery.kind is MessageKind.FAILURE
+    }
     assert set(told) == {task.id for task in tasks}
     assert {(fault.kind, fault.facts["standing"]) for fault in told.values()} == {(Kind.CONTRACT, "terminated")}
 
@@ -154,7 +158,7 @@ async def test_a_handshake_ends_at_once_with_the_agent_that_it_was_put_to(world)
     question = await world.ask(shakes(world))
     await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId("data")))
     [told] = lab.take()
-    assert (told.delivery.cargo, told.event.id) == (Cargo.ANSWER, question.id)
+    assert (told.delivery.kind, told.event.id) == (MessageKind.ANSWER, question.id)
     assert told.event.answer["fault"]["kind"] == (await world.refused(shakes(world))).kind == Kind.NOT_FOUND
     await world.advance(10)
     assert lab.take() == []  # and not again when its time is over

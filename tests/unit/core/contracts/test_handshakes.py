@@ -14,7 +14,7 @@ from dragoman.core.commands import (
     RotateKey,
 )
 from dragoman.core.contracts.model import Secret, Standing
-from dragoman.core.delivery.model import Cargo
+from dragoman.core.delivery.model import MessageKind
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, MINUTE, AgentId, Instant
 from dragoman.core.tasks.model import QuestionStatus
@@ -24,10 +24,10 @@ async def test_the_five_steps(world):
     lab, data = await world.connect("lab"), await world.connect("data")
     question = await world.ask(shakes(world))
     [proposal] = data.take()
-    assert (proposal.delivery.cargo, proposal.event.id) == (Cargo.PROPOSAL, question.id)
+    assert (proposal.delivery.kind, proposal.event.id) == (MessageKind.PROPOSAL, question.id)
     await world.ask(AnswerHandshake(principal=AgentId("data"), question=question.id, accepted=True))
     [told] = data.take()
-    assert (told.delivery.cargo, told.event.standing) == (Cargo.CONTRACT, Standing.ACTIVE)
+    assert (told.delivery.kind, told.event.standing) == (MessageKind.CONTRACT, Standing.ACTIVE)
     [answer] = lab.take()
     assert answer.event.answer == {"contract_id": told.event.id}
     assert (told.event.source.domain, told.event.target.domain) == ("research", "clinic")
@@ -69,7 +69,7 @@ async def test_a_handshake_that_is_over_is_put_to_nobody_any_more(world):
     await world.ask(AnswerHandshake(principal=AgentId("data"), question=answered.id, accepted=False))
     open_still = await world.ask(shakes(world))
     data = await world.connect("data")
-    assert [parcel.event.id for parcel in data.take()] == [open_still.id]
+    assert [outgoing.event.id for outgoing in data.take()] == [open_still.id]
 
 
 @pytest.mark.parametrize(

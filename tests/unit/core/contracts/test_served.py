@@ -9,7 +9,7 @@ from tests.support.contracts import PATIENT, PROVISION, shakes
 from tests.support.world import World
 
 from dragoman.core.commands import SetDomainPolicy
-from dragoman.core.contracts.borders import are_open, domain_of
+from dragoman.core.contracts.domain_policy import are_open, domain_of
 from dragoman.core.contracts.model import Secret
 from dragoman.core.contracts.served import listed
 from dragoman.core.errors import Kind, Refused

@@ -31,7 +31,7 @@ async def test_a_silent_agent_times_out_and_the_task_is_tried_four_times_then_de
     assert final.fault.facts["attempted_retries"] == 3
     [letter] = await world.store.dead_letters()
     assert (letter.task, letter.attempts, letter.reason.kind) == (task.id, 4, Kind.TIMEOUT)
-    assert [p.delivery.cargo for p in boss.inbox] == ["failure"]
+    assert [p.delivery.kind for p in boss.inbox] == ["failure"]
 
 
 @pytest.mark.requirement("CH-RTY-1")
@@ -149,7 +149,7 @@ async def test_an_error_that_is_not_retryable_ends_the_task(world):
     task = await world.submit()
     await world.fault("i1", task.id, Kind.UNSUPPORTED_WORK)
     assert (await world.task(task.id)).status is Status.FAILED
-    assert [p.delivery.cargo for p in boss.inbox] == ["failure"]
+    assert [p.delivery.kind for p in boss.inbox] == ["failure"]
     assert list(await world.store.dead_letters()) == []
 
 
@@ -245,7 +245,7 @@ async def test_nobody_connected_for_long_is_unavailable_after_its_attempts(world
     await world.advance(30 * 4 + 7 + 1)
     final = await world.task(task.id)
     assert (final.status, final.fault.kind) == (Status.FAILED, Kind.UNAVAILABLE)
-    assert [p.delivery.cargo for p in boss.inbox] == ["failure"]
+    assert [p.delivery.kind for p in boss.inbox] == ["failure"]
 
 
 async def test_busy_agents_are_not_unavailable(world):

@@ -32,9 +32,9 @@ async def test_cancel_reaches_the_agent_and_every_child(world):
     await world.ask(Cancel(principal=AgentId("boss"), task_id=parent.id))
     statuses = [(await world.task(t.id)).status for t in (parent, child, grandchild)]
     assert statuses == [Status.CANCELLED] * 3
-    assert [p.delivery.task for p in i1.inbox if p.delivery.cargo == "cancel"] == [parent.id, grandchild.id]
-    assert [p.delivery.task for p in c1.inbox if p.delivery.cargo == "cancel"] == [child.id]
-    assert [p.delivery.cargo for p in boss.inbox] == ["failure"]
+    assert [p.delivery.task for p in i1.inbox if p.delivery.kind == "cancel"] == [parent.id, grandchild.id]
+    assert [p.delivery.task for p in c1.inbox if p.delivery.kind == "cancel"] == [child.id]
+    assert [p.delivery.kind for p in boss.inbox] == ["failure"]
     fault = await world.refused(Cancel(principal=AgentId("boss"), task_id=parent.id))
     assert fault.kind is Kind.CONFLICT
 
@@ -53,7 +53,7 @@ async def test_children_that_depend_on_each_other_end_with_their_parent_once(wor
     else:
         await world.advance(20)
     assert sorted(p.delivery.task for p in boss.inbox) == sorted(t.id for t in (parent, first, second, third))
-    assert {p.delivery.cargo for p in boss.inbox} == {"failure"}
+    assert {p.delivery.kind for p in boss.inbox} == {"failure"}
 
 
 async def test_another_agents_task_cannot_be_cancelled_or_seen(world):
@@ -203,7 +203,7 @@ async def test_a_paused_task_stops_its_clocks_and_resumes(world):
     await world.advance(10_000)
     assert (await world.task(task.id)).status is Status.WAITING
     await world.ask(Resume(principal=AgentId("boss"), task_id=task.id))
-    assert [p.delivery.cargo for p in i1.inbox] == ["work", "pause", "resume"]
+    assert [p.delivery.kind for p in i1.inbox] == ["work", "pause", "resume"]
     await world.finish("i1", task.id)
     assert (await world.task(task.id)).status is Status.COMPLETED
 
@@ -218,7 +218,7 @@ async def test_a_task_that_is_paused_between_two_attempts_keeps_nobody_busy_and_
     await world.finish("i1", meanwhile.id)
     await world.ask(Resume(principal=ADMIN, task_id=task.id))
     assert i1.work == [task.id, meanwhile.id, task.id]
-    assert [parcel.delivery.cargo for parcel in i1.inbox] == ["work"] * 3
+    assert [outgoing.delivery.kind for outgoing in i1.inbox] == ["work"] * 3
 
 
 async def test_a_paused_task_whose_agent_is_gone_stays_paused(world):

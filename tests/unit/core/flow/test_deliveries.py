@@ -15,7 +15,7 @@ async def test_a_poll_takes_notices_and_work_and_leases_them(world):
     await world.add("i1", "infra")
     task = await world.submit()
     [order] = await world.poll("i1")
-    assert (order.delivery.cargo, order.delivery.task) == ("work", task.id)
+    assert (order.delivery.kind, order.delivery.task) == ("work", task.id)
     assert await world.poll("i1") == []
     await world.finish("i1", task.id)
     [result] = await world.poll("boss")
@@ -36,8 +36,8 @@ async def told(world, many: int = 3):
     return task
 
 
-def events(parcels) -> list[int]:
-    return [parcel.delivery.event for parcel in parcels]
+def events(outgoing_messages) -> list[int]:
+    return [outgoing.delivery.event for outgoing in outgoing_messages]
 
 
 @pytest.mark.requirement("chiffon-D13-polls")
@@ -74,7 +74,7 @@ async def test_what_of_a_poll_is_not_acknowledged_comes_again_in_order(world, ac
     await world.ask_ack("boss", [taken[index] for index in sorted(acked)])
     await world.finish("i1", task.id)  # more to tell, behind all of it
     peer = await world.park("boss") if parked else None
-    owed = [parcel.delivery.event for index, parcel in enumerate(taken) if index not in acked]
+    owed = [outgoing.delivery.event for index, outgoing in enumerate(taken) if index not in acked]
     assert peer is None or peer.take() == []  # somebody still has the first of the lane
     await world.advance(31)
     again = events(await world.poll("boss") if peer is None else peer.take())
@@ -138,12 +138,12 @@ async def test_however_much_is_unacknowledged_all_of_it_leaves_again_over_the_ne
             await boss.close()
     boss = await world.connect("boss", acknowledges=True)
     heard = []
-    while parcels := boss.take():
-        assert len(parcels) <= window
-        heard += parcels
-        await boss.ack(*parcels)
+    while outgoing_messages := boss.take():
+        assert len(outgoing_messages) <= window
+        heard += outgoing_messages
+        await boss.ack(*outgoing_messages)
         await world.settle()
-    assert sorted(parcel.delivery.task for parcel in heard) == sorted(task.id for task in tasks)
+    assert sorted(outgoing.delivery.task for outgoing in heard) == sorted(task.id for task in tasks)
     await world.intake.stop()
 
 
@@ -158,7 +158,7 @@ async def test_a_notice_nobody_acknowledges_becomes_a_dead_letter_and_can_be_red
     assert await world.poll("boss") == []
     [letter] = await world.store.dead_letters()
     await world.ask(Redrive(principal=ADMIN, letter=letter.id))
-    assert [p.delivery.cargo for p in await world.poll("boss")] == ["result"]
+    assert [p.delivery.kind for p in await world.poll("boss")] == ["result"]
     assert list(await world.store.dead_letters()) == []
 
 
@@ -169,7 +169,7 @@ async def test_a_notice_that_no_link_survives_becomes_a_dead_letter(world):
     await world.finish("i1", task.id)
     for attempt in range(1, 9):
         boss = await world.connect("boss", acknowledges=True)
-        assert [parcel.delivery.attempt for parcel in boss.inbox] == [attempt]
+        assert [outgoing.delivery.attempt for outgoing in boss.inbox] == [attempt]
         await boss.close()
     assert (await world.connect("boss", acknowledges=True)).inbox == []
     assert [(letter.task, letter.attempts) for letter in await world.store.dead_letters()] == [(task.id, 8)]
@@ -219,7 +219,7 @@ async def test_what_a_dead_link_held_behind_a_poll_leaves_when_the_head_is_ackno
     boss = await world.connect("boss")
     assert boss.inbox == []  # the poll holds the head
     await world.ask(Acknowledge(principal=AgentId("boss"), deliveries=(head.delivery.id,)))
-    assert [p.delivery.cargo for p in boss.inbox] == ["result"]
+    assert [p.delivery.kind for p in boss.inbox] == ["result"]
 
 
 async def test_an_agent_that_takes_a_removed_ones_name_does_not_hear_of_its_tasks():
@@ -269,7 +269,7 @@ async def test_work_that_a_dying_hub_held_leaves_again_also_behind_more_urgent_w
     await world.ask(world.tell("ann", "lab", lane=task.id, priority=Priority.CRITICAL))
     await world.restart()
     lab = await world.connect("lab")
-    assert [parcel.delivery.cargo for parcel in lab.inbox] == ["work", "letter"]
+    assert [outgoing.delivery.kind for outgoing in lab.inbox] == ["work", "letter"]
 
 
 async def test_a_link_counts_all_that_it_is_given_at_once(world):
@@ -281,6 +281,6 @@ async def test_a_link_counts_all_that_it_is_given_at_once(world):
     await world.ask(Retry(principal=AgentId("boss"), task_id=task.id))
     await world.restart()
     i1 = await world.connect("i1", acknowledges=True, paced=True)
-    assert [parcel.delivery.cargo for parcel in i1.inbox] == ["cancel", "work"]
+    assert [outgoing.delivery.kind for outgoing in i1.inbox] == ["cancel", "work"]
     link = world.intake._floor.links[i1.session]
-    assert (link.outstanding, link.given) == (1, sum(parcel.weight for parcel in i1.inbox))
+    assert (link.outstanding, link.given) == (1, sum(outgoing.weight for outgoing in i1.inbox))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dragoman.core.commands import Beat
-from dragoman.core.delivery.model import Cargo
+from dragoman.core.delivery.model import MessageKind
 from dragoman.core.errors import Kind
 from dragoman.core.ids import SECOND, AgentId, Instant, rfc3339
 from dragoman.core.tasks.model import Status
@@ -41,7 +41,7 @@ async def test_where_nobody_is_connected_the_attempts_follow_at_once_and_the_cal
         Kind.UNAVAILABLE,
         {"agent_id": "alone", "last_heartbeat": rfc3339(seen)},
     )
-    assert [parcel.delivery.cargo for parcel in boss.take()] == [Cargo.FAILURE]
+    assert [outgoing.delivery.kind for outgoing in boss.take()] == [MessageKind.FAILURE]
     assert [letter.task for letter in await world.store.dead_letters(limit=10)] == [task.id]
 
 
@@ -61,8 +61,8 @@ async def test_the_hint_bounds_the_whole_also_where_an_agent_polled_a_moment_ago
     assert await failed_after(infra, hinted) == 3.0
     assert (await infra.task(hinted.id)).fault.kind is Kind.UNAVAILABLE
     assert (await infra.task(other.id)).status is Status.QUEUED
-    [parcel] = await infra.poll("i1", 1)
-    assert parcel.task.id == other.id
+    [outgoing] = await infra.poll("i1", 1)
+    assert outgoing.task.id == other.id
     busy = await infra.submit(total_seconds=3)  # its agent works, and will poll when it is done
     await infra.advance(5)
     assert (await infra.task(busy.id)).status is Status.QUEUED
@@ -83,7 +83,7 @@ async def test_a_polling_agent_is_connected_for_a_minute_after_its_poll(infra):
     task = await infra.submit()
     await infra.advance(39)
     assert (await infra.task(task.id)).status is Status.QUEUED
-    assert [parcel.delivery.task for parcel in await infra.poll("i1")] == [task.id]
+    assert [outgoing.delivery.task for outgoing in await infra.poll("i1")] == [task.id]
 
 
 async def test_work_waits_for_an_agent_that_is_there_and_busy(infra):
@@ -114,7 +114,7 @@ async def test_an_agent_that_converses_and_was_heard_lately_is_waited_for(infra)
     await infra.ask(Beat(principal=AgentId("ann")))
     task = await infra.submit("talkers")
     await infra.advance(25)
-    assert [parcel.delivery.task for parcel in await infra.poll("ann")] == [task.id]
+    assert [outgoing.delivery.task for outgoing in await infra.poll("ann")] == [task.id]
 
 
 @pytest.mark.parametrize("why", ["a deadline of its own", "a time to live", "forge keeps a queue", "the hub starts it"])

@@ -26,13 +26,13 @@ async def test_a_task_goes_to_an_agent_and_its_result_back_to_whoever_asked(worl
     task = await world.submit()
     assert (task.status, task.owner, task.attempts) == (Status.ASSIGNED, "i1", 1)
     [order] = i1.take()
-    assert (order.delivery.cargo, bytes(order.event.body)) == ("work", b'{"input":{"n":1}}')
+    assert (order.delivery.kind, bytes(order.event.body)) == ("work", b'{"input":{"n":1}}')
     await world.progress("i1", task.id)
     await world.finish("i1", task.id)
-    assert [p.delivery.cargo for p in boss.inbox] == ["progress", "result"]
+    assert [p.delivery.kind for p in boss.inbox] == ["progress", "result"]
     assert (await world.task(task.id)).status is Status.COMPLETED
     assert await world.story(task.id) == ["submitted", "assigned", "progress", "completed"]
-    assert [d.cargo for d in await world.store.deliveries()] == ["progress", "result"]
+    assert [d.kind for d in await world.store.deliveries()] == ["progress", "result"]
     await boss.ack(boss.inbox[-1])  # on a link that keeps order an acknowledgment covers what went before it
     assert list(await world.store.deliveries()) == []
 
@@ -67,7 +67,7 @@ async def test_the_same_request_again_gets_the_first_task(world):
     boss = await world.connect("boss")
     await boss.ack(*boss.take())
     await world.ask(request)
-    assert [p.delivery.cargo for p in boss.inbox] == ["result"]  # the first outcome again
+    assert [p.delivery.kind for p in boss.inbox] == ["result"]  # the first outcome again
 
 
 @pytest.mark.requirement("all-D5")
@@ -78,13 +78,13 @@ async def test_an_error_is_not_remembered_so_the_same_request_is_done_again(worl
     task = await world.ask(request)
     [order] = i1.take()
     await world.fault("i1", task.id, Kind.INVALID)
-    assert [p.delivery.cargo for p in boss.take()] == ["failure"]
+    assert [p.delivery.kind for p in boss.take()] == ["failure"]
     again = await world.ask(request)
     assert (again.id, again.status, again.request_id) == (task.id, "assigned", task.request_id)
     [second] = i1.take()
     assert second.event == order.event  # the request itself, word for word
     await world.finish("i1", task.id)
-    assert [p.delivery.cargo for p in boss.take()] == ["result"]
+    assert [p.delivery.kind for p in boss.take()] == ["result"]
     await world.ask(request)
     assert not i1.inbox  # a result is remembered
 

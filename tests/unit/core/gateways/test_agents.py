@@ -6,8 +6,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dragoman.core.agents.manners import RESERVED
 from dragoman.core.agents.model import Agent, BreakerState
+from dragoman.core.agents.protocol_capabilities import RESERVED
 from dragoman.core.commands import (
     AddAgent,
     AdmitGuest,

@@ -10,7 +10,7 @@ from dragoman.core.commands import (
     Ask,
     AskPerson,
 )
-from dragoman.core.delivery.model import Cargo
+from dragoman.core.delivery.model import MessageKind
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.tasks.model import QuestionStatus, Status, Waiting
@@ -32,8 +32,12 @@ async def test_an_agent_waits_for_an_answer_and_its_task_goes_on(world):
     assert (waiting.status, waiting.waiting, question.task) == (Status.WAITING, Waiting.PERSON, task.id)
     await world.advance(3000)
     await world.ask(Answer(principal=ADMIN, question=question.id, answer="a"))
-    [parcel] = i1.take()
-    assert (parcel.delivery.cargo, parcel.event.answer, parcel.event.request_id) == (Cargo.ANSWER, "a", "req-1")
+    [outgoing] = i1.take()
+    assert (outgoing.delivery.kind, outgoing.event.answer, outgoing.event.request_id) == (
+        MessageKind.ANSWER,
+        "a",
+        "req-1",
+    )
     running = await world.task(task.id)
     assert (running.status, running.attempts) == (Status.RUNNING, 1)
     assert running.deadline > task.deadline
@@ -48,9 +52,9 @@ async def test_an_answer_reaches_an_agent_that_was_away(world):
     await world.restart()
     await world.ask(Answer(principal=ADMIN, question=question.id, answer=7))
     i1 = await world.connect("i1")
-    [parcel] = i1.take()
-    assert (parcel.delivery.cargo, parcel.event.answer) == (Cargo.ANSWER, 7)
-    await i1.ack(parcel)
+    [outgoing] = i1.take()
+    assert (outgoing.delivery.kind, outgoing.event.answer) == (MessageKind.ANSWER, 7)
+    await i1.ack(outgoing)
     assert (await (await world.connect("i1")).ack()) == 0
 
 
@@ -71,8 +75,8 @@ async def test_an_agent_that_begins_anew_comes_to_the_same_questions(world):
     for request, answer in (("req-3", "a"), ("req-4", "b")):
         again = await world.ask(asks("i1", "Which?", request))
         assert again.status is QuestionStatus.ANSWERED
-        [parcel] = i1.take()
-        assert (parcel.event.request_id, parcel.event.answer) == (request, answer)
+        [outgoing] = i1.take()
+        assert (outgoing.event.request_id, outgoing.event.answer) == (request, answer)
     assert len(await world.store.questions()) == 2
     assert (await world.story(task.id)).count("asked") == 2
 
@@ -153,9 +157,9 @@ async def test_a_question_may_belong_to_no_task(world):
     await i1.close()
     await world.advance(11)
     i1 = await world.connect("i1")
-    [parcel] = i1.take()
-    assert (parcel.task, parcel.event.status, parcel.event.has_default) == (None, QuestionStatus.EXPIRED, False)
-    await i1.ack(parcel)
+    [outgoing] = i1.take()
+    assert (outgoing.task, outgoing.event.status, outgoing.event.has_default) == (None, QuestionStatus.EXPIRED, False)
+    await i1.ack(outgoing)
     assert (await world.connect("i1")).inbox == []
 
 
@@ -169,8 +173,8 @@ async def test_a_question_by_the_way_does_not_stop_the_task(world):
     assert (await world.task(task.id)).status is Status.ASSIGNED
     await world.progress("i1", task.id)
     await world.ask(Answer(principal=ADMIN, question=question.id, answer="yes"))
-    [parcel] = i1.take()
-    assert (parcel.event.blocking, parcel.event.answer) == (False, "yes")
+    [outgoing] = i1.take()
+    assert (outgoing.event.blocking, outgoing.event.answer) == (False, "yes")
 
 
 async def test_somebody_elses_task_cannot_be_asked_about(world):

@@ -324,7 +324,7 @@ async def test_owner_and_caller_change_a_tasks_context_and_the_caller_may_cancel
     assert (entity.version, entity.value["status"]) == (3, "cancelled")
     stored = await world.task(task.id)
     assert (stored.status, stored.version) == (Status.CANCELLED, 3)
-    assert world.i1.inbox[-1].delivery.cargo == "cancel"
+    assert world.i1.inbox[-1].delivery.kind == "cancel"
     assert (await world.refused(world.change("boss", TASK, task.id, {}, 3))).kind is Kind.CONFLICT
     assert (await world.refused(world.change("boss", TASK, task.id, {}, 0, "CREATE"))).facts["version"] == 3
 

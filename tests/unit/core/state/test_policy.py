@@ -138,7 +138,7 @@ async def test_a_task_of_high_risk_waits_for_a_person_and_is_done_when_approved(
     placed = await talking.task(task.id)
     assert (placed.status, placed.owner, placed.round) == (Status.ASSIGNED, "i1", 0)
     [order] = i1.take()
-    assert (order.delivery.cargo, bytes(order.event.body)) == ("work", b'{"input":{"n":1}}')
+    assert (order.delivery.kind, bytes(order.event.body)) == ("work", b'{"input":{"n":1}}')
 
 
 async def test_a_task_of_high_risk_that_a_person_refuses_has_failed_and_cannot_be_retried_past_them(talking):
@@ -148,7 +148,7 @@ async def test_a_task_of_high_risk_that_a_person_refuses_has_failed_and_cannot_b
     assert (refused.status, refused.fault.kind) == (Status.FAILED, Kind.FORBIDDEN)
     await talking.ask(Retry(principal=AgentId("boss"), task_id=task.id))
     assert (await talking.task(task.id)).waiting is Waiting.PERSON
-    assert [p for p in talking.i1.inbox if p.delivery.cargo == "work"] == []
+    assert [p for p in talking.i1.inbox if p.delivery.kind == "work"] == []
 
 
 async def test_an_approval_needs_one_of_its_words_and_comes_once(talking):

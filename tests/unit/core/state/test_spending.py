@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dragoman.core.commands import ReportFault, ReportStatus, Retry
-from dragoman.core.delivery.model import Cargo
+from dragoman.core.delivery.model import MessageKind
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.queries.why import why
@@ -97,7 +97,7 @@ async def test_progress_that_reports_more_than_the_task_may_use_ends_it_and_the_
     ended = await paid.task(task.id)
     assert (ended.status, ended.fault.kind) == (Status.FAILED, Kind.RESOURCES)
     assert ended.fault.message == "it has used 5.5 USD, and may use 5; give it more, or let it do less"
-    assert [parcel.delivery.cargo for parcel in paid.i1.take()] == [Cargo.CANCEL]
+    assert [outgoing.delivery.kind for outgoing in paid.i1.take()] == [MessageKind.CANCEL]
     account = await paid.account("i1:budget")
     assert (account["consumed"], account["allocated"]) == (5.5, 0)  # what was used stays on the books
     events = [event.kind for event in await paid.store.events(task.id)]

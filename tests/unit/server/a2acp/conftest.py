@@ -20,7 +20,7 @@ from websockets.asyncio.client import ClientConnection
 from dragoman.core.agents.model import Agent, Offer
 from dragoman.core.commands import OpenLink
 from dragoman.core.contracts.model import Contract, Party
-from dragoman.core.delivery.model import Cargo, Delivery, Parcel
+from dragoman.core.delivery.model import Delivery, MessageKind, Outgoing
 from dragoman.core.ids import EPOCH, SECOND, AgentId, DeliveryId, Instant, TaskId, uuid7
 from dragoman.core.ports import StoreFailed
 from dragoman.core.rules import Rules
@@ -166,18 +166,18 @@ def task(number: int = 1, **more: Any) -> Task:
     )  # fmt: skip
 
 
-def parcel(number: int = 1, cargo: Cargo = Cargo.RESULT, **more: Any) -> Parcel:
+def outgoing(number: int = 1, message_kind: MessageKind = MessageKind.RESULT, **more: Any) -> Outgoing:
     """News about a task."""
     about = task(number, **more)
-    kind, body = (EventKind.COMPLETED, {"result": {"n": number}}) if cargo is Cargo.RESULT else (
+    kind, body = (EventKind.COMPLETED, {"result": {"n": number}}) if message_kind is MessageKind.RESULT else (
         EventKind.SUBMITTED, {"input": {"rows": number}}
     )  # fmt: skip
     event = Event(task=about.id, seq=1, at=NOW, kind=kind, body=msgspec.Raw(msgspec.json.encode(body)))
     delivery = Delivery(
-        id=DeliveryId(uuid7(NOW, 1000 + number)), task=about.id, receiver=AgentId("ada"), seq=1, cargo=cargo, event=1,
-        rank=0, created_at=NOW,
+        id=DeliveryId(uuid7(NOW, 1000 + number)), task=about.id, receiver=AgentId("ada"), seq=1, kind=message_kind,
+        event=1, rank=0, created_at=NOW,
     )  # fmt: skip
-    return Parcel(delivery, about, event)
+    return Outgoing(delivery, about, event)
 
 
 class Link:
@@ -217,7 +217,7 @@ class Kit:
     """The makers above, for tests: importlib mode lets no test import its conftest."""
 
     task = staticmethod(task)
-    parcel = staticmethod(parcel)
+    outgoing = staticmethod(outgoing)
     contract = staticmethod(contract)
     soon = staticmethod(soon)
     secrets = SECRETS

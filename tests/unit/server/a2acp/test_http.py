@@ -24,7 +24,7 @@ from dragoman.core.commands import (
     Submit,
     TellAgain,
 )
-from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import AgentId, QuestionId, TaskId
 from dragoman.core.tasks.model import Asking, Question, QuestionStatus, Status
@@ -50,7 +50,7 @@ async def test_a_request_waits_for_its_answer_and_acknowledges_it(client: Any, h
         (asked,) = hub.asked_for(Submit)
         assert (asked.contract, asked.seen) == ("c-1", asked.request_id)
         assert not sending.done()
-        told = kit.parcel(status=Status.COMPLETED)
+        told = kit.outgoing(status=Status.COMPLETED)
         end.deliver([told])
         answer = await kit.soon(sending)
     assert (answer.status_code, answer.json()["message_type"]) == (200, "response")
@@ -63,7 +63,7 @@ async def test_a_request_waits_for_its_answer_and_acknowledges_it(client: Any, h
 async def test_the_status_of_an_answer_is_that_of_its_error(client: Any, hub: Any, kit: Any) -> None:
     fault = Fault(kind=Kind.TIMEOUT, message="too late")
     async with waiting(client, hub, client.message("request", "provision", REQUEST)) as (sending, end):
-        told = kit.parcel(cargo=Cargo.FAILURE, status=Status.FAILED, fault=fault)
+        told = kit.outgoing(message_kind=MessageKind.FAILURE, status=Status.FAILED, fault=fault)
         end.deliver([told])
         answer = await kit.soon(sending)
     assert (answer.status_code, code(answer)) == (504, "TIMEOUT")
@@ -98,7 +98,7 @@ async def test_an_answer_that_comes_too_late_for_its_request_is_not_acknowledged
     """It was there, and was being put into words, when the client left."""
     async with waiting(client, hub, client.message("request", "provision", REQUEST)) as (sending, end):
         hub.slow = asyncio.Event()
-        end.deliver([kit.parcel(status=Status.COMPLETED)])
+        end.deliver([kit.outgoing(status=Status.COMPLETED)])
         await hub.until(lambda: bool(hub.detached))
         await client("GET", "/a2acp/messages")
         assert serving.connections == 2
@@ -148,12 +148,12 @@ async def test_a_handshake_waits_for_its_target(client: Any, hub: Any, kit: Any,
         id=QuestionId("q-1"), task=None, agent=AgentId("ada"), question="?", created_at=0, about=Asking.HANDSHAKE,
         status=QuestionStatus.ANSWERED, answer=ended, details={"correlation_id": "k"},
     )  # type: ignore[arg-type]  # fmt: skip
-    told = kit.parcel().delivery
-    told = msgspec.structs.replace(told, task=TaskId("q-1"), cargo=Cargo.ANSWER, question=question.id)
+    told = kit.outgoing().delivery
+    told = msgspec.structs.replace(told, task=TaskId("q-1"), kind=MessageKind.ANSWER, question=question.id)
     payload = {"target_agent_id": "bob", "requested_intent": "provision"}
     said = client.message("request", "initiate_handshake", payload, to=kit.broker)
     async with waiting(client, hub, said, ShakeHands) as (sending, end):
-        end.deliver([Parcel(told, None, question)])
+        end.deliver([Outgoing(told, None, question)])
         answer = await kit.soon(sending)
     assert hub.asked_for(ShakeHands)[0].granted == ("w",)
     if agreed:

@@ -48,10 +48,10 @@ class Stage:
 
     async def hears(self, peer: Peer) -> Json:
         """What an agent gets next, acknowledged."""
-        parcel, *peer.inbox = peer.inbox
+        outgoing, *peer.inbox = peer.inbox
         agent = self.world.intake.agent(peer.agent)
-        message: Json = json.loads(await self.desk.carry(parcel, agent, self.world.time))
-        assert await peer.ack(parcel) == 1
+        message: Json = json.loads(await self.desk.carry(outgoing, agent, self.world.time))
+        assert await peer.ack(outgoing) == 1
         return message
 
     async def says(self, kind: str, intent: str | None, payload: Json, to: str = BROKER.agent_id) -> Any:

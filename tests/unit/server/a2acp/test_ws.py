@@ -9,16 +9,16 @@ import msgspec
 import pytest
 
 from dragoman.core.commands import Acknowledge, Cancel, EndContract, ReportFault, Submit
-from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.core.errors import Kind
 from dragoman.protocols.a2acp.types import PAYLOAD_BYTES
 
 
-async def test_a_parcel_counts_as_arrived_after_it_was_read_and_sent(connect: Any, hub: Any, kit: Any) -> None:
+async def test_a_message_counts_as_arrived_after_it_was_read_and_sent(connect: Any, hub: Any, kit: Any) -> None:
     hub.slow = asyncio.Event()
     async with connect() as link:
         end = await link.end()
-        first, second = kit.parcel(1), kit.parcel(2, contract=None)
+        first, second = kit.outgoing(1), kit.outgoing(2, contract=None)
         end.deliver([first, second])  # the first needs its contract, which takes its time
         await kit.soon(await link.socket.ping())
         assert hub.asked_for(Acknowledge) == []
@@ -36,7 +36,7 @@ async def test_with_its_contract_at_hand_it_leaves_at_once(connect: Any, hub: An
     store.contracts = contracts
     hub.slow = asyncio.Event()  # nobody has to read it
     async with connect("bob") as link:
-        (await link.end()).deliver([kit.parcel(1, Cargo.WORK)])
+        (await link.end()).deliver([kit.outgoing(1, MessageKind.WORK)])
         told = await link.hear()
         assert (told["message_type"], told["payload"]["rows"], told["payload"]["contract_id"]) == ("request", 1, "c-1")
 
@@ -44,22 +44,22 @@ async def test_with_its_contract_at_hand_it_leaves_at_once(connect: Any, hub: An
 @pytest.mark.parametrize("form", ['{"ack": ["%s"]}', ' {\n"ack" :["%s"]}', '{"at": 1, "ack": ["%s"]}'])
 async def test_an_agent_may_acknowledge_by_message_ids(connect: Any, hub: Any, kit: Any, form: str) -> None:
     async with connect() as link:
-        parcel = kit.parcel(1, contract=None)
-        (await link.end()).deliver([parcel])
+        outgoing = kit.outgoing(1, contract=None)
+        (await link.end()).deliver([outgoing])
         told = await link.hear()
         await link.say(form % told["message_id"])
-        await hub.until(lambda: any(parcel.delivery.id in ack.deliveries for ack in hub.asked_for(Acknowledge)))
+        await hub.until(lambda: any(outgoing.delivery.id in ack.deliveries for ack in hub.asked_for(Acknowledge)))
         await link.say('{"ack": 1}')
         assert (await link.hear())["payload"]["error"]["code"] == "SCHEMA_MISMATCH"
 
 
 @pytest.mark.parametrize("at_hand", [True, False])
 async def test_work_that_no_message_holds_has_failed_for_that(connect: Any, hub: Any, kit: Any, at_hand: bool) -> None:
-    parcel = kit.parcel(1, Cargo.WORK, contract=None if at_hand else "c-1")
+    outgoing = kit.outgoing(1, MessageKind.WORK, contract=None if at_hand else "c-1")
     body = msgspec.Raw(msgspec.json.encode({"input": {"rows": "x" * (PAYLOAD_BYTES + 1000)}}))
-    event = msgspec.structs.replace(parcel.event, body=body)
+    event = msgspec.structs.replace(outgoing.event, body=body)
     async with connect("bob") as link:
-        (await link.end()).deliver([Parcel(parcel.delivery, parcel.task, event)])
+        (await link.end()).deliver([Outgoing(outgoing.delivery, outgoing.task, event)])
         await hub.until(lambda: bool(hub.asked_for(ReportFault)))
     assert hub.asked_for(ReportFault)[0].fault.kind is Kind.TOO_LARGE
 

@@ -18,7 +18,7 @@ from websockets.asyncio.client import ClientConnection
 
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import OpenLink, RegisterAgent
-from dragoman.core.delivery.model import Cargo, Delivery, Letter, Parcel
+from dragoman.core.delivery.model import Delivery, Letter, MessageKind, Outgoing
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId, uuid7
 from dragoman.core.queries.state import StateView
@@ -260,7 +260,7 @@ def message(type: str, payload: dict[str, Any] | None = None, *, to: str = "hub"
     }
 
 
-def letter(number: int = 1, *, once: bool = False, **fields: Any) -> Parcel:
+def letter(number: int = 1, *, once: bool = False, **fields: Any) -> Outgoing:
     """A message of bob's for ada."""
     said = {**message("TASK_COMPLETE", to="ada"), "from": "bob", **fields}
     letter = Letter(
@@ -272,21 +272,21 @@ def letter(number: int = 1, *, once: bool = False, **fields: Any) -> Parcel:
         protocol="agentmsg",
         once=once,
     )
-    return Parcel(_delivery(number, Cargo.LETTER, letter), None, letter)
+    return Outgoing(_delivery(number, MessageKind.LETTER, letter), None, letter)
 
 
-def work(number: int = 1) -> Parcel:
+def work(number: int = 1) -> Outgoing:
     """A work order of the hub's for ada."""
-    return Parcel(_delivery(number, Cargo.WORK), _task(), _event(1, EventKind.SUBMITTED, {"input": {"a": 1}}))
+    return Outgoing(_delivery(number, MessageKind.WORK), _task(), _event(1, EventKind.SUBMITTED, {"input": {"a": 1}}))
 
 
-def pieces() -> tuple[list[Event], Parcel]:
-    """A result whose output came in three pieces; and the parcel that tells of its end."""
+def pieces() -> tuple[list[Event], Outgoing]:
+    """A result whose output came in three pieces; and the outgoing message that tells of its end."""
     places = [{"output": text, "chunk": [at, at + 1, 3], "stream": "result"} for at, text in enumerate("abc")]
     kinds = (EventKind.PROGRESS, EventKind.PROGRESS, EventKind.COMPLETED)
     events = [_event(1, EventKind.SUBMITTED, {"input": {}})]
     events += [_event(seq, kind, body) for seq, (kind, body) in enumerate(zip(kinds, places, strict=True), 2)]
-    return events, Parcel(_delivery(9, Cargo.RESULT), _task(), events[-1])
+    return events, Outgoing(_delivery(9, MessageKind.RESULT), _task(), events[-1])
 
 
 def _event(seq: int, kind: EventKind, body: dict[str, Any]) -> Event:
@@ -312,13 +312,13 @@ def _task() -> Task:
     )
 
 
-def _delivery(number: int, cargo: Cargo, letter: Letter | None = None) -> Delivery:
+def _delivery(number: int, kind: MessageKind, letter: Letter | None = None) -> Delivery:
     return Delivery(
         id=DeliveryId(uuid7(NOW, number)),
         task=TASK,
         receiver=AgentId("ada"),
         seq=number,
-        cargo=cargo,
+        kind=kind,
         event=1,
         rank=0,
         created_at=NOW,

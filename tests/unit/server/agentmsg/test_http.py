@@ -182,10 +182,10 @@ async def test_a_poll_gets_messages_with_their_delivery_ids(client: Any, hub: An
     await hub.until(lambda: bool(hub.asked_for(OpenLink)))
     (opened,) = hub.asked_for(OpenLink)
     assert (opened.principal, opened.ordered, opened.credit) == ("ada", False, 3)
-    parcels = [kit.work(1), kit.letter(2)]
-    hub.ends[opened.session].deliver(parcels)
+    outgoing_messages = [kit.work(1), kit.letter(2)]
+    hub.ends[opened.session].deliver(outgoing_messages)
     messages = (await kit.soon(polling)).json()["messages"]
-    assert [one["delivery_id"] for one in messages] == [parcel.delivery.id for parcel in parcels]
+    assert [one["delivery_id"] for one in messages] == [outgoing.delivery.id for outgoing in outgoing_messages]
     assert [one["message"]["metadata"]["delivery_id"] for one in messages] == [one["delivery_id"] for one in messages]
     assert [one["message"]["type"] for one in messages] == ["TASK_ASSIGNMENT", "TASK_COMPLETE"]
     assert [one["message"]["from"] for one in messages] == ["hub", "bob"]
@@ -196,9 +196,9 @@ async def test_a_poll_gets_messages_with_their_delivery_ids(client: Any, hub: An
     named = [one["message"]["id"] for one in messages]
     assert (await client.send(kit.message("ACK", correlation_id=named[1]))).status_code == 202
     assert (await client.send(kit.message("ACK", {"message_ids": [named[0]]}))).status_code == 202
-    exact = parcels[1].delivery.id
+    exact = outgoing_messages[1].delivery.id
     assert (await client.send(kit.message("ACK", correlation_id=named[1], delivery_id=exact))).status_code == 202
-    ids = [parcel.delivery.id for parcel in parcels]
+    ids = [outgoing.delivery.id for outgoing in outgoing_messages]
     assert [one.deliveries for one in hub.asked_for(Acknowledge)] == [(ids[0],), (ids[1],), (ids[0],), (exact,)]
 
 
@@ -206,16 +206,16 @@ async def test_two_messages_of_one_name_are_acknowledged_one_after_the_other(cli
     same = "11111111-1111-4111-8111-111111111111"
     polling = asyncio.ensure_future(client("GET", "/messages?wait=5"))
     await hub.until(lambda: bool(hub.asked_for(OpenLink)))
-    parcels = [kit.letter(1, id=same), kit.letter(2, id=same)]
-    hub.ends[hub.asked_for(OpenLink)[0].session].deliver(parcels)
+    outgoing_messages = [kit.letter(1, id=same), kit.letter(2, id=same)]
+    hub.ends[hub.asked_for(OpenLink)[0].session].deliver(outgoing_messages)
     await kit.soon(polling)
-    for _ in parcels:
+    for _ in outgoing_messages:
         await client.send(kit.message("ACK", correlation_id=same))
-    assert [one.deliveries for one in hub.asked_for(Acknowledge)] == [(one.delivery.id,) for one in parcels]
+    assert [one.deliveries for one in hub.asked_for(Acknowledge)] == [(one.delivery.id,) for one in outgoing_messages]
 
 
 async def test_a_result_in_pieces_is_told_whole(client: Any, hub: Any, store: Any, kit: Any, connect: Any) -> None:
-    events, parcel = kit.pieces()
+    events, outgoing = kit.pieces()
 
     async def read(task: str, *, after: int, limit: int) -> Any:
         return [event for event in events if event.seq > after][:limit]
@@ -223,12 +223,12 @@ async def test_a_result_in_pieces_is_told_whole(client: Any, hub: Any, store: An
     store.events = read
     polling = asyncio.ensure_future(client("GET", "/messages?wait=5"))
     await hub.until(lambda: bool(hub.asked_for(OpenLink)))
-    hub.ends[hub.asked_for(OpenLink)[0].session].deliver([parcel])
+    hub.ends[hub.asked_for(OpenLink)[0].session].deliver([outgoing])
     (polled,) = (await kit.soon(polling)).json()["messages"]
     assert (polled["message"]["type"], polled["message"]["payload"]["result"]) == ("TASK_COMPLETE", "abc")
     hub.asked.clear()
     async with connect() as peer:
-        (await peer.link()).deliver([parcel])
+        (await peer.link()).deliver([outgoing])
         assert (await peer.hear())["payload"] == polled["message"]["payload"]
 
 

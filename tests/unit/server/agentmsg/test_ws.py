@@ -147,13 +147,13 @@ async def test_a_report_about_no_task_of_the_hubs_is_a_letter(connect: Any, hub:
 async def test_an_ack_by_message_id_settles_the_delivery(connect: Any, hub: Any, kit: Any) -> None:
     async with connect() as peer:
         link = await peer.link()
-        parcels = [kit.work(1), kit.letter(2), kit.letter(3), kit.letter(4, once=True)]
-        link.deliver(parcels)
-        heard = [await peer.hear() for _ in parcels]
+        outgoing_messages = [kit.work(1), kit.letter(2), kit.letter(3), kit.letter(4, once=True)]
+        link.deliver(outgoing_messages)
+        heard = [await peer.hear() for _ in outgoing_messages]
         await peer.say(kit.message("ACK", {"message_ids": [one["id"] for one in heard[:3]]}))
         await hub.until(lambda: bool(hub.asked_for(Acknowledge)))
         (ack,) = hub.asked_for(Acknowledge)
-        assert ack.deliveries == tuple(one.delivery.id for one in parcels[:3])
+        assert ack.deliveries == tuple(one.delivery.id for one in outgoing_messages[:3])
         assert ack.session == hub.asked_for(OpenLink)[0].session
 
 

@@ -15,7 +15,7 @@ from tests.support.scripted import NOW, ScriptedHub, elsewhere, soon
 
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import RegisterAgent
-from dragoman.core.delivery.model import Cargo, Delivery, Parcel
+from dragoman.core.delivery.model import Delivery, MessageKind, Outgoing
 from dragoman.core.ids import AgentId, DeliveryId, TaskId, uuid7
 from dragoman.core.tasks.model import Event, EventKind, Origin, Status, Task
 from dragoman.security.tokens import token_hash
@@ -130,10 +130,10 @@ def message(type: str = "work_request", custom: dict[str, Any] | None = None, **
     }
 
 
-def parcel(number: int = 1, cargo: Cargo = Cargo.PROGRESS, task: TaskId = TASK) -> Parcel:
+def outgoing(number: int = 1, kind: MessageKind = MessageKind.PROGRESS, task: TaskId = TASK) -> Outgoing:
     """What the hub delivers: progress of `number` percent."""
-    raw = message("work_request" if cargo is Cargo.WORK else "work_status", **(
-        {} if cargo is Cargo.WORK else {"progress_percent": number % 101}
+    raw = message("work_request" if kind is MessageKind.WORK else "work_status", **(
+        {} if kind is MessageKind.WORK else {"progress_percent": number % 101}
     ))  # fmt: skip
     raw["payload"]["task_id"] = task
     head = Task(
@@ -157,27 +157,27 @@ def parcel(number: int = 1, cargo: Cargo = Cargo.PROGRESS, task: TaskId = TASK) 
         task=task,
         receiver=AgentId("orch-1"),
         seq=number,
-        cargo=cargo,
+        kind=kind,
         event=1,
         rank=0,
         created_at=NOW,
     )
-    return Parcel(delivery, head, event)
+    return Outgoing(delivery, head, event)
 
 
-def split_result() -> Parcel:
+def split_result() -> Outgoing:
     """A result of an agent of another protocol that is too long for one message."""
-    said = parcel(1, Cargo.RESULT)
+    said = outgoing(1, MessageKind.RESULT)
     body = msgspec.Raw(json.dumps({"output": "x" * 1_200_000}).encode())
     event = Event(task=TASK, seq=1, at=NOW, kind=EventKind.COMPLETED, protocol="forge", body=body)
-    return Parcel(said.delivery, said.task, event)
+    return Outgoing(said.delivery, said.task, event)
 
 
 class Kit:
     """The makers above, for tests: importlib mode lets no test import its conftest."""
 
     message = staticmethod(message)
-    parcel = staticmethod(parcel)
+    outgoing = staticmethod(outgoing)
     split_result = staticmethod(split_result)
     soon = staticmethod(soon)
     tokens = TOKENS

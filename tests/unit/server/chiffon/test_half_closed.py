@@ -70,7 +70,7 @@ async def test_every_one_of_several_requests_is_answered(serving: Any, kit: Any)
 
 async def test_a_poll_takes_what_waits(serving: Any, hub: Any, kit: Any) -> None:
     def give(link: OpenLink) -> int:
-        hub.ends[link.session].deliver([kit.parcel(1)])
+        hub.ends[link.session].deliver([kit.outgoing(1)])
         return 1
 
     hub.script[OpenLink] = give

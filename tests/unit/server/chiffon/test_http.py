@@ -272,7 +272,7 @@ async def test_an_acknowledgment_of_nothing_sensible_is_refused(body: dict[str, 
 async def test_tasks_are_steered_by_who_asked_or_the_admin(
     who: str, verb: str, body: Any, command: type[Any], client: Any, hub: Any, kit: Any
 ) -> None:
-    task: Task = kit.parcel().task
+    task: Task = kit.outgoing().task
     hub.script[command] = task
     token = kit.admin if who == "admin" else kit.tokens[who]
     more = {"json": body} if body else {}

@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.bindings import chiffon
 from dragoman.core.commands import Acknowledge, CloseLink, OpenLink, ReportFault
-from dragoman.core.delivery.model import Cargo
+from dragoman.core.delivery.model import MessageKind
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import TaskId
 from dragoman.core.ports import StoreFailed
@@ -26,22 +26,22 @@ def opened(hub: Any) -> Any:
 
 @pytest.mark.requirement("chiffon-D10")
 async def test_what_waits_is_answered_at_once(client: Any, hub: Any, kit: Any) -> None:
-    parcels = [kit.parcel(1), kit.parcel(2)]
+    outgoing_messages = [kit.outgoing(1), kit.outgoing(2)]
 
     def give(link: OpenLink) -> int:
-        hub.ends[link.session].deliver(parcels)
-        return len(parcels)
+        hub.ends[link.session].deliver(outgoing_messages)
+        return len(outgoing_messages)
 
     hub.script[OpenLink] = give
     response = await client("GET", f"{POLL}?wait=30&max=5")
     assert response.status_code == 200
     messages = response.json()["messages"]
-    assert [entry["delivery_id"] for entry in messages] == [parcel.delivery.id for parcel in parcels]
+    assert [entry["delivery_id"] for entry in messages] == [outgoing.delivery.id for outgoing in outgoing_messages]
     assert [entry["message"]["payload"]["progress_percent"] for entry in messages] == [1, 2]
-    assert messages[0]["message"]["x_custom_fields"]["delivery_id"] == parcels[0].delivery.id
+    assert messages[0]["message"]["x_custom_fields"]["delivery_id"] == outgoing_messages[0].delivery.id
     link = opened(hub)
     assert (link.principal, link.ordered, link.credit) == ("orch-1", False, 5)
-    assert hub.asked_for(CloseLink) == []  # a poll takes parcels once: the hub has let go of it
+    assert hub.asked_for(CloseLink) == []  # a poll takes outgoing messages once: the hub has let go of it
     assert hub.ends == {}
     assert hub.asked_for(Acknowledge) == []
 
@@ -49,7 +49,7 @@ async def test_what_waits_is_answered_at_once(client: Any, hub: Any, kit: Any) -
 @pytest.mark.requirement("chiffon-D13-polls")
 async def test_a_poll_acknowledges_what_came_before(client: Any, hub: Any, kit: Any) -> None:
     """Before it takes anything, so that what stood behind may leave."""
-    hub.script[OpenLink] = lambda link: hub.ends[link.session].deliver([kit.parcel(3)])
+    hub.script[OpenLink] = lambda link: hub.ends[link.session].deliver([kit.outgoing(3)])
     response = await client("GET", f"{POLL}?max=5&ack=d-1,d-2&ack=d-3,")
     assert [entry["message"]["payload"]["progress_percent"] for entry in response.json()["messages"]] == [3]
     acknowledged, polled = hub.asked
@@ -66,14 +66,14 @@ async def test_what_stands_behind_a_message_that_cannot_be_read_now_is_not_hande
     client: Any, hub: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would overtake it: both are offered again. Another task's message is handed over."""
-    other = kit.parcel(9, task=TaskId("550e8400-e29b-41d4-a716-446655440009"))
-    hub.script[OpenLink] = lambda link: hub.ends[link.session].deliver([kit.parcel(1), other, kit.parcel(2)])
+    other = kit.outgoing(9, task=TaskId("550e8400-e29b-41d4-a716-446655440009"))
+    hub.script[OpenLink] = lambda link: hub.ends[link.session].deliver([kit.outgoing(1), other, kit.outgoing(2)])
     carry = ChiffonDesk.carry
 
-    async def sometimes(desk: Any, parcel: Any, *given: Any) -> Any:
-        if parcel.delivery.id == kit.parcel(1).delivery.id:
+    async def sometimes(desk: Any, outgoing: Any, *given: Any) -> Any:
+        if outgoing.delivery.id == kit.outgoing(1).delivery.id:
             raise StoreFailed("no disk")
-        return await carry(desk, parcel, *given)
+        return await carry(desk, outgoing, *given)
 
     monkeypatch.setattr(ChiffonDesk, "carry", sometimes)
     told = (await client("GET", POLL)).json()["messages"]
@@ -97,14 +97,14 @@ async def test_only_the_last_block_of_a_split_output_is_acknowledged_as_the_deli
 async def test_a_parked_poll_is_answered_when_something_comes(client: Any, hub: Any, kit: Any) -> None:
     poll = asyncio.ensure_future(client("GET", f"{POLL}?wait=30", token=kit.tokens["infra-1"]))
     await hub.until(lambda: bool(hub.ends))
-    hub.ends[opened(hub).session].deliver([kit.parcel(1, Cargo.WORK)])
+    hub.ends[opened(hub).session].deliver([kit.outgoing(1, MessageKind.WORK)])
     (entry,) = (await poll).json()["messages"]
     assert entry["message"]["type"] == "work_request"
     assert entry["message"]["x_custom_fields"]["agent_id"] == "infra-1"
 
 
 async def test_what_comes_while_an_empty_poll_is_closed_is_answered_with_it(client: Any, hub: Any, kit: Any) -> None:
-    hub.script[CloseLink] = lambda link: hub.ends[link.session].deliver([kit.parcel(2)])
+    hub.script[CloseLink] = lambda link: hub.ends[link.session].deliver([kit.outgoing(2)])
     messages = (await client("GET", f"{POLL}?wait=0")).json()["messages"]
     assert [entry["message"]["payload"]["progress_percent"] for entry in messages] == [2]
 
@@ -113,13 +113,13 @@ async def test_what_cannot_be_put_into_words_holds_up_nothing_else(
     client: Any, hub: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such a poll was answered 500, with everything else that it had taken."""
-    odd, work, last = kit.parcel(1), kit.parcel(2, Cargo.WORK), kit.parcel(3)
+    odd, work, last = kit.outgoing(1), kit.outgoing(2, MessageKind.WORK), kit.outgoing(3)
     said = chiffon.wire_of
 
-    def say(parcel: Any, *about: Any) -> Any:
-        if parcel is not last:
+    def say(outgoing: Any, *about: Any) -> Any:
+        if outgoing is not last:
             raise OverflowError("date value out of range")
-        return said(parcel, *about)
+        return said(outgoing, *about)
 
     monkeypatch.setattr(chiffon, "wire_of", say)
     hub.script[OpenLink] = lambda link: hub.ends[link.session].deliver([odd, work, last])

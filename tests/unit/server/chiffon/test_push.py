@@ -14,15 +14,15 @@ import pytest
 from dragoman.bindings import chiffon
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Acknowledge, CloseLink, OpenLink, ReportFault
-from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.core.errors import Kind
 from dragoman.core.ids import Instant, TaskId
 from dragoman.security.urls import PRIVATE, UrlRefused
 from dragoman.server.chiffon.push import Push
 
 
-async def carry(parcel: Parcel, agent: Agent, now: Instant) -> Sequence[bytes]:
-    return chiffon.wire_of(parcel, agent, now)
+async def carry(outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
+    return chiffon.wire_of(outgoing, agent, now)
 
 
 class Callback:
@@ -78,20 +78,20 @@ async def link(hub: Any, nth: int = 1) -> Any:
 
 
 @pytest.mark.requirement("chiffon-D10")
-async def test_a_parcel_is_posted_and_2xx_acknowledges_it(push: Push, hub: Any, callback: Callback, kit: Any) -> None:
+async def test_a_message_is_posted_and_2xx_acknowledges_it(push: Push, hub: Any, callback: Callback, kit: Any) -> None:
     push.start()
-    parcel = kit.parcel(1, Cargo.WORK)
-    (await link(hub)).deliver([parcel])
+    outgoing = kit.outgoing(1, MessageKind.WORK)
+    (await link(hub)).deliver([outgoing])
     await hub.until(lambda: bool(hub.asked_for(Acknowledge)))
     (opened,) = hub.asked_for(OpenLink)
     assert (opened.principal, opened.ordered, opened.acknowledges) == ("infra-1", True, True)
-    assert [ack.deliveries for ack in hub.asked_for(Acknowledge)] == [(parcel.delivery.id,)]
+    assert [ack.deliveries for ack in hub.asked_for(Acknowledge)] == [(outgoing.delivery.id,)]
     ((head, message),) = callback.got
     assert head.startswith(b"POST /hook?x=1 HTTP/1.1\r\n")
     assert f"host: localhost:{callback.port}".encode() in head.lower()
     assert b"authorization" not in head.lower()
-    assert f"traceparent: 00-{parcel.task.trace_id}-".encode() in head.lower()
-    assert (message["type"], message["x_custom_fields"]["delivery_id"]) == ("work_request", parcel.delivery.id)
+    assert f"traceparent: 00-{outgoing.task.trace_id}-".encode() in head.lower()
+    assert (message["type"], message["x_custom_fields"]["delivery_id"]) == ("work_request", outgoing.delivery.id)
 
 
 async def test_each_block_of_a_split_output_has_an_id_of_its_own(
@@ -107,11 +107,11 @@ async def test_each_block_of_a_split_output_has_an_id_of_its_own(
     assert all(f"x-delivery-id: {id}".encode() in head.lower() for id, (head, _) in zip(ids, callback.got, strict=True))
 
 
-async def test_parcels_of_one_task_arrive_in_order(push: Push, hub: Any, callback: Callback, kit: Any) -> None:
+async def test_messages_of_one_task_arrive_in_order(push: Push, hub: Any, callback: Callback, kit: Any) -> None:
     push.start()
     end = await link(hub)
-    end.deliver([kit.parcel(number) for number in range(1, 6)])
-    end.deliver([kit.parcel(number) for number in range(6, 11)])
+    end.deliver([kit.outgoing(number) for number in range(1, 6)])
+    end.deliver([kit.outgoing(number) for number in range(6, 11)])
     await hub.until(lambda: len(hub.asked_for(Acknowledge)) == 10)
     assert [message["payload"]["progress_percent"] for _, message in callback.got] == list(range(1, 11))
 
@@ -125,7 +125,7 @@ async def test_work_that_is_not_taken_is_a_failed_attempt(
 ) -> None:
     callback.status, callback.extra = status, extra % callback.port if extra else b""
     push.start()
-    (await link(hub)).deliver([kit.parcel(1, Cargo.WORK)])
+    (await link(hub)).deliver([kit.outgoing(1, MessageKind.WORK)])
     await hub.until(lambda: bool(hub.asked_for(ReportFault)))
     (report,) = hub.asked_for(ReportFault)
     assert (report.principal, report.task_id, report.fault.kind) == ("infra-1", kit.task, Kind.UNAVAILABLE)
@@ -139,12 +139,12 @@ async def test_a_notice_that_is_not_taken_closes_the_link_and_opens_it_again(
 ) -> None:
     callback.status = 503
     push.start()
-    (await link(hub)).deliver([kit.parcel(1), kit.parcel(2)])
+    (await link(hub)).deliver([kit.outgoing(1), kit.outgoing(2)])
     end = await link(hub, 2)
     assert [message["payload"]["progress_percent"] for _, message in callback.got] == [1]
     assert len(hub.asked_for(CloseLink)) == 1
     callback.status = 204
-    end.deliver([kit.parcel(1), kit.parcel(2)])
+    end.deliver([kit.outgoing(1), kit.outgoing(2)])
     await hub.until(lambda: len(hub.asked_for(Acknowledge)) == 2)
     assert [message["payload"]["progress_percent"] for _, message in callback.got] == [1, 1, 2]
 
@@ -159,13 +159,13 @@ async def test_a_connection_that_is_gone_at_once_holds_nothing_up(
 
     push._client = httpx2.AsyncClient(transport=httpx2.MockTransport(gone))
     push.start()
-    (await link(hub)).deliver([kit.parcel(1, Cargo.WORK)])
+    (await link(hub)).deliver([kit.outgoing(1, MessageKind.WORK)])
     await hub.until(lambda: bool(hub.asked_for(ReportFault)))
     assert hub.asked_for(ReportFault)[0].fault.kind is Kind.UNAVAILABLE
-    (await link(hub)).deliver([kit.parcel(2)])
+    (await link(hub)).deliver([kit.outgoing(2)])
     end = await link(hub, 2)
     push._client = None
-    end.deliver([kit.parcel(2)])
+    end.deliver([kit.outgoing(2)])
     await hub.until(lambda: len(hub.asked_for(Acknowledge)) == 1)
 
 
@@ -177,16 +177,16 @@ async def test_what_cannot_be_put_into_words_holds_nothing_up(
 
     monkeypatch.setattr(chiffon, "wire_of", speechless)
     push.start()
-    (await link(hub)).deliver([kit.parcel(1, Cargo.WORK)])
+    (await link(hub)).deliver([kit.outgoing(1, MessageKind.WORK)])
     await hub.until(lambda: bool(hub.asked_for(ReportFault)))
-    (await link(hub)).deliver([kit.parcel(2)])
+    (await link(hub)).deliver([kit.outgoing(2)])
     await link(hub, 2)
 
 
 async def test_tasks_do_not_wait_for_each_other(push: Push, hub: Any, callback: Callback, kit: Any) -> None:
     push.start()
     other = TaskId("550e8400-e29b-41d4-a716-4466554400ff")
-    (await link(hub)).deliver([kit.parcel(1), kit.parcel(2, task=other)])
+    (await link(hub)).deliver([kit.outgoing(1), kit.outgoing(2, task=other)])
     await hub.until(lambda: len(hub.asked_for(Acknowledge)) == 2)
 
 
@@ -236,7 +236,7 @@ async def test_a_name_that_leads_elsewhere_meanwhile_changes_nothing(hub: Any, c
     names = Names("127.0.0.1", "169.254.169.254")
     push = Push(hub, carry, allowed=PRIVATE, resolve=names, first_pause=0.01, seconds=60)
     push.start()
-    (await link(hub)).deliver([kit.parcel(1), kit.parcel(2)])
+    (await link(hub)).deliver([kit.outgoing(1), kit.outgoing(2)])
     await hub.until(lambda: len(hub.asked_for(Acknowledge)) == 2)
     assert names.asked == 1
     assert [f"host: rebinding.invalid:{callback.port}".encode() in head.lower() for head, _ in callback.got] == [
@@ -264,7 +264,7 @@ async def test_a_proxy_of_the_environment_gets_nothing(
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
     push.start()
-    (await link(hub)).deliver([kit.parcel(1, Cargo.WORK)])
+    (await link(hub)).deliver([kit.outgoing(1, MessageKind.WORK)])
     await hub.until(lambda: bool(hub.asked_for(Acknowledge) or hub.asked_for(ReportFault)))
     assert hub.asked_for(ReportFault) == []
 
@@ -292,5 +292,5 @@ async def test_a_registration_with_a_callback_opens_the_link(
     ):
         response = await kit.soon(http.post("/api/agent/register", json=body, headers=headers))
         assert response.status_code == 200
-        (await link(hub)).deliver([kit.parcel(1, Cargo.WORK)])
+        (await link(hub)).deliver([kit.outgoing(1, MessageKind.WORK)])
         await kit.soon(callback.came.wait())

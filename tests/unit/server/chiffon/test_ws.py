@@ -14,7 +14,7 @@ import websockets
 from websockets.asyncio.client import ClientConnection
 
 from dragoman.core.commands import Acknowledge, CloseLink, Finish, OpenLink, PaceLink, ReportProgress, Submit
-from dragoman.core.delivery.model import Cargo, Parcel
+from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.core.errors import Fault, Kind
 from dragoman.server.chiffon.ws import ChiffonWs
 
@@ -96,12 +96,12 @@ async def test_a_handshake_without_a_good_token_is_401_with_5004(
 
 
 @pytest.mark.requirement("chiffon-D10")
-async def test_parcels_leave_in_order_as_bare_envelopes(connect: Connect, hub: Any, kit: Any) -> None:
+async def test_messages_leave_in_order_as_bare_envelopes(connect: Connect, hub: Any, kit: Any) -> None:
     async with connect() as socket:
-        parcels = [kit.parcel(1, Cargo.WORK), *(kit.parcel(number) for number in range(2, 50))]
-        (await link(hub)).deliver(parcels)
-        frames = [await heard(socket, kit) for _ in parcels]
-    assert [frame["x_custom_fields"]["delivery_id"] for frame in frames] == [p.delivery.id for p in parcels]
+        outgoing_messages = [kit.outgoing(1, MessageKind.WORK), *(kit.outgoing(number) for number in range(2, 50))]
+        (await link(hub)).deliver(outgoing_messages)
+        frames = [await heard(socket, kit) for _ in outgoing_messages]
+    assert [frame["x_custom_fields"]["delivery_id"] for frame in frames] == [p.delivery.id for p in outgoing_messages]
     assert (frames[0]["type"], frames[0]["x_custom_fields"]["agent_id"]) == ("work_request", "infra-1")
 
 
@@ -207,12 +207,12 @@ async def test_the_pong_of_a_silent_client_acknowledges_notices_but_no_work(
 ) -> None:
     async with connect() as socket:
         end = await link(hub)
-        end.deliver([kit.parcel(1, Cargo.WORK), kit.parcel(2), kit.parcel(3)])
+        end.deliver([kit.outgoing(1, MessageKind.WORK), kit.outgoing(2), kit.outgoing(3)])
         await hub.until(lambda: bool(hub.asked_for(Acknowledge)))
-        end.deliver([kit.parcel(4)])
+        end.deliver([kit.outgoing(4)])
         await hub.until(lambda: len(hub.asked_for(Acknowledge)) == 2)
         acks = [ack.deliveries for ack in hub.asked_for(Acknowledge)]
-        assert acks == [(kit.parcel(2).delivery.id, kit.parcel(3).delivery.id), (kit.parcel(4).delivery.id,)]
+        assert acks == [(kit.outgoing(2).delivery.id, kit.outgoing(3).delivery.id), (kit.outgoing(4).delivery.id,)]
         await socket.close()
 
 
@@ -225,7 +225,7 @@ async def test_a_client_that_acknowledges_itself_is_not_acknowledged_for(
         if not query:
             await socket.send('{"ack":["d0"]}')
             await hub.until(lambda: bool(hub.asked_for(Acknowledge)))
-        end.deliver([kit.parcel(2)])
+        end.deliver([kit.outgoing(2)])
         await heard(socket, kit)
         await (await socket.ping())
         await socket.send('{"ack":["d1"]}')
@@ -243,7 +243,7 @@ async def test_the_first_notices_of_a_link_wait_for_the_clients_own_word(
     monkeypatch.setattr(ChiffonWs, "word_seconds", 1000.0)
     async with connect() as socket:
         pump = await link(hub)
-        pump.deliver([kit.parcel(2)])
+        pump.deliver([kit.outgoing(2)])
         await heard(socket, kit)
         await (await socket.ping())  # the pong to the hub's ping is there, too
         assert hub.asked_for(Acknowledge) == []
@@ -254,17 +254,17 @@ async def test_the_first_notices_of_a_link_wait_for_the_clients_own_word(
     await hub.until(lambda: bool(hub.detached))
     pump._no_word()
     acks = [ack.deliveries for ack in hub.asked_for(Acknowledge)]
-    assert acks == {"dies": [], "closes": [(kit.parcel(2).delivery.id,)], "acknowledges": [("d1",)]}[end]
+    assert acks == {"dies": [], "closes": [(kit.outgoing(2).delivery.id,)], "acknowledges": [("d1",)]}[end]
 
 
 async def test_a_client_that_reads_late_gets_everything_in_order(connect: Connect, hub: Any, kit: Any) -> None:
     async with connect(max_queue=1) as socket:
         end = await link(hub)
-        parcels = [kit.parcel(number) for number in range(8000)]  # more than the buffers on the way take
+        outgoing_messages = [kit.outgoing(number) for number in range(8000)]  # more than the buffers on the way take
         for start in range(0, 8000, 400):
-            end.deliver(parcels[start : start + 400])
-        for parcel in parcels:
-            assert (await heard(socket, kit))["x_custom_fields"]["delivery_id"] == parcel.delivery.id
+            end.deliver(outgoing_messages[start : start + 400])
+        for outgoing in outgoing_messages:
+            assert (await heard(socket, kit))["x_custom_fields"]["delivery_id"] == outgoing.delivery.id
         await hub.until(lambda: sum(len(ack.deliveries) for ack in hub.asked_for(Acknowledge)) == 8000)
 
 
@@ -280,22 +280,22 @@ async def test_the_hub_is_told_how_far_writing_has_come_and_a_client_that_never_
         )
         assert b"101" in await kit.soon(reader.readline())
         end = await link(hub)
-        parcels = [long_news(kit, number) for number in range(100)]  # more than the buffers on the way take
-        for parcel in parcels:
-            end.deliver([parcel])
+        outgoing_messages = [long_news(kit, number) for number in range(100)]  # more than the buffers on the way take
+        for outgoing in outgoing_messages:
+            end.deliver([outgoing])
         await hub.until(lambda: bool(hub.asked_for(CloseLink)))
         writer.close()
     told = [pace.written for pace in hub.asked_for(PaceLink)]
     assert told == sorted(told)
-    assert 0 < told[-1] < sum(parcel.weight for parcel in parcels)
+    assert 0 < told[-1] < sum(outgoing.weight for outgoing in outgoing_messages)
 
 
-def long_news(kit: Any, number: int) -> Parcel:
-    parcel: Parcel = kit.parcel(number)
-    said = json.loads(parcel.event.raw)
+def long_news(kit: Any, number: int) -> Outgoing:
+    outgoing: Outgoing = kit.outgoing(number)
+    said = json.loads(outgoing.event.raw)
     said["payload"]["step"] = {"number": 1, "name": "log", "output": "x" * 250_000}
-    event = msgspec.structs.replace(parcel.event, raw=json.dumps(said).encode())
-    return Parcel(parcel.delivery, parcel.task, event)
+    event = msgspec.structs.replace(outgoing.event, raw=json.dumps(said).encode())
+    return Outgoing(outgoing.delivery, outgoing.task, event)
 
 
 @pytest.mark.parametrize(

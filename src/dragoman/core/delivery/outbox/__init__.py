@@ -42,7 +42,7 @@ from dragoman.core.delivery.outbox.lanes import acknowledge, put_on_its_way, set
 from dragoman.core.delivery.outbox.leases import lease, leaves_once, waiting_again
 from dragoman.core.delivery.outbox.offers import (
     NOBODY,
-    OUTCOME_CARGO,
+    OUTCOME_KINDS,
     OUTCOMES,
     await_answer,
     offer,
@@ -54,7 +54,7 @@ __all__ = (
     "NOBODY",
     "NOTHING_YET",
     "OUTCOMES",
-    "OUTCOME_CARGO",
+    "OUTCOME_KINDS",
     "acknowledge",
     "after_a_stop",
     "await_answer",

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dragoman.core.agents.floor import Floor, Link
+from dragoman.core.agents.directory import Directory, Link
 from dragoman.core.commands import RefillLink, WaitAnew
-from dragoman.core.delivery.model import Cargo, Delivery, DeliveryState
+from dragoman.core.delivery.model import Delivery, DeliveryState, MessageKind
 from dragoman.core.delivery.outbox.ends import attempts_of, bury, expire, never_acknowledged, outlived
 from dragoman.core.delivery.outbox.lanes import LANE, advance, lane_of, order_again
 from dragoman.core.delivery.outbox.leases import (
@@ -63,12 +63,14 @@ def pump(work: Work, link: Link) -> int:
             current = work.link(link.session) or current  # as it is now: each that leaves changes it,
             task = None if delivery.alone else work.known_task(task_id)  # and each that is buried its task
             delivery = unheard(work, delivery)
-            takes = delivery.cargo is Cargo.WORK and (link.ordered or current.has_room) and not held(work, delivery)
+            takes = (
+                delivery.kind is MessageKind.WORK and (link.ordered or current.has_room) and not held(work, delivery)
+            )
             if takes and order_again(work, delivery, current, task):
                 sent += 1
                 ahead += 1
                 continue
-            if delivery.cargo is Cargo.WORK or held(work, delivery):
+            if delivery.kind is MessageKind.WORK or held(work, delivery):
                 if delivery.session != link.session:
                     break  # somebody else holds the head of this lane
                 ahead += 1
@@ -113,7 +115,7 @@ def wait_anew(work: Work, command: WaitAnew) -> int:
     How long it has waited already is not kept with a delivery, which every one of them would have to pay for.
     """
     rows = work.find(Unacknowledged(command.agent, command.rank, command.after, MANY))
-    work.tasks(row.task for row in rows if row.cargo is Cargo.WORK)  # all of them at once
+    work.tasks(row.task for row in rows if row.kind is MessageKind.WORK)  # all of them at once
     moved = 0
     for row in rows:
         if row.wake_at is None or leaves_once(row):
@@ -129,13 +131,13 @@ def wait_anew(work: Work, command: WaitAnew) -> int:
     return moved
 
 
-def after_a_stop(floor: Floor, rules: Rules, now: Instant) -> list[WaitAnew]:
+def after_a_stop(directory: Directory, rules: Rules, now: Instant) -> list[WaitAnew]:
     """What a hub that starts asks of itself: the last one may have died between a change of the policy and the waits
     that follow from it. Older waits than the longest there is are over."""
-    policy = floor.entities.get(f"{Registry.POLICY.value}/{NAME}")
+    policy = directory.entities.get(f"{Registry.POLICY.value}/{NAME}")
     if policy is None or policy.updated_at + max(LONGEST, rules.letter_waits[1]) < now:
         return []
-    return [WaitAnew(agent=id, since=now) for id in sorted(floor.conversing)]
+    return [WaitAnew(agent=id, since=now) for id in sorted(directory.conversing)]
 
 
 def lease_expired(work: Work, delivery: Delivery) -> None:
@@ -146,7 +148,7 @@ def lease_expired(work: Work, delivery: Delivery) -> None:
         expire(work, delivery)
     elif delivery.state is not DeliveryState.LEASED:
         return
-    elif delivery.cargo is Cargo.WORK:
+    elif delivery.kind is MessageKind.WORK:
         ordered_in_vain(work, delivery)
     elif unheard(work, delivery).attempt >= attempts_of(work, delivery):
         bury(work, delivery, never_acknowledged(delivery))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dragoman.core.commands import Unanswered
-from dragoman.core.delivery.model import Cargo, DeadLetter, Delivery, Letter
+from dragoman.core.delivery.model import DeadLetter, Delivery, Letter, MessageKind
 from dragoman.core.delivery.outbox.lanes import advance, lane_of, put_on_its_way, vacate
 from dragoman.core.delivery.outbox.leases import ORDERS, converses, is_alone
 from dragoman.core.errors import Fault, Kind
@@ -16,11 +16,11 @@ from dragoman.core.work import Work
 
 
 def attempts_of(work: Work, delivery: Delivery) -> int:
-    if delivery.letter is not None and delivery.cargo is Cargo.LETTER:
+    if delivery.letter is not None and delivery.kind is MessageKind.LETTER:
         return delivery.letter.attempts
     if not converses(work, delivery.receiver):
         return work.rules.notice_attempts
-    if delivery.cargo in ORDERS:
+    if delivery.kind in ORDERS:
         own = work.known_task(delivery.task).retry
         if own is not None and own.attempts is not None:
             return own.attempts
@@ -56,7 +56,7 @@ def give_up(work: Work, delivery: Delivery, fault: Fault, *, onward: bool) -> No
     work.remove(delivery)
     vacate(work, delivery)
     letter = delivery.letter
-    told = letter is not None and not letter.once and delivery.cargo is Cargo.LETTER
+    told = letter is not None and not letter.once and delivery.kind is MessageKind.LETTER
     if letter is not None and letter.asks is not None:
         work.ask_afterwards(Unanswered(question=letter.asks, agent=delivery.receiver))
         told = False
@@ -73,7 +73,7 @@ def tell_sender(work: Work, letter: Letter, fault: Fault, rank: int) -> None:
     id = DeliveryId(work.mint())
     words = msgspec.structs.replace(letter, body=msgspec.Raw(b"null"), once=False, expires_at=None, asks=None)
     notice = Delivery(
-        id=id, task=TaskId(id), receiver=letter.sender, seq=1, cargo=Cargo.UNDELIVERED, event=0, rank=rank,
+        id=id, task=TaskId(id), receiver=letter.sender, seq=1, kind=MessageKind.UNDELIVERED, event=0, rank=rank,
         created_at=work.now, letter=words, reason=fault,
     )  # fmt: skip
     put_on_its_way(work, notice, ())
@@ -86,7 +86,7 @@ def bury(work: Work, delivery: Delivery, reason: Fault, *, onward: bool = True) 
             id=delivery.id,
             task=delivery.task,
             receiver=delivery.receiver,
-            cargo=delivery.cargo,
+            kind=delivery.kind,
             event=delivery.event,
             attempts=delivery.attempt,
             at=work.now,
@@ -96,9 +96,9 @@ def bury(work: Work, delivery: Delivery, reason: Fault, *, onward: bool = True) 
     )
     if not delivery.alone:
         task = work.known_task(delivery.task)
-        body = msgspec.json.encode({"fault": reason, "letter": delivery.id, "cargo": delivery.cargo})
+        body = msgspec.json.encode({"fault": reason, "letter": delivery.id, "cargo": delivery.kind})
         task = work.record(task, EventKind.DEAD_LETTERED, agent=delivery.receiver, body=msgspec.Raw(body))
-        if delivery.cargo is Cargo.YOURS and task.owner == delivery.receiver and unbegun(task, delivery):
+        if delivery.kind is MessageKind.YOURS and task.owner == delivery.receiver and unbegun(task, delivery):
             task = msgspec.structs.replace(task, lost_at=work.now, wake_at=Instant(work.now + work.rules.grace))
         work.put(task)
     give_up(work, delivery, reason, onward=onward)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dragoman.core.agents.floor import Link
+from dragoman.core.agents.directory import Link
 from dragoman.core.commands import Acknowledge, RefillLink
-from dragoman.core.delivery.model import Cargo, Delivery, DeliveryState
+from dragoman.core.delivery.model import Delivery, DeliveryState, MessageKind
 from dragoman.core.delivery.outbox.leases import converses, held, is_alone, lease, unheard, waiting_again, way_out
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.lookups import DeliveryById, Lane
@@ -58,13 +58,13 @@ def settle(work: Work, delivery: Delivery, *, ordered: bool = False) -> None:
     for gone in arrived:
         work.remove(gone)
         vacate(work, gone)
-        if gone.cargo is Cargo.WORK:
+        if gone.kind is MessageKind.WORK:
             _work_received(work, gone)
     advance(work, [d for d in lane if d not in arrived])
 
 
 def vacate(work: Work, delivery: Delivery) -> None:
-    if delivery.session is None or delivery.cargo is Cargo.WORK:
+    if delivery.session is None or delivery.kind is MessageKind.WORK:
         return
     link = work.link(delivery.session)
     if link is None or link.window is None or not link.ordered:
@@ -95,13 +95,13 @@ def _left_for_good(work: Work, lane: Sequence[Delivery]) -> bool:
     before: list[Delivery] = []
     for delivery in lane:
         head = not before
-        if (delivery.cargo is Cargo.WORK and delivery.state is DeliveryState.LEASED) or held(work, delivery):
+        if (delivery.kind is MessageKind.WORK and delivery.state is DeliveryState.LEASED) or held(work, delivery):
             if head and not delivery.head:
                 work.put(msgspec.structs.replace(delivery, head=True))
         else:
             free = waiting_again(unheard(work, delivery), head=head)
             link = way_out(work, free, before)
-            if free.cargo is Cargo.WORK:
+            if free.kind is MessageKind.WORK:
                 leased = None if link is None else order_again(work, free, link, work.task(free.task))
                 waits = leased is None
             else:

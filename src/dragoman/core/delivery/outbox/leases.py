@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dragoman.core.agents.floor import Link
+from dragoman.core.agents.directory import Link
 from dragoman.core.contracts.model import Contract
-from dragoman.core.delivery.model import Cargo, Delivery, DeliveryState, Letter, Parcel
+from dragoman.core.delivery.model import Delivery, DeliveryState, Letter, MessageKind, Outgoing
 from dragoman.core.delivery.retry import wait_of
 from dragoman.core.ids import MILLISECOND, AgentId, Instant, TaskId, minted_at
 from dragoman.core.lookups import QuestionById
 from dragoman.core.tasks.model import Event, Question, Task
 from dragoman.core.work import Work
 
-ORDERS = frozenset({Cargo.WORK, Cargo.YOURS})
+ORDERS = frozenset({MessageKind.WORK, MessageKind.YOURS})
 """What gives an agent work: how it is sent again is for the task's caller to say."""
 
 
@@ -49,7 +49,7 @@ def lease(
         wake_at: Instant | None = None
     elif promised:
         wake_at = due_at(work, delivery, attempt, work.now, task)
-    elif link.ordered or (delivery.cargo is Cargo.WORK and not is_patient(work, delivery)):
+    elif link.ordered or (delivery.kind is MessageKind.WORK and not is_patient(work, delivery)):
         wake_at = None
     else:
         wake_at = Instant(work.now + work.rules.poll_lease)
@@ -70,23 +70,23 @@ def lease(
         work.put(delivery)
     if task is None and not delivery.alone:
         task = work.known_task(delivery.task)
-    parcel = Parcel(delivery, task, news_of(work, delivery))
+    outgoing = Outgoing(delivery, task, news_of(work, delivery))
     if link.ordered:
-        is_notice = delivery.cargo is not Cargo.WORK  # seats bound work
-        send_over(work, link, parcel, more=is_notice and link.window is not None and not gone and not again)
+        is_notice = delivery.kind is not MessageKind.WORK  # seats bound work
+        send_over(work, link, outgoing, more=is_notice and link.window is not None and not gone and not again)
     else:
-        work.put_link(msgspec.structs.replace(link, credit=link.credit - 1, given=link.given + parcel.weight))
-        work.send(link, parcel)
+        work.put_link(msgspec.structs.replace(link, credit=link.credit - 1, given=link.given + outgoing.weight))
+        work.send(link, outgoing)
     return None if gone else delivery
 
 
-def send_over(work: Work, link: Link, parcel: Parcel, *, more: bool = False) -> None:
-    """Hand a parcel to an ordered link. `more`: one more that its peer has to acknowledge."""
-    weight = 0 if link.quota is None else parcel.weight
+def send_over(work: Work, link: Link, outgoing: Outgoing, *, more: bool = False) -> None:
+    """Hand an outgoing message to an ordered link. `more`: one more that its peer has to acknowledge."""
+    weight = 0 if link.quota is None else outgoing.weight
     if more or weight:
         given = link.given + weight
         work.put_link(msgspec.structs.replace(link, outstanding=link.outstanding + more, given=given))
-    work.send(link, parcel)
+    work.send(link, outgoing)
 
 
 def news_of(work: Work, delivery: Delivery) -> Event | Question | Letter | Contract | None:
@@ -113,9 +113,9 @@ def is_patient(work: Work, order: Delivery) -> bool:
 def due_at(work: Work, delivery: Delivery, attempt: int, since: Instant, task: Task | None = None) -> Instant:
     """Until when an agent that converses may acknowledge this attempt."""
     own = None
-    if delivery.cargo in ORDERS:
+    if delivery.kind in ORDERS:
         own = (task or work.known_task(delivery.task)).retry
-    elif delivery.cargo is Cargo.LETTER and delivery.letter is not None:
+    elif delivery.kind is MessageKind.LETTER and delivery.letter is not None:
         own = delivery.letter.retry
     return Instant(since + wait_of(work.rules, delivery.id, attempt, work.policy.retry, own))
 
@@ -160,7 +160,7 @@ def converses(work: Work, id: AgentId) -> bool:
 
 def leaves_once(delivery: Delivery) -> bool:
     """Whether an agent that converses is promised it at most once (agentmsg-D4)."""
-    return delivery.cargo is Cargo.PROGRESS if delivery.letter is None else delivery.letter.once
+    return delivery.kind is MessageKind.PROGRESS if delivery.letter is None else delivery.letter.once
 
 
 def is_alone(delivery: Delivery) -> bool:

@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
-from dragoman.core.agents.floor import Link
-from dragoman.core.delivery.model import Cargo, Delivery, DeliveryState, Parcel
+from dragoman.core.agents.directory import Link
+from dragoman.core.delivery.model import Delivery, DeliveryState, MessageKind, Outgoing
 from dragoman.core.delivery.outbox.lanes import put_on_its_way
 from dragoman.core.delivery.outbox.leases import send_over
 from dragoman.core.ids import ADMIN, HUB, AgentId, DeliveryId, SessionId, TaskId
 from dragoman.core.lookups import Lane
+from dragoman.core.tasks.authorization import governs
 from dragoman.core.tasks.model import Question, Status, Task
-from dragoman.core.tasks.parts import governs
 from dragoman.core.work import Work
 
 NOBODY = frozenset({ADMIN, HUB})
 """They have no inbox: people read the store, the hub knows."""
 
-OUTCOME_CARGO = {
-    Status.COMPLETED: Cargo.RESULT,
-    Status.FAILED: Cargo.FAILURE,
-    Status.CANCELLED: Cargo.FAILURE,
+OUTCOME_KINDS = {
+    Status.COMPLETED: MessageKind.RESULT,
+    Status.FAILED: MessageKind.FAILURE,
+    Status.CANCELLED: MessageKind.FAILURE,
 }
 
-OUTCOMES = frozenset({Cargo.RESULT, Cargo.FAILURE})
+OUTCOMES = frozenset({MessageKind.RESULT, MessageKind.FAILURE})
 
-TO_CALLERS = frozenset({Cargo.PROGRESS, Cargo.RESULT, Cargo.FAILURE})
+TO_CALLERS = frozenset({MessageKind.PROGRESS, MessageKind.RESULT, MessageKind.FAILURE})
 
 
-def offer(work: Work, task: Task, receiver: AgentId, cargo: Cargo, event: int) -> None:
+def offer(work: Work, task: Task, receiver: AgentId, kind: MessageKind, event: int) -> None:
     """Tell a receiver of an event, after everything it was told about this task before."""
     agent = None if receiver in NOBODY else work.agent(receiver)
-    if agent is None or (cargo in TO_CALLERS and not governs(agent, receiver, task)):
+    if agent is None or (kind in TO_CALLERS and not governs(agent, receiver, task)):
         return
     waiting = None
-    if receiver == task.origin.principal and cargo in TO_CALLERS:
+    if receiver == task.origin.principal and kind in TO_CALLERS:
         waiting = awaiting(work, task.origin.awaited)
-        if task.origin.follows or (waiting is not None and cargo is Cargo.PROGRESS):
+        if task.origin.follows or (waiting is not None and kind is MessageKind.PROGRESS):
             return
     lane = work.find(Lane(task.id, receiver))
     delivery = Delivery(
@@ -42,7 +42,7 @@ def offer(work: Work, task: Task, receiver: AgentId, cargo: Cargo, event: int) -
         task=task.id,
         receiver=receiver,
         seq=task.seq if not lane else max(task.seq, lane[-1].seq + 1),
-        cargo=cargo,
+        kind=kind,
         event=event,
         rank=task.rank,
         created_at=work.now,
@@ -64,7 +64,7 @@ def offer_answer(work: Work, question: Question) -> None:
         task=lane_id,
         receiver=question.agent,
         seq=max(task.seq if task else 1, lane[-1].seq + 1 if lane else 0),
-        cargo=Cargo.ANSWER,
+        kind=MessageKind.ANSWER,
         event=0,
         rank=task.rank if task else work.now,
         created_at=work.now,
@@ -75,7 +75,7 @@ def offer_answer(work: Work, question: Question) -> None:
 
 
 def await_answer(work: Work, agent: AgentId, session: SessionId) -> None:
-    """A request waits for its own answer, over a link that takes that one parcel."""
+    """A request waits for its own answer, over a link that takes that one outgoing message."""
     work.put_link(Link(session=session, agent=agent, ordered=False, credit=1, awaits=True))
 
 
@@ -88,4 +88,4 @@ def repeat(work: Work, delivery: Delivery, task: Task) -> None:
     """Say again over the same ordered link what it holds already: the same message, recognisable by its id."""
     link = None if delivery.session is None else work.link(delivery.session)
     if delivery.state is DeliveryState.LEASED and link is not None and link.ordered:
-        send_over(work, link, Parcel(delivery, task, work.event(delivery.task, delivery.event)))
+        send_over(work, link, Outgoing(delivery, task, work.event(delivery.task, delivery.event)))

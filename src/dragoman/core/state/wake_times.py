@@ -6,8 +6,8 @@ import msgspec
 
 from dragoman.core.agents.model import Agent
 from dragoman.core.ids import Instant
+from dragoman.core.state.agent_status import moment_of
 from dragoman.core.state.model import Registry
-from dragoman.core.state.standing import moment_of
 from dragoman.core.work import Work
 
 RESOURCES = ("budget", "tokens", "cpu", "memory")

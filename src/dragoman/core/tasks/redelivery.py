@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dragoman.core.commands import TellAgain
-from dragoman.core.delivery.model import Cargo, DeliveryState
-from dragoman.core.delivery.outbox import OUTCOME_CARGO, OUTCOMES, offer, offer_answer, waiting_again
+from dragoman.core.delivery.model import DeliveryState, MessageKind
+from dragoman.core.delivery.outbox import OUTCOME_KINDS, OUTCOMES, offer, offer_answer, waiting_again
 from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.lookups import Claims, Lane, QuestionById
@@ -24,19 +24,19 @@ def tell_again(work: Work, command: TellAgain) -> None:
     task = work.one(Claims(who, command.request_id))
     if task is not None:
         if not under_way(work, task.id, who, OUTCOMES) and task.final:
-            offer(work, task, who, OUTCOME_CARGO[task.status], task.outcome or task.seq)
+            offer(work, task, who, OUTCOME_KINDS[task.status], task.outcome or task.seq)
         return
     question = work.one(QuestionById(question_id(f"{who}/{command.request_id}")))
     if question is None or question.agent != who:
         message = "you sent no request of that id; name the one whose answer you miss"
         raise refuse(Kind.NOT_FOUND, message, field="answer_to")
-    if not under_way(work, TaskId(question.id), who, (Cargo.ANSWER,)) and question.answer is not None:
+    if not under_way(work, TaskId(question.id), who, (MessageKind.ANSWER,)) and question.answer is not None:
         offer_answer(work, question)
 
 
-def under_way(work: Work, lane: TaskId, receiver: AgentId, cargo: Iterable[Cargo]) -> bool:
+def under_way(work: Work, lane: TaskId, receiver: AgentId, kind: Iterable[MessageKind]) -> bool:
     """Whether the answer is a delivery already. The lease of a poll whose owner says that it has nothing is none."""
-    told = [one for one in work.find(Lane(lane, receiver)) if one.cargo in cargo]
+    told = [one for one in work.find(Lane(lane, receiver)) if one.kind in kind]
     for one in told:
         if one.state is DeliveryState.LEASED and not one.ordered:
             work.put(waiting_again(one, head=one.head))

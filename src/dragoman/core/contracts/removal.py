@@ -19,7 +19,7 @@ from dragoman.core.commands import EndContractsOf
 from dragoman.core.contracts.handshake import failed, tell
 from dragoman.core.contracts.model import Standing
 from dragoman.core.contracts.terms import still_agreed
-from dragoman.core.delivery.model import Cargo
+from dragoman.core.delivery.model import MessageKind
 from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.lookups import Bound, Lane, PutTo, Ready
@@ -40,7 +40,7 @@ def end_contracts_of(work: Work, command: EndContractsOf) -> int:
         over = {"standing": Standing.TERMINATED, "since": work.now, "by": command.by, "reason": reason}
         work.put(msgspec.structs.replace(contract, **over))
         work.audit(principal=command.by, action="contract.end", subject=contract.collaboration, reason=reason)
-        tell(work, contract.other(command.agent), Cargo.CONTRACT, contract=contract.id)
+        tell(work, contract.other(command.agent), MessageKind.CONTRACT, contract=contract.id)
     if max(len(page), end_what_waits_for(work, command.agent)) == PAGE:
         work.ask_afterwards(command)
     return len(page)

@@ -7,10 +7,10 @@
     help                            whoever asked for help                   whoever asked for help
     under a contract, or personal   whoever asked: the two agreed on that    whoever asked
 
-Whoever asked still waits for an answer, and the request id is theirs: so the part stays theirs, and gets an heir beside
-them. That is whoever was given the task last, by a handover or by a later attempt; both begin with what the parts came
-to so far. Only agents that converse have a word for the end of something that they did not ask for. Others find in the
-work order which parts there are.
+Whoever asked still waits for an answer, and the request id is theirs: so the part stays theirs, and gets an subtask
+owner beside them. That is whoever was given the task last, by a handover or by a later attempt; both begin with what
+the parts came to so far. Only agents that converse have a word for the end of something that they did not ask for.
+Others find in the work order which parts there are.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 import msgspec
 
 from dragoman.core.agents.model import Agent
-from dragoman.core.delivery.outbox import OUTCOME_CARGO, OUTCOMES, offer
+from dragoman.core.delivery.outbox import OUTCOME_KINDS, OUTCOMES, offer
 from dragoman.core.ids import AgentId
 from dragoman.core.lookups import AllChildren, Lane
 from dragoman.core.state.tasks import shared_name, shown_agent
-from dragoman.core.tasks.model import Heir, Task
+from dragoman.core.tasks.model import SubtaskOwner, Task
 from dragoman.core.work import Work
 
 NAMED = 200
@@ -62,16 +62,16 @@ def inherit(work: Work, task: Task, agent: Agent) -> None:
     """Somebody was given a task that had other owners before."""
     for part in parts_of(work, task):
         theirs = part.origin.principal == agent.id
-        part = msgspec.structs.replace(part, heir=None if theirs else Heir(agent.id, work.now))
+        part = msgspec.structs.replace(part, subtask_owner=None if theirs else SubtaskOwner(agent.id, work.now))
         work.put(part)
         if part.final:
             tell(work, part)
 
 
 def tell(work: Work, part: Task) -> None:
-    """A part is over: its heir hears that, unless it is being told."""
-    agent = None if part.heir is None else work.agent(part.heir.agent)
+    """A part is over: its subtask owner hears that, unless it is being told."""
+    agent = None if part.subtask_owner is None else work.agent(part.subtask_owner.agent)
     if agent is None or not agent.converses:
         return
-    if not any(row.cargo in OUTCOMES for row in work.find(Lane(part.id, agent.id))):
-        offer(work, part, agent.id, OUTCOME_CARGO[part.status], part.outcome or part.seq)
+    if not any(row.kind in OUTCOMES for row in work.find(Lane(part.id, agent.id))):
+        offer(work, part, agent.id, OUTCOME_KINDS[part.status], part.outcome or part.seq)

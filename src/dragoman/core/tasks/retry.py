@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dragoman.core.contracts.terms import check_again
-from dragoman.core.delivery.model import Cargo
+from dragoman.core.delivery.model import MessageKind
 from dragoman.core.ids import Instant
 from dragoman.core.lookups import DeadLettersOf
 from dragoman.core.tasks.dependencies import begin_or_wait
@@ -38,7 +38,7 @@ def retried(work: Work, task: Task, edited: bytes | None = None) -> Task:
 
 def drop_work_letters(work: Work, task: Task) -> None:
     for letter in work.find(DeadLettersOf(task.id)):
-        if letter.cargo is Cargo.WORK:
+        if letter.kind is MessageKind.WORK:
             work.remove(letter)
 
 

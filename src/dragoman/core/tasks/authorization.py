@@ -3,8 +3,8 @@
 Names come back. An agent that was removed and one that was added under its name later are two: what the first asked
 for, did and was told is none of the second one's business. What is under way and still meant for that name is.
 
-A task that changes hands takes along what was asked for in its course (`heirs`): whoever has it now is to that as
-whoever asked.
+A task that changes hands takes along what was asked for in its course (`subtask_owner`): whoever has it now is to that
+as whoever asked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ def asked_for(agent: Agent, task: Task) -> bool:
 
 def inherits(agent: Agent, task: Task) -> bool:
     """Whether it has what the task is a part of, from whoever asked for the part."""
-    return task.heir is not None and agent.id == task.heir.agent and agent.created_at <= task.heir.since
+    return (
+        task.subtask_owner is not None
+        and agent.id == task.subtask_owner.agent
+        and agent.created_at <= task.subtask_owner.since
+    )
 
 
 def governs(agent: Agent | None, principal: AgentId | None, task: Task) -> bool:

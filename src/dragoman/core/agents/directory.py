@@ -1,6 +1,6 @@
 """Who is here, and how busy: the node's working memory.
 
-Everything on the floor is either derived from rows (agents, who works on what, how long the queues are) or is
+Everything on the directory is either derived from rows (agents, who works on what, how long the queues are) or is
 about live connections, which no row can promise anyway. It is rebuilt at start and only changed after a commit,
 by `core.work`, so a failed commit leaves it as it was.
 """
@@ -21,8 +21,8 @@ from dragoman.core.policy.holdings import NOTHING, Holding, holding_of
 from dragoman.core.policy.ratelimit import Key, Minute
 from dragoman.core.ports import PASSED, Recovered
 from dragoman.core.state import policy
+from dragoman.core.state.agent_status import Standing, standing_of
 from dragoman.core.state.model import Entity, Registry
-from dragoman.core.state.standing import Standing, standing_of
 
 MINUTES = 20_000
 """Of so many the empty ones are looked for; then of twice as many as were left."""
@@ -32,10 +32,10 @@ class Link(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A way to reach an agent now.
 
     `ordered`: what we send arrives in that order or the link breaks (WebSocket, stream); such a link holds its leases
-    until it breaks. Otherwise it is one parked poll: it takes up to `credit` parcels of one unit of work and is gone.
-    `window` bounds the unacknowledged notices on an ordered link whose peer acknowledges; None for one that does not.
-    `quota` bounds the bytes that it was `given` and that are not yet `written` to its peer, where the link says so: who
-    does not read is owed what it is owed in the store, not in memory. Work is bounded by seats instead.
+    until it breaks. Otherwise it is one parked poll: it takes up to `credit` outgoing messages of one unit of work and
+    is gone. `window` bounds the unacknowledged notices on an ordered link whose peer acknowledges; None for one that
+    does not. `quota` bounds the bytes that it was `given` and that are not yet `written` to its peer, where the link
+    says so: who does not read is owed what it is owed in the store, not in memory. Work is bounded by seats instead.
     `vouches`: while the link stands its agent is alive (its process, or its stream, is watched).
     `parting`: its agent was asked to end, and takes no more work.
     `awaits`: a request that waits for its own answer (`Origin.awaited`). It takes that and nothing else, so it is no
@@ -69,7 +69,7 @@ class Link(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return self.quota is not None and self.given - self.written >= self.quota
 
 
-class Floor:
+class Directory:
     """Read by decisions through `Work`, written only by `Work.settle`."""
 
     def __init__(self, recovered: Recovered) -> None:

@@ -24,8 +24,8 @@ from typing import Any
 from dragoman.core.agents.model import Agent
 from dragoman.core.agents.registry import PLANNER
 from dragoman.core.commands import Handing
-from dragoman.core.contracts import borders
-from dragoman.core.contracts.borders import domain_of
+from dragoman.core.contracts import domain_policy
+from dragoman.core.contracts.domain_policy import domain_of
 from dragoman.core.contracts.terms import may_pass_to
 from dragoman.core.errors import Kind, Refused, refuse
 from dragoman.core.ids import AgentId
@@ -109,12 +109,12 @@ def check_border(work: Work, task: Task, agent: Agent) -> None:
     """Who takes work over must be somebody whom its caller may ask; under a contract, on those terms."""
     contract = None if task.contract is None else work.contract(task.contract)
     if contract is None:
-        borders.check_open(work, task.origin.principal, agent, task.type)
+        domain_policy.check_open(work, task.origin.principal, agent, task.type)
         return
     if agent.id in contract.parties:
         return
     source, target = contract.source.domain, domain_of(agent)
-    if borders.check(work, source, target, contract.intent) and not contract.encrypted:
+    if domain_policy.check(work, source, target, contract.intent) and not contract.encrypted:
         what = f"the domain policy wants what passes from {source} to {target} encrypted; hand it to somebody else"
         raise refuse(Kind.FORBIDDEN, what, field="to_agent", contract_id=contract.id)
 
