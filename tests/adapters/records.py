@@ -14,8 +14,6 @@ from dragoman.core.agents.model import Agent, Breaker, BreakerState, Offer
 from dragoman.core.audit.chain import GENESIS, AuditRecord, seal
 from dragoman.core.contracts.model import Contract, Party, Standing
 from dragoman.core.delivery.model import DeadLetter, Delivery, DeliveryState, Heard, MessageKind
-from dragoman.core.errors import Fault, Kind
-from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import (
     Agreed,
@@ -53,6 +51,8 @@ from dragoman.core.lookups import (
 )
 from dragoman.core.state.model import Change, Changed, Entity, Operation, Registry
 from dragoman.core.tasks.model import Event, EventKind, Origin, Question, QuestionStatus, Status, Task
+from dragoman.messages.faults import Fault, Kind
+from dragoman.messages.files import FileRef
 
 TASKS = [TaskId(f"task-{n}") for n in range(6)] + [TaskId("01890a5d-ac96-774b-bcce-b302099a8057"), TaskId("träge ✓")]
 AGENTS = [AgentId("ada"), AgentId("bob"), AgentId("cy")]

@@ -9,9 +9,9 @@ import os
 import pytest
 
 from dragoman.app.vault import DataVault
-from dragoman.core.errors import Kind, Refused
-from dragoman.core.files import FileRef, KeptFile
 from dragoman.core.ids import ADMIN, SECOND, Instant
+from dragoman.messages.faults import Kind, Refused
+from dragoman.messages.files import FileRef, KeptFile
 from dragoman.stores.files import DirectoryFiles, MemoryFiles
 
 LARGE, QUOTA = 10_000, 25_000

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.core.brevity import CUT
+from dragoman.messages.brevity import CUT
 from tests.bridge.conftest import Scene
 from tests.bridge.players import PLAYERS
 from tests.bridge.players.neutral import heard

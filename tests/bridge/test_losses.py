@@ -23,7 +23,7 @@ from dragoman.bindings.losses import (
     carried,
     matrix,
 )
-from dragoman.core.brevity import CUT
+from dragoman.messages.brevity import CUT
 from tests.bridge.conftest import Scene
 from tests.bridge.players import PLAYERS
 from tests.bridge.players.neutral import PATIENCE, File, Order, Piece, Unsayable, heard

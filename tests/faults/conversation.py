@@ -40,10 +40,10 @@ from dragoman.core.commands import (
     Tell,
 )
 from dragoman.core.delivery.model import MessageKind, Outgoing
-from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, SessionId, TaskId
 from dragoman.core.ports import StoreFailed, TaskFilter
 from dragoman.core.tasks.model import Event, EventKind, Priority, QuestionStatus, Task, Waiting
+from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.stores.memory import MemoryStore
 
 WEIGHTS = (20, 3, 26, 7, 4, 1, 1, 1, 2, 1)

@@ -32,11 +32,11 @@ from dragoman.core.commands import (
     Submit,
 )
 from dragoman.core.delivery.model import MessageKind, Outgoing
-from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import ADMIN, SECOND, AgentId, SessionId, TaskId
 from dragoman.core.ports import StoreFailed, TaskFilter
 from dragoman.core.rules import Rules
 from dragoman.core.tasks.model import Event, QuestionStatus, Status, Task, Waiting
+from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.stores.memory import MemoryStore
 
 BOSS = AgentId("boss")

@@ -14,9 +14,9 @@ from tests.support.world import World
 
 from dragoman.app.clock import Mint, SystemClock
 from dragoman.core.agents.model import BreakerState
-from dragoman.core.errors import Kind
 from dragoman.core.ids import HOUR, SECOND, Instant
 from dragoman.core.tasks.model import Status
+from dragoman.messages.faults import Kind
 
 DAY = 24 * HOUR
 SECOND_NS = 10**9

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from dragoman.core.commands import Beat, ChangeState, Command, ReportError, Severity
-from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import AgentId
 from dragoman.core.queries.state import StateView
 from dragoman.core.state.model import Operation, Registry
+from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.a2acp import flow
 from dragoman.protocols.agentmsg.records import SharedState
 from tests.support.world import World

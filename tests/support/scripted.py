@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import CloseLink, Command, NoteRefusal, OpenLink
-from dragoman.core.errors import Fault, Refused
 from dragoman.core.ids import AgentId, Instant, SessionId, TaskId, uuid7
 from dragoman.core.memory import MemoryBudget
 from dragoman.core.ports import LinkEnd
 from dragoman.core.streams import Streams
+from dragoman.messages.faults import Fault, Refused
 
 T = TypeVar("T")
 NOW = Instant(1_768_796_464_000_000)

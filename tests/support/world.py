@@ -24,10 +24,10 @@ from dragoman.core.commands import (
     Tell,
 )
 from dragoman.core.delivery.model import Letter, Outgoing
-from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, SessionId, TaskId, uuid7
 from dragoman.core.rules import Rules
 from dragoman.core.tasks.model import Task
+from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.stores.memory import MemoryStore
 
 START = Instant(1_800_000_000 * SECOND)

@@ -30,13 +30,13 @@ from dragoman.core.agents.model import Agent, Offer, Profile
 from dragoman.core.agents.protocol_capabilities import RESERVED
 from dragoman.core.commands import AddAgent, RemoveAgent, RotateToken
 from dragoman.core.contracts.terms import LIBRARY
-from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN, AgentId, rfc3339
 from dragoman.core.policy.holdings import NOTHING
 from dragoman.core.ports import TaskFilter
 from dragoman.core.queries import AgentOut, AgentStatus, LogLine, agent_out, log_line
 from dragoman.core.state.agent_status import AWAY
 from dragoman.core.state.model import Registry
+from dragoman.messages.faults import Kind
 from dragoman.protocols.a2acp.contracts import Capability
 from dragoman.security.tokens import new_token, token_hash
 from dragoman.supervisor.logbook import Entry, Log

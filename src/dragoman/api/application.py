@@ -23,9 +23,9 @@ from dragoman.api.endpoint import Endpoint
 from dragoman.api.problems import Problem, problem
 from dragoman.api.table import SERVED
 from dragoman.api.tasks import PROTOCOL
-from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import ADMIN
 from dragoman.core.ports import Files, Intake, Store, StoreFailed
+from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.server.operations import Exposition
 from dragoman.wire import guard
 

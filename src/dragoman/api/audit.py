@@ -12,9 +12,9 @@ from dragoman.api.endpoint import respond
 from dragoman.api.keys import service
 from dragoman.api.problems import Problem
 from dragoman.core.audit.chain import GENESIS, Broken, cut_short, verify
-from dragoman.core.errors import Kind
 from dragoman.core.ids import rfc3339
 from dragoman.core.queries import AuditOut, audit_out
+from dragoman.messages.faults import Kind
 
 STRIDE = 1000
 

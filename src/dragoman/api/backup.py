@@ -12,7 +12,7 @@ from dragoman.api.bodies import BackupIn, read_body
 from dragoman.api.desk import Desk
 from dragoman.api.endpoint import respond
 from dragoman.api.problems import Problem
-from dragoman.core.errors import Kind
+from dragoman.messages.faults import Kind
 
 
 class Copied(msgspec.Struct, frozen=True):

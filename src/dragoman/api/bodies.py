@@ -16,9 +16,9 @@ from starlette.requests import ClientDisconnect, Request
 
 from dragoman.api.desk import Desk
 from dragoman.api.problems import Problem, misshapen
-from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN
 from dragoman.core.tasks.model import Priority, QuestionStatus, Status
+from dragoman.messages.faults import Kind
 from dragoman.protocols.a2acp.contracts import Capability
 from dragoman.server.hold import hold
 from dragoman.supervisor.recipe import AllowedFile, AllowedHost, ChildLimits, Directory, Variable, Word

@@ -16,8 +16,8 @@ from dragoman.api.tasks import PROTOCOL
 from dragoman.bindings.a2acp.contracts import patience
 from dragoman.core.commands import EndContract
 from dragoman.core.contracts.model import Contract, Party, Standing
-from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN, AgentId, Instant, rfc3339
+from dragoman.messages.faults import Kind
 
 
 class PartyOut(msgspec.Struct, frozen=True, kw_only=True):

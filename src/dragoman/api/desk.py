@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection
 from starlette.requests import Request
 
 from dragoman.api.problems import Problem
-from dragoman.core.errors import Kind
 from dragoman.core.ports import Files, Intake, Store, Watch
+from dragoman.messages.faults import Kind
 from dragoman.security.tokens import bearer, same, token_hash
 from dragoman.server.a2acp.tokens import AuthService
 from dragoman.server.operations import Exposition

@@ -8,7 +8,7 @@ import msgspec
 
 from dragoman.api.endpoint import Endpoint
 from dragoman.api.schemas import ENVELOPES, MESSAGES
-from dragoman.core.files import FileRef
+from dragoman.messages.files import FileRef
 from dragoman.protocols.a2acp.claims import TokenGrant
 from dragoman.protocols.a2acp.types import Message
 from dragoman.protocols.agentmsg.records import ErrorReport, SharedState

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.api.desk import Desk
-from dragoman.core.errors import Kind
+from dragoman.messages.faults import Kind
 
 Handler = Callable[[Desk, Request], Awaitable[Response]]
 

@@ -13,11 +13,11 @@ from dragoman.api.desk import Desk
 from dragoman.api.endpoint import respond
 from dragoman.api.problems import Problem
 from dragoman.api.reading import find_task
-from dragoman.core.errors import Kind
-from dragoman.core.files import FileRef, KeptFile
 from dragoman.core.ids import ADMIN
 from dragoman.core.ports import Files
 from dragoman.core.queries import is_hidden
+from dragoman.messages.faults import Kind
+from dragoman.messages.files import FileRef, KeptFile
 from dragoman.server.agent_files import LARGEST, download_headers, remove_file
 from dragoman.server.hold import hold
 from dragoman.server.ranges import part_of

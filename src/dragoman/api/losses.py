@@ -11,7 +11,7 @@ from dragoman.api.desk import Desk
 from dragoman.api.endpoint import respond
 from dragoman.api.problems import Problem
 from dragoman.bindings import losses
-from dragoman.core.errors import Kind
+from dragoman.messages.faults import Kind
 
 
 class LossMatrix(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ import msgspec
 from dragoman.api.endpoint import Endpoint
 from dragoman.api.problems import MEDIA_TYPE, ProblemOut, status_of
 from dragoman.api.schemas import components
-from dragoman.core.errors import Kind
+from dragoman.messages.faults import Kind
 
 REF = "#/components/schemas/{name}"
 SECURITY = {

@@ -14,10 +14,10 @@ from dragoman.api.endpoint import respond
 from dragoman.api.problems import Problem
 from dragoman.api.tasks import PROTOCOL
 from dragoman.core.commands import SetDomainPolicy
-from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN
 from dragoman.core.state.model import Entity, Registry
 from dragoman.core.state.policy import NAME, borders_in
+from dragoman.messages.faults import Kind
 
 
 class DomainPolicy(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from dragoman.bindings import errormap
 from dragoman.core.agents.resources import CONSTRAINTS
-from dragoman.core.errors import Fault, Kind
+from dragoman.messages.faults import Fault, Kind
 from dragoman.server.asgi import retry_after
 from dragoman.wire import choices
 from dragoman.wire.misfit import misfit

@@ -28,11 +28,11 @@ from dragoman.api.bodies import EventsQuery, read_query
 from dragoman.api.desk import Desk
 from dragoman.api.problems import Problem
 from dragoman.api.reading import find_task, page_size
-from dragoman.core.errors import Kind, Refused
 from dragoman.core.ids import ADMIN
 from dragoman.core.ports import StoreFailed
 from dragoman.core.queries import event_out, is_hidden
 from dragoman.core.tasks.model import Event, Status, Task
+from dragoman.messages.faults import Kind, Refused
 
 MEDIA_TYPE = "text/event-stream"
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"}

@@ -35,10 +35,10 @@ from dragoman.api.endpoint import Endpoint, respond
 from dragoman.api.page import status_page
 from dragoman.api.problems import Problem
 from dragoman.api.schemas import PROTOCOLS
-from dragoman.core.errors import Kind
-from dragoman.core.files import FileRef
 from dragoman.core.queries import DeadLetterOut, QuestionOut, TaskOut, WhyOut
 from dragoman.core.queries.trace import TraceOut
+from dragoman.messages.faults import Kind
+from dragoman.messages.files import FileRef
 from dragoman.server import operations
 
 V1 = "/api/v1"

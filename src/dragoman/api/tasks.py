@@ -36,7 +36,6 @@ from dragoman.api.reading import agent_protocol, find_task, whole_task
 from dragoman.core.agents.model import Agent
 from dragoman.core.agents.resources import CONSTRAINTS
 from dragoman.core.commands import Cancel, Pause, Resume, Retry, Submit
-from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import ADMIN, HUB, SECOND, AgentId, TaskId, instant
 from dragoman.core.ports import TaskFilter
 from dragoman.core.queries import AgentFacts, TaskOut, WhyOut, task_out, why
@@ -45,6 +44,7 @@ from dragoman.core.state.budget import USED_UP, Account, account_in, needs
 from dragoman.core.state.capacity import accounts_of, needs_in
 from dragoman.core.state.model import Registry
 from dragoman.core.tasks.model import Question, Status, Task
+from dragoman.messages.faults import Fault, Kind, Refused
 
 PROTOCOL = "api"
 MOST_COUNTED = 1000

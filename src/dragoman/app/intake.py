@@ -23,7 +23,6 @@ from dragoman.core.commands import ClearOut, CloseLink, Command, CountRefusals, 
 from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery import outbox
 from dragoman.core.delivery.model import Outgoing
-from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.hub import decide
 from dragoman.core.ids import HOUR, HUB, MINUTE, SECOND, Instant, Moment, SessionId
 from dragoman.core.lookups import Lookup
@@ -34,6 +33,7 @@ from dragoman.core.rules import Rules
 from dragoman.core.streams import Streams
 from dragoman.core.tasks import clock
 from dragoman.core.work import NotLoaded, Work
+from dragoman.messages.faults import Fault, Kind, Refused
 
 if TYPE_CHECKING:
     import structlog

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dragoman.core.errors import Fault, Kind
+from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.chiffon import errors as chiffon
 
 TASK_CANCELLED = chiffon.TASK_CANCELLED

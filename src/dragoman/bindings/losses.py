@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from dragoman.bindings.told import LONGEST
-from dragoman.core.errors import LONGEST as LONGEST_REASON
+from dragoman.messages.faults import LONGEST as LONGEST_REASON
 
 
 class Carriage(enum.StrEnum):

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from dragoman.core.agents.resources import RESOURCES
-from dragoman.core.brevity import in_short
-from dragoman.core.errors import Fault, Kind
-from dragoman.core.files import FileRef, shown_name
 from dragoman.core.tasks.model import Event, EventKind, Task
+from dragoman.messages.brevity import in_short
+from dragoman.messages.faults import Fault, Kind
+from dragoman.messages.files import FileRef, shown_name
 
 ASIDES = ("name", "thread", "parent_task_id")
 """What a task's metadata may say and the hub knows by itself: there is another place for it."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from dragoman.core.errors import Kind, refuse
+from dragoman.messages.faults import Kind, refuse
 
 MOST_PATTERNS = 1000
 """Subscriptions of one reader."""

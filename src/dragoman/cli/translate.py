@@ -43,7 +43,7 @@ def translate(
     """
     from dragoman.app.booth.examples import EXAMPLES
     from dragoman.app.booth.interpreter import translate
-    from dragoman.core.errors import Refused
+    from dragoman.messages.faults import Refused
     from dragoman.wire.errors import RemoteProtocolError
 
     given = EXAMPLES[source][example] if file is None else None

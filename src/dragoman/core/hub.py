@@ -69,7 +69,6 @@ from dragoman.core.commands import (
 from dragoman.core.contracts import domains, handshake, removal
 from dragoman.core.delivery import deadletters, letters, outbox
 from dragoman.core.delivery.receipts import note, receipt
-from dragoman.core.errors import Refused
 from dragoman.core.ids import HUB
 from dragoman.core.lookups import DeliveryById, QuestionById
 from dragoman.core.policy import replay
@@ -89,6 +88,7 @@ from dragoman.core.tasks import (
     submit,
 )
 from dragoman.core.work import Work
+from dragoman.messages.faults import Refused
 
 
 def wake(work: Work, command: Wake) -> None:

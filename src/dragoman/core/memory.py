@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from dragoman.core.errors import Fault, Kind
+from dragoman.messages.faults import Fault, Kind
 
 SMALL = 64 * 1024
 """Bytes up to which a message may use the reserve, and for which nobody looks how much memory is free."""

@@ -23,8 +23,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import SECOND, Instant
+from dragoman.messages.faults import Fault, Kind, Refused
 
 PATIENCE = 5 * SECOND
 """A sender that keeps to the documents comes again after a second."""

@@ -17,8 +17,6 @@ from dragoman.core.audit.chain import GENESIS, AuditRecord, Newest
 from dragoman.core.commands import Command
 from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import DeadLetter, Delivery, Outgoing
-from dragoman.core.errors import Refused
-from dragoman.core.files import FileRef, KeptFile
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, SessionId, TaskId
 from dragoman.core.lookups import Lookup, Row
 from dragoman.core.memory import MemoryBudget
@@ -27,6 +25,8 @@ from dragoman.core.state.model import Changed, Entity, Registry
 from dragoman.core.state.policy import Policy
 from dragoman.core.streams import Streams
 from dragoman.core.tasks.model import Event, Question, QuestionStatus, Status, Task
+from dragoman.messages.faults import Refused
+from dragoman.messages.files import FileRef, KeptFile
 
 if TYPE_CHECKING:
     from dragoman.core.tasks.silence import Watched  # which knows the directory, and that knows the store

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from dragoman.core.agents.protocol_capabilities import LIMITED
-from dragoman.core.errors import Kind
 from dragoman.core.ids import DAY, HOUR, MINUTE, SECOND
+from dragoman.messages.faults import Kind
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import ADMIN, AgentId
+from dragoman.messages.faults import Kind, refuse
 
 AGAIN_SECONDS = 5
 

@@ -14,8 +14,8 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
-from dragoman.core.errors import Fault
 from dragoman.core.memory import STRANGERS, MemoryBudget
+from dragoman.messages.faults import Fault
 from dragoman.server.hold import HOLD, Hold, hold
 from dragoman.server.hosts import Hosts
 from dragoman.server.refusals import CALLER

@@ -35,10 +35,10 @@ import structlog
 
 from dragoman.core.commands import Acknowledge, Command, NoteRefusal, PaceLink
 from dragoman.core.delivery.model import MessageKind, Outgoing
-from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import AgentId, DeliveryId, SessionId
 from dragoman.core.pipelining import Pipeline, Pipelined, Then
 from dragoman.core.ports import Intake, StoreFailed
+from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.server.refusals import UNREADABLE
 from dragoman.server.tongue import LATER, Heard, Streaming, Talkative, Tongue
 from dragoman.server.unspeakable import unspeakable

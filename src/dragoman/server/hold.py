@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import MutableMapping
 from typing import Any
 
-from dragoman.core.errors import Refused
 from dragoman.core.memory import STRANGERS, MemoryBudget
+from dragoman.messages.faults import Refused
 
 HOLD = "dragoman.hold"
 """Where a handler finds it in its ASGI scope."""

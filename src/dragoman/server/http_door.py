@@ -28,9 +28,9 @@ import structlog
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Acknowledge, CloseLink, Command, OpenLink
 from dragoman.core.delivery.model import Outgoing
-from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import AgentId, DeliveryId, Instant, SessionId, TaskId
 from dragoman.core.ports import Intake, StoreFailed
+from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.server import identity
 from dragoman.server.asgi import (
     ASGIApp,

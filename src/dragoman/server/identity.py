@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dragoman.core.agents.model import Agent
-from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ports import Intake
+from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.security import tokens
 from dragoman.server.asgi import Scope, header
 

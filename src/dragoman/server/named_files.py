@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 
 from dragoman.core.commands import ReportProgress
-from dragoman.core.errors import Kind, refuse
-from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId
 from dragoman.core.ports import Files
+from dragoman.messages.faults import Kind, refuse
+from dragoman.messages.files import FileRef
 
 FIELD = "payload.file"
 _id = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}").fullmatch

@@ -13,9 +13,9 @@ from contextvars import ContextVar
 import structlog
 
 from dragoman.core.commands import NoteRefusal
-from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import NOBODY, AgentId
 from dragoman.core.ports import Intake
+from dragoman.messages.faults import Fault, Kind, Refused
 
 log = structlog.get_logger("dragoman.server")
 

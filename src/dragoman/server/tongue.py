@@ -10,8 +10,8 @@ import msgspec
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command
 from dragoman.core.delivery.model import Outgoing
-from dragoman.core.errors import Fault
 from dragoman.core.ids import DeliveryId, Instant
+from dragoman.messages.faults import Fault
 
 LATER: Sequence[bytes] = []
 """What a tongue says of an outgoing message whose frames follow. It counts as arrived only after they did."""

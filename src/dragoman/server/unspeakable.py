@@ -9,9 +9,9 @@ import structlog
 
 from dragoman.core.commands import ReportFault
 from dragoman.core.delivery.model import MessageKind, Outgoing
-from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import AgentId
 from dragoman.core.ports import Intake, StoreFailed
+from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.security.redaction import disclosed
 
 log = structlog.get_logger("dragoman.server")

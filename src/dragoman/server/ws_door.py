@@ -28,9 +28,9 @@ import structlog
 
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import CloseLink, OpenLink
-from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import AgentId, SessionId
 from dragoman.core.ports import Intake
+from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.server import identity
 from dragoman.server.asgi import JSON, ASGIApp, Receive, Scope, Send, answer
 from dragoman.server.driver import Pump

@@ -30,10 +30,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from dragoman import durable
-from dragoman.core.errors import Kind, Refused, refuse
-from dragoman.core.files import FileRef, KeptFile, shown_name, type_of
 from dragoman.core.ids import ADMIN, Instant
 from dragoman.core.ports import StoreFailed, Vault
+from dragoman.messages.faults import Kind, Refused, refuse
+from dragoman.messages.files import FileRef, KeptFile, shown_name, type_of
 
 MIB = 1024 * 1024
 LARGEST = 16 * MIB

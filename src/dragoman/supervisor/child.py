@@ -29,9 +29,9 @@ import structlog
 
 from dragoman.core.agents.model import BreakerState
 from dragoman.core.commands import RegisterAgent
-from dragoman.core.errors import Refused
 from dragoman.core.ids import SECOND, AgentId, Instant, TaskId
 from dragoman.core.queries.tasks import PERSONAL
+from dragoman.messages.faults import Refused
 from dragoman.sandbox.model import Workload
 from dragoman.supervisor import restarts
 from dragoman.supervisor.channel import Ended, Handle, Launch

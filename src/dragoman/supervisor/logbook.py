@@ -23,9 +23,9 @@ import msgspec
 import structlog
 
 from dragoman.core.commands import LogEntry, WriteLog
-from dragoman.core.errors import Refused
 from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.ports import Intake
+from dragoman.messages.faults import Refused
 
 log = structlog.get_logger("dragoman.children")
 

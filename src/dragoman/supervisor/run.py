@@ -22,10 +22,10 @@ from typing import Any, Protocol
 import msgspec
 
 from dragoman.core.commands import CloseLink, OpenLink, PartLink, ReportFault
-from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import AgentId, Instant, SessionId, TaskId
 from dragoman.core.ports import Intake
 from dragoman.core.tasks.model import Status, Task
+from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.server.driver import Pump
 from dragoman.server.tongue import Tongue
 from dragoman.supervisor import pace

@@ -23,10 +23,10 @@ import structlog
 from dragoman import durable
 from dragoman.core.agents.model import Agent, Offer, Profile
 from dragoman.core.commands import AddAgent, RemoveAgent
-from dragoman.core.errors import Refused
 from dragoman.core.ids import ADMIN, AgentId, Instant, TaskId
 from dragoman.core.ports import Intake
 from dragoman.core.tasks.model import Task
+from dragoman.messages.faults import Refused
 from dragoman.supervisor.channel import Nursery
 from dragoman.supervisor.child import Child
 from dragoman.supervisor.logbook import Log, Logbook

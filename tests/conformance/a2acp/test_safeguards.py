@@ -22,7 +22,7 @@ from tests.support.hubproc import HubProcess, running, until
 from tests.support.kids import Kids
 
 from dragoman.bindings import a2acp
-from dragoman.core.errors import Fault, Kind
+from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.a2acp.errors import TABLE, Code
 from dragoman.sandbox.ladder import ladder
 from dragoman.sandbox.model import Level

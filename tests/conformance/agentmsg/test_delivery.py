@@ -12,9 +12,9 @@ from tests.conformance.agentmsg.stage import Speaker, Stage
 from dragoman.core import hub
 from dragoman.core.commands import RemoveAgent, WaitAnew
 from dragoman.core.delivery.model import DeadLetter, Delivery
-from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.tasks.model import Status
+from dragoman.messages.faults import Kind
 
 
 @pytest.fixture

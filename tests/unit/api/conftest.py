@@ -17,7 +17,6 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.audit.chain import AuditRecord, Newest
 from dragoman.core.commands import Command, NoteRefusal
 from dragoman.core.contracts.model import Contract
-from dragoman.core.errors import Fault, Refused
 from dragoman.core.ids import MINUTE, SECOND, AgentId, Instant, TaskId, uuid7
 from dragoman.core.policy.holdings import NOTHING, Holding
 from dragoman.core.ports import Changes
@@ -29,6 +28,7 @@ from dragoman.core.state.policy import Policy
 from dragoman.core.streams import Streams
 from dragoman.core.tasks.model import Event, EventKind, Origin, Status, Task
 from dragoman.core.tasks.silence import Watched
+from dragoman.messages.faults import Fault, Refused
 from dragoman.security.tokens import token_hash
 from dragoman.stores.memory import MemoryStore
 

@@ -11,9 +11,9 @@ import pytest
 from dragoman.core.audit.chain import GENESIS, AuditRecord, Newest, seal
 from dragoman.core.commands import Answer, Discard, Redrive
 from dragoman.core.delivery.model import DeadLetter, MessageKind
-from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, SECOND, Instant, uuid7
 from dragoman.core.tasks.model import EventKind, Question, QuestionStatus
+from dragoman.messages.faults import Fault, Kind
 
 replace = msgspec.structs.replace
 

@@ -22,10 +22,10 @@ from dragoman.app.telemetry import Metrics
 from dragoman.core.agents.model import Breaker, BreakerState
 from dragoman.core.commands import AddAgent, Submit
 from dragoman.core.delivery.model import DeadLetter, MessageKind
-from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.ports import Changes, StoreFailed
 from dragoman.core.tasks.model import EventKind, Question, Status, Waiting
+from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.coven import coven_pb2
 
 needs_node = pytest.mark.skipif(

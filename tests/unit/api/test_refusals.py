@@ -11,9 +11,9 @@ from dragoman.api import bodies
 from dragoman.api.problems import TITLES, detail
 from dragoman.api.table import MANAGEMENT, OPERATIONS
 from dragoman.core.commands import Submit
-from dragoman.core.errors import Fault, Kind
 from dragoman.core.ports import StoreFailed
 from dragoman.core.state.budget import Account, exceeds
+from dragoman.messages.faults import Fault, Kind
 
 
 def address(path: str) -> str:

@@ -12,7 +12,7 @@ from tests.fuzz import samples as fuzz_samples
 
 from dragoman.app.booth.examples import AT, EXAMPLES, ID, INPUT, KINDS, RESULT, TASK
 from dragoman.app.booth.interpreter import Translation, translate
-from dragoman.core.errors import Refused
+from dragoman.messages.faults import Refused
 from dragoman.wire.errors import RemoteProtocolError
 
 

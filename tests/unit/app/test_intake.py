@@ -10,11 +10,11 @@ from tests.support.world import World
 
 from dragoman.app import intake
 from dragoman.core.commands import Cancel, CloseLink
-from dragoman.core.errors import Kind, Refused
 from dragoman.core.ids import SECOND, AgentId, Instant
 from dragoman.core.lookups import TaskById
 from dragoman.core.ports import StoreFailed
 from dragoman.core.tasks.model import Status, Task
+from dragoman.messages.faults import Kind, Refused
 from dragoman.stores.memory import MemoryStore, MemoryUnit
 
 

@@ -16,10 +16,10 @@ from tests.support.world import World
 from dragoman.app import intake
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import AddAgent, RegisterAgent, ReportProgress, Span
-from dragoman.core.errors import Refused
 from dragoman.core.ids import ADMIN, AgentId, TaskId
 from dragoman.core.pipelining import Pipeline, Pipelined
 from dragoman.core.ports import StoreFailed
+from dragoman.messages.faults import Refused
 from dragoman.security.tokens import token_hash
 from dragoman.server.server import serve
 

@@ -11,9 +11,9 @@ from dragoman.bindings.chiffon.failures import payload_of
 from dragoman.bindings.coven.failures import fault_out
 from dragoman.bindings.errormap import CHIFFON_KINDS, TABLE, chiffon_kind, sentence, told
 from dragoman.bindings.forge.failures import error_of
-from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import Instant
 from dragoman.core.rules import Rules
+from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.a2acp.errors import ErrorBody
 from dragoman.protocols.agentmsg.records import ErrorReport
 from dragoman.protocols.chiffon import errors

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dragoman.buses.inproc import MOST_PATTERNS, Bus
-from dragoman.core.errors import Refused
+from dragoman.messages.faults import Refused
 
 
 class Mailbox:

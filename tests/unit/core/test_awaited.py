@@ -19,9 +19,9 @@ from dragoman.core.commands import (
     ShakeHands,
     TellAgain,
 )
-from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN, AgentId, SessionId
 from dragoman.core.tasks.model import Status, Task
+from dragoman.messages.faults import Kind
 from dragoman.stores.memory import MemoryStore
 
 BOSS = AgentId("boss")

@@ -10,9 +10,9 @@ from tests.support.world import World
 
 from dragoman.core.commands import EndContract, Finish, NoteRead
 from dragoman.core.contracts.model import Standing
-from dragoman.core.errors import Kind
 from dragoman.core.ids import SECOND, AgentId, Instant
 from dragoman.core.rules import Rules
+from dragoman.messages.faults import Kind
 from dragoman.protocols.a2acp.replay import AHEAD, OLDEST
 from dragoman.stores.memory import MemoryStore
 

@@ -24,12 +24,12 @@ from dragoman.core.commands import (
     ShakeHands,
 )
 from dragoman.core.contracts.model import Contract
-from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN, DAY, AgentId, Instant
 from dragoman.core.ports import Changes
 from dragoman.core.rules import Rules
 from dragoman.core.tasks.forgetting import PAGE
 from dragoman.core.tasks.model import QuestionStatus
+from dragoman.messages.faults import Kind
 from dragoman.stores.memory import MemoryStore
 from dragoman.stores.sqlite.store import SqliteStore
 

@@ -21,9 +21,9 @@ from dragoman.core.commands import (
 )
 from dragoman.core.delivery.model import MessageKind
 from dragoman.core.delivery.retry import Backoff
-from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, TaskId
 from dragoman.core.tasks.model import EventKind, QuestionStatus, Status, Waiting
+from dragoman.messages.faults import Fault, Kind
 from dragoman.stores.memory import MemoryStore
 
 

@@ -9,11 +9,11 @@ from tests.support.world import Peer, World
 
 from dragoman.core.commands import Cancel, RemoveAgent
 from dragoman.core.delivery.model import MessageKind
-from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.queries.state import StateView
 from dragoman.core.state.model import Registry
 from dragoman.core.tasks.model import Status, Task
+from dragoman.messages.faults import Kind
 from dragoman.stores.memory import MemoryStore
 
 ANN, BOB, CID = AgentId("ann"), AgentId("bob"), AgentId("cid")

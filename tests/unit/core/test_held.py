@@ -7,9 +7,9 @@ from tests.support.conversations import asks, hands, helps, question, takes, thr
 
 from dragoman.core.commands import Answer, Ask, AskPerson, HelpVerdict, Pause, Resume
 from dragoman.core.delivery.model import MessageKind
-from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant
 from dragoman.core.tasks.model import QuestionStatus, Status, Waiting
+from dragoman.messages.faults import Kind
 from dragoman.stores.memory import MemoryStore
 
 HELD, RUNNING, HELP, PERSON = (

@@ -7,7 +7,6 @@ import pytest
 from tests.support.conversations import asks, hands, helps, question, three_who_converse, working
 
 from dragoman.core.agents.model import Offer
-from dragoman.core.brevity import CUT
 from dragoman.core.commands import (
     Answer,
     Beat,
@@ -20,11 +19,12 @@ from dragoman.core.commands import (
 )
 from dragoman.core.delivery.model import ESCALATED as ESCALATED_LETTER
 from dragoman.core.delivery.model import Escalation, MessageKind
-from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, TaskId
 from dragoman.core.queries import question_out
 from dragoman.core.tasks.escalations import LONGEST
 from dragoman.core.tasks.model import EventKind, QuestionStatus, Status, Task, Waiting
+from dragoman.messages.brevity import CUT
+from dragoman.messages.faults import Fault, Kind
 from dragoman.stores.memory import MemoryStore
 
 LATER = Instant(2**52)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.core.errors import Kind
 from dragoman.core.memory import EXPANSION, MOST_WAITING, SMALL, MemoryBudget, MemoryLimits
+from dragoman.messages.faults import Kind
 
 MIB = 1024 * 1024
 LARGE = 4 * MIB

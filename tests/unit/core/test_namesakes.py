@@ -20,11 +20,11 @@ from dragoman.core.commands import (
     HelpVerdict,
     RemoveAgent,
 )
-from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN, AgentId, TaskId
 from dragoman.core.queries.state import StateView
 from dragoman.core.state.model import Operation, Registry
 from dragoman.core.tasks.model import QuestionStatus
+from dragoman.messages.faults import Kind
 
 ANN, BOB = AgentId("ann"), AgentId("bob")
 

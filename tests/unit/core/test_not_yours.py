@@ -33,10 +33,10 @@ from dragoman.core.commands import (
     TellAgain,
     WriteLog,
 )
-from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.lookups import Lookup, TaskById
 from dragoman.core.tasks.model import Task
+from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.stores.memory import MemoryStore
 
 EVE = AgentId("eve")

@@ -9,12 +9,12 @@ import pytest
 from tests.support.world import World
 
 from dragoman.core.commands import Cancel, ChangeState, EndContract, Tell
-from dragoman.core.errors import Kind, Refused
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.policy.holdings import Holding
 from dragoman.core.rules import Rules
 from dragoman.core.state.model import Operation, Registry
 from dragoman.core.streams import Streams
+from dragoman.messages.faults import Kind, Refused
 
 BOSS = AgentId("boss")
 STATE = {

@@ -10,8 +10,8 @@ from tests.support.world import World
 from dragoman.core.audit import tally
 from dragoman.core.audit.chain import AuditRecord, verify
 from dragoman.core.commands import Cancel, NoteRefusal
-from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import NOBODY, AgentId, TaskId
+from dragoman.messages.faults import Fault, Kind
 
 STRANGE = Fault(kind=Kind.UNAUTHENTICATED, message="no bearer token")
 

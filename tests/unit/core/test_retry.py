@@ -14,11 +14,11 @@ from tests.unit.core.state.conftest import SharedWorld
 from dragoman.core.delivery.model import DeadLetter, Delivery, MessageKind
 from dragoman.core.delivery.outbox import again
 from dragoman.core.delivery.retry import LONGEST, OWN, SHORTEST, Backoff, grown, wait_of
-from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN, HOUR, MILLISECOND, SECOND, AgentId, Instant
 from dragoman.core.rules import Rules
 from dragoman.core.state.model import Registry
 from dragoman.core.state.policy import backoff_in
+from dragoman.messages.faults import Kind
 from dragoman.protocols.agentmsg import retry
 from dragoman.stores.memory import MemoryStore
 

@@ -10,9 +10,9 @@ from tests.support.world import Peer, World
 
 from dragoman.core.agents.model import BreakerState
 from dragoman.core.commands import Answer, Ask, AskPerson, OpenLink
-from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, AgentId, SessionId
 from dragoman.core.tasks.model import Task
+from dragoman.messages.faults import Fault, Kind
 
 
 @pytest.fixture

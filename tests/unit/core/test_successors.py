@@ -9,8 +9,8 @@ from tests.support.conversations import allots, hands, takes, three_who_converse
 from dragoman.core.agents.model import Offer
 from dragoman.core.agents.resources import RESOURCES
 from dragoman.core.commands import Handing, RegisterAgent, RemoveAgent, ReportStatus
-from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant
+from dragoman.messages.faults import Fault, Kind
 from dragoman.stores.memory import MemoryStore
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.core.errors import Kind, Refused
 from dragoman.core.memory import SMALL, MemoryBudget, MemoryLimits
+from dragoman.messages.faults import Kind, Refused
 from dragoman.server.asgi import ASGIApp, Receive, Router, Scope, Send, answer, read_body
 
 MUCH = 2 * SMALL

@@ -13,9 +13,9 @@ from dragoman.core.agents.model import Agent, Offer
 from dragoman.core.contracts.model import Contract
 from dragoman.core.contracts.model import Party as Side
 from dragoman.core.delivery.model import Outgoing
-from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import HOUR, Instant, TaskId
 from dragoman.core.tasks.model import Event, Task
+from dragoman.messages.faults import Kind, refuse
 from dragoman.protocols.a2acp import codec, intents
 from dragoman.protocols.a2acp.types import BROKER_ID, RESERVED, MessageType
 from dragoman.protocols.a2acp.types import Agent as Party

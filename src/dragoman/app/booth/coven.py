@@ -9,9 +9,9 @@ from dragoman.app.booth.tongue import SPEAKER, TASKS, Heard, Shelf, agent, kept,
 from dragoman.bindings import coven
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import MessageKind, Outgoing
-from dragoman.core.files import FileRef
 from dragoman.core.ids import Instant, TaskId
 from dragoman.core.tasks.model import Event, Task
+from dragoman.messages.files import FileRef
 from dragoman.protocols.coven import readable
 from dragoman.protocols.coven.events import Completed
 from dragoman.protocols.coven.types import Cancel, Done, FileData, SendMessage

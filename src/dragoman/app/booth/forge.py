@@ -14,10 +14,10 @@ from dragoman.bindings.forge.inbound import progress, update
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command
 from dragoman.core.delivery.model import Outgoing
-from dragoman.core.errors import Kind, refuse
-from dragoman.core.files import FileRef
 from dragoman.core.ids import Instant
 from dragoman.core.tasks.model import Event, Task
+from dragoman.messages.faults import Kind, refuse
+from dragoman.messages.files import FileRef
 from dragoman.protocols.forge import codec
 from dragoman.protocols.forge.events import EventReceived, Invalid, RequestReceived
 from dragoman.protocols.forge.types import Attachment, Message, Progress, SubmitTask, UpdateTask

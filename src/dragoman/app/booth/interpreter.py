@@ -40,12 +40,12 @@ from dragoman.core.commands import (
     Tell,
 )
 from dragoman.core.delivery.model import Outgoing
-from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import HOUR, AgentId, Instant, SessionId, TaskId
 from dragoman.core.ports import Changes
 from dragoman.core.routing.routes import Route
 from dragoman.core.rules import Rules
 from dragoman.core.tasks.model import Origin, Priority, Status, Task
+from dragoman.messages.faults import Kind, refuse
 from dragoman.stores.memory import MemoryStore
 
 F = Feature

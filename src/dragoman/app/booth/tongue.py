@@ -14,10 +14,10 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command
 from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import Outgoing
-from dragoman.core.errors import Kind, refuse
-from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, Instant, instant
 from dragoman.core.tasks.model import Event, Task
+from dragoman.messages.faults import Kind, refuse
+from dragoman.messages.files import FileRef
 from dragoman.wire import guard
 
 SPEAKER, LISTENER = AgentId("speaker"), AgentId("listener")

@@ -19,7 +19,7 @@ import msgspec
 
 from dragoman.bindings import errormap
 from dragoman.bindings.told import fault_beside
-from dragoman.core.errors import Fault, Kind, Refused
+from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.protocols.a2acp import errors
 from dragoman.protocols.a2acp.errors import A2acpError, Code, ErrorBody, Refusal
 from dragoman.wire.errors import Stage

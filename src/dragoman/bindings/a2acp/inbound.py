@@ -50,8 +50,8 @@ from dragoman.core.commands import (
     Tell,
 )
 from dragoman.core.delivery.model import Letter
-from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import SECOND, AgentId, Instant, TaskId
+from dragoman.messages.faults import Kind, refuse
 from dragoman.protocols.a2acp import codec, intents
 from dragoman.protocols.a2acp.types import RESERVED, Message, MessageType
 

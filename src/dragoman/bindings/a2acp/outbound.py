@@ -33,9 +33,9 @@ from dragoman.bindings.a2acp.saying import ADDED, EVENT, REQUEST, RESPONSE, Sayi
 from dragoman.bindings.told import context_told, fault_told, file_told, limits_told
 from dragoman.core.contracts.model import Contract, Standing
 from dragoman.core.delivery.model import Letter, MessageKind, Outgoing
-from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.tasks.model import Asking, Event, EventKind, Question, QuestionStatus, Task
+from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.protocols.a2acp import intents
 from dragoman.protocols.a2acp.types import Agent
 

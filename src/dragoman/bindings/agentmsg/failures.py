@@ -25,9 +25,9 @@ from dragoman.bindings.agentmsg.names import task_id as hubs_id
 from dragoman.bindings.agentmsg.views import NUMBERS, REQUIREMENTS
 from dragoman.core.agents.resources import CONSTRAINTS
 from dragoman.core.commands import Severity
-from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import EPOCH, AgentId, Instant, rfc3339
 from dragoman.core.tasks.model import Task
+from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.agentmsg import errors
 from dragoman.protocols.agentmsg.errors import AgentmsgError
 from dragoman.protocols.agentmsg.records import ErrorReport, ErrorType, Level

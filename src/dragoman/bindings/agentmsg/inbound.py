@@ -42,10 +42,10 @@ from dragoman.core.commands import (
     ReportStatus,
     Tell,
 )
-from dragoman.core.errors import Fault, Kind, Refused, owned_by, refuse
 from dragoman.core.ids import DeliveryId, Instant, TaskId, instant
 from dragoman.core.state.model import Operation, Registry
 from dragoman.core.tasks.assistance import SOMEBODY_ELSES
+from dragoman.messages.faults import Fault, Kind, Refused, owned_by, refuse
 from dragoman.protocols.agentmsg import codec, routing
 from dragoman.protocols.agentmsg.records import ErrorReport, Record
 from dragoman.protocols.agentmsg.types import (

@@ -40,10 +40,10 @@ from dragoman.bindings.agentmsg.views import constraints_of, context_of, story_o
 from dragoman.bindings.told import fault_told, file_told, limits_told, output_told, progress_told
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import ESCALATED, Escalation, Letter, MessageKind, Outgoing
-from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import Instant, rfc3339
 from dragoman.core.state.tasks import SHOWN
 from dragoman.core.tasks.model import Asking, Event, EventKind, Priority, Question, Task
+from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.agentmsg.codec import lowered
 from dragoman.protocols.agentmsg.routing import PRIORITY
 from dragoman.protocols.agentmsg.types import HUB, MAX_RETRIES, HelpResponseType, MessageType

@@ -7,9 +7,9 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from dragoman.core.agents.model import Agent
-from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import TaskId
 from dragoman.core.tasks.model import Task
+from dragoman.messages.faults import Kind, refuse
 from dragoman.protocols.chiffon.types import UUID_PATTERN
 
 PROTOCOL = "chiffon"

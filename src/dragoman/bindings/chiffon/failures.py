@@ -14,9 +14,9 @@ from typing import Any
 from dragoman.bindings import errormap
 from dragoman.bindings.chiffon.exchange import HUB_NAME
 from dragoman.bindings.told import fault_beside
-from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import EPOCH, Instant, instant
 from dragoman.core.tasks.model import Task
+from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.chiffon import codec, errors
 from dragoman.protocols.chiffon.errors import ChiffonError, UnsupportedVersion
 from dragoman.protocols.chiffon.types import Correlation, ErrorPayload, Stamp

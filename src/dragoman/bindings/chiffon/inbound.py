@@ -19,10 +19,10 @@ from dragoman.bindings.chiffon.failures import fault_in
 from dragoman.bindings.told import needs_told
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Ask, Command, Finish, ReportFault, ReportProgress, Span, Submit
-from dragoman.core.errors import Fault, Kind, owned_by, refuse
-from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.tasks.model import Priority
+from dragoman.messages.faults import Fault, Kind, owned_by, refuse
+from dragoman.messages.files import FileRef
 from dragoman.protocols.chiffon import chunks, codec
 from dragoman.protocols.chiffon.types import (
     Envelope,

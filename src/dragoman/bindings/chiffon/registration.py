@@ -10,7 +10,7 @@ from dragoman.bindings.chiffon.exchange import PROTOCOL, wire_name
 from dragoman.core.agents.model import Agent
 from dragoman.core.agents.resources import GPU_MEMORY, MEMORY, Resource
 from dragoman.core.commands import RegisterAgent
-from dragoman.core.errors import Kind, owned_by, refuse
+from dragoman.messages.faults import Kind, owned_by, refuse
 from dragoman.protocols.chiffon import versions
 from dragoman.protocols.chiffon.types import PROTOCOL_VERSION, Registered, Registration
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from dragoman.bindings import errormap
 from dragoman.bindings.coven.exchange import as_json, from_json
-from dragoman.core.errors import Fault, Kind
+from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.coven import types
 from dragoman.wire.errors import RemoteProtocolError, Stage
 

@@ -27,10 +27,10 @@ from dragoman.bindings.coven.exchange import CHAT, PROTOCOL, from_json, strict_j
 from dragoman.bindings.coven.failures import fault_in
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Ask, Finish, ReportFault, ReportProgress, Submit
-from dragoman.core.errors import Kind, owned_by, refuse
-from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.tasks.model import Priority
+from dragoman.messages.faults import Kind, owned_by, refuse
+from dragoman.messages.files import FileRef
 from dragoman.protocols.coven import once
 from dragoman.protocols.coven.events import Completed
 from dragoman.protocols.coven.types import (

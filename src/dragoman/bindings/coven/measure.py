@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from dragoman.bindings.coven.exchange import as_json
-from dragoman.core.brevity import in_short
+from dragoman.messages.brevity import in_short
 from dragoman.protocols.coven.types import (
     Done,
     FileData,

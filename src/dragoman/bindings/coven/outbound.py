@@ -27,9 +27,9 @@ from dragoman.bindings.coven.exchange import PROTOCOL, answer_of, as_json, as_te
 from dragoman.bindings.coven.failures import fault_out
 from dragoman.bindings.told import context_told, fault_told
 from dragoman.core.delivery.model import Outgoing
-from dragoman.core.files import FileRef, shown_name
 from dragoman.core.ids import AgentId
 from dragoman.core.tasks.model import Event, EventKind, Task
+from dragoman.messages.files import FileRef, shown_name
 from dragoman.protocols.coven import once
 from dragoman.protocols.coven.types import (
     Done,

@@ -7,8 +7,8 @@ from typing import Any
 from dragoman.bindings.coven.exchange import PROTOCOL
 from dragoman.core import commands
 from dragoman.core.agents.model import Agent
-from dragoman.core.errors import Kind, owned_by, refuse
 from dragoman.core.ids import AgentId
+from dragoman.messages.faults import Kind, owned_by, refuse
 from dragoman.protocols.coven.types import RegisterAgent
 
 

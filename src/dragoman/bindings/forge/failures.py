@@ -9,7 +9,7 @@ import msgspec
 
 from dragoman.bindings import errormap
 from dragoman.bindings.told import fault_beside
-from dragoman.core.errors import Fault, Kind
+from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.forge.errors import RATE_LIMITED, Code
 from dragoman.protocols.forge.types import ErrorBody, SubmitTask
 

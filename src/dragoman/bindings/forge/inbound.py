@@ -42,9 +42,9 @@ from dragoman.core.commands import (
     ReportProgress,
     Submit,
 )
-from dragoman.core.errors import Fault, Kind, refuse
-from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, TaskId
+from dragoman.messages.faults import Fault, Kind, refuse
+from dragoman.messages.files import FileRef
 from dragoman.protocols.forge.types import (
     EVENTS,
     PROGRESS_DONE,

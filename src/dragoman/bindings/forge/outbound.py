@@ -31,10 +31,10 @@ from dragoman.bindings.forge.vocabulary import ASSIGNED_MESSAGE, PROTOCOL, statu
 from dragoman.bindings.told import fault_told, fitting, progress_told
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import MessageKind, Outgoing
-from dragoman.core.errors import Kind
-from dragoman.core.files import FileRef
 from dragoman.core.ids import EPOCH, Instant, rfc3339
 from dragoman.core.tasks.model import Event, EventKind, Question, QuestionStatus, Task
+from dragoman.messages.faults import Kind
+from dragoman.messages.files import FileRef
 from dragoman.protocols.forge import codec
 from dragoman.protocols.forge.errors import Code
 from dragoman.protocols.forge.types import (

@@ -12,13 +12,13 @@ from dragoman.core.agents.registry import known, probe
 from dragoman.core.commands import CloseLink, OpenLink, PaceLink, PartLink, RefillLink
 from dragoman.core.delivery.model import MessageKind
 from dragoman.core.delivery.outbox import NOTHING_YET, pump, settle
-from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import SECOND, Instant
 from dragoman.core.lookups import Lane
 from dragoman.core.routing.dispatch import fill
 from dragoman.core.tasks.model import HELD, Status, Task, Waiting
 from dragoman.core.tasks.outcome import fail_attempt, failed, still_held
 from dragoman.core.work import Work
+from dragoman.messages.faults import Fault, Kind
 
 SEEN_EVERY = 15 * SECOND
 """How often a poll is worth a row: `last_seen_at` is for people."""

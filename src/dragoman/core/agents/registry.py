@@ -18,7 +18,6 @@ from dragoman.core.commands import (
     RotateToken,
 )
 from dragoman.core.contracts.removal import end_contracts_of, end_handshakes_with, is_bound_to, part
-from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import HUB, AgentId, Instant, TaskId
 from dragoman.core.lookups import AskedBy
 from dragoman.core.routing.dispatch import assign, fill
@@ -30,6 +29,7 @@ from dragoman.core.tasks.assistance import pass_on
 from dragoman.core.tasks.model import EventKind, Origin, Priority, QuestionStatus, Status, Task
 from dragoman.core.tasks.outcome import fail_attempt, still_held
 from dragoman.core.work import Work
+from dragoman.messages.faults import Fault, Kind, refuse
 
 PLANNER = "planner"
 

@@ -21,7 +21,6 @@ import msgspec
 
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Beat, ReportError, ReportStatus, Severity
-from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import HUB, AgentId, Instant, rfc3339
 from dragoman.core.routing.dispatch import fill, make_room
 from dragoman.core.state import budget
@@ -36,6 +35,7 @@ from dragoman.core.tasks.model import EventKind, Status, Task
 from dragoman.core.tasks.outcome import end, fail_attempt, failed, refuse_hopeless, said_of, still_held
 from dragoman.core.tasks.spending import grew
 from dragoman.core.work import Work
+from dragoman.messages.faults import Fault, Kind, refuse
 
 COUNTS = frozenset({Severity.HIGH, Severity.CRITICAL})
 

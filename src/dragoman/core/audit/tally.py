@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from dragoman.core.errors import Kind
 from dragoman.core.ids import NOBODY, SECOND, Instant
+from dragoman.messages.faults import Kind
 
 STRANGERS = "strangers"
 OTHERS = "others"

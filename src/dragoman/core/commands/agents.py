@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 from dragoman.core.agents.model import Agent, Offer
 from dragoman.core.commands.base import Command
-from dragoman.core.errors import Fault
 from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.lookups import (
     Lookup,
     TaskById,
 )
+from dragoman.messages.faults import Fault
 
 
 class AddAgent(Command, frozen=True, gc=False, kw_only=True):

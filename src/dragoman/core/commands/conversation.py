@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 from dragoman.core.commands.base import Command
 from dragoman.core.commands.tasks import AboutTask
 from dragoman.core.delivery.model import Letter
-from dragoman.core.errors import Fault
 from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.lookups import (
     Lookup,
     TaskById,
 )
 from dragoman.core.tasks.model import Priority
+from dragoman.messages.faults import Fault
 
 
 class Tell(Command, frozen=True, gc=False, kw_only=True):

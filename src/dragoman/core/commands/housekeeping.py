@@ -6,7 +6,6 @@ import enum
 from typing import Any
 
 from dragoman.core.commands.base import Command
-from dragoman.core.errors import Fault
 from dragoman.core.ids import ADMIN, HUB, AgentId, DeliveryId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import (
     FIRST,
@@ -15,6 +14,7 @@ from dragoman.core.lookups import (
     QuestionById,
     TaskById,
 )
+from dragoman.messages.faults import Fault
 
 
 class Wake(Command, frozen=True, gc=False, kw_only=True):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from dragoman.core.commands.base import Command
-from dragoman.core.errors import Fault
 from dragoman.core.ids import DeliveryId, SessionId
 from dragoman.core.lookups import (
     PAGE,
@@ -15,6 +14,7 @@ from dragoman.core.lookups import (
     LeasedTo,
     Lookup,
 )
+from dragoman.messages.faults import Fault
 
 
 class OpenLink(Command, frozen=True, gc=False, kw_only=True):

@@ -8,8 +8,6 @@ import msgspec
 
 from dragoman.core.commands.base import Command
 from dragoman.core.delivery.retry import Backoff
-from dragoman.core.errors import Fault
-from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, Instant, QuestionId, SessionId, TaskId
 from dragoman.core.lookups import (
     Claims,
@@ -18,6 +16,8 @@ from dragoman.core.lookups import (
     TaskById,
 )
 from dragoman.core.tasks.model import Priority
+from dragoman.messages.faults import Fault
+from dragoman.messages.files import FileRef
 
 
 class Submit(Command, frozen=True, gc=False, kw_only=True):

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 
 from dragoman.core.agents.model import Agent
 from dragoman.core.contracts.model import Contract
-from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import ADMIN, HUB, AgentId
 from dragoman.core.state.policy import ANY, Border
 from dragoman.core.work import Work
+from dragoman.messages.faults import Kind, refuse
 
 HOME = "default"
 """The domain of agents that have none."""

@@ -27,12 +27,12 @@ from dragoman.core.contracts.served import intents_of, terms_for
 from dragoman.core.contracts.terms import between_the_same
 from dragoman.core.delivery.model import Delivery, MessageKind
 from dragoman.core.delivery.outbox import NOBODY, await_answer, offer_answer, put_on_its_way, settle
-from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import ADMIN, SECOND, AgentId, DeliveryId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import Lane, QuestionById, Terms
 from dragoman.core.tasks.assistance import question_id
 from dragoman.core.tasks.model import Asking, Question, QuestionStatus
 from dragoman.core.work import Work
+from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.wire.schema import compatibility
 
 PATIENCE = 5 * SECOND

@@ -25,11 +25,11 @@ from dragoman.core.commands import Submit
 from dragoman.core.contracts import domain_policy
 from dragoman.core.contracts.domain_policy import domain_of, is_open
 from dragoman.core.contracts.model import Contract, Standing
-from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import ADMIN, HUB, AgentId
 from dragoman.core.routing.routes import Route, addressed, is_able
 from dragoman.core.tasks.model import Task
 from dragoman.core.work import Work
+from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.wire import guard
 from dragoman.wire.errors import RemoteProtocolError
 from dragoman.wire.schema.library import Compiled, Library

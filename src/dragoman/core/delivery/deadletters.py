@@ -6,12 +6,12 @@ from dragoman.core.commands import Discard, Redrive
 from dragoman.core.delivery.letters import carry_again
 from dragoman.core.delivery.model import DeadLetter, MessageKind
 from dragoman.core.delivery.outbox import offer
-from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import ADMIN, AgentId, DeliveryId
 from dragoman.core.lookups import DeadLetterById
 from dragoman.core.tasks.model import Status, Task
 from dragoman.core.tasks.retry import begin_anew
 from dragoman.core.work import Work
+from dragoman.messages.faults import Kind, refuse
 
 
 def letter_of(work: Work, id: DeliveryId, principal: AgentId) -> DeadLetter:

@@ -22,7 +22,6 @@ from dragoman.core.contracts.terms import between_the_same
 from dragoman.core.delivery.model import DeadLetter, Delivery, DeliveryState, Heard, Letter, MessageKind
 from dragoman.core.delivery.outbox import bury, give_up, leaves_once, put_on_its_way
 from dragoman.core.delivery.receipts import name_of, other_words
-from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.lookups import HeardById, Inbox, LaneEnd, Spent, Unacknowledged
 from dragoman.core.policy import quotas
@@ -31,6 +30,7 @@ from dragoman.core.tasks.authorization import is_party
 from dragoman.core.tasks.model import Priority, Task
 from dragoman.core.tasks.submit import rank_of
 from dragoman.core.work import Work
+from dragoman.messages.faults import Fault, Kind, refuse
 
 PAGE = 512
 

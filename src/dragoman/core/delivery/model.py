@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 
 from dragoman.core.delivery.retry import Backoff
-from dragoman.core.errors import Fault
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, SessionId, TaskId
+from dragoman.messages.faults import Fault
 
 AROUND = 512
 """Bytes of a message beside what it tells."""

@@ -7,11 +7,11 @@ becomes a task, a question or a letter, that row knows it; this is for what leav
 from __future__ import annotations
 
 from dragoman.core.delivery.model import Heard
-from dragoman.core.errors import Kind, Refused, refuse
 from dragoman.core.ids import AgentId
 from dragoman.core.lookups import HeardById
 from dragoman.core.policy.replay import mark_of
 from dragoman.core.work import Work
+from dragoman.messages.faults import Kind, Refused, refuse
 
 
 def other_words() -> Refused:

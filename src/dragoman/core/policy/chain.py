@@ -25,10 +25,10 @@ from dragoman.core.commands import (
     Submit,
     Tell,
 )
-from dragoman.core.errors import Kind, Refused, refuse
 from dragoman.core.ids import ADMIN, HUB
 from dragoman.core.policy import ratelimit
 from dragoman.core.work import Work
+from dragoman.messages.faults import Kind, Refused, refuse
 
 
 class Policy(Protocol):

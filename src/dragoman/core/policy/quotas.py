@@ -7,9 +7,9 @@ so the commands of one unit may go beyond a limit together. People and the hub i
 
 from __future__ import annotations
 
-from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import ADMIN, HUB, AgentId
 from dragoman.core.work import Work
+from dragoman.messages.faults import Kind, refuse
 
 AGAIN_SECONDS = 5
 

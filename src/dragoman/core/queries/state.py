@@ -22,7 +22,6 @@ import msgspec
 
 from dragoman.core.agents.protocol_capabilities import CONVERSES
 from dragoman.core.agents.status import derived
-from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId, rfc3339
 from dragoman.core.ports import Intake, Store, TaskFilter
 from dragoman.core.rules import Rules
@@ -33,6 +32,7 @@ from dragoman.core.state.tasks import given_metadata, in_full, shared_name, task
 from dragoman.core.tasks import authorization
 from dragoman.core.tasks.history import STORY, in_short
 from dragoman.core.tasks.model import FINAL, Status, Task
+from dragoman.messages.faults import Fault, Kind, refuse
 
 SHOWN = 500
 """Tasks in the whole picture: unfinished ones first, then the newest."""

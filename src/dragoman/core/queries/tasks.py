@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from dragoman.core.errors import Fault
-from dragoman.core.files import FileRef
 from dragoman.core.ids import ADMIN, Instant, rfc3339
 from dragoman.core.queries.transcript import Account
 from dragoman.core.tasks.model import Event, EventKind, Priority, Status, Task, Waiting
+from dragoman.messages.faults import Fault
+from dragoman.messages.files import FileRef
 
 MOST_LINE = 4096
 

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 
 from dragoman.core.contracts.model import Contract, Standing
-from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import SECOND, Instant, rfc3339
 from dragoman.core.queries.obstacles import AgentFacts, Candidate, Reason, candidate, figures, room
 from dragoman.core.queries.tasks import ErrorOut, error_out, is_hidden, moment
@@ -21,6 +20,7 @@ from dragoman.core.state.budget import Account, Amounts, is_short, set_aside
 from dragoman.core.state.capacity import needs_in
 from dragoman.core.tasks.model import Question, Status, Task, Waiting
 from dragoman.core.tasks.silence import Silence, Watched, rule_of
+from dragoman.messages.faults import Fault, Kind
 
 MOST_CANDIDATES = 50
 MOST_NAMED = 5

@@ -15,7 +15,6 @@ from dragoman.core.commands import Claim, RefillLink
 from dragoman.core.contracts.terms import still_agreed
 from dragoman.core.delivery.model import Delivery, MessageKind
 from dragoman.core.delivery.outbox import lease, put_on_its_way
-from dragoman.core.errors import Kind, Refused, refuse
 from dragoman.core.ids import HUB, AgentId, DeliveryId, Instant
 from dragoman.core.lookups import PAGE, Lane, Ready
 from dragoman.core.routing.routes import (
@@ -36,6 +35,7 @@ from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import EventKind, Status, Task
 from dragoman.core.tasks.subtask_owner import inherit
 from dragoman.core.work import Work
+from dragoman.messages.faults import Kind, Refused, refuse
 
 
 def place(work: Work, task: Task, *, prefer: AgentId | None = None) -> Task:

@@ -20,11 +20,11 @@ from typing import Any
 import msgspec
 
 from dragoman.core.commands import LogEntry
-from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import QuestionId
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import EventKind, Question, Status, Task, Waiting
 from dragoman.core.work import Work
+from dragoman.messages.faults import Kind, refuse
 
 APPROVE, REFUSE = "approve", "refuse"
 APPROVAL = "approval"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from dragoman.core.commands import Answer
-from dragoman.core.errors import Fault, Kind
 from dragoman.core.lookups import QuestionById
 from dragoman.core.routing.dispatch import place
 from dragoman.core.state.admission import APPROVAL, APPROVE
@@ -13,6 +12,7 @@ from dragoman.core.tasks import questions
 from dragoman.core.tasks.model import EventKind, Question, Status
 from dragoman.core.tasks.outcome import end
 from dragoman.core.work import Work
+from dragoman.messages.faults import Fault, Kind
 
 
 def answer(work: Work, command: Answer) -> Question:

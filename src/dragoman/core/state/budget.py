@@ -39,7 +39,6 @@ import msgspec
 
 from dragoman.core.agents.model import Agent
 from dragoman.core.agents.resources import CONSTRAINTS, RESOURCES
-from dragoman.core.errors import Kind, Refused, refuse
 from dragoman.core.ids import HUB, AgentId, Instant
 from dragoman.core.state.agent_status import moment_of
 from dragoman.core.state.model import Change, Entity, Operation, Registry
@@ -48,6 +47,7 @@ from dragoman.core.state.policy import UNLIMITED, Policy, limit_in
 from dragoman.core.state.versions import next_version
 from dragoman.core.tasks.model import Reserved, Task
 from dragoman.core.work import Work
+from dragoman.messages.faults import Kind, Refused, refuse
 
 #        kind       a task's constraint   in the usage of a result   in a status report
 KINDS = {

@@ -13,9 +13,9 @@ from typing import Any
 
 from dragoman.core.agents.model import Agent
 from dragoman.core.agents.resources import RESOURCES, Resource
-from dragoman.core.errors import Kind, Refused, refuse
 from dragoman.core.state.budget import Account, exceeds
 from dragoman.core.tasks.model import Task
+from dragoman.messages.faults import Kind, Refused, refuse
 
 Needs = Mapping[str, int]
 """How much a task may need, by the name of the resource."""

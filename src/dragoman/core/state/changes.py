@@ -27,7 +27,6 @@ from dragoman.core.agents.registry import PLANNER
 from dragoman.core.agents.status import entry_of, look_again
 from dragoman.core.commands import ChangeState, WaitAnew
 from dragoman.core.delivery.receipts import note, receipt
-from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId, rfc3339
 from dragoman.core.policy import quotas
 from dragoman.core.routing.dispatch import fill, make_room
@@ -42,6 +41,7 @@ from dragoman.core.tasks.model import Priority, Task
 from dragoman.core.tasks.outcome import end_with_children, refuse_hopeless
 from dragoman.core.tasks.submit import head_starts
 from dragoman.core.work import Work
+from dragoman.messages.faults import Fault, Kind, Refused, refuse
 
 LARGEST = 64 * 1024
 """Bytes of one shared value: what is shared is a state of affairs, not a place for files."""

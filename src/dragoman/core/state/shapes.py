@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import instant, rfc3339
 from dragoman.core.state.agent_status import AgentState
 from dragoman.core.state.model import Registry
 from dragoman.core.tasks.model import Priority
+from dragoman.messages.faults import Kind, refuse
 from dragoman.wire.misfit import misfit
 
 Amount = Annotated[float, Meta(ge=0)]

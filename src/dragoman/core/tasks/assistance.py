@@ -36,7 +36,6 @@ from dragoman.core.delivery.letters import carry
 from dragoman.core.delivery.model import Letter, MessageKind
 from dragoman.core.delivery.outbox import offer, settle, withdraw
 from dragoman.core.delivery.receipts import note, other_words, receipt
-from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import Claims, Lane, PutTo, QuestionById
 from dragoman.core.routing.routes import absent, present, reads_soon, weight_of
@@ -46,6 +45,7 @@ from dragoman.core.tasks.model import Asking, Priority, Question, QuestionStatus
 from dragoman.core.tasks.questions import close, go_on, held_or, told_of
 from dragoman.core.tasks.submit import submit
 from dragoman.core.work import Work
+from dragoman.messages.faults import Fault, Kind, Refused, refuse
 
 REQUESTS = UUID("52d9c7b1-1d6b-5f0e-8a43-64726167dddd")
 """Namespace of the questions that are put to agents: their ids follow from the message that asked."""

@@ -22,7 +22,6 @@ from dragoman.core.contracts.removal import part
 from dragoman.core.contracts.terms import still_agreed
 from dragoman.core.delivery.model import DeliveryState, Letter
 from dragoman.core.delivery.outbox import tell_sender
-from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import HUB, Instant, rfc3339
 from dragoman.core.lookups import DeliveryById
 from dragoman.core.routing.dispatch import fill, place
@@ -32,6 +31,7 @@ from dragoman.core.tasks.outcome import end, end_children, fail_attempt, failed,
 from dragoman.core.tasks.questions import call_back, stood_still_for
 from dragoman.core.tasks.silence import Silence, Watched, back_by, lost_by, rule_of
 from dragoman.core.work import Work
+from dragoman.messages.faults import Fault, Kind
 
 
 def task_woke(work: Work, task: Task) -> None:

@@ -8,7 +8,6 @@ from dragoman.core.commands import Cancel, Pause, Resume, Retry
 from dragoman.core.delivery.model import MessageKind
 from dragoman.core.delivery.outbox import offer, order_goes_on, withdraw
 from dragoman.core.delivery.receipts import note, receipt
-from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId
 from dragoman.core.lookups import OpenQuestions
 from dragoman.core.routing.dispatch import fill, make_room, place
@@ -21,6 +20,7 @@ from dragoman.core.tasks.outcome import end_children, end_with_children
 from dragoman.core.tasks.questions import call_back, resume_with, stood_still_for, unasked, waits_for
 from dragoman.core.tasks.retry import begin_anew, drop_work_letters
 from dragoman.core.work import Work
+from dragoman.messages.faults import Fault, Kind, refuse
 
 
 def governed(work: Work, task_id: TaskId, principal: AgentId) -> Task:

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 
 import msgspec
 
-from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.lookups import Dependents
 from dragoman.core.routing.dispatch import place
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import EventKind, Status, Task, Waiting
 from dragoman.core.work import Work
+from dragoman.messages.faults import Fault, Kind, refuse
 
 
 def settle_dependents(work: Work, task: Task) -> None:

@@ -19,12 +19,12 @@ from uuid import UUID, uuid5
 
 import msgspec
 
-from dragoman.core.brevity import in_short
 from dragoman.core.commands import HelpVerdict
 from dragoman.core.delivery.model import ESCALATED, Escalation, Letter
 from dragoman.core.ids import HUB
 from dragoman.core.policy.replay import mark_of
 from dragoman.core.tasks.model import Question
+from dragoman.messages.brevity import in_short
 
 LETTERS = UUID("9b7f6c0e-3f7b-5c55-9c6a-64726167eeee")
 """Namespace of the ids of letters that tell of an escalation."""

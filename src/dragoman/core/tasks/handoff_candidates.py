@@ -27,13 +27,13 @@ from dragoman.core.commands import Handing
 from dragoman.core.contracts import domain_policy
 from dragoman.core.contracts.domain_policy import domain_of
 from dragoman.core.contracts.terms import may_pass_to
-from dragoman.core.errors import Kind, Refused, refuse
 from dragoman.core.ids import AgentId
 from dragoman.core.routing.routes import can_be_asked, present, route_of, weight_of
 from dragoman.core.state import budget
 from dragoman.core.state.capacity import lacking, needs_in
 from dragoman.core.tasks.model import Question, Task
 from dragoman.core.work import Work
+from dragoman.messages.faults import Kind, Refused, refuse
 
 
 def _trouble(work: Work, agent: Agent) -> tuple[Any, ...]:

@@ -33,7 +33,6 @@ from dragoman.core.delivery.letters import carry
 from dragoman.core.delivery.model import MessageKind
 from dragoman.core.delivery.outbox import offer, offer_answer, withdraw
 from dragoman.core.delivery.receipts import note
-from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import ADMIN, AgentId, Instant, QuestionId, instant, rfc3339
 from dragoman.core.lookups import OpenQuestions, QuestionById, Story
 from dragoman.core.routing.dispatch import assign, fill, make_room
@@ -60,6 +59,7 @@ from dragoman.core.tasks.questions import lasting
 from dragoman.core.tasks.submit import newborn
 from dragoman.core.tasks.subtask_owner import inherit, named, parts_of
 from dragoman.core.work import Work
+from dragoman.messages.faults import Fault, Kind, Refused, refuse
 
 PERSON = AgentId("person")
 """Who has a task that a person took over, in the words for agents."""

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import Instant
 from dragoman.core.tasks.model import FINAL, Status, Task
+from dragoman.messages.faults import Kind, refuse
 
 Q, A, R, W = Status.QUEUED, Status.ASSIGNED, Status.RUNNING, Status.WAITING
 DONE, FAILED, CANCELLED = Status.COMPLETED, Status.FAILED, Status.CANCELLED

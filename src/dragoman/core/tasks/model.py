@@ -16,9 +16,9 @@ import msgspec
 
 from dragoman.core.delivery.model import Escalation, Letter
 from dragoman.core.delivery.retry import Backoff
-from dragoman.core.errors import Fault
-from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, SessionId, TaskId
+from dragoman.messages.faults import Fault
+from dragoman.messages.files import FileRef
 
 ROUNDS = UUID("6f1d2c80-5d0a-5c0b-9d53-64726167aaaa")
 """Namespace of the request ids that the hub makes itself."""

@@ -13,7 +13,6 @@ from dragoman.core.contracts.terms import kept, unwrapped
 from dragoman.core.delivery.model import DeadLetter, MessageKind
 from dragoman.core.delivery.outbox import OUTCOME_KINDS, offer, withdraw
 from dragoman.core.delivery.receipts import note, other_words, receipt
-from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import DAY, HUB, SECOND, AgentId, DeliveryId, Instant, rfc3339
 from dragoman.core.lookups import PAGE, AskedBy, Children, OpenQuestions, Ready
 from dragoman.core.routing.dispatch import fill, make_room
@@ -36,6 +35,7 @@ from dragoman.core.tasks.output import (
 )
 from dragoman.core.tasks.questions import call_back, leave_unanswered, stood_still_for
 from dragoman.core.work import Work
+from dragoman.messages.faults import Fault, Kind, Refused, refuse
 
 
 def finish(work: Work, command: Finish) -> Task:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import msgspec
 
 from dragoman.core.commands import Finish, ReportProgress, Span
-from dragoman.core.errors import Fault, Kind, Refused, refuse
-from dragoman.core.files import FileRef
 from dragoman.core.tasks.model import Ahead, Event, EventKind, OutputCursor, Task
 from dragoman.core.work import Work
+from dragoman.messages.faults import Fault, Kind, Refused, refuse
+from dragoman.messages.files import FileRef
 
 UNNAMED = "personal"
 RESULT = "result"

@@ -10,7 +10,6 @@ from dragoman.core.commands import Ask, Finish, ReportProgress, Span, WriteLog
 from dragoman.core.delivery.model import MessageKind
 from dragoman.core.delivery.outbox import offer, withdraw
 from dragoman.core.delivery.receipts import other_words
-from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import HUB, Instant
 from dragoman.core.routing.dispatch import fill
 from dragoman.core.state.budget import used
@@ -21,6 +20,7 @@ from dragoman.core.tasks.output import PIECE, hold_piece, is_ahead, next_piece, 
 from dragoman.core.tasks.questions import put_question, unasked
 from dragoman.core.tasks.spending import excess, noted, stop, usage_in
 from dragoman.core.work import Work
+from dragoman.messages.faults import Kind, refuse
 
 
 def report_progress(work: Work, command: ReportProgress) -> Task:

@@ -33,13 +33,13 @@ from dragoman.core.agents.protocol_capabilities import ANSWERS_ALWAYS
 from dragoman.core.commands import Answer, Ask, AskPerson
 from dragoman.core.delivery.model import Escalation, MessageKind
 from dragoman.core.delivery.outbox import offer, offer_answer, withdraw
-from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import ADMIN, HUB, SECOND, AgentId, Instant, QuestionId
 from dragoman.core.lookups import OpenQuestions, QuestionById
 from dragoman.core.routing.dispatch import place
 from dragoman.core.tasks.lifecycle import move
 from dragoman.core.tasks.model import HELD, Asking, EventKind, Question, QuestionStatus, Status, Task, Waiting
 from dragoman.core.work import Work
+from dragoman.messages.faults import Kind, refuse
 
 ASKED = frozenset({QuestionStatus.OPEN, QuestionStatus.WITH_AGENT})
 

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from dragoman.core.commands import TellAgain
 from dragoman.core.delivery.model import DeliveryState, MessageKind
 from dragoman.core.delivery.outbox import OUTCOME_KINDS, OUTCOMES, offer, offer_answer, waiting_again
-from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.lookups import Claims, Lane, QuestionById
 from dragoman.core.tasks.assistance import question_id
 from dragoman.core.work import Work
+from dragoman.messages.faults import Kind, refuse
 
 
 def tell_again(work: Work, command: TellAgain) -> None:

@@ -18,7 +18,6 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import HUB, AgentId, Instant
 from dragoman.core.routing.dispatch import fill
 from dragoman.core.state import budget
@@ -26,6 +25,7 @@ from dragoman.core.tasks.model import HELD, Spent, Status, Task
 from dragoman.core.tasks.outcome import end, end_children
 from dragoman.core.tasks.questions import call_back, stood_still_for
 from dragoman.core.work import Work
+from dragoman.messages.faults import Fault, Kind
 
 
 def usage_in(body: bytes) -> dict[str, Any]:

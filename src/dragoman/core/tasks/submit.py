@@ -11,7 +11,6 @@ from dragoman.core.commands import Submit
 from dragoman.core.contracts.domain_policy import check_open, view
 from dragoman.core.contracts.terms import agreed, check_input, offer_for, sifted
 from dragoman.core.delivery.outbox import OUTCOME_KINDS, OUTCOMES, await_answer, offer, repeat
-from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import ADMIN, HOUR, HUB, SECOND, Instant, TaskId
 from dragoman.core.lookups import Claims, Lane
 from dragoman.core.policy import quotas
@@ -29,6 +28,7 @@ from dragoman.core.tasks.output import take_files
 from dragoman.core.tasks.questions import resume_with
 from dragoman.core.tasks.retry import redo
 from dragoman.core.work import Work
+from dragoman.messages.faults import Kind, refuse
 
 ERRORS = frozenset(Kind) - {Kind.WORK_FAILED, Kind.CANCELLED, Kind.DEPENDENCY}
 """Ways to fail that are no result of the work. What was cancelled stays so: somebody wanted that; and what depends on

@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import DeadLetter, Delivery, Heard
-from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import TaskId
 from dragoman.core.lookups import (
     Claims,
@@ -29,6 +28,7 @@ from dragoman.core.state.model import Entity
 from dragoman.core.state.tasks import step
 from dragoman.core.tasks.model import Event, Question, Task
 from dragoman.core.work.notes import Entry, Notes, NotLoaded, key_of
+from dragoman.messages.faults import Kind, refuse
 
 R = TypeVar("R", Task, Event, Delivery, DeadLetter, Question, Entity, Heard, Contract)
 

@@ -14,7 +14,6 @@ from dragoman.core.audit.chain import sealed
 from dragoman.core.audit.tally import Allowance, Rate, Tally
 from dragoman.core.commands import Command
 from dragoman.core.delivery.model import Delivery, Outgoing
-from dragoman.core.errors import Fault, Kind, refuse
 from dragoman.core.ids import HUB, NOBODY, AgentId, SessionId
 from dragoman.core.lookups import Row
 from dragoman.core.policy.ratelimit import Key, Minute
@@ -22,6 +21,7 @@ from dragoman.core.state.model import Change, Entity
 from dragoman.core.tasks.model import Event, EventKind, Question, Task
 from dragoman.core.work.notes import Entry
 from dragoman.core.work.scene import Scene
+from dragoman.messages.faults import Fault, Kind, refuse
 
 
 class Writing(Scene):

@@ -49,8 +49,8 @@ KINDS: dict[int, str] = {
     DEPENDENCY_FAILED: "dependency",
     WORK_FAILED: "work_failed",
 }
-"""What a code means in the words that all protocols share (`core.errors.Kind`), for the hub and for the SDK. The last
-three codes are ours, from the range that the document leaves free."""
+"""What a code means in the words that all protocols share (`messages.faults.Kind`), for the hub and for the SDK. The
+last three codes are ours, from the range that the document leaves free."""
 UNDOCUMENTED = ErrorRule("Undocumented Error", False, ())
 
 #: Seconds before attempts 1 to 4: one try and three retries, all with the same request_id (D7).

@@ -28,9 +28,9 @@ from dragoman.bindings.a2acp.names import PROTOCOL
 from dragoman.core.agents.model import Agent
 from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery.model import MessageKind, Outgoing
-from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, rfc3339
 from dragoman.core.ports import Files, Intake, Store, Vault
+from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.a2acp import codec, intents, replay
 from dragoman.protocols.a2acp.connection import NOBODY, misspoken
 from dragoman.protocols.a2acp.errors import A2acpError

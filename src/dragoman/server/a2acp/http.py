@@ -29,10 +29,10 @@ from dragoman.bindings.a2acp.names import PROTOCOL
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Acknowledge, Command, ShakeHands, Submit, TellAgain
 from dragoman.core.delivery.model import Outgoing
-from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import DeliveryId, Instant, SessionId
 from dragoman.core.memory import STRANGERS
 from dragoman.core.ports import StoreFailed
+from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.errors import A2acpError
 from dragoman.protocols.a2acp.types import HANDSHAKE_SECONDS, MESSAGE_BYTES

@@ -19,10 +19,10 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command, NoteRead, ReportProgress
 from dragoman.core.contracts import terms as schemas
 from dragoman.core.contracts.model import Contract
-from dragoman.core.errors import Kind, Refused, refuse
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.ports import StoreFailed, TaskFilter
 from dragoman.core.tasks.model import Task
+from dragoman.messages.faults import Kind, Refused, refuse
 from dragoman.protocols.a2acp import codec, contracts, intents, sealing, versions
 from dragoman.protocols.a2acp.errors import A2acpError
 from dragoman.protocols.a2acp.types import PAYLOAD_BYTES, RESERVED, Message, MessageType

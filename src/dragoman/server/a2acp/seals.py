@@ -14,9 +14,9 @@ import msgspec
 
 from dragoman.bindings.a2acp.contracts import held_of
 from dragoman.core.contracts.model import Contract, Secret
-from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.ports import Vault
+from dragoman.messages.faults import Kind, refuse
 from dragoman.protocols.a2acp.contracts import Held
 from dragoman.protocols.a2acp.sealing import KeyGrant, associated_data
 from dragoman.protocols.a2acp.types import Message

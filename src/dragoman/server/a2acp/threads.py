@@ -25,10 +25,10 @@ import msgspec
 
 from dragoman.bindings import a2acp
 from dragoman.bindings.a2acp.names import PROTOCOL
-from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import AgentId, QuestionId, TaskId
 from dragoman.core.ports import TaskFilter
 from dragoman.core.tasks.model import Asking, QuestionStatus, Task
+from dragoman.messages.faults import Kind, refuse
 from dragoman.protocols.a2acp.types import Message, MessageType
 
 if TYPE_CHECKING:

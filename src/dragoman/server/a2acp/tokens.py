@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from dragoman.bindings.a2acp.names import PROTOCOL, domain_of
 from dragoman.core.agents.model import Agent
-from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import SECOND, AgentId
 from dragoman.core.ports import Intake
+from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.a2acp.types import Agent as Party
 from dragoman.protocols.a2acp.types import Message
 from dragoman.security.refusals import Reason, Refusal

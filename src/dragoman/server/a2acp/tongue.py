@@ -17,9 +17,9 @@ from dragoman.bindings.a2acp.names import PROTOCOL, delivery_named
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command
 from dragoman.core.delivery.model import Outgoing
-from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import Instant
 from dragoman.core.ports import StoreFailed
+from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.errors import A2acpError
 from dragoman.server.a2acp.desk import A2acpDesk, About

@@ -12,8 +12,8 @@ import contextlib
 from dragoman.bindings import a2acp
 from dragoman.bindings.a2acp.names import PROTOCOL
 from dragoman.core.agents.model import Agent
-from dragoman.core.errors import Fault
 from dragoman.core.ports import StoreFailed
+from dragoman.messages.faults import Fault
 from dragoman.protocols.a2acp.types import SUBPROTOCOL
 from dragoman.server.a2acp.desk import A2acpDesk
 from dragoman.server.a2acp.tongue import A2acpTongue

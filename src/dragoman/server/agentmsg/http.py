@@ -21,9 +21,9 @@ from dragoman.bindings.agentmsg.names import PROTOCOL
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command
 from dragoman.core.delivery.model import Outgoing
-from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.ports import StoreFailed
+from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.agentmsg.errors import AgentmsgError
 from dragoman.protocols.agentmsg.types import Message, MessageType, StateQuery
 from dragoman.server.agentmsg.desk import About, AgentmsgDesk, in_pieces

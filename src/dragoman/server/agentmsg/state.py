@@ -26,12 +26,12 @@ import msgspec
 import structlog
 
 from dragoman.bindings import agentmsg
-from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import AgentId, Instant, rfc3339
 from dragoman.core.ports import StoreFailed
 from dragoman.core.state.model import Change, Registry
 from dragoman.core.state.model import Entity as Shared
 from dragoman.core.state.tasks import in_full
+from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.agentmsg import codec
 from dragoman.protocols.agentmsg.errors import AgentmsgError
 from dragoman.protocols.agentmsg.types import EntityType, StateQuery, StateUpdate

@@ -19,9 +19,9 @@ from dragoman.bindings import agentmsg
 from dragoman.bindings.agentmsg.names import PROTOCOL
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Outgoing
-from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.ports import StoreFailed
+from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.agentmsg.types import Message, StateQuery
 from dragoman.server.agentmsg import state
 from dragoman.server.agentmsg.desk import About, AgentmsgDesk, in_pieces

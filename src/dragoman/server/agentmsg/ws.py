@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 from dragoman.bindings import agentmsg
 from dragoman.bindings.agentmsg.names import PROTOCOL
 from dragoman.core.agents.model import Agent
-from dragoman.core.errors import Fault
+from dragoman.messages.faults import Fault
 from dragoman.protocols.agentmsg.types import SUBPROTOCOL
 from dragoman.server.agentmsg.desk import AgentmsgDesk
 from dragoman.server.agentmsg.tongue import AgentmsgTongue

@@ -16,9 +16,9 @@ from dragoman.bindings.chiffon.exchange import PROTOCOL, wire_name
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command, Submit
 from dragoman.core.delivery.model import Outgoing
-from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import ADMIN, AgentId, DeliveryId, Instant
 from dragoman.core.ports import Files, Intake, Store
+from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.protocols.chiffon import codec
 from dragoman.protocols.chiffon.errors import ChiffonError
 from dragoman.protocols.chiffon.types import Correlation

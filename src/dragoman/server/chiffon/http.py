@@ -22,9 +22,9 @@ from dragoman.bindings.chiffon.exchange import PROTOCOL
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Cancel, Command, Pause, Resume
 from dragoman.core.delivery.model import Outgoing
-from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import ADMIN, AgentId, Instant, TaskId
 from dragoman.core.ports import StoreFailed
+from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.chiffon import codec
 from dragoman.protocols.chiffon.errors import ChiffonError
 from dragoman.security.urls import UrlRefused

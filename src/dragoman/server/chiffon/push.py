@@ -29,9 +29,9 @@ from dragoman.bindings.chiffon.exchange import PROTOCOL, receipts, traceparent
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Acknowledge, CloseLink, OpenLink, ReportFault
 from dragoman.core.delivery.model import MessageKind, Outgoing
-from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import AgentId, Instant, SessionId, TaskId
 from dragoman.core.ports import Intake
+from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.security.redaction import disclosed
 from dragoman.security.urls import Network, Pinned, Resolve, UrlRefused, pin
 from dragoman.server.chiffon.http import Callbacks

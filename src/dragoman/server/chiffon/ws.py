@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 from dragoman.bindings import chiffon
 from dragoman.bindings.chiffon.exchange import PROTOCOL
 from dragoman.core.agents.model import Agent
-from dragoman.core.errors import Fault
+from dragoman.messages.faults import Fault
 from dragoman.protocols.chiffon.types import SUBPROTOCOL
 from dragoman.server.asgi import Scope
 from dragoman.server.chiffon.desk import ChiffonDesk, ChiffonTongue

@@ -25,9 +25,9 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from dragoman.bindings import coven
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import CloseLink, OpenLink
-from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import AgentId, SessionId
 from dragoman.core.ports import Files, Intake, Store, StoreFailed
+from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.coven import codec, types
 from dragoman.protocols.coven.connection import Connection
 from dragoman.protocols.coven.events import Invalid, Registered

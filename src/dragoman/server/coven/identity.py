@@ -13,10 +13,10 @@ from urllib.parse import unquote
 from dragoman.bindings import coven
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import AdmitGuest
-from dragoman.core.errors import Fault, Kind, Refused, refuse
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.memory import STRANGERS
 from dragoman.core.ports import Intake
+from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.coven.types import RegisterAgent
 from dragoman.security import tokens
 

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import structlog
 
-from dragoman.core.files import FileRef
 from dragoman.core.ports import Files
+from dragoman.messages.files import FileRef
 from dragoman.protocols.coven.types import FileData
 
 log = structlog.get_logger("dragoman.server")

@@ -21,10 +21,10 @@ import structlog
 from dragoman.bindings import coven
 from dragoman.core.commands import Acknowledge, Command, Finish, ReportFault, ReportProgress
 from dragoman.core.delivery.model import MessageKind, Outgoing
-from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import HUB, AgentId, DeliveryId, SessionId, TaskId
 from dragoman.core.ports import Intake, Store
 from dragoman.core.tasks.model import EventKind
+from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.protocols.coven.connection import Connection
 from dragoman.protocols.coven.errors import Oddity
 from dragoman.protocols.coven.events import Beat, Completed, Event, Ignored, Invalid, Responded

@@ -17,10 +17,10 @@ from typing import Any
 
 from dragoman.bindings import coven
 from dragoman.core.commands import Command, ReportFault
-from dragoman.core.errors import Refused
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.pipelining import Pipeline, Pipelined
 from dragoman.core.ports import Intake
+from dragoman.messages.faults import Refused
 from dragoman.server.hold import room_for
 
 STREAM = "stream"

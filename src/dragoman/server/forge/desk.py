@@ -15,10 +15,10 @@ from typing import Any, Protocol
 import msgspec
 
 from dragoman.core.commands import LogEntry, WriteLog
-from dragoman.core.errors import Refused
 from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.ports import Files, Intake, Store
 from dragoman.core.queries.tasks import PERSONAL
+from dragoman.messages.faults import Refused
 from dragoman.protocols.forge.ratelimit import Bucket
 from dragoman.protocols.forge.types import REQUEST_SECONDS, AgentStatus
 from dragoman.server.limits import Limits

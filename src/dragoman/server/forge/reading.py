@@ -8,11 +8,11 @@ from typing import Any
 
 from dragoman.bindings import forge
 from dragoman.core.agents.model import Agent
-from dragoman.core.errors import Kind, refuse
 from dragoman.core.ids import TaskId
 from dragoman.core.ports import TaskFilter
 from dragoman.core.tasks import authorization
 from dragoman.core.tasks.model import Status, Task
+from dragoman.messages.faults import Kind, refuse
 from dragoman.protocols.forge.types import PLANNER, GetFile, QueryAgents, QueryTasks
 from dragoman.server.account import account
 from dragoman.server.forge.desk import ForgeDesk

@@ -30,10 +30,10 @@ from dragoman.bindings.forge.inbound import cancellation, progress, update
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command, NoteRead, NoteRefusal, ReportFault
 from dragoman.core.delivery.model import Outgoing
-from dragoman.core.errors import Fault, Kind, Refused, refuse
-from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.tasks.model import Status, Task
+from dragoman.messages.faults import Fault, Kind, Refused, refuse
+from dragoman.messages.files import FileRef
 from dragoman.protocols.forge import codec
 from dragoman.protocols.forge.events import Dropped, EventReceived, Invalid, LogReceived, RequestReceived
 from dragoman.protocols.forge.types import (

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from dragoman.bindings import errormap, forge
 from dragoman.core.agents.model import Agent
-from dragoman.core.errors import Fault
 from dragoman.core.ports import StoreFailed
 from dragoman.core.tasks.model import Status
+from dragoman.messages.faults import Fault
 from dragoman.protocols.forge import codec
 from dragoman.protocols.forge.types import SHUTDOWN_GRACE_MS, Encoding
 from dragoman.server import identity

@@ -21,9 +21,9 @@ from dragoman.core.commands import (
     Submit,
 )
 from dragoman.core.delivery.model import MessageKind
-from dragoman.core.errors import Kind, Refused
 from dragoman.core.ids import SECOND
 from dragoman.core.tasks.model import EventKind
+from dragoman.messages.faults import Kind, Refused
 
 BROKER = {"agent_id": "protocol-broker-agent", "domain": "hub", "version": "1.0.0"}
 TO_ADA = {

@@ -20,10 +20,10 @@ from dragoman.bindings.a2acp import (
 from dragoman.core.agents.model import Offer
 from dragoman.core.contracts.model import Standing
 from dragoman.core.delivery.model import MessageKind
-from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import SECOND
 from dragoman.core.state.policy import Border
 from dragoman.core.tasks.model import EventKind
+from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.protocols.a2acp.errors import TABLE, retry_after
 from dragoman.protocols.a2acp.intents import Discover
 from dragoman.protocols.a2acp.types import PAYLOAD_BYTES

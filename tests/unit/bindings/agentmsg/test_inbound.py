@@ -15,10 +15,10 @@ from dragoman.bindings.agentmsg import acknowledged, delivery_named, derived_v4,
 from dragoman.core import commands
 from dragoman.core.commands import Handing, HelpVerdict, Severity
 from dragoman.core.delivery.retry import Backoff
-from dragoman.core.errors import Kind, Refused, refuse
 from dragoman.core.ids import MINUTE, Instant
 from dragoman.core.state.model import Operation, Registry
 from dragoman.core.tasks.model import Priority
+from dragoman.messages.faults import Kind, Refused, refuse
 from dragoman.protocols.agentmsg import codec
 
 T1 = task_id("t-1")

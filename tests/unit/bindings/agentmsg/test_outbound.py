@@ -16,9 +16,9 @@ from tests.unit.bindings.agentmsg.conftest import ADA, BOB, DELIVERY, NOW, TRACE
 from dragoman.bindings.agentmsg import delivery_named, derived_v4, wire_of
 from dragoman.bindings.agentmsg.outbound import ends_in_pieces
 from dragoman.core.delivery.model import MessageKind
-from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, HUB, AgentId, QuestionId, TaskId, rfc3339
 from dragoman.core.tasks.model import Asking, EventKind, Origin, Priority, Question, QuestionStatus, Task
+from dragoman.messages.faults import Fault, Kind
 
 Make = Callable[..., Any]
 ID = "01a1e135-5828-43d3-96c2-ab61ababb946"

@@ -11,8 +11,8 @@ import pytest
 
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Ask, Finish, ReportFault, ReportProgress, Span, Submit
-from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.tasks.model import Priority
+from dragoman.messages.faults import Fault, Kind, Refused
 
 TASK = "550e8400-e29b-41d4-a716-446655440004"
 OTHER = "550e8400-e29b-41d4-a716-44665544000a"

@@ -12,10 +12,10 @@ from dragoman.bindings.coven.exchange import content_of, trace_in
 from dragoman.bindings.coven.failures import fault_in
 from dragoman.core.commands import Finish, ReportFault, ReportProgress
 from dragoman.core.delivery.model import Delivery, MessageKind, Outgoing
-from dragoman.core.errors import Fault, Kind, Refused
-from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.tasks.model import Event, EventKind, Origin, Priority, Status, Task
+from dragoman.messages.faults import Fault, Kind, Refused
+from dragoman.messages.files import FileRef
 from dragoman.protocols.coven import codec, types
 from dragoman.protocols.coven.events import Completed
 from dragoman.protocols.coven.types import (

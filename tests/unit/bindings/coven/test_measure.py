@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dragoman.bindings.coven import in_measure
-from dragoman.core.brevity import CUT
+from dragoman.messages.brevity import CUT
 from dragoman.protocols.coven import codec
 from dragoman.protocols.coven.types import (
     Done,

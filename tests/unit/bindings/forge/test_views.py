@@ -12,10 +12,10 @@ from dragoman.bindings.forge import command_of, error_of, fault_in, may_see, sho
 from dragoman.bindings.forge.vocabulary import PRIORITY_IN, PRIORITY_OUT, STATUS_IN, agent_status
 from dragoman.core.agents.model import Agent, Breaker, BreakerState
 from dragoman.core.commands import Submit
-from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.routing.routes import Route
 from dragoman.core.tasks.model import Origin, Priority, Status, Task, Waiting
+from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.forge import codec
 from dragoman.protocols.forge.errors import Code, is_retryable
 from dragoman.protocols.forge.events import RequestReceived

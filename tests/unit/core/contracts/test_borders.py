@@ -10,8 +10,8 @@ from dragoman.core.commands import (
     Claim,
     SetDomainPolicy,
 )
-from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN, AgentId
+from dragoman.messages.faults import Kind
 
 BORDERS = {
     "nothing is said": ((), True),

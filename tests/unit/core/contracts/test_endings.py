@@ -16,9 +16,9 @@ from dragoman.core.commands import (
 )
 from dragoman.core.contracts.model import Standing
 from dragoman.core.delivery.model import MessageKind
-from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN, HOUR, MINUTE, SECOND, AgentId, Instant
 from dragoman.core.tasks.model import Status
+from dragoman.messages.faults import Kind
 
 
 @pytest.mark.parametrize("over", ["ended", "expired", "closed"])

@@ -15,9 +15,9 @@ from dragoman.core.commands import (
 )
 from dragoman.core.contracts.model import Secret, Standing
 from dragoman.core.delivery.model import MessageKind
-from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, MINUTE, AgentId, Instant
 from dragoman.core.tasks.model import QuestionStatus
+from dragoman.messages.faults import Fault, Kind
 
 
 async def test_the_five_steps(world):

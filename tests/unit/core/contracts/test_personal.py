@@ -16,12 +16,12 @@ from dragoman.core.commands import (
     ReportFault,
     Severity,
 )
-from dragoman.core.errors import Fault, Kind
-from dragoman.core.files import FileRef
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.lookups import TaskById
 from dragoman.core.ports import TaskFilter
 from dragoman.core.state.model import Registry
+from dragoman.messages.faults import Fault, Kind
+from dragoman.messages.files import FileRef
 from dragoman.security.masterkey import MasterKeys
 from dragoman.stores.sqlite.store import SqliteStore
 

@@ -12,8 +12,8 @@ from dragoman.core.commands import SetDomainPolicy
 from dragoman.core.contracts.domain_policy import are_open, domain_of
 from dragoman.core.contracts.model import Secret
 from dragoman.core.contracts.served import listed
-from dragoman.core.errors import Kind, Refused
 from dragoman.core.ids import ADMIN, AgentId
+from dragoman.messages.faults import Kind, Refused
 
 AGENTS = {
     "asker": {"protocol": "a2acp", "domain": "lab", "offers": (PROVISION,)},

@@ -12,9 +12,9 @@ from dragoman.core.commands import (
     Retry,
 )
 from dragoman.core.contracts.model import Secret
-from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.tasks.model import Status
+from dragoman.messages.faults import Kind
 
 
 async def test_both_sides_are_held_to_it(world):

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from dragoman.core.commands import Cancel, PartLink, RemoveAgent, ReportFault, ReportProgress, Retry
-from dragoman.core.errors import Fault, Kind
-from dragoman.core.files import FileRef
 from dragoman.core.ids import ADMIN, SECOND, AgentId, rfc3339
 from dragoman.core.tasks.model import Status
+from dragoman.messages.faults import Fault, Kind
+from dragoman.messages.files import FileRef
 
 
 @pytest.mark.requirement("CH-TMO-1")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dragoman.core.agents.model import BreakerState
-from dragoman.core.errors import Kind
 from dragoman.core.ids import SECOND, AgentId
 from dragoman.core.tasks.model import Status
+from dragoman.messages.faults import Kind
 
 
 @pytest.mark.requirement("CH-BRK-1")

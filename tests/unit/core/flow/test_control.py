@@ -17,9 +17,9 @@ from dragoman.core.commands import (
     Resume,
     Retry,
 )
-from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, HOUR, SECOND, AgentId, Instant
 from dragoman.core.tasks.model import QuestionStatus, Status, Waiting
+from dragoman.messages.faults import Fault, Kind
 
 
 async def test_cancel_reaches_the_agent_and_every_child(world):

@@ -6,9 +6,9 @@ import pytest
 
 from dragoman.core.commands import Beat
 from dragoman.core.delivery.model import MessageKind
-from dragoman.core.errors import Kind
 from dragoman.core.ids import SECOND, AgentId, Instant, rfc3339
 from dragoman.core.tasks.model import Status
+from dragoman.messages.faults import Kind
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import pytest
 from tests.support.world import World
 
 from dragoman.core.commands import Cancel, Finish, ReportFault, ReportProgress, Span
-from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.ports import StoreFailed
 from dragoman.core.queries.transcript import Transcript
 from dragoman.core.rules import Rules
 from dragoman.core.tasks.model import Priority, Status
+from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.stores.memory import MemoryStore
 
 

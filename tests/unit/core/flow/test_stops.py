@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import SECOND, AgentId
 from dragoman.core.ports import TaskFilter
 from dragoman.core.tasks.model import Status
+from dragoman.messages.faults import Fault, Kind
 
 
 async def test_after_a_restart_agents_have_a_fresh_idle_clock_and_pending_work_goes_on(world):

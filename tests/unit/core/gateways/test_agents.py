@@ -19,11 +19,11 @@ from dragoman.core.commands import (
     RegisterAgent,
     WriteLog,
 )
-from dragoman.core.errors import Fault, Kind
-from dragoman.core.files import FileRef, shown_name
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.rules import Rules
 from dragoman.core.tasks.model import Status, Waiting
+from dragoman.messages.faults import Fault, Kind
+from dragoman.messages.files import FileRef, shown_name
 
 GONE = Fault(kind=Kind.UNAVAILABLE, message="the stream ended", retryable=True)
 

@@ -11,9 +11,9 @@ from dragoman.core.commands import (
     AskPerson,
 )
 from dragoman.core.delivery.model import MessageKind
-from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.tasks.model import QuestionStatus, Status, Waiting
+from dragoman.messages.faults import Fault, Kind
 
 GONE = Fault(kind=Kind.UNAVAILABLE, message="the stream ended", retryable=True)
 

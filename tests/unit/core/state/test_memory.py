@@ -13,11 +13,11 @@ from dragoman.api.tasks import explain
 from dragoman.core.agents.model import Agent
 from dragoman.core.agents.resources import RESOURCES, Resource
 from dragoman.core.commands import RegisterAgent
-from dragoman.core.errors import Kind
 from dragoman.core.ids import AgentId
 from dragoman.core.routing.routes import Route, route_of
 from dragoman.core.state.capacity import account_of
 from dragoman.core.tasks.model import Status
+from dragoman.messages.faults import Kind
 from dragoman.stores.memory import MemoryStore
 
 

@@ -6,10 +6,10 @@ import pytest
 
 from dragoman.core.agents.model import BreakerState
 from dragoman.core.commands import Answer, Cancel, Retry
-from dragoman.core.errors import Kind
 from dragoman.core.ids import ADMIN, SECOND, AgentId
 from dragoman.core.state.model import Registry
 from dragoman.core.tasks.model import QuestionStatus, Status, Waiting
+from dragoman.messages.faults import Kind
 
 pytestmark = pytest.mark.requirement("agentmsg-D11")
 

@@ -7,10 +7,10 @@ import pytest
 
 from dragoman.core.commands import ReportFault, ReportStatus, Retry
 from dragoman.core.delivery.model import MessageKind
-from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.queries.why import why
 from dragoman.core.tasks.model import EventKind, Status
+from dragoman.messages.faults import Fault, Kind
 
 pytestmark = pytest.mark.requirement("agentmsg-D10")
 

@@ -14,9 +14,9 @@ import pytest
 from tests.support.contracts import agreed, lab_and_clinic, shakes
 from tests.support.world import Peer, World
 
-from dragoman.core.errors import Refused
 from dragoman.core.ids import SECOND, AgentId, rfc3339
 from dragoman.core.tasks.model import QuestionStatus, Status
+from dragoman.messages.faults import Refused
 from dragoman.protocols.a2acp.types import Agent as Party
 from dragoman.security.jwt import Authority
 from dragoman.security.keys import KeyRing, new_key

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from dragoman.core.agents.model import Revoked
-from dragoman.core.errors import Refused
 from dragoman.core.ids import SECOND, AgentId
+from dragoman.messages.faults import Refused
 from dragoman.protocols.a2acp import codec
 from dragoman.security.jwt import Authority
 from dragoman.security.keys import KeyRing, new_key

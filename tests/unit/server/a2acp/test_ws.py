@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.core.commands import Acknowledge, Cancel, EndContract, ReportFault, Submit
 from dragoman.core.delivery.model import MessageKind, Outgoing
-from dragoman.core.errors import Kind
+from dragoman.messages.faults import Kind
 from dragoman.protocols.a2acp.types import PAYLOAD_BYTES
 
 

@@ -17,8 +17,8 @@ from dragoman.core.commands import (
     ReportStatus,
     Tell,
 )
-from dragoman.core.errors import Fault, Kind
 from dragoman.core.state.model import Registry
+from dragoman.messages.faults import Fault, Kind
 
 
 async def test_a_message_is_accepted_after_its_commit(client: Any, hub: Any, kit: Any) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from dragoman.core.commands import ChangeState
-from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN
 from dragoman.core.state.model import Operation, Registry
+from dragoman.messages.faults import Fault, Kind
 from dragoman.server.agentmsg import state as watching
 
 

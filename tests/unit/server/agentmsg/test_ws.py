@@ -19,8 +19,8 @@ from dragoman.core.commands import (
     ReportStatus,
     Tell,
 )
-from dragoman.core.errors import Fault, Kind
 from dragoman.core.state.model import Registry
+from dragoman.messages.faults import Fault, Kind
 
 
 async def test_a_link_speaks_agentmsg_and_vouches_for_nothing(connect: Any, hub: Any) -> None:

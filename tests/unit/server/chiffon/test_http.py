@@ -22,9 +22,9 @@ from dragoman.core.commands import (
     Resume,
     Submit,
 )
-from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import ADMIN, SECOND
 from dragoman.core.tasks.model import Task
+from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.chiffon import codec
 from dragoman.protocols.chiffon.types import ErrorPayload
 

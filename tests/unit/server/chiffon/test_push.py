@@ -15,8 +15,8 @@ from dragoman.bindings import chiffon
 from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Acknowledge, CloseLink, OpenLink, ReportFault
 from dragoman.core.delivery.model import MessageKind, Outgoing
-from dragoman.core.errors import Kind
 from dragoman.core.ids import Instant, TaskId
+from dragoman.messages.faults import Kind
 from dragoman.security.urls import PRIVATE, UrlRefused
 from dragoman.server.chiffon.push import Push
 

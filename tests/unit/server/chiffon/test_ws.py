@@ -15,7 +15,7 @@ from websockets.asyncio.client import ClientConnection
 
 from dragoman.core.commands import Acknowledge, CloseLink, Finish, OpenLink, PaceLink, ReportProgress, Submit
 from dragoman.core.delivery.model import MessageKind, Outgoing
-from dragoman.core.errors import Fault, Kind
+from dragoman.messages.faults import Fault, Kind
 from dragoman.server.chiffon.ws import ChiffonWs
 
 Connect = Callable[..., Any]

@@ -12,8 +12,8 @@ from tests.support import coven as outside
 from tests.support.coven_world import gateway
 
 from dragoman.app.clock import Mint, SystemClock
-from dragoman.core.files import FileRef
 from dragoman.core.ids import AgentId
+from dragoman.messages.files import FileRef
 from dragoman.protocols.coven.types import FileData, SendMessage
 from dragoman.server.coven.roster import Roster
 from dragoman.stores.files import MemoryFiles

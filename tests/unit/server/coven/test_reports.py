@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.core.commands import Command, Finish, ReportProgress
-from dragoman.core.errors import Fault, Kind, Refused
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.memory import MemoryBudget, MemoryLimits
+from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.server.coven.reports import Reports
 
 TASK = TaskId("t1")

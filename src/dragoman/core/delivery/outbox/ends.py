@@ -8,11 +8,11 @@ from dragoman.core.commands import Unanswered
 from dragoman.core.delivery.model import DeadLetter, Delivery, Letter, MessageKind
 from dragoman.core.delivery.outbox.lanes import advance, lane_of, put_on_its_way, vacate
 from dragoman.core.delivery.outbox.leases import ORDERS, converses, is_alone
-from dragoman.core.errors import Fault, Kind
 from dragoman.core.ids import DeliveryId, Instant, TaskId
 from dragoman.core.lookups import QuestionById
 from dragoman.core.tasks.model import EventKind, Status, Task
 from dragoman.core.work import Work
+from dragoman.messages.faults import Fault, Kind
 
 
 def attempts_of(work: Work, delivery: Delivery) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.brevity import in_short
+from dragoman.messages.brevity import in_short
 
 LONGEST = 64 * 1024
 """Bytes of a fault's words, and of its facts, that stand in rows and are told."""

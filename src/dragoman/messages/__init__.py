@@ -1,0 +1,9 @@
+"""The hub's own language: what callers and agents say to each other, typed and free of any protocol.
+
+faults    why something failed or was refused
+files     what is known of a file that belongs to a task
+brevity   text that is too long for where it stands
+
+It knows no row, no agent and no wire format. The core decides about messages, a protocol's mapping makes them of its
+wire types and back, and the SDK hands them to handlers: all three import this package, and it imports none of them.
+"""
