@@ -16,7 +16,7 @@ from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.options import Output
 
 if TYPE_CHECKING:
-    from dragoman.app.booth.interpreter import Translation
+    from dragoman.app.translator.translator import Translation
 
 Spoken = Literal["chiffon", "coven", "forge", "agentmsg", "a2acp"]
 MARKS = {"near": "≈", "lost": "✗"}
@@ -41,8 +41,8 @@ def translate(
     A message is JSON. Coven's is what its proto file says, in protobuf's JSON form: SendMessage of a caller,
     MessageResponse of an agent.
     """
-    from dragoman.app.booth.examples import EXAMPLES
-    from dragoman.app.booth.interpreter import translate
+    from dragoman.app.translator.examples import EXAMPLES
+    from dragoman.app.translator.translator import translate
     from dragoman.messages.faults import Refused
     from dragoman.wire.errors import RemoteProtocolError
 

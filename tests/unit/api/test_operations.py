@@ -17,8 +17,8 @@ import pytest
 
 from dragoman.api.doors import A2ACP, AGENTMSG, CHIFFON, FORGE
 from dragoman.api.table import ENDPOINTS, SERVED
-from dragoman.app.booth.examples import EXAMPLES
 from dragoman.app.telemetry import Metrics
+from dragoman.app.translator.examples import EXAMPLES
 from dragoman.core.agents.model import Breaker, BreakerState
 from dragoman.core.commands import AddAgent, Submit
 from dragoman.core.delivery.model import DeadLetter, MessageKind

@@ -10,8 +10,8 @@ import pytest
 from tests.conformance.agentmsg import samples as agentmsg_samples
 from tests.fuzz import samples as fuzz_samples
 
-from dragoman.app.booth.examples import AT, EXAMPLES, ID, INPUT, KINDS, RESULT, TASK
-from dragoman.app.booth.interpreter import Translation, translate
+from dragoman.app.translator.examples import AT, EXAMPLES, ID, INPUT, KINDS, RESULT, TASK
+from dragoman.app.translator.translator import Translation, translate
 from dragoman.messages.faults import Refused
 from dragoman.wire.errors import RemoteProtocolError
 

@@ -1,4 +1,4 @@
-"""Chiffon in the booth."""
+"""The translator's adapter for chiffon."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.app.booth.tongue import Heard, Shelf, agent
+from dragoman.app.translator.adapter import Decoded, Files, agent
 from dragoman.bindings import chiffon
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Outgoing
@@ -14,21 +14,21 @@ from dragoman.core.ids import Instant
 from dragoman.core.tasks.model import Event, Task
 from dragoman.protocols.chiffon import codec
 
-FOLLOWS = False
+READS_EVENTS = False
 
 
-def hear(data: bytes, now: Instant) -> Heard:
+def decode(data: bytes, now: Instant) -> Decoded:
     tree = codec.parse(data)
     message = codec.interpret(tree, data)
     named = message.x_custom_fields.get("agent_id") if message.type != "work_request" else None
     kind = message.from_agent
-    speaker = agent(named, "chiffon", now, kind=kind) if isinstance(named, str) else agent(kind, "chiffon", now)
-    return Heard(message.type, speaker, (chiffon.command_of(speaker, message, tree, data),))
+    sender = agent(named, "chiffon", now, kind=kind) if isinstance(named, str) else agent(kind, "chiffon", now)
+    return Decoded(message.type, sender, (chiffon.command_of(sender, message, tree, data),))
 
 
-def say(outgoing: Outgoing, receiver: Agent, now: Instant, files: Shelf) -> list[Any]:
+def encode(outgoing: Outgoing, receiver: Agent, now: Instant, files: Files) -> list[Any]:
     return [msgspec.json.decode(frame) for frame in chiffon.wire_of(outgoing, receiver, now)]
 
 
-def follow(event: Event, task: Task, files: Shelf) -> list[Any]:
+def encode_event(event: Event, task: Task, files: Files) -> list[Any]:
     return []

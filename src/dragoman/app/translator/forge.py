@@ -1,4 +1,4 @@
-"""Forge in the booth."""
+"""The translator's adapter for forge."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.app.booth.tongue import SPEAKER, Heard, Shelf, agent, kept
+from dragoman.app.translator.adapter import SENDER, Decoded, Files, agent, file_ref
 from dragoman.bindings import forge
 from dragoman.bindings.forge.inbound import progress, update
 from dragoman.core.agents.model import Agent
@@ -23,32 +23,32 @@ from dragoman.protocols.forge.events import EventReceived, Invalid, RequestRecei
 from dragoman.protocols.forge.types import Attachment, Message, Progress, SubmitTask, UpdateTask
 from dragoman.wire.role import Role
 
-FOLLOWS = False
+READS_EVENTS = False
 
 
-def hear(data: bytes, now: Instant) -> Heard:
+def decode(data: bytes, now: Instant) -> Decoded:
     found = codec.read(data, Role.HUB)
     said = found[0] if found else None
     if isinstance(said, Invalid):
         raise refuse(Kind.INVALID, said.what, field=said.field)
     if not isinstance(said, RequestReceived | EventReceived):
         raise refuse(Kind.INVALID, "no message of a forge agent, whose `type` is `request:…` or `event:…`")
-    speaker = agent(said.message.agent_id or SPEAKER, "forge", now)
-    command = _command(speaker, said.message, said.tree)
-    files = {_kept(file).id: base64.b64decode(file.data) for file in _brought(said.message)}
-    return Heard(said.tree["type"], speaker, () if command is None else (command,), files=files)
+    sender = agent(said.message.agent_id or SENDER, "forge", now)
+    command = _command(sender, said.message, said.tree)
+    files = {_file_ref(file).id: base64.b64decode(file.data) for file in _brought(said.message)}
+    return Decoded(said.tree["type"], sender, () if command is None else (command,), files=files)
 
 
-def _command(speaker: Agent, message: Message, tree: dict[str, Any]) -> Command | None:
+def _command(sender: Agent, message: Message, tree: dict[str, Any]) -> Command | None:
     """What it asks for, with its files as if they had been kept."""
     match message.payload:
         case SubmitTask(attachments=attached) if attached:
-            return forge.submission(speaker, message, tree, tuple(map(_kept, attached)))
+            return forge.submission(sender, message, tree, tuple(map(_file_ref, attached)))
         case UpdateTask(file=Attachment() as file, status="running") as said:
-            return update(speaker, message, said, tree, _kept(file))
+            return update(sender, message, said, tree, _file_ref(file))
         case Progress(file=Attachment() as file) as said:
-            return progress(speaker, message, said, tree, _kept(file))
-    return forge.command_of(speaker, message, tree)
+            return progress(sender, message, said, tree, _file_ref(file))
+    return forge.command_of(sender, message, tree)
 
 
 def _brought(message: Message) -> Sequence[Attachment]:
@@ -60,16 +60,16 @@ def _brought(message: Message) -> Sequence[Attachment]:
     return ()
 
 
-def _kept(file: Attachment) -> FileRef:
+def _file_ref(file: Attachment) -> FileRef:
     try:
-        return kept(file.filename, file.mime_type, base64.b64decode(file.data, validate=True))
+        return file_ref(file.filename, file.mime_type, base64.b64decode(file.data, validate=True))
     except ValueError:
         raise refuse(Kind.INVALID, f"the data of {file.filename!r} is no base64", field="data") from None
 
 
-def say(outgoing: Outgoing, receiver: Agent, now: Instant, files: Shelf) -> list[Any]:
+def encode(outgoing: Outgoing, receiver: Agent, now: Instant, files: Files) -> list[Any]:
     return [msgspec.json.decode(codec.write(message)) for message in forge.messages_of(outgoing, receiver, now)]
 
 
-def follow(event: Event, task: Task, files: Shelf) -> list[Any]:
+def encode_event(event: Event, task: Task, files: Files) -> list[Any]:
     return []

@@ -1,4 +1,4 @@
-"""Agentmsg in the booth."""
+"""The translator's adapter for agentmsg."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.app.booth.tongue import Heard, Shelf, agent
+from dragoman.app.translator.adapter import Decoded, Files, agent
 from dragoman.bindings import agentmsg
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Outgoing
@@ -14,19 +14,19 @@ from dragoman.core.ids import Instant
 from dragoman.core.tasks.model import Event, Task
 from dragoman.protocols.agentmsg import codec
 
-FOLLOWS = False
+READS_EVENTS = False
 
 
-def hear(data: bytes, now: Instant) -> Heard:
+def decode(data: bytes, now: Instant) -> Decoded:
     tree = codec.parse(data)
     message = codec.interpret(tree)
-    speaker = agent(message.sender, "agentmsg", now)
-    return Heard(message.type.value, speaker, agentmsg.commands_of(speaker, message, tree, data, now=now))
+    sender = agent(message.sender, "agentmsg", now)
+    return Decoded(message.type.value, sender, agentmsg.commands_of(sender, message, tree, data, now=now))
 
 
-def say(outgoing: Outgoing, receiver: Agent, now: Instant, files: Shelf) -> list[Any]:
+def encode(outgoing: Outgoing, receiver: Agent, now: Instant, files: Files) -> list[Any]:
     return [msgspec.json.decode(agentmsg.wire_of(outgoing, receiver, now)[0])]
 
 
-def follow(event: Event, task: Task, files: Shelf) -> list[Any]:
+def encode_event(event: Event, task: Task, files: Files) -> list[Any]:
     return []

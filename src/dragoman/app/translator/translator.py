@@ -1,6 +1,6 @@
-"""A message, interpreted: heard by its protocol's binding, decided by a hub in memory, said by the other's binding.
+"""A message, translated: decoded by its protocol's binding, decided by a hub in memory, encoded by the other's binding.
 
-    what is said              by            the booth has before             arrives at
+    the message               sent by       the hub in memory has before     arrives at
     ------------------------  ------------  -------------------------------  ----------
     a request for work        the caller    an agent that can do it          the agent
     cancel                    the caller    the agent at work                the agent
@@ -19,9 +19,9 @@ from typing import Any
 
 import msgspec
 
-from dragoman.app.booth.tongue import LISTENER, NOBODY_ELSE, Heard, agent, said_at, tongue, tree_of
 from dragoman.app.clock import Mint, SystemClock
 from dragoman.app.intake import Intake
+from dragoman.app.translator.adapter import ONLY_FOR_THE_HUB, RECEIVER, Decoded, adapter_of, agent, sent_at, tree_of
 from dragoman.bindings.losses import Carriage, Feature, said_and_heard
 from dragoman.bindings.told import surroundings
 from dragoman.core.agents.model import Agent
@@ -62,8 +62,8 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Translation(msgspec.Struct, frozen=True, kw_only=True):
-    """`understood` is the message in the hub's own words; `arrives` what the other side gets; `losses` what of it does
-    not arrive as it was said."""
+    """`understood` is the message in the hub's own form; `arrives` what the other side gets; `losses` what of it does
+    not arrive as it was sent."""
 
     source: str
     target: str
@@ -74,7 +74,7 @@ class Translation(msgspec.Struct, frozen=True, kw_only=True):
     losses: list[Lost]
 
 
-class _End:
+class _Session:
     """Where outgoing messages arrive."""
 
     def __init__(self) -> None:
@@ -90,21 +90,21 @@ class _End:
 async def translate(source: str, target: str, data: bytes) -> Translation:
     """Raises `RemoteProtocolError` for what is no message of `source`, `Refused` for what cannot be carried."""
     clock = SystemClock()
-    now = said_at(tree_of(data), clock())
-    heard = tongue(source).hear(data, now)
+    now = sent_at(tree_of(data), clock())
+    decoded = adapter_of(source).decode(data, now)
     command = next(
-        (one for one in heard.commands if isinstance(one, (Submit, Cancel, *OF_AN_AGENT, *AMONG_AGENTS))), None
+        (one for one in decoded.commands if isinstance(one, (Submit, Cancel, *OF_AN_AGENT, *AMONG_AGENTS))), None
     )
     if command is None:
-        raise refuse(Kind.UNSUPPORTED_WORK, f"{heard.kind}: {NOBODY_ELSE}")
+        raise refuse(Kind.UNSUPPORTED_WORK, f"{decoded.kind}: {ONLY_FOR_THE_HUB}")
     of_an_agent = isinstance(command, OF_AN_AGENT)
-    booth = _Booth(heard, target, now, Mint(clock))
-    arrives = await (booth.back(command) if of_an_agent else booth.forth(command))
+    translator = _Translator(decoded, target, now, Mint(clock))
+    arrives = await (translator.to_caller(command) if of_an_agent else translator.to_agent(command))
     caller, worker = (target, source) if of_an_agent else (source, target)
     return Translation(
         source=source,
         target=target,
-        kind=heard.kind,
+        kind=decoded.kind,
         towards="caller" if of_an_agent else "agent",
         understood=understood(command),
         arrives=arrives,
@@ -117,9 +117,9 @@ async def translate(source: str, target: str, data: bytes) -> Translation:
     )
 
 
-class _Booth:
-    def __init__(self, heard: Heard, target: str, now: Instant, mint: Mint) -> None:
-        self._heard = heard
+class _Translator:
+    def __init__(self, decoded: Decoded, target: str, now: Instant, mint: Mint) -> None:
+        self._decoded = decoded
         self._target = target
         self._now = now
         self._store = MemoryStore()
@@ -127,65 +127,67 @@ class _Booth:
         # Nothing is tried again here: the caller hears of a failure at once, as it would after the last attempt.
         self._intake = Intake(self._store, rules=Rules(retry_delays=(0,)), now=lambda: now, mint=mint)
 
-    async def forth(self, command: Command) -> list[Any]:
+    async def to_agent(self, command: Command) -> list[Any]:
         """From a caller to an agent; from one agent to another."""
-        shelf = self._heard.files
-        listener = self._listener(command)
-        speaker = self._heard.speaker
-        rows: list[Any] = [speaker, listener, *([] if self._heard.contract is None else [self._heard.contract])]
+        files = self._decoded.files
+        receiver = self._receiver(command)
+        sender = self._decoded.sender
+        rows: list[Any] = [sender, receiver, *([] if self._decoded.contract is None else [self._decoded.contract])]
         if isinstance(command, Submit):
-            rows += [self._other(id, speaker) for id in command.dependencies]
-            rows += [self._other(command.parent, speaker, Status.RUNNING)] if command.parent else []
-            command = msgspec.structs.replace(command, pinned=LISTENER, kind=None, seen=None, required_role=None)
+            rows += [self._other(id, sender) for id in command.dependencies]
+            rows += [self._other(command.parent, sender, Status.RUNNING)] if command.parent else []
+            command = msgspec.structs.replace(command, pinned=RECEIVER, kind=None, seen=None, required_role=None)
         elif isinstance(command, AskHelp):
-            command = msgspec.structs.replace(command, to=LISTENER, task_id=None)
+            command = msgspec.structs.replace(command, to=RECEIVER, task_id=None)
         elif isinstance(command, HandOver | Tell):
-            command = msgspec.structs.replace(command, to=LISTENER)
+            command = msgspec.structs.replace(command, to=RECEIVER)
         deadline = getattr(command, "deadline", None)
         if deadline is not None and deadline <= self._now:  # here it has all the time in the world
             command = msgspec.structs.replace(command, deadline=Instant(self._now + HOUR))
         await self._begin(rows)
         try:
-            end = await self._open(listener)
+            end = await self._open(receiver)
             if isinstance(command, Cancel):
-                await self._given(speaker, listener, command.task_id)
+                await self._given(sender, receiver, command.task_id)
                 end.outgoing_messages.clear()
             await self._intake.ask(command)
-            speech = tongue(self._target)
+            adapter = adapter_of(self._target)
             return [
-                said for outgoing in end.outgoing_messages for said in speech.say(outgoing, listener, self._now, shelf)
+                said
+                for outgoing in end.outgoing_messages
+                for said in adapter.encode(outgoing, receiver, self._now, files)
             ]
         finally:
             await self._intake.stop()
 
-    async def back(self, command: Any) -> list[Any]:
-        """From the agent at work to whoever asked for it."""
-        shelf = self._heard.files
-        worker, caller = self._heard.speaker, agent(LISTENER, self._target, self._now)
-        speech = tongue(self._target)
+    async def to_caller(self, command: Any) -> list[Any]:
+        """From the agent at work to the caller."""
+        files = self._decoded.files
+        worker, caller = self._decoded.sender, agent(RECEIVER, self._target, self._now)
+        adapter = adapter_of(self._target)
         task = command.task_id or TaskId(self._mint())
         command = msgspec.structs.replace(command, task_id=task, seen=None)
         await self._begin([worker, caller])
         try:
             end = await self._open(caller)
             await self._open(worker)
-            given = await self._given(caller, worker, task, follows=speech.FOLLOWS)
+            given = await self._given(caller, worker, task, follows=adapter.READS_EVENTS)
             end.outgoing_messages.clear()
             await self._intake.ask(command)
-            if not speech.FOLLOWS:
+            if not adapter.READS_EVENTS:
                 return [
                     said
                     for outgoing in end.outgoing_messages
-                    for said in speech.say(outgoing, caller, self._now, shelf)
+                    for said in adapter.encode(outgoing, caller, self._now, files)
                 ]
             now = await self._store.task(task)
             assert now is not None
             events = await self._store.events(task, after=given.seq)
-            return [said for event in events for said in speech.follow(event, now, shelf)]
+            return [said for event in events for said in adapter.encode_event(event, now, files)]
         finally:
             await self._intake.stop()
 
-    def _listener(self, command: Command) -> Agent:
+    def _receiver(self, command: Command) -> Agent:
         """An agent that is able to do what is asked."""
         able: tuple[str, ...] = ()
         if isinstance(command, Submit):
@@ -194,15 +196,15 @@ class _Booth:
             able = command.required_capabilities
         elif isinstance(command, AskHelp):
             able = (command.topic,)
-        return agent(LISTENER, self._target, self._now, capabilities=able)
+        return agent(RECEIVER, self._target, self._now, capabilities=able)
 
     async def _begin(self, rows: list[Any]) -> None:
         async with self._store.unit() as unit:
             await unit.commit(Changes(added=rows))
         await self._intake.start()
 
-    async def _open(self, to: Agent) -> _End:
-        end, session = _End(), SessionId(self._mint())
+    async def _open(self, to: Agent) -> _Session:
+        end, session = _Session(), SessionId(self._mint())
         self._intake.attach(session, end)
         await self._intake.ask(OpenLink(principal=to.id, session=session, ordered=True))
         return end
@@ -222,7 +224,7 @@ class _Booth:
         """A task that the message only names."""
         return Task(
             id=id, type="work", status=status, owner=owner.id, created_at=self._now, updated_at=self._now,
-            origin=Origin(principal=AgentId(owner.id), protocol=owner.protocol, request_id=f"booth:{id}", digest=""),
+            origin=Origin(principal=AgentId(owner.id), protocol=owner.protocol, request_id=f"named:{id}", digest=""),
             route=Route(type="work").queue, deadline=self._now, idle_limit=0, rank=0, trace_id="0" * 32,
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What the booth asks of a protocol. Who speaks is what the message says: in the booth nobody has a token."""
+"""What the translator needs of a protocol. The sender is whom the message names: here nobody has a token."""
 
 from __future__ import annotations
 
@@ -20,56 +20,56 @@ from dragoman.messages.faults import Kind, refuse
 from dragoman.messages.files import FileRef
 from dragoman.wire import guard
 
-SPEAKER, LISTENER = AgentId("speaker"), AgentId("listener")
+SENDER, RECEIVER = AgentId("speaker"), AgentId("listener")
 TASKS = UUID("8c4c1c6c-6f6a-5d32-8d0e-64726167eeee")
 """Namespace of the tasks that a message means by a name of its own."""
-NOBODY_ELSE = "it is between its agent and the hub; nobody else hears of it"
+ONLY_FOR_THE_HUB = "it is between its agent and the hub; nobody else hears of it"
 LIMITS = guard.Limits(bytes=16 * 1024 * 1024)
 
 
-Shelf: TypeAlias = Mapping[str, bytes]
+Files: TypeAlias = Mapping[str, bytes]
 """Files by their ids."""
 
 
-class Heard(NamedTuple):
+class Decoded(NamedTuple):
     """What a message says: its kind in its own words, who says it, and what that means to the hub."""
 
     kind: str
-    speaker: Agent
+    sender: Agent
     commands: Sequence[Command]
     contract: Contract | None = None
-    files: Shelf = MappingProxyType({})
+    files: Files = MappingProxyType({})
     """What it brought: a hub would have kept it."""
 
 
-class Tongue(Protocol):
+class Adapter(Protocol):
     """A module of this package."""
 
-    FOLLOWS: bool
+    READS_EVENTS: bool
     """Whether its callers read the events of a task themselves."""
 
-    def hear(self, data: bytes, now: Instant) -> Heard:
+    def decode(self, data: bytes, now: Instant) -> Decoded:
         """Raises `RemoteProtocolError` for what is no message, `Refused` for what means nothing."""
         ...
 
-    def say(self, outgoing: Outgoing, receiver: Agent, now: Instant, files: Shelf) -> list[Any]:
+    def encode(self, outgoing: Outgoing, receiver: Agent, now: Instant, files: Files) -> list[Any]:
         """What arrives, as JSON."""
         ...
 
-    def follow(self, event: Event, task: Task, files: Shelf) -> list[Any]:
+    def encode_event(self, event: Event, task: Task, files: Files) -> list[Any]:
         """What a caller that follows by itself reads of an event."""
         ...
 
 
-def tongue(protocol: str) -> Tongue:
-    return cast(Tongue, import_module(f"dragoman.app.booth.{protocol}"))
+def adapter_of(protocol: str) -> Adapter:
+    return cast(Adapter, import_module(f"dragoman.app.translator.{protocol}"))
 
 
 def agent(id: str, protocol: str, now: Instant, **more: Any) -> Agent:
-    return Agent(id=AgentId(id), protocol=protocol, created_at=now, token_hash=f"booth:{id}", **more)
+    return Agent(id=AgentId(id), protocol=protocol, created_at=now, token_hash=f"translator:{id}", **more)
 
 
-def kept(name: str, mime_type: str, data: bytes) -> FileRef:
+def file_ref(name: str, mime_type: str, data: bytes) -> FileRef:
     """A file as the hub would know it, had it been kept."""
     digest = hashlib.sha256(data).hexdigest()
     return FileRef(id=str(uuid5(TASKS, digest)), name=name, mime_type=mime_type, size=len(data), sha256=digest)
@@ -82,7 +82,7 @@ def tree_of(data: bytes) -> dict[str, Any]:
     return tree
 
 
-def said_at(tree: Mapping[str, Any], now: Instant) -> Instant:
+def sent_at(tree: Mapping[str, Any], now: Instant) -> Instant:
     """When a message was said, by its own word: what it says of times is meant from there."""
     text = tree.get("timestamp")
     try:

@@ -1,11 +1,11 @@
-"""Coven in the booth: what its proto file says, in protobuf's JSON form."""
+"""The translator's adapter for coven: what its proto file says, in protobuf's JSON form."""
 
 from __future__ import annotations
 
 from typing import Any
 from uuid import uuid5
 
-from dragoman.app.booth.tongue import SPEAKER, TASKS, Heard, Shelf, agent, kept, tree_of
+from dragoman.app.translator.adapter import SENDER, TASKS, Decoded, Files, agent, file_ref, tree_of
 from dragoman.bindings import coven
 from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import MessageKind, Outgoing
@@ -16,37 +16,37 @@ from dragoman.protocols.coven import readable
 from dragoman.protocols.coven.events import Completed
 from dragoman.protocols.coven.types import Cancel, Done, FileData, SendMessage
 
-FOLLOWS = True
+READS_EVENTS = True
 
 
-def hear(data: bytes, now: Instant) -> Heard:
+def decode(data: bytes, now: Instant) -> Decoded:
     message = readable.read(tree_of(data))
     request = message.request_id or str(uuid5(TASKS, "request"))
     if isinstance(message, SendMessage):
-        speaker = agent(message.sender or SPEAKER, "coven", now)
-        files = [_kept(file) for file in message.attachments]
-        command = coven.submit_of(speaker.id, message, files, find=lambda one: None, request_id=request)
-        shelf = {ref.id: file.data for ref, file in zip(files, message.attachments, strict=True)}
-        return Heard("SendMessage", speaker, (command,), files=shelf)
-    speaker = agent(SPEAKER, "coven", now)
+        sender = agent(message.sender or SENDER, "coven", now)
+        files = [_file_ref(file) for file in message.attachments]
+        command = coven.submit_of(sender.id, message, files, find=lambda one: None, request_id=request)
+        contents = {ref.id: file.data for ref, file in zip(files, message.attachments, strict=True)}
+        return Decoded("SendMessage", sender, (command,), files=contents)
+    sender = agent(SENDER, "coven", now)
     task = TaskId(message.task_id or str(uuid5(TASKS, request)))
     if message.last:
         text = message.event.full_response if isinstance(message.event, Done) else None
-        return Heard(
-            "MessageResponse", speaker, (coven.end_of(speaker.id, task, Completed(message, text or None, False)),)
+        return Decoded(
+            "MessageResponse", sender, (coven.end_of(sender.id, task, Completed(message, text or None, False)),)
         )
     if isinstance(message.event, FileData):
-        file = _kept(message.event)
-        told = coven.progress_of(speaker.id, task, message, file)
-        return Heard("MessageResponse", speaker, (told,), files={file.id: message.event.data})
-    return Heard("MessageResponse", speaker, (coven.progress_of(speaker.id, task, message),))
+        file = _file_ref(message.event)
+        told = coven.progress_of(sender.id, task, message, file)
+        return Decoded("MessageResponse", sender, (told,), files={file.id: message.event.data})
+    return Decoded("MessageResponse", sender, (coven.progress_of(sender.id, task, message),))
 
 
-def _kept(file: FileData) -> FileRef:
-    return kept(file.filename, file.mime_type, file.data)
+def _file_ref(file: FileData) -> FileRef:
+    return file_ref(file.filename, file.mime_type, file.data)
 
 
-def say(outgoing: Outgoing, receiver: Agent, now: Instant, files: Shelf) -> list[Any]:
+def encode(outgoing: Outgoing, receiver: Agent, now: Instant, files: Files) -> list[Any]:
     if outgoing.delivery.kind is MessageKind.WORK:
         attached = tuple(coven.attached(file, files.get(file.id, b"")) for file in coven.attachments_in(outgoing.event))
         return [readable.written(coven.message_of(outgoing, attached))]
@@ -55,7 +55,7 @@ def say(outgoing: Outgoing, receiver: Agent, now: Instant, files: Shelf) -> list
     return []
 
 
-def follow(event: Event, task: Task, files: Shelf) -> list[Any]:
+def encode_event(event: Event, task: Task, files: Files) -> list[Any]:
     file = coven.file_in(event)
     data = None if file is None else files.get(file.id, b"")
     told = coven.responses_of(event, task, request_id=task.origin.request_id, data=data)
